@@ -1,0 +1,259 @@
+"""The GGML types, and the enumerations that every storey shares.
+
+A type is declared once, as the fields of one block in memory order.  Everything else follows from
+that: bytes a block, the NumPy dtype that reads blocks in place, and the C struct that device kernels
+include.  The numbers (ids, block sizes, field order) are ggml's ``enum ggml_type`` and its
+``block_*`` structs, because files and tensors carry them.
+
+Tensors hold types by reference and compare them by identity: ``tensor.type is types.Q4_0``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ggplug.errors import ParameterError, ShapeError
+
+_C_NAMES = {
+    "f8": "double",
+    "f4": "float",
+    "f2": "ggml_half",
+    "i8": "int64_t",
+    "i4": "int32_t",
+    "i2": "int16_t",
+    "i1": "int8_t",
+    "u2": "uint16_t",
+    "u1": "uint8_t",
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a block: ``count`` scalars of NumPy kind ``dtype`` (``"f2"``, ``"u1"``, ...)."""
+
+    name: str
+    dtype: str
+    count: int = 1
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Type:
+    """A GGML type.  There is exactly one object for each id; equality and hash are identity.
+
+    Attributes:
+        id: ggml's number, as stored in GGUF files.
+        name: ggml's name (``"f32"``, ``"q4_0"``, ``"q2_K"``, ``"iq4_nl"``).
+        block_size: elements a block along ne0; 1 for plain types.
+        block_bytes: bytes a block.
+        is_quantized: whether an element cannot be addressed on its own.
+        fields: the block's layout in memory order, without padding.
+        dtype: for plain types the scalar dtype (BF16 is its bits, ``uint16``); for block types the
+            packed structured dtype of one block.  Both in the host's byte order.
+    """
+
+    id: int
+    name: str
+    block_size: int
+    block_bytes: int
+    is_quantized: bool
+    fields: tuple[Field, ...]
+    dtype: np.dtype[Any]
+
+    def row_bytes(self, ne0: int) -> int:
+        """Bytes of a row of ``ne0`` elements (``ggml_row_size``).
+
+        Raises:
+            ShapeError: ``ne0`` is not a whole number of blocks.
+        """
+        blocks, rest = divmod(ne0, self.block_size)
+        if rest:
+            raise ShapeError(
+                f"a row of {ne0} elements is not a whole number of {self.name} blocks of {self.block_size}",
+                got=ne0,
+                wanted=self.block_size,
+            )
+        return blocks * self.block_bytes
+
+    def c_struct(self) -> str:
+        """The C declaration of one block, named ``block_<name>``.
+
+        Uses ``<stdint.h>`` names and ``ggml_half``, which the including source declares as it likes:
+        any 2-byte type.  No field needs padding, so no packing attribute is needed either.
+        """
+        if not self.is_quantized:
+            return f"typedef {_C_NAMES[self.fields[0].dtype]} block_{self.name};\n"
+        lines = [
+            f"    {_C_NAMES[field.dtype]} {field.name}{f'[{field.count}]' if field.count > 1 else ''};"
+            for field in self.fields
+        ]
+        return "\n".join(["typedef struct {", *lines, f"}} block_{self.name};", ""])
+
+    def __repr__(self) -> str:
+        return f"Type({self.name})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies and unpickled objects have to be the one object of that id, or identity would lie.
+        return by_id, (self.id,)
+
+
+def _plain(id: int, name: str, dtype: str) -> Type:
+    # BF16 has no NumPy scalar; it is stored as its bits.
+    scalar = np.dtype(dtype)
+    return Type(id, name, 1, scalar.itemsize, False, (Field("x", dtype),), scalar)
+
+
+def _block(id: int, name: str, block_size: int, *fields: tuple[str, str, int] | tuple[str, str]) -> Type:
+    layout = tuple(Field(*field) for field in fields)
+    dtype = np.dtype([(f.name, f.dtype, (f.count,)) if f.count > 1 else (f.name, f.dtype) for f in layout])
+    return Type(id, name, block_size, dtype.itemsize, True, layout, dtype)
+
+
+# -- plain types -----------------------------------------------------------------------------------
+
+F32 = _plain(0, "f32", "f4")
+F16 = _plain(1, "f16", "f2")
+I8 = _plain(24, "i8", "i1")
+I16 = _plain(25, "i16", "i2")
+I32 = _plain(26, "i32", "i4")
+I64 = _plain(27, "i64", "i8")
+F64 = _plain(28, "f64", "f8")
+BF16 = _plain(30, "bf16", "u2")
+
+# -- round-to-nearest: one scale (and perhaps a minimum) for 32 weights ----------------------------
+
+Q4_0 = _block(2, "q4_0", 32, ("d", "f2"), ("qs", "u1", 16))
+Q4_1 = _block(3, "q4_1", 32, ("d", "f2"), ("m", "f2"), ("qs", "u1", 16))
+Q5_0 = _block(6, "q5_0", 32, ("d", "f2"), ("qh", "u1", 4), ("qs", "u1", 16))
+Q5_1 = _block(7, "q5_1", 32, ("d", "f2"), ("m", "f2"), ("qh", "u1", 4), ("qs", "u1", 16))
+Q8_0 = _block(8, "q8_0", 32, ("d", "f2"), ("qs", "i1", 32))
+Q8_1 = _block(9, "q8_1", 32, ("d", "f2"), ("s", "f2"), ("qs", "i1", 32))
+
+# -- K-quants: super-blocks of 256 with quantised scales -------------------------------------------
+
+Q2_K = _block(10, "q2_K", 256, ("scales", "u1", 16), ("qs", "u1", 64), ("d", "f2"), ("dmin", "f2"))
+Q3_K = _block(11, "q3_K", 256, ("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "f2"))
+Q4_K = _block(12, "q4_K", 256, ("d", "f2"), ("dmin", "f2"), ("scales", "u1", 12), ("qs", "u1", 128))
+Q5_K = _block(13, "q5_K", 256, ("d", "f2"), ("dmin", "f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128))
+Q6_K = _block(14, "q6_K", 256, ("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "f2"))
+Q8_K = _block(15, "q8_K", 256, ("d", "f4"), ("qs", "i1", 256), ("bsums", "i2", 16))
+
+# -- I-quants: indices into grids or a table of levels ---------------------------------------------
+
+IQ2_XXS = _block(16, "iq2_xxs", 256, ("d", "f2"), ("qs", "u2", 32))
+IQ2_XS = _block(17, "iq2_xs", 256, ("d", "f2"), ("qs", "u2", 32), ("scales", "u1", 8))
+IQ3_XXS = _block(18, "iq3_xxs", 256, ("d", "f2"), ("qs", "u1", 96))
+IQ1_S = _block(19, "iq1_s", 256, ("d", "f2"), ("qs", "u1", 32), ("qh", "u2", 8))
+IQ4_NL = _block(20, "iq4_nl", 32, ("d", "f2"), ("qs", "u1", 16))
+IQ3_S = _block(
+    21, "iq3_s", 256, ("d", "f2"), ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)
+)
+IQ2_S = _block(22, "iq2_s", 256, ("d", "f2"), ("qs", "u1", 64), ("qh", "u1", 8), ("scales", "u1", 8))
+IQ4_XS = _block(23, "iq4_xs", 256, ("d", "f2"), ("scales_h", "u2"), ("scales_l", "u1", 4), ("qs", "u1", 128))
+IQ1_M = _block(29, "iq1_m", 256, ("qs", "u1", 32), ("qh", "u1", 16), ("scales", "u1", 8))
+
+# -- ternary, microscaling and sign formats --------------------------------------------------------
+
+TQ1_0 = _block(34, "tq1_0", 256, ("qs", "u1", 48), ("qh", "u1", 4), ("d", "f2"))
+TQ2_0 = _block(35, "tq2_0", 256, ("qs", "u1", 64), ("d", "f2"))
+MXFP4 = _block(39, "mxfp4", 32, ("e", "u1"), ("qs", "u1", 16))
+NVFP4 = _block(40, "nvfp4", 64, ("d", "u1", 4), ("qs", "u1", 32))
+Q1_0 = _block(41, "q1_0", 128, ("d", "f2"), ("qs", "u1", 16))
+Q2_0 = _block(42, "q2_0", 64, ("d", "f2"), ("qs", "u1", 16))
+
+TYPES: tuple[Type, ...] = tuple(sorted((t for t in list(globals().values()) if isinstance(t, Type)), key=lambda t: t.id))
+
+# Ids that ggml has given up; they stay reserved because old files carry them.
+REMOVED: dict[int, tuple[str, str]] = {
+    4: ("q4_2", "quantise the model again"),
+    5: ("q4_3", "quantise the model again"),
+    31: ("q4_0_4_4", "use q4_0; devices repack it themselves"),
+    32: ("q4_0_4_8", "use q4_0; devices repack it themselves"),
+    33: ("q4_0_8_8", "use q4_0; devices repack it themselves"),
+    36: ("iq4_nl_4_4", "use iq4_nl; devices repack it themselves"),
+    37: ("iq4_nl_4_8", "use iq4_nl; devices repack it themselves"),
+    38: ("iq4_nl_8_8", "use iq4_nl; devices repack it themselves"),
+}
+
+_BY_ID = {t.id: t for t in TYPES}
+_BY_NAME = {t.name.lower(): t for t in TYPES}
+_REMOVED_BY_NAME = {name: id for id, (name, _) in REMOVED.items()}
+
+
+def by_id(id: int) -> Type:
+    """The type with ggml's number ``id``.
+
+    Raises:
+        ParameterError: ggml has removed that type, or never had it.
+    """
+    found = _BY_ID.get(id)
+    if found is not None:
+        return found
+    if id in REMOVED:
+        name, remedy = REMOVED[id]
+        raise ParameterError(f"GGML type {id} ({name}) was removed from ggml", got=id, remedy=remedy)
+    raise ParameterError(f"unknown GGML type {id}; the types run from 0 to {TYPES[-1].id}", got=id)
+
+
+def by_name(name: str) -> Type:
+    """The type called ``name``, in any case: ``"q4_0"``, ``"Q4_K"``, ``"F16"``.
+
+    Raises:
+        ParameterError: ggml has removed that type, or never had it.
+    """
+    key = name.lower()
+    found = _BY_NAME.get(key)
+    if found is not None:
+        return found
+    if key in _REMOVED_BY_NAME:
+        return by_id(_REMOVED_BY_NAME[key])  # raises, and says why
+    raise ParameterError(f"unknown GGML type {name!r}; there are {', '.join(t.name for t in TYPES)}", got=name)
+
+
+# -- enumerations ----------------------------------------------------------------------------------
+
+
+class TensorFlag(enum.IntFlag):
+    """What a tensor is for (``GGML_TENSOR_FLAG_*``)."""
+
+    INPUT = 1
+    OUTPUT = 2
+    PARAM = 4
+    LOSS = 8
+
+
+class BufferUsage(enum.Enum):
+    """What a buffer is for (``GGML_BACKEND_BUFFER_USAGE_*``); the scheduler computes where weights lie."""
+
+    ANY = 0
+    WEIGHTS = 1
+    COMPUTE = 2
+
+
+class DeviceKind(enum.Enum):
+    """What a device is (``GGML_BACKEND_DEVICE_TYPE_*``)."""
+
+    CPU = "cpu"  #: uses system memory
+    GPU = "gpu"  #: has memory of its own
+    IGPU = "igpu"  #: integrated, uses host memory
+    ACCEL = "accel"  #: works beside the CPU on its memory (BLAS, AMX)
+
+
+class Precision(enum.IntEnum):
+    """The accumulation that an op asks for (``GGML_PREC_*``)."""
+
+    DEFAULT = 0
+    F32 = 10
+
+
+class RopeMode(enum.IntEnum):
+    """Which pairs of elements RoPE rotates (``GGML_ROPE_TYPE_*``)."""
+
+    NORMAL = 0
+    NEOX = 2
+    MROPE = 8
+    VISION = 24
+    IMROPE = 40
