@@ -1,0 +1,126 @@
+"""Reference quantisation and dequantisation in NumPy.
+
+The bytes are the ones that ggml's reference functions write and the floats the ones that they read, bit for
+bit.  Every module beside ``codec`` is a family of types and registers a :class:`~ggplug.quants.codec.Codec`
+for each of them; a new family is one new file here, which is found by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ShapeError, TypeMismatchError
+from ggplug.quants.codec import Codec, find
+from ggplug.types import Type
+
+__all__ = ["can_dequantize", "can_quantize", "dequantize", "quantize"]
+
+# Elements converted at a time: few enough for the temporaries to stay in the cache.
+_CHUNK = 1 << 17
+
+
+def quantize(array: npt.ArrayLike, type: Type) -> npt.NDArray[np.uint8]:
+    """Encode ``array`` (``ggml_quantize_chunk`` without an importance matrix).
+
+    Args:
+        array: [..., ne0], converted to float32 first (for F64 to float64; integer types take the values as they
+            are).  Elements have to be finite for quantised types, or their block means nothing.
+        type: any type that has a reference encoder.
+
+    Returns:
+        uint8 [..., ``type.row_bytes(ne0)``]
+
+    Raises:
+        ShapeError: ``array`` has no axis, or ne0 is not a whole number of blocks.
+        TypeMismatchError: ``type`` has no reference encoder, or ``array`` holds no real numbers.
+        ParameterError: a value does not fit in an integer type.
+    """
+    codec = _codec(type)
+    if codec is None or codec.encode is None:
+        raise TypeMismatchError(f"{type.name} has no reference quantiser{_reason(codec)}", got=type)
+    values = np.asarray(array)
+    if values.dtype.kind not in "fiub":
+        raise TypeMismatchError(f"cannot quantise an array of {values.dtype} to {type.name}", got=values.dtype)
+    if values.ndim == 0:
+        raise ShapeError(f"quantising to {type.name} needs at least one axis, got a scalar", got=())
+    row_bytes = type.row_bytes(values.shape[-1])
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(values, dtype=codec.values_dtype)
+    out = np.empty((*values.shape[:-1], row_bytes), np.uint8)
+    flat = values.reshape(-1, type.block_size)
+    blocks = out.reshape(-1).view(type.dtype)
+    step = _CHUNK // type.block_size
+    for start in range(0, len(flat), step):
+        codec.encode(flat[start : start + step], blocks[start : start + step])
+    return out
+
+
+def dequantize(data: Any, type: Type, ne0: int | None = None) -> npt.NDArray[np.float32]:
+    """Decode rows of ``type`` (``to_float`` in ggml's type traits).
+
+    Args:
+        data: uint8 [..., row bytes], or anything with the buffer protocol, taken as one row.
+        ne0: elements a row, if the caller wants that checked.
+
+    Returns:
+        float32 [..., ne0]; for I32, I64 and F64 the nearest float32.
+
+    Raises:
+        ShapeError: the last axis is not a whole number of blocks, or not ``ne0`` elements.
+        TypeMismatchError: ``type`` has no reference decoder, or ``data`` is not bytes.
+    """
+    codec = _codec(type)
+    if codec is None or codec.decode is None:
+        raise TypeMismatchError(f"{type.name} has no reference decoder{_reason(codec)}", got=type)
+    rows = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    if rows.dtype != np.uint8:
+        raise TypeMismatchError(
+            f"dequantising {type.name} needs uint8 bytes, got {rows.dtype}", got=rows.dtype, remedy="use .view(np.uint8)"
+        )
+    if rows.ndim == 0:
+        raise ShapeError(f"dequantising {type.name} needs at least one axis, got a scalar", got=())
+    n_blocks, rest = divmod(rows.shape[-1], type.block_bytes)
+    elements = n_blocks * type.block_size
+    if rest or (ne0 is not None and ne0 != elements):
+        wanted = f"{ne0} elements" if ne0 is not None else f"blocks of {type.block_bytes} bytes"
+        raise ShapeError(f"rows of {rows.shape[-1]} bytes are not {wanted} of {type.name}", got=rows.shape, wanted=ne0)
+    out = np.empty((*rows.shape[:-1], elements), np.float32)
+    flat = out.reshape(-1, type.block_size)
+    blocks = np.ascontiguousarray(rows).reshape(-1).view(type.dtype)
+    step = _CHUNK // type.block_size
+    for start in range(0, len(flat), step):
+        codec.decode(blocks[start : start + step], flat[start : start + step])
+    return out
+
+
+def can_quantize(type: Type) -> bool:
+    """Whether :func:`quantize` takes ``type``."""
+    codec = _codec(type)
+    return codec is not None and codec.encode is not None
+
+
+def can_dequantize(type: Type) -> bool:
+    """Whether :func:`dequantize` takes ``type``."""
+    codec = _codec(type)
+    return codec is not None and codec.decode is not None
+
+
+def _codec(type: Type) -> Codec | None:
+    _load_families()
+    return find(type)
+
+
+@functools.cache
+def _load_families() -> None:
+    for module in sorted(found.name for found in pkgutil.iter_modules(__path__)):
+        importlib.import_module(f"{__name__}.{module}")
+
+
+def _reason(codec: Codec | None) -> str:
+    return f": {codec.missing}" if codec is not None and codec.missing else ""

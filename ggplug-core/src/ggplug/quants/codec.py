@@ -1,0 +1,52 @@
+"""How one type encodes and decodes: what a family module registers for each of its types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.types import Type
+
+Values = npt.NDArray[Any]
+Blocks = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """The reference conversions of one type.
+
+    Both functions work on n blocks at a time and write into what they are given:
+
+    * ``encode(values, blocks)``: ``values`` is C-contiguous ``values_dtype`` [n, block_size], which the
+      function may overwrite no part of; ``blocks`` is ``type.dtype`` [n], to be filled completely.
+    * ``decode(blocks, values)``: ``blocks`` is ``type.dtype`` [n] as it lies in the file or buffer, perhaps
+      read-only; ``values`` is C-contiguous float32 [n, block_size], to be filled completely.
+
+    A function that ggml has no reference for is ``None``, and ``missing`` says why.
+    """
+
+    type: Type
+    encode: Callable[[Values, Blocks], None] | None
+    decode: Callable[[Blocks, Values], None] | None
+    values_dtype: npt.DTypeLike = np.float32
+    missing: str = ""
+
+
+_CODECS: dict[Type, Codec] = {}
+
+
+def register(*codecs: Codec) -> None:
+    """Make ``codecs`` known; a family module calls this once, when it is imported."""
+    for codec in codecs:
+        if codec.type in _CODECS:
+            raise RuntimeError(f"two families register a codec for {codec.type.name}")
+        _CODECS[codec.type] = codec
+
+
+def find(type: Type) -> Codec | None:
+    """The codec registered for ``type`` so far."""
+    return _CODECS.get(type)

@@ -1,0 +1,86 @@
+"""Round-to-nearest types: blocks of 32 elements with one F16 scale (ggml's ``quantize_row_*_ref``).
+
+The arithmetic is float32 in ggml's order, so the bytes are ggml's.  A block whose scale is so small that
+its reciprocal overflows encodes as zeros: in C the result is undefined there.
+
+The encoders transpose first: with blocks along the last axis every step is one long vector operation, and
+32-element reductions become 31 of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug import types
+from ggplug.quants.codec import Blocks, Codec, Values, register
+
+Floats = npt.NDArray[np.float32]
+
+# trunc(x + copysign(this, x)) is C's roundf(x): half away from zero.  With 0.5 itself, the float just below a
+# half would be rounded up by the addition.
+_BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
+
+
+def _reciprocal(scale: Floats) -> Floats:
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        inverse: Floats = np.float32(1) / scale
+    inverse[~np.isfinite(inverse)] = 0
+    return inverse
+
+
+def _first_extreme(columns: Floats) -> Floats:
+    """The element of largest magnitude in each column with its sign; of a tie, the first."""
+    low, high = columns.min(axis=0), columns.max(axis=0)
+    extreme: Floats = np.where(-low > high, low, high)
+    tie = np.flatnonzero((-low == high) & (high != 0))
+    if tie.size:
+        first = np.abs(columns[:, tie]).argmax(axis=0)
+        extreme[tie] = columns[first, tie]
+    return extreme
+
+
+def _encode_q4_0(values: Values, blocks: Blocks) -> None:
+    columns: Floats = np.ascontiguousarray(values.T)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        scale = _first_extreme(columns) / np.float32(-8)
+        blocks["d"] = scale
+        columns *= _reciprocal(scale)
+        columns += np.float32(8.5)
+        quants = columns.astype(np.uint8)
+    np.minimum(quants, 15, out=quants)
+    high = quants[16:]
+    high <<= 4
+    high |= quants[:16]
+    blocks["qs"] = high.T
+
+
+def _decode_q4_0(blocks: Blocks, values: Values) -> None:
+    packed = blocks["qs"]
+    scale = blocks["d"].astype(np.float32)[:, None]
+    with np.errstate(invalid="ignore"):
+        np.multiply((packed & 0x0F).view(np.int8) - np.int8(8), scale, out=values[:, :16])
+        np.multiply((packed >> 4).view(np.int8) - np.int8(8), scale, out=values[:, 16:])
+
+
+def _encode_q8_0(values: Values, blocks: Blocks) -> None:
+    columns: Floats = np.ascontiguousarray(values.T)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        largest = np.maximum(columns.max(axis=0), -columns.min(axis=0))
+        scale = largest / np.float32(127)
+        blocks["d"] = scale
+        columns *= _reciprocal(scale)
+        columns += np.copysign(_BELOW_HALF, columns)
+        quants = columns.astype(np.int8)
+    blocks["qs"] = quants.T
+
+
+def _decode_q8_0(blocks: Blocks, values: Values) -> None:
+    with np.errstate(invalid="ignore"):
+        np.multiply(blocks["qs"], blocks["d"].astype(np.float32)[:, None], out=values)
+
+
+register(
+    Codec(types.Q4_0, _encode_q4_0, _decode_q4_0),
+    Codec(types.Q8_0, _encode_q8_0, _decode_q8_0),
+)
