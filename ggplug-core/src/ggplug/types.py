@@ -164,7 +164,7 @@ NVFP4 = _block(40, "nvfp4", 64, ("d", "u1", 4), ("qs", "u1", 32))
 Q1_0 = _block(41, "q1_0", 128, ("d", "f2"), ("qs", "u1", 16))
 Q2_0 = _block(42, "q2_0", 64, ("d", "f2"), ("qs", "u1", 16))
 
-TYPES: tuple[Type, ...] = tuple(sorted((t for t in list(globals().values()) if isinstance(t, Type)), key=lambda t: t.id))
+TYPES: tuple[Type, ...] = tuple(sorted((t for t in [*globals().values()] if isinstance(t, Type)), key=lambda t: t.id))
 
 # Ids that ggml has given up; they stay reserved because old files carry them.
 REMOVED: dict[int, tuple[str, str]] = {

@@ -81,7 +81,9 @@ def dequantize(data: Any, type: Type, ne0: int | None = None) -> npt.NDArray[np.
     rows = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if rows.dtype != np.uint8:
         raise TypeMismatchError(
-            f"dequantising {type.name} needs uint8 bytes, got {rows.dtype}", got=rows.dtype, remedy="use .view(np.uint8)"
+            f"dequantising {type.name} needs uint8 bytes, got {rows.dtype}",
+            got=rows.dtype,
+            remedy="use .view(np.uint8)",
         )
     if rows.ndim == 0:
         raise ShapeError(f"dequantising {type.name} needs at least one axis, got a scalar", got=())

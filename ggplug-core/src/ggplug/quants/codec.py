@@ -21,8 +21,9 @@ class Codec:
 
     Both functions work on n blocks at a time and write into what they are given:
 
-    * ``encode(values, blocks)``: ``values`` is C-contiguous ``values_dtype`` [n, block_size], which the
-      function may overwrite no part of; ``blocks`` is ``type.dtype`` [n], to be filled completely.
+    * ``encode(values, blocks)``: ``values`` is C-contiguous ``values_dtype`` [n, block_size] (``None``: whatever
+      the caller had), perhaps the caller's own and so not to be written to; ``blocks`` is ``type.dtype`` [n], to
+      be filled completely.
     * ``decode(blocks, values)``: ``blocks`` is ``type.dtype`` [n] as it lies in the file or buffer, perhaps
       read-only; ``values`` is C-contiguous float32 [n, block_size], to be filled completely.
 
@@ -32,7 +33,7 @@ class Codec:
     type: Type
     encode: Callable[[Values, Blocks], None] | None
     decode: Callable[[Blocks, Values], None] | None
-    values_dtype: npt.DTypeLike = np.float32
+    values_dtype: npt.DTypeLike | None = np.float32
     missing: str = ""
 
 

@@ -67,8 +67,8 @@ def _encode_integer(type: types.Type, values: Values, blocks: Blocks) -> None:
     limits = np.iinfo(type.dtype)
     if column.size:
         low, high = column.min(), column.max()
-        # float(2**63 - 1) rounds up to 2**63, so the upper limit is compared exclusively.
-        if not (low > limits.min - 1.0 or low == limits.min) or not (high < limits.max + 1.0):
+        # In Python's integers, since int64's limits have no exact float.
+        if not (np.isfinite(low) and np.isfinite(high)) or int(low) < limits.min or int(high) > limits.max:
             raise ParameterError(
                 f"values from {low} to {high} do not fit in {type.name} ({limits.min} to {limits.max})",
                 got=(low, high),

@@ -66,7 +66,8 @@ def _decode_q4_0(blocks: Blocks, values: Values) -> None:
 def _encode_q8_0(values: Values, blocks: Blocks) -> None:
     columns: Floats = np.ascontiguousarray(values.T)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        largest = np.maximum(columns.max(axis=0), -columns.min(axis=0))
+        # abs, because a block of zeros has the scale +0.
+        largest = np.abs(np.maximum(columns.max(axis=0), -columns.min(axis=0)))
         scale = largest / np.float32(127)
         blocks["d"] = scale
         columns *= _reciprocal(scale)
