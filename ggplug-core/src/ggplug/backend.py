@@ -1,0 +1,673 @@
+"""THE INTERFACE: what a hardware backend provides, and what it may rely on.
+
+Five nouns, as in ggml, each an abstract class with few required methods.  What is optional has a working
+default that its docstring states.
+
+==================  ============================================================  ======================
+:class:`Registration`  what a plugin hands over: a name and its devices              ggml_backend_reg
+:class:`Device`        one piece of hardware: what it is, what it can run            ggml_backend_dev
+:class:`BufferType`    a kind of memory on a device                                  ggml_backend_buft
+:class:`Buffer`        one allocation of that memory                                 ggml_backend_buffer
+:class:`Backend`       a stream of work on a device: transfers, plans, events        ggml_backend
+==================  ============================================================  ======================
+
+The smallest device is a dictionary from op class to function::
+
+    class Blas(Device):
+        kernels = {MulMat: mul_mat}
+
+The contract
+------------
+*Order.*  A stream executes what it is given in the order it was given.  Two streams of a device are not
+ordered except through an :class:`Event`.
+
+*Asynchrony.*  Methods with ``async`` in their name, and ``Plan.compute``, may return before the work is done.
+A source array handed to ``set_async`` must stay as it is, and the target of ``get_async`` is not readable,
+until the stream was synchronized.  ``Buffer.get``/``set``/``clear``/``copy_from`` are synchronous: they wait for
+everything given before to any stream of their device, and are done when they return.
+
+*Ownership.*  Whoever allocated a buffer frees it, once, when nothing pending uses it; ``free`` waits for the
+device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events belong to who
+made them.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
+
+*Threads.*  Registrations, devices, buffer types and buffers may be used by several threads at once.  A stream is
+used by one thread at a time; streams of one device may be used by different threads at once.
+
+*Errors.*  Every failure is a :class:`~ggplug.errors.GGPlugError`.  An asynchronous failure is raised by the next
+``synchronize`` of the stream.  After a failed computation the results are undefined, but buffers, other tensors and
+the stream stay usable, unless the error is a DeviceLostError.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, OutOfMemoryError, UnsupportedOpError
+from ggplug.graph import Graph, Signature
+from ggplug.ops.base import Op
+from ggplug.tensor import Epoch, Tensor, as_bytes, strided
+from ggplug.types import BufferUsage, DeviceKind
+
+if TYPE_CHECKING:
+    from ggplug.memory.allocation import Allocation
+
+API_VERSION = 1
+"""Version of this interface.  A plugin states the one it was written for as ``Registration.api_version``."""
+
+API_VERSIONS = range(1, 2)
+"""The versions that this core accepts."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Memory(NamedTuple):
+    """Bytes of a device's memory; None where the device does not tell."""
+
+    free: int | None
+    total: int | None
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a device can do beyond the required (ggml_backend_dev_caps)."""
+
+    asynchronous: bool = False
+    """Streams run on by themselves."""
+    host_buffer: bool = False
+    """There is a pinned host buffer type for fast transfers."""
+    buffer_from_host: bool = False
+    """Memory that the caller owns can be used in place."""
+    events: bool = False
+    """Streams can wait for each other without the host."""
+
+
+@dataclass(frozen=True)
+class DeviceProps:
+    """A device at a glance (ggml_backend_dev_props)."""
+
+    name: str
+    description: str
+    kind: DeviceKind
+    memory_free: int | None
+    memory_total: int | None
+    device_id: str | None
+    capabilities: Capabilities
+
+
+class Decline(NamedTuple):
+    """A device's "no" with its reason.  False in a condition."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class Accept(NamedTuple):
+    """A device's "yes".  True in a condition."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+Support = Accept | Decline
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+class BufferType(ABC):
+    """A kind of memory.  ``name`` is unique among a device's types; ``device`` is None for plain host memory."""
+
+    def __init__(self, name: str, device: Device | None) -> None:
+        self.name = name
+        self.device = device
+
+    @abstractmethod
+    def alloc(self, size: int) -> Buffer:
+        """A new buffer of ``size`` bytes, contents undefined.  Raises OutOfMemoryError."""
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that every tensor's offset is a multiple of (default 64)."""
+        return 64
+
+    @property
+    def max_size(self) -> int | None:
+        """Bytes of the largest possible buffer (default None: no limit beyond memory)."""
+        return None
+
+    @property
+    def is_host(self) -> bool:
+        """Whether buffers have an ``address`` that the host reads and writes in the tensors' own layout (default no)."""
+        return False
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes that a tensor takes in this memory (default its ``nbytes``); more for padded layouts."""
+        return tensor.nbytes
+
+    def __repr__(self) -> str:
+        return f"<BufferType {self.name}>"
+
+
+class Buffer(ABC):
+    """One allocation.  Subclasses provide ``_set``, ``_get`` and ``_free``; the rest follows.
+
+    ``address``: first byte in host memory, or None.  ``size``: bytes.  ``usage``: what it is for; weights attract
+    the ops that read them.
+    """
+
+    def __init__(self, type: BufferType, size: int, address: int | None = None) -> None:
+        self.type = type
+        self.size = size
+        self.address = address
+        self.usage = BufferUsage.ANY
+        self.freed = False
+        self._exports = 0
+        self._lock = threading.Lock()
+
+    # Required
+
+    @abstractmethod
+    def _set(self, offset: int, data: Bytes) -> None:
+        """Stores bytes; bounds are checked already."""
+
+    @abstractmethod
+    def _get(self, offset: int, out: Bytes) -> None:
+        """Fetches bytes into a contiguous array; bounds are checked already."""
+
+    @abstractmethod
+    def _free(self) -> None:
+        """Gives the memory back; called once."""
+
+    # Optional
+
+    def init_tensor(self, tensor: Tensor) -> None:
+        """Called when a tensor got its place in this buffer (default: nothing)."""
+
+    def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
+        """Stores bytes of a tensor that lies at ``start`` (default: as they are; repacking types override)."""
+        self.set(start + offset, data)
+
+    def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
+        """Fetches bytes of a tensor that lies at ``start`` (default: as they are)."""
+        self.get(start + offset, out)
+
+    def memset(self, offset: int, size: int, value: int) -> None:
+        """Fills a range with a byte (default: stores from the host in pieces)."""
+        self._check(offset, size)
+        piece = np.full(min(size, 1 << 24), value, np.uint8)
+        for done in range(0, size, 1 << 24):
+            self._set(offset + done, piece[: min(size - done, 1 << 24)])
+
+    def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
+        """Copies bytes from another buffer, of any type (default: through the host)."""
+        self._check(offset, size)
+        source._check(source_offset, size)
+        if source.address is not None:
+            self._set(offset, source.bytes(source_offset, size))
+        elif self.address is not None:
+            source._get(source_offset, self.bytes(offset, size))
+        else:
+            staging = np.empty(size, np.uint8)
+            source._get(source_offset, staging)
+            self._set(offset, staging)
+
+    def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
+        """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row)."""
+        packed = as_bytes(data).reshape(rows, row_bytes)
+        self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
+        for row in range(rows):
+            self._set(offset + row * stride, packed[row])
+
+    def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
+        """Fetches ``rows`` rows that lie ``stride`` bytes apart into packed ``out`` (default: row by row)."""
+        packed = out.reshape(rows, row_bytes)
+        self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
+        for row in range(rows):
+            self._get(offset + row * stride, packed[row])
+
+    def reset(self) -> None:
+        """Called before the buffer's tensors are placed anew (default: nothing)."""
+
+    # Provided
+
+    def set(self, offset: int, data: Any) -> None:
+        """Stores raw bytes at ``offset``.  Raises BufferUseError."""
+        raw = as_bytes(data)
+        self._check(offset, raw.size)
+        if raw.size:
+            self._set(offset, raw)
+
+    def get(self, offset: int, out: Bytes) -> None:
+        """Fetches ``out.size`` bytes from ``offset`` into a contiguous uint8 array.  Raises BufferUseError."""
+        self._check(offset, out.size)
+        if out.size:
+            self._get(offset, out)
+
+    def clear(self, value: int = 0) -> None:
+        """Fills the whole buffer with a byte."""
+        self.memset(0, self.size, value)
+
+    def bytes(self, offset: int, size: int) -> Bytes:
+        """A zero-copy view of host memory.  The caller must not keep it: see :meth:`export`."""
+        self._check(offset, size)
+        if self.address is None:
+            raise BufferUseError(f"{self!r} has no host address; copy with get()")
+        return host_bytes(self.address + offset, size)
+
+    def export(self) -> None:
+        """Counts a zero-copy view that outlives the call; until :meth:`release`, ``free`` raises."""
+        with self._lock:
+            self._check(0, 0)
+            self._exports += 1
+
+    def release(self) -> None:
+        """Ends an export."""
+        with self._lock:
+            self._exports -= 1
+
+    def check_free(self) -> None:
+        """Raises BufferUseError while zero-copy views of the buffer exist."""
+        if self._exports:
+            raise BufferUseError(
+                f"{self!r} cannot be freed: {self._exports} zero-copy view(s) of its memory are alive",
+                remedy="delete the arrays first, or copy them",
+            )
+
+    def free(self) -> None:
+        """Gives the memory back.  Freeing twice does nothing; raises BufferUseError while exported."""
+        with self._lock:
+            if self.freed:
+                return
+            self.check_free()
+            self.freed = True
+        self._free()
+        Epoch.advance()
+
+    def _check(self, offset: int, size: int) -> None:
+        if self.freed:
+            raise BufferUseError(f"{self!r} was freed")
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise BufferUseError(f"bytes {offset} to {offset + size} are outside of {self!r}", got=(offset, size))
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
+    def __repr__(self) -> str:
+        state = ", freed" if self.freed else ""
+        return f"<Buffer {self.type.name}, {self.size} bytes, {self.usage.name.lower()}{state}>"
+
+
+def host_bytes(address: int, size: int) -> Bytes:
+    """A uint8 array over host memory that somebody else keeps alive."""
+    if size == 0:
+        return np.empty(0, np.uint8)
+    return np.asarray(_HostMemory(address, size))
+
+
+class _HostMemory:
+    __slots__ = ("__array_interface__", "__weakref__")
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+
+class Registration(ABC):
+    """What a plugin's hook returns (ggml_backend_reg).
+
+    ``name``: the backend's name, prefix of its devices' names.  ``version``: of the plugin.  ``api_version``: a
+    literal, the :data:`API_VERSION` that the plugin was written for.
+    """
+
+    name: str
+    version: str = "0"
+    api_version: int
+
+    @abstractmethod
+    def devices(self) -> Sequence[Device]:
+        """The devices there are, without taking a context or device memory.  Always the same objects."""
+
+    def get(self, name: str) -> Any:
+        """An extra of this backend by name, or None (ggml_backend_reg_get_proc_address; default None)."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"<Registration {self.name} {self.version}>"
+
+
+class Device(ABC):
+    """One piece of hardware (ggml_backend_dev).
+
+    Required: ``name``, ``description``, ``kind``, :meth:`memory`, :attr:`buffer_type`, and a way to run ops: either the
+    ``kernels`` table, or :meth:`match` and an own :meth:`init`.
+    """
+
+    name: str
+    description: str
+    kind: DeviceKind
+    registration: Registration | None = None
+    device_id: str | None = None
+    """PCI address or UUID; two backends that show the same physical device give the same id."""
+    capabilities: Capabilities = Capabilities()
+
+    kernels: ClassVar[Mapping[type[Op], Callable[..., None]]] = {}
+    """For the smallest devices: op class -> ``kernel(op, dst, *src)`` over :class:`Operand`; see :class:`WalkPlan`."""
+
+    @abstractmethod
+    def memory(self) -> Memory:
+        """Free and total bytes now."""
+
+    @property
+    @abstractmethod
+    def buffer_type(self) -> BufferType:
+        """The default memory of this device; always the same object."""
+
+    @property
+    def host_buffer_type(self) -> BufferType | None:
+        """Pinned host memory for fast transfers (default None)."""
+        return None
+
+    @property
+    def extra_buffer_types(self) -> Sequence[BufferType]:
+        """Further kinds of memory, such as repacked weights (default none)."""
+        return ()
+
+    def props(self) -> DeviceProps:
+        """Everything about the device at a glance."""
+        free, total = self.memory()
+        return DeviceProps(
+            self.name, self.description, self.kind, free, total, self.device_id, self.capabilities
+        )
+
+    def init(self, **params: Any) -> Backend:
+        """A new stream (default: a :class:`Backend` that walks the graph over ``kernels``)."""
+        return Backend(self, **params)
+
+    def match(self, node: Tensor) -> Any:
+        """What runs a node: a kernel of the device's own kind, or a :class:`Decline` with the reason.
+
+        A pure function of the node's signature: op, parameters, types, extents, strides, and the buffer types of
+        persistent sources.  ``supports_op`` and plans both ask it.  Default: looks the op's class and its bases up in ``kernels``.
+        """
+        for kind in type(node.op).__mro__:
+            kernel = self.kernels.get(kind)
+            if kernel is not None:
+                return kernel
+        return Decline(f"{self.name} has no kernel for {node.op.name if node.op else 'leafs'}")
+
+    def supports_op(self, node: Tensor) -> Support:
+        """Whether the device computes this node, or why not.  View ops are always supported."""
+        if node.op is None or node.op.is_view:
+            return Accept()
+        found = self.match(node)
+        return found if isinstance(found, Decline) else Accept()
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Whether kernels of this device can work in that memory (default: only in the device's own)."""
+        return buffer_type.device is self
+
+    def offload_op(self, node: Tensor) -> bool:
+        """Whether the node is worth copying its weights here for (default no)."""
+        return False
+
+    def buffer_from_host(self, memory: Any, *, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
+        """A buffer over memory that the caller keeps (anything with the buffer protocol, such as a memory map).
+
+        Default: raises BufferUseError; ``capabilities.buffer_from_host`` tells.
+        """
+        raise BufferUseError(f"{self.name} cannot use host memory in place", device=self)
+
+    def event(self) -> Event:
+        """A new event (default: one that streams honour by synchronizing)."""
+        return Event(self)
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name} ({self.kind.name}): {self.description}>"
+
+
+class Event:
+    """A mark in a stream that others can wait for (ggml_backend_event).
+
+    The base class serves every device: recording notes the stream, and waiting synchronizes it.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._stream: Backend | None = None
+
+    def record(self, stream: Backend) -> None:
+        """Marks the end of what was given to ``stream`` so far (ggml_backend_event_record)."""
+        self._stream = stream
+
+    def wait(self, stream: Backend) -> None:
+        """Makes ``stream`` wait, without the host where the device can (ggml_backend_event_wait)."""
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        """Makes the caller wait (ggml_backend_event_synchronize).  An event never recorded does not wait."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def free(self) -> None:
+        """Gives the event back."""
+        self._stream = None
+
+
+# -- computing -------------------------------------------------------------------------------------
+
+
+class NodeTime(NamedTuple):
+    """When a node of a traced computation ran: ``time.perf_counter_ns`` values."""
+
+    node: int
+    start: int
+    end: int
+
+
+class Plan(ABC):
+    """A graph made ready once, to be computed many times (ggml_backend_graph_plan).
+
+    A plan depends on the graph's structure only; :meth:`rebind` tells it where the tensors lie.
+    """
+
+    @abstractmethod
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        """Takes over the places of all tensors.
+
+        ``graph`` is the one planned or an equal one; ``allocation`` tells where its tensors lie.  Costs no Python call per node.
+        """
+
+    @abstractmethod
+    def compute(self) -> None:
+        """Gives the computation to the stream; costs no Python call per node.  May return before it is done."""
+
+    def compute_traced(self) -> list[NodeTime]:
+        """Computes, waits, and tells when each node ran (default: one entry for the whole, node -1)."""
+        start = time.perf_counter_ns()
+        self.compute()
+        return [NodeTime(-1, start, time.perf_counter_ns())]
+
+    def kernel_names(self) -> list[str]:
+        """The kernels in the order in which they run, for explanations and tests (default: empty)."""
+        return []
+
+    def free(self) -> None:
+        """Gives what the plan holds back (default: nothing)."""
+
+
+class Backend:
+    """A stream of work on a device (ggml_backend).
+
+    The base class computes on the host: transfers are immediate, and plans walk the nodes over ``device.kernels``.
+    A device with a queue of its own overrides the ``async`` methods, :meth:`synchronize` and :meth:`plan`.
+    """
+
+    PLANS = 64
+    """How many plans :meth:`compute` keeps; the one used longest ago goes first."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.name = device.name
+        self._plans: OrderedDict[Signature, Plan] = OrderedDict()
+
+    # Transfers
+
+    def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
+        """Stores bytes in the order of the stream (default: now)."""
+        buffer.set(offset, data)
+
+    def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
+        """Fetches bytes in the order of the stream (default: now)."""
+        buffer.get(offset, out)
+
+    def copy_async(
+        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int,
+        source_stream: Backend | None = None,
+    ) -> None:  # fmt: skip
+        """Copies into ``target``, of this stream's device, in the order of this stream.
+
+        ``source_stream`` is the stream that writes the source, if there is one: the copy comes after what was given to it.
+        Default: waits for both streams and copies now.
+        """
+        if source_stream is not None:
+            source_stream.synchronize()
+        self.synchronize()
+        target.copy_from(source, source_offset, target_offset, size)
+
+    def synchronize(self) -> None:
+        """Waits until everything given is done; raises what went wrong (default: nothing is ever pending)."""
+
+    # Computing
+
+    def plan(self, graph: Graph) -> Plan:
+        """A new plan.  Raises UnsupportedOpError for a node that the device declines (default: a :class:`WalkPlan`)."""
+        return WalkPlan(self, graph)
+
+    def optimize(self, graph: Graph) -> Graph:
+        """A graph with the same results that suits the device better (default: the same graph)."""
+        return graph
+
+    def compute(self, graph: Graph, allocation: Allocation) -> None:
+        """Plans once for all equal graphs, binds, and computes."""
+        signature = graph.signature()
+        plan = self._plans.get(signature)
+        if plan is None:
+            plan = self.plan(graph)
+            self._plans[signature] = plan
+            if len(self._plans) > self.PLANS:
+                self._plans.popitem(last=False)[1].free()
+        else:
+            self._plans.move_to_end(signature)
+        plan.rebind(graph, allocation)
+        plan.compute()
+        allocation.computed(graph, self)
+
+    def free(self) -> None:
+        """Waits, and gives plans and stream back."""
+        self.synchronize()
+        for plan in self._plans.values():
+            plan.free()
+        self._plans.clear()
+
+    def __enter__(self) -> Backend:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.name}>"
+
+
+class Operand(NamedTuple):
+    """A tensor and its bytes, as :class:`WalkPlan` hands it to a kernel."""
+
+    tensor: Tensor
+    buffer: Buffer
+    offset: int
+
+    def array(self) -> npt.NDArray[Any]:
+        """A zero-copy, strided, four-dimensional array in NumPy order (``ne`` reversed).
+
+        Plain types have their dtype; of block types the innermost axis counts blocks.
+        """
+        return strided(self.buffer.bytes(self.offset, self.tensor.nbytes), self.tensor)
+
+
+class WalkPlan(Plan):
+    """Calls ``kernel(op, dst, *src)`` for node after node; views and empty tensors are skipped.
+
+    ``dst`` and ``src`` are :class:`Operand` (None for absent sources).  The plan of the smallest backends.
+    """
+
+    def __init__(self, stream: Backend, graph: Graph) -> None:
+        self.stream = stream
+        self._steps: list[tuple[int, Callable[..., None]]] = []
+        for node in graph.nodes:
+            assert node.op is not None
+            if node.op.is_view or node.size == 0:
+                continue
+            kernel = stream.device.match(node)
+            if isinstance(kernel, Decline):
+                raise UnsupportedOpError(
+                    f"{stream.device.name} declines {node!r}: {kernel.reason}",
+                    op=node.op, device=stream.device, tensor=node, reason=kernel.reason,
+                )  # fmt: skip
+            self._steps.append((graph.index[node], kernel))
+        self._calls: list[tuple[Callable[..., None], Tensor, list[Operand | None]]] = []
+
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._calls = []
+        for position, kernel in self._steps:
+            node = graph.tensors[position]
+            operands: list[Operand | None] = []
+            for tensor in (node, *node.src):
+                if tensor is None:
+                    operands.append(None)
+                else:
+                    operands.append(Operand(tensor, *allocation.place(graph, graph.index[tensor])))
+            self._calls.append((kernel, node, operands))
+
+    def compute(self) -> None:
+        for kernel, node, operands in self._calls:
+            try:
+                kernel(node.op, *operands)
+            except GGPlugError:
+                raise
+            except Exception as error:
+                raise compute_error(self.stream.device, node, error) from error
+
+    def compute_traced(self) -> list[NodeTime]:
+        times = []
+        for (position, _), call in zip(self._steps, self._calls, strict=True):
+            start = time.perf_counter_ns()
+            kernel, node, operands = call
+            kernel(node.op, *operands)
+            times.append(NodeTime(position, start, time.perf_counter_ns()))
+        return times
+
+    def kernel_names(self) -> list[str]:
+        return [getattr(kernel, "__name__", repr(kernel)) for _, kernel in self._steps]
+
+
+def compute_error(device: Device, node: Tensor, error: BaseException) -> GGPlugError:
+    """The typed error for whatever a kernel raised."""
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError(f"{device.name} ran out of memory in {node!r}: {error}", device=device, op=node.op)
+    return ComputeError(f"{device.name} failed in {node!r}: {error}", device=device, op=node.op, tensor=node)

@@ -1,0 +1,142 @@
+"""Every exception that ggplug raises.
+
+One base, :class:`GGPlugError`.  Each child also derives from the builtin that a reader would expect
+(``ValueError``, ``MemoryError``, ...), so ordinary ``except`` clauses work, and keeps what it knows as
+attributes: whatever is passed by keyword becomes an attribute and stays machine-readable.
+
+An error never takes anything with it: after any of these the process, every other tensor and every
+other device go on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class GGPlugError(Exception):
+    """Base of all ggplug errors.
+
+    ``message`` says what happened, where, and what to do.  Keyword arguments are kept as attributes
+    (``op``, ``device``, ``tensor``, ``got``, ``wanted``, ``remedy``, ...).
+    """
+
+    op: Any = None
+    device: Any = None
+    tensor: Any = None
+    got: Any = None
+    wanted: Any = None
+    remedy: str | None = None
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.remedy})" if self.remedy else self.message
+
+
+# -- tensors, ops and graphs -----------------------------------------------------------------------
+
+
+class ShapeError(GGPlugError, ValueError):
+    """The shapes or strides of an op's sources do not fit together."""
+
+
+class TypeMismatchError(GGPlugError, TypeError):
+    """A tensor has a type that the op or the conversion does not take."""
+
+
+class ParameterError(GGPlugError, ValueError):
+    """An op's parameter is out of range or of the wrong kind."""
+
+
+class GraphError(GGPlugError, ValueError):
+    """A graph cannot be built or used as asked (a cycle, a missing name, an undeclared hazard)."""
+
+
+class TensorStateError(GGPlugError, RuntimeError):
+    """A tensor has no bytes to read or write: not placed, not computed, or its bytes were reused."""
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+class OutOfMemoryError(GGPlugError, MemoryError):
+    """A device or buffer type could not provide the bytes.  Fields: ``device``, ``requested``, ``free``."""
+
+    requested: int | None = None
+    free: int | None = None
+
+
+class BufferUseError(GGPlugError, BufferError):
+    """A buffer was used wrongly: out of bounds, freed, or freed while exported."""
+
+
+class OverlapError(GGPlugError, AssertionError):
+    """The overlap checker found two live tensors sharing bytes."""
+
+
+# -- devices and plugins ---------------------------------------------------------------------------
+
+
+class DeviceNotFoundError(GGPlugError, LookupError):
+    """No device has that name.  The message lists the devices there are and the plugins that failed."""
+
+
+class DuplicateNameError(GGPlugError, ValueError):
+    """Two registrations claim one name.  The message names both distributions."""
+
+
+class PluginError(GGPlugError, RuntimeError):
+    """A plugin failed to load.  Fields: ``entry_point``, ``distribution``, ``version``, ``stage``."""
+
+    entry_point: str | None = None
+    distribution: str | None = None
+    version: str | None = None
+    stage: str | None = None
+
+
+class UnsupportedOpError(GGPlugError, RuntimeError):
+    """A device declined an op.  Fields: ``op``, ``device``, ``reason``."""
+
+    reason: str | None = None
+
+
+class PlacementError(GGPlugError, RuntimeError):
+    """The scheduler found no device for a node, or a pin cannot be honoured."""
+
+
+class ComputeError(GGPlugError, RuntimeError):
+    """A device failed while it computed.  Fields: ``op``, ``device``."""
+
+
+class ComputeAborted(GGPlugError, RuntimeError):
+    """A computation was stopped by its abort callback."""
+
+
+class DeviceLostError(ComputeError):
+    """The device is gone; its buffers hold nothing.  Other devices go on."""
+
+
+class KernelCompileError(ComputeError):
+    """A kernel did not compile.  Fields: ``op``, ``device``, ``log``."""
+
+    log: str | None = None
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+class GGUFError(GGPlugError, ValueError):
+    """A GGUF file is malformed, truncated or unsupported.  Fields: ``path``, ``position``, ``field``."""
+
+    path: Any = None
+    position: int | None = None
+    field: str | None = None
+
+
+class ModelError(GGPlugError, ValueError):
+    """A model file or folder lacks something or holds something that its architecture does not allow."""

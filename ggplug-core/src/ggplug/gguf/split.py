@@ -1,0 +1,25 @@
+"""Models in several files: how the files are called.
+
+The files of a split model are ``NAME-00001-of-00003.gguf`` and so on (``llama_split_path``).  Each is a GGUF
+file of its own with its own tensors; the first also holds the model's metadata.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+
+def shard_path(path: Path, index: int, count: int) -> Path:
+    """The name of file ``index`` (from 0) of ``count`` for a model called ``path``."""
+    return path.with_name(f"{path.stem}-{index + 1:05d}-of-{count:05d}.gguf")
+
+
+def sibling_path(path: Path, index: int, count: int) -> Path | None:
+    """The name of file ``index`` (from 0) beside the shard ``path``; ``None`` if that is not called like one."""
+    match = _SHARD_NAME.fullmatch(path.name)
+    if match is None or int(match["count"]) != count:
+        return None
+    return path.with_name(f"{match['stem']}-{index + 1:05d}-of-{count:05d}.gguf")

@@ -1,0 +1,303 @@
+"""Graphs: the order in which nodes are computed, and what makes two graphs equal.
+
+A graph lists tensors; it never changes them.  So the same tensors can be in several graphs, and one graph
+can be placed, split and pipelined in several ways at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import weakref
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ggplug.errors import GraphError, TensorStateError
+from ggplug.tensor import Tensor
+from ggplug.types import TensorFlag
+
+if TYPE_CHECKING:
+    from ggplug.backend import Buffer
+    from ggplug.memory.allocation import Allocation
+
+_flags = attrgetter("flags")
+_buffer_type = attrgetter("buffer_type")
+
+
+class Signature:
+    """What must be equal for two graphs to share plans, splits and allocations.
+
+    Per tensor: op with parameters, type, extents, strides, sources by position, view root and offset,
+    flags, and the buffer type that it is persistent in.  Only builtins and identities are compared, so a
+    comparison costs a constant number of Python calls.
+    """
+
+    __slots__ = ("_hash", "buffer_types", "entries", "flags")
+
+    def __init__(self, entries: tuple[Any, ...], flags: tuple[int, ...], buffer_types: tuple[Any, ...]) -> None:
+        self.entries = entries
+        self.flags = flags
+        self.buffer_types = buffer_types
+        self._hash = hash((entries, flags))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Signature)
+            and self._hash == other._hash
+            and self.flags == other.flags
+            and self.buffer_types == other.buffer_types
+            and self.entries == other.entries
+        )
+
+
+class Graph:
+    """Nodes in the order of computation, with the leafs that they read.
+
+    ``Graph(a, b)`` expands forward from the outputs ``a`` and ``b`` (ggml_build_forward_expand): every
+    source comes before its users, sources from left to right.  The order of two expansions is kept, so a
+    write that must come before a read is expanded before it.
+
+    ``tensors``: all tensors in order of discovery; ``nodes``: those with an op; ``leafs``: the others;
+    ``index``: position of a tensor in ``tensors``.  ``outputs``: what was expanded.
+    """
+
+    def __init__(self, *outputs: Tensor, name: str = "") -> None:
+        self.name = name
+        self.tensors: list[Tensor] = []
+        self.nodes: list[Tensor] = []
+        self.leafs: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.index: dict[Tensor, int] = {}
+        self.roots: list[int] = []
+        """For each tensor the position of the root whose bytes it shares (its own if it is no view)."""
+        self.computed = 0
+        """Serial number of the last computation; 0 if there was none."""
+        self.allocation: Allocation | None = None
+        """Where the last computation put the tensors."""
+        self._entries: list[tuple[Any, ...]] = []
+        self._signature: Signature | None = None
+        self._reference: weakref.ref[Graph] = weakref.ref(self)
+        for tensor in outputs:
+            self.expand(tensor)
+
+    @classmethod
+    def part(cls, nodes: Sequence[Tensor], name: str = "") -> Graph:
+        """A graph of just these nodes, in this order; every source that is none of them becomes a leaf.
+
+        The scheduler's splits are such graphs over the tensors of the whole one.
+        """
+        graph = cls(name=name)
+        inside = set(nodes)
+        for node in nodes:
+            for source in node.src:
+                if source is not None and source not in inside and source not in graph.index:
+                    graph._add_leaf(source)
+            graph._add(node)
+        return graph
+
+    def expand(self, *outputs: Tensor) -> Graph:
+        """Adds what is needed to compute ``outputs`` and is not in the graph yet; returns the graph."""
+        for output in outputs:
+            if not isinstance(output, Tensor):
+                raise GraphError(f"a graph is expanded from tensors, got {type(output).__name__}", got=output)
+            self.outputs.append(output)
+            if output in self.index:
+                continue
+            # Depth first with an explicit stack: models are deeper than Python's recursion limit.
+            stack: list[tuple[Tensor, int]] = [(output, 0)]
+            while stack:
+                tensor, position = stack.pop()
+                src = tensor.src
+                while position < len(src):
+                    source = src[position]
+                    position += 1
+                    if source is not None and source not in self.index:
+                        stack.append((tensor, position))
+                        stack.append((source, 0))
+                        break
+                else:
+                    if tensor not in self.index:
+                        if tensor.op is None:
+                            self._add_leaf(tensor)
+                        else:
+                            self._add(tensor)
+        return self
+
+    def _add(self, node: Tensor) -> None:
+        index = self.index
+        root = node.view_src
+        if root is not None and root not in index:
+            self._add_leaf(root)
+        self._remember(
+            node,
+            node.op.key,  # type: ignore[union-attr]
+            tuple([-1 if s is None else index[s] for s in node.src]),
+        )
+        self.nodes.append(node)
+
+    def _add_leaf(self, leaf: Tensor) -> None:
+        if leaf.view_src is not None and leaf.view_src not in self.index:
+            self._add_leaf(leaf.view_src)
+        self._remember(leaf, None, ())
+        self.leafs.append(leaf)
+
+    def _remember(self, tensor: Tensor, op: tuple[Any, ...] | None, src: tuple[int, ...]) -> None:
+        position = len(self.tensors)
+        root = position if tensor.view_src is None else self.index[tensor.view_src]
+        self.index[tensor] = position
+        self.tensors.append(tensor)
+        self.roots.append(root)
+        self._entries.append((op, tensor.type.id, tensor.ne, tensor.nb, src, root, tensor.view_offset))
+        self._signature = None
+        if tensor.root.buffer is not None:
+            return  # persistent: its value is read from its own place
+        if tensor._graphs is None:
+            tensor._graphs = [self._reference]
+        else:
+            tensor._graphs = [r for r in tensor._graphs if r() is not None] + [self._reference]
+
+    # -- equality ----------------------------------------------------------------------------------
+
+    def signature(self) -> Signature:
+        """The graph's structure as it is now, flags and buffer types of its tensors included."""
+        flags = tuple(map(_flags, self.tensors))
+        buffer_types = tuple(map(_buffer_type, self.tensors))
+        last = self._signature
+        if last is not None and last.flags == flags and last.buffer_types == buffer_types:
+            return last
+        self._signature = Signature(tuple(self._entries), flags, buffer_types)
+        return self._signature
+
+    # -- results -----------------------------------------------------------------------------------
+
+    def locate(self, tensor: Tensor) -> tuple[Buffer, int]:
+        """``(buffer, offset)`` of a tensor of this graph after its last computation.
+
+        Raises TensorStateError if it has no bytes, or if they were reused.
+        """
+        if self.allocation is None or tensor not in self.index:
+            raise TensorStateError(f"{tensor!r} was not computed: compute a graph that contains it", tensor=tensor)
+        return self.allocation.locate(self, self.index[tensor])
+
+    # -- inspection --------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.nodes)
+
+    def __contains__(self, tensor: object) -> bool:
+        return tensor in self.index
+
+    def node(self, position: int) -> Tensor:
+        """The node at ``position``; negative ones count from the end (ggml_graph_node)."""
+        try:
+            return self.nodes[position]
+        except IndexError:
+            raise GraphError(f"the graph has {len(self.nodes)} nodes, there is no node {position}") from None
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The first tensor of that name (ggml_graph_get_tensor).  Raises GraphError."""
+        found = self.get(name)
+        if found is None:
+            raise GraphError(f"no tensor {name!r} in {self!r}")
+        return found
+
+    def get(self, name: str) -> Tensor | None:
+        """The first tensor of that name, or None."""
+        return next((t for t in self.tensors if t.name == name), None)
+
+    def users(self) -> dict[Tensor, list[Tensor]]:
+        """For each tensor the nodes that have it as a source, in order."""
+        users: dict[Tensor, list[Tensor]] = {tensor: [] for tensor in self.tensors}
+        for node in self.nodes:
+            for source in dict.fromkeys(node.src):
+                if source is not None:
+                    users[source].append(node)
+        return users
+
+    def clear(self) -> None:
+        """Forgets all tensors (ggml_graph_clear); they themselves stay as they are."""
+        for tensor in self.tensors:
+            if tensor._graphs is not None:
+                tensor._graphs = [r for r in tensor._graphs if r() is not self]
+        for held in (self.tensors, self.nodes, self.leafs, self.outputs, self.roots, self._entries):
+            held.clear()  # type: ignore[attr-defined]
+        self.index.clear()
+        self._signature = None
+        self.allocation = None
+        self.computed = 0
+
+    def __repr__(self) -> str:
+        label = f" {self.name!r}" if self.name else ""
+        return f"<Graph{label}: {len(self.nodes)} nodes, {len(self.leafs)} leafs>"
+
+    def __str__(self) -> str:
+        """A table of nodes and leafs (ggml_graph_print)."""
+        lines = [repr(self)]
+        for position, tensor in enumerate(self.tensors):
+            extents = "x".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
+            what = "leaf" if tensor.op is None else repr(tensor.op)
+            sources = " ".join(str(self.index[s]) for s in tensor.src if s is not None)
+            flags = TensorFlag(tensor.flags)
+            marks = " ".join(flag.name.lower() for flag in TensorFlag if flag in flags and flag.name)
+            lines.append(
+                f"{position:5d}  {tensor.type.name:7s} {extents:>20s}  {what:28s} {sources:14s} {tensor.name} {marks}".rstrip()
+            )
+        return "\n".join(lines)
+
+    def dot(self) -> str:
+        """The graph in Graphviz's language (ggml_graph_dump_dot)."""
+        lines = ["digraph ggplug {", "  rankdir=TB; newrank=true;", '  node [fontname="Helvetica", fontsize=10];']
+        for position, tensor in enumerate(self.tensors):
+            extents = "×".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
+            title = tensor.name or (tensor.op.name if tensor.op is not None else f"leaf {position}")
+            what = f"\n{tensor.op!r}" if tensor.op is not None and tensor.name else ""
+            if tensor.op is None:
+                style = 'shape=box, style=filled, fillcolor="#d8e8f8"'
+            elif tensor.op.is_view:
+                style = 'shape=ellipse, style="dashed"'
+            elif tensor.op.writes:
+                style = 'shape=ellipse, style=filled, fillcolor="#f8e0d0"'
+            else:
+                style = 'shape=ellipse, style=filled, fillcolor="#ffffff"'
+            label = _quote(f"{title}{what}\n{tensor.type.name} {extents}")
+            lines.append(f"  t{position} [{style}, label={label}];")
+        for node in self.nodes:
+            assert node.op is not None
+            for source, role in zip(node.src, node.op.sources, strict=True):
+                if source is not None:
+                    lines.append(f'  t{self.index[source]} -> t{self.index[node]} [label="{role}", fontsize=8];')
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def dump(self, path: str | Path) -> Path:
+        """Writes a picture: ``.dot``, or ``.svg``, ``.png`` or ``.pdf`` where Graphviz's ``dot`` is installed.
+
+        Raises GraphError for another ending, and when ``dot`` is missing or fails.
+        """
+        target = Path(path)
+        kind = target.suffix.lower().lstrip(".")
+        if kind in ("dot", "gv"):
+            target.write_text(self.dot(), encoding="utf-8")
+            return target
+        if kind not in ("svg", "png", "pdf"):
+            raise GraphError(f"cannot draw a graph as {target.suffix or 'a file without ending'!r}: use .dot, .svg, .png or .pdf")
+        program = shutil.which("dot")
+        if program is None:
+            raise GraphError("drawing needs Graphviz's program 'dot', which is not on PATH", remedy="install graphviz, or write .dot")
+        done = subprocess.run([program, f"-T{kind}", "-o", str(target)], input=self.dot().encode(), capture_output=True)
+        if done.returncode:
+            raise GraphError(f"Graphviz failed: {done.stderr.decode(errors='replace').strip()}")
+        return target
+
+
+def _quote(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+

@@ -1,0 +1,211 @@
+"""Host memory as buffers, and values in and out without copying.
+
+Plain host memory belongs to no device; whichever device says so can work in it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory, host_bytes
+from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
+from ggplug.tensor import Spec, Tensor, as_array, extents, strided
+from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, Type, by_name
+
+ALIGNMENT = 64
+"""Bytes of a cache line and of the widest vector registers there are."""
+
+_BY_DTYPE: dict[str, Type] = {
+    "float64": F32, "float32": F32, "float16": F16, "int8": I8, "int16": I16, "int32": I32, "int64": I64,
+}  # fmt: skip
+
+
+class HostBuffer(Buffer):
+    """Bytes in this process's memory; ``owner`` keeps them alive."""
+
+    def __init__(self, type: BufferType, memory: Bytes, owner: Any = None) -> None:
+        super().__init__(type, memory.size, memory.ctypes.data if memory.size else 0)
+        self._memory: Bytes | None = memory
+        self._owner = owner
+
+    def _set(self, offset: int, data: Bytes) -> None:
+        memory = self._writable()
+        memory[offset : offset + data.size] = data
+
+    def _get(self, offset: int, out: Bytes) -> None:
+        assert self._memory is not None
+        out[...] = self._memory[offset : offset + out.size].reshape(out.shape)
+
+    def memset(self, offset: int, size: int, value: int) -> None:
+        self._check(offset, size)
+        self._writable()[offset : offset + size] = value
+
+    def _free(self) -> None:
+        self._memory = None
+        self._owner = None
+
+    def _writable(self) -> Bytes:
+        assert self._memory is not None
+        if not self._memory.flags.writeable:
+            raise BufferUseError(f"{self!r} is read-only (a memory-mapped file)", remedy="copy the tensor first")
+        return self._memory
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._memory is not None and not self._memory.flags.writeable
+
+
+class HostBufferType(BufferType):
+    """Ordinary memory of this process, for tensors in ggml's own layout."""
+
+    def __init__(self, name: str = "host", device: Device | None = None) -> None:
+        super().__init__(name, device)
+
+    @property
+    def alignment(self) -> int:
+        return ALIGNMENT
+
+    @property
+    def is_host(self) -> bool:
+        return True
+
+    def alloc(self, size: int) -> HostBuffer:
+        free, total = memory()
+        if total is not None and size > total:
+            raise OutOfMemoryError(
+                f"{self.name}: {size} bytes were asked for, the machine has {total}", requested=size, free=free
+            )
+        try:
+            block = np.empty(size + ALIGNMENT, np.uint8)
+        except MemoryError:
+            raise OutOfMemoryError(
+                f"{self.name}: no memory for {size} bytes ({free} free)", requested=size, free=free
+            ) from None
+        start = -block.ctypes.data % ALIGNMENT
+        return HostBuffer(self, block[start : start + size])
+
+    def wrap(self, data: Any, *, usage: BufferUsage = BufferUsage.ANY) -> HostBuffer:
+        """A buffer over memory that the caller provides: an array, memory map or anything with the buffer protocol.
+
+        Nothing is copied; the object is kept alive.  Read-only memory gives a buffer that refuses writes.
+        """
+        if isinstance(data, (bytes, bytearray, memoryview, mmap.mmap)):
+            memory = np.frombuffer(data, np.uint8)
+        else:
+            array = as_array(data)
+            if not array.flags.c_contiguous:
+                raise ParameterError("only contiguous memory can be used in place", got=array.strides)
+            memory = array.reshape(-1).view(np.uint8)
+        buffer = HostBuffer(self, memory, data)
+        buffer.usage = usage
+        return buffer
+
+
+HOST = HostBufferType()
+"""Host memory that belongs to no device."""
+
+
+def memory() -> Memory:
+    """Free and total bytes of the machine's memory, or None where the system does not tell."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        free, total = (int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
+        return Memory(free, total)
+    except (OSError, KeyError, ValueError):
+        pass
+    if sys.platform == "win32":
+        return _windows_memory()
+    try:
+        page = os.sysconf("SC_PAGE_SIZE")
+        total = page * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return Memory(None, None)
+    return Memory(None, total)
+
+
+def _windows_memory() -> Memory:
+    import ctypes
+
+    class Status(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [
+            (name, ctypes.c_uint64) for name in ("total", "free", "t2", "f2", "t3", "f3", "extended")
+        ]
+
+    status = Status(length=ctypes.sizeof(Status))
+    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined,unused-ignore]
+        return Memory(None, None)
+    return Memory(status.free, status.total)
+
+
+def tensor(values: Any, type: Type | str | None = None, *, name: str = "", copy: bool = True) -> Tensor:
+    """A persistent tensor in host memory with the given values.
+
+    ``values``: as for :meth:`Tensor.set`; its shape becomes the tensor's.  ``type``: by default the array's own,
+    with float64 becoming F32 and Python's integers I32.  ``copy=False`` shares memory with a contiguous array of
+    just that type, so later changes to the array show in the tensor.
+    """
+    array = as_array(values)
+    if type is None:
+        kind = _default_type(array, values)
+    else:
+        kind = by_name(type) if isinstance(type, str) else type
+    ne, rank = extents(array.shape[::-1], what="the shape of the values")
+    made = Tensor(Spec(kind, ne, rank), name=name)
+    if not copy:
+        shared = array.dtype == kind.dtype and not kind.is_quantized and kind is not BF16 and array.flags.c_contiguous
+        if not shared:
+            raise TypeMismatchError(
+                f"copy=False needs a contiguous array of {kind.name}, got {array.dtype} with strides {array.strides}",
+                got=array.dtype, wanted=kind,
+            )  # fmt: skip
+        made.place(HOST.wrap(array))
+        return made
+    made.place(HOST.alloc(made.nbytes))
+    return made.set(array)
+
+
+def _default_type(array: npt.NDArray[Any], values: Any) -> Type:
+    if array.dtype == np.int64 and not isinstance(values, (np.ndarray, np.generic)) and not hasattr(values, "__dlpack__"):
+        return I32
+    kind = _BY_DTYPE.get(array.dtype.name)
+    if kind is None:
+        raise TypeMismatchError(f"no default type for {array.dtype} values: give type=...", got=array.dtype)
+    return kind
+
+
+def asarray(tensor: Tensor) -> npt.NDArray[Any]:
+    """A zero-copy array of a tensor in host memory, in ``tensor.shape``, with the tensor's strides.
+
+    While the array lives the buffer refuses to be freed.  BF16 shows its bits, block types their blocks as bytes.
+    Raises BufferUseError if the bytes are not in host memory, TensorStateError if there are none.
+    """
+    buffer, offset = tensor.locate()
+    if buffer.address is None:
+        raise BufferUseError(f"{tensor!r} is not in host memory: copy it with numpy()", tensor=tensor)
+    buffer.get(offset, np.empty(0, np.uint8))  # waits for pending work, checks that the buffer lives
+    buffer.export()
+    raw = host_bytes(buffer.address + offset, tensor.nbytes)
+    weakref.finalize(_owner_of(raw), buffer.release)
+    array = strided(raw, tensor)
+    if isinstance(buffer, HostBuffer) and buffer.is_read_only:
+        array.flags.writeable = False
+    if tensor.type.is_quantized:
+        return array
+    return array.reshape(tensor.shape) if tensor.is_contiguous() else array[(0,) * (4 - tensor.rank)]
+
+
+def _owner_of(array: npt.NDArray[Any]) -> Any:
+    """The object at the end of an array's chain of bases: it lives as long as any view."""
+    base: Any = array
+    while getattr(base, "base", None) is not None:
+        base = base.base
+    return base
+

@@ -1,0 +1,221 @@
+"""The framework in which an op is declared once.
+
+An op is a class.  Its fields are its parameters; its methods say everything about it::
+
+    class RmsNorm(Op):
+        \"\"\"y = x / sqrt(mean(x**2 over ne0) + eps)  (ggml_rms_norm).\"\"\"
+
+        eps: float = 1e-6
+
+        def result(self, x: Tensor) -> Spec:          # type and shape, or a ShapeError
+            return like(x)
+
+        def reference(self, x):                       # float64 NumPy: the oracle
+            return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.eps)
+
+    rms_norm = builder(RmsNorm)                       # gg.rms_norm(x, eps=1e-6)
+
+The parameters of ``result`` name the sources; one with default ``None`` is optional.  Facts with a
+default are class attributes and are stated only where they differ:
+
+``writes``   sources whose bytes the op overwrites; its result is a view of the first of them.
+``inplace``  sources whose bytes the allocator may hand to the result, if nothing else reads them.
+``is_view``  the op computes nothing: its result is other strides over its source's bytes.
+
+References receive four-dimensional arrays in NumPy order (``ne`` reversed): float64 for every float or
+quantised type, the integer dtype for integer types, ``None`` for absent sources.  They return the
+values of the result; the framework rounds to the result's type.  An op that writes returns the whole
+result, what it left untouched included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import DuplicateNameError, ParameterError, ShapeError, TypeMismatchError
+from ggplug.tensor import Spec, Tensor, describe
+
+Array = npt.NDArray[Any]
+
+
+class Cost(NamedTuple):
+    """What computing a node takes: arithmetic operations and bytes moved to and from memory."""
+
+    flops: int
+    bytes: int
+
+
+class Op:
+    """Base of all ops.  An instance is an op with its parameters: immutable, hashable, plain data."""
+
+    name: ClassVar[str] = ""
+    sources: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[frozenset[str]] = frozenset()
+    parameters: ClassVar[tuple[str, ...]] = ()
+    writes: ClassVar[tuple[int, ...]] = ()
+    inplace: ClassVar[tuple[int, ...]] = ()
+    is_view: ClassVar[bool] = False
+
+    key: tuple[Any, ...]
+    """``(name, *parameters)``: builtins only, so that comparing and hashing it never enters Python."""
+
+    if TYPE_CHECKING:
+        result: Callable[..., Spec]
+        reference: Callable[..., Array]
+
+    def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__dict__.get("name"):
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        cls.__annotations__.pop("key", None)
+        dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        if abstract:
+            return
+        cls.parameters = tuple(f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+        declared = list(inspect.signature(cls.result).parameters.values())[1:]
+        cls.sources = tuple(p.name for p in declared)
+        cls.optional = frozenset(p.name for p in declared if p.default is None)
+        if cls.name in OPS:
+            raise DuplicateNameError(
+                f"op {cls.name!r} of {cls.__module__} is already defined in {OPS[cls.name].__module__}; "
+                "ops outside ggplug use names with their package in front, such as 'mypackage.wavelet'"
+            )
+        OPS[cls.name] = cls
+
+    def __post_init__(self) -> None:
+        hints = _hints(type(self))
+        values = []
+        for name in self.parameters:
+            value = _plain(self, name, getattr(self, name), hints[name])
+            object.__setattr__(self, name, value)
+            values.append(value)
+        object.__setattr__(self, "key", (self.name, *values))
+        self.validate()
+
+    def validate(self) -> None:
+        """Raises ParameterError if a parameter is out of its range."""
+
+    def cost(self, node: Tensor) -> Cost:
+        """Operations and bytes of computing ``node``; by default one operation an element of the result."""
+        moved = node.nbytes + sum(s.nbytes for s in node.src if s is not None)
+        return Cost(node.size, moved)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Op) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{f.name}={getattr(self, f.name)!r}"
+            for f in dataclasses.fields(self)  # type: ignore[arg-type]
+            if getattr(self, f.name) != f.default
+        ]
+        return f"{self.name}({', '.join(shown)})" if shown else self.name
+
+
+OPS: dict[str, type[Op]] = {}
+"""Every op by name: those of core, and those that other packages defined."""
+
+
+def apply(op: Op, src: tuple[Tensor | None, ...], name: str = "") -> Tensor:
+    """A new node: ``op`` applied to its sources.  Raises ShapeError, TypeMismatchError."""
+    for position, tensor in enumerate(src):
+        if tensor.__class__ is not Tensor and (tensor is not None or op.sources[position] not in op.optional):
+            raise TypeMismatchError(
+                f"{op.name}: source {op.sources[position]!r} must be a tensor, got {type(tensor).__name__} "
+                "(gg.tensor(array) makes one)",
+                op=op, got=type(tensor),
+            )  # fmt: skip
+    return Tensor(op.result(*src), op, src, name)
+
+
+def builder(cls: type[Op]) -> Callable[..., Tensor]:
+    """The function that applies an op: sources, then parameters, then ``name``.
+
+    Its signature and docstring are the op's own.  Equal parameters share one op object.
+    """
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    wanted = [s for s in cls.sources if s not in cls.optional]
+    optional = [s for s in cls.sources if s in cls.optional]
+    required = [f.name for f in fields if f.default is dataclasses.MISSING]
+    defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+    head = [*wanted, *required, *(f"{s}=None" for s in optional), *(f"{n}=_default_{n}" for n in defaults)]
+    parameters = "".join(f"{n}, " for n in cls.parameters)
+    text = (
+        f"def {cls.name.rpartition('.')[2]}({', '.join(head)}{', ' if head else ''}*, name=''):\n"
+        f"    key = ({parameters})\n"
+        f"    try:\n"
+        f"        op = _interned.get(key)\n"
+        f"    except TypeError:\n"
+        f"        op = None\n"
+        f"    if op is None:\n"
+        f"        op = _intern(key)\n"
+        f"    return _apply(op, ({''.join(f'{s}, ' for s in cls.sources)}), name)\n"
+    )
+    interned: dict[tuple[Any, ...], Op] = {}
+
+    def intern(key: tuple[Any, ...]) -> Op:
+        op = cls(*key)
+        if len(interned) > 4096:
+            interned.clear()
+        return interned.setdefault(op.key[1:], op)
+
+    space: dict[str, Any] = {f"_default_{n}": v for n, v in defaults.items()}
+    space |= {"_interned": interned, "_intern": intern, "_apply": apply}
+    exec(text, space)
+    function = space[cls.name.rpartition(".")[2]]
+    function.__doc__ = inspect.getdoc(cls)
+    function.__module__ = cls.__module__
+    function.__qualname__ = function.__name__
+    function.op = cls
+    return typing.cast("Callable[..., Tensor]", function)
+
+
+def _hints(cls: type[Op]) -> dict[str, Any]:
+    hints = _resolved.get(cls)
+    if hints is None:
+        hints = _resolved[cls] = typing.get_type_hints(cls)
+    return hints
+
+
+_resolved: dict[type[Op], dict[str, Any]] = {}
+
+
+def _plain(op: Op, name: str, value: Any, kind: Any) -> Any:
+    """A parameter as the builtin that its annotation names; NumPy scalars and enums become plain numbers."""
+    try:
+        if kind is bool and isinstance(value, (bool, np.bool_)):
+            return bool(value)
+        if kind is int and not isinstance(value, (bool, np.bool_)) and isinstance(value, (int, np.integer, enum.Enum)):
+            return int(value)
+        if kind is float and not isinstance(value, (bool, np.bool_)):
+            return float(value)
+        if kind is str and isinstance(value, str):
+            return str(value)
+        if typing.get_origin(kind) is tuple:
+            inner = typing.get_args(kind)[0]
+            return tuple(_plain(op, name, v, inner) for v in value)
+    except (TypeError, ValueError):
+        pass
+    raise ParameterError(f"{op.name}: parameter {name!r} must be {_spell(kind)}, got {value!r}", op=op.name, got=value)
+
+
+def _spell(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind)) if typing.get_origin(kind) is None else str(kind)
+
+
+def require(condition: bool, op: Op, message: str, *tensors: Tensor | None) -> None:
+    """Raises ShapeError with the op and all its sources unless ``condition`` holds."""
+    if not condition:
+        raise ShapeError(f"{op.name}: {message}; got {describe(tensors)}", op=op, tensor=tensors)

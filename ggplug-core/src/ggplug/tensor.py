@@ -1,0 +1,522 @@
+"""Tensors: what they are called, how they are shaped, and which bytes are theirs.
+
+A :class:`Tensor` is a description.  It has ggml's four extents ``ne`` (innermost first) and byte strides
+``nb``, a rank, and -- when an op made it -- the op and its sources.  Bytes come in two ways:
+
+* a *persistent* tensor (weight, input, KV cache) has a place of its own: ``buffer`` and ``offset``;
+* an *intermediate* has none.  Where it lies is known to the allocation of the graph that computed it.
+
+A view shares the bytes of its root ``view_src``, ``view_offset`` bytes into it; a root is never a view.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug import quants
+from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMismatchError
+from ggplug.types import TensorFlag, Type, by_name
+
+if TYPE_CHECKING:
+    from ggplug.backend import Buffer, BufferType
+    from ggplug.graph import Graph
+    from ggplug.ops.base import Op
+
+Extents = tuple[int, int, int, int]
+
+MAX_RANK = 4
+
+
+class Epoch:
+    """Counts changes to what persistent tensors are: their place and their flags.
+
+    Whoever caches a binding of tensors to addresses remembers ``Epoch.now`` and need not look at a
+    single tensor again while it stays the same.
+    """
+
+    now = 0
+    _count = itertools.count(1)
+
+    @classmethod
+    def advance(cls) -> None:
+        cls.now = next(cls._count)
+
+
+def contiguous_strides(type: Type, ne: Extents) -> Extents:
+    """Byte strides of a tensor without gaps; ``nb[0]`` is the bytes of one block (ggml_new_tensor)."""
+    key = (type.id, ne)
+    nb = _strides.get(key)
+    if nb is None:
+        row = type.row_bytes(ne[0])
+        nb = (type.block_bytes, row, row * ne[1], row * ne[1] * ne[2])
+        if len(_strides) > 65536:
+            _strides.clear()
+        _strides[key] = nb
+    return nb
+
+
+_strides: dict[tuple[int, Extents], Extents] = {}
+
+
+def extents(ne: int | Iterable[int], *, what: str = "ne") -> tuple[Extents, int]:
+    """Validated ``(four extents, rank)`` of what a caller gave in ``ne`` order."""
+    given = (ne,) if isinstance(ne, int) else tuple(ne)
+    if len(given) > MAX_RANK:
+        raise ShapeError(f"{what} has {len(given)} entries, a tensor has at most {MAX_RANK}", got=given)
+    for n in given:
+        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
+            raise ShapeError(f"{what} must hold non-negative integers, got {given!r}", got=given)
+    full = tuple(int(n) for n in given) + (1,) * (MAX_RANK - len(given))
+    return full, len(given)  # type: ignore[return-value]
+
+
+class Spec(NamedTuple):
+    """What an op's shape rule answers: the result's type, extents and rank, or that it is a view.
+
+    ``nb`` is given only where the result is not contiguous.  ``view_of`` names the source whose bytes
+    the result shares, ``view_offset`` bytes after that source's first.
+    """
+
+    type: Type
+    ne: Extents
+    rank: int
+    nb: Extents | None = None
+    view_of: Tensor | None = None
+    view_offset: int = 0
+
+
+class Tensor:
+    """A typed, strided array of up to four dimensions in a graph or in a buffer.
+
+    ``ne``: extents, innermost first, always four.  ``nb``: byte strides, same order.  ``rank``: how many
+    extents the shape has.  ``op``/``src``: the op that computes it and that op's sources (absent optional
+    sources are ``None``); a leaf has ``op is None``.
+    """
+
+    __slots__ = (
+        "__weakref__", "_graphs", "buffer", "buffer_type", "flags", "name", "nb", "ne", "offset", "op", "rank", "src", "type",
+        "view_offset", "view_src",
+    )  # fmt: skip
+
+    type: Type
+    ne: Extents
+    nb: Extents
+    rank: int
+    op: Op | None
+    src: tuple[Tensor | None, ...]
+    view_src: Tensor | None
+    view_offset: int
+    buffer: Buffer | None
+    buffer_type: BufferType | None
+    offset: int
+    flags: int
+    name: str
+    _graphs: list[weakref.ref[Graph]] | None
+
+    # NumPy must leave ``array + tensor`` to us instead of looping over the tensor.
+    __array_ufunc__ = None
+
+    def __init__(
+        self, spec: Spec, op: Op | None = None, src: tuple[Tensor | None, ...] = (), name: str = ""
+    ) -> None:
+        self.type, self.ne, self.rank, nb, parent, view_offset = spec
+        self.nb = nb if nb is not None else contiguous_strides(spec.type, spec.ne)
+        self.op = op
+        self.src = src
+        self.name = name
+        self.flags = 0
+        self.buffer = None
+        self.buffer_type = None
+        self.offset = 0
+        self._graphs = None
+        if parent is None:
+            self.view_src = None
+            self.view_offset = 0
+        else:
+            self.view_src = parent if parent.view_src is None else parent.view_src
+            self.view_offset = parent.view_offset + view_offset
+
+    # -- shape -------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """NumPy's shape: the first ``rank`` extents, outermost first."""
+        return self.ne[: self.rank][::-1]
+
+    @property
+    def size(self) -> int:
+        """Number of elements (ggml_nelements)."""
+        return math.prod(self.ne)
+
+    @property
+    def nrows(self) -> int:
+        """Number of rows of ``ne[0]`` elements (ggml_nrows)."""
+        return self.ne[1] * self.ne[2] * self.ne[3]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last byte of the tensor, gaps included (ggml_nbytes)."""
+        ne, nb = self.ne, self.nb
+        if 0 in ne:
+            return 0
+        if self.type.block_size == 1:
+            extent = self.type.block_bytes
+            first = 0
+        else:
+            extent = ne[0] * nb[0] // self.type.block_size
+            first = 1
+        return extent + sum((ne[i] - 1) * nb[i] for i in range(first, 4))
+
+    def is_contiguous(self) -> bool:
+        """Whether elements follow each other without gaps in ``ne`` order (ggml_is_contiguous)."""
+        return self.is_contiguous_from(0)
+
+    def is_contiguous_from(self, dim: int) -> bool:
+        """Whether strides above dimension ``dim`` are those of a contiguous tensor (ggml_is_contiguous_n).
+
+        ``dim`` 0: everything; 1: rows may be spaced; 2: matrices may be spaced.  Extents of one are ignored.
+        """
+        ne, nb = self.ne, self.nb
+        if self.nb == contiguous_strides(self.type, ne):
+            return True
+        expected = self.type.block_bytes
+        if ne[0] != self.type.block_size and nb[0] != expected:
+            return False
+        expected = self.type.row_bytes(ne[0])
+        for i in range(1, 4):
+            if ne[i] != 1:
+                if i > dim:
+                    if nb[i] != expected:
+                        return False
+                    expected = ne[i] * nb[i]
+                else:
+                    expected = ne[i] * nb[i]
+        return True
+
+    def is_transposed(self) -> bool:
+        """Whether the first two dimensions were swapped (ggml_is_transposed)."""
+        return self.nb[0] > self.nb[1]
+
+    def is_permuted(self) -> bool:
+        """Whether dimensions are out of stride order (ggml_is_permuted)."""
+        nb = self.nb
+        return nb[0] > nb[1] or nb[1] > nb[2] or nb[2] > nb[3]
+
+    @property
+    def is_view(self) -> bool:
+        return self.view_src is not None
+
+    @property
+    def root(self) -> Tensor:
+        """The tensor whose bytes these are: itself, or what it is a view of."""
+        return self if self.view_src is None else self.view_src
+
+    # -- marks -------------------------------------------------------------------------------------
+
+    def named(self, name: str) -> Tensor:
+        """Sets the name and returns the tensor (ggml_set_name)."""
+        self.name = name
+        return self
+
+    def mark(self, flag: TensorFlag) -> Tensor:
+        """Adds a flag and returns the tensor (ggml_set_input, _output, _param, _loss)."""
+        self.flags |= int(flag)
+        Epoch.advance()
+        return self
+
+    def set_input(self) -> Tensor:
+        """Marks a leaf that the caller fills before each computation."""
+        return self.mark(TensorFlag.INPUT)
+
+    def set_output(self) -> Tensor:
+        """Marks a result that the caller will read: its bytes are never reused within the graph."""
+        return self.mark(TensorFlag.OUTPUT)
+
+    # -- place -------------------------------------------------------------------------------------
+
+    def place(self, buffer: Buffer | None, offset: int = 0) -> None:
+        """Makes the tensor persistent at ``offset`` bytes into ``buffer``; ``None`` takes the place away.
+
+        Only roots have a place; a view follows its root.  Raises ParameterError for a view.
+        """
+        if self.view_src is not None:
+            raise ParameterError(f"{self!r} is a view: place its root {self.view_src!r}", tensor=self)
+        self.buffer = buffer
+        self.buffer_type = None if buffer is None else buffer.type
+        self.offset = offset
+        Epoch.advance()
+
+    def locate(self) -> tuple[Buffer, int]:
+        """``(buffer, offset)`` of the bytes that the tensor's value lies in now.
+
+        Raises TensorStateError if there is none: not placed, not computed yet, or reused since.
+        """
+        root = self.root
+        if root.buffer is not None:
+            return root.buffer, root.offset + self.view_offset
+        latest: Graph | None = None
+        for reference in self._graphs or ():
+            graph = reference()
+            if graph is not None and graph.computed > (latest.computed if latest else 0):
+                latest = graph
+        if latest is None:
+            raise TensorStateError(f"{self!r} has no bytes yet: allocate it, or compute a graph with it", tensor=self)
+        return latest.locate(self)
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def set(self, values: Any) -> Tensor:
+        """Stores values and returns the tensor.
+
+        ``values``: anything with the buffer protocol, ``__array_interface__`` or DLPack, or nested sequences
+        and scalars; its shape must be ``self.shape`` (a scalar fills).  Floats are rounded to the tensor's
+        type, quantised types with their reference quantiser.  Raises ShapeError, TypeMismatchError,
+        TensorStateError.
+        """
+        array = as_array(values)
+        if array.ndim and array.shape != self.shape:
+            raise ShapeError(
+                f"cannot set {self!r}: values have shape {array.shape}, the tensor {self.shape}",
+                tensor=self, got=array.shape, wanted=self.shape,
+            )  # fmt: skip
+        full = np.broadcast_to(array, self.shape).reshape(self.ne[::-1])
+        return self.set_bytes(encode(full, self.type))
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """A copy of the values in ``self.shape``, after waiting for pending work on them.
+
+        Plain types keep their dtype (BF16 widens to float32); quantised types are decoded to float32.
+        Raises TensorStateError if the tensor has no bytes or they were reused.
+        """
+        buffer, offset = self.locate()
+        raw = np.empty(self.nbytes, np.uint8)
+        buffer.get_tensor(self, raw, offset)
+        return np.ascontiguousarray(decode(raw, self)).reshape(self.shape)
+
+    def set_bytes(self, data: Any, offset: int = 0) -> Tensor:
+        """Stores raw bytes at ``offset`` bytes into the tensor (ggml_backend_tensor_set).
+
+        A strided tensor takes either its packed bytes, all at once, or a range of its extent.
+        """
+        raw = as_bytes(data)
+        buffer, start = self.locate()
+        packed = self.type.row_bytes(self.ne[0]) * self.nrows
+        if raw.size == packed and packed != self.nbytes and offset == 0:
+            raw = self._spread(raw, buffer, start)
+        if offset < 0 or offset + raw.size > self.nbytes:
+            raise ShapeError(
+                f"{raw.size} bytes at offset {offset} do not fit into {self!r} of {self.nbytes} bytes",
+                tensor=self, got=raw.size, wanted=self.nbytes,
+            )  # fmt: skip
+        buffer.set_tensor(self, raw, start, offset)
+        return self
+
+    def tobytes(self) -> bytes:
+        """The raw bytes of the tensor's extent, gaps included (ggml_backend_tensor_get)."""
+        buffer, offset = self.locate()
+        raw = np.empty(self.nbytes, np.uint8)
+        buffer.get_tensor(self, raw, offset)
+        return raw.tobytes()
+
+    def item(self) -> Any:
+        """The value of a tensor with one element."""
+        return self.numpy().item()
+
+    def _spread(self, packed: npt.NDArray[np.uint8], buffer: Buffer, start: int) -> npt.NDArray[np.uint8]:
+        """Packed bytes in the layout of a strided tensor; what lies in the gaps is kept."""
+        raw = np.empty(self.nbytes, np.uint8)
+        buffer.get_tensor(self, raw, start)
+        target = strided(raw, self)
+        target[...] = packed.view(target.dtype).reshape(target.shape)
+        return raw
+
+    # -- presentation ------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        label = f" {self.name!r}" if self.name else ""
+        shape = "x".join(map(str, self.ne[: self.rank])) or "scalar"
+        made = f" = {self.op!r}" if self.op is not None else ""
+        where = f" in {self.root.buffer.type.name}" if self.root.buffer is not None else ""
+        return f"<Tensor{label} {self.type.name} [{shape}]{made}{where}>"
+
+    def __bool__(self) -> bool:
+        raise TypeMismatchError("a tensor has no truth value: read it with .item() or .numpy()", tensor=self)
+
+    def __len__(self) -> int:
+        if not self.rank:
+            raise TypeMismatchError("a scalar tensor has no length", tensor=self)
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeMismatchError("iterate over tensor.numpy(); a tensor itself is only a description", tensor=self)
+
+
+def new_tensor(type: Type | str, ne: int | Iterable[int], name: str = "") -> Tensor:
+    """A leaf without bytes: ``ne`` innermost first (ggml_new_tensor).
+
+    Place it with a :class:`Context`, or leave it to the graph's allocation and set it after that.
+    Raises ShapeError (more than four extents, a row that is no whole number of blocks), ParameterError.
+    """
+    kind = by_name(type) if isinstance(type, str) else type
+    full, rank = extents(ne)
+    return Tensor(Spec(kind, full, rank), name=name)
+
+
+class Context:
+    """A named set of persistent tensors that are allocated together, such as a model's weights.
+
+    ``allocate`` (in :mod:`ggplug.memory`) gives all of them bytes; the context then owns the buffers.  As a context manager it
+    frees them at the end.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.tensors: list[Tensor] = []
+        self.buffers: list[Buffer] = []
+        self._by_name: dict[str, Tensor] = {}
+
+    def new_tensor(self, type: Type | str, ne: int | Iterable[int], name: str = "") -> Tensor:
+        """A leaf that belongs to this context; see :func:`new_tensor`.  A name is used once."""
+        return self.add(new_tensor(type, ne, name))
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Takes a tensor in.  Raises ParameterError if its name is taken."""
+        if tensor.name:
+            if tensor.name in self._by_name:
+                raise ParameterError(f"context {self.name!r} already has a tensor {tensor.name!r}", tensor=tensor)
+            self._by_name[tensor.name] = tensor
+        self.tensors.append(tensor)
+        return tensor
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise ParameterError(f"context {self.name!r} has no tensor {name!r}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def get(self, name: str) -> Tensor | None:
+        """The tensor of that name, or None."""
+        return self._by_name.get(name)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors that are no views, without padding."""
+        return sum(t.nbytes for t in self.tensors if not t.is_view)
+
+    def free(self) -> None:
+        """Takes every tensor's place away and frees the buffers.  Raises BufferUseError while one is exported."""
+        for buffer in self.buffers:
+            buffer.check_free()
+        for tensor in self.tensors:
+            if not tensor.is_view and tensor.buffer in self.buffers:
+                tensor.place(None)
+        for buffer in self.buffers:
+            buffer.free()
+        self.buffers.clear()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
+    def __repr__(self) -> str:
+        return f"<Context {self.name!r}: {len(self.tensors)} tensors, {self.nbytes / 2**20:.1f} MiB>"
+
+
+# -- arrays in and out -----------------------------------------------------------------------------
+
+
+def as_array(values: Any) -> npt.NDArray[Any]:
+    """A NumPy array of whatever holds values; zero-copy where the object allows it."""
+    if isinstance(values, np.ndarray):
+        return values
+    if hasattr(values, "__array_interface__") or isinstance(values, (memoryview, bytes, bytearray)):
+        return np.asarray(values)
+    if hasattr(values, "__dlpack__"):
+        return np.from_dlpack(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(f"values are not a regular array: {error}") from None
+    if array.dtype == object:
+        raise TypeMismatchError(f"values of type {type(values).__name__} are not numbers", got=type(values))
+    return array
+
+
+def as_bytes(data: Any) -> npt.NDArray[np.uint8]:
+    """The raw bytes of an array or of anything with the buffer protocol, as a flat uint8 array."""
+    array = np.frombuffer(data, np.uint8) if isinstance(data, (bytes, bytearray, memoryview)) else as_array(data)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def encode(array: npt.NDArray[Any], type: Type) -> npt.NDArray[np.uint8]:
+    """Packed bytes of values in NumPy order, rounded or quantised to ``type``.
+
+    Integers convert only if every value fits.  Raises TypeMismatchError.
+    """
+    if array.dtype.kind not in "fiub":
+        raise TypeMismatchError(f"cannot store {array.dtype} values as {type.name}", got=array.dtype, wanted=type)
+    dtype = type.dtype
+    if not type.is_quantized and dtype.kind == "i":
+        if array.dtype.kind == "f" or (array.size and not np.can_cast(array.dtype, dtype)):
+            exact = array.astype(dtype)
+            if not np.array_equal(exact, array):
+                raise TypeMismatchError(f"values do not fit into {type.name}", got=array.dtype, wanted=type)
+        return as_bytes(array.astype(dtype))
+    if not type.is_quantized and array.dtype == dtype and dtype.kind == "f":
+        return as_bytes(array)
+    if not type.is_quantized and dtype == np.float64:
+        return as_bytes(array.astype(dtype))
+    return as_bytes(quants.quantize(np.ascontiguousarray(array, np.float32), type))
+
+
+def strided(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
+    """A view of a tensor's raw extent with its strides: 4-D, outermost first, storage dtype.
+
+    For block types the innermost axis counts blocks.
+    """
+    kind = tensor.type
+    ne = (tensor.ne[0] // kind.block_size, *tensor.ne[1:])
+    return np.ndarray(ne[::-1], kind.dtype, raw.data, 0, tensor.nb[::-1])
+
+
+def decode(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
+    """Values of a tensor's raw extent: 4-D, outermost first."""
+    stored = strided(raw, tensor)
+    kind = tensor.type
+    if not kind.is_quantized and kind.name != "bf16":
+        return stored
+    packed = np.ascontiguousarray(stored)
+    rows = packed.view(np.uint8).reshape(*packed.shape[:3], -1)
+    return quants.dequantize(rows, kind).reshape(tensor.ne[::-1])
+
+
+def like(tensor: Tensor, type: Type | None = None) -> Spec:
+    """The spec of a contiguous tensor with the same extents (ggml_dup_tensor)."""
+    return Spec(type or tensor.type, tensor.ne, tensor.rank)
+
+
+def describe(tensors: Sequence[Tensor | None]) -> str:
+    """Names, types and extents for an error message: ``w f32 [64x32], x f16 [64x7]``."""
+    return ", ".join(
+        f"{t.name or f'source {i}'} {t.type.name} [{'x'.join(map(str, t.ne[: t.rank]))}]"
+        for i, t in enumerate(tensors)
+        if t is not None
+    )

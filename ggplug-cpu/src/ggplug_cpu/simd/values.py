@@ -1,0 +1,433 @@
+"""Writing LLVM IR with Python's operators: what an intrinsic or a register-blocked inner loop is made of.
+
+A :class:`Value` is an LLVM value and the builder that emits code where it is used, so that ``(x * a + b).bitcast(t)``
+emits those instructions.  Python numbers become constants of the other operand's type.  Element types decide between
+integer and float instructions; integers are signed unless a method says otherwise.
+
+:func:`emitted` turns a function on values into something that kernels can call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .. import features
+from .vectors import ELEMENTS, Vec
+
+I1, I8, I16, I32, I64 = (ELEMENTS[name] for name in ("i1", "i8", "i16", "i32", "i64"))
+F32, F64 = ELEMENTS["f32"], ELEMENTS["f64"]
+
+
+class BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
+    """LLVM's ``bfloat``, which llvmlite lacks; only ever the operand type of a dot-product instruction."""
+
+    null = "0.0"
+    intrinsic_name = "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+BFloat._create_instance()
+BF16 = BFloat()
+
+Number = int | float
+
+
+def vector(element: ir.Type, count: int) -> ir.VectorType:
+    return ir.VectorType(element, count)
+
+
+def _suffix(t: ir.Type) -> str:
+    """LLVM's mangling of a type in an intrinsic's name."""
+    if isinstance(t, ir.VectorType):
+        return f"v{t.count}{_suffix(t.element)}"
+    if isinstance(t, ir.PointerType):
+        return "p0"
+    return f"i{t.width}" if isinstance(t, ir.IntType) else str(t.intrinsic_name)
+
+
+class Value:
+    """An LLVM scalar or vector and the builder to go on with."""
+
+    __slots__ = ("b", "ir")
+
+    def __init__(self, builder: ir.IRBuilder, value: ir.Value) -> None:
+        self.b = builder
+        self.ir = value
+
+    @property
+    def type(self) -> ir.Type:
+        return self.ir.type
+
+    @property
+    def element(self) -> ir.Type:
+        return self.type.element if isinstance(self.type, ir.VectorType) else self.type
+
+    @property
+    def count(self) -> int:
+        """Lanes; 1 for a scalar."""
+        return self.type.count if isinstance(self.type, ir.VectorType) else 1
+
+    @property
+    def is_float(self) -> bool:
+        return not isinstance(self.element, ir.IntType)
+
+    def constant(self, number: Number, like: ir.Type | None = None) -> Value:
+        """``number`` in every lane of a value of this type (or of type ``like``)."""
+        return constant(self.b, like if like is not None else self.type, number)
+
+    def same(self, other: Value | Number) -> ir.Value:
+        return other.ir if isinstance(other, Value) else self.constant(other).ir
+
+    def _pick(self, other: Value | Number, integer: str, floating: str) -> Value:
+        return Value(self.b, getattr(self.b, floating if self.is_float else integer)(self.ir, self.same(other)))
+
+    def __add__(self, other: Value | Number) -> Value:
+        return self._pick(other, "add", "fadd")
+
+    def __sub__(self, other: Value | Number) -> Value:
+        return self._pick(other, "sub", "fsub")
+
+    def __mul__(self, other: Value | Number) -> Value:
+        return self._pick(other, "mul", "fmul")
+
+    def __truediv__(self, other: Value | Number) -> Value:
+        return Value(self.b, self.b.fdiv(self.ir, self.same(other)))
+
+    def __radd__(self, other: Number) -> Value:
+        return self.constant(other) + self
+
+    def __rsub__(self, other: Number) -> Value:
+        return self.constant(other) - self
+
+    def __rmul__(self, other: Number) -> Value:
+        return self.constant(other) * self
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return self.constant(other) / self
+
+    def __neg__(self) -> Value:
+        return Value(self.b, self.b.fneg(self.ir)) if self.is_float else 0 - self
+
+    def __and__(self, other: Value | Number) -> Value:
+        return Value(self.b, self.b.and_(self.ir, self.same(other)))
+
+    def __or__(self, other: Value | Number) -> Value:
+        return Value(self.b, self.b.or_(self.ir, self.same(other)))
+
+    def __xor__(self, other: Value | Number) -> Value:
+        return Value(self.b, self.b.xor(self.ir, self.same(other)))
+
+    def __invert__(self) -> Value:
+        return self ^ -1
+
+    def __lshift__(self, other: Value | Number) -> Value:
+        return Value(self.b, self.b.shl(self.ir, self.same(other)))
+
+    def __rshift__(self, other: Value | Number) -> Value:
+        """Arithmetic shift; see :meth:`lshr`."""
+        return Value(self.b, self.b.ashr(self.ir, self.same(other)))
+
+    def lshr(self, other: Value | Number) -> Value:
+        return Value(self.b, self.b.lshr(self.ir, self.same(other)))
+
+    def compare(self, predicate: str, other: Value | Number) -> Value:
+        """Lane-wise comparison: ``<``, ``<=``, ``==``, ``!=``, ``>=``, ``>``; false where a float is NaN, but ``!=``."""
+        if not self.is_float:
+            return Value(self.b, self.b.icmp_signed(predicate, self.ir, self.same(other)))
+        emit = self.b.fcmp_unordered if predicate == "!=" else self.b.fcmp_ordered
+        return Value(self.b, emit(predicate, self.ir, self.same(other)))
+
+    def __lt__(self, other: Value | Number) -> Value:
+        return self.compare("<", other)
+
+    def __le__(self, other: Value | Number) -> Value:
+        return self.compare("<=", other)
+
+    def __gt__(self, other: Value | Number) -> Value:
+        return self.compare(">", other)
+
+    def __ge__(self, other: Value | Number) -> Value:
+        return self.compare(">=", other)
+
+    def equal(self, other: Value | Number) -> Value:
+        return self.compare("==", other)
+
+    def unequal(self, other: Value | Number) -> Value:
+        return self.compare("!=", other)
+
+    def select(self, yes: Value | Number, no: Value | Number) -> Value:
+        """This mask's choice, lane by lane; at least one of the two must be a value."""
+        if not isinstance(yes, Value):
+            assert isinstance(no, Value)
+            yes = no.constant(yes)
+        return Value(self.b, self.b.select(self.ir, yes.ir, yes.same(no)))
+
+    def call(self, name: str, result: ir.Type | None, *others: Value) -> Value:
+        """Call LLVM's intrinsic ``name`` with this value first."""
+        return call(self.b, name, result if result is not None else self.type, self, *others)
+
+    def unary(self, name: str) -> Value:
+        """Call an overloaded LLVM intrinsic that maps a type to itself (``sqrt``, ``fabs``, ``floor``, ...)."""
+        return self.call(f"llvm.{name}.{_suffix(self.type)}", None)
+
+    def binary(self, name: str, other: Value | Number) -> Value:
+        return self.call(f"llvm.{name}.{_suffix(self.type)}", None, Value(self.b, self.same(other)))
+
+    def fma(self, times: Value | Number, plus: Value | Number) -> Value:
+        """``self * times + plus``: rounded once where the CPU has such an instruction, twice elsewhere."""
+        operands = (Value(self.b, self.same(times)), Value(self.b, self.same(plus)))
+        return self.call(f"llvm.fmuladd.{_suffix(self.type)}", None, *operands)
+
+    def bitcast(self, t: ir.Type) -> Value:
+        return Value(self.b, self.b.bitcast(self.ir, t))
+
+    def bits(self) -> Value:
+        """Float lanes as the integers of equal width."""
+        width = {"float": 32, "double": 64, "half": 16}[str(self.element)]
+        element = ir.IntType(width)
+        return self.bitcast(vector(element, self.count) if isinstance(self.type, ir.VectorType) else element)
+
+    def convert(self, element: ir.Type) -> Value:
+        """The same numbers in another element type: signed integers, floats truncated towards zero."""
+        if element == self.element:
+            return self
+        target = vector(element, self.count) if isinstance(self.type, ir.VectorType) else element
+        return Value(self.b, getattr(self.b, _conversion(self.element, element))(self.ir, target))
+
+    def zext(self, element: ir.Type) -> Value:
+        """Unsigned integers in a wider type."""
+        target = vector(element, self.count) if isinstance(self.type, ir.VectorType) else element
+        return Value(self.b, self.b.zext(self.ir, target))
+
+    def splat(self, count: int) -> Value:
+        """This scalar in ``count`` lanes."""
+        t = vector(self.type, count)
+        undefined = ir.Constant(t, ir.Undefined)
+        one = self.b.insert_element(undefined, self.ir, ir.Constant(I32, 0))
+        return Value(self.b, self.b.shuffle_vector(one, undefined, ir.Constant(vector(I32, count), [0] * count)))
+
+    def shuffle(self, lanes: Sequence[int], other: Value | None = None) -> Value:
+        """The chosen lanes of this vector followed by ``other`` (numbers from ``count`` on choose from ``other``)."""
+        second = other.ir if other is not None else ir.Constant(self.type, ir.Undefined)
+        mask = ir.Constant(vector(I32, len(lanes)), list(lanes))
+        return Value(self.b, self.b.shuffle_vector(self.ir, second, mask))
+
+    def concat(self, other: Value) -> Value:
+        return self.shuffle(range(2 * self.count), other)
+
+    def lanes(self, start: int, count: int) -> Value:
+        return self.shuffle(range(start, start + count))
+
+    def lane(self, index: int) -> Value:
+        return Value(self.b, self.b.extract_element(self.ir, ir.Constant(I32, index)))
+
+    def sum(self) -> Value:
+        """All lanes added, halves first: the same tree on every target."""
+        return self._fold(lambda low, high: low + high)
+
+    def max(self) -> Value:
+        """The largest lane; NaN lanes as in :meth:`maximum`."""
+        return self._fold(lambda low, high: low.maximum(high))
+
+    def min(self) -> Value:
+        return self._fold(lambda low, high: low.minimum(high))
+
+    def _fold(self, combine: Callable[[Value, Value], Value]) -> Value:
+        value = self
+        while value.count > 1:
+            half = value.count // 2
+            value = combine(value.lanes(0, half), value.lanes(half, half))
+        return value.lane(0)
+
+    def maximum(self, other: Value | Number) -> Value:
+        """The larger; for floats, the other operand where one is a NaN in ``self`` (``maxps`` with swapped operands)."""
+        right = Value(self.b, self.same(other))
+        return (self > right).select(self, right)
+
+    def minimum(self, other: Value | Number) -> Value:
+        right = Value(self.b, self.same(other))
+        return (self < right).select(self, right)
+
+    def abs(self) -> Value:
+        return self.unary("fabs") if self.is_float else (self < 0).select(-self, self)
+
+    def round_even(self) -> Value:
+        """Round to the nearest integer, ties to even; exact for every float."""
+        return self.unary("roundeven") if _has_rounding() else _round_even_by_magic(self)
+
+
+def _conversion(source: ir.Type, target: ir.Type) -> str:
+    from_int, to_int = isinstance(source, ir.IntType), isinstance(target, ir.IntType)
+    if from_int and to_int:
+        if source.width == 1:
+            return "zext"
+        return "sext" if target.width > source.width else "trunc"
+    if from_int:
+        return "uitofp" if source.width == 1 else "sitofp"
+    if to_int:
+        return "fptosi"
+    size = {"half": 2, "bfloat": 2, "float": 4, "double": 8}
+    return "fpext" if size[str(target)] > size[str(source)] else "fptrunc"
+
+
+def _has_rounding() -> bool:
+    return features.has("sse4.1") or not features.has("sse2")  # every other architecture's baseline rounds
+
+
+def _round_even_by_magic(x: Value) -> Value:
+    """Adding and subtracting 2**(mantissa bits) leaves no room for a fraction; larger numbers have none."""
+    magic = float(2**52 if str(x.element) == "double" else 2**23)
+    size = x.abs()
+    rounded = (size + magic) - magic
+    sign = x.bits() & x.bits().constant(-(2 ** (63 if str(x.element) == "double" else 31)))
+    signed = (rounded.bits() | sign).bitcast(x.type)
+    return (size < magic).select(signed, x)
+
+
+def constant(b: ir.IRBuilder, t: ir.Type, number: Number) -> Value:
+    """``number`` as a constant of type ``t``, in every lane."""
+    element = t.element if isinstance(t, ir.VectorType) else t
+    plain = int(number) if isinstance(element, ir.IntType) else float(number)
+    return Value(b, ir.Constant(t, [plain] * t.count if isinstance(t, ir.VectorType) else plain))
+
+
+def constants(b: ir.IRBuilder, element: ir.Type, numbers: Sequence[Number]) -> Value:
+    """A vector constant, lane by lane."""
+    return Value(b, ir.Constant(vector(element, len(numbers)), list(numbers)))
+
+
+def call(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: Value) -> Value:
+    """Call LLVM's intrinsic ``name``, declared on first use."""
+    function_type = ir.FunctionType(result, [a.type for a in arguments])
+    function = cgutils.get_or_insert_function(b.module, function_type, name)
+    return Value(b, b.call(function, [a.ir for a in arguments]))
+
+
+def load(address: Value, t: ir.Type, offset: int = 0, align: int = 1) -> Value:
+    """Read a ``t`` at ``address + offset`` bytes."""
+    b = address.b
+    instruction = b.load(_pointer(address, t, offset))
+    instruction.align = align
+    return Value(b, instruction)
+
+
+def store(address: Value, value: Value, offset: int = 0, align: int = 1) -> None:
+    """Write ``value`` at ``address + offset`` bytes."""
+    instruction = address.b.store(value.ir, _pointer(address, value.type, offset))
+    instruction.align = align
+
+
+def _pointer(address: Value, t: ir.Type, offset: int) -> ir.Value:
+    return address.b.inttoptr((address + offset).ir if offset else address.ir, t.as_pointer())
+
+
+def masked_load(address: Value, t: ir.VectorType, mask: Value) -> Value:
+    """Read the lanes that ``mask`` chooses and touch no other byte; the other lanes are zero."""
+    pointer = Value(address.b, address.b.inttoptr(address.ir, t.as_pointer()))
+    align = constant(address.b, I32, 1)
+    return call(address.b, f"llvm.masked.load.{_suffix(t)}.p0", t, pointer, align, mask, constant(address.b, t, 0))
+
+
+def masked_store(address: Value, value: Value, mask: Value) -> None:
+    """Write the lanes that ``mask`` chooses and touch no other byte."""
+    b = address.b
+    pointer = Value(b, b.inttoptr(address.ir, value.type.as_pointer()))
+    name = f"llvm.masked.store.{_suffix(value.type)}.p0"
+    call(b, name, ir.VoidType(), value, pointer, constant(b, I32, 1), mask)
+
+
+def first_lanes(count: int, n: Value) -> Value:
+    """The mask of the first ``n`` (int64) of ``count`` lanes; all for ``n`` >= ``count``, none for ``n`` <= 0."""
+    numbers = constants(n.b, I32, range(count))
+    limit = n.maximum(0).minimum(count).convert(I32)
+    return limit.splat(count) > numbers
+
+
+def loop(
+    count: Value, carried: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value]]
+) -> list[Value]:
+    """Emit ``for i in range(count)``: ``body(i, carried)`` returns the next values of what is carried.
+
+    Returns what is carried after the last round (the initial values for ``count`` <= 0).
+    """
+    b = count.b
+    before = b.block
+    head, inner, after = (b.append_basic_block(name) for name in ("loop.head", "loop.body", "loop.end"))
+    b.branch(head)
+    b.position_at_end(head)
+    index = b.phi(count.type)
+    phis = [b.phi(value.type) for value in carried]
+    index.add_incoming(ir.Constant(count.type, 0), before)
+    for phi, value in zip(phis, carried, strict=True):
+        phi.add_incoming(value.ir, before)
+    b.cbranch(b.icmp_signed("<", index, count.ir), inner, after)
+    b.position_at_end(inner)
+    following = body(Value(b, index), [Value(b, phi) for phi in phis])
+    index.add_incoming(b.add(index, ir.Constant(count.type, 1)), b.block)
+    for phi, value in zip(phis, following, strict=True):
+        phi.add_incoming(value.ir, b.block)
+    b.branch(head)
+    b.position_at_end(after)
+    return [Value(b, phi) for phi in phis]
+
+
+#: How an argument of an :func:`emitted` function is typed in Numba: any value, a vector type, an integer literal.
+Rule = Callable[..., types.Type]
+
+
+def emitted(signature: Callable[..., types.Type | None]) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a function on :class:`Value` so that kernels can call it.
+
+    ``signature(*numba_types)`` returns the Numba type of the result, or ``None`` to refuse the argument types; or a
+    tuple ``(result, arguments)`` where arguments are to be cast.  Arguments whose Numba type is a vector type itself
+    (``TypeRef``) reach the function as that :class:`Vec`, integer literals as Python integers.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        parameters = list(inspect.signature(function).parameters)
+
+        def typing_and_code(typing_context: Any, *argument_types: types.Type) -> Any:
+            found = signature(*argument_types)
+            if found is None:
+                return None
+            result, casts = found if isinstance(found, tuple) else (found, argument_types)
+
+            def code(context: Any, builder: ir.IRBuilder, sig: Any, arguments: Any) -> Any:
+                values = [
+                    t.instance_type if isinstance(t, types.TypeRef)
+                    else t.literal_value if isinstance(t, types.Literal)
+                    else Value(builder, a)
+                    for t, a in zip(sig.args, arguments, strict=True)
+                ]
+                out = function(*values)
+                if out is None:
+                    return context.get_dummy_value()
+                if isinstance(out, (list, tuple)):
+                    return context.make_tuple(builder, sig.return_type, [value.ir for value in out])
+                return out.ir
+
+            return result(*casts), code
+
+        # Numba reads the parameters' names from the typing function's signature
+        source = f"def {function.__name__}(typing_context, {', '.join(parameters)}):\n"
+        source += f"    return typing_and_code(typing_context, {', '.join(parameters)})\n"
+        namespace: dict[str, Any] = {"typing_and_code": typing_and_code}
+        exec(compile(source, f"<intrinsic {function.__name__}>", "exec"), namespace)
+        made = namespace[function.__name__]
+        made.__doc__ = function.__doc__
+        made.__module__ = function.__module__
+        wrapped = intrinsic(made)
+        functools.update_wrapper(wrapped, function)
+        return wrapped
+
+    return decorate
