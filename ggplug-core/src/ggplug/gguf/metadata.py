@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,7 +32,9 @@ class Entry:
 class Metadata(Mapping[str, Value]):
     """Key to value, in the file's order.  Accessing a string that is not UTF-8 raises :class:`GGUFError`."""
 
-    def __init__(self, buffer: Any, path: str | PathLike[str], order: str, entries: dict[str, Entry]) -> None:
+    def __init__(
+        self, buffer: Any, path: str | PathLike[str], order: Literal["<", ">"], entries: dict[str, Entry]
+    ) -> None:
         self._buffer = buffer
         self._path = path
         self._order = order
@@ -91,10 +93,10 @@ class Metadata(Mapping[str, Value]):
         item, position = ValueType(number), position + 12
         if item in SCALAR_DTYPES:
             native = SCALAR_DTYPES[item]
-            raw = np.frombuffer(self._buffer, native.newbyteorder(self._order), count, position) if count else []
-            if item is ValueType.BOOL and count:
-                raw = np.frombuffer(self._buffer, np.uint8, count, position) != 0
-            return np.array(raw, native), position + count * native.itemsize
+            end = position + count * native.itemsize
+            stored = np.dtype(np.uint8) if item is ValueType.BOOL else native.newbyteorder(self._order)
+            # A slice is a copy, so the value does not keep the file mapped.
+            return np.frombuffer(self._buffer[position:end], stored).astype(native), end
         items: list[Any] = []
         for _ in range(count):
             value, position = self._value(key, item, position)

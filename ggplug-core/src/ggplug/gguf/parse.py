@@ -20,7 +20,7 @@ import math
 import struct
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from ggplug import types
 from ggplug.errors import GGUFError, ParameterError
@@ -77,7 +77,7 @@ class _Parser:
         self.shard = shard
         self.size = len(buffer)
         self.position = 0
-        self.order = "<"
+        self.order: Literal["<", ">"] = "<"
         self._u32 = struct.Struct("<I")
         self._u64 = struct.Struct("<Q")
 
@@ -132,7 +132,8 @@ class _Parser:
         try:
             return ValueType(number)
         except ValueError:
-            self.fail("value type", f"{field} has the unknown value type {number}", field, self.position - 4, got=number)
+            message = f"{field} has the unknown value type {number}"
+            self.fail("value type", message, field, self.position - 4, got=number)
 
     # -- the parts of the header -------------------------------------------------------------------
 
@@ -283,9 +284,8 @@ class _Parser:
         nbytes = math.prod(ne) // type.block_size * type.block_bytes
         offset = self.u64(f"the offset of {field}")
         if offset % alignment:
-            self.fail(
-                "offset", f"{field} has offset {offset}, not a multiple of {alignment}", field, self.position - 8, got=offset
-            )
+            message = f"{field} has offset {offset}, not a multiple of {alignment}"
+            self.fail("offset", message, field, self.position - 8, got=offset)
         infos[name] = TensorInfo(name, type, ne, offset, nbytes, self.shard)
 
     def place(self, infos: dict[str, TensorInfo], alignment: int) -> dict[str, TensorInfo]:
@@ -303,7 +303,7 @@ class _Parser:
             if end > self.size:
                 message = f"{field} ends at byte {end}, beyond the end of the file at {self.size}"
                 self.fail("truncated", message, field, info.offset, got=self.size, wanted=end)
-            if previous is not None and info.offset < previous.offset + previous.nbytes:
+            if previous is not None and info.nbytes and info.offset < previous.offset + previous.nbytes:
                 self.fail("overlap", f"{field} overlaps tensor {previous.name}", field, info.offset)
             if info.nbytes:
                 previous = info

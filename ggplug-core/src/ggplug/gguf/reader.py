@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
+import contextlib
+import mmap as memory_map
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,17 +80,21 @@ class GGUFReader:
         self.metadata_types = header.metadata_types
         self.tensors = dict(header.tensors)
         if follow_splits:
-            self._open_siblings()
+            try:
+                self._open_siblings()
+            except BaseException:
+                self.close()
+                raise
 
     # -- bytes -------------------------------------------------------------------------------------
 
     @property
-    def mmap(self) -> mmap.mmap:
+    def mmap(self) -> memory_map.mmap:
         """The map of the (first) file."""
         return self.maps[0]
 
     @property
-    def maps(self) -> tuple[mmap.mmap, ...]:
+    def maps(self) -> tuple[memory_map.mmap, ...]:
         """The maps of all files; ``TensorInfo.shard`` is an index into them."""
         if not self._maps:
             raise GGUFError(f"{self.path}: the reader is closed", path=self.path, rule="closed")
@@ -128,10 +133,9 @@ class GGUFReader:
             return
         self._header.metadata.detach(self._header.size)
         for opened in self._maps:
-            try:
+            # Where somebody holds a view, the map goes away with the last of them.
+            with contextlib.suppress(BufferError):
                 opened.close()
-            except BufferError:
-                pass  # somebody holds a view; the map is unmapped with the last of them
         self._maps = []
 
     def __enter__(self) -> GGUFReader:
@@ -192,19 +196,15 @@ class GGUFReader:
         opened, header = _open(path, index)
         self._maps.append(opened)
         if header.endian != self.endian:
-            raise _split_error(path, "version", f"the file is {header.endian}-endian, the first one {self.endian}-endian")
+            raise _split_error(path, "version", f"the file is {header.endian}-endian, the first {self.endian}-endian")
         for key, wanted in ((SPLIT_NO_KEY, index), (SPLIT_COUNT_KEY, count)):
             got = self._split_number(header.metadata, key, path, default=-1)
             if got != wanted:
                 raise _split_error(path, key, f"{key} is {got if got >= 0 else 'missing'}, not {wanted}")
         for name, info in header.tensors.items():
             if name in self.tensors:
-                raise GGUFError(
-                    f"{path}: the tensor {name!r} is also in {self.paths[0] if not self.tensors[name].shard else 'another file'}",
-                    path=path,
-                    field=f"tensor {name}",
-                    rule="duplicate tensor",
-                )
+                other = sibling_path(self.path, self.tensors[name].shard, count)
+                raise _split_error(path, f"tensor {name}", f"the tensor {name!r} is also in {other}")
             self.tensors[name] = info
 
     @staticmethod
@@ -219,11 +219,11 @@ def _split_error(path: Path, field: str, message: str, remedy: str | None = None
     return GGUFError(f"{path}: {message}", path=path, field=field, rule="split", remedy=remedy)
 
 
-def _open(path: Path, shard: int) -> tuple[mmap.mmap, Header]:
+def _open(path: Path, shard: int) -> tuple[memory_map.mmap, Header]:
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise GGUFError(f"{path}: the file is empty", path=path, position=0, field="magic", rule="truncated")
-        opened = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        opened = memory_map.mmap(file.fileno(), 0, access=memory_map.ACCESS_READ)
     try:
         return opened, parse_header(opened, path, shard)
     except BaseException:

@@ -1,0 +1,10 @@
+"""GGUF model files: read in place, written atomically.
+
+:class:`GGUFReader` maps a file and believes nothing in it that it has not checked; :class:`GGUFWriter` writes one.
+"""
+
+from ggplug.gguf.format import Endian, TensorInfo, Value, ValueType
+from ggplug.gguf.reader import GGUFReader
+from ggplug.gguf.writer import GGUFWriter
+
+__all__ = ["Endian", "GGUFReader", "GGUFWriter", "TensorInfo", "Value", "ValueType"]
