@@ -1,0 +1,346 @@
+"""Python functions to machine code: how kernels are written, compiled, kept on disk and loaded.
+
+Three decorators, none of which imports Numba; they only *record* the Python function.  Numba is imported when a
+kernel has to be compiled, so a process that finds all its kernels on disk never pays for it::
+
+    from ggplug_cpu import simd                              # loads its modules, and Numba, on first attribute access
+    from ggplug_cpu.compiler import device_function, kernel
+    from ggplug_cpu.context import real, thread_count, thread_index, word
+
+    @device_function                                         # plain Numba Python, always inlined
+    def square(x):
+        return x * x
+
+    @kernel                                                  # a factory: its arguments are compile-time constants
+    def scale_squared(type_name, in_place=False):
+        F = simd.vec(type_name)                              # any Python may run here, at compile time
+        def body(ctx, params):                               # both int64; returns nothing
+            source, result = word(params, 0), word(params, 1)
+            for i in range(thread_index(ctx), word(params, 2), thread_count(ctx)):
+                simd.store(result + 64 * i, square(simd.load(F, source + 64 * i)) * real(params, 3))
+        return body
+
+    handle = scale_squared("f32")                            # a Kernel: memoised, nothing compiled yet
+    handle.name                                              # 'scale_squared[f32,False]'
+    handle.address()                                         # compiled or loaded from disk on first use
+
+What a body may use: its globals, its closure, attributes of modules; of these, numbers, device functions, intrinsics
+and whatever Numba itself understands.  A module that imports Numba must not be imported at the top of a module of
+kernels, except behind a module ``__getattr__`` as in ``simd/__init__.py``.  (Numba's own ``@njit`` functions would be
+compiled for Numba's target instead of ours: use ``@device_function``.)
+
+**What kernels cannot do**: allocate, touch Python objects, print, raise (an index error or a division by zero is never
+raised either).  Addresses are int64, loads and stores come from ``simd``.  Mixing int64 with uint64 makes Numba fall
+back to float64: stay with int64.  A symbol outside the list in ``loader.py`` (libm and memcpy, mostly) is a
+:class:`~ggplug.errors.KernelCompileError` at compile time.
+
+**Floating point** is strict unless ``@kernel(fastmath=...)`` or ``@device_function(fastmath=...)`` says otherwise: True,
+or a set of LLVM's flags such as ``{"contract", "reassoc"}``; it covers the decorated function's own arithmetic, not
+that of the functions it calls.
+
+**The target** is :func:`ggplug_cpu.features.target`.  Factories and intrinsics may ask ``features.has(...)``: the key of
+the disk cache covers the target, so every target keeps its own code.
+
+**The disk cache** recompiles a kernel when its arguments, its module, any module of this package (or of the kernel's own
+package) that this module imports, directly or not, the target, or the versions of Python, Numba and llvmlite change.
+What a factory reads from elsewhere (a file, an environment variable) must be one of its arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, overload
+
+from ggplug.errors import KernelCompileError
+from ggplug_cpu import cache, features
+
+if TYPE_CHECKING:
+    from llvmlite import ir
+
+log = logging.getLogger("ggplug")
+
+#: What a kernel factory's arguments may be.
+Parameter = str | int | bool | None
+#: A function ``(ctx, params)`` that a kernel factory returns.
+Body = Callable[[int, int], None]
+Fastmath = bool | frozenset[str] | set[str]
+
+
+# -- what the decorators record ---------------------------------------------------------------------
+
+
+class DeviceFunction:
+    """A Python function that kernels may call; it is compiled with them and always inlined."""
+
+    def __init__(self, function: Callable[..., Any], fastmath: Fastmath = False) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.fastmath = fastmath
+        #: target key -> Numba's dispatcher; filled by the front end, freed with this object.
+        self.materialised: dict[str, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        raise TypeError(f"{self.function.__qualname__} is a device function: only kernels can call it")
+
+    def __repr__(self) -> str:
+        return f"<device function {self.function.__module__}.{self.function.__qualname__}>"
+
+
+class Intrinsic:
+    """A function whose LLVM code is written by hand; see :func:`intrinsic`."""
+
+    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.signature = signature
+        self.materialised: dict[str, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        raise TypeError(f"{self.function.__qualname__} is an intrinsic: only kernels can call it")
+
+    def __repr__(self) -> str:
+        return f"<intrinsic {self.function.__module__}.{self.function.__qualname__}>"
+
+
+@overload
+def device_function(function: Callable[..., Any], /) -> DeviceFunction: ...
+@overload
+def device_function(*, fastmath: Fastmath = ...) -> Callable[[Callable[..., Any]], DeviceFunction]: ...
+def device_function(
+    function: Callable[..., Any] | None = None, /, *, fastmath: Fastmath = False
+) -> DeviceFunction | Callable[[Callable[..., Any]], DeviceFunction]:
+    """Decorate a Python function that kernels call.  It is compiled for each set of argument types it meets."""
+    if function is None:
+        return lambda function: DeviceFunction(function, fastmath)
+    return DeviceFunction(function, fastmath)
+
+
+def intrinsic(signature: str) -> Callable[[Callable[..., Any]], Intrinsic]:
+    """Decorate a function ``(builder, *values)`` that emits LLVM code for scalars; for vectors there is ``simd``.
+
+    ``signature`` is ``"result(argument, ...)"`` in the names ``void bool i8 i16 i32 i64 f32 f64``.  Arguments are converted
+    to their declared types (int64 to i32, float64 to f32).  The function receives an llvmlite ``IRBuilder`` and LLVM
+    values, and returns an LLVM value, or None for ``void``.
+    """
+    return lambda function: Intrinsic(function, signature)
+
+
+# -- kernels ----------------------------------------------------------------------------------------
+
+
+class Kernel:
+    """One specialisation of a kernel: a lazy handle to a native function ``void(int64 ctx, int64 params)``."""
+
+    def __init__(self, factory: KernelFactory, arguments: tuple[Parameter, ...]) -> None:
+        self.factory = factory
+        self.arguments = arguments
+        #: For people: ``add[f32,f32,f32]``.
+        self.name = f"{factory.name}[{','.join(map(str, arguments))}]" if arguments else factory.name
+        self._addresses: dict[str, int] = {}
+
+    @property
+    def fastmath(self) -> Fastmath:
+        """LLVM's fast-math flags for the body."""
+        return self.factory.fastmath
+
+    def body(self) -> Body:
+        """The Python function that is compiled; the factory is called anew."""
+        return self.factory.function(*self.arguments)
+
+    def address(self) -> int:
+        """The native function's address for the current target; compiles it or loads it from disk on first use.
+
+        Raises :class:`~ggplug.errors.KernelCompileError`, with Numba's message as ``log``.
+        """
+        target = features.target()
+        found = self._addresses.get(target.key)
+        return _obtain(self, target) if found is None else found
+
+    @property
+    def ready(self) -> bool:
+        """Whether :meth:`address` has the code in memory already."""
+        return features.target().key in self._addresses
+
+    def cache_key(self) -> str:
+        """The key of the disk cache for the current target; hexadecimal."""
+        return cache.key(self.factory.function, self.arguments, features.target())
+
+    def assembly(self) -> str:
+        """The machine code as text, compiled anew; for authors of kernels."""
+        return _inspect(self, "assembly")
+
+    def llvm_ir(self) -> str:
+        """The optimised LLVM code as text, compiled anew; for authors of kernels."""
+        return _inspect(self, "llvm")
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}>"
+
+
+class KernelFactory:
+    """What :func:`kernel` makes of a function: calling it with compile-time arguments gives a :class:`Kernel`."""
+
+    def __init__(self, function: Callable[..., Body], fastmath: Fastmath) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.fastmath = fastmath
+        self.name = function.__name__
+        self._signature = inspect.signature(function)
+        self._kernels: dict[Any, Kernel] = {}
+
+    def __call__(self, *args: Parameter, **kwargs: Parameter) -> Kernel:
+        # True == 1 and both hash alike, yet they are different constants: the types are part of the key
+        memo = (args, tuple(map(type, args)), tuple(kwargs.items()), tuple(map(type, kwargs.values())))
+        found = self._kernels.get(memo)
+        if found is None:
+            found = self._kernels[memo] = self._bind(args, kwargs)
+        return found
+
+    def _bind(self, args: tuple[Parameter, ...], kwargs: dict[str, Parameter]) -> Kernel:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = tuple(bound.arguments.values())
+        for name, value in bound.arguments.items():
+            if not isinstance(value, str | int | None):
+                raise TypeError(
+                    f"kernel {self.name}: argument {name} is {value!r}; a kernel's arguments are str, int, bool or None"
+                )
+        memo = (arguments, tuple(map(type, arguments)), (), ())
+        return self._kernels.setdefault(memo, Kernel(self, arguments))
+
+    def __repr__(self) -> str:
+        return f"<kernel factory {self.function.__module__}.{self.name}{self._signature}>"
+
+
+@overload
+def kernel(function: Callable[..., Body], /) -> KernelFactory: ...
+@overload
+def kernel(*, fastmath: Fastmath = ...) -> Callable[[Callable[..., Body]], KernelFactory]: ...
+def kernel(
+    function: Callable[..., Body] | None = None, /, *, fastmath: Fastmath = False
+) -> KernelFactory | Callable[[Callable[..., Body]], KernelFactory]:
+    """Decorate a factory ``(compile-time arguments) -> body(ctx, params)``; see the module's docstring."""
+    if function is None:
+        return lambda function: KernelFactory(function, fastmath)
+    return KernelFactory(function, fastmath)
+
+
+# -- obtaining code ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CompileEvent:
+    """What :func:`on_compile`'s callbacks receive.
+
+    ``phase`` is ``start``, ``done`` or ``failed``; ``seconds`` is how long it took, 0 at the start.
+    """
+
+    name: str
+    phase: str
+    seconds: float = 0.0
+
+
+_listeners: list[Callable[[CompileEvent], None]] = []
+
+# Numba's front end isn't re-entrant, and two threads should not compile one kernel twice.
+_lock = threading.RLock()
+
+
+def on_compile(callback: Callable[[CompileEvent], None]) -> Callable[[], None]:
+    """Call ``callback`` when a kernel begins to be compiled and when that ends; returns a function that stops this.
+
+    Kernels that are found on disk are not announced.
+    """
+    _listeners.append(callback)
+    return lambda: _listeners.remove(callback) if callback in _listeners else None
+
+
+def prebuild(kernels: Iterable[Kernel]) -> int:
+    """Make every one of ``kernels`` ready to run; returns how many had to be compiled."""
+    compiled = 0
+
+    def count(event: CompileEvent) -> None:
+        nonlocal compiled
+        compiled += event.phase == "done"
+
+    stop = on_compile(count)
+    try:
+        for each in dict.fromkeys(kernels):
+            each.address()
+    finally:
+        stop()
+    return compiled
+
+
+def _obtain(wanted: Kernel, target: features.Target) -> int:
+    """From disk if it is there, else compiled and kept."""
+    from ggplug_cpu import loader
+
+    with _lock:
+        found = wanted._addresses.get(target.key)
+        if found is None:
+            key = wanted.cache_key()
+            code = cache.load(wanted.name, key)
+            if code is None:
+                code = _compile(wanted, target)
+                address = loader.load(wanted.name, code)  # a missing symbol must not reach the disk
+                cache.store(wanted.name, key, code)
+            else:
+                address = loader.load(wanted.name, code)
+            found = wanted._addresses[target.key] = address
+        return found
+
+
+def _compile(wanted: Kernel, target: features.Target) -> bytes:
+    log.info("compiling %s", wanted.name)
+    _announce(CompileEvent(wanted.name, "start"))
+    started = time.perf_counter()
+    try:
+        from ggplug_cpu import frontend
+
+        code = frontend.compile_kernel(wanted, target)
+    except BaseException:
+        _announce(CompileEvent(wanted.name, "failed", time.perf_counter() - started))
+        raise
+    _announce(CompileEvent(wanted.name, "done", time.perf_counter() - started))
+    return code
+
+
+def _announce(event: CompileEvent) -> None:
+    for listener in tuple(_listeners):
+        listener(event)
+
+
+def _inspect(wanted: Kernel, what: str) -> str:
+    from ggplug_cpu import frontend
+
+    with _lock:
+        return frontend.inspect_kernel(wanted, features.target(), what)
+
+
+def llvm_call(builder: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Value) -> ir.Value:
+    """Emit a call of the LLVM intrinsic ``name`` (``llvm.prefetch.p0``); its type follows from result and arguments."""
+    from llvmlite import ir
+
+    module = builder.module
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(result, [arg.type for arg in args]), name)
+    return builder.call(function, args)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
