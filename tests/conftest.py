@@ -1,0 +1,26 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_SIBLING = Path(__file__).resolve().parent.parent.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path | None:
+    """The folder with the complete recorded test data, or ``None``: then ``tests/data`` has to do.
+
+    ``GGPLUG_SHARED`` names it; otherwise it is looked for beside the repository.
+    """
+    folder = Path(os.environ.get("GGPLUG_SHARED") or _SIBLING)
+    return folder if folder.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The test data that comes with the repository."""
+    return Path(__file__).resolve().parent / "data"

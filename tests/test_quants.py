@@ -1,0 +1,164 @@
+"""The reference conversions write the bytes and read the floats that ggml does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf.quants as package_quants
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+
+from ggplug import quants, types
+from ggplug.errors import ParameterError, ShapeError, TypeMismatchError
+from ggplug.types import Type
+
+BLOCK_TYPES = [types.Q8_0, types.Q4_0]
+FLOAT_TYPES = [types.F16, types.BF16, *BLOCK_TYPES]
+
+
+@pytest.fixture(scope="module")
+def vectors(shared: Path | None, data: Path) -> Iterator[Any]:
+    with np.load((shared / "vectors" if shared else data) / "quantize.npz") as loaded:
+        yield loaded
+
+
+def bits(array: Any) -> Any:
+    return np.ascontiguousarray(array).view(np.uint32)
+
+
+@pytest.mark.parametrize("type", FLOAT_TYPES, ids=repr)
+def test_encoded_bytes_are_those_of_ggml(vectors: Any, type: Type) -> None:
+    np.testing.assert_array_equal(quants.quantize(vectors["input"], type), vectors[f"{type.name}_bytes"])
+
+
+@pytest.mark.parametrize("type", FLOAT_TYPES, ids=repr)
+def test_decoded_floats_are_those_of_ggml(vectors: Any, type: Type) -> None:
+    decoded = quants.dequantize(vectors[f"{type.name}_bytes"], type, 512)
+    np.testing.assert_array_equal(bits(decoded), bits(vectors[f"{type.name}_float"]))
+
+
+@pytest.mark.parametrize("type", BLOCK_TYPES, ids=repr)
+def test_arbitrary_bytes_decode_as_in_ggml(vectors: Any, type: Type) -> None:
+    decoded = quants.dequantize(vectors[f"{type.name}_randbytes"], type)
+    np.testing.assert_array_equal(decoded, vectors[f"{type.name}_randfloat"])
+
+
+def test_rounding_to_half_precision_is_that_of_ggml_with_its_nans(vectors: Any) -> None:
+    values = vectors["conv_f32_bits"].view(np.float32)
+    assert np.isnan(values).sum() > 20
+    np.testing.assert_array_equal(quants.quantize(values, types.F16).view(np.uint16), vectors["conv_f16"])
+    np.testing.assert_array_equal(quants.quantize(values, types.BF16).view(np.uint16), vectors["conv_bf16"])
+
+
+def test_every_half_precision_number_widens_as_in_ggml(vectors: Any) -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
+    np.testing.assert_array_equal(bits(quants.dequantize(every, types.F16)), vectors["all_f16_to_f32_bits"])
+    wide = vectors["all_bf16_to_f32_bits"] if "all_bf16_to_f32_bits" in vectors else np.arange(1 << 16) << 16
+    np.testing.assert_array_equal(bits(quants.dequantize(every, types.BF16)), wide)
+
+
+@pytest.mark.parametrize("type", BLOCK_TYPES, ids=repr)
+def test_large_arrays_of_any_shape_agree_with_the_gguf_package(type: Type) -> None:
+    # More than one chunk of the conversion, and the last one not full.
+    values = np.random.default_rng(7).standard_normal((3, 129, 1024), np.float32)
+    theirs = GGMLQuantizationType(type.id)
+    encoded = quants.quantize(values, type)
+    np.testing.assert_array_equal(encoded, package_quants.quantize(values, theirs))
+    np.testing.assert_array_equal(quants.dequantize(encoded, type), package_quants.dequantize(encoded, theirs))
+
+
+def test_q8_0_rounds_half_away_from_zero() -> None:
+    # With 127 in the block its scale is 1, so the quants are the rounded values.
+    below, above = np.nextafter(np.float32(0.5), np.float32(0)), np.nextafter(np.float32(0.5), np.float32(1))
+    ties = [sign * (k + half) for k in range(126) for half in (below, np.float32(0.5), above) for sign in (-1, 1)]
+    values = np.array(ties, np.float32)
+    blocks = np.column_stack([np.full(len(values), 127, np.float32), values, np.zeros((len(values), 30), np.float32)])
+    quants_found = quants.quantize(blocks, types.Q8_0).view(types.Q8_0.dtype)["qs"][:, 0, 1]
+    wanted = [int(math.copysign(math.floor(abs(float(v)) + 0.5), v)) for v in values]
+    np.testing.assert_array_equal(quants_found, wanted)
+
+
+def test_q4_0_takes_the_sign_of_the_first_of_two_opposite_extremes() -> None:
+    block = np.zeros((2, 32), np.float32)
+    block[0, [3, 9]] = -4, 4
+    block[1, [3, 9]] = 4, -4
+    scales = quants.quantize(block, types.Q4_0).view(types.Q4_0.dtype)["d"].ravel()
+    np.testing.assert_array_equal(scales, [0.5, -0.5])
+
+
+@pytest.mark.parametrize("type", BLOCK_TYPES, ids=repr)
+def test_a_block_too_small_for_a_scale_becomes_zeros(type: Type) -> None:
+    tiny = np.full(32, 1e-44, np.float32)
+    np.testing.assert_array_equal(quants.dequantize(quants.quantize(tiny, type), type), np.zeros(32))
+
+
+@pytest.mark.parametrize("type", [types.F32, types.F64, types.I8, types.I16, types.I32, types.I64], ids=repr)
+def test_exact_types_pass_through(type: Type) -> None:
+    values = np.array([[0, 1, -2], [100, -128, 127]], type.dtype)
+    encoded = quants.quantize(values, type)
+    assert encoded.shape == (2, type.row_bytes(3))
+    assert encoded.tobytes() == values.tobytes()
+    np.testing.assert_array_equal(quants.dequantize(encoded, type), values)
+
+
+def test_the_limits_of_integer_types_are_exact() -> None:
+    limits = np.array([2**63 - 1, -(2**63)])
+    np.testing.assert_array_equal(quants.quantize(limits, types.I64).view(np.int64), limits)
+    np.testing.assert_array_equal(quants.quantize([127.9, -128.9], types.I8).view(np.int8), [127, -128])
+    for beyond in ([128], [-129], [math.nan], [math.inf], np.array([2**63], np.uint64)):
+        with pytest.raises(ParameterError, match="do not fit"):
+            quants.quantize(beyond, types.I64 if np.asarray(beyond).dtype == np.uint64 else types.I8)
+
+
+def test_shapes_keep_their_leading_axes() -> None:
+    assert quants.quantize(np.zeros((2, 0, 64)), types.Q8_0).shape == (2, 0, 68)
+    assert quants.dequantize(np.zeros((2, 3, 36), np.uint8), types.Q4_0).shape == (2, 3, 64)
+    assert quants.dequantize(bytes(18), types.Q4_0).shape == (32,)
+
+
+def test_strided_input_and_output_rows_are_taken_as_they_are() -> None:
+    values = np.random.default_rng(3).standard_normal((4, 128), np.float32)
+    np.testing.assert_array_equal(
+        quants.quantize(values[::2, :64], types.Q4_0), quants.quantize(values[::2, :64].copy(), types.Q4_0)
+    )
+    encoded = quants.quantize(values, types.Q8_0)
+    whole = quants.dequantize(encoded, types.Q8_0)
+    np.testing.assert_array_equal(quants.dequantize(encoded[:, :68], types.Q8_0), whole[:, :64])
+
+
+def test_quantising_leaves_its_input_alone() -> None:
+    values = np.random.default_rng(5).standard_normal((2, 64), np.float32)
+    before = values.copy()
+    for type in FLOAT_TYPES:
+        quants.quantize(values, type)
+    np.testing.assert_array_equal(values, before)
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ShapeError, match="33 elements"):
+        quants.quantize(np.zeros((2, 33)), types.Q4_0)
+    with pytest.raises(ShapeError, match="scalar"):
+        quants.quantize(1.0, types.F16)
+    with pytest.raises(ShapeError, match="19 bytes"):
+        quants.dequantize(np.zeros(19, np.uint8), types.Q4_0)
+    with pytest.raises(ShapeError, match="64 elements"):
+        quants.dequantize(np.zeros(18, np.uint8), types.Q4_0, 64)
+    with pytest.raises(TypeMismatchError, match="complex"):
+        quants.quantize(np.zeros(32, complex), types.Q4_0)
+    with pytest.raises(TypeMismatchError, match="float32"):
+        quants.dequantize(np.zeros(18, np.float32), types.Q4_0)
+
+
+def test_a_type_without_a_reference_says_so() -> None:
+    for type in types.TYPES:
+        if not quants.can_quantize(type):
+            with pytest.raises(TypeMismatchError, match=f"{type.name} has no reference quantiser"):
+                quants.quantize(np.zeros(type.block_size), type)
+        if not quants.can_dequantize(type):
+            with pytest.raises(TypeMismatchError, match=f"{type.name} has no reference decoder"):
+                quants.dequantize(np.zeros(type.block_bytes, np.uint8), type)
+    assert all(quants.can_quantize(t) and quants.can_dequantize(t) for t in [types.F32, *FLOAT_TYPES])
