@@ -1,0 +1,17 @@
+"""Models on ggplug graphs.
+
+>>> import ggplug_models
+>>> model = ggplug_models.load("minilm.gguf")
+>>> model.embed(["a sentence", "another"]).shape
+(2, 384)
+"""
+
+from __future__ import annotations
+
+from ggplug_models.bert import BertEncoder
+from ggplug_models.convert import convert
+from ggplug_models.model import ARCHITECTURES, Model, load
+
+__version__ = "0.1.0"
+
+__all__ = ["ARCHITECTURES", "BertEncoder", "Model", "convert", "load"]

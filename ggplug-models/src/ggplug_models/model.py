@@ -1,0 +1,121 @@
+"""What every model has: hyperparameters, weights in the buffers of its devices, and a scheduler."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import ggplug as gg
+from ggplug import gguf
+from ggplug.backend import Device
+from ggplug.errors import ModelError
+from ggplug.scheduler import Scheduler
+from ggplug.tensor import Context, Tensor
+from ggplug_models.hyperparameters import Hyperparameters
+
+Placement = Callable[[str, Sequence[Device]], Device]
+"""Chooses a device for a weight: ``placement(tensor_name, devices)``."""
+
+
+class Model:
+    """A model's weights and the scheduler that computes with them.
+
+    ``devices``: in order of preference; a device that can run any op (the CPU) belongs at the end.  ``weights``: a
+    :class:`~ggplug.Context` by the tensors' names in the file.  As a context manager the model frees its memory at the end.
+    """
+
+    architecture: ClassVar[str] = ""
+
+    def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
+        self.weights = weights
+        self.metadata = metadata
+        self.devices = tuple(devices)
+        self.hyperparameters = Hyperparameters(metadata)
+        self.scheduler = Scheduler([device.init() for device in devices])
+
+    def weight(self, name: str, *ne: int) -> Tensor:
+        """A weight by name; ``ne`` are the extents that it must have.  Raises ModelError."""
+        tensor = self.weights.get(name)
+        if tensor is None:
+            raise ModelError(f"the file has no tensor {name!r}, which {self.architecture} needs")
+        wanted = ne + (1,) * (4 - len(ne))
+        if tensor.ne != wanted:
+            raise ModelError(
+                f"tensor {name!r} has ne {tensor.ne}, the metadata asks for {wanted}", tensor=tensor, wanted=wanted
+            )
+        return tensor
+
+    def free(self) -> None:
+        """Gives weights and compute memory back."""
+        self.scheduler.free()
+        self.weights.free()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
+    def __repr__(self) -> str:
+        name = self.metadata.get("general.name", "")
+        where = ", ".join(device.name for device in self.devices)
+        return f"<{type(self).__name__} {name!r}: {self.weights.nbytes / 2**20:.1f} MiB of weights, on {where}>"
+
+
+M = TypeVar("M", bound=type[Model])
+
+ARCHITECTURES: dict[str, type[Model]] = {}
+"""Model class by the value of ``general.architecture``."""
+
+
+def architecture(name: str) -> Callable[[M], M]:
+    """Registers a model class for an architecture."""
+
+    def register(cls: M) -> M:
+        cls.architecture = name
+        ARCHITECTURES[name] = cls
+        return cls
+
+    return register
+
+
+def load(
+    path: str | os.PathLike[str],
+    devices: Sequence[Device | str] | None = None,
+    *,
+    placement: Placement | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Any:
+    """Opens a GGUF model.
+
+    ``devices``: in order of preference, by name or object; by default the best device, and the CPU for what it does not do.
+    A device that is named never falls back to another one.  ``placement``: chooses the device of each weight (default: the
+    first).  ``progress(done, total)``: bytes of weights read.  Raises GGUFError, ModelError, DeviceNotFoundError, OutOfMemoryError.
+    """
+    chosen = [gg.device(d) if isinstance(d, str) else d for d in devices] if devices else default_devices()
+    with gguf.GGUFReader(path) as reader:
+        name = Hyperparameters(reader.metadata).architecture
+    cls = ARCHITECTURES.get(name)
+    if cls is None:
+        raise ModelError(
+            f"{os.fspath(path)}: architecture {name!r} is not supported", got=name,
+            remedy=f"supported: {', '.join(sorted(ARCHITECTURES))}",
+        )  # fmt: skip
+
+    def place(tensor_name: str) -> Device:
+        return placement(tensor_name, chosen) if placement else chosen[0]
+
+    weights, metadata = gguf.load(path, place, progress=progress)
+    try:
+        return cls(weights, metadata, chosen)
+    except BaseException:
+        weights.free()
+        raise
+
+
+def default_devices() -> list[Device]:
+    """The best device that there is, and the CPU after it.  Raises DeviceNotFoundError if there is none."""
+    best = gg.init_best().device
+    others = [d for d in gg.devices_by_kind(gg.DeviceKind.CPU) if d is not best]
+    return [best, *others[:1]]

