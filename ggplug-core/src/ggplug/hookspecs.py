@@ -1,0 +1,217 @@
+"""The pluggy hooks: how a plugin hands over a backend, decides placements, and watches what runs.
+
+A hook is a function with one of the names below, marked with :data:`hookimpl`, in a plugin: a module or any object.
+It takes the arguments that it needs, by name, and may leave out the others::
+
+    import ggplug as gg
+
+    @gg.hookimpl
+    def ggplug_nodes_timed(graph, device, times):
+        for node, start, end in times:
+            ...
+
+A backend's plugin is found through its entry point.  A policy or an observer is registered by
+``ggplug.hookspecs.HOOKS.register(plugin)``, or lies in a backend's plugin beside its registration.
+
+*Nobody listening costs nothing.*  Whoever has something to tell asks :meth:`Hooks.listeners` once a computation, which
+is a lookup in an empty dictionary, and takes no time stamps if the answer is None.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from ggplug.errors import PlacementError, PluginError
+
+if TYPE_CHECKING:
+    from ggplug.backend import Device, NodeTime, Registration
+    from ggplug.graph import Graph
+    from ggplug.tensor import Tensor
+
+PROJECT = "ggplug"
+"""The project name of our pluggy markers."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function of a plugin as the implementation of the hook that it is named after."""
+
+log = logging.getLogger("ggplug")
+
+
+# -- the hooks -------------------------------------------------------------------------------------
+
+
+@hookspec
+def ggplug_backend_registration() -> Registration:  # type: ignore[empty-body]
+    """What a backend's plugin hands over.  Called once, when the plugin is loaded.
+
+    Must not touch hardware: that happens when ``Registration.devices`` is called, after the registration's
+    ``api_version`` was found to fit.
+    """
+
+
+@hookspec(firstresult=True)
+def ggplug_placement(graph: Graph, node: Tensor, devices: Sequence[Device]) -> Device | None:
+    """Decides where a node runs; the first policy with an answer wins.
+
+    ``devices``: those that support the node and can work on its pinned sources, in priority order.  Returns one of
+    them, or None for no opinion.  Pins of the user come before policies.  Called when a graph with a new structure is
+    split, not when it runs again; the answer must depend on the structure only.
+    """
+
+
+@hookspec
+def ggplug_graph_computed(graph: Graph, devices: Sequence[Device], start: int, end: int) -> None:
+    """A whole graph was computed, and the devices were waited for.
+
+    ``devices``: those that took part.  ``start``, ``end``: ``time.perf_counter_ns``.
+    """
+
+
+@hookspec
+def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int, end: int) -> None:
+    """One split of a graph was computed on a device, and the device was waited for.
+
+    ``graph``: the whole; ``split``: its part.  ``start``, ``end``: ``time.perf_counter_ns``.  While somebody listens
+    splits do not overlap.
+    """
+
+
+@hookspec
+def ggplug_nodes_timed(graph: Graph, device: Device, times: Sequence[NodeTime]) -> None:
+    """The nodes of a split (or of a graph that was computed as one) ran, and when.
+
+    ``times``: position in ``graph.tensors`` (-1 for the whole, from devices that cannot tell), start and end in
+    ``time.perf_counter_ns``.  While somebody listens plans are computed by ``Plan.compute_traced``.
+    """
+
+
+SPECS = (
+    ggplug_backend_registration,
+    ggplug_placement,
+    ggplug_graph_computed,
+    ggplug_split_computed,
+    ggplug_nodes_timed,
+)
+
+
+class Hooks:
+    """Who listens to which hook.  Safe to use from several threads.
+
+    ``epoch`` counts changes: whoever keeps what a policy decided remembers it and asks again when it has moved.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(sys.modules[__name__])
+        self._lock = threading.Lock()
+        self._active: dict[str, Any] = {}
+
+    def register(self, plugin: object, name: str | None = None) -> str:
+        """Makes a plugin's hooks heard; returns the name it is known by.
+
+        ``name``: by default the module's or the class's.  Raises PluginError if a hook takes arguments that its
+        specification lacks, if there is no such hook, or if the plugin or the name is registered already; then nothing
+        was registered.
+        """
+        with self._lock:
+            known = self._manager.get_name(plugin)
+            if known is not None:
+                raise PluginError(f"the hooks of {plugin!r} are registered already, as {known!r}")
+            if name is None:
+                name = self._free_name(str(getattr(plugin, "__name__", type(plugin).__qualname__)))
+            elif self._manager.has_plugin(name):
+                raise PluginError(f"a plugin called {name!r} is registered already")
+            try:
+                self._manager.register(plugin, name)
+                self._manager.check_pending()
+                self._check_plain(plugin)
+            except Exception as error:
+                if self._manager.is_registered(plugin):
+                    self._manager.unregister(plugin)
+                raise PluginError(f"the hooks of {plugin!r} do not fit: {error}") from error
+            self._changed()
+            return name
+
+    def _free_name(self, wanted: str) -> str:
+        name = wanted
+        for count in itertools.count(2):
+            if not self._manager.has_plugin(name):
+                break
+            name = f"{wanted}-{count}"
+        return name
+
+    def _check_plain(self, plugin: object) -> None:
+        # Observers are called one by one, so that one that fails harms nobody; there is nothing to wrap.
+        for caller in self._manager.get_hookcallers(plugin) or ():
+            for impl in caller.get_hookimpls():
+                if impl.plugin is plugin and (impl.wrapper or impl.hookwrapper):
+                    raise TypeError(f"{caller.name} is marked as a wrapper, and ggplug's hooks have none")
+
+    def unregister(self, plugin: object) -> None:
+        """Silences a plugin; one that is not registered is no error."""
+        with self._lock:
+            if self._manager.is_registered(plugin):
+                self._manager.unregister(plugin)
+                self._changed()
+
+    def _changed(self) -> None:
+        callers = {spec.__name__: getattr(self._manager.hook, spec.__name__) for spec in SPECS}
+        self._active = {name: caller for name, caller in callers.items() if caller.get_hookimpls()}
+        self.epoch += 1
+
+    def listeners(self, hook: str) -> Any:
+        """What calls all who listen to a hook (a pluggy HookCaller), or None if nobody does."""
+        return self._active.get(hook)
+
+    def implementations(self, hook: str, plugin: object) -> list[Any]:
+        """The functions of one registered plugin that implement a hook."""
+        caller = self._active.get(hook)
+        return [] if caller is None else [impl.function for impl in caller.get_hookimpls() if impl.plugin is plugin]
+
+    def notify(self, hook: str, **facts: Any) -> None:
+        """Tells all observers; one that fails is logged and harms nobody."""
+        caller = self._active.get(hook)
+        if caller is None:
+            return
+        for impl in reversed(caller.get_hookimpls()):
+            try:
+                impl.function(*[facts[name] for name in impl.argnames])
+            except Exception:
+                log.exception("the observer %s failed in %s", impl.plugin_name, hook)
+
+    def place(self, graph: Graph, node: Tensor, devices: Sequence[Device]) -> tuple[Device, str] | None:
+        """The device that a policy wants for a node and the policy's name, or None if none has an opinion.
+
+        Raises PlacementError if a policy fails or names a device that it was not offered.
+        """
+        caller = self._active.get("ggplug_placement")
+        if caller is None:
+            return None
+        facts = {"graph": graph, "node": node, "devices": devices}
+        for impl in reversed(caller.get_hookimpls()):
+            try:
+                device = impl.function(*[facts[name] for name in impl.argnames])
+            except Exception as error:
+                raise PlacementError(f"the placement policy {impl.plugin_name} failed for {node!r}: {error}") from error
+            if device is not None:
+                if device not in devices:
+                    offered = ", ".join(d.name for d in devices) or "none"
+                    raise PlacementError(
+                        f"the placement policy {impl.plugin_name} wants {device!r} for {node!r}, not one of {offered}",
+                        got=device, tensor=node,
+                    )  # fmt: skip
+                return device, impl.plugin_name
+        return None
+
+
+HOOKS = Hooks()
+"""The hooks of this process."""
