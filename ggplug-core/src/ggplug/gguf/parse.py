@@ -146,9 +146,9 @@ class _Parser:
             self.pair(index, entries)
         metadata = Metadata(self.buffer, self.path, self.order, entries)
         alignment = self.alignment(metadata, entries)
-        infos: dict[str, TensorInfo] = {}
+        found: dict[str, tuple[TensorInfo, int]] = {}
         for index in range(n_tensors):
-            self.tensor(index, alignment, infos)
+            self.tensor(index, alignment, found)
         size = self.position
         return Header(
             version=version,
@@ -156,7 +156,7 @@ class _Parser:
             alignment=alignment,
             metadata=metadata,
             metadata_types={key: entry.types for key, entry in entries.items()},
-            tensors=self.place(infos, alignment),
+            tensors=self.place(found, alignment),
             size=size,
         )
 
@@ -254,12 +254,12 @@ class _Parser:
             )
         return value
 
-    def tensor(self, index: int, alignment: int, infos: dict[str, TensorInfo]) -> None:
-        """Read one description.  The offset in it is still relative to the data section."""
+    def tensor(self, index: int, alignment: int, found: dict[str, tuple[TensorInfo, int]]) -> None:
+        """Read one description, whose offset is still relative to the data section, and where that offset stands."""
         start = self.position
         name = self.string(f"the name of tensor {index}")
         field = f"tensor {name}"
-        if name in infos:
+        if name in found:
             self.fail("duplicate tensor", f"two tensors are called {name!r}", field, start)
         rank = self.u32(f"the rank of {field}")
         if rank > MAX_RANK:
@@ -286,25 +286,25 @@ class _Parser:
         if offset % alignment:
             message = f"{field} has offset {offset}, not a multiple of {alignment}"
             self.fail("offset", message, field, self.position - 8, got=offset)
-        infos[name] = TensorInfo(name, type, ne, offset, nbytes, self.shard)
+        found[name] = TensorInfo(name, type, ne, offset, nbytes, self.shard), self.position - 8
 
-    def place(self, infos: dict[str, TensorInfo], alignment: int) -> dict[str, TensorInfo]:
+    def place(self, found: dict[str, tuple[TensorInfo, int]], alignment: int) -> dict[str, TensorInfo]:
         """Count offsets from the beginning of the file, and make sure the tensors lie in it side by side."""
         start = self.position + padding(self.position, alignment)
-        if infos and start > self.size:
+        if found and start > self.size:
             self.fail("truncated", f"the file ends before its tensors begin at byte {start}", "tensor data", self.size)
         placed = {
             name: TensorInfo(name, info.type, info.ne, start + info.offset, info.nbytes, self.shard)
-            for name, info in infos.items()
+            for name, (info, _) in found.items()
         }
         previous: TensorInfo | None = None
         for info in sorted(placed.values(), key=lambda info: (info.offset, info.nbytes)):
-            field, end = f"tensor {info.name}", info.offset + info.nbytes
+            field, end, position = f"tensor {info.name}", info.offset + info.nbytes, found[info.name][1]
             if end > self.size:
                 message = f"{field} ends at byte {end}, beyond the end of the file at {self.size}"
-                self.fail("truncated", message, field, info.offset, got=self.size, wanted=end)
+                self.fail("truncated", message, field, position, got=self.size, wanted=end)
             if previous is not None and info.nbytes and info.offset < previous.offset + previous.nbytes:
-                self.fail("overlap", f"{field} overlaps tensor {previous.name}", field, info.offset)
+                self.fail("overlap", f"{field} overlaps tensor {previous.name}", field, position)
             if info.nbytes:
                 previous = info
         return placed
