@@ -36,15 +36,19 @@ import inspect
 import re
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import DuplicateNameError, ParameterError, ShapeError, TypeMismatchError
 from ggplug.tensor import Spec, Tensor, describe
+from ggplug.types import BF16, F16, F32, F64, Type
 
 Array = npt.NDArray[Any]
+
+FLOATS = frozenset((F32, F16, BF16, F64))
+"""The types that an op on single real numbers takes."""
 
 
 class Cost(NamedTuple):
@@ -218,4 +222,31 @@ def _spell(kind: Any) -> str:
 def require(condition: bool, op: Op, message: str, *tensors: Tensor | None) -> None:
     """Raises ShapeError with the op and all its sources unless ``condition`` holds."""
     if not condition:
-        raise ShapeError(f"{op.name}: {message}; got {describe(tensors)}", op=op, tensor=tensors)
+        misfit(op, message, *tensors)
+
+
+def misfit(op: Op, message: str, *tensors: Tensor | None) -> NoReturn:
+    """Raises ShapeError with the op and all its sources."""
+    raise ShapeError(f"{op.name}: {message}; got {describe(tensors)}", op=op, tensor=tensors)
+
+
+def mismatch(op: Op, message: str, *tensors: Tensor | None) -> NoReturn:
+    """Raises TypeMismatchError with the op and all its sources."""
+    raise TypeMismatchError(f"{op.name}: {message}; got {describe(tensors)}", op=op, tensor=tensors)
+
+
+def require_float(op: Op, *tensors: Tensor | None) -> None:
+    """Raises TypeMismatchError unless all tensors hold plain floats (F32, F16, BF16, F64)."""
+    for tensor in tensors:
+        if tensor is not None and tensor.type not in FLOATS:
+            wanted = "integers are not converted by themselves (use gg.cast)"
+            if tensor.type.is_quantized:
+                wanted = "single elements of a quantised type cannot be computed (use gg.cast)"
+            mismatch(op, f"takes f32, f16, bf16 or f64; {wanted}", *tensors)
+
+
+def require_type(op: Op, type: Type, tensor: Tensor, *tensors: Tensor | None) -> None:
+    """Raises TypeMismatchError unless ``tensor`` has ``type``; ``tensors`` are all sources, for the message."""
+    if tensor.type is not type:
+        role = next((r for r, t in zip(op.sources, tensors, strict=False) if t is tensor), "source")
+        mismatch(op, f"{role} must be {type.name}", *tensors)

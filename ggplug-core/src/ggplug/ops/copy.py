@@ -1,0 +1,141 @@
+"""Copies: into another tensor, into contiguous memory, into another type, side by side, several times."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ggplug.errors import ParameterError
+from ggplug.ops.base import Array, Op, builder, misfit, mismatch
+from ggplug.ops.elementwise import tile
+from ggplug.tensor import Spec, Tensor, extents
+from ggplug.types import Type, by_name
+
+
+class Cpy(Op):
+    """dst = x, converted to dst's type  (ggml_cpy).
+
+    x and dst: any strides and the same number of elements, which are matched in ``ne`` order.
+    Writes dst; the result is a view of all of dst.
+    """
+
+    writes = (1,)
+
+    def result(self, x: Tensor, dst: Tensor) -> Spec:
+        if x.ne != dst.ne and x.size != dst.size:
+            misfit(self, "x and dst must have the same number of elements", x, dst)
+        return Spec(dst.type, dst.ne, dst.rank, dst.nb, dst)
+
+    def reference(self, x: Array, dst: Array) -> Array:
+        return x.reshape(dst.shape)
+
+
+class Cont(Op):
+    """A contiguous copy  (ggml_cont, ggml_cont_1d to _4d).
+
+    ``ne``: other extents for the same number of elements; empty keeps the shape.
+    """
+
+    ne: tuple[int, ...] = ()
+
+    def result(self, x: Tensor) -> Spec:
+        if not self.ne:
+            return Spec(x.type, x.ne, x.rank)
+        ne, rank = extents(self.ne)
+        if math.prod(ne) != x.size:
+            misfit(self, f"ne {self.ne} has another number of elements", x)
+        return Spec(x.type, ne, rank)
+
+    def reference(self, x: Array) -> Array:
+        return x if not self.ne else x.reshape(extents(self.ne)[0][::-1])
+
+
+class Dup(Op):
+    """A contiguous copy, in another type if one is named  (ggml_dup, ggml_cast).
+
+    ``type``: the name of the result's type; empty keeps x's.
+    """
+
+    type: str = ""
+
+    def validate(self) -> None:
+        if self.type:
+            by_name(self.type)
+
+    def result(self, x: Tensor) -> Spec:
+        if not self.type:
+            return Spec(x.type, x.ne, x.rank)
+        return Spec(by_name(self.type), x.ne, x.rank)
+
+    def reference(self, x: Array) -> Array:
+        return x
+
+
+class Concat(Op):
+    """a, and after it b, along dimension ``dim``  (ggml_concat).
+
+    a and b: any strides, the same type, and the same extents in all other dimensions.
+    """
+
+    dim: int
+
+    def validate(self) -> None:
+        if not 0 <= self.dim < 4:
+            raise ParameterError(f"concat: dim must be 0 to 3 (ne order), got {self.dim}", op=self, got=self.dim)
+
+    def result(self, a: Tensor, b: Tensor) -> Spec:
+        if a.type is not b.type:
+            mismatch(self, "a and b must have the same type", a, b)
+        ne = list(a.ne)
+        ne[self.dim] = b.ne[self.dim]
+        if tuple(ne) != b.ne:
+            misfit(self, f"a and b must have the same extents but in dimension {self.dim}", a, b)
+        ne[self.dim] += a.ne[self.dim]
+        return Spec(a.type, (ne[0], ne[1], ne[2], ne[3]), max(a.rank, b.rank, self.dim + 1))
+
+    def reference(self, a: Array, b: Array) -> Array:
+        return np.concatenate((a, b), axis=3 - self.dim)
+
+
+class Repeat(Op):
+    """x, repeated in each dimension until it has the extents ``ne``  (ggml_repeat, ggml_repeat_4d).
+
+    Each extent must be a multiple of x's.  Any strides.
+    """
+
+    ne: tuple[int, ...]
+
+    def result(self, x: Tensor) -> Spec:
+        ne, rank = extents(self.ne)
+        if any(to % n if n else to for to, n in zip(ne, x.ne, strict=True)):
+            misfit(self, f"the extents {self.ne} are no multiples of x's", x)
+        return Spec(x.type, ne, max(rank, x.rank))
+
+    def reference(self, x: Array) -> Array:
+        return tile(x, extents(self.ne)[0][::-1])
+
+
+cpy = builder(Cpy)
+dup = builder(Dup)
+concat = builder(Concat)
+_cont = builder(Cont)
+_repeat = builder(Repeat)
+
+
+def cont(x: Tensor, *ne: int, name: str = "") -> Tensor:
+    """``cont(x)`` or ``cont(x, ne0, ne1, ...)``: a contiguous copy, perhaps with other extents; see :class:`Cont`."""
+    return _cont(x, ne[0] if len(ne) == 1 and isinstance(ne[0], (tuple, list)) else ne, name=name)
+
+
+def cast(x: Tensor, type: Type | str, *, name: str = "") -> Tensor:
+    """A contiguous copy of x in another type (ggml_cast); see :class:`Dup`."""
+    return dup(x, type if isinstance(type, str) else type.name, name=name)
+
+
+def repeat(x: Tensor, *ne: int | Tensor, name: str = "") -> Tensor:
+    """``repeat(x, ne0, ne1, ...)`` or ``repeat(x, like)``: x repeated to these extents; see :class:`Repeat`."""
+    if len(ne) == 1 and isinstance(ne[0], Tensor):
+        like = ne[0]
+        return _repeat(x, like.ne[: max(like.rank, x.rank)], name=name)
+    return _repeat(x, ne[0] if len(ne) == 1 and isinstance(ne[0], (tuple, list)) else ne, name=name)

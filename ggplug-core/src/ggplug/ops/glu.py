@@ -1,0 +1,107 @@
+"""Gated linear units: y = f(x) g, where x and the gate g are two tensors or the halves of one.
+
+With one source of ne [2n, ...], x is its first half along ne0 and g its second (``swapped`` exchanges
+them); the result is [n, ...].  With two, both have the result's shape and type.  Rows must be contiguous.
+(ggml_glu, ggml_glu_split; arXiv:2002.05202.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+
+from ggplug.errors import ParameterError
+from ggplug.ops.base import FLOATS, Array, Op, builder, misfit, mismatch, require_float
+from ggplug.ops.unary import _gelu, _gelu_erf, _gelu_quick, _relu, _silu
+from ggplug.tensor import Spec, Tensor
+
+
+class Glu(Op, abstract=True):
+    """y = f(x) g."""
+
+    inplace = (0, 1)
+    formula: ClassVar[Callable[[Array], Array]]
+
+    swapped: bool = False
+
+    def result(self, x: Tensor, gate: Tensor | None = None) -> Spec:
+        if x.type not in FLOATS:
+            require_float(self, x, gate)
+        if not x.is_contiguous_from(1) or (gate is not None and not gate.is_contiguous_from(1)):
+            misfit(self, "rows must be contiguous and lie one after the other (use gg.cont first)", x, gate)
+        if gate is None:
+            if x.ne[0] % 2:
+                misfit(self, "without a gate ne0 must be even: its halves are x and the gate", x)
+            return Spec(x.type, (x.ne[0] // 2, *x.ne[1:]), x.rank)
+        if self.swapped:
+            raise ParameterError(
+                f"{self.name}: swapped exchanges the halves of one tensor; exchange x and gate instead", op=self
+            )
+        if x.ne != gate.ne:
+            misfit(self, "x and gate must have the same shape", x, gate)
+        if x.type is not gate.type:
+            mismatch(self, "x and gate must have the same type", x, gate)
+        return Spec(x.type, x.ne, x.rank)
+
+    def reference(self, x: Array, gate: Array | None = None) -> Array:
+        if gate is None:
+            x, gate = np.split(x, 2, axis=-1)
+            if self.swapped:
+                x, gate = gate, x
+        with np.errstate(all="ignore"):
+            return self.compute(x, gate)
+
+    def compute(self, x: Array, gate: Array) -> Array:
+        """The formula on x and the gate, parameters included."""
+        return type(self).formula(x) * gate
+
+
+class Reglu(Glu):
+    """y = max(x, 0) g  (ggml_reglu)."""
+
+    formula = staticmethod(_relu)
+
+
+class Geglu(Glu):
+    """y = gelu(x) g, with the tanh form of GELU  (ggml_geglu)."""
+
+    formula = staticmethod(_gelu)
+
+
+class GegluErf(Glu):
+    """y = gelu_erf(x) g, with the exact GELU  (ggml_geglu_erf)."""
+
+    formula = staticmethod(_gelu_erf)
+
+
+class GegluQuick(Glu):
+    """y = gelu_quick(x) g, with GELU by a sigmoid  (ggml_geglu_quick)."""
+
+    formula = staticmethod(_gelu_quick)
+
+
+class Swiglu(Glu):
+    """y = silu(x) g  (ggml_swiglu)."""
+
+    formula = staticmethod(_silu)
+
+
+class SwigluOai(Glu):
+    """y = u / (1 + e**(-alpha u)) (1 + clip(g, -limit, limit)), u = min(x, limit)  (ggml_swiglu_oai, of gpt-oss)."""
+
+    alpha: float = 1.702
+    limit: float = 7.0
+
+    def compute(self, x: Array, gate: Array) -> Array:
+        u = np.minimum(x, self.limit)
+        return u / (1 + np.exp(-self.alpha * u)) * (1 + np.clip(gate, -self.limit, self.limit))
+
+
+reglu = builder(Reglu)
+geglu = builder(Geglu)
+geglu_erf = builder(GegluErf)
+geglu_quick = builder(GegluQuick)
+swiglu = builder(Swiglu)
+swiglu_oai = builder(SwigluOai)

@@ -1,0 +1,86 @@
+"""Matrix products.  Weights come first and are read by rows: every result is a product of two rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch
+from ggplug.tensor import Spec, Tensor
+from ggplug.types import F32, I32
+
+
+class MulMat(Op):
+    """y[m, n] = sum over k of a[k, m] b[k, n], for each matrix of b  (ggml_mul_mat).
+
+    a: [K, M, A2, A3], of any float or quantised type, not transposed.  b: [K, N, B2, B3] float, B2 a multiple of A2 and B3 of
+    A3: a matrix of a serves B2/A2 consecutive ones of b.  Result: F32 [M, N, B2, B3].  In NumPy's terms,
+    ``b @ a.T``.  ``precision``: a :class:`~ggplug.types.Precision`; F32 asks to accumulate in float32.
+    """
+
+    precision: int = 0
+
+    def result(self, a: Tensor, b: Tensor) -> Spec:
+        na, nb = a.ne, b.ne
+        if na[0] != nb[0]:
+            misfit(self, "a and b must have the same ne0", a, b)
+        if not (na[2] and na[3]) or nb[2] % na[2] or nb[3] % na[3]:
+            misfit(self, "ne2 and ne3 of b must be multiples of a's", a, b)
+        if a.nb[0] > a.nb[1]:
+            misfit(self, "a must not be transposed (use gg.cont first)", a, b)
+        if a.type.dtype.kind == "i" or b.type.dtype.kind == "i":
+            mismatch(self, "takes no integers", a, b)
+        return Spec(F32, (na[1], nb[1], nb[2], nb[3]), b.rank if a.rank <= 2 else max(a.rank, b.rank))
+
+    def reference(self, a: Array, b: Array) -> Array:
+        a = np.repeat(a, b.shape[0] // a.shape[0], axis=0)
+        a = np.repeat(a, b.shape[1] // a.shape[1], axis=1)
+        return b @ a.swapaxes(-1, -2)
+
+    def cost(self, node: Tensor) -> Cost:
+        k = node.src[0].ne[0] if node.src[0] is not None else 0
+        return Cost(2 * k * node.size, super().cost(node).bytes)
+
+
+class MulMatId(Op):
+    """y[:, u, t] = as[:, :, ids[u, t]]ᵀ b[:, u, t], the product with the chosen expert  (ggml_mul_mat_id).
+
+    as_: [K, M, E], of any float or quantised type.  b: [K, U or 1, T] float.  ids: I32 [U, T], each in 0..E-1.
+    Result: F32 [M, U, T].
+    """
+
+    precision: int = 0
+
+    def result(self, as_: Tensor, b: Tensor, ids: Tensor) -> Spec:
+        if ids.type is not I32:
+            mismatch(self, "ids must be i32", as_, b, ids)
+        if as_.type.dtype.kind == "i" or b.type.dtype.kind == "i":
+            mismatch(self, "as_ and b must not be integers", as_, b, ids)
+        na, nb, ni = as_.ne, b.ne, ids.ne
+        if na[0] != nb[0]:
+            misfit(self, "as_ and b must have the same ne0", as_, b, ids)
+        if na[3] != 1 or nb[3] != 1 or ni[2] != 1 or ni[3] != 1:
+            misfit(self, "as_ and b have at most three dimensions, ids two", as_, b, ids)
+        if ni[1] != nb[2]:
+            misfit(self, "ne1 of ids and ne2 of b must be the same number of tokens", as_, b, ids)
+        if not nb[1] or ni[0] % nb[1]:
+            misfit(self, "ne0 of ids must be a multiple of b's ne1", as_, b, ids)
+        if as_.nb[0] > as_.nb[1]:
+            misfit(self, "as_ must not be transposed (use gg.cont first)", as_, b, ids)
+        return Spec(F32, (na[1], ni[0], nb[2], 1), 3)
+
+    def reference(self, as_: Array, b: Array, ids: Array) -> Array:
+        chosen = ids[0, 0]
+        rows = b[0][:, np.arange(chosen.shape[1]) % b.shape[2]]
+        return np.einsum("tumk,tuk->tum", as_[0][chosen], rows)[np.newaxis]
+
+    def cost(self, node: Tensor) -> Cost:
+        experts, b, ids = node.src
+        if experts is None or b is None or ids is None or not experts.ne[2]:
+            return Cost(0, 0)
+        # An expert is read once if it is chosen at all.
+        read = experts.nbytes * min(ids.size, experts.ne[2]) // experts.ne[2]
+        return Cost(2 * experts.ne[0] * node.size, node.nbytes + read + b.nbytes + ids.nbytes)
+
+
+mul_mat = builder(MulMat)
+mul_mat_id = builder(MulMatId)

@@ -1,0 +1,58 @@
+"""Normalisation along rows.  Any strides; the result is contiguous, of the source's type and shape."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggplug.errors import ParameterError
+from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, require_float
+from ggplug.tensor import Spec, Tensor
+
+
+class RowNorm(Op, abstract=True):
+    """Each row scaled by one number that is computed from it."""
+
+    eps: float = 1e-6
+
+    def validate(self) -> None:
+        if not self.eps >= 0:
+            raise ParameterError(f"{self.name}: eps must not be negative, got {self.eps}", op=self, got=self.eps)
+
+    def result(self, x: Tensor) -> Spec:
+        if x.type not in FLOATS:
+            require_float(self, x)
+        return Spec(x.type, x.ne, x.rank)
+
+    def cost(self, node: Tensor) -> Cost:
+        return Cost(4 * node.size, super().cost(node).bytes)
+
+
+class Norm(RowNorm):
+    """y = (x - mean(x)) / sqrt(var(x) + eps), over ne0  (ggml_norm; layer normalisation without weights, arXiv:1607.06450)."""
+
+    def reference(self, x: Array) -> Array:
+        centred = x - x.mean(axis=-1, keepdims=True)
+        return centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + self.eps)
+
+
+class RmsNorm(RowNorm):
+    """y = x / sqrt(mean(x**2) + eps), over ne0  (ggml_rms_norm; arXiv:1910.07467)."""
+
+    inplace = (0,)
+
+    def reference(self, x: Array) -> Array:
+        return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps)
+
+
+class L2Norm(RowNorm):
+    """y = x / max(sqrt(sum(x**2)), eps), over ne0  (ggml_l2_norm)."""
+
+    name = "l2_norm"
+
+    def reference(self, x: Array) -> Array:
+        return x / np.maximum(np.sqrt((x * x).sum(axis=-1, keepdims=True)), self.eps)
+
+
+norm = builder(Norm)
+rms_norm = builder(RmsNorm)
+l2_norm = builder(L2Norm)

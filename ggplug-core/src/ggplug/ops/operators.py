@@ -1,0 +1,109 @@
+"""What ``+``, ``-``, ``*``, ``/`` and ``abs`` mean on tensors.  Importing this installs them on Tensor.
+
+With a number they are :class:`~ggplug.ops.unary.Scale`.  With a tensor extents broadcast as in NumPy, where equal extents and
+ones fit (``gg.add`` itself also tiles); the result has the left type, or the type of the one that has the full shape.
+
+Comparisons stay identity, so that tensors can be keys of dictionaries.  ``@`` is left out: ggml's product :func:`~ggplug.ops.mul_mat`
+takes the weights first and by rows, and would surprise whoever knows NumPy's.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+from ggplug.errors import ShapeError
+from ggplug.ops.copy import repeat
+from ggplug.ops.elementwise import add, div, mul, sub
+from ggplug.ops.unary import abs as absolute
+from ggplug.ops.unary import clamp, neg, scale
+from ggplug.tensor import Tensor, describe
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _combine(op: Callable[..., Tensor], a: Tensor, b: Tensor, commutes: bool) -> Tensor:
+    if a.ne == b.ne:
+        return op(a, b)
+    ne = tuple([n if m == 1 else m for m, n in zip(a.ne, b.ne, strict=True)])
+    for m, n in zip(a.ne, b.ne, strict=True):
+        if m != n and m != 1 and n != 1:
+            raise ShapeError(
+                f"cannot broadcast {describe((a, b))}: extents must be equal or 1 (gg.{op.__name__} also tiles)",
+                tensor=(a, b),
+            )
+    if ne == a.ne:
+        return op(a, b)
+    if commutes and ne == b.ne:
+        return op(b, a)
+    return op(repeat(a, ne[: max(a.rank, b.rank)]), b)
+
+
+def _add(a: Tensor, b: Any) -> Tensor:
+    if b.__class__ is Tensor:
+        return _combine(add, a, b, True)
+    return scale(a, 1.0, b) if _is_number(b) else NotImplemented
+
+
+def _sub(a: Tensor, b: Any) -> Tensor:
+    if b.__class__ is Tensor:
+        return _combine(sub, a, b, False)
+    return scale(a, 1.0, -b) if _is_number(b) else NotImplemented
+
+
+def _rsub(b: Tensor, a: Any) -> Tensor:
+    return scale(b, -1.0, a) if _is_number(a) else NotImplemented
+
+
+def _mul(a: Tensor, b: Any) -> Tensor:
+    if b.__class__ is Tensor:
+        return _combine(mul, a, b, True)
+    return scale(a, b) if _is_number(b) else NotImplemented
+
+
+def _div(a: Tensor, b: Any) -> Tensor:
+    if b.__class__ is Tensor:
+        return _combine(div, a, b, False)
+    if not _is_number(b):
+        return NotImplemented
+    if b == 0:
+        raise ZeroDivisionError(f"{a!r} divided by zero")
+    return scale(a, 1 / b)
+
+
+def _rdiv(b: Tensor, a: Any) -> Tensor:
+    # A tensor full of a: clamping to [a, a] answers a also where b is infinite, which 0 * b + a does not.
+    return div(clamp(b, a, a), b) if _is_number(a) else NotImplemented
+
+
+def _neg(a: Tensor) -> Tensor:
+    return neg(a)
+
+
+def _pos(a: Tensor) -> Tensor:
+    return a
+
+
+def _abs(a: Tensor) -> Tensor:
+    return absolute(a)
+
+
+_OPERATORS: dict[str, Callable[..., Tensor]] = {
+    "__add__": _add,
+    "__radd__": _add,
+    "__sub__": _sub,
+    "__rsub__": _rsub,
+    "__mul__": _mul,
+    "__rmul__": _mul,
+    "__truediv__": _div,
+    "__rtruediv__": _rdiv,
+    "__neg__": _neg,
+    "__pos__": _pos,
+    "__abs__": _abs,
+}
+
+for _name, _function in _OPERATORS.items():
+    setattr(Tensor, _name, _function)

@@ -1,0 +1,165 @@
+"""Rotary position embedding (arXiv:2104.09864), its variants for several axes of position, and YaRN (arXiv:2309.00071)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ggplug.errors import ParameterError
+from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, misfit, mismatch, require_float
+from ggplug.tensor import Spec, Tensor
+from ggplug.types import F32, I32, RopeMode
+
+_MODES = frozenset(int(mode) for mode in RopeMode)
+
+
+class Rope(Op):
+    """Rotates pairs of elements of each row by angles that grow with the row's position  (ggml_rope_ext, ggml_rope_multi).
+
+    x: [n, H, T, B].  pos: I32 [T], for the modes with several axes I32 [4 T]: all times, heights, widths, extras.
+    freq_factors: F32 [>= n_dims/2], divides the angle of each pair.  Result: like x.
+
+    Pair i turns by pos * freq_base**(-2i / n_dims); with freq_scale < 1 the angles are interpolated, and with ext_factor > 0
+    mixed with the unscaled ones as YaRN does.  ``mode``, a :class:`~ggplug.types.RopeMode`, says what is a pair:
+    NORMAL neighbours (2i, 2i+1), all others (i, i + n_dims/2), VISION (i, i + n_dims) with n_dims = n/2.
+    MROPE gives ``sections`` of the pairs to time, height, width and extra; IMROPE interleaves the first three; VISION restarts the
+    frequencies in each section.  Elements before ``n_offs`` and from n_offs + n_dims on are copied.
+    ``attn_factor`` scales the result, ``beta_fast`` and ``beta_slow`` are YaRN's rotations over ``n_ctx_orig`` positions.
+    """
+
+    inplace = (0,)
+
+    n_dims: int
+    mode: int = 0
+    n_ctx_orig: int = 0
+    freq_base: float = 10000.0
+    freq_scale: float = 1.0
+    ext_factor: float = 0.0
+    attn_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    sections: tuple[int, ...] = (0, 0, 0, 0)
+    n_offs: int = 0
+
+    @property
+    def several_axes(self) -> bool:
+        """Whether there are four positions for each row (MROPE, IMROPE, VISION)."""
+        return bool(self.mode & RopeMode.MROPE)
+
+    def validate(self) -> None:
+        if self.mode not in _MODES:
+            known = ", ".join(f"{m.name} {int(m)}" for m in RopeMode)
+            raise ParameterError(f"rope: mode {self.mode} is none of {known}", op=self, got=self.mode)
+        if self.n_dims <= 0 or self.n_dims % 2:
+            raise ParameterError(f"rope: n_dims must be positive and even, got {self.n_dims}", op=self, got=self.n_dims)
+        if not (self.freq_base > 0 and self.freq_scale > 0):
+            raise ParameterError("rope: freq_base and freq_scale must be positive", op=self)
+        if len(self.sections) != 4 or min(self.sections) < 0:
+            raise ParameterError(f"rope: sections must be four counts, got {self.sections}", op=self, got=self.sections)
+        if self.several_axes and not any(self.sections[:3]):
+            raise ParameterError("rope: this mode needs sections that are not all zero", op=self, got=self.sections)
+        if self.n_offs < 0 or (self.n_offs and self.mode == RopeMode.VISION):
+            raise ParameterError(
+                f"rope: n_offs {self.n_offs} is negative, or not allowed in mode VISION", op=self, got=self.n_offs
+            )
+
+    def result(self, x: Tensor, pos: Tensor, freq_factors: Tensor | None = None) -> Spec:
+        if x.type not in FLOATS:
+            require_float(self, x)
+        if pos.type is not I32:
+            mismatch(self, "pos must be i32", x, pos, freq_factors)
+        wanted = x.ne[2] * 4 if self.mode & 8 else x.ne[2]
+        if pos.ne != (wanted, 1, 1, 1):
+            misfit(
+                self,
+                "pos must be a vector with one entry (four in modes with several axes) for each ne2 of x",
+                x,
+                pos,
+                freq_factors,
+            )
+        if self.n_offs + self.n_dims > x.ne[0] or (self.mode == 24 and self.n_dims * 2 != x.ne[0]):
+            misfit(
+                self,
+                "n_offs + n_dims must not exceed ne0 of x (and be half of it in mode VISION)",
+                x,
+                pos,
+                freq_factors,
+            )
+        if freq_factors is not None:
+            if freq_factors.type is not F32:
+                mismatch(self, "freq_factors must be f32", x, pos, freq_factors)
+            if freq_factors.ne[0] < self.n_dims // 2:
+                misfit(self, "freq_factors must have at least n_dims/2 entries", x, pos, freq_factors)
+        return Spec(x.type, x.ne, x.rank)
+
+    def reference(self, x: Array, pos: Array, freq_factors: Array | None = None) -> Array:
+        vision = self.mode == RopeMode.VISION
+        pairs = self.n_dims if vision else self.n_dims // 2
+        angles = self._angles(pos.reshape(-1).astype(np.float64), pairs)
+        if freq_factors is not None:
+            angles = angles / freq_factors.reshape(-1)[:pairs]
+        cos, sin = self._turns(angles, pairs)  # [T, pairs]
+        cos, sin = cos[:, np.newaxis, :], sin[:, np.newaxis, :]
+        i = np.arange(pairs)
+        if self.mode == RopeMode.NORMAL:
+            first, second = self.n_offs + 2 * i, self.n_offs + 2 * i + 1
+        else:
+            first, second = self.n_offs + i, self.n_offs + i + pairs
+        out = x.copy()
+        out[..., first] = x[..., first] * cos - x[..., second] * sin
+        out[..., second] = x[..., first] * sin + x[..., second] * cos
+        return out
+
+    def _angles(self, pos: Array, pairs: int) -> Array:
+        """Angle of each pair before scaling, [T, pairs]."""
+        i = np.arange(pairs)
+        power = i.copy()
+        axis = np.zeros(pairs, np.int64)
+        if self.several_axes:
+            pos = pos.reshape(4, -1)
+            s0, s1, s2, _ = self.sections
+            sector = i % sum(self.sections)
+            if self.mode == RopeMode.IMROPE:
+                axis = np.full(pairs, 3)
+                for a, count in enumerate((s0, s1, s2)):
+                    axis[(sector % 3 == a) & (sector < 3 * count)] = a
+            else:
+                axis = np.searchsorted(np.cumsum((s0, s1, s2)), sector, side="right")
+            if self.mode == RopeMode.VISION:
+                power = sector - np.concatenate(([0], np.cumsum((s0, s1, s2))))[axis]
+        else:
+            pos = pos.reshape(1, -1)
+        return pos[axis].T * self.freq_base ** (-2.0 * power / self.n_dims)
+
+    def _turns(self, angles: Array, pairs: int) -> tuple[Array, Array]:
+        """Cosine and sine after interpolation, YaRN's mixing and its magnitude."""
+        magnitude = self.attn_factor
+        turned = self.freq_scale * angles
+        if self.ext_factor != 0:
+            low, high = self.correction_range()
+            ramp = np.clip((np.arange(pairs) - low) / max(0.001, high - low), 0, 1)
+            mix = (1 - ramp) * self.ext_factor
+            turned = turned * (1 - mix) + angles * mix
+            magnitude *= 1 + 0.1 * math.log(1 / self.freq_scale)
+        return np.cos(turned) * magnitude, np.sin(turned) * magnitude
+
+    def correction_range(self) -> tuple[float, float]:
+        """The pairs between which YaRN goes from unscaled to interpolated (ggml_rope_yarn_corr_dims)."""
+
+        def pair_of(rotations: float) -> float:
+            if not self.n_ctx_orig:
+                return -math.inf
+            turns = self.n_ctx_orig / (rotations * 2 * math.pi)
+            return self.n_dims * math.log(turns) / (2 * math.log(self.freq_base))
+
+        low, high = pair_of(self.beta_fast), pair_of(self.beta_slow)
+        low = math.floor(low) if math.isfinite(low) else low
+        high = math.ceil(high) if math.isfinite(high) else high
+        return max(0, low), min(self.n_dims - 1, high)
+
+    def cost(self, node: Tensor) -> Cost:
+        return Cost(6 * node.size, super().cost(node).bytes)
+
+
+rope = builder(Rope)

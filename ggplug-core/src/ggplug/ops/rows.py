@@ -1,0 +1,79 @@
+"""Rows picked and rows written, by index."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch
+from ggplug.tensor import Spec, Tensor
+from ggplug.types import F32, I32, I64
+
+
+class GetRows(Op):
+    """y[:, i, j, k] = a[:, ids[i, j, k], j, k]  (ggml_get_rows).
+
+    a: [n, m, A2, A3], of any type.  ids: I32 [r, A2, A3], each in 0..m-1.
+    Result: [n, r, A2, A3]; I32 if a is I32, else F32 (quantised rows are decoded).
+    """
+
+    def result(self, a: Tensor, ids: Tensor) -> Spec:
+        if ids.type is not I32:
+            mismatch(self, "ids must be i32", a, ids)
+        na, ni = a.ne, ids.ne
+        if na[2] != ni[1] or na[3] != ni[2] or ni[3] != 1:
+            misfit(self, "ne1 and ne2 of ids must be ne2 and ne3 of a", a, ids)
+        kind = I32 if a.type is I32 else F32
+        return Spec(kind, (na[0], ni[0], ni[1], ni[2]), min(4, max(a.rank, ids.rank + 1, 2)))
+
+    def reference(self, a: Array, ids: Array) -> Array:
+        return np.take_along_axis(a, ids[0, :, :, :, np.newaxis], axis=2)
+
+    def cost(self, node: Tensor) -> Cost:
+        a, ids = node.src
+        if a is None or ids is None:
+            return Cost(0, 0)
+        return Cost(node.size, node.nbytes + ids.nbytes + a.type.row_bytes(a.ne[0]) * node.nrows)
+
+
+class SetRows(Op):
+    """dst[:, ids[i, j', k'], j, k] = rows[:, i, j, k], j' = j mod I1 and k' = k mod I2  (ggml_set_rows).
+
+    dst: [n, m, D2, D3], of any float or quantised type, with contiguous rows.  rows: F32, F16 or BF16 [n, r, D2, D3].
+    ids: I64 or I32 [r, I1, I2], D2 a multiple of I1 and D3 of I2; each in 0..m-1, and no row twice.
+    Writes dst; the result is a view of all of dst.
+    """
+
+    writes = (0,)
+
+    def result(self, dst: Tensor, rows: Tensor, ids: Tensor) -> Spec:
+        if ids.type is not I64 and ids.type is not I32:
+            mismatch(self, "ids must be i64 or i32", dst, rows, ids)
+        if rows.type.is_quantized or rows.type.dtype.kind == "i" or dst.type.dtype.kind == "i":
+            mismatch(self, "rows must be f32, f16 or bf16, dst a float or quantised type", dst, rows, ids)
+        nd, nr, ni = dst.ne, rows.ne, ids.ne
+        if nd[0] != nr[0] or nd[2] != nr[2] or nd[3] != nr[3]:
+            misfit(self, "dst and rows must have the same ne0, ne2 and ne3", dst, rows, ids)
+        if nr[1] != ni[0]:
+            misfit(self, "there must be one id for each row (ne0 of ids is ne1 of rows)", dst, rows, ids)
+        if not (ni[1] and ni[2]) or nr[2] % ni[1] or nr[3] % ni[2] or ni[3] != 1:
+            misfit(self, "ne2 and ne3 of rows must be multiples of ne1 and ne2 of ids", dst, rows, ids)
+        if dst.nb[0] != dst.type.block_bytes or rows.nb[0] != rows.type.block_bytes:
+            misfit(self, "rows of dst and of rows must be contiguous", dst, rows, ids)
+        return Spec(dst.type, nd, dst.rank, dst.nb, dst)
+
+    def reference(self, dst: Array, rows: Array, ids: Array) -> Array:
+        out = dst.copy()
+        for k in range(rows.shape[0]):
+            for j in range(rows.shape[1]):
+                out[k, j, ids[0, k % ids.shape[1], j % ids.shape[2]]] = rows[k, j]
+        return out
+
+    def cost(self, node: Tensor) -> Cost:
+        dst, rows, ids = node.src
+        if dst is None or rows is None or ids is None:
+            return Cost(0, 0)
+        return Cost(rows.size, rows.nbytes + ids.nbytes + dst.type.row_bytes(dst.ne[0]) * rows.nrows)
+
+
+get_rows = builder(GetRows)
+set_rows = builder(SetRows)

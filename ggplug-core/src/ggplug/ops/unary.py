@@ -1,0 +1,194 @@
+"""Functions of one number, applied to every element.
+
+One line is one op.  Each line makes the class (``Relu``) and its builder (``relu``); formulas are given in
+float64.  ggml declares them as GGML_UNARY_OP_* and, for a few, as ops of their own; here there is no
+difference.  The source's rows must be contiguous, its type F32, F16, BF16 or F64; the result is contiguous,
+of the same type and shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+
+from ggplug.errors import ParameterError
+from ggplug.ops.base import FLOATS, Array, Op, apply, builder, misfit, require_float
+from ggplug.tensor import Spec, Tensor
+
+
+class Unary(Op, abstract=True):
+    """y = f(x) for every element."""
+
+    inplace = (0,)
+    formula: ClassVar[Callable[[Array], Array]]
+
+    def result(self, x: Tensor) -> Spec:
+        if x.type not in FLOATS:
+            require_float(self, x)
+        if x.nb[0] != x.type.block_bytes and x.ne[0] != 1:
+            misfit(self, "rows must be contiguous (use gg.cont first)", x)
+        return Spec(x.type, x.ne, x.rank)
+
+    def reference(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return self.compute(x)
+
+    def compute(self, x: Array) -> Array:
+        """The formula, parameters included; NumPy's warnings are off."""
+        return type(self).formula(x)
+
+
+def unary(name: str, formula: Callable[[Array], Array], doc: str) -> tuple[type[Unary], Callable[..., Tensor]]:
+    """Class and builder of an element-wise function without parameters."""
+    spelled = "".join(word.capitalize() for word in name.split("_"))
+    space = {"__module__": __name__, "__doc__": doc, "name": name, "formula": staticmethod(formula)}
+    cls = type(spelled, (Unary,), space)
+    return cls, builder(cls)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+_SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def _gelu(x: Array) -> Array:
+    return 0.5 * x * (1 + np.tanh(_SQRT_2_OVER_PI * x * (1 + 0.044715 * x * x)))
+
+
+def _gelu_erf(x: Array) -> Array:
+    return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
+
+
+def _gelu_quick(x: Array) -> Array:
+    return x * _sigmoid(1.702 * x)
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, 0)
+
+
+def _silu(x: Array) -> Array:
+    return x * _sigmoid(x)
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+Abs, abs = unary("abs", np.abs, "y = ``|x|``  (ggml_abs).")
+Sgn, sgn = unary("sgn", np.sign, "y = -1, 0 or 1, the sign of x  (ggml_sgn).")
+Neg, neg = unary("neg", np.negative, "y = -x  (ggml_neg).")
+Step, step = unary("step", lambda x: np.where(x > 0, 1.0, 0.0), "y = 1 where x > 0, else 0  (ggml_step).")
+Sqr, sqr = unary("sqr", np.square, "y = x**2  (ggml_sqr).")
+Sqrt, sqrt = unary("sqrt", np.sqrt, "y = sqrt(x)  (ggml_sqrt).")
+Log, log = unary("log", np.log, "y = ln(x)  (ggml_log).")
+Exp, exp = unary("exp", np.exp, "y = e**x  (ggml_exp).")
+Expm1, expm1 = unary("expm1", np.expm1, "y = e**x - 1  (ggml_expm1).")
+Sin, sin = unary("sin", np.sin, "y = sin(x), x in radians  (ggml_sin).")
+Cos, cos = unary("cos", np.cos, "y = cos(x), x in radians  (ggml_cos).")
+Floor, floor = unary("floor", np.floor, "y = the largest integer <= x  (ggml_floor).")
+Ceil, ceil = unary("ceil", np.ceil, "y = the smallest integer >= x  (ggml_ceil).")
+Round, round = unary(
+    "round",
+    lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
+    "y = the nearest integer, halves away from zero as C's roundf  (ggml_round).",
+)
+Trunc, trunc = unary("trunc", np.trunc, "y = x without its fraction  (ggml_trunc).")
+
+# -- activations -----------------------------------------------------------------------------------
+
+Tanh, tanh = unary("tanh", np.tanh, "y = tanh(x)  (ggml_tanh).")
+Relu, relu = unary("relu", _relu, "y = max(x, 0)  (ggml_relu).")
+Elu, elu = unary("elu", lambda x: np.where(x > 0, x, np.expm1(x)), "y = x where x > 0, else e**x - 1  (ggml_elu).")
+Sigmoid, sigmoid = unary("sigmoid", _sigmoid, "y = 1 / (1 + e**-x)  (ggml_sigmoid).")
+Softplus, softplus = unary("softplus", lambda x: np.logaddexp(0, x), "y = ln(1 + e**x)  (ggml_softplus).")
+Silu, silu = unary("silu", _silu, "y = x / (1 + e**-x)  (ggml_silu).")
+Gelu, gelu = unary(
+    "gelu",
+    _gelu,
+    "y = x/2 (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x**2))), the tanh form of GELU  (ggml_gelu; arXiv:1606.08415).",
+)
+GeluErf, gelu_erf = unary(
+    "gelu_erf", _gelu_erf, "y = x/2 (1 + erf(x / sqrt(2))), the exact GELU  (ggml_gelu_erf; arXiv:1606.08415)."
+)
+GeluQuick, gelu_quick = unary(
+    "gelu_quick", _gelu_quick, "y = x / (1 + e**(-1.702 x)), GELU by a sigmoid  (ggml_gelu_quick)."
+)
+Hardsigmoid, hardsigmoid = unary(
+    "hardsigmoid", lambda x: np.clip((x + 3) / 6, 0, 1), "y = min(1, max(0, (x + 3) / 6))  (ggml_hardsigmoid)."
+)
+Hardswish, hardswish = unary(
+    "hardswish", lambda x: x * np.clip((x + 3) / 6, 0, 1), "y = x min(1, max(0, (x + 3) / 6))  (ggml_hardswish)."
+)
+
+
+# -- with parameters -------------------------------------------------------------------------------
+
+
+class Scale(Unary):
+    """y = s x + bias  (ggml_scale, ggml_scale_bias)."""
+
+    s: float
+    bias: float = 0.0
+
+    def compute(self, x: Array) -> Array:
+        return x * self.s + self.bias
+
+
+class Clamp(Unary):
+    """y = min(max(x, ``min``), ``max``)  (ggml_clamp).  ``min`` must not exceed ``max``."""
+
+    min: float
+    max: float
+
+    def validate(self) -> None:
+        if not self.min <= self.max:
+            raise ParameterError(f"clamp: min {self.min} exceeds max {self.max}", op=self, got=(self.min, self.max))
+
+    def compute(self, x: Array) -> Array:
+        return np.clip(x, self.min, self.max)
+
+
+class LeakyRelu(Unary):
+    """y = x where x > 0, else ``negative_slope`` x  (ggml_leaky_relu)."""
+
+    negative_slope: float
+
+    def compute(self, x: Array) -> Array:
+        return np.where(x > 0, x, x * self.negative_slope)
+
+
+class Xielu(Unary):
+    """y = ap x**2 + beta x where x > 0, else an (e**min(x, eps) - 1 - x) + beta x  (ggml_xielu; arXiv:2411.13010).
+
+    ``alpha_n`` and ``alpha_p`` are the slopes an and ap as they are used.  The builder takes the raw ones, as a model stores
+    them, and applies the softplus that keeps them positive: an = beta + softplus(alpha_n), ap = softplus(alpha_p).
+    """
+
+    alpha_n: float
+    alpha_p: float
+    beta: float
+    eps: float
+
+    def compute(self, x: Array) -> Array:
+        positive = self.alpha_p * x * x + self.beta * x
+        negative = self.alpha_n * (np.expm1(np.minimum(x, self.eps)) - x) + self.beta * x
+        return np.where(x > 0, positive, negative)
+
+
+scale = builder(Scale)
+clamp = builder(Clamp)
+leaky_relu = builder(LeakyRelu)
+
+
+def xielu(x: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float, *, name: str = "") -> Tensor:
+    """xIELU with the raw, unconstrained slopes that a model stores (ggml_xielu); see :class:`Xielu`."""
+    return apply(Xielu(beta + _softplus(alpha_n), _softplus(alpha_p), beta, eps), (x,), name)
+
+
+def _softplus(x: float) -> float:
+    return x if x > 20 else math.log1p(math.exp(x))
