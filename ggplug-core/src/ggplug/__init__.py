@@ -25,6 +25,7 @@ from ggplug.types import *  # noqa: F403
 
 if TYPE_CHECKING:
     from ggplug import backend, gguf, host, memory, quants, registry, scheduler, testing
+    from ggplug.hookspecs import hookimpl
     from ggplug.memory import allocate, allocate_graph
     from ggplug.registry import (
         device, devices, devices_by_kind, init_best, init_by_kind, init_by_name, load, load_all,
@@ -38,6 +39,7 @@ _MODULES = ("backend", "gguf", "host", "memory", "quants", "registry", "schedule
 _LAZY = {
     **dict.fromkeys(("allocate", "allocate_graph"), "memory"),
     **dict.fromkeys(("Scheduler", "compute"), "scheduler"),
+    "hookimpl": "hookspecs",
     **dict.fromkeys(
         (
             "device", "devices", "devices_by_kind", "init_best", "init_by_kind", "init_by_name", "load", "load_all",

@@ -1,0 +1,54 @@
+"""Cutting text and Markdown files into passages of a size that an encoder takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+WORDS = 120
+"""A passage has about this many words: some 160 tokens, well inside what MiniLM reads."""
+
+SUFFIXES = {".md", ".txt", ".rst"}
+
+
+class Passage(NamedTuple):
+    """A piece of a file: ``heading`` is the one it stands under, ``line`` its first line."""
+
+    path: Path
+    line: int
+    heading: str
+    text: str
+
+
+def read_folder(folder: Path) -> list[Passage]:
+    """All passages of the text files under ``folder``, in order."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    return [passage for path in files for passage in split(path, path.read_text(encoding="utf-8", errors="replace"))]
+
+
+def split(path: Path, text: str) -> Iterator[Passage]:
+    """Paragraphs, joined until they are long enough; a heading starts a new passage."""
+    heading, held, first = "", [], 1
+    fenced = False
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        fenced ^= line.lstrip().startswith("```")
+        title = None if fenced else re.match(r"#+\s+(.*)", line)
+        full = not line.strip() and sum(len(part.split()) for part in held) >= WORDS
+        if (title or full) and held:
+            yield from _passage(path, first, heading, held)
+            held = []
+        if title:
+            heading = title.group(1).strip()
+        elif line.strip():
+            if not held:
+                first = number
+            held.append(line.strip())
+    yield from _passage(path, first, heading, held)
+
+
+def _passage(path: Path, line: int, heading: str, lines: list[str]) -> Iterator[Passage]:
+    words = " ".join(lines).split()
+    for start in range(0, len(words), 2 * WORDS):
+        yield Passage(path, line, heading, " ".join(words[start : start + 2 * WORDS]))

@@ -1,0 +1,96 @@
+"""The imports of core go one way: down the list in docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = ROOT / "ggplug-core" / "src" / "ggplug"
+BACKENDS = sorted(p.parent.name.replace("-", "_") for p in ROOT.glob("ggplug-*/pyproject.toml") if p.parent.name != "ggplug-core")
+
+
+def rooms() -> list[str]:
+    """The rooms in order, as docs/architecture.md lists them."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listing = text.split("```")[1]
+    return [re.split(r"[./ ]", line)[0] for line in listing.strip().splitlines()]
+
+
+def imports(path: Path) -> list[tuple[str, int]]:
+    """Modules that a file imports when it runs, ``TYPE_CHECKING`` blocks left out."""
+    found: list[tuple[str, int]] = []
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.orelse:
+                visit(child)
+            return
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.append((node.module, node.lineno))
+            found.extend((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+def room_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "ggplug" and len(parts) > 1 else None
+
+
+def test_every_module_of_core_stands_in_the_list_of_rooms() -> None:
+    there = {p.stem if p.is_file() else p.name for p in CORE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert there - {"__init__", "__main__"} <= set(rooms())
+
+
+@pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda p: str(p.relative_to(CORE)))
+def test_imports_only_go_down(path: Path) -> None:
+    order = {name: position for position, name in enumerate(rooms())}
+    here = path.relative_to(CORE).parts[0].removesuffix(".py")
+    if here in ("__init__", "__main__"):
+        return
+    for module, line in imports(path):
+        room = room_of(module)
+        if room in order and room != here:
+            assert order[room] < order[here], f"{path.relative_to(CORE)}:{line} imports {module} from above"
+
+
+@pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda p: str(p.relative_to(CORE)))
+def test_core_imports_no_other_distribution_of_the_family(path: Path) -> None:
+    assert not [m for m, _ in imports(path) if m.split(".")[0] in BACKENDS]
+
+
+def test_packages_import_no_circle_inside_a_room() -> None:
+    modules = {str(p.relative_to(CORE.parent).with_suffix("")).replace("/", "."): p for p in CORE.rglob("*.py")}
+    edges = {
+        name: {m for m, _ in imports(path) if m in modules and m != name}
+        for name, path in modules.items()
+        if not name.endswith("__init__")
+    }
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join([*trail[trail.index(name) :], name])
+        if name not in done:
+            for target in edges.get(name, ()):
+                visit(target, (*trail, name))
+            done.add(name)
+
+    for name in edges:
+        visit(name, ())
+
+
+def test_importing_ggplug_loads_nothing_heavy() -> None:
+    code = "import sys, ggplug; print([m for m in ('numba', 'llvmlite', 'click', 'rich', 'pytest', 'tokenizers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
