@@ -12,6 +12,29 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "BufferUseError",
+    "ComputeAborted",
+    "ComputeError",
+    "DeviceLostError",
+    "DeviceNotFoundError",
+    "DuplicateNameError",
+    "GGPlugError",
+    "GGUFError",
+    "GraphError",
+    "KernelCompileError",
+    "ModelError",
+    "OutOfMemoryError",
+    "OverlapError",
+    "ParameterError",
+    "PlacementError",
+    "PluginError",
+    "ShapeError",
+    "TensorStateError",
+    "TypeMismatchError",
+    "UnsupportedOpError",
+]
+
 
 class GGPlugError(Exception):
     """Base of all ggplug errors.

@@ -58,6 +58,7 @@ class Cost(NamedTuple):
     bytes: int
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Op:
     """Base of all ops.  An instance is an op with its parameters: immutable, hashable, plain data."""
 
@@ -69,10 +70,9 @@ class Op:
     inplace: ClassVar[tuple[int, ...]] = ()
     is_view: ClassVar[bool] = False
 
-    key: tuple[Any, ...]
-    """``(name, *parameters)``: builtins only, so that comparing and hashing it never enters Python."""
-
     if TYPE_CHECKING:
+        key: tuple[Any, ...]
+        """``(name, *parameters)``: builtins only, so that comparing and hashing it never enters Python."""
         result: Callable[..., Spec]
         reference: Callable[..., Array]
 
@@ -80,8 +80,9 @@ class Op:
         super().__init_subclass__(**kwargs)
         if not cls.__dict__.get("name"):
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-        cls.__annotations__.pop("key", None)
-        dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        if cls.__dict__.get("__annotations__"):
+            # Most of the time that importing ops takes would go into dataclasses that add no field.
+            dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
         if abstract:
             return
         cls.parameters = tuple(f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
