@@ -1,0 +1,121 @@
+"""When two results count as equal.
+
+Floats: the normalised mean square error, ``sum((got - want)^2) / sum(want^2)``, which ggml's own suite uses
+between two backends; infinities must agree in sign and NaNs in place.  Integers: exactly.  Indices that an op
+selects (argsort, argmax, top_k) may order equal values differently, so the values that they select are compared.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ggplug.errors import ShapeError
+from ggplug.ops.base import Array
+from ggplug.types import BF16, F16, F32, F64, Type
+
+SELECTING: dict[str, int] = {"argsort": 0, "argmax": 0, "top_k": 0}
+"""Ops whose result is indices along ne0 of a source: op name -> which source.  Ops outside core may add theirs."""
+
+UNORDERED: set[str] = {"top_k"}
+"""Of those, the ops that leave the order of the indices in a row open."""
+
+
+class Comparison(NamedTuple):
+    """The outcome: ``nmse`` is infinite where no error can be stated; ``reason`` is empty if ``ok``."""
+
+    ok: bool
+    nmse: float
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def nmse(got: Array, want: Array) -> float:
+    """``sum((got - want)^2) / sum(want^2)`` of finite values; infinite if only ``want`` is all zero."""
+    wide = want.astype(np.float64).reshape(-1)
+    difference = got.astype(np.float64).reshape(-1) - wide
+    error = float(np.dot(difference, difference))
+    if error == 0:
+        return 0.0
+    reference = float(np.dot(wide, wide))
+    return error / reference if reference else float("inf")
+
+
+def compare(got: Array, want: Array, max_nmse: float) -> Comparison:
+    """Whether ``got`` is ``want`` within ``max_nmse``; integers must be equal.  Raises ShapeError."""
+    if got.shape != want.shape:
+        raise ShapeError(f"cannot compare shapes {got.shape} and {want.shape}", got=got.shape, wanted=want.shape)
+    if want.dtype.kind in "iub":
+        return _exactly(got, want)
+    for what, mask in (("NaN", np.isnan), ("infinite", np.isinf)):
+        differs = mask(got) != mask(want)
+        if differs.any():
+            return Comparison(False, float("inf"), _first(f"{what} in one of them", got, want, differs))
+    infinite = np.isinf(want)
+    wrong_sign = infinite & (np.sign(got) != np.sign(want))
+    if wrong_sign.any():
+        return Comparison(False, float("inf"), _first("infinite with another sign", got, want, wrong_sign))
+    finite = np.isfinite(want)
+    error = nmse(got[finite], want[finite])
+    if error <= max_nmse:
+        return Comparison(True, error, "")
+    distance = np.where(finite, np.abs(np.where(finite, got, 0) - np.where(finite, want, 0)), 0)
+    worst = _first("largest difference", got, want, distance == distance.max())
+    return Comparison(False, error, f"NMSE {error:.3g} > {max_nmse:.3g}; {worst}")
+
+
+def compare_selected(got: Array, want: Array, values: Array, max_nmse: float, *, ordered: bool = True) -> Comparison:
+    """Whether the indices ``got`` select from ``values`` what ``want`` selects.
+
+    All three are four-dimensional in NumPy order.  Where the indices have as many rows as ``values``, they count
+    along its last axis; otherwise (argmax) each index belongs to one row of ``values``.  No index may come twice in a
+    row.
+    """
+    if got.shape != want.shape:
+        raise ShapeError(f"cannot compare shapes {got.shape} and {want.shape}", got=got.shape, wanted=want.shape)
+    width = values.shape[-1]
+    outside = (got < 0) | (got >= width)
+    if outside.any():
+        return Comparison(False, float("inf"), _first(f"not an index into a row of {width}", got, want, outside))
+    rows = values.reshape(-1, width)
+    chosen, wanted = got.reshape(len(rows), -1), want.reshape(len(rows), -1)
+    sorted_indices = np.sort(chosen, axis=-1)
+    if (sorted_indices[:, 1:] == sorted_indices[:, :-1]).any():
+        return Comparison(False, float("inf"), "a row holds an index twice")
+    selected = np.take_along_axis(rows, chosen.astype(np.int64), axis=-1)
+    expected = np.take_along_axis(rows, wanted.astype(np.int64), axis=-1)
+    if not ordered:
+        selected, expected = np.sort(selected, axis=-1), np.sort(expected, axis=-1)
+    outcome = compare(selected.astype(np.float64), expected.astype(np.float64), max_nmse)
+    return outcome if outcome else outcome._replace(reason=f"of the selected values: {outcome.reason}")
+
+
+def default_max_nmse(type: Type) -> float:
+    """The error that a result of this type may have if nothing else is said.
+
+    1e-7 for F32 is ggml's.  A result of a coarser type may fall on the other side of a rounding step here and there.
+    """
+    if type in (F32, F64):
+        return 1e-7
+    if type is F16:
+        return 1e-6
+    if type is BF16:
+        return 1e-5
+    return 0.0 if not type.is_quantized else 1e-4
+
+
+def _exactly(got: Array, want: Array) -> Comparison:
+    differs = got != want
+    if not differs.any():
+        return Comparison(True, 0.0, "")
+    what = f"{int(differs.sum())} of {want.size} integers differ"
+    return Comparison(False, float("inf"), _first(what, got, want, differs))
+
+
+def _first(what: str, got: Array, want: Array, where: Array) -> str:
+    place = tuple(int(i) for i in np.argwhere(where)[0])
+    ne = place[::-1]
+    return f"{what}: got {got[place]}, want {want[place]} at {list(ne)} (ne order)"

@@ -1,0 +1,158 @@
+"""The work queue of the fake device: when, in which order and on which thread given work is executed.
+
+Only what the contract leaves open varies.  Work of one stream keeps its order and waits for the events that it was
+told to wait for; work of different streams may run in any order.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ggplug.errors import ComputeError, GGPlugError, ParameterError
+
+Order = Literal["given", "shuffled"]
+
+
+@dataclass(eq=False)
+class Group:
+    """Work that belongs together: when one piece fails, the rest is dropped."""
+
+    failed: bool = False
+
+
+@dataclass(eq=False)
+class Task:
+    """One piece of work.  ``ready`` tells whether it may run yet; ``serial`` numbers all work of the device."""
+
+    serial: int
+    run: Callable[[], None]
+    group: Group
+    ready: Callable[[], bool] | None = None
+
+
+@dataclass(eq=False)
+class Lane:
+    """The pending work of one stream, and what went wrong in it since it was last synchronized."""
+
+    name: str
+    tasks: deque[Task] = field(default_factory=deque)
+    error: GGPlugError | None = None
+
+    def runnable(self) -> bool:
+        return bool(self.tasks) and (self.tasks[0].ready is None or self.tasks[0].ready())
+
+
+class WorkQueue:
+    """Pending work of all streams of a device.
+
+    ``order``: ``"given"`` runs a waited-for stream first and otherwise the oldest work; ``"shuffled"`` picks the next
+    stream at random (seeded) among all that may go on.  ``threaded``: work runs on a thread of its own, one piece at
+    a time, each time that the queue is stepped; so its order is the same in every run.
+    """
+
+    def __init__(self, order: Order = "given", *, seed: int = 0, threaded: bool = False) -> None:
+        if order not in ("given", "shuffled"):
+            raise ParameterError(f"order must be 'given' or 'shuffled', got {order!r}", got=order)
+        self.lanes: list[Lane] = []
+        self._order = order
+        self._random = random.Random(seed)
+        self._serial = 0
+        self._lock = threading.RLock()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="fake-device") if threaded else None
+
+    def lane(self, name: str) -> Lane:
+        """A new stream's place in the queue."""
+        made = Lane(name)
+        with self._lock:
+            self.lanes.append(made)
+        return made
+
+    def submit(
+        self,
+        lane: Lane,
+        run: Callable[[], None],
+        *,
+        group: Group | None = None,
+        ready: Callable[[], bool] | None = None,
+    ) -> None:
+        """Gives work to a stream."""
+        with self._lock:
+            self._serial += 1
+            lane.tasks.append(Task(self._serial, run, group or Group(), ready))
+
+    def step(self, count: int = 1) -> int:
+        """Executes up to ``count`` pieces of work; returns how many there were."""
+        for done in range(count):
+            if not self._run_one(None):
+                return done
+        return count
+
+    def drain(self, lane: Lane | None = None) -> None:
+        """Executes until a stream, or with None every stream, has nothing pending.
+
+        Errors stay with the stream in which they happened.  Raises ComputeError if streams wait for each other.
+        """
+
+        def busy() -> bool:
+            return bool(lane.tasks) if lane is not None else self.pending > 0
+
+        while busy():
+            # Another thread may have done the rest while this one waited for the lock.
+            if not self._run_one(lane) and busy():
+                stuck = ", ".join(each.name for each in self.lanes if each.tasks)
+                raise ComputeError(f"the streams {stuck} wait for events that nobody will record")
+
+    @property
+    def pending(self) -> int:
+        """How many pieces of work wait."""
+        return sum(len(lane.tasks) for lane in self.lanes)
+
+    def close(self, lanes: Iterable[Lane] = ()) -> None:
+        """Takes streams out of the queue; without any left, ends the thread."""
+        with self._lock:
+            for lane in lanes:
+                if lane in self.lanes:
+                    self.lanes.remove(lane)
+
+    def _run_one(self, wanted: Lane | None) -> bool:
+        if self._pool is not None and not threading.current_thread().name.startswith("fake-device"):
+            return self._pool.submit(self._run_here, wanted).result()
+        return self._run_here(wanted)
+
+    def _run_here(self, wanted: Lane | None) -> bool:
+        with self._lock:
+            able = [lane for lane in self.lanes if lane.runnable()]
+            if not able:
+                return False
+            if self._order == "shuffled":
+                lane = self._random.choice(able)
+            elif wanted in able:
+                lane = wanted
+            else:
+                lane = min(able, key=lambda each: each.tasks[0].serial)
+            task = lane.tasks[0]
+            try:
+                if not task.group.failed:
+                    task.run()
+            except Exception as error:
+                task.group.failed = True
+                if lane.error is None:
+                    lane.error = _typed(error, lane)
+            finally:
+                # Only now: who looks at the queue must not take work for done while it runs.
+                lane.tasks.popleft()
+            return True
+
+
+def _typed(error: Exception, lane: Lane) -> GGPlugError:
+    if isinstance(error, GGPlugError):
+        return error
+    wrapped = ComputeError(f"{lane.name} failed: {error}")
+    wrapped.__cause__ = error
+    return wrapped
