@@ -1,8 +1,8 @@
 """Compiled kernels on disk: one verified file a kernel, found by everything its code was made from.
 
 The folder is ``$GGPLUG_CACHE_DIR/cpu``, else ``ggplug/cpu`` in the platform's cache folder (``~/.cache`` or
-``$XDG_CACHE_HOME`` on Linux, ``~/Library/Caches`` on macOS, ``%LOCALAPPDATA%`` on Windows).  A file that is damaged, or that
-belongs to another user, is as good as none; a folder that cannot be written costs compiling again in the next
+``$XDG_CACHE_HOME`` on Linux, ``~/Library/Caches`` on macOS, ``%LOCALAPPDATA%`` on Windows).  A file that is damaged,
+or that belongs to another user, is as good as none; a folder that cannot be written costs compiling again in the next
 process.  Each is logged once as a warning, never an error.
 
 Files are written under another name and renamed, so any number of processes may share the folder.
@@ -47,8 +47,9 @@ _NOT_DRAWN_IN = frozenset(f"ggplug_cpu.{name}" for name in ("cache", "compiler",
 _ALWAYS_DRAWN_IN = ("ggplug_cpu.frontend",)
 
 _IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(?P<base>[.\w]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#;]+)|import[ \t]+(?P<plain>[^\n#;]+))",
-    re.MULTILINE,
+    r"""^[ \t]*(?: from [ \t]+ (?P<base>[.\w]+) [ \t]+ import [ \t]+ (?P<names> \( [^)]* \) | [^\n\#;]+ )
+              | import [ \t]+ (?P<plain> [^\n\#;]+ ) )""",
+    re.MULTILINE | re.VERBOSE,
 )
 
 

@@ -34,16 +34,16 @@ raised either).  Addresses are int64, loads and stores come from ``simd``.  Mixi
 back to float64: stay with int64.  A symbol outside the list in ``loader.py`` (libm and memcpy, mostly) is a
 :class:`~ggplug.errors.KernelCompileError` at compile time.
 
-**Floating point** is strict unless ``@kernel(fastmath=...)`` or ``@device_function(fastmath=...)`` says otherwise: True,
-or a set of LLVM's flags such as ``{"contract", "reassoc"}``; it covers the decorated function's own arithmetic, not
-that of the functions it calls.
+**Floating point** is strict unless ``@kernel(fastmath=...)`` or ``@device_function(fastmath=...)`` says otherwise:
+True, or a set of LLVM's flags such as ``{"contract", "reassoc"}``; it covers the decorated function's own arithmetic,
+not that of the functions it calls.
 
-**The target** is :func:`ggplug_cpu.features.target`.  Factories and intrinsics may ask ``features.has(...)``: the key of
-the disk cache covers the target, so every target keeps its own code.
+**The target** is :func:`ggplug_cpu.features.target`.  Factories and intrinsics may ask ``features.has(...)``: the key
+of the disk cache covers the target, so every target keeps its own code.
 
-**The disk cache** recompiles a kernel when its arguments, its module, any module of this package (or of the kernel's own
-package) that this module imports, directly or not, the target, or the versions of Python, Numba and llvmlite change.
-What a factory reads from elsewhere (a file, an environment variable) must be one of its arguments.
+**The disk cache** recompiles a kernel when its arguments, its module, any module of this package (or of the kernel's
+own package) that this module imports, directly or not, the target, or the versions of Python, Numba and llvmlite
+change. What a factory reads from elsewhere (a file, an environment variable) must be one of its arguments.
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, overload
 
-from ggplug.errors import KernelCompileError
 from ggplug_cpu import cache, features
 
 if TYPE_CHECKING:
@@ -126,9 +124,9 @@ def device_function(
 def intrinsic(signature: str) -> Callable[[Callable[..., Any]], Intrinsic]:
     """Decorate a function ``(builder, *values)`` that emits LLVM code for scalars; for vectors there is ``simd``.
 
-    ``signature`` is ``"result(argument, ...)"`` in the names ``void bool i8 i16 i32 i64 f32 f64``.  Arguments are converted
-    to their declared types (int64 to i32, float64 to f32).  The function receives an llvmlite ``IRBuilder`` and LLVM
-    values, and returns an LLVM value, or None for ``void``.
+    ``signature`` is ``"result(argument, ...)"`` in the names ``void bool i8 i16 i32 i64 f32 f64``.  Arguments are
+    converted to their declared types (int64 to i32, float64 to f32).  The function receives an llvmlite ``IRBuilder``
+    and LLVM values, and returns an LLVM value, or None for ``void``.
     """
     return lambda function: Intrinsic(function, signature)
 

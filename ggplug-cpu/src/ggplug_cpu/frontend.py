@@ -2,10 +2,10 @@
 
 Importing this module imports Numba, so only :mod:`ggplug_cpu.compiler` does, when something has to be compiled.
 
-Numba's own CPU target generates code for Numba's idea of the host, optimises and links every function that it meets into
-its process-wide engine.  Ours is a target of its own (registered under a name of its own, so other users of Numba in
-the process are unaffected): device functions are only translated to LLVM code; the kernel that calls them is linked,
-optimised once as a whole, and written out as an object file.
+Numba's own CPU target generates code for Numba's idea of the host, optimises and links every function that it meets
+into its process-wide engine.  Ours is a target of its own (registered under a name of its own, so other users of
+Numba in the process are unaffected): device functions are only translated to LLVM code; the kernel that calls them is
+linked, optimised once as a whole, and written out as an object file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba.core import callconv, cgutils, codegen, compiler, cpu, errors, types, typing, utils
+from numba.core import callconv, codegen, compiler, cpu, errors, types, typing, utils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.descriptors import TargetDescriptor
 from numba.core.dispatcher import Dispatcher
@@ -315,7 +315,9 @@ class _Compiler:
     def _with_entry(self, fndesc: Any, library: _Library) -> llvm.ModuleRef:
         """``library``'s module with a plain C function around the kernel, and nothing else visible."""
         module = self.context.create_module("entry")
-        callee = ir.Function(module, self.context.call_conv.get_function_type(types.none, _KERNEL_ARGUMENTS), fndesc.llvm_func_name)
+        callee = ir.Function(
+            module, self.context.call_conv.get_function_type(types.none, _KERNEL_ARGUMENTS), fndesc.llvm_func_name
+        )
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 2), ENTRY)
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         self.context.call_conv.call_function(builder, callee, types.none, _KERNEL_ARGUMENTS, function.args)

@@ -18,11 +18,14 @@ from ggplug.errors import KernelCompileError
 #: The symbol of a kernel in its object file.
 ENTRY = "ggplug_kernel"
 
+# fmt: off
 _MATH = (
-    "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs floor fma fmax fmin "
-    "fmod frexp hypot ldexp lgamma log log10 log1p log2 modf nearbyint nextafter pow remainder rint round sin sinh sqrt "
-    "tan tanh tgamma trunc"
-).split()
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf",
+    "erfc", "exp", "exp2", "expm1", "fabs", "floor", "fma", "fmax", "fmin", "fmod", "frexp", "hypot", "ldexp",
+    "lgamma", "log", "log10", "log1p", "log2", "modf", "nearbyint", "nextafter", "pow", "remainder", "rint",
+    "round", "sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc",
+)
+# fmt: on
 _MEMORY = ("memcpy", "memmove", "memset", "memcmp")
 
 #: Every function that kernels may call by name: libm's for float and double, and what LLVM makes of copies.
@@ -73,7 +76,9 @@ def _runtime() -> str:
 
 def _addresses() -> dict[str, int]:
     found: dict[str, int] = {}
-    libraries = [ctypes.CDLL("ucrtbase"), ctypes.CDLL("vcruntime140")] if sys.platform == "win32" else [ctypes.CDLL(None)]
+    libraries = (
+        [ctypes.CDLL("ucrtbase"), ctypes.CDLL("vcruntime140")] if sys.platform == "win32" else [ctypes.CDLL(None)]
+    )
     for name in SYMBOLS:
         for library in libraries:
             try:

@@ -1,0 +1,325 @@
+"""What a kernel sees of the computation it is part of: which thread it is, its parameters, scratch, barrier, abort.
+
+A kernel is ``body(ctx, params)``.  ``params`` is the address of the entry's parameter block, 64-bit words in the
+order of :class:`ggplug_cpu.tape.Entry`'s ``words``; ``ctx`` is the address of the calling thread's context.  The
+functions below are the only way to read either.  All addresses are int64; indices count words.
+
+Every thread that takes part calls the kernel once.  Work is divided by :func:`thread_index` and :func:`thread_count`,
+or by :func:`next_chunk` where pieces take unequal time::
+
+    def body(ctx, params):
+        rows = word(params, 2)
+        row = next_chunk(ctx)
+        while row < rows and not aborted(ctx):
+            ...
+            row = next_chunk(ctx)
+
+A kernel with phases puts a :func:`barrier` between them.  It returns False when the computation was aborted; the other
+threads may then be anywhere, what they were to write may be missing, and the kernel must return at once::
+
+        if not barrier(ctx):
+            return
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ggplug_cpu.compiler import device_function, intrinsic, llvm_call
+
+if TYPE_CHECKING:
+    from llvmlite import ir
+
+# -- the memory behind ``ctx``, in bytes: what team.py lays out and the functions below read ----------
+
+#: Two cache lines: neighbours are fetched in pairs, so words that different threads write are this far apart.
+LINE = 128
+
+# The context of one thread.
+THREAD_INDEX = 0
+THREAD_COUNT = 8
+SCRATCH = 16
+TEAM = 24
+COUNTER = 32
+LAST_GENERATION = 40
+ASLEEP = LINE
+LOCK = LINE + 8
+CONTEXT_BYTES = 2 * LINE
+
+# What the threads of a team share.  Read by all, written between computations:
+N_THREADS = 0
+SPINS = 8
+CONTEXTS = 16
+POLL = 24
+FUNCTIONS = 32
+CLOSING = 40
+# the computation at hand,
+ROWS = LINE
+N_ROWS = LINE + 8
+COUNTERS = LINE + 16
+TRACE = LINE + 24
+# and what changes during it, each on lines of its own.
+GENERATION = 2 * LINE
+FINISHED = 3 * LINE
+ARRIVED = 4 * LINE
+PASSED = 5 * LINE
+KERNEL_ARRIVED = 6 * LINE
+KERNEL_PASSED = 7 * LINE
+ABORT = 8 * LINE
+# For thread 0 alone:
+DEADLINE = 9 * LINE
+SLICE = 9 * LINE + 8
+POLLED_AT = 9 * LINE + 16
+THREAD_STATE = 9 * LINE + 24
+ABORT_CALLBACK = 9 * LINE + 32
+MAY_POLL = 9 * LINE + 40
+CLOCK_VALUE = 9 * LINE + 48
+TEAM_BYTES = 10 * LINE
+
+#: Foreign functions the walker calls, in the order of the table at FUNCTIONS.
+FOREIGN = (
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+    "PyErr_CheckSignals",
+    "PyObject_CallNoArgs",
+    "PyObject_IsTrue",
+    "Py_DecRef",
+    "PyThread_acquire_lock",
+    "PyThread_release_lock",
+    "yield",
+    "clock",
+)
+
+#: A thread that waits gives up its processor after this many rounds: there may be more threads than processors.
+_PATIENCE = 1 << 12
+
+
+# -- words and atomics ------------------------------------------------------------------------------
+
+
+def _pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    from llvmlite import ir
+
+    return builder.inttoptr(address, ir.IntType(64).as_pointer())
+
+
+@intrinsic("i64(i64)")
+def load_word(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """The 64-bit word at an address."""
+    return builder.load(_pointer(builder, address), align=8)
+
+
+@intrinsic("void(i64, i64)")
+def store_word(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    """Write a 64-bit word."""
+    builder.store(value, _pointer(builder, address), align=8)
+
+
+@intrinsic("f64(i64)")
+def _load_real(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    from llvmlite import ir
+
+    return builder.load(builder.inttoptr(address, ir.DoubleType().as_pointer()), align=8)
+
+
+@intrinsic("i64(i64)")
+def atomic_load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Read a word that other threads write, sequentially consistent."""
+    return builder.load_atomic(_pointer(builder, address), "seq_cst", 8)
+
+
+@intrinsic("void(i64, i64)")
+def atomic_store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    """Write a word that other threads read; what was written before is seen before."""
+    builder.store_atomic(value, _pointer(builder, address), "release", 8)
+
+
+@intrinsic("i64(i64, i64)")
+def atomic_add(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
+    """Add to a word that threads share; returns what it was."""
+    return builder.atomic_rmw("add", _pointer(builder, address), value, "seq_cst")
+
+
+@intrinsic("i64(i64, i64)")
+def atomic_exchange(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
+    """Replace a word that threads share; returns what it was."""
+    return builder.atomic_rmw("xchg", _pointer(builder, address), value, "seq_cst")
+
+
+@intrinsic("void()")
+def pause(builder: ir.IRBuilder) -> None:
+    """Tell the processor that this thread is waiting in a loop."""
+    from llvmlite import ir
+
+    triple = builder.module.triple
+    if triple.startswith("x86_64"):
+        llvm_call(builder, "llvm.x86.sse2.pause", ir.VoidType())
+    elif triple.startswith(("aarch64", "arm64")):
+        llvm_call(builder, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(ir.IntType(32), 1))
+
+
+# -- foreign functions by address -------------------------------------------------------------------
+
+
+def _call(builder: ir.IRBuilder, function: ir.Value, *arguments: ir.Value) -> ir.Value:
+    from llvmlite import ir
+
+    kind = ir.FunctionType(ir.IntType(64), [ir.IntType(64)] * len(arguments))
+    return builder.call(builder.inttoptr(function, kind.as_pointer()), arguments)
+
+
+@intrinsic("i64(i64)")
+def call_0(builder: ir.IRBuilder, function: ir.Value) -> ir.Value:
+    """Call a C function by address; what is narrower than a word in its result is for the caller to mask."""
+    return _call(builder, function)
+
+
+@intrinsic("i64(i64, i64)")
+def call_1(builder: ir.IRBuilder, function: ir.Value, a: ir.Value) -> ir.Value:
+    """The same with one argument."""
+    return _call(builder, function, a)
+
+
+@intrinsic("i64(i64, i64, i64)")
+def call_2(builder: ir.IRBuilder, function: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The same with two arguments; kernels are called so too."""
+    return _call(builder, function, a, b)
+
+
+@device_function
+def foreign(team: int, number: int) -> int:
+    """The address of function ``number`` of :data:`FOREIGN`."""
+    return load_word(load_word(team + FUNCTIONS) + 8 * number)
+
+
+# -- waiting ----------------------------------------------------------------------------------------
+
+
+@intrinsic("i64()")
+def _processor_ticks(builder: ir.IRBuilder) -> ir.Value:
+    from llvmlite import ir
+
+    if builder.module.triple.startswith("x86_64"):
+        return llvm_call(builder, "llvm.readcyclecounter", ir.IntType(64))
+    if builder.module.triple.startswith(("aarch64", "arm64")):  # the cycle counter is the kernel's there
+        return builder.asm(ir.FunctionType(ir.IntType(64), []), "mrs $0, cntvct_el0", "=r", [], side_effect=True)
+    return ir.Constant(ir.IntType(64), 0)
+
+
+_CLOCK_ID = 8 if sys.platform == "darwin" else 1  # CLOCK_UPTIME_RAW, CLOCK_MONOTONIC: what time.perf_counter_ns reads
+_WINDOWS = sys.platform == "win32"
+_YIELD = FOREIGN.index("yield")
+_CLOCK = FOREIGN.index("clock")
+
+
+@device_function
+def nanoseconds(team: int) -> int:
+    """The time of ``time.perf_counter_ns``; thread 0 alone may ask."""
+    if _WINDOWS:
+        call_1(foreign(team, _CLOCK), team + CLOCK_VALUE)
+        return load_word(team + CLOCK_VALUE) * 100  # QueryPerformanceCounter counts 10 MHz
+    call_2(foreign(team, _CLOCK), _CLOCK_ID, team + CLOCK_VALUE)
+    return load_word(team + CLOCK_VALUE) * 1_000_000_000 + load_word(team + CLOCK_VALUE + 8)
+
+
+@device_function
+def ticks() -> int:
+    """A counter that runs evenly and costs a few nanoseconds to read; its rate is unknown."""
+    return _processor_ticks()
+
+
+@device_function
+def poll_if_due(team: int) -> None:
+    """On thread 0: let Python handle signals, and ask the abort callback, every now and then."""
+    if load_word(team + MAY_POLL) != 0 and ticks() >= load_word(team + DEADLINE):
+        call_2(load_word(team + POLL), team, 0)
+
+
+@device_function
+def wait_a_little(team: int, index: int, rounds: int) -> int:
+    """One round of a waiting loop; returns the number of rounds so far."""
+    if rounds < _PATIENCE:
+        pause()
+    else:
+        call_0(foreign(team, _YIELD))
+        if index == 0:
+            poll_if_due(team)
+    return rounds + 1
+
+
+@device_function
+def meet(team: int, index: int, count: int, arrived: int, passed: int) -> bool:
+    """Wait for ``count`` threads at the pair of words ``arrived`` and ``passed``; False if the computation is aborted."""
+    before = atomic_load(passed)
+    if atomic_add(arrived, 1) == count - 1:
+        atomic_store(arrived, 0)
+        atomic_store(passed, before + 1)
+        return True
+    rounds = 0
+    while atomic_load(passed) == before:
+        if atomic_load(team + ABORT) != 0:
+            return False
+        rounds = wait_a_little(team, index, rounds)
+    return True
+
+
+# -- for kernels ------------------------------------------------------------------------------------
+
+
+@device_function
+def thread_index(ctx: int) -> int:
+    """Which of the threads this is, from 0 to ``thread_count(ctx) - 1``."""
+    return load_word(ctx + THREAD_INDEX)
+
+
+@device_function
+def thread_count(ctx: int) -> int:
+    """How many threads take part in this entry."""
+    return load_word(ctx + THREAD_COUNT)
+
+
+@device_function
+def scratch(ctx: int) -> int:
+    """This thread's private memory, as many bytes as the tape asked for; aligned to 128, contents arbitrary."""
+    return load_word(ctx + SCRATCH)
+
+
+@device_function
+def next_chunk(ctx: int) -> int:
+    """0, 1, 2, ...: each number goes to one thread of this entry."""
+    return atomic_add(load_word(ctx + COUNTER), 1)
+
+
+@device_function
+def barrier(ctx: int) -> bool:
+    """Wait until every thread of this entry is here.  False: the computation is aborted, return at once."""
+    count = load_word(ctx + THREAD_COUNT)
+    team = load_word(ctx + TEAM)
+    if count == 1:
+        return atomic_load(team + ABORT) == 0
+    return meet(team, load_word(ctx + THREAD_INDEX), count, team + KERNEL_ARRIVED, team + KERNEL_PASSED)
+
+
+@device_function
+def aborted(ctx: int) -> bool:
+    """Whether to stop; for kernels that may run for more than a few milliseconds, to ask once a millisecond or so.
+
+    After True a kernel returns; what it leaves behind will not be read.
+    """
+    team = load_word(ctx + TEAM)
+    if load_word(ctx + THREAD_INDEX) == 0:
+        poll_if_due(team)
+    return atomic_load(team + ABORT) != 0
+
+
+@device_function
+def word(params: int, index: int) -> int:
+    """Parameter ``index`` as int64: an integer or an address."""
+    return load_word(params + 8 * index)
+
+
+@device_function
+def real(params: int, index: int) -> float:
+    """Parameter ``index`` as float64."""
+    return _load_real(params + 8 * index)

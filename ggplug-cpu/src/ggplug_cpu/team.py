@@ -1,0 +1,374 @@
+"""The threads of a CPU device: they wait natively, walk tapes together, and can always be stopped.
+
+A :class:`Team` of ``n`` threads is the calling thread, which is thread 0 of every computation, and ``n - 1`` others
+that live as long as the team.  The others never run Python after they have started, so nothing in Python delays them.
+Between computations they spin briefly (``poll``), then sleep.
+
+- Computations of one team take turns; a second Python thread that calls :meth:`Team.run` waits for the first.
+- About every 50 ms thread 0 visits Python: signal handlers run, so Ctrl-C in the main thread ends the computation with
+  ``KeyboardInterrupt``; the abort callback is asked, and a true answer ends it with
+  :class:`~ggplug.errors.ComputeAborted`.  Both leave the team usable.
+- After ``os.fork`` the child's team starts threads of its own when it first computes.
+- Leaving the interpreter stops what runs and does not wait for it for long.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from ggplug.errors import ComputeAborted, ComputeError, ParameterError
+from ggplug_cpu import context, topology, walker
+from ggplug_cpu.compiler import Kernel
+from ggplug_cpu.tape import BoundTape, Entry, Ref, Tape, TraceRing, aligned_memory
+
+#: Rounds of the waiting loop a level of ``poll``: 50 levels are about a millisecond.
+_SPINS_PER_LEVEL = 1024
+#: Ticks of the processor's counter until thread 0 first visits Python; adapts itself to 50 ms.
+_FIRST_SLICE = 1 << 20
+
+_Native = Callable[[int, int], None]
+_CALL_WITHOUT_LOCK = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+_CALL_WITH_LOCK = ctypes.PYFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+
+
+class Team:
+    """A fixed set of threads that compute tapes together; safe to use from several Python threads.
+
+    ``n_threads`` counts the caller; None takes ``GGPLUG_THREADS`` or the number of physical cores.  ``affinity`` lists
+    logical processors for the team's own threads (the caller's is left alone): each may use all of them, or with
+    ``strict`` thread ``i`` only ``affinity[i]``.  ``priority`` is one of ``low normal medium high realtime``.
+    ``poll``, 0 to 100, is how long threads spin before they sleep: more reacts faster and burns more power.
+    """
+
+    def __init__(
+        self,
+        n_threads: int | None = None,
+        *,
+        affinity: Sequence[int] | None = None,
+        priority: str = "normal",
+        poll: int = 50,
+        strict: bool = False,
+    ) -> None:
+        if priority not in topology.PRIORITIES:
+            raise ParameterError(f"there is no priority {priority!r}", got=priority, wanted=topology.PRIORITIES)
+        if not 0 <= poll <= 100:
+            raise ParameterError(f"poll is {poll}; it goes from 0 (sleep at once) to 100", got=poll)
+        if affinity is not None and not affinity:
+            raise ParameterError("affinity names no processor", got=affinity, remedy="give None for all of them")
+        self._n_threads = _checked_threads(topology.default_threads() if n_threads is None else n_threads)
+        self._affinity = None if affinity is None else tuple(affinity)
+        self._priority = priority
+        self._poll = poll
+        self._strict = strict
+        self._closed = False
+        self._paused = False
+        self._abort_callback: Callable[[], Any] | None = None
+        self._retired_callbacks: list[Any] = []
+        self._lock = threading.Lock()
+        self._crew: _Crew | None = None
+        _teams.add(self)
+
+    # -- computing
+
+    def run(self, tape: BoundTape, trace: TraceRing | None = None) -> None:
+        """Compute ``tape``; with ``trace``, write time stamps of every entry into it.
+
+        Raises :class:`~ggplug.errors.ComputeAborted` after :meth:`abort` or a true answer of the abort callback, and
+        whatever a signal handler or the abort callback raised.  What an aborted computation wrote is undefined.
+        """
+        with self._lock:
+            crew = self._crew
+            if (
+                crew is None
+                or self._paused
+                or tape.workspace_address != crew.workspace_address
+                or tape.tape.workspace_bytes > crew.workspace_bytes
+                or tape.tape.thread_scratch_bytes > crew.scratch_bytes
+            ):
+                crew = self._prepare(tape)
+            words = crew.words
+            words[context.TRACE // 8] = 0 if trace is None else trace.address
+            # signals are handled by the main thread only, elsewhere there is no reason to visit Python
+            words[context.MAY_POLL // 8] = (
+                self._abort_callback is not None or threading.get_ident() == threading.main_thread().ident
+            )
+            crew.compute(crew.address, tape.address)
+            if words[context.ABORT // 8] != walker.RUNNING:
+                raise ComputeAborted("the computation was aborted; what it was to write is undefined")
+
+    def call(self, kernel: Kernel, *words: int | float | Ref, tasks: int | None = None) -> None:
+        """Compute a single kernel: for tests, and for work outside any graph.  ``words`` hold plain addresses."""
+        self.run(Tape([Entry(kernel, words, tasks)]).bind())
+
+    def reserve(self, workspace_bytes: int, thread_scratch_bytes: int) -> None:
+        """Allocate what tapes will need, so that no computation has to; sizes only grow."""
+        with self._lock:
+            self._started().reserve(workspace_bytes, thread_scratch_bytes)
+
+    # -- stopping
+
+    def abort(self) -> None:
+        """Stop the computation that is running, from any thread; without one this does nothing."""
+        crew = self._crew
+        if crew is not None:
+            crew.words[context.ABORT // 8] = walker.STOPPED
+
+    def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
+        """Ask ``callback()`` about every 50 ms of a computation, on its thread; a true answer aborts it."""
+        self._retired_callbacks.append(self._abort_callback)  # it may be what is calling this
+        self._abort_callback = callback
+        crew = self._crew
+        if crew is not None:
+            crew.set_abort_callback(callback)
+
+    # -- the threads
+
+    @property
+    def n_threads(self) -> int:
+        """How many threads compute, the caller included."""
+        return self._n_threads
+
+    def set_n_threads(self, n_threads: int) -> None:
+        """Compute with ``n_threads`` threads from now on."""
+        n_threads = _checked_threads(n_threads)
+        with self._lock:
+            if n_threads != self._n_threads:
+                self._dismiss()
+                self._n_threads = n_threads
+
+    def pause(self) -> None:
+        """Let the threads sleep at once instead of spinning; the next computation, or :meth:`resume`, undoes it."""
+        with self._lock:
+            self._paused = True
+            if self._crew is not None:
+                self._crew.words[context.SPINS // 8] = 0
+
+    def resume(self) -> None:
+        """Let the threads spin again between computations."""
+        with self._lock:
+            self._resume()
+
+    def _resume(self) -> None:
+        self._paused = False
+        if self._crew is not None:
+            self._crew.words[context.SPINS // 8] = self._poll * _SPINS_PER_LEVEL
+
+    def close(self) -> None:
+        """End the threads.  Computing afterwards raises :class:`~ggplug.errors.ComputeError`."""
+        with self._lock:
+            self._closed = True
+            self._dismiss()
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<team of {self._n_threads} threads{', closed' if self._closed else ''}>"
+
+    def _prepare(self, tape: BoundTape) -> _Crew:
+        """Everything that a computation needs and the last one did not leave behind."""
+        crew = self._started()
+        if self._paused:
+            self._resume()
+        crew.reserve(tape.tape.workspace_bytes, tape.tape.thread_scratch_bytes)
+        if tape.workspace_address != crew.workspace_address:
+            tape.place_workspace(crew.workspace_address)
+        return crew
+
+    def _started(self) -> _Crew:
+        if self._closed:
+            raise ComputeError("the thread team is closed", remedy="make a new Team, or a new backend of the device")
+        if self._crew is None:
+            crew = _Crew(self._n_threads, self._affinity, self._priority, strict=self._strict)
+            crew.words[context.SPINS // 8] = 0 if self._paused else self._poll * _SPINS_PER_LEVEL
+            crew.set_abort_callback(self._abort_callback)
+            self._crew = crew
+        return self._crew
+
+    def _dismiss(self) -> None:
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.close()
+
+    def _after_fork(self) -> None:
+        """In the child: the threads are gone, the lock may be held by one of them."""
+        self._lock = threading.Lock()
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.abandon()
+
+    def _at_exit(self) -> None:
+        self.abort()
+        if self._lock.acquire(timeout=1.0):
+            self._closed = True
+            self._dismiss()
+
+
+def _checked_threads(n_threads: int) -> int:
+    if not 1 <= n_threads <= 4096:
+        raise ParameterError(f"{n_threads} threads cannot compute", got=n_threads, remedy="give a number from 1 on")
+    return n_threads
+
+
+# -- the native side --------------------------------------------------------------------------------
+
+
+class _Crew:
+    """The memory and the threads of a team between a start and an end."""
+
+    def __init__(self, n_threads: int, affinity: Sequence[int] | None, priority: str, *, strict: bool) -> None:
+        self.n_threads = n_threads
+        self.scratch_bytes = self.workspace_bytes = 0
+        #: 0 while there is none.
+        self.workspace_address = 0
+        self._memory: list[Any] = []
+        size = context.TEAM_BYTES + n_threads * context.CONTEXT_BYTES
+        array, self.address = aligned_memory(size)
+        self._memory.append(array)
+        self.words = (ctypes.c_int64 * (size // 8)).from_address(self.address)
+        self._contexts = self.address + context.TEAM_BYTES
+        self.compute: _Native = _CALL_WITH_LOCK(walker.team_compute().address())
+        self._fill()
+        self._locks = [_new_lock() for _ in range(1, n_threads)]
+        self._finalizer = weakref.finalize(self, _end_threads, walker.team_dismiss().address(), self.address, array)
+        self._finalizer.atexit = False
+        self.threads = [
+            self._start(index, lock, topology.processors_for(index, affinity, strict=strict), priority)
+            for index, lock in enumerate(self._locks, start=1)
+        ]
+
+    def _fill(self) -> None:
+        words = self.words
+        words[context.N_THREADS // 8] = self.n_threads
+        words[context.CONTEXTS // 8] = self._contexts
+        words[context.POLL // 8] = walker.team_poll().address()
+        words[context.FUNCTIONS // 8] = ctypes.addressof(_foreign_functions())
+        words[context.SLICE // 8] = _FIRST_SLICE
+        for index in range(self.n_threads):
+            place = (context.TEAM_BYTES + index * context.CONTEXT_BYTES) // 8
+            words[place + context.THREAD_INDEX // 8] = index
+            words[place + context.THREAD_COUNT // 8] = self.n_threads
+            words[place + context.TEAM // 8] = self.address
+
+    def _start(self, index: int, lock: int, processors: Sequence[int] | None, priority: str) -> threading.Thread:
+        place = self._contexts + index * context.CONTEXT_BYTES
+        self.words[(place - self.address + context.LOCK) // 8] = lock
+        thread = threading.Thread(
+            target=_live,
+            args=(walker.team_work().address(), place, self.address, lock, self._memory[0], processors, priority),
+            name=f"ggplug-cpu-{index}",
+            daemon=True,
+        )
+        thread.start()
+        return thread
+
+    def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
+        self.words[context.ABORT_CALLBACK // 8] = 0 if callback is None else id(callback)
+
+    def reserve(self, workspace_bytes: int, scratch_bytes: int) -> None:
+        """Grow the workspace and the threads' scratch memory where they are smaller than this."""
+        if workspace_bytes > self.workspace_bytes:
+            array, self.workspace_address = aligned_memory(workspace_bytes)
+            self.workspace_bytes = workspace_bytes
+            self._workspace = array
+        if scratch_bytes > self.scratch_bytes:
+            stride = -(-scratch_bytes // context.LINE) * context.LINE
+            array, address = aligned_memory(stride * self.n_threads)
+            self.scratch_bytes = scratch_bytes
+            self._scratch = array
+            for index in range(self.n_threads):
+                place = context.TEAM_BYTES + index * context.CONTEXT_BYTES + context.SCRATCH
+                self.words[place // 8] = address + index * stride
+
+    def close(self) -> None:
+        """End the threads and wait for them."""
+        self._finalizer()
+        for thread in self.threads:
+            thread.join()
+
+    def abandon(self) -> None:
+        """Forget the threads of a process that was forked from."""
+        self._finalizer.detach()
+
+
+def _live(
+    work: int, ctx: int, team: int, lock: int, memory: Any, processors: Sequence[int] | None, priority: str
+) -> None:
+    """A thread's life; ``memory`` is kept while it lasts."""
+    topology.place_this_thread(processors, priority)
+    _CALL_WITHOUT_LOCK(work)(ctx, team)
+    _free_lock(lock)
+
+
+def _end_threads(dismiss: int, team: int, memory: Any) -> None:
+    _CALL_WITHOUT_LOCK(dismiss)(team, 0)
+
+
+def _new_lock() -> int:
+    """A lock of Python's that native code can wait for; held, so that the first to wait sleeps."""
+    python = ctypes.pythonapi
+    python.PyThread_allocate_lock.restype = ctypes.c_void_p
+    python.PyThread_acquire_lock.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    lock = python.PyThread_allocate_lock()
+    if not lock:
+        raise ComputeError("the system has no lock left for the thread team")
+    python.PyThread_acquire_lock(lock, 1)
+    return int(lock)
+
+
+def _free_lock(lock: int) -> None:
+    release = ctypes.pythonapi.PyThread_free_lock
+    release.argtypes = [ctypes.c_void_p]
+    release(lock)
+
+
+@functools.cache
+def _foreign_functions() -> Any:
+    """Addresses of :data:`ggplug_cpu.context.FOREIGN`, in order."""
+    if sys.platform == "win32":
+        system: Any = ctypes.WinDLL("kernel32")
+        names = {"yield": "SwitchToThread", "clock": "QueryPerformanceCounter"}
+    else:
+        system = ctypes.CDLL(None)
+        names = {"yield": "sched_yield", "clock": "clock_gettime"}
+    functions = [
+        getattr(system, names[name]) if name in names else getattr(ctypes.pythonapi, name) for name in context.FOREIGN
+    ]
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+    return (ctypes.c_int64 * len(addresses))(*addresses)
+
+
+# -- the process ------------------------------------------------------------------------------------
+
+_teams: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for team in list(_teams):
+        team._after_fork()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for team in list(_teams):
+        with contextlib.suppress(Exception):
+            team._at_exit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
