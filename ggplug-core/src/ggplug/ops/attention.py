@@ -13,11 +13,13 @@ from ggplug.types import F16, F32
 
 
 class SoftMax(Op):
-    """y = softmax over ne0 of (scale x + slope mask), with a sink in the sum  (ggml_soft_max_ext, ggml_soft_max_add_sinks).
+    """y = softmax over ne0 of (scale x + slope mask), a sink in the sum  (ggml_soft_max_ext, ggml_soft_max_add_sinks).
 
-    x: [n, r, H, B], contiguous.  mask: F32 or F16 [n, r' >= r, M2, M3], contiguous, H a multiple of M2 and B of M3, added to the logits.
+    x: [n, r, H, B], contiguous.
+    mask: F32 or F16 [n, r' >= r, M2, M3], contiguous, H a multiple of M2 and B of M3; added to the logits.
     sinks: F32 [H], one more logit a head that takes its share and is not part of the result.
-    ``max_bias`` > 0: head h multiplies the mask with an ALiBi slope (arXiv:2108.12409), else the slope is 1.
+    ``max_bias`` > 0: head h multiplies the mask with an ALiBi slope (:func:`alibi_slopes`), else the slope is 1.
+    A row whose logits are all -inf is NaN.
     """
 
     inplace = (0,)
@@ -77,7 +79,10 @@ class SoftMax(Op):
 
 
 def alibi_slopes(heads: int, max_bias: float) -> Array:
-    """The slope of each of ``heads`` heads; all ones if ``max_bias`` is 0 (arXiv:2108.12409, as ggml continues it for a number of heads that is no power of two)."""
+    """The slope of each of ``heads`` heads; all ones if ``max_bias`` is 0 (arXiv:2108.12409).
+
+    Where the number of heads is no power of two, the remaining heads get the slopes halfway between, as in ggml.
+    """
     if max_bias == 0:
         return np.ones(heads)
     power = 1 << math.floor(math.log2(heads))

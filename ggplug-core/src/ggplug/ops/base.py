@@ -31,7 +31,6 @@ result, what it left untouched included.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import inspect
 import re
 import typing
@@ -58,6 +57,7 @@ class Cost(NamedTuple):
     bytes: int
 
 
+@typing.dataclass_transform(frozen_default=True, eq_default=False)
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Op:
     """Base of all ops.  An instance is an op with its parameters: immutable, hashable, plain data."""
@@ -71,21 +71,21 @@ class Op:
     is_view: ClassVar[bool] = False
 
     if TYPE_CHECKING:
-        key: tuple[Any, ...]
+        key: ClassVar[tuple[Any, ...]]  # each op's own; a ClassVar only so that it is no field
         """``(name, *parameters)``: builtins only, so that comparing and hashing it never enters Python."""
-        result: Callable[..., Spec]
-        reference: Callable[..., Array]
+        result: ClassVar[Callable[..., Spec]]
+        reference: ClassVar[Callable[..., Array]]
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if not cls.__dict__.get("name"):
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-        if cls.__dict__.get("__annotations__"):
+        if inspect.get_annotations(cls):
             # Most of the time that importing ops takes would go into dataclasses that add no field.
             dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
         if abstract:
             return
-        cls.parameters = tuple(f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+        cls.parameters = tuple(f.name for f in dataclasses.fields(cls))
         declared = list(inspect.signature(cls.result).parameters.values())[1:]
         cls.sources = tuple(p.name for p in declared)
         cls.optional = frozenset(p.name for p in declared if p.default is None)
@@ -123,7 +123,7 @@ class Op:
     def __repr__(self) -> str:
         shown = [
             f"{f.name}={getattr(self, f.name)!r}"
-            for f in dataclasses.fields(self)  # type: ignore[arg-type]
+            for f in dataclasses.fields(self)
             if getattr(self, f.name) != f.default
         ]
         return f"{self.name}({', '.join(shown)})" if shown else self.name
@@ -150,7 +150,7 @@ def builder(cls: type[Op]) -> Callable[..., Tensor]:
 
     Its signature and docstring are the op's own.  Equal parameters share one op object.
     """
-    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    fields = dataclasses.fields(cls)
     wanted = [s for s in cls.sources if s not in cls.optional]
     optional = [s for s in cls.sources if s in cls.optional]
     required = [f.name for f in fields if f.default is dataclasses.MISSING]
@@ -202,9 +202,9 @@ def _plain(op: Op, name: str, value: Any, kind: Any) -> Any:
     try:
         if kind is bool and isinstance(value, (bool, np.bool_)):
             return bool(value)
-        if kind is int and not isinstance(value, (bool, np.bool_)) and isinstance(value, (int, np.integer, enum.Enum)):
+        if kind is int and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             return int(value)
-        if kind is float and not isinstance(value, (bool, np.bool_)):
+        if kind is float and not isinstance(value, (bool, np.bool_, str, bytes)):
             return float(value)
         if kind is str and isinstance(value, str):
             return str(value)

@@ -1,20 +1,20 @@
 """Gated linear units: y = f(x) g, where x and the gate g are two tensors or the halves of one.
 
 With one source of ne [2n, ...], x is its first half along ne0 and g its second (``swapped`` exchanges
-them); the result is [n, ...].  With two, both have the result's shape and type.  Rows must be contiguous.
+them, and of an odd ne0 the last element is left out); the result is [n, ...].  With two, both have the result's shape
+and type.  Rows must be contiguous.
 (ggml_glu, ggml_glu_split; arXiv:2002.05202.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
 from ggplug.errors import ParameterError
 from ggplug.ops.base import FLOATS, Array, Op, builder, misfit, mismatch, require_float
-from ggplug.ops.unary import _gelu, _gelu_erf, _gelu_quick, _relu, _silu
+from ggplug.ops.unary import Gelu, GeluErf, GeluQuick, Relu, Silu, Unary
 from ggplug.tensor import Spec, Tensor
 
 
@@ -22,7 +22,8 @@ class Glu(Op, abstract=True):
     """y = f(x) g."""
 
     inplace = (0, 1)
-    formula: ClassVar[Callable[[Array], Array]]
+    activation: ClassVar[type[Unary]]
+    """f, unless :meth:`compute` is overridden."""
 
     swapped: bool = False
 
@@ -32,8 +33,6 @@ class Glu(Op, abstract=True):
         if not x.is_contiguous_from(1) or (gate is not None and not gate.is_contiguous_from(1)):
             misfit(self, "rows must be contiguous and lie one after the other (use gg.cont first)", x, gate)
         if gate is None:
-            if x.ne[0] % 2:
-                misfit(self, "without a gate ne0 must be even: its halves are x and the gate", x)
             return Spec(x.type, (x.ne[0] // 2, *x.ne[1:]), x.rank)
         if self.swapped:
             raise ParameterError(
@@ -47,7 +46,8 @@ class Glu(Op, abstract=True):
 
     def reference(self, x: Array, gate: Array | None = None) -> Array:
         if gate is None:
-            x, gate = np.split(x, 2, axis=-1)
+            n = x.shape[-1] // 2
+            x, gate = x[..., :n], x[..., n : 2 * n]
             if self.swapped:
                 x, gate = gate, x
         with np.errstate(all="ignore"):
@@ -55,37 +55,37 @@ class Glu(Op, abstract=True):
 
     def compute(self, x: Array, gate: Array) -> Array:
         """The formula on x and the gate, parameters included."""
-        return type(self).formula(x) * gate
+        return self.activation.formula(x) * gate
 
 
 class Reglu(Glu):
     """y = max(x, 0) g  (ggml_reglu)."""
 
-    formula = staticmethod(_relu)
+    activation = Relu
 
 
 class Geglu(Glu):
     """y = gelu(x) g, with the tanh form of GELU  (ggml_geglu)."""
 
-    formula = staticmethod(_gelu)
+    activation = Gelu
 
 
 class GegluErf(Glu):
     """y = gelu_erf(x) g, with the exact GELU  (ggml_geglu_erf)."""
 
-    formula = staticmethod(_gelu_erf)
+    activation = GeluErf
 
 
 class GegluQuick(Glu):
     """y = gelu_quick(x) g, with GELU by a sigmoid  (ggml_geglu_quick)."""
 
-    formula = staticmethod(_gelu_quick)
+    activation = GeluQuick
 
 
 class Swiglu(Glu):
     """y = silu(x) g  (ggml_swiglu)."""
 
-    formula = staticmethod(_silu)
+    activation = Silu
 
 
 class SwigluOai(Glu):

@@ -12,9 +12,10 @@ from ggplug.types import F32, I32
 class MulMat(Op):
     """y[m, n] = sum over k of a[k, m] b[k, n], for each matrix of b  (ggml_mul_mat).
 
-    a: [K, M, A2, A3], of any float or quantised type, not transposed.  b: [K, N, B2, B3] float, B2 a multiple of A2 and B3 of
-    A3: a matrix of a serves B2/A2 consecutive ones of b.  Result: F32 [M, N, B2, B3].  In NumPy's terms,
-    ``b @ a.T``.  ``precision``: a :class:`~ggplug.types.Precision`; F32 asks to accumulate in float32.
+    a: [K, M, A2, A3], of any float or quantised type, not transposed.
+    b: [K, N, B2, B3], B2 a multiple of A2 and B3 of A3: a matrix of a serves B2/A2 consecutive ones of b.
+    Result: F32 [M, N, B2, B3]; a vector b gives a vector.  In NumPy's terms, ``b @ a.T``.
+    ``precision``: a :class:`~ggplug.types.Precision`; F32 asks to accumulate in float32.
     """
 
     precision: int = 0

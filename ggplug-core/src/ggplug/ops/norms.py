@@ -28,7 +28,7 @@ class RowNorm(Op, abstract=True):
 
 
 class Norm(RowNorm):
-    """y = (x - mean(x)) / sqrt(var(x) + eps), over ne0  (ggml_norm; layer normalisation without weights, arXiv:1607.06450)."""
+    """y = (x - mean(x)) / sqrt(var(x) + eps), over ne0  (ggml_norm; arXiv:1607.06450)."""
 
     def reference(self, x: Array) -> Array:
         centred = x - x.mean(axis=-1, keepdims=True)

@@ -1,17 +1,18 @@
 """What ``+``, ``-``, ``*``, ``/`` and ``abs`` mean on tensors.  Importing this installs them on Tensor.
 
-With a number they are :class:`~ggplug.ops.unary.Scale`.  With a tensor extents broadcast as in NumPy, where equal extents and
-ones fit (``gg.add`` itself also tiles); the result has the left type, or the type of the one that has the full shape.
+With a number they are :class:`~ggplug.ops.unary.Scale`.  With a tensor, extents broadcast as in NumPy: they are equal
+or one of them is 1 (``gg.add`` itself also tiles).  The result has the type of the left tensor; if only the right one
+of a sum or a product has the full shape, its type.
 
-Comparisons stay identity, so that tensors can be keys of dictionaries.  ``@`` is left out: ggml's product :func:`~ggplug.ops.mul_mat`
-takes the weights first and by rows, and would surprise whoever knows NumPy's.
+Comparisons stay identity, so that tensors can be keys of dictionaries.  ``@`` is left out: ggml's product
+:func:`~ggplug.ops.mul_mat` takes the weights first and by rows, and would surprise whoever knows NumPy's.
 """
 
 from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from ggplug.errors import ShapeError
 from ggplug.ops.copy import repeat
@@ -21,7 +22,7 @@ from ggplug.ops.unary import clamp, neg, scale
 from ggplug.tensor import Tensor, describe
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
@@ -39,7 +40,7 @@ def _combine(op: Callable[..., Tensor], a: Tensor, b: Tensor, commutes: bool) ->
         return op(a, b)
     if commutes and ne == b.ne:
         return op(b, a)
-    return op(repeat(a, ne[: max(a.rank, b.rank)]), b)
+    return op(repeat(a, *ne[: max(a.rank, b.rank)]), b)
 
 
 def _add(a: Tensor, b: Any) -> Tensor:

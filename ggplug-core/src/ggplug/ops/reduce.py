@@ -46,7 +46,10 @@ class Sum(Op):
 
 
 class Argmax(Op):
-    """y = the position of the largest element of each row, the first one of several: I32 [ne1] of a matrix x  (ggml_argmax)."""
+    """y = the position of the largest element of each row of a matrix: I32 [ne1]  (ggml_argmax).
+
+    Of several equal ones the first.
+    """
 
     def result(self, x: Tensor) -> Spec:
         if x.type not in FLOATS:

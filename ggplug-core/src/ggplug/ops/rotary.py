@@ -1,4 +1,4 @@
-"""Rotary position embedding (arXiv:2104.09864), its variants for several axes of position, and YaRN (arXiv:2309.00071)."""
+"""Rotary position embedding (arXiv:2104.09864), with several axes of position, and YaRN (arXiv:2309.00071)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ _MODES = frozenset(int(mode) for mode in RopeMode)
 
 
 class Rope(Op):
-    """Rotates pairs of elements of each row by angles that grow with the row's position  (ggml_rope_ext, ggml_rope_multi).
+    """Rotates pairs of elements of each row by angles that grow with its position  (ggml_rope_ext, ggml_rope_multi).
 
-    x: [n, H, T, B].  pos: I32 [T], for the modes with several axes I32 [4 T]: all times, heights, widths, extras.
-    freq_factors: F32 [>= n_dims/2], divides the angle of each pair.  Result: like x.
+    x: [n, H, T, B].  pos: I32 [T]; in the modes with several axes I32 [4 T]: all times, then heights, widths, extras.
+    freq_factors: F32 [>= n_dims/2], divide the angles, pair by pair.  Result: like x.
 
-    Pair i turns by pos * freq_base**(-2i / n_dims); with freq_scale < 1 the angles are interpolated, and with ext_factor > 0
-    mixed with the unscaled ones as YaRN does.  ``mode``, a :class:`~ggplug.types.RopeMode`, says what is a pair:
-    NORMAL neighbours (2i, 2i+1), all others (i, i + n_dims/2), VISION (i, i + n_dims) with n_dims = n/2.
-    MROPE gives ``sections`` of the pairs to time, height, width and extra; IMROPE interleaves the first three; VISION restarts the
-    frequencies in each section.  Elements before ``n_offs`` and from n_offs + n_dims on are copied.
-    ``attn_factor`` scales the result, ``beta_fast`` and ``beta_slow`` are YaRN's rotations over ``n_ctx_orig`` positions.
+    Pair i turns by ``freq_scale * pos * freq_base**(-2i / n_dims)``.  YaRN (``ext_factor`` 1) leaves the scale out for
+    pairs that turn more than ``beta_fast`` times over ``n_ctx_orig`` positions, keeps it for those that turn less than
+    ``beta_slow`` times, and goes linearly between.  ``attn_factor`` scales the rotated elements.
+
+    ``mode``, a :class:`~ggplug.types.RopeMode`, says what is a pair: NORMAL (2i, 2i+1); VISION (i, i + n_dims), with
+    n_dims = n/2; all others (i, i + n_dims/2).  ``sections`` are the numbers of pairs that turn with time, height, width
+    and extra: MROPE puts them one after the other, IMROPE interleaves the first three, VISION restarts the exponent
+    in each.
+
+    Elements before ``n_offs`` and from n_offs + n_dims on are copied.
     """
 
     inplace = (0,)

@@ -165,8 +165,8 @@ class LeakyRelu(Unary):
 class Xielu(Unary):
     """y = ap x**2 + beta x where x > 0, else an (e**min(x, eps) - 1 - x) + beta x  (ggml_xielu; arXiv:2411.13010).
 
-    ``alpha_n`` and ``alpha_p`` are the slopes an and ap as they are used.  The builder takes the raw ones, as a model stores
-    them, and applies the softplus that keeps them positive: an = beta + softplus(alpha_n), ap = softplus(alpha_p).
+    The op's ``alpha_n`` and ``alpha_p`` are an and ap themselves.  The builder takes the raw ones that a model stores
+    and applies the softplus that keeps them positive: an = beta + softplus(alpha_n), ap = softplus(alpha_p).
     """
 
     alpha_n: float

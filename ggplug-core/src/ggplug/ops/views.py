@@ -1,87 +1,130 @@
-"""View ops: other extents and strides over the bytes of their source.  They compute nothing."""
+"""View ops: other extents and strides over the bytes of their source.  They compute nothing.
+
+What a view reads is a matter of bytes and not of values, so :class:`View` has no reference: whoever evaluates a graph
+reads a view's root with the view's strides.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from functools import cached_property
 
-from ggplug.errors import ShapeError
-from ggplug.ops.base import Array, Op, apply, builder, require
+from ggplug.errors import ParameterError, ShapeError
+from ggplug.ops.base import Array, Op, builder, misfit
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, extents
 
 
 class Reshape(Op):
-    """Other extents over the same elements in the same order (ggml_reshape).  The source must be contiguous.
+    """Other extents over the same elements in the same order  (ggml_reshape).  The source must be contiguous.
 
     ``ne``: the new extents, innermost first; one of them may be -1.
     """
 
     is_view = True
-    ne: tuple[int, ...] = ()
+    ne: tuple[int, ...]
+
+    @cached_property
+    def _extents(self) -> tuple[Extents, int, int]:
+        """Extents, rank, and the product of all extents but one that is to be inferred."""
+        ne, rank = extents(1 if n == -1 else n for n in self.ne)
+        return ne, rank, math.prod(ne)
+
+    def validate(self) -> None:
+        if self.ne.count(-1) > 1:
+            raise ShapeError(f"reshape: only one extent can be inferred, got ne {self.ne}", op=self, got=self.ne)
+        _ = self._extents
 
     def result(self, x: Tensor) -> Spec:
-        given = self.ne
-        if given.count(-1) == 1:
-            rest = -int(np.prod(given))
-            require(rest > 0 and x.size % rest == 0, self, f"cannot infer -1 in ne {given}", x)
-            given = tuple(x.size // rest if n == -1 else n for n in given)
-        ne, rank = extents(given)
-        require(int(np.prod(ne)) == x.size, self, f"ne {given} has another number of elements", x)
-        require(x.is_contiguous(), self, "the source must be contiguous (use gg.cont first)", x)
+        ne, rank, size = self._extents
+        if -1 in self.ne:
+            rest = x.size
+            if not size or rest % size:
+                misfit(self, f"cannot infer -1 in ne {self.ne}", x)
+            full = list(ne)
+            full[self.ne.index(-1)] = rest // size
+            ne = (full[0], full[1], full[2], full[3])
+        elif size != x.size:
+            misfit(self, f"ne {self.ne} has another number of elements", x)
+        if not x.is_contiguous():
+            misfit(self, "the source must be contiguous (use gg.cont first)", x)
         return Spec(x.type, ne, rank, contiguous_strides(x.type, ne), x)
 
     def reference(self, x: Array) -> Array:
-        return x.reshape(-1)
+        ne, _, size = self._extents
+        return x.reshape([x.size // size if n == -1 else n for n in (self.ne + ne[len(self.ne) :])[::-1]])
 
 
 class View(Op):
-    """A window into the source's bytes (ggml_view_1d to _4d).
+    """A window into the source's bytes  (ggml_view_1d to _4d).
 
     ``ne``: extents; ``nb``: byte strides of dimensions 1, 2 and 3 (missing ones follow contiguously);
-    ``offset``: bytes from the source's first byte.  Raises ShapeError if the window leaves the source.
+    ``offset``: bytes from the source's first byte.  Raises ShapeError if the window leaves the source's root.
     """
 
     is_view = True
-    ne: tuple[int, ...] = ()
+    ne: tuple[int, ...]
     nb: tuple[int, ...] = ()
     offset: int = 0
 
+    @cached_property
+    def _extents(self) -> tuple[Extents, int]:
+        return extents(self.ne)
+
+    def validate(self) -> None:
+        _ = self._extents
+        if len(self.nb) > 3 or min(self.nb, default=0) < 0:
+            raise ParameterError(f"view: nb must be at most three strides >= 0, got {self.nb}", op=self, got=self.nb)
+        if self.offset < 0:
+            raise ParameterError(f"view: offset must be >= 0 bytes, got {self.offset}", op=self, got=self.offset)
+
     def result(self, x: Tensor) -> Spec:
-        ne, rank = extents(self.ne)
-        strides = [x.type.block_bytes, *self.nb]
-        require(len(strides) <= 4, self, f"nb {self.nb} has more than three entries", x)
-        for i in range(len(strides), 4):
-            strides.append(x.type.row_bytes(ne[0]) if i == 1 else strides[i - 1] * ne[i - 1])
-        nb: Extents = (strides[0], strides[1], strides[2], strides[3])
-        window = Tensor(Spec(x.type, ne, rank, nb)).nbytes
-        room = x.root.nbytes - x.view_offset
-        require(
-            self.offset >= 0 and min(nb) >= 0 and self.offset + window <= room,
-            self, f"bytes {self.offset} to {self.offset + window} leave the source's {room} bytes", x,
-        )  # fmt: skip
-        return Spec(x.type, ne, rank, nb, x, self.offset)
+        ne, rank = self._extents
+        kind = x.type
+        row = kind.row_bytes(ne[0])
+        given = self.nb
+        nb1 = given[0] if given else row
+        nb2 = given[1] if len(given) > 1 else nb1 * ne[1]
+        nb3 = given[2] if len(given) > 2 else nb2 * ne[2]
+        window = row + (ne[1] - 1) * nb1 + (ne[2] - 1) * nb2 + (ne[3] - 1) * nb3 if 0 not in ne else 0
+        root = x if x.view_src is None else x.view_src
+        if self.offset + window > root.nbytes - x.view_offset:
+            misfit(
+                self,
+                f"bytes {self.offset} to {self.offset + window} leave the source's {root.nbytes - x.view_offset} bytes",
+                x,
+            )
+        return Spec(kind, ne, rank, (kind.block_bytes, nb1, nb2, nb3), x, self.offset)
 
 
 class Permute(Op):
-    """Reorders dimensions: dimension ``i`` of the source becomes dimension ``axes[i]`` (ggml_permute)."""
+    """Reorders dimensions: dimension ``i`` of the source becomes dimension ``axes[i]``  (ggml_permute)."""
 
     is_view = True
-    axes: tuple[int, ...] = (0, 1, 2, 3)
+    axes: tuple[int, ...]
+
+    def validate(self) -> None:
+        if sorted(self.axes) != [0, 1, 2, 3]:
+            raise ShapeError(f"permute: axes {self.axes} is no permutation of 0, 1, 2, 3", op=self, got=self.axes)
+
+    @cached_property
+    def _order(self) -> tuple[int, int, int, int]:
+        """Which dimension of the source each dimension of the result is."""
+        index = self.axes.index
+        return index(0), index(1), index(2), index(3)
 
     def result(self, x: Tensor) -> Spec:
-        require(sorted(self.axes) == [0, 1, 2, 3], self, f"axes {self.axes} is no permutation of 0, 1, 2, 3", x)
-        ne, nb = [0] * 4, [0] * 4
-        for source, target in enumerate(self.axes):
-            ne[target], nb[target] = x.ne[source], x.nb[source]
-        rank = max((i + 1 for i in range(4) if ne[i] != 1), default=1)
-        return Spec(x.type, (ne[0], ne[1], ne[2], ne[3]), max(rank, x.rank), (nb[0], nb[1], nb[2], nb[3]), x)
+        i, j, k, l = self._order
+        ne, nb = x.ne, x.nb
+        # A dimension keeps existing where it goes, even if its extent is one.
+        rank = 1 + max(self.axes[: x.rank], default=-1)
+        return Spec(x.type, (ne[i], ne[j], ne[k], ne[l]), rank, (nb[i], nb[j], nb[k], nb[l]), x)
 
     def reference(self, x: Array) -> Array:
-        order = [3 - self.axes.index(3 - position) for position in range(4)]
-        return x.transpose(order)
+        return x.transpose([3 - axis for axis in self._order[::-1]])
 
 
 class Transpose(Op):
-    """Swaps the first two dimensions (ggml_transpose)."""
+    """Swaps the first two dimensions  (ggml_transpose)."""
 
     is_view = True
 
@@ -94,22 +137,30 @@ class Transpose(Op):
 
 
 transpose = builder(Transpose)
+_reshape = builder(Reshape)
+_view = builder(View)
+_permute = builder(Permute)
 
 
 def reshape(x: Tensor, *ne: int, name: str = "") -> Tensor:
     """``reshape(x, ne0, ne1, ...)``: other extents over the same elements; see :class:`Reshape`."""
-    return apply(Reshape(_flat(ne)), (x,), name)
+    return _reshape(x, _flat(ne), name=name)
 
 
 def view(x: Tensor, *ne: int, nb: tuple[int, ...] = (), offset: int = 0, name: str = "") -> Tensor:
     """``view(x, ne0, ne1, ..., nb=(nb1, ...), offset=bytes)``: a window into x; see :class:`View`."""
-    return apply(View(_flat(ne), nb, offset), (x,), name)
+    return _view(x, _flat(ne), nb, offset, name=name)
 
 
 def permute(x: Tensor, *axes: int, name: str = "") -> Tensor:
-    """``permute(x, 0, 2, 1, 3)``: dimension i of x becomes dimension axes[i]; see :class:`Permute`."""
+    """``permute(x, 0, 2, 1, 3)``: dimension i of x becomes dimension axes[i]; see :class:`Permute`.
+
+    Axes that are not given stay where they are.
+    """
     given = _flat(axes)
-    return apply(Permute(given + tuple(range(len(given), 4))), (x,), name)
+    if len(given) < 4:
+        given += tuple(range(len(given), 4))
+    return _permute(x, given, name=name)
 
 
 def _flat(values: tuple[int, ...]) -> tuple[int, ...]:
