@@ -25,9 +25,22 @@ kernel has to be compiled, so a process that finds all its kernels on disk never
     handle.address()                                         # compiled or loaded from disk on first use
 
 What a body may use: its globals, its closure, attributes of modules; of these, numbers, device functions, intrinsics
-and whatever Numba itself understands.  A module that imports Numba must not be imported at the top of a module of
-kernels, except behind a module ``__getattr__`` as in ``simd/__init__.py``.  (Numba's own ``@njit`` functions would be
-compiled for Numba's target instead of ours: use ``@device_function``.)
+and whatever Numba itself understands.  (Numba's own ``@njit`` functions would be compiled for Numba's target instead of
+ours: use ``@device_function``.)  Modules of kernels never import Numba.
+
+**Intrinsics** are written in LLVM code, with llvmlite::
+
+    @intrinsic("f32x16(f32x16, f32x16, f32x16)")             # result(arguments), by the names of types
+    def fma(builder, a, x, c):
+        return llvm_call(builder, "llvm.fma.v16f32", a.type, a, x, c)
+
+Names of types: the scalars ``bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64``, vectors made of an element, ``x`` and a
+count (``f32x16 i8x64 i1x16 f16x8 bf16x32``), and ``void`` as a result.  Vectors are signless, as in LLVM.  An
+argument is converted to its declared scalar type (int64 to i32, float64 to f32).  An intrinsic for many types gives a
+function in place of the signature: it receives the names of the argument types and returns a signature, or None when
+they do not fit, as in ``@intrinsic(lambda a, b: f"{a}({a}, {b})")``.  Immediates (a tile's number, a shuffle's
+pattern) come from the closure: write a Python function that defines an intrinsic and returns it.  Vectors of one type
+have the operators ``+ - * / & | ^ << >>``, unary ``-`` and ``~``; ``>>`` is arithmetic, ``/`` is for floats.
 
 **What kernels cannot do**: allocate, touch Python objects, print, raise (an index error or a division by zero is never
 raised either).  Addresses are int64, loads and stores come from ``simd``.  Mixing int64 with uint64 makes Numba fall
@@ -69,6 +82,8 @@ log = logging.getLogger("ggplug")
 Parameter = str | int | bool | None
 #: A function ``(ctx, params)`` that a kernel factory returns.
 Body = Callable[[int, int], None]
+#: ``result(arguments)`` in names of types, or a function from the names of the argument types to that, or to None.
+Signature = str | Callable[..., str | None]
 Fastmath = bool | frozenset[str] | set[str]
 
 
@@ -95,7 +110,7 @@ class DeviceFunction:
 class Intrinsic:
     """A function whose LLVM code is written by hand; see :func:`intrinsic`."""
 
-    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.signature = signature
@@ -121,12 +136,10 @@ def device_function(
     return DeviceFunction(function, fastmath)
 
 
-def intrinsic(signature: str) -> Callable[[Callable[..., Any]], Intrinsic]:
-    """Decorate a function ``(builder, *values)`` that emits LLVM code for scalars; for vectors there is ``simd``.
+def intrinsic(signature: Signature) -> Callable[[Callable[..., Any]], Intrinsic]:
+    """Decorate a function ``(builder, *values)`` that emits LLVM code; see the module's docstring.
 
-    ``signature`` is ``"result(argument, ...)"`` in the names ``void bool i8 i16 i32 i64 f32 f64``.  Arguments are
-    converted to their declared types (int64 to i32, float64 to f32).  The function receives an llvmlite ``IRBuilder``
-    and LLVM values, and returns an LLVM value, or None for ``void``.
+    It receives an llvmlite ``IRBuilder`` and LLVM values, and returns an LLVM value, or None for ``void``.
     """
     return lambda function: Intrinsic(function, signature)
 

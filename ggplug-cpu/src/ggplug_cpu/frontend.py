@@ -13,7 +13,7 @@ from __future__ import annotations
 import dis
 import functools
 from types import CodeType
-from typing import Any
+from typing import Any, ClassVar
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -26,19 +26,10 @@ from numba.core.typing.templates import AbstractTemplate
 
 from ggplug.errors import KernelCompileError
 from ggplug_cpu import compiler as recorded
+from ggplug_cpu import vectors
 from ggplug_cpu.features import Target
 from ggplug_cpu.loader import ENTRY
 
-_SCALARS: dict[str, types.Type] = {
-    "void": types.void,
-    "bool": types.boolean,
-    "i8": types.int8,
-    "i16": types.int16,
-    "i32": types.int32,
-    "i64": types.int64,
-    "f32": types.float32,
-    "f64": types.float64,
-}
 _KERNEL_ARGUMENTS = (types.int64, types.int64)
 
 
@@ -229,6 +220,8 @@ class _Compiler:
         self.typing_context = _TypingContext(self)
         self.context = _Context(self.typing_context, self.name, target)
 
+        vectors.install_operators(self.typing_context, self.context)
+
         class OurDispatcher(Dispatcher):  # type: ignore[misc]
             targetdescr = _Descriptor(self.name, self.typing_context, self.context)
 
@@ -275,21 +268,28 @@ class _Compiler:
         return found
 
     def _intrinsic(self, function: recorded.Intrinsic) -> types.Function:
-        result, arguments = _signature(function.signature)
-        signature = typing.signature(result, *arguments)
-
-        class Template(AbstractTemplate):  # type: ignore[misc]
-            key = function
-
-            def generic(self, args: Any, kws: Any) -> Any:
-                fits = len(args) == len(arguments) and not kws
-                return signature if fits and all(map(self.context.can_convert, args, arguments)) else None
+        our_context = self.context
 
         def lower(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
             value = function.function(builder, *args)
             return context.get_dummy_value() if value is None else value
 
-        self.context.insert_func_defn([(lower, function, arguments)])
+        class Template(AbstractTemplate):  # type: ignore[misc]
+            key = function
+            lowered: ClassVar[set[Any]] = set()
+
+            def generic(self, args: Any, kws: Any) -> Any:
+                text = vectors.signature_for(function.signature, args)
+                if text is None or kws:
+                    return None
+                result, arguments = vectors.parse(text)
+                if len(args) != len(arguments) or not all(map(self.context.can_convert, args, arguments)):
+                    return None
+                if arguments not in self.lowered:
+                    self.lowered.add(arguments)
+                    our_context.insert_func_defn([(lower, function, arguments)])
+                return typing.signature(result, *arguments)
+
         return types.Function(Template)
 
     def _dispatch(self, function: Any, fastmath: recorded.Fastmath) -> Dispatcher:
@@ -346,14 +346,6 @@ def _options(fastmath: recorded.Fastmath, **more: Any) -> dict[str, Any]:
         "fastmath": cpu.FastMathOptions(fastmath if isinstance(fastmath, bool) else set(fastmath)),
         **more,
     }
-
-
-@functools.cache
-def _signature(text: str) -> tuple[types.Type, tuple[types.Type, ...]]:
-    """``f32(i64, f32)`` as Numba's types."""
-    result, _, rest = text.partition("(")
-    names = [name.strip() for name in rest.rstrip(") ").split(",") if name.strip()]
-    return _SCALARS[result.strip()], tuple(_SCALARS[name] for name in names)
 
 
 def _refuse_raise(code: CodeType, what: str) -> None:
