@@ -131,6 +131,11 @@ def padding(position: int, alignment: int) -> int:
     return -position % alignment
 
 
+def is_foreign(endian: Endian) -> bool:
+    """Whether a file of that byte order has to be swapped on this machine."""
+    return (endian == "little") != np.little_endian
+
+
 def swap_byte_order(data: npt.NDArray[np.uint8], type: Type) -> npt.NDArray[np.uint8]:
     """A copy of ``data``, whole blocks of ``type``, with the bytes of every scalar in a block reversed."""
     swapped = np.array(data, np.uint8, order="C", copy=True)

@@ -22,12 +22,11 @@ from ggplug.gguf.format import (
     TensorInfo,
     Value,
     ValueType,
+    is_foreign,
     swap_byte_order,
 )
 from ggplug.gguf.parse import Header, parse_header
 from ggplug.gguf.split import sibling_path
-
-_HOST_ENDIAN: Endian = "little" if np.little_endian else "big"
 
 
 class GGUFReader:
@@ -119,7 +118,7 @@ class GGUFReader:
         """
         info = self.tensors[tensor] if isinstance(tensor, str) else tensor
         raw = self.data(info)
-        if self.endian != _HOST_ENDIAN:
+        if is_foreign(self.endian):
             raw = swap_byte_order(raw, info.type)
         if not info.type.is_quantized:
             return raw.view(info.type.dtype).reshape(info.shape)

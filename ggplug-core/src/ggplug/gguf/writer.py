@@ -31,6 +31,7 @@ from ggplug.gguf.format import (
     VERSION,
     Endian,
     ValueType,
+    is_foreign,
     padding,
     swap_byte_order,
 )
@@ -284,7 +285,7 @@ class GGUFWriter:
             written += raw.size
             if written > tensor.nbytes:
                 break
-            if (self.endian == "little") != np.little_endian:
+            if is_foreign(self.endian):
                 if raw.size % tensor.type.block_bytes:
                     raise GGUFError(
                         f"tensor {tensor.name}: a piece of {raw.size} bytes is not a whole number of "

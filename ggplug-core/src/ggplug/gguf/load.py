@@ -1,0 +1,130 @@
+"""From a GGUF file to tensors in the memory of devices."""
+
+from __future__ import annotations
+
+import mmap as memory_map
+import os
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from ggplug.backend import Buffer, BufferType, Device
+from ggplug.gguf.format import TensorInfo, Value, is_foreign, swap_byte_order
+from ggplug.gguf.reader import GGUFReader
+from ggplug.host import HOST
+from ggplug.memory import allocate
+from ggplug.tensor import Context, Tensor
+from ggplug.types import BufferUsage
+
+#: Where weights go: a device (its memory, or the file's map if it can use that), exactly this type of memory, or
+#: ``None``: host memory that belongs to no device, which is the file's map.
+Place: TypeAlias = Device | BufferType | None
+
+# What ggml lays tensors out for, and what a device that takes host memory in place has to be content with.
+_IN_PLACE_ALIGNMENT = 32
+
+
+def load(
+    path: str | os.PathLike[str],
+    where: Place | Callable[[str], Place] = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Context, Mapping[str, Value]]:
+    """Read a model: all of a GGUF file's tensors, placed, and its metadata.
+
+    For a device that can use host memory (``capabilities.buffer_from_host``), and where no device is asked for, the
+    tensors lie inside the memory map: nothing is copied, pages are read when they are first used, and the tensors
+    cannot be written to.  Otherwise they are copied into new buffers: for devices with memory of their own, into a
+    named buffer type, from a file in a foreign byte order, or where a tensor's offset is not a multiple of 32
+    (or of the memory's alignment, if that is less).
+
+    Args:
+        path: the file; of a split model the first one.
+        where: a device, a buffer type, ``None``, or a function from a tensor's name to one of these.
+        progress: called with (bytes placed, all bytes) after each tensor.
+
+    Returns:
+        A context that owns the buffers, marked as weights: free it, or use it as a context manager.  Tensors
+        have the names of the file.  And the metadata, which stays usable whatever happens to the context.
+
+    Raises:
+        GGUFError: the file is malformed.
+        OSError: it is missing or cannot be read.
+        OutOfMemoryError: a device has no room; nothing stays allocated.
+    """
+    context = Context(os.fspath(path))
+    try:
+        with GGUFReader(path) as reader:
+            _Loader(reader, context, progress).run(where if callable(where) else lambda _: where)
+            return context, reader.metadata
+    except BaseException:
+        context.free()
+        raise
+
+
+class _Loader:
+    def __init__(self, reader: GGUFReader, context: Context, progress: Callable[[int, int], None] | None) -> None:
+        self.reader = reader
+        self.context = context
+        self.progress = progress
+        self.foreign = is_foreign(reader.endian)
+        self.total = sum(info.nbytes for info in reader.tensors.values())
+        self.done = 0
+        self.mapped: dict[tuple[Place, int], Buffer] = {}
+
+    def run(self, where: Callable[[str], Place]) -> None:
+        copies: dict[Place, list[tuple[Tensor, TensorInfo]]] = {}
+        for info in self.reader.tensors.values():
+            tensor = self.context.new_tensor(info.type, info.ne, info.name)
+            place = where(info.name)
+            if not self.place_in_map(tensor, info, place):
+                copies.setdefault(place, []).append((tensor, info))
+        for place, pairs in copies.items():
+            self.copy(place, pairs)
+
+    def place_in_map(self, tensor: Tensor, info: TensorInfo, place: Place) -> bool:
+        """Give the tensor the bytes in the file, if the place can use them there."""
+        if self.foreign or not info.nbytes:
+            return False
+        if isinstance(place, BufferType) or (place is not None and not place.capabilities.buffer_from_host):
+            return False
+        buffer = self.mapped.get((place, info.shard))
+        if buffer is None:
+            buffer = self.mapped[place, info.shard] = self.wrap(place, info.shard)
+        if info.offset % min(_IN_PLACE_ALIGNMENT, buffer.type.alignment):
+            return False
+        tensor.place(buffer, info.offset)
+        buffer.init_tensor(tensor)
+        self.advance(info)
+        return True
+
+    def wrap(self, place: Place, shard: int) -> Buffer:
+        opened = self.reader.maps[shard]
+        if hasattr(memory_map, "MADV_WILLNEED"):
+            opened.madvise(memory_map.MADV_WILLNEED)
+        # An array, not the map itself: as long as it lives, the map cannot be closed under the tensors.
+        memory = np.frombuffer(opened, np.uint8)
+        wrap = place.buffer_from_host if isinstance(place, Device) else HOST.wrap
+        buffer = wrap(memory, usage=BufferUsage.WEIGHTS)
+        self.context.buffers.append(buffer)
+        return buffer
+
+    def copy(self, place: Place, pairs: list[tuple[Tensor, TensorInfo]]) -> None:
+        group = Context(self.context.name)
+        for tensor, _ in pairs:
+            group.add(tensor)
+        try:
+            allocate(group, HOST if place is None else place, usage=BufferUsage.WEIGHTS)
+        finally:
+            self.context.buffers.extend(group.buffers)
+        for tensor, info in pairs:
+            data = self.reader.data(info)
+            if data.size:
+                tensor.set_bytes(swap_byte_order(data, info.type) if self.foreign else data)
+            self.advance(info)
+
+    def advance(self, info: TensorInfo) -> None:
+        self.done += info.nbytes
+        if self.progress is not None:
+            self.progress(self.done, self.total)
