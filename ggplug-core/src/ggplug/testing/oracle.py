@@ -8,7 +8,7 @@ care: they are other strides over their root's store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from ggplug import quants
 from ggplug.errors import GraphError, ShapeError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.ops.base import Array, Op
+from ggplug.ops.base import Array
 from ggplug.tensor import Tensor, as_bytes, encode
 from ggplug.types import BF16, F32
 
@@ -45,17 +45,10 @@ class Store:
 
     def read(self, tensor: Tensor) -> Array:
         """A copy of a tensor's values, four-dimensional in NumPy order: float64, or the integer dtype."""
-        return decoded(self._stored(tensor), tensor)
+        return decoded(self.stored(tensor), tensor)
 
-    def write(self, tensor: Tensor, values: Array) -> None:
-        """Rounds values to the tensor's type and stores them."""
-        round_into(self._stored(tensor), tensor, values)
-
-    def overwrite(self, tensor: Tensor, values: Array) -> None:
-        """As :meth:`write`, but blocks whose values did not change keep their bytes."""
-        round_into(self._stored(tensor), tensor, values, keep=self.read(tensor))
-
-    def _stored(self, tensor: Tensor) -> Array:
+    def stored(self, tensor: Tensor) -> Array:
+        """The bytes of a tensor in place: strided, in its storage dtype, or float64 for F32 in a wide store."""
         kind = tensor.type
         shape = (*tensor.ne[:0:-1], tensor.ne[0] // kind.block_size)
         dtype = np.dtype(np.float64) if self._wide else kind.dtype
@@ -105,38 +98,78 @@ def evaluate(
         else:
             stores[root] = Store(root, wide=wide)
     for node in graph.nodes:
-        op = node.op
-        assert op is not None
-        if op.is_view:
-            continue
-        sources: list[Array | None] = []
-        for position, tensor in enumerate(node.src):
-            read = None if tensor is None else stores[tensor.root].read(tensor)
-            sources.append(read if reading is None or read is None else reading(node, position, read))
-        store = stores[node.root]
-        if op.writes:
-            store.overwrite(node, refer(op, node, sources))
-        else:
-            store.write(node, refer(op, node, sources))
+        assert node.op is not None
+        if not node.op.is_view:
+            sources = [None if tensor is None else stores[tensor.root].stored(tensor) for tensor in node.src]
+            compute_node(node, stores[node.root].stored(node), sources, reading)
     return Evaluation(stores)
 
 
-def refer(op: Op, node: Tensor, sources: list[Array | None]) -> Array:
-    """``op.reference`` of these values, in the shape of ``node``.  Raises GraphError."""
+MOVING = frozenset({"cpy", "cont", "dup", "concat", "repeat"})
+"""Ops that only move elements.  Between equal quantised types they move whole blocks, whose bytes stay as they are."""
+
+
+def moves_blocks(node: Tensor) -> bool:
+    """Whether ``node`` copies blocks of a quantised type without looking into them."""
+    assert node.op is not None
+    kinds = {tensor.type for tensor in node.src if tensor is not None}
+    return node.op.name in MOVING and node.type.is_quantized and kinds == {node.type}
+
+
+def compute_node(node: Tensor, target: Array, sources: Sequence[Array | None], reading: Reading | None = None) -> None:
+    """Computes one node with its op's reference, from and into arrays of the tensors' storage dtypes (or of float64).
+
+    All sources are read before anything is written, so they may share bytes with ``target``.  Raises GraphError.
+    """
+    if moves_blocks(node):
+        _move_blocks(node, target, sources)
+        return
+    op = node.op
+    assert op is not None
+    values: list[Array | None] = []
+    for position, (tensor, stored) in enumerate(zip(node.src, sources, strict=True)):
+        if tensor is None or stored is None:
+            values.append(None)
+        else:
+            read = decoded(stored, tensor)
+            values.append(read if reading is None else reading(node, position, read))
+    keep = decoded(target, node) if op.writes else None
+    round_into(target, node, _refer(node, values), keep=keep)
+
+
+def _refer(node: Tensor, values: Sequence[Array | None]) -> Array:
+    """The reference of the node's op for these values, in the node's shape."""
+    op = node.op
     reference = getattr(op, "reference", None)
-    if reference is None:
-        raise GraphError(f"op {op.name!r} declares no reference", op=op, tensor=node)
+    if op is None or reference is None:
+        raise GraphError(f"op {op.name if op else None!r} declares no reference", op=op, tensor=node)
     with np.errstate(all="ignore"):
-        result = np.asarray(reference(*sources))
+        result = np.asarray(reference(*values))
     shape = node.ne[::-1]
-    if result.shape != shape:
-        if result.size != node.size:
-            raise GraphError(
-                f"the reference of {op.name!r} gave shape {result.shape}, its shape rule {shape}",
-                op=op, tensor=node, got=result.shape, wanted=shape,
-            )  # fmt: skip
-        result = result.reshape(shape)
-    return result
+    if result.size != node.size:
+        raise GraphError(
+            f"the reference of {op.name!r} gave shape {result.shape}, its shape rule {shape}",
+            op=op, tensor=node, got=result.shape, wanted=shape,
+        )  # fmt: skip
+    return result.reshape(shape)
+
+
+def _move_blocks(node: Tensor, target: Array, sources: Sequence[Array | None]) -> None:
+    """Lets the reference move the numbers of elements, and so learns which block goes where."""
+    blocks: list[Array] = []
+    numbers: list[Array | None] = []
+    count = 0
+    for tensor, stored in zip(node.src, sources, strict=True):
+        if tensor is None or stored is None:
+            numbers.append(None)
+            continue
+        blocks.append(stored.reshape(-1))
+        numbers.append(np.arange(count, count + tensor.size, dtype=np.float64).reshape(tensor.ne[::-1]))
+        count += tensor.size
+    if target.size:
+        size = node.type.block_size
+        moved = _refer(node, numbers).reshape(-1, size)[:, 0].astype(np.int64) // size
+        target[...] = np.concatenate(blocks)[moved].reshape(target.shape)
 
 
 def can_interpret(tensor: Tensor, *, written: bool) -> str:

@@ -1,0 +1,194 @@
+"""How ggml's nodes are written in our ops: ``(ggml's op, op_params, sources, result) -> our tensor``.
+
+A row of the table takes ggml's sixteen ``int32`` parameters, of which floats are stored by bit pattern, and the sources
+in ggml's order.  An op without a row, or whose class is not defined, has no counterpart yet.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ggplug.ops.base import OPS, Op, apply
+from ggplug.tensor import Extents, Tensor
+from ggplug.types import Type
+
+Sources = Sequence[Tensor | None]
+
+UNARY = (
+    "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "sigmoid", "gelu", "gelu_quick", "silu", "hardswish",
+    "hardsigmoid", "exp", "expm1", "softplus", "gelu_erf", "xielu", "floor", "ceil", "round", "trunc",
+)  # fmt: skip
+"""Our names in the order of ``enum ggml_unary_op``."""
+
+GLU = ("reglu", "geglu", "swiglu", "swiglu_oai", "geglu_erf", "geglu_quick")
+"""Our names in the order of ``enum ggml_glu_op``."""
+
+
+class Result(NamedTuple):
+    """What ggml says of a node: type, extents, strides, and for a view the bytes from its root's first."""
+
+    type: Type
+    ne: Extents
+    nb: Extents
+    view_offset: int
+
+
+class Params:
+    """ggml's ``op_params``."""
+
+    def __init__(self, words: Sequence[int]) -> None:
+        self._words = tuple(words)
+
+    def number(self, position: int) -> int:
+        return self._words[position]
+
+    def real(self, position: int) -> float:
+        value: float = struct.unpack("<f", struct.pack("<i", self._words[position]))[0]
+        return value
+
+    def numbers(self, start: int, count: int) -> tuple[int, ...]:
+        return self._words[start : start + count]
+
+
+class Undefined(NamedTuple):
+    """There is no op of ours for a node: ``name`` is ggml's."""
+
+    name: str
+
+    @property
+    def reason(self) -> str:
+        return f"op {self.name} is not defined"
+
+
+def _op(name: str) -> Callable[..., Op]:
+    return OPS[name]
+
+
+Writer = Callable[[Params, Sources, Result], "Op | None"]
+
+
+def rewrite(name: str, params: Sequence[int], sources: Sources, result: Result) -> Tensor | Undefined:
+    """Our node for one of ggml's.
+
+    Raises what the op's shape rule raises: ShapeError, TypeMismatchError, ParameterError.
+    """
+    row = TABLE.get(name)
+    if row is None:
+        return Undefined(name)
+    op = row.write(Params(params), sources, result)
+    if op is None:
+        return Undefined(name)
+    order = row.order if row.order is not None else range(len(op.sources))
+    return apply(op, tuple(sources[i] if i < len(sources) else None for i in order))
+
+
+class Row(NamedTuple):
+    """One of ggml's ops: how to make our op, and at which of ggml's positions our sources are (default: in order)."""
+
+    write: Writer
+    order: tuple[int, ...] | None = None
+
+
+def _named(name: str, *, floats: int = 0, ints: int = 0) -> Row:
+    """An op whose fields are ggml's first parameters: so many floats, or so many integers."""
+
+    def write(params: Params, sources: Sources, result: Result) -> Op | None:
+        return (
+            None if name not in OPS else _op(name)(*(params.real(i) for i in range(floats)), *params.numbers(0, ints))
+        )
+
+    return Row(write)
+
+
+def _reordered(name: str, *order: int) -> Row:
+    return Row(_named(name).write, order)
+
+
+def _unary(params: Params, sources: Sources, result: Result) -> Op | None:
+    kind = params.number(0)
+    name = UNARY[kind] if kind < len(UNARY) else ""
+    if name not in OPS:
+        return None
+    return _op(name)(*(params.real(i) for i in range(1, 5))) if name == "xielu" else _op(name)()
+
+
+def _glu(params: Params, sources: Sources, result: Result) -> Op | None:
+    kind = params.number(0)
+    name = GLU[kind] if kind < len(GLU) else ""
+    if name not in OPS:
+        return None
+    swapped = bool(params.number(1))
+    if name == "swiglu_oai":
+        return _op(name)(swapped=swapped, alpha=params.real(2), limit=params.real(3))
+    return _op(name)(swapped=swapped)
+
+
+def _rope(params: Params, sources: Sources, result: Result) -> Op | None:
+    return _op("rope")(
+        n_dims=params.number(1),
+        mode=params.number(2),
+        n_ctx_orig=params.number(4),
+        freq_base=params.real(5),
+        freq_scale=params.real(6),
+        ext_factor=params.real(7),
+        attn_factor=params.real(8),
+        beta_fast=params.real(9),
+        beta_slow=params.real(10),
+        sections=params.numbers(11, 4),
+        n_offs=params.number(15),
+    )
+
+
+def _view(params: Params, sources: Sources, result: Result) -> Op | None:
+    source = sources[0]
+    assert source is not None
+    return _op("view")(result.ne, result.nb[1:], result.view_offset - source.view_offset)
+
+
+def _to_extents(name: str) -> Row:
+    return Row(lambda params, sources, result: _op(name)(result.ne))
+
+
+TABLE: dict[str, Row] = {
+    "ADD": _named("add"),
+    "SUB": _named("sub"),
+    "MUL": _named("mul"),
+    "DIV": _named("div"),
+    "SQR": _named("sqr"),
+    "SQRT": _named("sqrt"),
+    "LOG": _named("log"),
+    "SIN": _named("sin"),
+    "COS": _named("cos"),
+    "UNARY": Row(_unary),
+    "SCALE": _named("scale", floats=2),
+    "CLAMP": _named("clamp", floats=2),
+    "LEAKY_RELU": _named("leaky_relu", floats=1),
+    "GLU": Row(_glu),
+    "NORM": _named("norm", floats=1),
+    "RMS_NORM": _named("rms_norm", floats=1),
+    "L2_NORM": _named("l2_norm", floats=1),
+    "SUM": _named("sum"),
+    "SUM_ROWS": _named("sum_rows"),
+    "MEAN": _named("mean"),
+    "ARGMAX": _named("argmax"),
+    "ARGSORT": _named("argsort", ints=1),
+    "SOFT_MAX": _named("soft_max", floats=2),
+    "ROPE": Row(_rope),
+    "MUL_MAT": _named("mul_mat", ints=1),
+    "MUL_MAT_ID": _named("mul_mat_id", ints=1),
+    "GET_ROWS": _named("get_rows"),
+    # ggml's sources are rows, ids, dst.
+    "SET_ROWS": _reordered("set_rows", 2, 0, 1),
+    "CPY": _named("cpy"),
+    "DUP": _named("dup"),
+    "CONT": _to_extents("cont"),
+    "CONCAT": _named("concat", ints=1),
+    "REPEAT": _to_extents("repeat"),
+    "RESHAPE": _to_extents("reshape"),
+    "VIEW": Row(_view),
+    "PERMUTE": Row(lambda params, sources, result: _op("permute")(params.numbers(0, 4))),
+    "TRANSPOSE": _named("transpose"),
+}
+"""ggml's ops that have a counterpart here."""

@@ -1,0 +1,141 @@
+"""A graph laid out in fresh buffers of one device, nothing reused, with guard bytes around every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.backend import Buffer, BufferType
+from ggplug.graph import Graph
+from ggplug.memory.allocation import Allocation
+from ggplug.ops.base import Array
+from ggplug.tensor import Tensor, as_bytes, strided
+from ggplug.testing.oracle import decoded
+
+Bytes = npt.NDArray[np.uint8]
+
+GUARD = np.array([0xFE, 0xFF], np.uint8)
+"""Fills what belongs to no tensor.  Read as a float of any type it is a NaN, so reading it shows in the result too."""
+
+UNWRITTEN = 0xFF
+"""Fills results before they are computed: a NaN of every float type, -1 as an integer."""
+
+
+class Placement:
+    """Where the tensors of a graph lie.
+
+    ``guard``: bytes before and after every tensor.  ``aliases``: roots whose bytes are those of another tensor, as an
+    allocator may decide for ops that work in place.  ``shift``: bytes, a multiple of the alignment, that everything is
+    moved by, so that two placements of one graph differ.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        buffer_type: BufferType,
+        *,
+        guard: int = 0,
+        shift: int = 0,
+        aliases: Mapping[Tensor, Tensor] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.roots: dict[Tensor, tuple[int, int]] = {}
+        """Of each root its buffer, by number, and the offset of its first byte."""
+        aliases = aliases or {}
+        alignment = buffer_type.alignment
+        limit = buffer_type.max_size
+        sizes: list[int] = [0]
+        end = shift + guard
+        for position in dict.fromkeys(graph.roots):
+            root = graph.tensors[position]
+            if root in aliases:
+                continue
+            start = -(-end // alignment) * alignment
+            end = start + buffer_type.alloc_size(root) + guard
+            if limit is not None and end > limit and sizes[-1]:
+                sizes.append(0)
+                start = -(-guard // alignment) * alignment
+                end = start + buffer_type.alloc_size(root) + guard
+            self.roots[root] = (len(sizes) - 1, start)
+            sizes[-1] = end
+        for root, target in aliases.items():
+            number, start = self.roots[target.root]
+            self.roots[root] = (number, start + target.view_offset)
+        self.buffers: list[Buffer] = []
+        try:
+            for size in sizes:
+                buffer = buffer_type.alloc(max(size, alignment))
+                self.buffers.append(buffer)
+                buffer.set(0, np.resize(GUARD, buffer.size))
+        except Exception:
+            self.free()
+            raise
+        for root, (number, _) in self.roots.items():
+            if root not in aliases:
+                self.buffers[number].init_tensor(root)
+        places = [self.roots[graph.tensors[root]] for root in graph.roots]
+        self.allocation = Allocation(
+            graph,
+            self.buffers,
+            [number for number, _ in places],
+            [start + tensor.view_offset for (_, start), tensor in zip(places, graph.tensors, strict=True)],
+        )
+
+    def write(self, root: Tensor, raw: Any) -> None:
+        """Stores the bytes of a tensor that owns them."""
+        number, start = self.roots[root]
+        if root.nbytes:
+            self.buffers[number].set_tensor(root, as_bytes(raw), start)
+
+    def read_bytes(self, tensor: Tensor) -> Bytes:
+        """The bytes of a tensor's extent."""
+        number, start = self.roots[tensor.root]
+        raw = np.empty(tensor.nbytes, np.uint8)
+        if raw.size:
+            self.buffers[number].get_tensor(tensor, raw, start + tensor.view_offset)
+        return raw
+
+    def read(self, tensor: Tensor) -> Array:
+        """A tensor's values, four-dimensional in NumPy order: float64, or the integer dtype."""
+        if tensor.size == 0:
+            return np.empty(tensor.ne[::-1], np.int64 if tensor.type.dtype.kind == "i" else np.float64)
+        return decoded(strided(self.read_bytes(tensor), tensor), tensor)
+
+    def snapshot(self) -> list[Bytes]:
+        """All bytes of all buffers."""
+        taken = []
+        for buffer in self.buffers:
+            raw = np.empty(buffer.size, np.uint8)
+            buffer.get(0, raw)
+            taken.append(raw)
+        return taken
+
+    def region(self, tensor: Tensor) -> tuple[int, int]:
+        """Buffer number and first byte of a tensor."""
+        number, start = self.roots[tensor.root]
+        return number, start + tensor.view_offset
+
+    def whose(self, number: int, offset: int) -> str:
+        """A description of the tensor that a byte belongs to, or next to which it lies."""
+        before = [(start, root) for root, (buffer, start) in self.roots.items() if buffer == number and start <= offset]
+        if not before:
+            return f"byte {offset} before all tensors"
+        start, root = max(before, key=lambda each: each[0])
+        inside = offset - start
+        place = f"byte {inside} of" if inside < root.nbytes else f"{inside - root.nbytes + 1} bytes behind the end of"
+        return f"{place} {root!r}"
+
+    def free(self) -> None:
+        """Frees the buffers."""
+        for buffer in self.buffers:
+            buffer.free()
+        self.buffers.clear()
+
+    def __enter__(self) -> Placement:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
