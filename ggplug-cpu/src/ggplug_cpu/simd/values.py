@@ -4,30 +4,25 @@ A :class:`Value` is an LLVM value and the builder that emits code where it is us
 emits those instructions.  Python numbers become constants of the other operand's type.  Element types decide between
 integer and float instructions; integers are signed unless a method says otherwise.
 
-:func:`emitted` turns a function on values into something that kernels can call.
+:func:`emitted` turns a function on values into an intrinsic that kernels can call.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from .. import features
-from .vectors import ELEMENTS, Vec
+from .. import compiler, features
+from . import lanes
 
-I1, I8, I16, I32, I64 = (ELEMENTS[name] for name in ("i1", "i8", "i16", "i32", "i64"))
-F32, F64 = ELEMENTS["f32"], ELEMENTS["f64"]
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 
 
-class BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
-    """LLVM's ``bfloat``, which llvmlite lacks; only ever the operand type of a dot-product instruction."""
+class _BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
+    """LLVM's ``bfloat``, which llvmlite lacks; only ever the operand type of a dot product."""
 
     null = "0.0"
     intrinsic_name = "bf16"
@@ -36,14 +31,30 @@ class BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
         return "bfloat"
 
 
-BFloat._create_instance()
-BF16 = BFloat()
+_BFloat._create_instance()
+BF16 = _BFloat()
+
+_ELEMENTS: dict[str, ir.Type] = {
+    "i1": I1,
+    "i8": I8,
+    "i16": I16,
+    "i32": I32,
+    "i64": I64,
+    "f32": F32,
+    "f64": F64,
+}
 
 Number = int | float
 
 
 def vector(element: ir.Type, count: int) -> ir.VectorType:
     return ir.VectorType(element, count)
+
+
+def vector_named(name: str) -> ir.VectorType:
+    """The LLVM type of a vector type's name: ``f32x16``."""
+    elem, count = lanes.split(name)
+    return ir.VectorType(_ELEMENTS[elem], count)
 
 
 def _suffix(t: ir.Type) -> str:
@@ -141,7 +152,7 @@ class Value:
         return Value(self.b, self.b.lshr(self.ir, self.same(other)))
 
     def compare(self, predicate: str, other: Value | Number) -> Value:
-        """Lane-wise comparison: ``<``, ``<=``, ``==``, ``!=``, ``>=``, ``>``; false where a float is NaN, but ``!=``."""
+        """Lane-wise ``<``, ``<=``, ``==``, ``!=``, ``>=`` or ``>``; where a float is NaN only ``!=`` is true."""
         if not self.is_float:
             return Value(self.b, self.b.icmp_signed(predicate, self.ir, self.same(other)))
         emit = self.b.fcmp_unordered if predicate == "!=" else self.b.fcmp_ordered
@@ -225,7 +236,7 @@ class Value:
     def concat(self, other: Value) -> Value:
         return self.shuffle(range(2 * self.count), other)
 
-    def lanes(self, start: int, count: int) -> Value:
+    def part(self, start: int, count: int) -> Value:
         return self.shuffle(range(start, start + count))
 
     def lane(self, index: int) -> Value:
@@ -246,11 +257,11 @@ class Value:
         value = self
         while value.count > 1:
             half = value.count // 2
-            value = combine(value.lanes(0, half), value.lanes(half, half))
+            value = combine(value.part(0, half), value.part(half, half))
         return value.lane(0)
 
     def maximum(self, other: Value | Number) -> Value:
-        """The larger; for floats, the other operand where one is a NaN in ``self`` (``maxps`` with swapped operands)."""
+        """The larger, ``self > other ? self : other``: so ``other`` where either is NaN (x86's ``maxps``)."""
         right = Value(self.b, self.same(other))
         return (self > right).select(self, right)
 
@@ -261,9 +272,32 @@ class Value:
     def abs(self) -> Value:
         return self.unary("fabs") if self.is_float else (self < 0).select(-self, self)
 
+    def copysign(self, sign: Value) -> Value:
+        return self.binary("copysign", sign)
+
+    def floor(self) -> Value:
+        if _has_rounding():
+            return self.unary("floor")
+        nearest = self.round_even()
+        return (nearest > self).select(nearest - 1, nearest).copysign(self)
+
+    def ceil(self) -> Value:
+        return -((-self).floor())
+
+    def truncate(self) -> Value:
+        return self.abs().floor().copysign(self)
+
     def round_even(self) -> Value:
         """Round to the nearest integer, ties to even; exact for every float."""
         return self.unary("roundeven") if _has_rounding() else _round_even_by_magic(self)
+
+    def round_away(self) -> Value:
+        """Round to the nearest integer, ties away from zero; exact for every float.
+
+        What is added is the float below 0.5, so that 0.49999997 isn't carried to 1 (while 0.5 still is).
+        """
+        below_half = 0.49999999999999994 if str(self.element) == "double" else 0.4999999701976776123046875
+        return (self + self.constant(below_half).copysign(self)).truncate()
 
 
 def _conversion(source: ir.Type, target: ir.Type) -> str:
@@ -287,11 +321,8 @@ def _has_rounding() -> bool:
 def _round_even_by_magic(x: Value) -> Value:
     """Adding and subtracting 2**(mantissa bits) leaves no room for a fraction; larger numbers have none."""
     magic = float(2**52 if str(x.element) == "double" else 2**23)
-    size = x.abs()
-    rounded = (size + magic) - magic
-    sign = x.bits() & x.bits().constant(-(2 ** (63 if str(x.element) == "double" else 31)))
-    signed = (rounded.bits() | sign).bitcast(x.type)
-    return (size < magic).select(signed, x)
+    rounded = (x.abs() + magic) - magic
+    return (x.abs() < magic).select(rounded.copysign(x), x)
 
 
 def constant(b: ir.IRBuilder, t: ir.Type, number: Number) -> Value:
@@ -308,9 +339,7 @@ def constants(b: ir.IRBuilder, element: ir.Type, numbers: Sequence[Number]) -> V
 
 def call(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: Value) -> Value:
     """Call LLVM's intrinsic ``name``, declared on first use."""
-    function_type = ir.FunctionType(result, [a.type for a in arguments])
-    function = cgutils.get_or_insert_function(b.module, function_type, name)
-    return Value(b, b.call(function, [a.ir for a in arguments]))
+    return Value(b, compiler.llvm_call(b, name, result, *(a.ir for a in arguments)))
 
 
 def load(address: Value, t: ir.Type, offset: int = 0, align: int = 1) -> Value:
@@ -353,9 +382,7 @@ def first_lanes(count: int, n: Value) -> Value:
     return limit.splat(count) > numbers
 
 
-def loop(
-    count: Value, carried: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value]]
-) -> list[Value]:
+def loop(count: Value, carried: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value]]) -> list[Value]:
     """Emit ``for i in range(count)``: ``body(i, carried)`` returns the next values of what is carried.
 
     Returns what is carried after the last round (the initial values for ``count`` <= 0).
@@ -381,53 +408,18 @@ def loop(
     return [Value(b, phi) for phi in phis]
 
 
-#: How an argument of an :func:`emitted` function is typed in Numba: any value, a vector type, an integer literal.
-Rule = Callable[..., types.Type]
+def emitted(signature: str | Callable[..., str | None]) -> Callable[[Callable[..., Value | None]], compiler.Intrinsic]:
+    """Decorate a function of :class:`Value` to make an intrinsic of it; ``signature`` as in :func:`compiler.intrinsic`.
 
-
-def emitted(signature: Callable[..., types.Type | None]) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate a function on :class:`Value` so that kernels can call it.
-
-    ``signature(*numba_types)`` returns the Numba type of the result, or ``None`` to refuse the argument types; or a
-    tuple ``(result, arguments)`` where arguments are to be cast.  Arguments whose Numba type is a vector type itself
-    (``TypeRef``) reach the function as that :class:`Vec`, integer literals as Python integers.
+    A function without arguments receives the builder instead.
     """
 
-    def decorate(function: Callable[..., Any]) -> Any:
-        parameters = list(inspect.signature(function).parameters)
+    def decorate(function: Callable[..., Value | None]) -> compiler.Intrinsic:
+        @functools.wraps(function)
+        def emit(builder: ir.IRBuilder, *arguments: ir.Value) -> ir.Value | None:
+            out = function(*(Value(builder, a) for a in arguments)) if arguments else function(builder)
+            return None if out is None else out.ir
 
-        def typing_and_code(typing_context: Any, *argument_types: types.Type) -> Any:
-            found = signature(*argument_types)
-            if found is None:
-                return None
-            result, casts = found if isinstance(found, tuple) else (found, argument_types)
-
-            def code(context: Any, builder: ir.IRBuilder, sig: Any, arguments: Any) -> Any:
-                values = [
-                    t.instance_type if isinstance(t, types.TypeRef)
-                    else t.literal_value if isinstance(t, types.Literal)
-                    else Value(builder, a)
-                    for t, a in zip(sig.args, arguments, strict=True)
-                ]
-                out = function(*values)
-                if out is None:
-                    return context.get_dummy_value()
-                if isinstance(out, (list, tuple)):
-                    return context.make_tuple(builder, sig.return_type, [value.ir for value in out])
-                return out.ir
-
-            return result(*casts), code
-
-        # Numba reads the parameters' names from the typing function's signature
-        source = f"def {function.__name__}(typing_context, {', '.join(parameters)}):\n"
-        source += f"    return typing_and_code(typing_context, {', '.join(parameters)})\n"
-        namespace: dict[str, Any] = {"typing_and_code": typing_and_code}
-        exec(compile(source, f"<intrinsic {function.__name__}>", "exec"), namespace)
-        made = namespace[function.__name__]
-        made.__doc__ = function.__doc__
-        made.__module__ = function.__module__
-        wrapped = intrinsic(made)
-        functools.update_wrapper(wrapped, function)
-        return wrapped
+        return compiler.intrinsic(signature)(emit)
 
     return decorate

@@ -1,0 +1,180 @@
+"""AMX: products of small matrices in eight tile registers of 16 rows of 64 bytes; and the same in memory.
+
+Where the CPU has AMX (Intel, from Sapphire Rapids on), these are its instructions.  With the pseudo-feature
+``amx-emulated`` (``GGPLUG_CPU_FEATURES=native+amx-emulated``) the tiles lie in memory and vector code does the sums, so
+that kernels written for tiles can be tested anywhere.
+
+Every function takes ``state``, the address of :data:`STATE_BYTES` bytes of the thread's scratch.  A kernel calls
+``tile_configure(state)`` before and ``tile_release(state)`` after; tiles keep their contents between.  Tile numbers are
+compile-time constants, so the rest are families: ``tile_load(4)(state, address, stride)``.
+
+A product ``tile_dot_bf16(d, a, b)`` adds, for 16 x 16 float sums, ``a``'s row i (32 bf16) times ``b``'s column j, which
+lies in pairs: row k of ``b`` holds elements 2k and 2k + 1 of each of 16 columns.  ``tile_dot_i8`` does so for 64 int8
+and fours of them, into int32 sums.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from llvmlite import ir
+
+from .. import compiler, features
+from . import values
+from .dots import emit_dot_bf16, emit_dot_u8i8
+from .values import F32, I8, I16, I32, I64, Value, call, constant, emitted, loop, vector
+
+TILES = 8
+ROWS = 16
+ROW_BYTES = 64
+TILE_BYTES = ROWS * ROW_BYTES
+#: Bytes of ``state``: the configuration (64 bytes), and the tiles themselves where they are emulated.
+STATE_BYTES = 64 + TILES * TILE_BYTES
+
+
+def has_tiles() -> bool:
+    """Whether tile products exist for the target, in hardware or emulated."""
+    return in_hardware() or features.has("amx-emulated")
+
+
+def in_hardware() -> bool:
+    """Whether the tiles are registers; asking for ``amx-emulated`` puts them in memory even so."""
+    return features.has("amx-bf16") and features.has("amx-int8") and not features.has("amx-emulated")
+
+
+def _x86(name: str, b: ir.IRBuilder, *arguments: Value) -> None:
+    call(b, f"llvm.x86.{name}", ir.VoidType(), *arguments)
+
+
+def _tile(b: ir.IRBuilder, number: int) -> Value:
+    return constant(b, I8, number)
+
+
+def _pointer(address: Value) -> Value:
+    return Value(address.b, address.b.inttoptr(address.ir, I8.as_pointer()))
+
+
+def _place(state: Value, number: int) -> Value:
+    return state + (64 + number * TILE_BYTES)
+
+
+def emit_configure(state: Value) -> None:
+    if not in_hardware():
+        return
+    # palette 1; from byte 16 the bytes of a row of each tile (16 bits each), from byte 48 the rows of each tile
+    config = [1] + [0] * 15 + [ROW_BYTES, 0] * TILES + [0] * 16 + [ROWS] * TILES + [0] * 8
+    values.store(state, values.constants(state.b, I8, config))
+    _x86("ldtilecfg", state.b, _pointer(state))
+
+
+def emit_release(state: Value) -> None:
+    if in_hardware():
+        _x86("tilerelease", state.b)
+
+
+def emit_zero(state: Value, number: int) -> None:
+    if in_hardware():
+        _x86("tilezero", state.b, _tile(state.b, number))
+        return
+    nothing = constant(state.b, vector(I8, ROW_BYTES), 0)
+    for row in range(ROWS):
+        values.store(_place(state, number), nothing, row * ROW_BYTES)
+
+
+def emit_load(state: Value, number: int, address: Value, stride: Value) -> None:
+    if in_hardware():
+        _x86("tileloadd64", state.b, _tile(state.b, number), _pointer(address), stride)
+        return
+    place = _place(state, number)
+    for row in range(ROWS):
+        values.store(place, values.load(address + stride * row, vector(I8, ROW_BYTES)), row * ROW_BYTES)
+
+
+def emit_store(state: Value, number: int, address: Value, stride: Value) -> None:
+    if in_hardware():
+        _x86("tilestored64", state.b, _tile(state.b, number), _pointer(address), stride)
+        return
+    place = _place(state, number)
+    for row in range(ROWS):
+        values.store(address + stride * row, values.load(place, vector(I8, ROW_BYTES), row * ROW_BYTES))
+
+
+def emit_dot(kind: str, state: Value, d: int, a: int, b: int) -> None:
+    """``kind`` is ``bf16`` or ``i8``."""
+    if in_hardware():
+        name = {"bf16": "tdpbf16ps", "i8": "tdpbssd"}[kind]
+        _x86(name, state.b, *(_tile(state.b, number) for number in (d, a, b)))
+        return
+    sums, left, right = (_place(state, number) for number in (d, a, b))
+    # sums stay in vectors of the target's width; a row of the tile is 16 lanes
+    width = min(ROWS, features.target().vector_bytes // 4)
+
+    def row(i: Value, _: list[Value]) -> list[Value]:
+        for part in range(0, ROWS, width):
+            place = sums + i * ROW_BYTES + part * 4
+            acc = values.load(place, vector(F32 if kind == "bf16" else I32, width))
+            for k in range(ROWS):
+                x = values.load(left + i * ROW_BYTES, I32, 4 * k).splat(width)
+                y = values.load(right, vector(I32, width), k * ROW_BYTES + part * 4)
+                acc = _DOTS[kind](acc, x, y)
+            values.store(place, acc)
+        return []
+
+    loop(constant(state.b, I64, ROWS), [], row)
+
+
+def _bf16(acc: Value, x: Value, y: Value) -> Value:
+    lanes = vector(I16, 2 * acc.count)
+    return emit_dot_bf16(acc, x.bitcast(lanes), y.bitcast(lanes))
+
+
+def _i8(acc: Value, x: Value, y: Value) -> Value:
+    lanes = vector(I8, 4 * acc.count)
+    x, y = x.bitcast(lanes), y.bitcast(lanes)
+    offset = emit_dot_u8i8(constant(acc.b, acc.type, 0), constant(acc.b, lanes, -128), y)
+    return emit_dot_u8i8(acc, x ^ -128, y) - offset
+
+
+_DOTS = {"bf16": _bf16, "i8": _i8}
+
+
+@emitted("void(i64)")
+def tile_configure(state: Value) -> None:
+    """Make this thread's eight tiles usable, 16 rows of 64 bytes each; their contents are undefined."""
+    emit_configure(state)
+
+
+@emitted("void(i64)")
+def tile_release(state: Value) -> None:
+    """Give the tiles up; a thread that keeps them pays at every context switch."""
+    emit_release(state)
+
+
+@functools.cache
+def tile_zero(number: int) -> compiler.Intrinsic:
+    """``tile_zero(number)(state)``: fill a tile with zeros."""
+    return emitted("void(i64)")(lambda state: emit_zero(state, number))
+
+
+@functools.cache
+def tile_load(number: int) -> compiler.Intrinsic:
+    """``tile_load(number)(state, address, stride)``: 16 rows of 64 bytes, ``stride`` bytes apart."""
+    return emitted("void(i64, i64, i64)")(lambda state, address, stride: emit_load(state, number, address, stride))
+
+
+@functools.cache
+def tile_store(number: int) -> compiler.Intrinsic:
+    """``tile_store(number)(state, address, stride)``: write 16 rows of 64 bytes, ``stride`` bytes apart."""
+    return emitted("void(i64, i64, i64)")(lambda state, address, stride: emit_store(state, number, address, stride))
+
+
+@functools.cache
+def tile_dot_bf16(d: int, a: int, b: int) -> compiler.Intrinsic:
+    """``tile_dot_bf16(d, a, b)(state)``: tile ``d`` (f32) += ``a`` times ``b`` (pairs of bf16)."""
+    return emitted("void(i64)")(lambda state: emit_dot("bf16", state, d, a, b))
+
+
+@functools.cache
+def tile_dot_i8(d: int, a: int, b: int) -> compiler.Intrinsic:
+    """``tile_dot_i8(d, a, b)(state)``: tile ``d`` (int32) += ``a`` times ``b`` (fours of signed int8)."""
+    return emitted("void(i64)")(lambda state: emit_dot("i8", state, d, a, b))
