@@ -21,6 +21,7 @@ default are class attributes and are stated only where they differ:
 ``writes``   sources whose bytes the op overwrites; its result is a view of the first of them.
 ``inplace``  sources whose bytes the allocator may hand to the result, if nothing else reads them.
 ``is_view``  the op computes nothing: its result is other strides over its source's bytes.
+``moves``    each element of the result is some element of a source: between equal types the bits are kept.
 
 References receive four-dimensional arrays in NumPy order (``ne`` reversed): float64 for every float or
 quantised type, the integer dtype for integer types, ``None`` for absent sources.  They return the
@@ -69,6 +70,7 @@ class Op:
     writes: ClassVar[tuple[int, ...]] = ()
     inplace: ClassVar[tuple[int, ...]] = ()
     is_view: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
 
     if TYPE_CHECKING:
         key: ClassVar[tuple[Any, ...]]  # each op's own; a ClassVar only so that it is no field
@@ -204,8 +206,9 @@ def _plain(op: Op, name: str, value: Any, kind: Any) -> Any:
             return bool(value)
         if kind is int and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             return int(value)
-        if kind is float and not isinstance(value, (bool, np.bool_, str, bytes)):
-            return float(value)
+        if kind is float and not isinstance(value, (bool, np.bool_, str, bytes)) and value == value:
+            # Ops with equal parameters are one op, so there is no NaN (unequal to itself) and no -0.0 (equal to 0.0).
+            return float(value) + 0.0
         if kind is str and isinstance(value, str):
             return str(value)
         if typing.get_origin(kind) is tuple:

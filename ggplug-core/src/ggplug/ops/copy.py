@@ -21,6 +21,7 @@ class Cpy(Op):
     """
 
     writes = (1,)
+    moves = True
 
     def result(self, x: Tensor, dst: Tensor) -> Spec:
         if x.ne != dst.ne and x.size != dst.size:
@@ -37,6 +38,7 @@ class Cont(Op):
     ``ne``: other extents for the same number of elements; empty keeps the shape.
     """
 
+    moves = True
     ne: tuple[int, ...] = ()
 
     def result(self, x: Tensor) -> Spec:
@@ -57,6 +59,7 @@ class Dup(Op):
     ``type``: the name of the result's type; empty keeps x's.
     """
 
+    moves = True
     type: str = ""
 
     def validate(self) -> None:
@@ -78,6 +81,7 @@ class Concat(Op):
     a and b: any strides, the same type, and the same extents in all other dimensions.
     """
 
+    moves = True
     dim: int
 
     def validate(self) -> None:
@@ -104,6 +108,7 @@ class Repeat(Op):
     Each extent must be a multiple of x's.  Any strides.
     """
 
+    moves = True
     ne: tuple[int, ...]
 
     def result(self, x: Tensor) -> Spec:

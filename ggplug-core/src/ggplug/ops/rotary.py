@@ -18,16 +18,16 @@ class Rope(Op):
     """Rotates pairs of elements of each row by angles that grow with its position  (ggml_rope_ext, ggml_rope_multi).
 
     x: [n, H, T, B].  pos: I32 [T]; in the modes with several axes I32 [4 T]: all times, then heights, widths, extras.
-    freq_factors: F32 [>= n_dims/2], divide the angles, pair by pair.  Result: like x.
+    freq_factors: F32 [>= the number of pairs], divide the angles.  Result: like x.
 
     Pair i turns by ``freq_scale * pos * freq_base**(-2i / n_dims)``.  YaRN (``ext_factor`` 1) leaves the scale out for
     pairs that turn more than ``beta_fast`` times over ``n_ctx_orig`` positions, keeps it for those that turn less than
     ``beta_slow`` times, and goes linearly between.  ``attn_factor`` scales the rotated elements.
 
     ``mode``, a :class:`~ggplug.types.RopeMode`, says what is a pair: NORMAL (2i, 2i+1); VISION (i, i + n_dims), with
-    n_dims = n/2; all others (i, i + n_dims/2).  ``sections`` are the numbers of pairs that turn with time, height, width
-    and extra: MROPE puts them one after the other, IMROPE interleaves the first three, VISION restarts the exponent
-    in each.
+    n_dims = n/2; all others (i, i + n_dims/2).  ``sections`` are the numbers of pairs that turn with time, height,
+    width and extra: MROPE puts them one after the other, IMROPE interleaves the first three, VISION restarts the
+    exponent in each.
 
     Elements before ``n_offs`` and from n_offs + n_dims on are copied.
     """
@@ -47,6 +47,11 @@ class Rope(Op):
     n_offs: int = 0
 
     @property
+    def pairs(self) -> int:
+        """How many pairs of a row turn."""
+        return self.n_dims if self.mode == RopeMode.VISION else self.n_dims // 2
+
+    @property
     def several_axes(self) -> bool:
         """Whether there are four positions for each row (MROPE, IMROPE, VISION)."""
         return bool(self.mode & RopeMode.MROPE)
@@ -59,6 +64,8 @@ class Rope(Op):
             raise ParameterError(f"rope: n_dims must be positive and even, got {self.n_dims}", op=self, got=self.n_dims)
         if not (self.freq_base > 0 and self.freq_scale > 0):
             raise ParameterError("rope: freq_base and freq_scale must be positive", op=self)
+        if self.ext_factor and not (self.freq_base > 1 and self.beta_fast > 0 and self.beta_slow > 0):
+            raise ParameterError("rope: YaRN needs freq_base > 1 and positive beta_fast and beta_slow", op=self)
         if len(self.sections) != 4 or min(self.sections) < 0:
             raise ParameterError(f"rope: sections must be four counts, got {self.sections}", op=self, got=self.sections)
         if self.several_axes and not any(self.sections[:3]):
@@ -73,33 +80,23 @@ class Rope(Op):
             require_float(self, x)
         if pos.type is not I32:
             mismatch(self, "pos must be i32", x, pos, freq_factors)
-        wanted = x.ne[2] * 4 if self.mode & 8 else x.ne[2]
+        wanted = x.ne[2] * 4 if self.several_axes else x.ne[2]
         if pos.ne != (wanted, 1, 1, 1):
-            misfit(
-                self,
-                "pos must be a vector with one entry (four in modes with several axes) for each ne2 of x",
-                x,
-                pos,
-                freq_factors,
-            )
-        if self.n_offs + self.n_dims > x.ne[0] or (self.mode == 24 and self.n_dims * 2 != x.ne[0]):
-            misfit(
-                self,
-                "n_offs + n_dims must not exceed ne0 of x (and be half of it in mode VISION)",
-                x,
-                pos,
-                freq_factors,
-            )
+            misfit(self, f"pos must be a vector of {wanted} entries for ne2 of x", x, pos, freq_factors)
+        if self.mode == RopeMode.VISION:
+            if self.n_dims * 2 != x.ne[0]:
+                misfit(self, f"n_dims {self.n_dims} must be half of ne0 in mode VISION", x, pos, freq_factors)
+        elif self.n_offs + self.n_dims > x.ne[0]:
+            misfit(self, f"n_offs {self.n_offs} + n_dims {self.n_dims} exceeds ne0", x, pos, freq_factors)
         if freq_factors is not None:
             if freq_factors.type is not F32:
                 mismatch(self, "freq_factors must be f32", x, pos, freq_factors)
-            if freq_factors.ne[0] < self.n_dims // 2:
-                misfit(self, "freq_factors must have at least n_dims/2 entries", x, pos, freq_factors)
+            if freq_factors.ne[0] < self.pairs:
+                misfit(self, f"freq_factors must have at least {self.pairs} entries", x, pos, freq_factors)
         return Spec(x.type, x.ne, x.rank)
 
     def reference(self, x: Array, pos: Array, freq_factors: Array | None = None) -> Array:
-        vision = self.mode == RopeMode.VISION
-        pairs = self.n_dims if vision else self.n_dims // 2
+        pairs = self.pairs
         angles = self._angles(pos.reshape(-1).astype(np.float64), pairs)
         if freq_factors is not None:
             angles = angles / freq_factors.reshape(-1)[:pairs]

@@ -16,6 +16,8 @@ class GetRows(Op):
     Result: [n, r, A2, A3]; I32 if a is I32, else F32 (quantised rows are decoded).
     """
 
+    moves = True
+
     def result(self, a: Tensor, ids: Tensor) -> Spec:
         if ids.type is not I32:
             mismatch(self, "ids must be i32", a, ids)
@@ -44,6 +46,7 @@ class SetRows(Op):
     """
 
     writes = (0,)
+    moves = True
 
     def result(self, dst: Tensor, rows: Tensor, ids: Tensor) -> Spec:
         if ids.type is not I64 and ids.type is not I32:

@@ -1,0 +1,282 @@
+"""Made from the declarations by ``python -m ggplug.ops.listing stub``; a test compares."""
+
+from ggplug.ops.attention import SoftMax, alibi_slopes
+from ggplug.ops.base import OPS, Array, Cost, Op, apply, builder
+from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat, cast, cont, repeat
+from ggplug.ops.elementwise import Add, Binary, Div, Mul, Sub
+from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Glu, Reglu, Swiglu, SwigluOai
+from ggplug.ops.matrix import MulMat, MulMatId
+from ggplug.ops.norms import L2Norm, Norm, RmsNorm, RowNorm
+from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
+from ggplug.ops.rotary import Rope
+from ggplug.ops.rows import GetRows, SetRows
+from ggplug.ops.sort import Argsort, SortOrder
+from ggplug.ops.unary import (
+    Abs,
+    Ceil,
+    Clamp,
+    Cos,
+    Elu,
+    Exp,
+    Expm1,
+    Floor,
+    Gelu,
+    GeluErf,
+    GeluQuick,
+    Hardsigmoid,
+    Hardswish,
+    LeakyRelu,
+    Log,
+    Neg,
+    Relu,
+    Round,
+    Scale,
+    Sgn,
+    Sigmoid,
+    Silu,
+    Sin,
+    Softplus,
+    Sqr,
+    Sqrt,
+    Step,
+    Tanh,
+    Trunc,
+    Unary,
+    Xielu,
+    xielu,
+)
+from ggplug.ops.views import Permute, Reshape, Transpose, View, permute, reshape, view
+from ggplug.tensor import Tensor
+
+__all__ = [
+    "OPS",
+    "Abs",
+    "Add",
+    "Argmax",
+    "Argsort",
+    "Array",
+    "Binary",
+    "Ceil",
+    "Clamp",
+    "Concat",
+    "Cont",
+    "Cos",
+    "Cost",
+    "Cpy",
+    "Div",
+    "Dup",
+    "Elu",
+    "Exp",
+    "Expm1",
+    "Floor",
+    "Geglu",
+    "GegluErf",
+    "GegluQuick",
+    "Gelu",
+    "GeluErf",
+    "GeluQuick",
+    "GetRows",
+    "Glu",
+    "Hardsigmoid",
+    "Hardswish",
+    "L2Norm",
+    "LeakyRelu",
+    "Log",
+    "Mean",
+    "Mul",
+    "MulMat",
+    "MulMatId",
+    "Neg",
+    "Norm",
+    "Op",
+    "Permute",
+    "Reglu",
+    "Relu",
+    "Repeat",
+    "Reshape",
+    "RmsNorm",
+    "Rope",
+    "Round",
+    "RowNorm",
+    "Scale",
+    "SetRows",
+    "Sgn",
+    "Sigmoid",
+    "Silu",
+    "Sin",
+    "SoftMax",
+    "Softplus",
+    "SortOrder",
+    "Sqr",
+    "Sqrt",
+    "Step",
+    "Sub",
+    "Sum",
+    "SumRows",
+    "Swiglu",
+    "SwigluOai",
+    "Tanh",
+    "Transpose",
+    "Trunc",
+    "Unary",
+    "View",
+    "Xielu",
+    "abs",
+    "add",
+    "alibi_slopes",
+    "apply",
+    "argmax",
+    "argsort",
+    "builder",
+    "cast",
+    "ceil",
+    "clamp",
+    "concat",
+    "cont",
+    "cos",
+    "cpy",
+    "div",
+    "dup",
+    "elu",
+    "exp",
+    "expm1",
+    "floor",
+    "geglu",
+    "geglu_erf",
+    "geglu_quick",
+    "gelu",
+    "gelu_erf",
+    "gelu_quick",
+    "get_rows",
+    "hardsigmoid",
+    "hardswish",
+    "l2_norm",
+    "leaky_relu",
+    "log",
+    "mean",
+    "mul",
+    "mul_mat",
+    "mul_mat_id",
+    "neg",
+    "norm",
+    "permute",
+    "reglu",
+    "relu",
+    "repeat",
+    "reshape",
+    "rms_norm",
+    "rope",
+    "round",
+    "scale",
+    "set_rows",
+    "sgn",
+    "sigmoid",
+    "silu",
+    "sin",
+    "soft_max",
+    "softplus",
+    "sqr",
+    "sqrt",
+    "step",
+    "sub",
+    "sum",
+    "sum_rows",
+    "swiglu",
+    "swiglu_oai",
+    "tanh",
+    "transpose",
+    "trunc",
+    "view",
+    "xielu",
+]
+
+def abs(x: Tensor, *, name: str = "") -> Tensor: ...
+def add(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
+def argmax(x: Tensor, *, name: str = "") -> Tensor: ...
+def argsort(x: Tensor, order: int = 0, *, name: str = "") -> Tensor: ...
+def ceil(x: Tensor, *, name: str = "") -> Tensor: ...
+def clamp(x: Tensor, min: float, max: float, *, name: str = "") -> Tensor: ...
+def concat(a: Tensor, b: Tensor, dim: int, *, name: str = "") -> Tensor: ...
+def cos(x: Tensor, *, name: str = "") -> Tensor: ...
+def cpy(x: Tensor, dst: Tensor, *, name: str = "") -> Tensor: ...
+def div(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
+def dup(x: Tensor, type: str = "", *, name: str = "") -> Tensor: ...
+def elu(x: Tensor, *, name: str = "") -> Tensor: ...
+def exp(x: Tensor, *, name: str = "") -> Tensor: ...
+def expm1(x: Tensor, *, name: str = "") -> Tensor: ...
+def floor(x: Tensor, *, name: str = "") -> Tensor: ...
+def geglu(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
+def geglu_erf(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
+def geglu_quick(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
+def gelu(x: Tensor, *, name: str = "") -> Tensor: ...
+def gelu_erf(x: Tensor, *, name: str = "") -> Tensor: ...
+def gelu_quick(x: Tensor, *, name: str = "") -> Tensor: ...
+def get_rows(a: Tensor, ids: Tensor, *, name: str = "") -> Tensor: ...
+def hardsigmoid(x: Tensor, *, name: str = "") -> Tensor: ...
+def hardswish(x: Tensor, *, name: str = "") -> Tensor: ...
+def l2_norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
+def leaky_relu(x: Tensor, negative_slope: float, *, name: str = "") -> Tensor: ...
+def log(x: Tensor, *, name: str = "") -> Tensor: ...
+def mean(x: Tensor, *, name: str = "") -> Tensor: ...
+def mul(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
+def mul_mat(a: Tensor, b: Tensor, precision: int = 0, *, name: str = "") -> Tensor: ...
+def mul_mat_id(as_: Tensor, b: Tensor, ids: Tensor, precision: int = 0, *, name: str = "") -> Tensor: ...
+def neg(x: Tensor, *, name: str = "") -> Tensor: ...
+def norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
+def reglu(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
+def relu(x: Tensor, *, name: str = "") -> Tensor: ...
+def rms_norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
+def rope(
+    x: Tensor,
+    pos: Tensor,
+    n_dims: int,
+    freq_factors: Tensor | None = None,
+    mode: int = 0,
+    n_ctx_orig: int = 0,
+    freq_base: float = 10000.0,
+    freq_scale: float = 1.0,
+    ext_factor: float = 0.0,
+    attn_factor: float = 1.0,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    sections: tuple[int, ...] = (0, 0, 0, 0),
+    n_offs: int = 0,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def round(x: Tensor, *, name: str = "") -> Tensor: ...
+def scale(x: Tensor, s: float, bias: float = 0.0, *, name: str = "") -> Tensor: ...
+def set_rows(dst: Tensor, rows: Tensor, ids: Tensor, *, name: str = "") -> Tensor: ...
+def sgn(x: Tensor, *, name: str = "") -> Tensor: ...
+def sigmoid(x: Tensor, *, name: str = "") -> Tensor: ...
+def silu(x: Tensor, *, name: str = "") -> Tensor: ...
+def sin(x: Tensor, *, name: str = "") -> Tensor: ...
+def soft_max(
+    x: Tensor,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    scale: float = 1.0,
+    max_bias: float = 0.0,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def softplus(x: Tensor, *, name: str = "") -> Tensor: ...
+def sqr(x: Tensor, *, name: str = "") -> Tensor: ...
+def sqrt(x: Tensor, *, name: str = "") -> Tensor: ...
+def step(x: Tensor, *, name: str = "") -> Tensor: ...
+def sub(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
+def sum(x: Tensor, *, name: str = "") -> Tensor: ...
+def sum_rows(x: Tensor, *, name: str = "") -> Tensor: ...
+def swiglu(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
+def swiglu_oai(
+    x: Tensor,
+    gate: Tensor | None = None,
+    swapped: bool = False,
+    alpha: float = 1.702,
+    limit: float = 7.0,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def tanh(x: Tensor, *, name: str = "") -> Tensor: ...
+def transpose(x: Tensor, *, name: str = "") -> Tensor: ...
+def trunc(x: Tensor, *, name: str = "") -> Tensor: ...

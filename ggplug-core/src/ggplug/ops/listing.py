@@ -1,0 +1,143 @@
+"""What the declarations say, as text: a page of documentation and a type stub.
+
+Builders are made at run time, so a type checker cannot see their signatures; the stub ``ops/__init__.pyi`` tells it.
+``python -m ggplug.ops.listing docs`` and ``... stub`` print what the two files have to hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ggplug import ops
+from ggplug.ops.base import OPS, Op
+
+_WIDTH = 120
+
+_PAGE = """# Ops
+
+Every op is one class and one builder: `gg.rms_norm(x, eps=1e-6)` makes a tensor whose `op` is
+`ops.RmsNorm(eps=1e-6)`. The tables are made from the declarations (`python -m ggplug.ops.listing docs`). Extents are
+in `ne` order, innermost first; NumPy's last axis is dimension 0. The docstrings (`help(gg.rope)`) give shapes, types
+and errors in full, and each class has its formula in NumPy: `reference`.
+
+Sources in brackets are optional. "In place" names sources whose bytes the allocator may hand to the result. An op
+that "writes" changes the bytes of that source, and its result is a view of it. A view op computes nothing: its result
+is other extents and strides over its source's bytes.
+
+Operators work on tensors too: `a + b`, `a - b`, `a * b`, `a / b` and `abs(a)` with tensors, which broadcast as in
+NumPy, and with numbers. `a == b` stays identity, so that tensors can be keys of a dictionary. There is no `@`: ggml's
+product `gg.mul_mat(w, x)` takes the weights first and reads them by rows.
+"""
+
+
+def markdown(names: Iterable[str] | None = None) -> str:
+    """A table of ops in Markdown: by default all that ggplug itself declares, by module."""
+    chosen = [n for n, cls in OPS.items() if cls.__module__.startswith("ggplug.ops.")] if names is None else list(names)
+    modules: dict[str, list[type[Op]]] = {}
+    for name in chosen:
+        modules.setdefault(OPS[name].__module__, []).append(OPS[name])
+    text = [_PAGE.rstrip()]
+    for module, classes in sorted(modules.items()):
+        summary = " ".join((sys.modules[module].__doc__ or "").partition("\n\n")[0].split())
+        text.append(f"## {module.rpartition('.')[2]}\n\n{summary}")
+        rows = ["| op | what it computes | sources | parameters | notes |", "| --- | --- | --- | --- | --- |"]
+        rows += [_row(cls) for cls in classes]
+        text.append("\n".join(rows))
+    return "\n\n".join(text) + "\n"
+
+
+def _row(cls: type[Op]) -> str:
+    formula = (inspect.getdoc(cls) or "").partition("\n")[0].replace("``", "`")
+    formula = formula.replace("|", "\\|").replace("*", "\\*").replace("  ", " ")
+    formula = re.sub(r":\w+:`~?([^`]*)`", r"`\1`", formula)
+    sources = ", ".join(f"[{s}]" if s in cls.optional else s for s in cls.sources)
+    parameters = ", ".join(_field(f) for f in dataclasses.fields(cls))
+    notes = []
+    if cls.is_view:
+        notes.append("view")
+    if cls.writes:
+        notes.append(f"writes {', '.join(cls.sources[i] for i in cls.writes)}")
+    if cls.inplace:
+        notes.append(f"in place: {', '.join(cls.sources[i] for i in cls.inplace)}")
+    return f"| `{cls.name}` | {formula} | {sources} | {parameters} | {'; '.join(notes)} |"
+
+
+def _field(field: dataclasses.Field[Any]) -> str:
+    return field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default!r}"
+
+
+def stub() -> str:
+    """The type stub of :mod:`ggplug.ops`: builders with their types, everything else from where it is defined."""
+    imported: dict[str, list[str]] = {}
+    functions = []
+    for name in ops.__all__:
+        value = getattr(ops, name)
+        op = getattr(value, "op", None)
+        if inspect.isfunction(value) and op is not None:
+            functions.append(_signature(name, value, op))
+        else:
+            imported.setdefault(_home(name), []).append(name)
+    lines = ['"""Made from the declarations by ``python -m ggplug.ops.listing stub``; a test compares."""', ""]
+    for module in sorted({*imported, "ggplug.tensor"}):
+        shown = sorted(imported.get(module, ["Tensor"]), key=lambda n: (not n.isupper(), n[0].islower(), n))
+        line = f"from {module} import {', '.join(shown)}"
+        lines.append(line if len(line) <= _WIDTH else _exploded(f"from {module} import (", shown, ")"))
+    lines += ["", _exploded("__all__ = [", [f'"{name}"' for name in ops.__all__], "]"), "", *functions]
+    return "\n".join(lines) + "\n"
+
+
+def _home(name: str) -> str:
+    """The module below ``ggplug.ops`` that defines a name."""
+    for module in sorted(sys.modules):
+        if module.startswith("ggplug.ops.") and module != __name__ and name in vars(sys.modules[module]):
+            value = vars(sys.modules[module])[name]
+            if getattr(value, "__module__", module) == module or not hasattr(value, "__module__"):
+                return module
+    return "ggplug.ops.base"
+
+
+def _signature(name: str, function: Callable[..., Any], op: type[Op]) -> str:
+    hints = typing.get_type_hints(op)
+    parameters = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in op.sources:
+            kind = "Tensor | None" if parameter.name in op.optional else "Tensor"
+        else:
+            kind = _spell(hints[parameter.name]) if parameter.name in op.parameters else "str"
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            parameters.append("*")
+        value = '""' if parameter.default == "" else repr(parameter.default)
+        default = "" if parameter.default is parameter.empty else f" = {value}"
+        parameters.append(f"{parameter.name}: {kind}{default}")
+    line = f"def {name}({', '.join(parameters)}) -> Tensor: ..."
+    return line if len(line) <= _WIDTH else _exploded(f"def {name}(", parameters, ") -> Tensor: ...")
+
+
+def _exploded(head: str, items: Iterable[str], tail: str) -> str:
+    """The formatter's layout of what is too long for a line."""
+    return "\n".join([head, *(f"    {item}," for item in items), tail])
+
+
+def _spell(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints the page (``docs``) or the stub (``stub``)."""
+    given = sys.argv[1:] if arguments is None else arguments
+    makers = {"docs": markdown, "stub": stub}
+    if len(given) != 1 or given[0] not in makers:
+        print("usage: python -m ggplug.ops.listing docs|stub", file=sys.stderr)
+        return 2
+    print(makers[given[0]](), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
