@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import json
 import logging
 import os
@@ -23,7 +24,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -44,7 +44,7 @@ _STALE_SECONDS = 30 * 24 * 3600.0
 #: Parts of this package that run no differently for other code they produce; kernels import some of them.
 _NOT_DRAWN_IN = frozenset(f"ggplug_cpu.{name}" for name in ("cache", "compiler", "features", "loader", "team"))
 #: These make code from Python, whatever the kernel imports.
-_ALWAYS_DRAWN_IN = ("ggplug_cpu.frontend",)
+_ALWAYS_DRAWN_IN = ("ggplug_cpu.frontend", "ggplug_cpu.vectors")
 
 _IMPORT = re.compile(
     r"""^[ \t]*(?: from [ \t]+ (?P<base>[.\w]+) [ \t]+ import [ \t]+ (?P<names> \( [^)]* \) | [^\n\#;]+ )
@@ -234,14 +234,12 @@ def key(function: Callable[..., Any], arguments: tuple[Any, ...], target: featur
 
 @functools.cache
 def _versions() -> str:
-    """Of what turns source into code; found without importing Numba."""
-    parts = [sys.version]
-    for distribution in ("numba", "llvmlite"):
-        try:
-            parts.append(metadata.version(distribution))
-        except metadata.PackageNotFoundError:
-            parts.append("?")
-    return "|".join(parts)
+    """Of what turns source into code.  Numba is not imported for it: what its version file says will do."""
+    import llvmlite
+
+    numba = importlib.util.find_spec("numba")
+    version = _read(os.path.join(os.path.dirname(numba.origin), "_version.py")) if numba and numba.origin else b""
+    return f"{sys.version}|{llvmlite.__version__}|{hashlib.sha256(version).hexdigest()}"
 
 
 @functools.cache

@@ -8,6 +8,9 @@ Numba in the process are unaffected): device functions are only translated to LL
 linked, optimised once as a whole, and written out as an object file.
 """
 
+# Numba is untyped in part, llvmlite wholly
+# mypy: allow-untyped-calls, disable-error-code="attr-defined,misc,name-defined,assignment,no-any-return,override"
+
 from __future__ import annotations
 
 import dis
@@ -48,14 +51,17 @@ def inspect_kernel(kernel: recorded.Kernel, target: Target, what: str) -> str:
 
 
 def _optimised(kernel: recorded.Kernel, target: Target) -> llvm.ModuleRef:
+    body = kernel.body()
     try:
-        return _compiler(target).compile(kernel)
-    except errors.NumbaError as error:
+        return _compiler(target).compile(kernel, body)
+    except KernelCompileError:
+        raise
+    except Exception as error:  # Numba's, LLVM's, or of the code of an intrinsic
         raise KernelCompileError(
             f"kernel {kernel.name} does not compile for {target}: {error}",
             op=kernel.name,
             log=str(error),
-            remedy="the message is Numba's; ggplug_cpu/compiler.py says what kernels may do",
+            remedy="ggplug_cpu/compiler.py says what kernels may do",
         ) from error
 
 
@@ -67,7 +73,7 @@ def _compiler(target: Target) -> _Compiler:
 # -- code generation --------------------------------------------------------------------------------
 
 
-class _Library(codegen.CPUCodeLibrary):  # type: ignore[misc]  # Numba is untyped
+class _Library(codegen.CPUCodeLibrary):
     """The LLVM module of one function and of those it calls, neither optimised nor turned into machine code."""
 
     def add_llvm_module(self, ll_module: llvm.ModuleRef) -> None:
@@ -84,7 +90,7 @@ class _Library(codegen.CPUCodeLibrary):  # type: ignore[misc]  # Numba is untype
         return 0
 
 
-class _Codegen(codegen.CPUCodegen):  # type: ignore[misc]
+class _Codegen(codegen.CPUCodegen):
     """Target machine and optimiser for one :class:`~ggplug_cpu.features.Target`; no execution engine."""
 
     _library_class = _Library
@@ -120,7 +126,7 @@ class _Codegen(codegen.CPUCodegen):  # type: ignore[misc]
         builder.getModulePassManager().run(module, builder)
 
 
-class _CallConvention(callconv.CPUCallConv):  # type: ignore[misc]
+class _CallConvention(callconv.CPUCallConv):
     """Numba's, without the Python exception: a status nobody looks at ends the kernel early."""
 
     def set_static_user_exc(self, *args: Any, **kwargs: Any) -> None:
@@ -133,7 +139,7 @@ class _CallConvention(callconv.CPUCallConv):  # type: ignore[misc]
         self._return_errcode_raw(builder, callconv.RETCODE_USEREXC)
 
 
-class _Context(cpu.CPUContext):  # type: ignore[misc]
+class _Context(cpu.CPUContext):
     """Lowering without Numba's run-time library, Python's C API or wrappers for Python callers."""
 
     def __init__(self, typing_context: typing.Context, name: str, target: Target) -> None:
@@ -173,7 +179,7 @@ class _Context(cpu.CPUContext):  # type: ignore[misc]
         return object()  # only a key under which Numba finds the function again
 
 
-class _TypingContext(typing.Context):  # type: ignore[misc]
+class _TypingContext(typing.Context):
     """Lets Numba see what our decorators recorded."""
 
     def __init__(self, compiler: _Compiler) -> None:
@@ -194,7 +200,7 @@ class _TypingContext(typing.Context):  # type: ignore[misc]
         return super().resolve_value_type(val)
 
 
-class _Descriptor(TargetDescriptor):  # type: ignore[misc]
+class _Descriptor(TargetDescriptor):
     options = cpu.CPUTargetOptions
     typing_context: Any = None  # properties in Numba; plain attributes do
     target_context: Any = None
@@ -222,7 +228,7 @@ class _Compiler:
 
         vectors.install_operators(self.typing_context, self.context)
 
-        class OurDispatcher(Dispatcher):  # type: ignore[misc]
+        class OurDispatcher(Dispatcher):
             targetdescr = _Descriptor(self.name, self.typing_context, self.context)
 
             def _compilation_chain_init_hook(self) -> None:
@@ -233,7 +239,7 @@ class _Compiler:
 
         compiler_of_target = self
 
-        class Jit(JitDecorator):  # type: ignore[misc]
+        class Jit(JitDecorator):
             """How Numba compiles the Python that some of its built-in functions are made of."""
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -274,7 +280,7 @@ class _Compiler:
             value = function.function(builder, *args)
             return context.get_dummy_value() if value is None else value
 
-        class Template(AbstractTemplate):  # type: ignore[misc]
+        class Template(AbstractTemplate):
             key = function
             lowered: ClassVar[set[Any]] = set()
 
@@ -298,9 +304,8 @@ class _Compiler:
     # kernels
 
     @global_compiler_lock  # type: ignore[untyped-decorator]
-    def compile(self, kernel: recorded.Kernel) -> llvm.ModuleRef:
+    def compile(self, kernel: recorded.Kernel, body: recorded.Body) -> llvm.ModuleRef:
         """The optimised module of a kernel: one exported function ``void(int64, int64)``."""
-        body = kernel.body()
         _refuse_raise(body.__code__, f"kernel {kernel.name}")
         flags = compiler.Flags()
         cpu.CPUTargetOptions.parse_as_flags(flags, _options(kernel.fastmath, forceinline=True))

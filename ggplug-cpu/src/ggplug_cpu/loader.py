@@ -3,11 +3,15 @@
 A kernel may call the functions of :data:`SYMBOLS` and nothing else, so that it behaves alike in every process.
 """
 
+# llvmlite is untyped
+# mypy: allow-untyped-calls, disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 import ctypes
 import functools
 import itertools
+import struct
 import sys
 from typing import Any
 
@@ -41,18 +45,30 @@ def load(name: str, code: bytes) -> int:
 
     Raises :class:`~ggplug.errors.KernelCompileError` when it needs a symbol that is not in :data:`SYMBOLS`.
     """
-    library = llvm.JITLibraryBuilder().add_object_img(code).add_jit_library(_runtime()).export_symbol(ENTRY)
+    known = _addresses()
+    needed = undefined_symbols(code)
+    if needed is None:
+        needed = sorted(known)
+    elif not known.keys() >= set(needed):
+        raise _unloadable(name, f"it calls {', '.join(sorted(set(needed) - known.keys()))}")
+    library = llvm.JITLibraryBuilder().add_object_img(code).export_symbol(ENTRY)
+    for symbol in needed:
+        library.import_symbol(symbol, known[symbol])
     try:
         tracker = library.link(_engine(), f"{next(_numbers)} {name}")
     except RuntimeError as error:
-        raise KernelCompileError(
-            f"kernel {name} cannot be loaded: {error}",
-            op=name,
-            log=str(error),
-            remedy="kernels may call libm and memcpy only: see SYMBOLS in ggplug_cpu/loader.py",
-        ) from error
+        raise _unloadable(name, str(error)) from error
     _loaded.append(tracker)
     return int(tracker[ENTRY])
+
+
+def _unloadable(name: str, why: str) -> KernelCompileError:
+    return KernelCompileError(
+        f"kernel {name} cannot be loaded: {why}",
+        op=name,
+        log=why,
+        remedy="kernels may call libm and memcpy only: see SYMBOLS in ggplug_cpu/loader.py",
+    )
 
 
 @functools.cache
@@ -65,15 +81,6 @@ def _engine() -> llvm.LLJIT:
 
 
 @functools.cache
-def _runtime() -> str:
-    """The JIT library that defines :data:`SYMBOLS`; its name."""
-    library = llvm.JITLibraryBuilder()
-    for name, address in _addresses().items():
-        library.import_symbol(name, address)
-    _loaded.append(library.link(_engine(), "runtime"))
-    return "runtime"
-
-
 def _addresses() -> dict[str, int]:
     found: dict[str, int] = {}
     libraries = (
@@ -81,9 +88,36 @@ def _addresses() -> dict[str, int]:
     )
     for name in SYMBOLS:
         for library in libraries:
-            try:
-                found[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+            function = getattr(library, name, None)
+            if function is not None:
+                found[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
                 break
-            except AttributeError:
-                continue
     return found
+
+
+# -- ELF --------------------------------------------------------------------------------------------
+
+# From the ELF-64 specification: the file header's e_shoff, e_shentsize, e_shnum; a section header; a symbol.
+_ELF_HEADER = struct.Struct("<40xQ10xHH2x")
+_ELF_SECTION = struct.Struct("<IIQQQQIIQQ")
+_ELF_SYMBOL = struct.Struct("<IBBHQQ")
+_SYMBOL_TABLE = 2
+_LOCAL = 0
+
+
+def undefined_symbols(code: bytes) -> list[str] | None:
+    """Names that the object file ``code`` needs from elsewhere; None where the format is not little-endian ELF-64."""
+    if code[:6] != b"\x7fELF\x02\x01":
+        return None
+    offset, size, count = _ELF_HEADER.unpack_from(code)
+    sections = [_ELF_SECTION.unpack_from(code, offset + size * i) for i in range(count)]
+    names: list[str] = []
+    for section in sections:
+        if section[1] != _SYMBOL_TABLE:
+            continue
+        start, length = section[4:6]
+        strings = sections[section[6]][4]
+        for name, info, _, defined_in, _, _ in _ELF_SYMBOL.iter_unpack(code[start : start + length]):
+            if defined_in == 0 and info >> 4 != _LOCAL:
+                names.append(code[strings + name : code.index(b"\0", strings + name)].decode())
+    return names

@@ -297,7 +297,10 @@ class _Crew:
 
     def close(self) -> None:
         """End the threads and wait for them."""
-        self._finalizer()
+        found = self._finalizer.detach()  # calling it does nothing once the interpreter is on its way out
+        if found is not None:
+            _, function, arguments, _ = found
+            function(*arguments)
         for thread in self.threads:
             thread.join()
 
@@ -349,7 +352,7 @@ def _foreign_functions() -> Any:
     functions = [
         getattr(system, names[name]) if name in names else getattr(ctypes.pythonapi, name) for name in context.FOREIGN
     ]
-    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
     return (ctypes.c_int64 * len(addresses))(*addresses)
 
 

@@ -1,5 +1,8 @@
 """Vectors as Numba types, the names of types, and the operators of vectors; part of the front end, imports Numba."""
 
+# Numba is untyped in part, llvmlite wholly
+# mypy: allow-untyped-calls, disable-error-code="attr-defined,misc,name-defined,assignment,no-any-return,override"
+
 from __future__ import annotations
 
 import functools
@@ -27,7 +30,7 @@ _VECTOR = re.compile(r"(i1|i8|i16|i32|i64|f16|bf16|f32|f64)x([1-9]\d*)")
 _SIGNATURE = re.compile(r"\s*(\w+)\s*\(([^)]*)\)\s*")
 
 
-class _BFloatType(ir.types._BaseFloatType):  # type: ignore[misc]  # llvmlite is untyped
+class _BFloatType(ir.types._BaseFloatType):
     """LLVM's ``bfloat``, which llvmlite lacks."""
 
     null = "0.0"
@@ -48,7 +51,7 @@ _ELEMENTS: dict[str, ir.Type] = {
 }
 
 
-class Vector(types.Type):  # type: ignore[misc]  # Numba is untyped
+class Vector(types.Type):
     """``count`` lanes of ``element`` (``f32x16``); LLVM's vector type."""
 
     def __init__(self, element: str, count: int) -> None:
@@ -62,7 +65,7 @@ class Vector(types.Type):  # type: ignore[misc]  # Numba is untyped
 
 
 @register_model(Vector)
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+class _VectorModel(models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: Vector) -> None:
         super().__init__(dmm, fe_type, ir.VectorType(_ELEMENTS[fe_type.element], fe_type.count))
 
@@ -139,7 +142,7 @@ def install_operators(typing_context: typing.Context, context: Any) -> None:
 
 
 def _template(symbol: Callable[..., Any], methods: tuple[str | None, str | None], count: int) -> type[AbstractTemplate]:
-    class Template(AbstractTemplate):  # type: ignore[misc]
+    class Template(AbstractTemplate):
         key = symbol
 
         def generic(self, args: Any, kws: Any) -> Any:
