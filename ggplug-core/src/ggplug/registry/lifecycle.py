@@ -1,0 +1,132 @@
+"""Taking one plugin from stage to stage, wholly or not at all."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from ggplug.backend import Device, Registration
+from ggplug.errors import PluginError
+from ggplug.hookspecs import Hooks
+from ggplug.registry.catalog import LOADING, Catalog
+from ggplug.registry.discover import core_version, fits
+from ggplug.registry.load import (
+    RefusalError,
+    check_devices,
+    check_registration,
+    importing,
+    registration_hook,
+    within,
+)
+from ggplug.registry.records import Plugin, Stage
+from ggplug.registry.remedies import failure_of
+
+log = logging.getLogger("ggplug")
+
+
+class Lifecycle:
+    """Loads, probes and rolls back plugins.  Each stage is tried once; a failure is kept and raised again."""
+
+    def __init__(self, catalog: Catalog, hooks: Hooks) -> None:
+        self.catalog = catalog
+        self.hooks = hooks
+
+    def load(self, plugin: Plugin) -> Registration:
+        """Takes a plugin to the stage *loaded*.  Raises PluginError with the cause, old or new."""
+        self._take_to(Stage.LOADED, plugin, self._load, lambda: plugin.registration is None)
+        registration = plugin.registration
+        if registration is None:  # unloaded by another thread in this very moment
+            raise PluginError(f"the plugin {plugin.described} was unloaded")
+        return registration
+
+    def probe(self, plugin: Plugin) -> Sequence[Device]:
+        """Takes a plugin to the stage *probed*.  Raises PluginError with the cause, old or new."""
+        self.load(plugin)
+        self._take_to(Stage.PROBED, plugin, self._probe, lambda: plugin.stage is Stage.LOADED)
+        return plugin.devices
+
+    def reset(self, plugin: Plugin) -> None:
+        """Back to the stage before anything was tried, its failure forgotten.  The plugin's lock must be held."""
+        self._roll_back(plugin)
+        plugin.failure = None
+        plugin.stage = Stage.INSTALLED if plugin.find is not None else Stage.LOADED
+        plugin.stages.clear()
+
+    def _take_to(
+        self, stage: Stage, plugin: Plugin, step: Callable[[Plugin], None], needed: Callable[[], bool]
+    ) -> None:
+        """One stage, once; whoever comes meanwhile waits."""
+        chain = LOADING.get()
+        if plugin in chain:
+            raise PluginError(f"the plugin {plugin.described} asks for itself while it is being loaded")
+        with plugin.lock:
+            if plugin.failure is None and needed():
+                token = LOADING.set((*chain, plugin))
+                start = time.perf_counter()
+                try:
+                    step(plugin)
+                    plugin.stage = stage
+                except Exception as error:
+                    plugin.failure = failure_of(plugin, stage, error)
+                    self._roll_back(plugin)
+                    log.warning("%s", plugin.error())
+                except BaseException:  # Ctrl-C is the user's: nothing failed, and nothing half done stays
+                    self.reset(plugin)
+                    raise
+                finally:
+                    LOADING.reset(token)
+                    plugin.stages[stage.value] = (time.perf_counter() - start) * 1e3
+            if plugin.failure is not None:
+                raise plugin.error() from plugin.failure.cause
+
+    def _load(self, plugin: Plugin) -> None:
+        assert plugin.find is not None
+        _check_core(plugin)
+        limit = 0.0 if importing(plugin.top_level) else self.catalog.settings.timeout
+        start = time.monotonic()
+        plugin.object = within(limit, plugin.name, plugin.find)
+        self.hooks.register(plugin.object, plugin.qualified)
+        hook = registration_hook(self.hooks, plugin.object)
+        left = limit and max(limit - (time.monotonic() - start), 0.1)
+        registration = check_registration(within(left, plugin.name, hook))
+        if plugin.file_name:
+            with self.catalog.lock:
+                self.catalog.check_free(registration.name, plugin)
+                plugin.name = registration.name
+        elif registration.name.casefold() != plugin.name.casefold():
+            raise RefusalError(
+                f"its entry point is called {plugin.name!r} and its registration {registration.name!r}"
+            )
+        plugin.version = plugin.version or registration.version
+        plugin.registration = registration
+
+    def _probe(self, plugin: Plugin) -> None:
+        registration = plugin.registration
+        assert registration is not None
+        limit = self.catalog.settings.timeout
+        found = within(limit, plugin.name, lambda: check_devices(registration, registration.devices()))
+        with self.catalog.lock:
+            for device in found:
+                self.catalog.check_free(device.name, plugin)
+            plugin.devices = found
+
+    def _roll_back(self, plugin: Plugin) -> None:
+        """As if the plugin had never been asked: hooks, devices and whatever else it registered."""
+        if plugin.object is not None:
+            self.hooks.unregister(plugin.object)
+        if plugin.find is not None:
+            plugin.object, plugin.registration = None, None
+        plugin.devices = ()
+        plugin.forget()
+        self.catalog.drop_brought_by(plugin)
+
+
+def _check_core(plugin: Plugin) -> None:
+    """Refuses, from metadata alone, a plugin that was built for another ggplug-core."""
+    have = core_version()
+    if plugin.requires and have is not None and not fits(plugin.requires, have):
+        raise RefusalError(
+            f"its metadata asks for ggplug-core {plugin.requires}, and {have} is installed",
+            f'pip install --upgrade {plugin.distribution} "ggplug-core{plugin.requires}"',
+        )

@@ -1,0 +1,73 @@
+"""The child process of the doctor: takes one plugin as far as it goes and says at each stage how far it got."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import time
+from functools import partial
+from typing import Any, NoReturn
+
+from ggplug.backend import Device
+from ggplug.errors import GGPlugError
+from ggplug.hookspecs import Hooks
+from ggplug.registry.catalog import Catalog
+from ggplug.registry.discover import Settings, scan
+from ggplug.registry.lifecycle import Lifecycle
+from ggplug.registry.load import FaultError, HangError, within
+from ggplug.registry.records import Plugin, Stage
+from ggplug.registry.remedies import failure_of
+
+
+def main(job: dict[str, Any]) -> NoReturn:
+    """Tries the plugin that ``job`` describes and ends the process."""
+    # What a plugin prints goes to standard error, so that standard output is ours.
+    report = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    logging.disable(logging.WARNING)  # failures are reported, not logged
+
+    def say(plugin: Plugin, **more: Any) -> None:
+        report.write(json.dumps({**plugin.status().as_dict(), **more}) + "\n")
+        report.flush()
+
+    if job["file"]:
+        catalog = Catalog([], Settings(timeout=job["timeout"], paths=(job["file"],)))
+    else:
+        wanted = (job["distribution"], job["entry_point"])
+        installed = [found for found in scan() if (found.distribution, found.name) == wanted]
+        catalog = Catalog(installed, Settings(timeout=job["timeout"]))
+    (plugin,) = catalog.plugins()
+    with contextlib.suppress(GGPlugError):  # kept in the plugin's status
+        try_out(Lifecycle(catalog, Hooks()), plugin, say)
+    say(plugin, finished=True)
+    report.close()
+    sys.stderr.flush()
+    # Not sys.exit: an abandoned thread or a driver's cleanup may never end.
+    os._exit(0)
+
+
+def try_out(life: Lifecycle, plugin: Plugin, say: Any) -> None:
+    """Takes a plugin through all stages, calling ``say`` after each."""
+    say(plugin)
+    life.load(plugin)
+    say(plugin)
+    devices = life.probe(plugin)
+    say(plugin)
+    start = time.perf_counter()
+    try:
+        for device in devices:
+            within(life.catalog.settings.timeout, device.name, partial(_start_and_stop, device))
+    except (HangError, FaultError) as error:
+        plugin.failure = failure_of(plugin, Stage.INITIALISED, error)
+        return
+    if devices:
+        plugin.stage = Stage.INITIALISED
+        plugin.stages[Stage.INITIALISED.value] = (time.perf_counter() - start) * 1e3
+
+
+def _start_and_stop(device: Device) -> None:
+    device.props()
+    device.init().free()

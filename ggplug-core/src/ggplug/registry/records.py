@@ -1,0 +1,179 @@
+"""What is known about a plugin: where it comes from, how far it got, and what went wrong."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ggplug.backend import Device, Registration
+from ggplug.errors import DuplicateNameError, GGPlugError, PluginError
+
+
+class Stage(enum.Enum):
+    """How far a plugin got."""
+
+    INSTALLED = "installed"  #: known from metadata, nothing of it was imported
+    LOADED = "loaded"  #: imported and registered, no hardware touched
+    PROBED = "probed"  #: its devices are known, without a context or device memory
+    INITIALISED = "initialised"  #: a stream on one of its devices was made
+
+    @property
+    def action(self) -> str:
+        """What was tried when a plugin did not get here."""
+        return _ACTIONS[self]
+
+
+_ACTIONS = {
+    Stage.INSTALLED: "cannot be read",
+    Stage.LOADED: "failed to load",
+    Stage.PROBED: "failed to list its devices",
+    Stage.INITIALISED: "failed to start a stream",
+}
+
+
+@dataclass(frozen=True)
+class PluginStatus:
+    """A plugin at a glance.
+
+    ``name``: what it is reached by, ``distribution:entry_point`` if the plain name is taken.  ``source``: the object
+    reference of the entry point, or a file.  ``stage``: how far it got.  ``ok``: nothing is wrong with it (a plugin
+    that the user left out is fine too: then ``disabled`` says by what).  ``milliseconds``: all its stages together;
+    ``stages``: each of them.
+    """
+
+    name: str
+    entry_point: str
+    distribution: str | None
+    version: str | None
+    source: str
+    stage: str
+    ok: bool
+    error: str | None = None
+    remedy: str | None = None
+    traceback: str | None = None
+    disabled: str | None = None
+    devices: tuple[str, ...] = ()
+    milliseconds: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields in the types that JSON has."""
+        return {**self.__dict__, "devices": list(self.devices), "stages": dict(self.stages)}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a plugin did not get to a stage.  Kept, so that each request for it can raise the cause anew."""
+
+    stage: Stage
+    reason: str
+    remedy: str
+    cause: BaseException | None = None
+
+    @property
+    def traceback(self) -> str | None:
+        if self.cause is None or isinstance(self.cause, GGPlugError):
+            return None
+        return "".join(traceback.format_exception(self.cause))
+
+
+@dataclass(eq=False)
+class Plugin:
+    """The registry's own record of a plugin.
+
+    ``find``: imports it and returns the module or object that has its hooks; None for what was handed over ready made.
+    ``lock`` is held by whoever loads or probes it.
+    """
+
+    name: str
+    source: str
+    find: Callable[[], object] | None
+    distribution: str | None = None
+    version: str | None = None
+    top_level: str | None = None
+    """The package whose import this is, so as not to wait for an import that the caller is in the middle of."""
+    forget: Callable[[], None] = lambda: None
+    """Undoes what ``find`` did to the process."""
+    requires: str = ""
+    """Which versions of ggplug-core its metadata asks for."""
+    file_name: str = ""
+    """What it goes by until it is loaded, if it comes from a path."""
+    explicit: bool = False
+    """Handed over by the program, or loaded from a path; not found by itself."""
+    brought_by: Plugin | None = None
+    """The plugin that handed this one over while it was loaded."""
+
+    stage: Stage = Stage.INSTALLED
+    stages: dict[str, float] = field(default_factory=dict)
+    object: Any = None
+    registration: Registration | None = None
+    devices: tuple[Device, ...] = ()
+    failure: Failure | None = None
+    duplicate: DuplicateNameError | None = None
+    disabled: str | None = None
+    lock: Any = field(default_factory=threading.RLock)
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.distribution}:{self.name}" if self.distribution else self.name
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether its backend's name is not known yet: a plugin from a path, before it is loaded."""
+        return bool(self.file_name) and self.registration is None
+
+    @property
+    def reachable_as(self) -> str:
+        return self.qualified if self.duplicate is not None else self.name
+
+    @property
+    def described(self) -> str:
+        """``NAME of DISTRIBUTION VERSION``, for messages."""
+        if self.distribution:
+            return f"{self.name} of {self.distribution} {self.version or '(no version)'}"
+        return f"{self.name} of {self.source}"
+
+    def error(self) -> PluginError:
+        """What went wrong, to be raised from ``failure.cause``."""
+        failure = self.failure
+        assert failure is not None
+        return PluginError(
+            f"the plugin {self.described} {failure.stage.action}: {failure.reason}",
+            entry_point=self.name, distribution=self.distribution, version=self.version, stage=self.stage.value,
+            remedy=failure.remedy,
+        )  # fmt: skip
+
+    def status(self) -> PluginStatus:
+        error, remedy = None, None
+        if self.failure is not None:
+            error, remedy = f"{self.failure.stage.action}: {self.failure.reason}", self.failure.remedy
+        elif self.duplicate is not None:
+            error, remedy = self.duplicate.message, self.duplicate.remedy
+        return PluginStatus(
+            name=self.reachable_as,
+            entry_point=self.name,
+            distribution=self.distribution,
+            version=self.version,
+            source=self.source,
+            stage=self.stage.value,
+            ok=error is None,
+            error=error,
+            remedy=remedy,
+            traceback=self.failure.traceback if self.failure is not None else None,
+            disabled=self.disabled,
+            devices=tuple(device.name for device in self.devices),
+            milliseconds=round(sum(self.stages.values()), 3),
+            stages={stage: round(time, 3) for stage, time in self.stages.items()},
+        )
+
+
+def reason_of(error: BaseException) -> str:
+    """An exception in one line: its class and its message."""
+    text = " ".join(str(error).split())
+    if isinstance(error, GGPlugError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,333 @@
+"""The registry: plugins from metadata to streams, each in isolation from the others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ggplug.backend import API_VERSION, Backend, Device, Registration
+from ggplug.errors import GGPlugError, ParameterError, PluginError
+from ggplug.hookspecs import Hooks
+from ggplug.registry import naming
+from ggplug.registry.catalog import LOADING, Catalog
+from ggplug.registry.discover import Installed, Settings
+from ggplug.registry.doctor import examine_all
+from ggplug.registry.lifecycle import Lifecycle
+from ggplug.registry.load import RefusalError, check_device, check_registration, plugins_in
+from ggplug.registry.records import Plugin, PluginStatus, Stage
+from ggplug.types import DeviceKind
+
+T = TypeVar("T")
+
+
+class Registry:
+    """Finds, loads and enumerates plugins, and explains those that fail.
+
+    A plugin is loaded when a device of it is asked for by name, or when all are (:meth:`devices`).  What fails is
+    kept: :meth:`status` shows it, and asking for its devices raises its cause again.  May be used by several threads at
+    once; the code of plugins runs without any lock but the plugin's own.
+
+    ``plugins``: what is installed (default: what the entry points say).  ``settings``: default from the environment,
+    read when the registry is used first.  ``hooks``: where plugins' hooks are registered (default: hooks of this
+    registry).
+    """
+
+    def __init__(
+        self,
+        plugins: Iterable[Installed] | None = None,
+        *,
+        settings: Settings | None = None,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self.hooks = hooks if hooks is not None else Hooks()
+        self.catalog = Catalog(plugins, settings)
+        self._life = Lifecycle(self.catalog, self.hooks)
+
+    @property
+    def settings(self) -> Settings:
+        """What the environment says, as it was when the registry was used first."""
+        return self.catalog.settings
+
+    # -- what there is -----------------------------------------------------------------------------
+
+    def load_all(self) -> list[Registration]:
+        """Loads every plugin that is installed or in GGPLUG_BACKEND_PATH (ggml_backend_load_all).
+
+        Those that fail are logged and kept in :meth:`failures`; nothing is raised.  Returns what is loaded, in
+        priority order.
+        """
+        for plugin in self.catalog.usable():
+            if plugin.failure is None:
+                _quietly(self._life.load, plugin)
+        return [p.registration for p in self.catalog.usable() if p.registration is not None]
+
+    def registrations(self) -> list[Registration]:
+        """All backends, in priority order (ggml_backend_reg_get)."""
+        return self.load_all()
+
+    def registration(self, name: str) -> Registration:
+        """The backend of that name; loads only its plugin (ggml_backend_reg_by_name).
+
+        Raises PluginError with the cause if it fails, DeviceNotFoundError if there is none.
+        """
+        return self._life.load(self.catalog.require(name))
+
+    def devices(self, *, unique: bool = True) -> list[Device]:
+        """All devices of all plugins, in priority order (ggml_backend_dev_get).
+
+        By kind (GPU, IGPU, ACCEL, CPU), or by GGPLUG_BACKENDS where that is set.  ``unique``: hardware that several
+        backends show is listed once, for the first of them.
+        """
+        for plugin in self.catalog.usable():
+            if plugin.failure is None:
+                _quietly(self._life.probe, plugin)
+        found = naming.in_order(self.catalog.usable(), self.settings)
+        if not unique:
+            return found
+        first: dict[object, Device] = {}
+        for device in found:
+            first.setdefault(naming.hardware(device), device)
+        return list(first.values())
+
+    def devices_by_kind(self, kind: DeviceKind | str, *, unique: bool = True) -> list[Device]:
+        """The devices of one kind, in priority order (ggml_backend_dev_by_type)."""
+        wanted = _kind(kind)
+        return [device for device in self.devices(unique=unique) if device.kind is wanted]
+
+    def device(self, name: str) -> Device:
+        """The device of that name, in any case (ggml_backend_dev_by_name).
+
+        Loads only the plugin whose name the device's name begins with.  ``distribution:name`` reaches a plugin whose
+        name others have too.
+
+        Raises PluginError with the cause if that plugin failed, DuplicateNameError if several have the name, and
+        DeviceNotFoundError otherwise, which tells what there is.
+        """
+        plain = naming.split_name(name)[1].casefold()
+        for find in (self.catalog.plugins, self._of_paths):
+            candidates = [p for p in find() if p.disabled is None and p not in LOADING.get()]
+            for plugin in naming.owners(candidates, name):
+                try:
+                    devices = self._life.probe(plugin)
+                except PluginError:
+                    if naming.is_whole(plugin, name):
+                        raise
+                    continue
+                for device in devices:
+                    if device.name.casefold() == plain:
+                        return device
+        raise naming.not_found(f"no device {name!r}", name, self.catalog.plugins())
+
+    def name_of(self, device: Device) -> str:
+        """The name by which :meth:`device` finds it: with its distribution if the plain name is not enough."""
+        plugin = self.catalog.owner(device)
+        if plugin is None or plugin.duplicate is None:
+            return device.name
+        return f"{plugin.distribution}:{device.name}"
+
+    def distribution_of(self, device: Device) -> str | None:
+        """The distribution that the device comes from; None if it was handed over by the program."""
+        plugin = self.catalog.owner(device)
+        return None if plugin is None else plugin.distribution
+
+    def same_as(self, device: Device) -> Device | None:
+        """The device that stands for the same hardware in :meth:`devices`, or None if that is this one."""
+        if device.device_id is None:
+            return None
+        first = next((d for d in self.devices() if naming.hardware(d) == naming.hardware(device)), device)
+        return None if first is device else first
+
+    def status(self) -> list[PluginStatus]:
+        """Every plugin there is: how far it got, how long that took, what went wrong.  Loads nothing."""
+        return [plugin.status() for plugin in self.catalog.plugins()]
+
+    def failures(self) -> list[PluginStatus]:
+        """The plugins with which something is wrong, as far as is known now."""
+        return [status for status in self.status() if not status.ok]
+
+    # -- streams -----------------------------------------------------------------------------------
+
+    def init_by_name(self, name: str, **params: Any) -> Backend:
+        """A new stream on the device of that name (ggml_backend_init_by_name).
+
+        ``params`` are the device's own.  Raises as :meth:`device` does; there is no other device in its stead.
+        """
+        return self._init(self.device(name), params)
+
+    def init_by_kind(self, kind: DeviceKind | str, **params: Any) -> Backend:
+        """A new stream on the first device of a kind (ggml_backend_init_by_type).
+
+        Raises DeviceNotFoundError if there is none.
+        """
+        wanted = _kind(kind)
+        found = self.devices_by_kind(wanted)
+        if not found:
+            raise self.catalog.nothing(f"no device of the kind {wanted.name}")
+        return self._init(found[0], params)
+
+    def init_best(self, **params: Any) -> Backend:
+        """A new stream on the best device (ggml_backend_init_best).
+
+        That is the first GPU, else IGPU, else CPU; an ACCEL never, since it does not run whole graphs.  Where
+        GGPLUG_BACKENDS is set, the first device in its order counts.  Raises DeviceNotFoundError if there is none.
+        """
+        found = [device for device in self.devices() if device.kind is not DeviceKind.ACCEL]
+        if not found:
+            raise self.catalog.nothing("no device that runs whole graphs")
+        return self._init(found[0], params)
+
+    # -- plugins by hand ---------------------------------------------------------------------------
+
+    def load(self, path: str | os.PathLike[str]) -> Registration:
+        """Loads a plugin from a ``.py`` file or a package folder, or an installed one by its name (ggml_backend_load).
+
+        Loading what is loaded gives it again; loading what failed tries again.  Raises PluginError with the cause.
+        """
+        plugin = self.catalog.named(path) if isinstance(path, str) else None
+        if plugin is None:
+            plugin = self.catalog.at(Path(path))
+        if plugin.disabled == "unload":
+            plugin.disabled = None
+        if plugin.disabled is not None:
+            raise PluginError(
+                f"the plugin {plugin.described} is left out by {plugin.disabled}", entry_point=plugin.name,
+                distribution=plugin.distribution, version=plugin.version, stage=plugin.stage.value,
+                remedy=f"change {plugin.disabled} to use it",
+            )  # fmt: skip
+        with plugin.lock:
+            if plugin.failure is not None and plugin.find is not None:
+                self._life.reset(plugin)
+            return self._life.load(plugin)
+
+    def load_all_from_path(self, folder: str | os.PathLike[str]) -> list[Registration]:
+        """Loads every ``.py`` file and package directly in a folder (ggml_backend_load_all_from_path).
+
+        Those that fail are logged and kept in :meth:`failures`.  Raises PluginError if there is no such folder.
+        """
+        try:
+            paths = plugins_in(Path(folder))
+        except OSError as error:
+            raise PluginError(f"cannot read the plugins in {folder}: {error.strerror or error}") from error
+        found = [_quietly(self._life.load, self.catalog.at(path)) for path in paths]
+        return [registration for registration in found if registration is not None]
+
+    def unload(self, name: str) -> None:
+        """Forgets a plugin and its devices, or its failure, until it is loaded by name again (ggml_backend_unload).
+
+        Streams and buffers that are in use stay usable.  Raises DeviceNotFoundError if there is no such plugin.
+        """
+        plugin = self.catalog.require(name, left_out=True)
+        with plugin.lock:
+            self._life.reset(plugin)
+        self.catalog.leave_out(plugin)
+
+    def register(self, registration: Registration) -> Registration:
+        """Adds a backend that the program brings itself (ggml_backend_register).  The same one again is no error.
+
+        Raises PluginError if it does not fit the interface, DuplicateNameError if its name is taken.
+        """
+        try:
+            check_registration(registration)
+        except RefusalError as error:
+            raise PluginError(f"cannot register {registration!r}: {error}", remedy=error.remedy) from None
+        plugin = Plugin(registration.name, type(registration).__module__, None, explicit=True)
+        plugin.version = registration.version
+        plugin.registration, plugin.stage = registration, Stage.LOADED
+        self.catalog.hand_over(plugin)
+        return registration
+
+    def register_device(self, device: Device) -> Device:
+        """Adds a single device that the program brings itself (ggml_backend_device_register).
+
+        Raises PluginError if it does not fit the interface, DuplicateNameError if its name is taken.
+        """
+        try:
+            check_device(device)
+        except RefusalError as error:
+            raise PluginError(f"cannot register {device!r}: {error}", remedy=error.remedy) from None
+        single = _SingleDevice(device)
+        plugin = Plugin(device.name, type(device).__module__, None, explicit=True)
+        plugin.registration, plugin.devices, plugin.stage = single, (device,), Stage.PROBED
+        self.catalog.hand_over(plugin)
+        if device.registration is None:
+            device.registration = single
+        return device
+
+    # -- finding out -------------------------------------------------------------------------------
+
+    def doctor(self, names: Sequence[str] | None = None) -> list[PluginStatus]:
+        """Loads, probes and initialises every plugin in a child process; tells what works, what does not, and why.
+
+        ``names``: only these plugins (default all).  A plugin that crashes or hangs is a finding like any other.  What
+        the program itself handed over is reported as it is in this process.  Raises DeviceNotFoundError for an unknown
+        name.
+        """
+        if names is None:
+            chosen = self.catalog.plugins()
+        else:
+            chosen = [self.catalog.require(name, left_out=True) for name in names]
+        return examine_all(chosen, self.settings.timeout or Settings.timeout)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _of_paths(self) -> list[Plugin]:
+        """The plugins of GGPLUG_BACKEND_PATH, loaded, because only then their names are known."""
+        found = [plugin for plugin in self.catalog.usable() if plugin.file_name and not plugin.explicit]
+        for plugin in found:
+            if plugin.failure is None:
+                _quietly(self._life.load, plugin)
+        return found
+
+    def _init(self, device: Device, params: dict[str, Any]) -> Backend:
+        plugin = self.catalog.owner(device)
+        start = time.perf_counter()
+        try:
+            stream = device.init(**params)
+        except GGPlugError:
+            raise
+        except Exception as error:
+            message = f"{device.name} failed to start a stream: {type(error).__name__}: {error}"
+            if plugin is None:
+                raise PluginError(message, device=device) from error
+            raise PluginError(
+                message, device=device, entry_point=plugin.name, distribution=plugin.distribution,
+                version=plugin.version, stage=plugin.stage.value, remedy="`ggplug doctor` tells more",
+            ) from error  # fmt: skip
+        if plugin is not None:
+            plugin.stage = Stage.INITIALISED
+            plugin.stages.setdefault(Stage.INITIALISED.value, (time.perf_counter() - start) * 1e3)
+        return stream
+
+
+class _SingleDevice(Registration):
+    """What a device that was registered alone belongs to."""
+
+    api_version = API_VERSION
+
+    def __init__(self, device: Device) -> None:
+        self.name = device.name
+        self._device = device
+
+    def devices(self) -> Sequence[Device]:
+        return (self._device,)
+
+
+def _quietly(step: Callable[[Plugin], T], plugin: Plugin) -> T | None:
+    """A step whose failure is logged already and kept in the plugin."""
+    try:
+        return step(plugin)
+    except PluginError:
+        return None
+
+
+def _kind(kind: DeviceKind | str) -> DeviceKind:
+    if isinstance(kind, DeviceKind):
+        return kind
+    try:
+        return DeviceKind(kind.lower())
+    except ValueError:
+        names = ", ".join(k.value for k in DeviceKind)
+        raise ParameterError(f"{kind!r} is no kind of device; there are {names}", got=kind) from None

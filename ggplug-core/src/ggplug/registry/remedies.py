@@ -1,0 +1,42 @@
+"""From whatever went wrong to one line that says why, and one that says what to do."""
+
+from __future__ import annotations
+
+from ggplug.errors import GGPlugError, KernelCompileError
+from ggplug.registry.load import FaultError, HangError, RefusalError
+from ggplug.registry.records import Failure, Plugin, Stage, reason_of
+
+
+def failure_of(plugin: Plugin, stage: Stage, error: Exception) -> Failure:
+    """The record of why a plugin did not get to a stage."""
+    without = f"GGPLUG_DISABLE={plugin.qualified} leaves it out"
+    fault = f"this is a fault of the plugin: upgrade it; {without}"
+    if isinstance(error, HangError):
+        return Failure(stage, str(error), f"raise GGPLUG_LOAD_TIMEOUT if it is only slow; {without}")
+    if isinstance(error, RefusalError):
+        return Failure(stage, str(error), error.remedy or fault)
+    cause = error.cause if isinstance(error, FaultError) else error
+    if isinstance(cause, RefusalError):  # found inside of the plugin's own time limit
+        return Failure(stage, str(cause), cause.remedy or fault)
+    return Failure(stage, reason_of(cause), _remedy(plugin, cause, without) or fault, cause)
+
+
+def _remedy(plugin: Plugin, cause: BaseException, without: str) -> str | None:
+    if isinstance(cause, GGPlugError) and cause.remedy is not None:
+        return cause.remedy
+    if isinstance(cause, (MemoryError, KernelCompileError)):
+        return without
+    if isinstance(cause, ModuleNotFoundError) and cause.name is not None:
+        missing = cause.name.partition(".")[0]
+        if plugin.distribution is None:
+            return f"install what provides the module {missing}"
+        if missing == plugin.top_level:
+            return f"its files are missing: pip install --force-reinstall {plugin.distribution}"
+        return f"pip install --upgrade {plugin.distribution} installs what it needs; {without}"
+    if isinstance(cause, ImportError):
+        if plugin.distribution is None:
+            return f"install the versions that it needs; {without}"
+        return f"pip install --upgrade {plugin.distribution} installs the versions that it needs; {without}"
+    if isinstance(cause, OSError):
+        return f"a library, driver or file that it needs is missing or damaged: install that; {without}"
+    return None
