@@ -85,6 +85,8 @@ class Op:
         if inspect.get_annotations(cls):
             # Most of the time that importing ops takes would go into dataclasses that add no field.
             dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        else:
+            cls.__setattr__ = cls.__delattr__ = _frozen  # type: ignore[assignment]
         if abstract:
             return
         cls.parameters = tuple(f.name for f in dataclasses.fields(cls))
@@ -129,6 +131,10 @@ class Op:
             if getattr(self, f.name) != f.default
         ]
         return f"{self.name}({', '.join(shown)})" if shown else self.name
+
+
+def _frozen(op: Op, name: str, *value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"{op!r} cannot be changed: an op is a value, make another one")
 
 
 OPS: dict[str, type[Op]] = {}
