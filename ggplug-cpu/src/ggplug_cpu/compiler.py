@@ -210,7 +210,10 @@ class KernelFactory:
     def __call__(self, *args: Parameter, **kwargs: Parameter) -> Kernel:
         # True == 1 and both hash alike, yet they are different constants: the types are part of the key
         memo = (args, tuple(map(type, args)), tuple(kwargs.items()), tuple(map(type, kwargs.values())))
-        found = self._kernels.get(memo)
+        try:
+            found = self._kernels.get(memo)
+        except TypeError:  # unhashable, so no constant: _bind says which
+            found = None
         if found is None:
             found = self._kernels[memo] = self._bind(args, kwargs)
         return found

@@ -1,0 +1,620 @@
+"""ggplug-cpu's compiler: kernels are made for the chosen features, kept on disk, and loaded without Numba."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import math
+import os
+import platform
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ggplug_cpu")
+
+from ggplug.errors import KernelCompileError, ParameterError
+from ggplug_cpu import cache, features, loader
+from ggplug_cpu.compiler import (
+    CompileEvent,
+    Kernel,
+    device_function,
+    intrinsic,
+    kernel,
+    llvm_call,
+    on_compile,
+    prebuild,
+)
+from ggplug_cpu.context import load_word, real, store_word, word
+
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own, in a folder whose name has spaces; nothing from the process's environment."""
+    monkeypatch.setenv(cache.ENVIRONMENT_VARIABLE, str(tmp_path / "a cache with spaces"))
+    monkeypatch.delenv(features.ENVIRONMENT_VARIABLE, raising=False)
+    return tmp_path / "a cache with spaces" / "cpu"
+
+
+def run(handle: Kernel, *words: int | float) -> None:
+    """Call a kernel that needs no context."""
+    block = np.array(words, np.float64 if any(isinstance(each, float) for each in words) else np.int64)
+    ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(handle.address())(0, block.ctypes.data)
+
+
+# -- kernels used below; their factories count how often they are called ------------------------------
+
+
+@device_function
+def twice(x: int) -> int:
+    return x + x
+
+
+@kernel
+def fill(value: int, doubled: bool = False) -> Callable[[int, int], None]:
+    def body(ctx: int, params: int) -> None:
+        for i in range(word(params, 1)):
+            store_word(word(params, 0) + 8 * i, twice(value) if doubled else value)
+
+    return body
+
+
+@intrinsic("f32x8(i64)")
+def load_8(builder: Any, address: Any) -> Any:
+    from llvmlite import ir
+
+    return builder.load(builder.inttoptr(address, ir.VectorType(ir.FloatType(), 8).as_pointer()), align=4)
+
+
+@intrinsic(lambda a, t: f"void({a}, {t})" if t.startswith("f32x") else None)
+def store_8(builder: Any, address: Any, value: Any) -> None:
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
+
+
+@kernel
+def polynomial() -> Callable[[int, int], None]:
+    """y = x * x - -x + x / x, eight lanes at a time."""
+
+    def body(ctx: int, params: int) -> None:
+        for i in range(0, word(params, 2), 8):
+            x = load_8(word(params, 0) + 4 * i)
+            y = x * x
+            y += x / x
+            store_8(word(params, 1) + 4 * i, y - -x)
+
+    return body
+
+
+def made_of(body: Callable[[int, int], None]) -> Kernel:
+    """A kernel without arguments whose body is ``body``."""
+
+    def factory() -> Callable[[int, int], None]:
+        return body
+
+    factory.__name__ = factory.__qualname__ = body.__name__
+    return kernel(factory)()
+
+
+# -- handles ----------------------------------------------------------------------------------------
+
+
+def test_equal_arguments_give_the_same_handle_and_the_factory_is_not_called_for_it() -> None:
+    assert fill(3) is fill(3, False) is fill(value=3, doubled=False)
+    assert fill(3) is not fill(4)
+    assert not fill(1, True).ready
+
+
+def test_true_and_one_are_different_constants() -> None:
+    assert fill(1) is not fill(True)
+    assert fill(1).name == "fill[1,False]"
+    assert fill(True).name == "fill[True,False]"
+
+
+def test_an_argument_that_is_no_constant_is_refused() -> None:
+    with pytest.raises(TypeError, match="argument value is"):
+        fill([1])  # type: ignore[arg-type]
+
+
+def test_device_functions_and_intrinsics_cannot_be_called_from_python() -> None:
+    with pytest.raises(TypeError, match="only kernels"):
+        twice(2)
+    with pytest.raises(TypeError, match="only kernels"):
+        load_word(0)
+
+
+# -- compiled code ----------------------------------------------------------------------------------
+
+
+def test_a_kernel_writes_what_its_python_says() -> None:
+    numbers = np.zeros(5, np.int64)
+    run(fill(7), numbers.ctypes.data, 4)
+    assert numbers.tolist() == [7, 7, 7, 7, 0]
+    run(fill(7, True), numbers.ctypes.data, 3)
+    assert numbers.tolist() == [14, 14, 14, 7, 0]
+
+
+def test_floats_travel_in_parameters_and_libm_is_there() -> None:
+    @intrinsic("i64(f64)")
+    def bits(builder: Any, value: Any) -> Any:
+        from llvmlite import ir
+
+        return builder.bitcast(value, ir.IntType(64))
+
+    def exponential(ctx: int, params: int) -> None:
+        store_word(params + 8, bits(math.exp(real(params, 0)) + math.tanh(real(params, 0))))
+
+    block = np.array([0.5, 0.0])
+    ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(made_of(exponential).address())(0, block.ctypes.data)
+    assert block[1] == pytest.approx(math.exp(0.5) + math.tanh(0.5), rel=1e-14)
+
+
+@pytest.mark.parametrize("level", features.choices())
+def test_every_level_of_this_machine_computes_the_same(level: str) -> None:
+    x = np.random.default_rng(1).uniform(1, 2, 64).astype(np.float32)
+    y = np.zeros_like(x)
+    with features.forced(level):
+        run(polynomial(), x.ctypes.data, y.ctypes.data, 64)
+    np.testing.assert_allclose(y, x * x + 1 + x, rtol=1e-6)
+
+
+@pytest.mark.skipif(not X86, reason="registers of x86-64")
+def test_the_level_decides_which_registers_are_used() -> None:
+    with features.forced("generic"):
+        assert "ymm" not in polynomial().assembly()
+        assert "xmm" in polynomial().assembly()
+    if "avx2" in features.choices():
+        with features.forced("avx2"):
+            assert "ymm" in polynomial().assembly()
+            assert "zmm" not in polynomial().assembly()
+
+
+@pytest.mark.skipif(not X86 or "avx512" not in features.choices(), reason="needs AVX-512")
+def test_loops_are_vectorised_with_whole_registers() -> None:
+    @intrinsic("f32(i64, i64)")
+    def load(builder: Any, base: Any, index: Any) -> Any:
+        from llvmlite import ir
+
+        pointer = builder.inttoptr(base, ir.FloatType().as_pointer())
+        return builder.load(builder.gep(pointer, [index], source_etype=ir.FloatType()), align=4)
+
+    @intrinsic("void(i64, i64, f32)")
+    def store(builder: Any, base: Any, index: Any, value: Any) -> None:
+        from llvmlite import ir
+
+        pointer = builder.inttoptr(base, ir.FloatType().as_pointer())
+        builder.store(value, builder.gep(pointer, [index], source_etype=ir.FloatType()), align=4)
+
+    def squares(ctx: int, params: int) -> None:
+        x, y = word(params, 0), word(params, 1)
+        for i in range(word(params, 2)):
+            store(y, i, load(x, i) * load(x, i))
+
+    with features.forced("avx512"):
+        assert "zmm" in made_of(squares).assembly()
+
+
+# -- features ---------------------------------------------------------------------------------------
+
+
+def test_an_unknown_level_is_refused_with_the_levels_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(features.ENVIRONMENT_VARIABLE, "sse9")
+    with pytest.raises(ParameterError, match=r"no level 'sse9' \(on this machine it may be one of .*generic"):
+        features.target()
+
+
+@pytest.mark.skipif(not X86, reason="features of x86-64")
+def test_levels_and_modifiers_switch_features_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert features.parse("generic").vector_bytes == 16
+    assert not features.parse("generic").has("avx")
+    if "avx2" not in features.choices():
+        pytest.skip("needs AVX2")
+    assert features.parse("avx2").flags >= {"avx2", "fma", "f16c"}
+    assert not features.parse("avx2").has("avx512f")
+    monkeypatch.setenv(features.ENVIRONMENT_VARIABLE, " avx2-fma+amx-emulated ")
+    assert features.has("amx-emulated")
+    assert not features.has("fma")
+    assert features.has("avx2")
+    assert "emulated" not in features.target().features
+    if "avx512" in features.choices():
+        # AVX-512 presupposes FMA: it goes with it, as it would in LLVM
+        assert not features.parse("avx512-fma").has("avx512f")
+        assert not features.parse("avx512").has("avx512vnni")
+
+
+def test_a_feature_that_this_cpu_lacks_cannot_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "_known_features", lambda: frozenset({"frobnicate"}))
+    monkeypatch.setattr(features, "host_features", lambda: frozenset())
+    with pytest.raises(ParameterError, match="this CPU has no feature 'frobnicate'"):
+        features.parse.__wrapped__("generic+frobnicate")
+    with pytest.raises(ParameterError, match="there is no feature 'nonsense'"):
+        features.parse.__wrapped__("generic+nonsense")
+    if X86:
+        with pytest.raises(ParameterError, match="this CPU lacks avx"):
+            features.parse.__wrapped__("avx2")
+
+
+def test_targets_with_other_features_have_other_keys() -> None:
+    keys = {features.parse(text).key for text in ("generic", "generic+a-emulated", "generic+b-emulated", "native")}
+    assert len(keys) == 4
+    assert features.parse("generic").key == features.parse(" GENERIC ").key
+
+
+# -- what cannot be compiled ------------------------------------------------------------------------
+
+
+def test_what_numba_rejects_is_a_compile_error_with_its_message() -> None:
+    def mistyped(ctx: int, params: int) -> None:
+        store_word(params, "text")
+
+    with pytest.raises(KernelCompileError, match="kernel mistyped does not compile") as caught:
+        made_of(mistyped).address()
+    assert caught.value.op == "mistyped"
+    assert "store_word" in (caught.value.log or "")
+
+
+def test_a_kernel_cannot_raise() -> None:
+    def asserting(ctx: int, params: int) -> None:
+        assert ctx == 0
+
+    with pytest.raises(KernelCompileError, match="kernels cannot raise"):
+        made_of(asserting).address()
+
+
+def test_a_kernel_cannot_print() -> None:
+    def printing(ctx: int, params: int) -> None:
+        print(ctx)
+
+    with pytest.raises(KernelCompileError, match="printing"):
+        made_of(printing).address()
+
+
+def test_a_symbol_that_no_process_has_is_named_and_does_not_reach_the_disk(folder: Path) -> None:
+    @intrinsic("i64(i64)")
+    def foreign(builder: Any, value: Any) -> Any:
+        return llvm_call(builder, "frobnicate", value.type, value)
+
+    def calling(ctx: int, params: int) -> None:
+        store_word(params, foreign(ctx))
+
+    with pytest.raises(KernelCompileError, match="it calls frobnicate"):
+        made_of(calling).address()
+    assert not list(folder.glob("calling*"))
+
+
+def test_bad_code_of_an_intrinsic_is_a_compile_error() -> None:
+    @intrinsic("i64(i64)")
+    def wrong(builder: Any, value: Any) -> Any:
+        from llvmlite import ir
+
+        return ir.Constant(ir.FloatType(), 1.0)
+
+    def using(ctx: int, params: int) -> None:
+        store_word(params, wrong(ctx))
+
+    with pytest.raises(KernelCompileError, match="using"):
+        made_of(using).address()
+
+
+# -- the disk ---------------------------------------------------------------------------------------
+
+_PROGRAM = """
+    import logging, sys, time
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    sys.path.insert(0, {folder!r})
+    import kernels
+    handles = [kernels.add_up(i) for i in range(30)]
+    started = time.perf_counter()
+    addresses = [handle.address() for handle in handles]
+    print(len(set(addresses)), "numba" in sys.modules, time.perf_counter() - started)
+"""
+
+_KERNELS = """
+    from ggplug_cpu.compiler import kernel
+    from ggplug_cpu.context import store_word, word
+
+    @kernel
+    def add_up(n):
+        def body(ctx, params):
+            store_word(params, word(params, 0) + n)
+        return body
+"""
+
+
+def start(program: str, tmp_path: Path) -> subprocess.Popen[str]:
+    (tmp_path / "kernels.py").write_text(textwrap.dedent(_KERNELS))
+    text = textwrap.dedent(program).format(folder=str(tmp_path))
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", text], stdout=pipe, stderr=pipe, text=True, env=dict(os.environ))
+
+
+def test_a_process_that_finds_its_kernels_on_disk_never_imports_numba(tmp_path: Path) -> None:
+    cold, cold_log = start(_PROGRAM, tmp_path).communicate()
+    assert cold.split()[:2] == ["30", "True"]
+    assert "INFO:ggplug:compiling add_up[29]" in cold_log
+    warm, warm_log = start(_PROGRAM, tmp_path).communicate()
+    assert warm.split()[:2] == ["30", "False"]
+    assert warm_log == ""
+    assert float(warm.split()[2]) < 0.2
+
+
+def test_two_processes_may_compile_the_same_kernels_at_once(tmp_path: Path, folder: Path) -> None:
+    processes = [start(_PROGRAM, tmp_path) for _ in range(2)]
+    outputs = [process.communicate()[0] for process in processes]
+    assert [output.split()[0] for output in outputs] == ["30", "30"]
+    assert len(list(folder.glob("add_up*.kernel"))) == 30
+    assert not list(folder.glob("*.part"))
+    assert start(_PROGRAM, tmp_path).communicate()[1] == ""
+
+
+def forget(handle: Kernel) -> None:
+    """As if the process were new."""
+    handle._addresses.clear()
+
+
+def compiled(action: Callable[[], object]) -> list[str]:
+    """Names of the kernels that ``action`` compiles."""
+    names: list[str] = []
+    stop = on_compile(lambda event: names.append(event.name) if event.phase == "done" else None)
+    try:
+        action()
+    finally:
+        stop()
+    return names
+
+
+def test_a_stored_kernel_is_not_compiled_again() -> None:
+    forget(fill(40))
+    assert compiled(fill(40).address) == ["fill[40,False]"]
+    forget(fill(40))
+    assert compiled(fill(40).address) == []
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "another kernel's"])
+def test_a_damaged_file_is_compiled_anew_with_one_warning(
+    damage: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget(fill(41))
+    fill(41).address()
+    (path,) = folder.glob("fill.41*")
+    content = bytearray(path.read_bytes())
+    if damage == "truncated":
+        path.write_bytes(content[:-1])
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif damage == "empty":
+        path.write_bytes(b"")
+    else:
+        forget(fill(42))
+        fill(42).address()
+        (other,) = folder.glob("fill.42*")
+        path.write_bytes(other.read_bytes())
+    forget(fill(41))
+    with caplog.at_level(logging.WARNING, "ggplug"):
+        assert compiled(fill(41).address) == ["fill[41,False]"]
+    (record,) = caplog.records
+    assert record.message == f"the compiled kernel {path} is damaged; compiling it again"
+    numbers = np.zeros(1, np.int64)
+    run(fill(41), numbers.ctypes.data, 1)
+    assert numbers[0] == 41
+
+
+def test_a_folder_that_cannot_be_written_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv(cache.ENVIRONMENT_VARIABLE, str(tmp_path / "file"))
+    with caplog.at_level(logging.WARNING, "ggplug"):
+        for number in (43, 44):
+            forget(fill(number))
+            fill(number).address()
+    messages = [record.message for record in caplog.records]
+    assert len([m for m in messages if "cannot be kept" in m]) == 1
+    assert cache.entries() == []
+
+
+def test_code_of_another_user_is_not_run() -> None:
+    if not hasattr(os, "geteuid"):
+        pytest.skip("this system has no owners of files")
+    mine, other = os.stat_result([0, 0, 0, 0, os.geteuid(), 0, 0, 0, 0, 0]), os.stat_result([0] * 4 + [12345] + [0] * 5)
+    assert cache._trusted(mine)
+    assert not cache._trusted(other)
+
+
+def test_entries_size_and_clear(folder: Path) -> None:
+    assert (cache.entries(), cache.size(), cache.clear()) == ([], 0, 0)
+    for number in (45, 46):
+        forget(fill(number))
+        fill(number).address()
+    (folder / "broken.kernel").write_bytes(b"?")
+    found = cache.entries()
+    assert [entry.name for entry in found] == ["broken.kernel", "fill[45,False]", "fill[46,False]"]
+    assert found[1].target == str(features.target())
+    assert cache.size() == sum(entry.bytes for entry in found) > 1000
+    assert cache.clear() == 3
+    assert cache.entries() == []
+
+
+def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(cache.ENVIRONMENT_VARIABLE)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache.folder() == tmp_path / "ggplug" / "cpu"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache.folder() == tmp_path / ".cache" / "ggplug" / "cpu"
+
+
+# -- the key ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package of kernels: ``loops`` uses ``tools`` (which uses ``parts.inner``), not ``unrelated``."""
+    root = tmp_path / "ggplug_made_up"
+    (root / "parts").mkdir(parents=True)
+    (root / "__init__.py").write_text("from . import unrelated\n")
+    (root / "loops.py").write_text("def factory():\n    from .tools import (\n        step, jump as leap,\n    )\n")
+    (root / "tools.py").write_text("from . import parts\nimport numpy, os as system\nstep = jump = 1\n")
+    (root / "parts" / "__init__.py").write_text("")
+    (root / "parts" / "inner.py").write_text("from ggplug.errors import GGPlugError\n")
+    (root / "unrelated.py").write_text("")
+    module = ModuleType("ggplug_made_up")
+    module.__path__ = [str(root)]
+    monkeypatch.setitem(sys.modules, "ggplug_made_up", module)
+    forget_sources()
+    yield root
+    forget_sources()
+
+
+def forget_sources() -> None:
+    for function in (cache._sources, cache._imports, cache._package_files, cache._read):
+        function.cache_clear()
+
+
+def key_of_loops() -> str:
+    forget_sources()
+
+    def factory(n: int) -> Any: ...
+
+    factory.__module__ = "ggplug_made_up.loops"
+    return cache.key(factory, (1,), features.parse("generic"))
+
+
+def test_imports_are_followed_within_the_package_and_sub_packages_count_whole(package: Path) -> None:
+    drawn = cache.drawn_in("ggplug_made_up.loops")
+    assert {name for name in drawn if name.startswith("ggplug_made_up")} == {
+        "ggplug_made_up.loops",
+        "ggplug_made_up.tools",
+        "ggplug_made_up.parts",
+        "ggplug_made_up.parts.inner",
+    }
+    assert "ggplug.errors" in drawn
+    assert "ggplug_cpu.frontend" in drawn
+    assert cache.drawn_in("ggplug_cpu.walker") >= {"ggplug_cpu.context", "ggplug_cpu.walker"}
+
+
+@pytest.mark.parametrize("file", ["loops.py", "tools.py", "parts/inner.py"])
+def test_the_key_changes_with_any_source_that_is_drawn_in(package: Path, file: str) -> None:
+    before = key_of_loops()
+    assert key_of_loops() == before
+    (package / file).write_text((package / file).read_text() + "# changed\n")
+    assert key_of_loops() != before
+
+
+def test_the_key_stays_when_an_unrelated_module_changes(package: Path) -> None:
+    before = key_of_loops()
+    (package / "unrelated.py").write_text("# changed\n")
+    assert key_of_loops() == before
+
+
+def test_the_key_covers_arguments_and_target() -> None:
+    keys = {fill(value).cache_key() for value in (1, 2, True)}
+    with features.forced("generic+x-emulated"):
+        keys.add(fill(1).cache_key())
+    assert len(keys) == 4
+
+
+def test_a_function_without_a_source_file_is_known_by_its_byte_code() -> None:
+    keys = set()
+    for text in ("return 1", "return 2", "return 1"):
+        scope: dict[str, Any] = {"__name__": "typed_at_a_prompt"}
+        exec(f"def factory():\n    def body(ctx, params):\n        {text}\n    return body", scope)
+        keys.add(cache.key(scope["factory"], (), features.parse("generic")))
+    assert len(keys) == 2
+
+
+# -- progress, threads, other users of Numba ----------------------------------------------------------
+
+
+def test_listeners_hear_of_every_compilation_and_prebuild_counts_them() -> None:
+    handles = [fill(50), fill(51), fill(50)]
+    for handle in handles:
+        forget(handle)
+    events: list[CompileEvent] = []
+    stop = on_compile(events.append)
+    assert prebuild(handles) == 2
+    stop()
+    stop()
+    assert [(event.name, event.phase) for event in events] == [
+        ("fill[50,False]", "start"),
+        ("fill[50,False]", "done"),
+        ("fill[51,False]", "start"),
+        ("fill[51,False]", "done"),
+    ]
+    assert events[1].seconds > 0 == events[0].seconds
+    forget(fill(51))
+    assert prebuild(handles) == 0
+    assert len(events) == 4
+
+
+def test_a_failure_is_announced_too() -> None:
+    def failing(ctx: int, params: int) -> None:
+        print(ctx)
+
+    events: list[CompileEvent] = []
+    stop = on_compile(events.append)
+    with pytest.raises(KernelCompileError):
+        made_of(failing).address()
+    stop()
+    assert [event.phase for event in events] == ["start", "failed"]
+
+
+def test_two_threads_that_want_one_kernel_compile_it_once() -> None:
+    forget(fill(52))
+    together = threading.Barrier(2)
+    addresses: list[int] = []
+
+    def want() -> None:
+        together.wait()
+        addresses.append(fill(52).address())
+
+    def both() -> None:
+        threads = [threading.Thread(target=want) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert compiled(both) == ["fill[52,False]"]
+    assert len(set(addresses)) == 1
+    assert len(addresses) == 2
+
+
+def test_numba_itself_still_compiles_for_its_own_target() -> None:
+    fill(53).address()
+    import numba
+    from numba.core.registry import cpu_target
+
+    with features.forced("generic"):
+        forget(fill(53))
+        fill(53).address()
+
+        @numba.njit
+        def total(values: Any) -> Any:
+            result = 0.0
+            for value in values:
+                result += value
+            return result
+
+        assert total(np.arange(10.0)) == 45
+    assert cpu_target.target_context.codegen()._tm_features != features.parse("generic").features
+
+
+def test_symbols_of_an_object_file_are_found_without_loading_it() -> None:
+    forget(fill(54))
+    fill(54).address()
+    code = cache.load(fill(54).name, fill(54).cache_key())
+    assert code is not None
+    assert loader.undefined_symbols(code) in (None, [], ["memset"])
+    assert loader.undefined_symbols(b"MZ") is None
