@@ -1,0 +1,38 @@
+"""The ops' references give ggml's own recorded results, each within the error that ggml's suite allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ggplug.ops import OPS
+from ggplug.testing.reference import ReferenceDevice
+from ggplug.testing.vectors import Outcome, Recording, replay
+
+# Views have no cases of their own: they come with the ops that read them.
+UNRECORDED = {"view", "reshape", "permute", "transpose"}
+
+
+@pytest.fixture(scope="module")
+def outcomes(shared: Path | None, data: Path) -> list[Outcome]:
+    complete = None if shared is None else shared / "vectors" / "ggml_ops.npz"
+    recording = Recording(complete if complete and complete.is_file() else data / "ggml_ops_compact.npz")
+    return list(replay(recording, ReferenceDevice()))
+
+
+def test_no_reference_differs_from_ggml(outcomes: list[Outcome]) -> None:
+    failed = [f"{o.op} {o.vars}: {o.reason}" for o in outcomes if o.verdict == "failed"]
+    assert not failed, "\n".join(failed)
+
+
+def test_only_missing_ops_and_types_are_left_out(outcomes: list[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.verdict == "unsupported":
+            assert "is not defined" in outcome.reason or "has no reference" in outcome.reason, outcome
+
+
+def test_every_op_was_compared(outcomes: list[Outcome]) -> None:
+    passed = {outcome.op.lower() for outcome in outcomes if outcome.verdict == "passed"}
+    declared = {name for name, cls in OPS.items() if cls.__module__.startswith("ggplug.ops.")}
+    assert declared - passed == UNRECORDED
