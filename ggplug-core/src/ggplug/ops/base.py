@@ -19,7 +19,8 @@ The parameters of ``result`` name the sources; one with default ``None`` is opti
 default are class attributes and are stated only where they differ:
 
 ``writes``   sources whose bytes the op overwrites; its result is a view of the first of them.
-``inplace``  sources whose bytes the allocator may hand to the result, if nothing else reads them.
+``inplace``  sources whose bytes the allocator may hand to the result, if nothing else reads them and they have
+             the result's type, extents and strides.  Kernels must then be right on shared bytes.
 ``is_view``  the op computes nothing: its result is other strides over its source's bytes.
 ``moves``    each element of the result is some element of a source: between equal types the bits are kept.
 
