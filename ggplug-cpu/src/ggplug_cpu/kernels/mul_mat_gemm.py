@@ -1,0 +1,259 @@
+"""Matrix products of many columns: pack a block of the weights into the thread's scratch, run all rows past it.
+
+The work is cut into chunks of (matrix, block of weights, block of rows of activations) that threads take in turn; a
+chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of at most
+``K_UNITS`` units, whose results add up in the result.  None of this depends on the number of threads, and no number in
+the result depends on how it is cut: results are bit-identical for any number of threads.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
+from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, word
+
+from . import mul_mat_rows as rows_of
+from .mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
+from .mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
+from .mul_mat_rows import fill_table, locate, matrix_address
+from .mul_mat_tiles import layout, tile
+from .mul_mat_weights import BLOCKS, GROUP, PLAIN
+
+#: Two addresses for each row of a tile, before the packed activations.
+_TABLE_BYTES = 1024
+
+
+@kernel
+def mul_mat_gemm(
+    kind: str,
+    weights: str,
+    activations: str,
+    weights_layout: str = "rows",
+    activations_layout: str = "rows",
+    routed: bool = False,
+) -> Body:
+    """A product of ``kind`` (``f32``, ``bf16``, ``i8``, ``amx``): how numbers are packed and multiplied.
+
+    ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
+    rounded.  Layouts: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
+    neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
+    and with kind ``f32``.
+    """
+    shape = layout(kind)
+    many, few = shape.rows, shape.few
+    step_numbers, k_numbers = shape.step_numbers, shape.k_numbers
+    find, fill = locate(routed), fill_table(routed)
+    pack = _pack_block(kind, weights, weights_layout)
+    run_many = _run_rows(kind, activations, activations_layout, many)
+    run_few = _run_rows(kind, activations, activations_layout, few)
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        panels = scratch(ctx)
+        x = panels + word(params, rows_of.X_OFFSET)
+        k_all, m_all, matrices = word(params, rows_of.K), word(params, rows_of.M), word(params, rows_of.MATRICES)
+        m_block, v_block = word(params, rows_of.M_BLOCK), word(params, rows_of.V_BLOCK)
+        matrix, before = 0, 0
+        while not aborted(ctx):
+            matrix, m_chunk, v_chunk, rows, before = find(params, next_chunk(ctx), matrix, before)
+            if matrix >= matrices:
+                return
+            base = matrix_address(params, matrix)
+            m_first, v_first = m_chunk * m_block, v_chunk * v_block
+            m_last, v_last = min(m_first + m_block, m_all), min(v_first + v_block, rows)
+            for k in range(0, k_all, k_numbers):
+                numbers = min(k_numbers, k_all - k)
+                steps = -(-numbers // step_numbers)
+                pack(params, base, m_first, m_last, k, numbers, panels, x)
+                v = v_first
+                while v < v_last:
+                    count = min(v_last - v, many)
+                    if count > many - few:
+                        fill(params, matrix, v, count, x, many)
+                        run_many(params, panels, x, m_first, m_last, k, numbers, steps, count)
+                    else:
+                        count = min(count, few)
+                        fill(params, matrix, v, count, x, few)
+                        run_few(params, panels, x, m_first, m_last, k, numbers, steps, count)
+                    v += count
+
+    return body
+
+
+def scratch_plan(kind: str, m_block: int, K: int) -> tuple[int, int]:
+    """(where activations are packed, size) of the scratch that a chunk of ``m_block`` rows of weights needs."""
+    shape = layout(kind)
+    panels = -(-m_block // shape.columns) * shape.panel_bytes(min(K, shape.k_numbers))
+    x_offset = -(-panels // 128) * 128
+    return x_offset, x_offset + _TABLE_BYTES + shape.x_bytes + (STATE_AND_SUMS_BYTES if kind == "amx" else _gathered())
+
+
+def _gathered() -> int:
+    """Room for a vector's width of rows whose scattered numbers are collected before they are packed."""
+    shape = layout("f32")
+    return shape.width * shape.k_numbers * 4
+
+
+# -- weights ---------------------------------------------------------------------------------------------
+
+
+def _pack_block(kind: str, weights: str, weights_layout: str) -> DeviceFunction:
+    """``pack(params, base, m_first, m_last, k, numbers, panels, x)``: rows ``m_first`` to ``m_last`` into panels.
+
+    ``x`` is where activations will be packed; what lies there may be overwritten.
+    """
+    if weights_layout == "columns":
+        return _pack_adjacent_rows(weights)
+    if weights_layout == "scattered":
+        return _pack_scattered_rows(kind, weights)
+    shape = layout(kind)
+    width, columns, quantum, quantum_bytes = shape.width, shape.columns, shape.quantum, shape.quantum_bytes
+    pack_some = pack_weights(kind, weights)
+    if weights in BLOCKS:
+        group, group_bytes = GROUP, BLOCKS[weights].block_bytes
+    else:
+        group, group_bytes = 1, PLAIN[weights].elem_bytes
+
+    @device_function
+    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+        stride = word(params, rows_of.NB01)
+        panel_bytes = -(-numbers // quantum) * quantum_bytes
+        source = base + k // group * group_bytes
+        for m in range(m_first, m_last, width):
+            column = m - m_first
+            place = panels + column // columns * panel_bytes + column % columns * 4
+            pack_some(place, source + m * stride, stride, min(m_last - m, width), numbers)
+
+    return pack
+
+
+def _pack_adjacent_rows(weights: str) -> DeviceFunction:
+    shape = layout("f32")
+    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    pack_panel = pack_columns(weights)
+    elem_bytes = PLAIN[weights].elem_bytes
+
+    @device_function
+    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+        stride = word(params, rows_of.NB00)
+        panel_bytes = -(-numbers // quantum) * quantum_bytes
+        for m in range(m_first, m_last, columns):
+            place = panels + (m - m_first) // columns * panel_bytes
+            pack_panel(place, base + k * stride + m * elem_bytes, stride, m_last - m, numbers)
+
+    return pack
+
+
+def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
+    shape = layout(kind)
+    width, columns, quantum, quantum_bytes = shape.width, shape.columns, shape.quantum, shape.quantum_bytes
+    pack_some = pack_weights(kind, "f32")
+    read, store_f32 = simd.LOADS[weights], simd.store_f32
+
+    @device_function
+    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+        row_stride, stride = word(params, rows_of.NB01), word(params, rows_of.NB00)
+        panel_bytes = -(-numbers // quantum) * quantum_bytes
+        for m in range(m_first, m_last, width):
+            rows = min(m_last - m, width)
+            for r in range(rows):
+                for i in range(numbers):
+                    store_f32(x + 4 * (r * numbers + i), read(base + (m + r) * row_stride + (k + i) * stride))
+            column = m - m_first
+            place = panels + column // columns * panel_bytes + column % columns * 4
+            pack_some(place, x, numbers * 4, rows, numbers)
+
+    return pack
+
+
+# -- activations -----------------------------------------------------------------------------------------
+
+
+def _run_rows(kind: str, activations: str, activations_layout: str, rows: int) -> DeviceFunction:
+    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: ``count`` of ``rows`` rows past all panels.
+
+    The rows' addresses are in the table at ``x``.
+    """
+    shape = layout(kind)
+    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    pack = _pack_rows(kind, activations, activations_layout, rows)
+    multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows)
+
+    @device_function
+    def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
+        packed = x + _TABLE_BYTES
+        pack(params, x, packed, k, numbers)
+        panel_bytes = -(-numbers // quantum) * quantum_bytes
+        accumulate = min(k, 1)
+        for m in range(m_first, m_last, columns):
+            panel = panels + (m - m_first) // columns * panel_bytes
+            multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate)
+
+    return run
+
+
+def _run_vectors(kind: str, rows: int) -> DeviceFunction:
+    shape = layout(kind)
+    columns, width = shape.columns, shape.width
+    whole, masked, narrow = tile(kind, rows, 2, False), tile(kind, rows, 2, True), tile(kind, rows, 1, True)
+
+    @device_function
+    def multiply(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
+        if left >= columns:
+            whole(panel, packed, steps, table, offset, left, accumulate)
+        elif left > width:
+            masked(panel, packed, steps, table, offset, left, accumulate)
+        else:
+            narrow(panel, packed, steps, table, offset, left, accumulate)
+
+    return multiply
+
+
+def _run_amx(rows: int) -> DeviceFunction:
+    run = run_tiles(rows)
+    state_offset = -(-layout("amx").x_bytes // 128) * 128
+
+    @device_function
+    def multiply(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
+        run(packed + state_offset, table, packed, panel, steps, left, offset, count, accumulate)
+
+    return multiply
+
+
+def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) -> DeviceFunction:
+    """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
+    step_bytes, x_bytes = layout(kind).step_bytes, layout(kind).x_bytes
+    if kind == "i8":
+        pack_int8 = pack_quantized(rows)
+
+        @device_function
+        def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+            scales = word(params, rows_of.K) + k // GROUP * 4
+            for r in range(rows):
+                source = load_word(table + 8 * (rows + r))
+                place = packed + r * GROUP
+                pack_int8(place, packed + rows * GROUP + r * 4, source + k, source + scales, numbers // GROUP)
+
+    elif activations_layout == "rows":
+        pack_row = pack_activations(kind, activations, rows)
+        elem_bytes = PLAIN[activations].elem_bytes
+
+        @device_function
+        def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+            for r in range(rows):
+                pack_row(packed + r * step_bytes, load_word(table + 8 * (rows + r)) + k * elem_bytes, numbers)
+
+    else:
+        pack_row = pack_activations(kind, "f32", rows)
+        read, store_f32 = simd.LOADS[activations], simd.store_f32
+
+        @device_function
+        def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+            stride = word(params, rows_of.NB10)
+            gathered = packed + x_bytes
+            for r in range(rows):
+                source = load_word(table + 8 * (rows + r)) + k * stride
+                for i in range(numbers):
+                    store_f32(gathered + 4 * i, read(source + i * stride))
+                pack_row(packed + r * step_bytes, gathered, numbers)
+
+    return pack
