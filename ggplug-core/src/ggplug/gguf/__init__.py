@@ -1,10 +1,12 @@
 """GGUF model files: read in place, written atomically.
 
-:class:`GGUFReader` maps a file and believes nothing in it that it has not checked; :class:`GGUFWriter` writes one.
+:class:`GGUFReader` maps a file and believes nothing in it that it has not checked; :class:`GGUFWriter` writes one;
+:func:`load` brings a model's tensors into the memory of devices.
 """
 
 from ggplug.gguf.format import Endian, TensorInfo, Value, ValueType
+from ggplug.gguf.load import load
 from ggplug.gguf.reader import GGUFReader
 from ggplug.gguf.writer import GGUFWriter
 
-__all__ = ["Endian", "GGUFReader", "GGUFWriter", "TensorInfo", "Value", "ValueType"]
+__all__ = ["Endian", "GGUFReader", "GGUFWriter", "TensorInfo", "Value", "ValueType", "load"]
