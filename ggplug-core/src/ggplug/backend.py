@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -192,7 +193,10 @@ class Buffer(ABC):
     # Optional
 
     def init_tensor(self, tensor: Tensor) -> None:
-        """Called when a tensor got its place in this buffer (default: nothing)."""
+        """Called when a persistent tensor, or a view of one, got its place in this buffer (default: nothing).
+
+        Intermediates have places that come and go with computations; nobody is told about them.
+        """
 
     def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
         """Stores bytes of a tensor that lies at ``start`` (default: as they are; repacking types override)."""
@@ -456,7 +460,10 @@ class Event:
         self._stream = stream
 
     def wait(self, stream: Backend) -> None:
-        """Makes ``stream`` wait, without the host where the device can (ggml_backend_event_wait)."""
+        """Makes ``stream`` wait, without the host where the device can (ggml_backend_event_wait).
+
+        ``stream`` may belong to any device; an event that cannot make that one wait synchronizes instead.
+        """
         self.synchronize()
 
     def synchronize(self) -> None:
@@ -490,7 +497,10 @@ class Plan(ABC):
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
         """Takes over the places of all tensors.
 
-        ``graph`` is the one planned or an equal one; ``allocation`` tells where its tensors lie.  Costs no Python call per node.
+        ``graph`` is the one planned or an equal one; ``allocation`` tells where its tensors lie, all at once through
+        ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)`` (handles).  Costs no Python call
+        per node.  A computation that was given to the stream before goes on with the places that it was given with; a
+        plan that cannot do that waits for it.
         """
 
     @abstractmethod
@@ -524,7 +534,7 @@ class Backend:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.name = device.name
-        self._plans: OrderedDict[Signature, Plan] = OrderedDict()
+        self._plans: OrderedDict[Signature, _Planned] = OrderedDict()
 
     # Transfers
 
@@ -566,23 +576,26 @@ class Backend:
     def compute(self, graph: Graph, allocation: Allocation) -> None:
         """Plans once for all equal graphs, binds, and computes."""
         signature = graph.signature()
-        plan = self._plans.get(signature)
-        if plan is None:
-            plan = self.plan(graph)
-            self._plans[signature] = plan
+        planned = self._plans.get(signature)
+        if planned is None:
+            planned = self._plans[signature] = _Planned(self.plan(graph))
             if len(self._plans) > self.PLANS:
-                self._plans.popitem(last=False)[1].free()
+                self._plans.popitem(last=False)[1].plan.free()
         else:
             self._plans.move_to_end(signature)
-        plan.rebind(graph, allocation)
-        plan.compute()
+        if planned.allocation is not allocation or planned.epoch != Epoch.now or planned.graph() is not graph:
+            planned.epoch = -1
+            epoch = Epoch.now
+            planned.plan.rebind(graph, allocation)
+            planned.graph, planned.allocation, planned.epoch = weakref.ref(graph), allocation, epoch
+        planned.plan.compute()
         allocation.computed(graph, self)
 
     def free(self) -> None:
         """Waits, and gives plans and stream back."""
         self.synchronize()
-        for plan in self._plans.values():
-            plan.free()
+        for planned in self._plans.values():
+            planned.plan.free()
         self._plans.clear()
 
     def __enter__(self) -> Backend:
@@ -593,6 +606,18 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<Backend {self.name}>"
+
+
+class _Planned:
+    """A plan that :meth:`Backend.compute` keeps, and what it is bound to."""
+
+    __slots__ = ("allocation", "epoch", "graph", "plan")
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.graph: Callable[[], Graph | None] = lambda: None
+        self.allocation: Allocation | None = None
+        self.epoch = -1
 
 
 class Operand(NamedTuple):

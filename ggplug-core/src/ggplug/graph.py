@@ -9,13 +9,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ggplug.errors import GraphError, TensorStateError
-from ggplug.tensor import Tensor
+from ggplug.tensor import Epoch, Tensor
 from ggplug.types import TensorFlag
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class Graph:
 
     ``tensors``: all tensors in order of discovery; ``nodes``: those with an op; ``leafs``: the others;
     ``index``: position of a tensor in ``tensors``.  ``outputs``: what was expanded.
+
+    The same by position, for whoever works on a graph without looking at a single tensor: ``order`` has the position
+    of each node; ``sources`` for each tensor the positions of its sources (-1 for absent ones); ``roots`` for each
+    tensor the position of the root whose bytes it shares (its own if it is no view).
     """
 
     def __init__(self, *outputs: Tensor, name: str = "") -> None:
@@ -73,35 +77,78 @@ class Graph:
         self.leafs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.index: dict[Tensor, int] = {}
+        self.order: list[int] = []
+        self.sources: list[tuple[int, ...]] = []
         self.roots: list[int] = []
-        """For each tensor the position of the root whose bytes it shares (its own if it is no view)."""
+        self.positions: list[int] | None = None
+        """Of a part: where its tensors are in the whole graph's ``tensors``."""
         self.computed = 0
-        """Serial number of the last computation; 0 if there was none."""
+        """Serial number of the last computation, or of the allocation that prepares one; 0 if there was none."""
+        self.progress = 0
+        """How many nodes the last computation has computed so far."""
         self.allocation: Allocation | None = None
         """Where the last computation put the tensors."""
         self._entries: list[tuple[Any, ...]] = []
+        self._leaf_order: list[int] | None = None
         self._signature: Signature | None = None
+        self._epoch = -1
         self._reference: weakref.ref[Graph] = weakref.ref(self)
         for tensor in outputs:
             self.expand(tensor)
 
     @classmethod
-    def part(cls, nodes: Sequence[Tensor], name: str = "") -> Graph:
+    def part(
+        cls, nodes: Sequence[Tensor], name: str = "", *, whole: Graph | None = None, apart: Collection[Tensor] = ()
+    ) -> Graph:
         """A graph of just these nodes, in this order; every source that is none of them becomes a leaf.
 
-        The scheduler's splits are such graphs over the tensors of the whole one.
+        The scheduler's splits are such graphs over the tensors of the ``whole`` one.  A part that was told the whole
+        knows its ``positions`` there, can be taken :meth:`over` from an equal graph, and leaves it to the whole to
+        tell where results are.  Tensors ``apart`` are leafs that the part's allocation places at copies, so they
+        share bytes with nothing, even if they are views.
         """
         graph = cls(name=name)
-        inside = set(nodes)
+        if whole is not None:
+            graph.positions = []
         for node in nodes:
+            if node.op is None or node in graph.index:
+                raise GraphError(f"{node!r} is a leaf of the part, or comes after its users", tensor=node)
             for source in node.src:
-                if source is not None and source not in inside and source not in graph.index:
-                    graph._add_leaf(source)
+                if source is not None and source not in graph.index:
+                    if source in apart:
+                        graph._remember(source, None, (), len(graph.tensors))
+                        graph.leafs.append(source)
+                    else:
+                        graph._add_leaf(source)
             graph._add(node)
+        if whole is not None:
+            graph.positions = [whole.index[tensor] for tensor in graph.tensors]
         return graph
+
+    def over(self, whole: Graph) -> Graph:
+        """This part, taken from another graph that is equal to the one it came from.
+
+        Costs no Python call per tensor.  Raises GraphError if this is no part, or ``whole`` has another number of
+        tensors.
+        """
+        if self.positions is None or (self.positions and max(self.positions) >= len(whole.tensors)):
+            raise GraphError(f"{self!r} is no part of {whole!r}")
+        part = Graph(name=self.name)
+        part.positions, part.order, part.sources, part.roots = self.positions, self.order, self.sources, self.roots
+        part.tensors = list(map(whole.tensors.__getitem__, self.positions))
+        part.nodes = list(map(part.tensors.__getitem__, self.order))
+        if self._leaf_order is None:
+            self._leaf_order = sorted(set(range(len(self.tensors))).difference(self.order))
+        part._leaf_order = self._leaf_order
+        part.leafs = list(map(part.tensors.__getitem__, self._leaf_order))
+        part.index = dict(zip(part.tensors, range(len(part.tensors)), strict=True))
+        part._entries = self._entries
+        return part
 
     def expand(self, *outputs: Tensor) -> Graph:
         """Adds what is needed to compute ``outputs`` and is not in the graph yet; returns the graph."""
+        if self.positions is not None:
+            raise GraphError(f"{self!r} is a part of another graph: expand the whole one")
         for output in outputs:
             if not isinstance(output, Tensor):
                 raise GraphError(f"a graph is expanded from tensors, got {type(output).__name__}", got=output)
@@ -133,29 +180,31 @@ class Graph:
         root = node.view_src
         if root is not None and root not in index:
             self._add_leaf(root)
+        self.order.append(len(self.tensors))
         self._remember(
             node,
             node.op.key,  # type: ignore[union-attr]
             tuple([-1 if s is None else index[s] for s in node.src]),
+            len(self.tensors) if root is None else index[root],
         )
         self.nodes.append(node)
 
     def _add_leaf(self, leaf: Tensor) -> None:
-        if leaf.view_src is not None and leaf.view_src not in self.index:
-            self._add_leaf(leaf.view_src)
-        self._remember(leaf, None, ())
+        root = leaf.view_src
+        if root is not None and root not in self.index:
+            self._add_leaf(root)
+        self._remember(leaf, None, (), len(self.tensors) if root is None else self.index[root])
         self.leafs.append(leaf)
 
-    def _remember(self, tensor: Tensor, op: tuple[Any, ...] | None, src: tuple[int, ...]) -> None:
-        position = len(self.tensors)
-        root = position if tensor.view_src is None else self.index[tensor.view_src]
-        self.index[tensor] = position
+    def _remember(self, tensor: Tensor, op: tuple[Any, ...] | None, src: tuple[int, ...], root: int) -> None:
+        self.index[tensor] = len(self.tensors)
         self.tensors.append(tensor)
         self.roots.append(root)
+        self.sources.append(src)
         self._entries.append((op, tensor.type.id, tensor.ne, tensor.nb, src, root, tensor.view_offset))
         self._signature = None
-        if tensor.root.buffer is not None:
-            return  # persistent: its value is read from its own place
+        if self.positions is not None or tensor.root.buffer is not None:
+            return  # the whole tells where results are; persistent tensors tell themselves
         if tensor._graphs is None:
             tensor._graphs = [self._reference]
         else:
@@ -165,9 +214,12 @@ class Graph:
 
     def signature(self) -> Signature:
         """The graph's structure as it is now, flags and buffer types of its tensors included."""
+        last = self._signature
+        if last is not None and self._epoch == Epoch.now:
+            return last
+        self._epoch = Epoch.now
         flags = tuple(map(_flags, self.tensors))
         buffer_types = tuple(map(_buffer_type, self.tensors))
-        last = self._signature
         if last is not None and last.flags == flags and last.buffer_types == buffer_types:
             return last
         self._signature = Signature(tuple(self._entries), flags, buffer_types)
@@ -227,12 +279,11 @@ class Graph:
         for tensor in self.tensors:
             if tensor._graphs is not None:
                 tensor._graphs = [r for r in tensor._graphs if r() is not self]
-        for held in (self.tensors, self.nodes, self.leafs, self.outputs, self.roots, self._entries):
-            held.clear()  # type: ignore[attr-defined]
-        self.index.clear()
+        self.tensors, self.nodes, self.leafs, self.outputs, self.index = [], [], [], [], {}
+        self.order, self.sources, self.roots, self.positions, self._entries = [], [], [], None, []
         self._signature = None
         self.allocation = None
-        self.computed = 0
+        self.computed = self.progress = 0
 
     def __repr__(self) -> str:
         label = f" {self.name!r}" if self.name else ""
@@ -247,9 +298,8 @@ class Graph:
             sources = " ".join(str(self.index[s]) for s in tensor.src if s is not None)
             flags = TensorFlag(tensor.flags)
             marks = " ".join(flag.name.lower() for flag in TensorFlag if flag in flags and flag.name)
-            lines.append(
-                f"{position:5d}  {tensor.type.name:7s} {extents:>20s}  {what:28s} {sources:14s} {tensor.name} {marks}".rstrip()
-            )
+            line = f"{position:5d}  {tensor.type.name:7s} {extents:>20s}  {what:28s} {sources:14s}"
+            lines.append(f"{line} {tensor.name} {marks}".rstrip())
         return "\n".join(lines)
 
     def dot(self) -> str:
@@ -287,10 +337,13 @@ class Graph:
             target.write_text(self.dot(), encoding="utf-8")
             return target
         if kind not in ("svg", "png", "pdf"):
-            raise GraphError(f"cannot draw a graph as {target.suffix or 'a file without ending'!r}: use .dot, .svg, .png or .pdf")
+            ending = target.suffix or "a file without ending"
+            raise GraphError(f"cannot draw a graph as {ending!r}: use .dot, .svg, .png or .pdf")
         program = shutil.which("dot")
         if program is None:
-            raise GraphError("drawing needs Graphviz's program 'dot', which is not on PATH", remedy="install graphviz, or write .dot")
+            raise GraphError(
+                "drawing needs Graphviz's program 'dot', which is not on PATH", remedy="install graphviz, or write .dot"
+            )
         done = subprocess.run([program, f"-T{kind}", "-o", str(target)], input=self.dot().encode(), capture_output=True)
         if done.returncode:
             raise GraphError(f"Graphviz failed: {done.stderr.decode(errors='replace').strip()}")

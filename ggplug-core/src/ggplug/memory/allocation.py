@@ -3,44 +3,69 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from operator import attrgetter, itemgetter
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Backend, Buffer
+from ggplug.backend import Buffer
 from ggplug.errors import BufferUseError, TensorStateError
 from ggplug.graph import Graph
+from ggplug.memory.layout import PERSISTENT, Layout
+from ggplug.tensor import Tensor
 
 _address = attrgetter("buffer.address")
 _buffer = attrgetter("buffer")
 _offset = attrgetter("offset")
 _serials = itertools.count(1)
 
-PERSISTENT = -1
-"""Slot of a tensor that has, or whose root has, a place of its own."""
+class Pending(Protocol):
+    """Something that can be waited for: a stream or an event."""
+
+    def synchronize(self) -> None: ...
 
 
 class Arena:
     """The memory that an allocator hands out again and again.
 
-    ``serial``: number of the last computation in it; results of an earlier one are gone.
+    ``serial``: number of the last use of it; the results of an earlier one are gone.  ``pending``: what the last
+    computation in it may still be doing.
     """
 
-    __slots__ = ("serial",)
+    __slots__ = ("pending", "serial")
 
     def __init__(self) -> None:
         self.serial = 0
+        self.pending: tuple[Pending, ...] = ()
+
+    def use(self) -> int:
+        """Begins another use, which ends all earlier ones; returns its number."""
+        self.serial = next(_serials)
+        return self.serial
+
+    def synchronize(self) -> None:
+        """Waits for the last computation; raises what went wrong in it."""
+        pending, self.pending = self.pending, ()
+        for each in pending:
+            each.synchronize()
+
+
+class Places(NamedTuple):
+    """Buffers and offsets of all tensors of a graph, as arrays: tensor ``i`` lies in ``buffers[which[i]]``."""
+
+    buffers: list[Buffer]
+    which: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
 
 
 class Allocation:
     """Places of all tensors of a graph, and of every equal graph.
 
     By position in ``graph.tensors``: ``slots`` is an index into ``buffers``, or PERSISTENT; ``offsets`` are bytes
-    into that buffer, for persistent tensors bytes into their root; ``reused`` tells whose bytes belong to
-    another tensor when the computation ends.
+    into that buffer, for persistent tensors bytes into their root.  ``layout`` knows when bytes are reused.
+    ``arena`` is shared by all allocations in the same memory.
     """
 
     def __init__(
@@ -50,20 +75,31 @@ class Allocation:
         slots: Sequence[int] | npt.NDArray[Any],
         offsets: Sequence[int] | npt.NDArray[Any],
         *,
-        reused: Sequence[int] = (),
+        layout: Layout | None = None,
         arena: Arena | None = None,
     ) -> None:
         self.buffers = tuple(buffers)
         self.slots = np.asarray(slots, np.int64)
         self.offsets = np.asarray(offsets, np.int64)
-        self.reused = frozenset(reused)
+        self.layout = layout
         self.arena = arena if arena is not None else Arena()
+        self.pending: tuple[Pending, ...] = ()
+        """What may still read the leafs that lie here."""
+        self.unplaced: list[int] = [] if graph.positions is not None else _unplaced(graph)
+        """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
+        self._placed = np.flatnonzero(self.slots != PERSISTENT)
         own = np.flatnonzero(self.slots == PERSISTENT)
         roots, of_root = np.unique(np.asarray(graph.roots, np.int64)[own], return_inverse=True)
         self._own = own
-        self._own_roots = tuple(roots.tolist())
+        self._own_roots: list[int] = roots.tolist()
         self._of_root = of_root
-        self._pick = itemgetter(*self._own_roots, self._own_roots[0]) if self._own_roots else None
+
+    @property
+    def lost(self) -> Mapping[int, int]:
+        """For tensors whose bytes are reused, by position, the number of the node that overwrites them."""
+        return self.layout.lost if self.layout is not None else {}
+
+    # -- places ------------------------------------------------------------------------------------
 
     def place(self, graph: Graph, position: int) -> tuple[Buffer, int]:
         """``(buffer, offset)`` of the tensor at ``position``.  Raises TensorStateError if its root has no place."""
@@ -73,8 +109,24 @@ class Allocation:
             return self.buffers[slot], offset
         root = graph.tensors[graph.roots[position]]
         if root.buffer is None:
-            raise TensorStateError(f"{root!r} has no bytes: allocate it before computing", tensor=root)
+            raise _no_bytes(root)
         return root.buffer, root.offset + offset
+
+    def places(self, graph: Graph) -> Places:
+        """All places at once, for plans on devices whose buffers are handles.
+
+        Takes no Python call per tensor.  Raises TensorStateError if a persistent tensor has no place, BufferUseError
+        if a buffer was freed.
+        """
+        which = self.slots.copy()
+        offsets = self.offsets.copy()
+        buffers = list(self.buffers)
+        roots = list(map(graph.tensors.__getitem__, self._own_roots))
+        buffers += map(_buffer, roots)
+        self._check(graph, set(buffers))
+        which[self._own] = self._of_root + len(self.buffers)
+        offsets[self._own] += np.fromiter(map(_offset, roots), np.int64, len(roots))[self._of_root]
+        return Places(buffers, which, offsets)
 
     def addresses(self, graph: Graph) -> npt.NDArray[np.int64]:
         """Host addresses of all tensors, for plans that run on host memory.
@@ -83,48 +135,113 @@ class Allocation:
         a buffer was freed or is not in host memory.
         """
         addresses = self.offsets.copy()
-        if self.buffers:
-            self._check(self.buffers)
-            bases = np.array([b.address for b in self.buffers], np.int64)
-            placed = self.slots >= 0
-            addresses[placed] += bases[self.slots[placed]]
-        if self._pick is not None:
-            roots = self._pick(graph.tensors)
-            try:
+        try:
+            if self._placed.size:
+                self._check(graph, self.buffers)
+                bases = np.array([b.address for b in self.buffers], np.int64)
+                addresses[self._placed] += bases[self.slots[self._placed]]
+            if self._own_roots:
+                roots = list(map(graph.tensors.__getitem__, self._own_roots))
                 bases = np.fromiter(map(_address, roots), np.int64, len(roots))
-            except (AttributeError, TypeError):
-                lost = next(r for r in roots if r.buffer is None or r.buffer.address is None)
-                if lost.buffer is None:
-                    raise TensorStateError(f"{lost!r} has no bytes: allocate it before computing", tensor=lost) from None
-                raise BufferUseError(f"{lost!r} lies in {lost.buffer!r}, which is not host memory", tensor=lost) from None
-            self._check(set(map(_buffer, roots)))
-            bases += np.fromiter(map(_offset, roots), np.int64, len(roots))
-            addresses[self._own] += bases[self._of_root]
+                self._check(graph, set(map(_buffer, roots)))
+                bases += np.fromiter(map(_offset, roots), np.int64, len(roots))
+                addresses[self._own] += bases[self._of_root]
+        except (AttributeError, TypeError):
+            self._check(graph, ())
+            for position, tensor in enumerate(graph.tensors):
+                buffer, _ = self.place(graph, position)
+                if buffer.address is None:
+                    raise BufferUseError(
+                        f"{tensor!r} lies in {buffer!r}, which is not host memory", tensor=tensor
+                    ) from None
+            raise
         return addresses
 
-    @staticmethod
-    def _check(buffers: Any) -> None:
+    def persistent_buffers(self, graph: Graph) -> set[Buffer]:
+        """The buffers of the graph's persistent tensors.  Takes no Python call per tensor."""
+        return set(map(_buffer, map(graph.tensors.__getitem__, self._own_roots)))
+
+    def _check(self, graph: Graph, buffers: Iterable[Buffer | None]) -> None:
         for buffer in buffers:
+            if buffer is None:
+                break
             if buffer.freed:
                 raise BufferUseError(f"{buffer!r} holds tensors of this graph but was freed")
+        else:
+            return
+        raise _no_bytes(next(t for t in map(graph.tensors.__getitem__, self._own_roots) if t.buffer is None))
 
-    def computed(self, graph: Graph, *streams: Backend) -> None:
-        """Notes that ``graph`` was just computed here: its results are read from this allocation."""
-        graph.computed = self.arena.serial = next(_serials)
+    # -- computing and reading ---------------------------------------------------------------------
+
+    def prepare(self, graph: Graph) -> None:
+        """Takes the memory over for ``graph``: its leafs can be set, what other graphs left here is gone."""
+        self._wait_for_leafs()
+        graph.computed = self.arena.use()
+        graph.progress = 0
         graph.allocation = self
 
+    def holds(self, graph: Graph) -> bool:
+        """Whether the leafs of ``graph`` that lie here still have the values that they were set to.
+
+        True also if there are none.
+        """
+        return not self.unplaced or (graph.computed == self.arena.serial and graph.allocation is not None)
+
+    def computed(self, graph: Graph, *pending: Pending, progress: int | None = None) -> None:
+        """Notes that ``graph`` was just computed here: its results are read from this allocation.
+
+        ``pending``: streams that may still be at it.  ``progress``: how many nodes were computed, by default all.
+        """
+        graph.computed = self.arena.use()
+        graph.progress = len(graph.nodes) if progress is None else progress
+        graph.allocation = self
+        self.arena.pending = self.pending = pending
+
+    def _wait_for_leafs(self) -> None:
+        pending, self.pending = self.pending, ()
+        for each in pending:
+            each.synchronize()
+
     def locate(self, graph: Graph, position: int) -> tuple[Buffer, int]:
-        """As :meth:`place`, for reading a result.  Raises TensorStateError if its bytes were reused."""
+        """As :meth:`place`, for reading a result or setting a leaf; waits for what is still at it.
+
+        Raises TensorStateError if its bytes were reused, or if it was not computed yet.
+        """
         if int(self.slots[position]) != PERSISTENT:
             tensor = graph.tensors[position]
-            if position in self.reused:
-                raise TensorStateError(
-                    f"the bytes of {tensor!r} were reused by a later node of its graph",
-                    tensor=tensor, remedy="mark it with set_output() before computing",
-                )  # fmt: skip
             if graph.computed != self.arena.serial:
                 raise TensorStateError(
                     f"the bytes of {tensor!r} were reused by a later computation",
                     tensor=tensor, remedy="read results before computing the next graph, or copy them",
                 )  # fmt: skip
+            lost = self.lost.get(position)
+            if lost is not None and lost < graph.progress:
+                raise TensorStateError(
+                    f"the bytes of {tensor!r} were reused by a later node of its graph",
+                    tensor=tensor, remedy="mark it with set_output() before computing",
+                )  # fmt: skip
+            if not self._is_computed(graph, position):
+                raise TensorStateError(f"{tensor!r} has a place, but was not computed yet", tensor=tensor)
+            if graph.tensors[graph.roots[position]].op is None:
+                self._wait_for_leafs()
+            else:
+                self.arena.synchronize()
         return self.place(graph, position)
+
+    def _is_computed(self, graph: Graph, position: int) -> bool:
+        if graph.progress >= len(graph.nodes):
+            return True
+        root = graph.roots[position]
+        if graph.tensors[root].op is None:
+            return True
+        if self.layout is not None:
+            return self.layout.born.get(root, 0) < graph.progress
+        return graph.order.index(root) < graph.progress
+
+
+def _unplaced(graph: Graph) -> list[int]:
+    return [graph.index[leaf] for leaf in graph.leafs if leaf.view_src is None and leaf.buffer is None]
+
+
+def _no_bytes(root: Tensor) -> TensorStateError:
+    return TensorStateError(f"{root!r} has no bytes: allocate it before computing", tensor=root)

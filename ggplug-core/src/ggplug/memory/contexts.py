@@ -1,0 +1,87 @@
+"""Memory for all tensors of a context at once, such as a model's weights."""
+
+from __future__ import annotations
+
+from ggplug.backend import Backend, Buffer, BufferType, Device
+from ggplug.errors import OutOfMemoryError, ParameterError
+from ggplug.memory.layout import aligned
+from ggplug.memory.tensor_allocator import TensorAllocator, view_init
+from ggplug.tensor import Context, Tensor
+from ggplug.types import BufferUsage
+
+
+def allocate(
+    context: Context, where: BufferType | Device | Backend, usage: BufferUsage = BufferUsage.ANY
+) -> list[Buffer]:
+    """Gives every tensor of a context that has no place one in new buffers (ggml_backend_alloc_ctx_tensors_from_buft).
+
+    ``where``: a buffer type, or a device or stream, whose default type is taken.  ``usage``: WEIGHTS makes the
+    scheduler compute where these tensors lie.  Takes several buffers where one would exceed the type's ``max_size``.
+    The context owns the buffers; they are returned, too.
+
+    Raises OutOfMemoryError; then no tensor was placed and no buffer is left.
+    """
+    kind = buffer_type_of(where)
+    buffers: list[Buffer] = []
+    placed: list[Tensor] = []
+    try:
+        for tensors, size in _groups(context, kind):
+            buffer = kind.alloc(size)
+            buffer.usage = usage
+            buffers.append(buffer)
+            allocator = TensorAllocator(buffer)
+            for tensor in tensors:
+                allocator.alloc(tensor)
+                placed.append(tensor)
+        for tensor in context:
+            if tensor.view_src is not None and tensor.view_src.buffer in buffers:
+                view_init(tensor)
+    except BaseException:
+        for tensor in placed:
+            tensor.place(None)
+        for buffer in buffers:
+            buffer.free()
+        raise
+    context.buffers.extend(buffers)
+    return buffers
+
+
+def allocated_size(context: Context, where: BufferType | Device | Backend) -> int:
+    """Bytes that :func:`allocate` would take, padding included (ggml_backend_alloc_ctx_tensors_from_buft_size)."""
+    return sum(size for _, size in _groups(context, buffer_type_of(where)))
+
+
+def buffer_type_of(where: BufferType | Device | Backend) -> BufferType:
+    """The buffer type that a place stands for: itself, or a device's or stream's default one."""
+    if isinstance(where, BufferType):
+        return where
+    if isinstance(where, Backend):
+        return where.device.buffer_type
+    if isinstance(where, Device):
+        return where.buffer_type
+    raise ParameterError(f"{where!r} is neither a buffer type nor a device nor a stream", got=type(where))
+
+
+def _groups(context: Context, kind: BufferType) -> list[tuple[list[Tensor], int]]:
+    """The tensors to place, buffer by buffer, with the bytes of each buffer."""
+    limit = kind.max_size
+    groups: list[tuple[list[Tensor], int]] = []
+    tensors: list[Tensor] = []
+    total = 0
+    for tensor in context:
+        if tensor.is_view or tensor.buffer is not None:
+            continue
+        size = aligned(kind.alloc_size(tensor), kind.alignment)
+        if limit is not None and size > limit:
+            raise OutOfMemoryError(
+                f"{tensor!r} takes {size} bytes, the largest buffer of {kind.name} has {limit}",
+                device=kind.device, tensor=tensor, requested=size, free=limit,
+            )  # fmt: skip
+        if limit is not None and total + size > limit:
+            groups.append((tensors, total))
+            tensors, total = [], 0
+        tensors.append(tensor)
+        total += size
+    if tensors:
+        groups.append((tensors, total))
+    return groups

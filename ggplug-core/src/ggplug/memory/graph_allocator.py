@@ -1,0 +1,229 @@
+"""The graph allocator: memory for a graph's intermediates, kept and reused from graph to graph (ggml_gallocr).
+
+It lays a graph out (:mod:`.layout`), makes sure that there are buffers large enough, and answers with an
+:class:`Allocation`.  Buffers only grow: reserve with the largest graph first, and nothing is allocated later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from ggplug.backend import Backend, Buffer, BufferType
+from ggplug.errors import BufferUseError, ParameterError
+from ggplug.graph import Graph
+from ggplug.memory.allocation import Allocation, Arena
+from ggplug.memory.layout import Layout, Range, Request, lay_out
+from ggplug.types import BufferUsage
+
+POISON = 0xFF
+"""Fills bytes that nobody may read: in floats of every type it is a NaN."""
+
+
+class GraphAllocator:
+    """Allocates graphs in one or several buffer types (ggml_gallocr_new, ggml_gallocr_new_n).
+
+    ``buffer_types``: what ``assignment`` numbers.  The same type may be given twice; its memory is then shared.
+    ``reuse=False`` gives each tensor bytes of its own, so that all intermediates can be read.  Used by one thread at
+    a time.
+    """
+
+    def __init__(self, buffer_types: BufferType | Sequence[BufferType], *, reuse: bool = True) -> None:
+        given = (buffer_types,) if isinstance(buffer_types, BufferType) else tuple(buffer_types)
+        if not given:
+            raise ParameterError("a graph allocator needs at least one buffer type")
+        self.buffer_types = given
+        self.reuse = reuse
+        self.arena = Arena()
+        self.generation = 0
+        """Counts changes of buffers: an allocation from an earlier generation has to be made anew with :meth:`bind`."""
+        self._memories = tuple(dict.fromkeys(given))
+        self._memory_of = tuple(self._memories.index(kind) for kind in given)
+        self._buffers: list[list[Buffer]] = [[] for _ in self._memories]
+        self._retired: list[Buffer] = []
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    def plan(
+        self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None, *,
+        order: Sequence[int] | None = None, extra: Sequence[Request] = (),
+    ) -> Layout:  # fmt: skip
+        """Lays a graph out without allocating anything (ggml_gallocr_reserve_n_size).
+
+        :meth:`sizes` of the answer tells the bytes that it takes.
+        ``assignment``: for each root without a place, by position in ``graph.tensors``, a number in ``buffer_types``
+        (default 0).  ``order``: positions of the nodes as they will be computed.  ``extra``: further bytes that are
+        needed in the meantime; ``Request.memory`` is a number in ``buffer_types``, too.
+        """
+        found: Mapping[int, int] | Sequence[int] | None = None
+        if assignment is not None:
+            if isinstance(assignment, Mapping):
+                found = {position: self._memory_of[number] for position, number in assignment.items()}
+            else:
+                found = [self._memory_of[number] for number in assignment]
+        requests = [request._replace(memory=self._memory_of[request.memory]) for request in extra]
+        return lay_out(graph, self._memories, found, order=order, extra=requests, reuse=self.reuse)
+
+    def sizes(self, layout: Layout | None = None) -> list[int]:
+        """Bytes by buffer type (ggml_gallocr_get_buffer_size).
+
+        Those that a layout needs, or, without one, those that are allocated now.  A type that was given twice shows
+        its shared memory twice.
+        """
+        if layout is not None:
+            return [layout.size(memory) for memory in self._memory_of]
+        return [sum(buffer.size for buffer in self._buffers[memory]) for memory in self._memory_of]
+
+    # -- allocating --------------------------------------------------------------------------------
+
+    def reserve(self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None) -> list[int]:
+        """Allocates what a graph needs, to be ready for all that need no more (ggml_gallocr_reserve).
+
+        Returns the sizes by buffer type.  Raises OutOfMemoryError.
+        """
+        self.ensure(self.plan(graph, assignment))
+        return self.sizes()
+
+    def allocate(self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None) -> Allocation:
+        """Gives all tensors of a graph a place (ggml_gallocr_alloc_graph); its leafs can be set after that.
+
+        What earlier graphs left in this allocator's memory is gone.  Allocates only if the buffers are too small.
+        Raises OutOfMemoryError.
+        """
+        allocation = self.bind(self.plan(graph, assignment), graph)
+        self.arena.synchronize()
+        allocation.prepare(graph)
+        return allocation
+
+    def bind(self, layout: Layout, graph: Graph) -> Allocation:
+        """The allocation of a layout in the buffers as they are, or will have grown to be.  Raises OutOfMemoryError."""
+        self.ensure(layout)
+        return Allocation(
+            graph, self.chunks(layout), layout.slots, layout.offsets, layout=layout, arena=self.arena
+        )
+
+    def ensure(self, layout: Layout) -> None:
+        """Makes all buffers as large as a layout needs.
+
+        Raises OutOfMemoryError; then the buffers that were too small are gone.
+        """
+        counts = [0] * len(self._memories)
+        for memory, size in layout.chunks:
+            number = counts[memory]
+            counts[memory] += 1
+            buffers = self._buffers[memory]
+            if number < len(buffers) and buffers[number].size >= size and not buffers[number].freed:
+                continue
+            self._grow(memory, number, size)
+
+    def _grow(self, memory: int, number: int, size: int) -> None:
+        # The old buffer goes first: memory for both at once may not be there.  All results in it end.
+        self.arena.synchronize()
+        self.arena.use()
+        self.generation += 1
+        buffers = self._buffers[memory]
+        if number < len(buffers):
+            # What comes after it in the list would get another number, so a failure leaves a shorter list.
+            old = buffers[number:]
+            del buffers[number:]
+            sizes = [max(size, old[0].size), *(buffer.size for buffer in old[1:])]
+            for buffer in old:
+                self._give_back(buffer)
+        else:
+            sizes = [size]
+        for wanted in sizes:
+            buffer = self._memories[memory].alloc(wanted)
+            buffer.usage = BufferUsage.COMPUTE
+            buffers.append(buffer)
+
+    def _give_back(self, buffer: Buffer) -> None:
+        try:
+            buffer.free()
+        except BufferUseError:
+            # Somebody holds a zero-copy view: the memory stays theirs until they let it go.
+            self._retired.append(buffer)
+
+    def chunks(self, layout: Layout) -> list[Buffer]:
+        """The buffer of each of a layout's slots.  The layout must have been ensured."""
+        counts = [0] * len(self._memories)
+        found = []
+        for memory, _ in layout.chunks:
+            found.append(self._buffers[memory][counts[memory]])
+            counts[memory] += 1
+        return found
+
+    def free(self) -> None:
+        """Gives all buffers back.  Raises BufferUseError while zero-copy views of them exist."""
+        self.arena.synchronize()
+        held = [*self._retired, *(buffer for buffers in self._buffers for buffer in buffers)]
+        for buffer in held:
+            buffer.check_free()
+        self.arena.use()
+        self.generation += 1
+        for buffer in held:
+            buffer.free()
+        self._retired.clear()
+        for buffers in self._buffers:
+            buffers.clear()
+
+    def __enter__(self) -> GraphAllocator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
+
+def allocate_graph(graph: Graph, buffer_type: BufferType) -> Allocation:
+    """Memory for all tensors of one graph in one buffer type, in an allocator of its own."""
+    return GraphAllocator(buffer_type).allocate(graph)
+
+
+# -- poison ----------------------------------------------------------------------------------------
+
+
+def poison_wanted() -> bool:
+    """Whether the environment asks for poison: ``GGPLUG_POISON=1``."""
+    return os.environ.get("GGPLUG_POISON", "0") not in ("", "0")
+
+
+def poison_before(layout: Layout, buffers: Sequence[Buffer]) -> None:
+    """Fills all bytes of a layout's buffers, leafs left out: whoever reads what was not computed finds NaNs."""
+    kept: dict[int, list[Range]] = {}
+    for leaf in layout.leafs:
+        kept.setdefault(leaf.slot, []).append(leaf)
+    for slot, buffer in enumerate(buffers):
+        start = 0
+        for leaf in sorted(kept.get(slot, ())):
+            if leaf.offset > start:
+                buffer.memset(start, leaf.offset - start, POISON)
+            start = max(start, leaf.offset + leaf.size)
+        if buffer.size > start:
+            buffer.memset(start, buffer.size - start, POISON)
+
+
+def poison_after(layout: Layout, buffers: Sequence[Buffer], number: int) -> None:
+    """Fills the bytes that nobody needs after node ``number``: whoever reads them later finds NaNs."""
+    for slot, offset, size in layout.dying.get(number, ()):
+        buffers[slot].memset(offset, size, POISON)
+
+
+def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> None:
+    """Computes node by node, and poisons each tensor's bytes as soon as nobody needs them.
+
+    Slow; for finding reads of memory that was reused.  Results are those of ``stream.compute`` if all is well.
+    """
+    layout = allocation.layout
+    if layout is None:
+        raise ParameterError("only allocations of a graph allocator know which bytes are needed when")
+    poison_before(layout, allocation.buffers)
+    for number, node in enumerate(graph.nodes):
+        part = Graph.part([node], whole=graph)
+        at = part.positions
+        here = Allocation(part, allocation.buffers, allocation.slots[at], allocation.offsets[at])
+        plan = stream.plan(part)
+        plan.rebind(part, here)
+        plan.compute()
+        stream.synchronize()
+        plan.free()
+        poison_after(layout, allocation.buffers, number)
+    allocation.computed(graph, stream)

@@ -1,0 +1,227 @@
+"""Where each tensor of a graph will lie in its buffers.
+
+Decided once for all equal graphs, before any byte is allocated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.backend import BufferType
+from ggplug.errors import OutOfMemoryError
+from ggplug.graph import Graph
+from ggplug.memory.lifetimes import BEFORE, Lifetimes, in_place, lifetimes
+from ggplug.memory.packing import Piece, largest_live_set, pack
+
+PERSISTENT = -1
+"""Slot of a tensor that has, or whose root has, a place of its own."""
+
+
+class Request(NamedTuple):
+    """Bytes beyond those of the tensors: ``size`` bytes in a memory while nodes ``first`` to ``last`` compute.
+
+    ``what`` names it in error messages.
+    """
+
+    memory: int
+    size: int
+    first: int
+    last: int
+    what: str
+
+
+class Chunk(NamedTuple):
+    """A buffer that is needed: ``size`` bytes of the memory with this number."""
+
+    memory: int
+    size: int
+
+
+class Range(NamedTuple):
+    """``size`` bytes at ``offset`` in the buffer with number ``slot``."""
+
+    slot: int
+    offset: int
+    size: int
+
+
+class Storage(NamedTuple):
+    """A range and the roots that lie in it one after the other, each in the place of the one before."""
+
+    range: Range
+    first: int
+    last: int
+    members: tuple[int, ...]
+
+
+class Layout:
+    """The answer of :func:`lay_out`: slots and offsets by position, and the buffers that they need.
+
+    ``slots`` is an index into ``chunks``, or PERSISTENT; ``offsets`` are bytes into that chunk, for persistent
+    tensors bytes into their root.  ``extra`` are the ranges of the further requests.  ``peak`` and ``live`` tell for
+    each memory the bytes that the packing takes and the largest sum of sizes that are needed at once, which is the
+    least possible.
+    """
+
+    def __init__(
+        self, graph: Graph, slots: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], chunks: Sequence[Chunk],
+        extra: Sequence[Range], storages: Sequence[Storage], lives: Lifetimes, peak: Sequence[int], live: Sequence[int],
+    ) -> None:  # fmt: skip
+        self.slots = slots
+        self.offsets = offsets
+        self.chunks = tuple(chunks)
+        self.extra = tuple(extra)
+        self.storages = tuple(storages)
+        self.peak = tuple(peak)
+        self.live = tuple(live)
+        self._lives = lives
+        self._roots = tuple(graph.roots)
+
+    def size(self, memory: int) -> int:
+        """Bytes of all buffers of a memory."""
+        return sum(chunk.size for chunk in self.chunks if chunk.memory == memory)
+
+    @cached_property
+    def born(self) -> Mapping[int, int]:
+        """For each root, by position, the number of the node that computes it; -1 for leafs."""
+        return self._lives.first
+
+    @cached_property
+    def lost(self) -> Mapping[int, int]:
+        """For each tensor whose bytes are reused, by position, the number of the node that overwrites them."""
+        lost = self._lost_roots()
+        return {position: lost[root] for position, root in enumerate(self._roots) if root in lost}
+
+    def _lost_roots(self) -> dict[int, int]:
+        lost: dict[int, int] = {}
+        # Per buffer, who was last to own which bytes: starts, ends and owners of disjoint ranges in order.
+        owned: dict[int, tuple[list[int], list[int], list[int]]] = {}
+        for storage in sorted((s for s in self.storages if s.range.size), key=lambda s: s.first):
+            for member, heir in zip(storage.members, storage.members[1:], strict=False):
+                lost[member] = self._lives.first[heir]
+            slot, start, size = storage.range
+            end = start + size
+            starts, ends, owners = owned.setdefault(slot, ([], [], []))
+            low = bisect_right(ends, start)
+            high = low
+            while high < len(starts) and starts[high] < end:
+                if owners[high] >= 0:
+                    lost.setdefault(owners[high], storage.first)
+                high += 1
+            new = [(start, end, storage.members[-1] if storage.members else -1)]
+            if low < high:
+                if starts[low] < start:
+                    new.insert(0, (starts[low], start, owners[low]))
+                if ends[high - 1] > end:
+                    new.append((end, ends[high - 1], owners[high - 1]))
+            starts[low:high], ends[low:high], owners[low:high] = map(list, zip(*new, strict=True))
+        return lost
+
+    @cached_property
+    def leafs(self) -> tuple[Range, ...]:
+        """The ranges of leafs, which keep their values from one computation to the next."""
+        return tuple(s.range for s in self.storages if s.first == BEFORE and s.members)
+
+    @cached_property
+    def dying(self) -> Mapping[int, list[Range]]:
+        """By node number the ranges that nobody needs after it."""
+        dying: dict[int, list[Range]] = {}
+        for storage in self.storages:
+            if storage.range.size:
+                dying.setdefault(storage.last, []).append(storage.range)
+        return dying
+
+
+def aligned(size: int, alignment: int) -> int:
+    """``size`` rounded up to a multiple of ``alignment``."""
+    return -(-size // alignment) * alignment
+
+
+def lay_out(
+    graph: Graph, memories: Sequence[BufferType], assignment: Mapping[int, int] | Sequence[int] | None = None, *,
+    order: Sequence[int] | None = None, extra: Sequence[Request] = (), reuse: bool = True,
+) -> Layout:  # fmt: skip
+    """Places all tensors without a place of their own, and further requests, in buffers of the given types.
+
+    ``assignment``: for each root, by position, a number in ``memories`` (default 0).  ``order``: positions of the
+    nodes as they will be computed (default the graph's).  ``reuse=False`` gives each tensor bytes of its own.  Raises
+    OutOfMemoryError if a tensor is larger than the largest buffer of its type.
+    """
+    lives = lifetimes(graph, order)
+    sizes: dict[int, tuple[int, int]] = {}
+    for root in lives.first:
+        memory = 0 if assignment is None else assignment[root]
+        kind = memories[memory]
+        sizes[root] = memory, aligned(kind.alloc_size(graph.tensors[root]), kind.alignment)
+    if not reuse:
+        lives = Lifetimes(lives.first, dict.fromkeys(lives.last, lives.end), lives.end)
+    chains = _chains(lives, in_place(graph, lives, sizes, order))
+
+    slots = np.full(len(graph.tensors), PERSISTENT, np.int64)
+    offsets = np.zeros(len(graph.tensors), np.int64)
+    for position, root in enumerate(graph.roots):
+        if root != position:
+            offsets[position] = graph.tensors[position].view_offset
+    chunks: list[Chunk] = []
+    storages: list[Storage] = []
+    ranges: list[Range] = [Range(0, 0, 0)] * len(extra)
+    peak, live = [0] * len(memories), [0] * len(memories)
+    for memory, kind in enumerate(memories):
+        mine = [chain for chain in chains if sizes[chain[0]][0] == memory]
+        others = [number for number, request in enumerate(extra) if request.memory == memory]
+        if not mine and not others:
+            continue
+        pieces = [Piece(sizes[c[0]][1], lives.first[c[0]], lives.last[c[-1]]) for c in mine]
+        pieces += [Piece(aligned(extra[n].size, kind.alignment), extra[n].first, extra[n].last) for n in others]
+        limit = None if kind.max_size is None else kind.max_size // kind.alignment * kind.alignment
+        if limit is not None:
+            for number, piece in enumerate(pieces):
+                if piece.size > limit:
+                    beyond = number - len(mine)
+                    what = repr(graph.tensors[mine[number][0]]) if beyond < 0 else extra[others[beyond]].what
+                    raise OutOfMemoryError(
+                        f"{what} takes {piece.size} bytes, the largest buffer of {kind.name} has {kind.max_size}",
+                        device=kind.device, requested=piece.size, free=kind.max_size,
+                    )  # fmt: skip
+        packing = pack(pieces, limit)
+        peak[memory], live[memory] = packing.peak, largest_live_set(pieces)
+        base = len(chunks)
+        ends: dict[int, int] = {}
+        for number, (piece, offset) in enumerate(zip(pieces, packing.offsets, strict=True)):
+            chunk, inside = divmod(offset, limit) if limit else (0, offset)
+            ends[chunk] = max(ends.get(chunk, 0), inside + piece.size)
+            place = Range(base + chunk, inside, piece.size)
+            members = mine[number] if number < len(mine) else ()
+            storages.append(Storage(place, piece.first, piece.last, members))
+            for member in members:
+                slots[member], offsets[member] = place.slot, place.offset
+            if number >= len(mine):
+                ranges[others[number - len(mine)]] = place
+        chunks += [Chunk(memory, ends.get(chunk, 0)) for chunk in range(max(ends) + 1)]
+    views = np.asarray(graph.roots, np.int64)
+    of_placed = (views != np.arange(len(views))) & (slots[views] != PERSISTENT)
+    offsets[of_placed] += offsets[views[of_placed]]
+    slots[of_placed] = slots[views[of_placed]]
+    return Layout(graph, slots, offsets, chunks, ranges, storages, lives, peak, live)
+
+
+def _chains(lives: Lifetimes, taken: Mapping[int, int]) -> list[tuple[int, ...]]:
+    """Roots that lie in one place one after the other, in order of time."""
+    chain_of: dict[int, list[int]] = {}
+    chains: list[list[int]] = []
+    for root in lives.first:
+        before = taken.get(root)
+        if before is None:
+            chain = [root]
+            chains.append(chain)
+        else:
+            chain = chain_of[before]
+            chain.append(root)
+        chain_of[root] = chain
+    return [tuple(chain) for chain in chains]

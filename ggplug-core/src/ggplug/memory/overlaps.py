@@ -1,0 +1,109 @@
+"""A proof, for one graph in one allocation, that no two tensors share bytes while both are needed.
+
+Written independently of the allocator: it looks at the graph, the ops' declarations and the final places only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ggplug.errors import OverlapError
+from ggplug.graph import Graph
+from ggplug.memory.allocation import Allocation
+from ggplug.memory.layout import PERSISTENT
+from ggplug.tensor import Tensor
+from ggplug.types import TensorFlag
+
+
+class Held(NamedTuple):
+    """Bytes that somebody needs while nodes ``first`` to ``last`` compute, both inclusive."""
+
+    what: str
+    slot: int
+    start: int
+    size: int
+    first: int
+    last: int
+    root: int = -1
+
+
+def check_overlaps(
+    graph: Graph, allocation: Allocation, *, order: Sequence[int] | None = None, extra: Iterable[Held] = ()
+) -> int:
+    """Raises OverlapError, which names both, if two tensors share bytes while both are needed.
+
+    Returns how many pairs were compared.
+    ``order``: positions of the nodes as they are computed, by default the graph's.  ``extra``: further bytes in use,
+    such as copies of split inputs.  A result in the place of a source is in order only where the op allows it and the
+    source is not needed any more.
+    """
+    numbers = graph.order if order is None else order
+    held = [*_needs(graph, allocation, numbers), *extra]
+    compared = 0
+    alive: list[Held] = []
+    for entry in sorted((h for h in held if h.size), key=lambda h: h.first):
+        end = allocation.buffers[entry.slot].size
+        stop = entry.start + entry.size
+        if entry.start < 0 or stop > end:
+            raise OverlapError(f"{entry.what} at {entry.start} to {stop} leaves its buffer of {end} bytes")
+        alive = [other for other in alive if other.last >= entry.first]
+        for other in alive:
+            compared += 1
+            apart = (
+                other.slot != entry.slot
+                or other.start >= stop
+                or entry.start >= other.start + other.size
+            )
+            if not apart and not _takes_over(graph, numbers, entry, other):
+                raise OverlapError(
+                    f"{entry.what} shares bytes {max(entry.start, other.start)} to "
+                    f"{min(stop, other.start + other.size)} of buffer {entry.slot} with {other.what}, which is needed "
+                    f"until node {other.last}",
+                    tensor=(entry.what, other.what),
+                )  # fmt: skip
+        alive.append(entry)
+    return compared
+
+
+def _needs(graph: Graph, allocation: Allocation, order: Sequence[int]) -> list[Held]:
+    """From when to when each root is needed, straight from the nodes' sources."""
+    first: dict[Tensor, int] = {leaf.root: -1 for leaf in graph.leafs}
+    last: dict[Tensor, int] = {}
+    read: set[Tensor] = set()
+    for number, position in enumerate(order):
+        node = graph.tensors[position]
+        if node.view_src is None:
+            first[node] = last[node] = number
+        for source in node.src:
+            if source is not None:
+                read.add(source)
+                # A view computes nothing, so making one needs no bytes.
+                if node.op is not None and not node.op.is_view:
+                    last[source.root] = number
+    for tensor in graph.tensors:
+        if tensor.flags & TensorFlag.OUTPUT or tensor not in read or tensor.root.op is None:
+            last[tensor.root] = len(order)
+    found = []
+    for root, begin in first.items():
+        position = graph.index[root]
+        slot = int(allocation.slots[position])
+        if slot == PERSISTENT:
+            continue
+        size = allocation.buffers[slot].type.alloc_size(root)
+        found.append(Held(repr(root), slot, int(allocation.offsets[position]), size, begin, last[root], position))
+    return found
+
+
+def _takes_over(graph: Graph, order: Sequence[int], entry: Held, other: Held) -> bool:
+    """Whether the result ``entry`` may lie where ``other``, a source of its node, lies."""
+    if entry.root < 0 or other.root < 0 or other.last != entry.first or entry.first < 0:
+        return False
+    node, root = graph.tensors[entry.root], graph.tensors[other.root]
+    if node.op is None or (entry.slot, entry.start) != (other.slot, other.start):
+        return False
+    whose = [(number, source) for number, source in enumerate(node.src) if source is not None and source.root is root]
+    if len(whose) != 1 or whose[0][0] not in node.op.inplace:
+        return False
+    source = whose[0][1]
+    return source.type is node.type and (source.ne, source.nb) == (node.ne, node.nb) and source.view_offset == 0

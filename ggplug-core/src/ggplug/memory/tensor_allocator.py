@@ -1,0 +1,85 @@
+"""Giving persistent tensors their places in a buffer: one after another, or one by one."""
+
+from __future__ import annotations
+
+from ggplug.backend import Buffer
+from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TensorStateError
+from ggplug.memory.layout import aligned
+from ggplug.tensor import Tensor
+
+
+class TensorAllocator:
+    """Places tensors one after another in a buffer (ggml_tallocr).
+
+    ``used``: bytes that are taken, padding included.
+    """
+
+    def __init__(self, buffer: Buffer) -> None:
+        if buffer.freed:
+            raise BufferUseError(f"{buffer!r} was freed")
+        self.buffer = buffer
+        self.used = 0
+
+    @property
+    def free(self) -> int:
+        """Bytes that are left."""
+        return self.buffer.size - self.used
+
+    def alloc(self, tensor: Tensor) -> int:
+        """Places a tensor behind the last one and returns its offset in bytes (ggml_tallocr_alloc).
+
+        Raises OutOfMemoryError if it does not fit, TensorStateError if it has a place already.
+        """
+        kind = self.buffer.type
+        size = aligned(kind.alloc_size(tensor), kind.alignment)
+        if size > self.free:
+            raise OutOfMemoryError(
+                f"{tensor!r} takes {size} bytes, {self.free} of {self.buffer!r} are left",
+                device=kind.device, tensor=tensor, requested=size, free=self.free,
+            )  # fmt: skip
+        offset = self.used
+        tensor_alloc(tensor, self.buffer, offset)
+        self.used = offset + size
+        return offset
+
+
+def tensor_alloc(tensor: Tensor, buffer: Buffer, offset: int) -> None:
+    """Places one tensor at ``offset`` bytes into a buffer (ggml_backend_tensor_alloc).
+
+    Raises ParameterError for a view or a misaligned offset, TensorStateError if the tensor has a place already,
+    BufferUseError if it would leave the buffer or the buffer was freed.
+    """
+    if tensor.is_view:
+        raise ParameterError(f"{tensor!r} is a view: place its root {tensor.root!r}", tensor=tensor)
+    if tensor.buffer is not None:
+        raise TensorStateError(f"{tensor!r} has a place already", tensor=tensor, remedy="take it away with place(None)")
+    if buffer.freed:
+        raise BufferUseError(f"{buffer!r} was freed")
+    if offset % buffer.type.alignment:
+        raise ParameterError(
+            f"{tensor!r}: offset {offset} is no multiple of {buffer.type.name}'s alignment {buffer.type.alignment}",
+            tensor=tensor, got=offset, wanted=buffer.type.alignment,
+        )  # fmt: skip
+    size = buffer.type.alloc_size(tensor)
+    if offset < 0 or offset + size > buffer.size:
+        raise BufferUseError(f"{tensor!r} of {size} bytes at {offset} leaves {buffer!r}", tensor=tensor)
+    tensor.place(buffer, offset)
+    try:
+        buffer.init_tensor(tensor)
+    except BaseException:
+        tensor.place(None)
+        raise
+
+
+def view_init(view: Tensor) -> None:
+    """Tells the buffer of a view's root about the view (ggml_backend_view_init).
+
+    A view needs no place, and most buffers nothing to be told.  Raises ParameterError if it is no view,
+    TensorStateError if its root has no place.
+    """
+    root = view.view_src
+    if root is None:
+        raise ParameterError(f"{view!r} is no view", tensor=view)
+    if root.buffer is None:
+        raise TensorStateError(f"{root!r} has no place yet", tensor=root)
+    root.buffer.init_tensor(view)
