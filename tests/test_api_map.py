@@ -27,7 +27,7 @@ def resolve(path: str) -> Any:
         if hasattr(found, name):
             found = getattr(found, name)
         elif inspect.isclass(found) and (
-            any(name in c.__dict__.get("__annotations__", {}) for c in found.__mro__)
+            any(name in inspect.get_annotations(c) for c in found.__mro__)
             or re.search(rf"\bself\.{name}\b(: [^=]+)? =", inspect.getsource(found.__init__))
         ):
             return name

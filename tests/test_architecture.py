@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "ggplug-core" / "src" / "ggplug"
-BACKENDS = sorted(p.parent.name.replace("-", "_") for p in ROOT.glob("ggplug-*/pyproject.toml") if p.parent.name != "ggplug-core")
+BACKENDS = sorted(p.parent.name.replace("-", "_") for p in ROOT.glob("ggplug-*/pyproject.toml") if p.parent.name !=
+"ggplug-core")
 
 
 def rooms() -> list[str]:
@@ -49,7 +50,7 @@ def room_of(module: str) -> str | None:
 
 
 def test_every_module_of_core_stands_in_the_list_of_rooms() -> None:
-    there = {p.stem if p.is_file() else p.name for p in CORE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    there = {p.stem for p in CORE.glob("*.py")} | {p.parent.name for p in CORE.glob("*/__init__.py")}
     assert there - {"__init__", "__main__"} <= set(rooms())
 
 
@@ -91,6 +92,6 @@ def test_packages_import_no_circle_inside_a_room() -> None:
 
 
 def test_importing_ggplug_loads_nothing_heavy() -> None:
-    code = "import sys, ggplug; print([m for m in ('numba', 'llvmlite', 'click', 'rich', 'pytest', 'tokenizers') if m in sys.modules])"
+    code = "import sys, ggplug; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert not {"numba", "llvmlite", "click", "rich", "pytest", "pluggy", "tokenizers"} & set(done.stdout.split())

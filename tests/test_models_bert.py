@@ -7,15 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import ggplug_models
 import numpy as np
 import pytest
-from ggplug_models.bert import batches
-from ggplug_models.tokenizer import HF_JSON
 
 import ggplug as gg
+import ggplug_models
 from ggplug.errors import GGUFError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug_models.bert import batches
+from ggplug_models.tokenizer import HF_JSON
 
 
 @pytest.fixture(scope="session")
@@ -69,14 +69,15 @@ def test_token_ids_are_those_of_the_reference_truncated_to_256(minilm: Any, refe
         assert ids == wanted[:length].tolist()
 
 
-def test_a_file_without_tokenizer_json_tokenises_the_same(minilm: Any, reference: dict[str, Any], tmp_path: Path) -> None:
+def test_a_file_without_tokenizer_json_tokenises_the_same(
+    minilm: Any, reference: dict[str, Any], tmp_path: Path
+) -> None:
     bare = tmp_path / "bare.gguf"
-    with GGUFReader(minilm("Q8_0")) as reader:
-        with GGUFWriter(bare, "bert") as writer:
-            writer.add_metadata_of(reader, without={HF_JSON})
-            for name, info in reader.tensors.items():
-                writer.add_tensor(name, reader.data(name), info.type, info.ne)
-            writer.write()
+    with GGUFReader(minilm("Q8_0")) as reader, GGUFWriter(bare, "bert") as writer:
+        writer.add_metadata_of(reader, without={HF_JSON})
+        for name, info in reader.tensors.items():
+            writer.add_tensor(name, reader.data(name), info.type, info.ne)
+        writer.write()
     with ggplug_models.load(bare, ["CPU"]) as model:
         found = model.tokenizer.encode(reference["texts"])
     for ids, wanted, length in zip(found, reference["token_ids"], reference["token_len"], strict=True):

@@ -64,7 +64,7 @@ class ShowCompiling(logging.Handler):
 
 
 def embed(model: ggplug_models.BertEncoder, texts: list[str], console: Console) -> tuple[np.ndarray, float]:
-    """Embeddings of all texts, and how many texts were done a second once the kernels were there."""
+    """Embeddings of all texts, and how many texts a second were done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("embedding passages", total=len(texts), note="")
@@ -76,9 +76,8 @@ def embed(model: ggplug_models.BertEncoder, texts: list[str], console: Console) 
         try:
             model.embed(texts[:1])
             console.print(f"[dim]first result {time.perf_counter() - STARTED:.1f} s after the start[/dim]")
-            model.embed(texts, progress=lambda n: bar.advance(task, n))  # compiles what is not in the cache yet
             start = time.perf_counter()
-            vectors = model.embed(texts)
+            vectors = model.embed(texts, progress=lambda n: bar.advance(task, n))
             rate = len(texts) / (time.perf_counter() - start)
         finally:
             log.removeHandler(handler)
@@ -88,7 +87,10 @@ def embed(model: ggplug_models.BertEncoder, texts: list[str], console: Console) 
     return vectors, rate
 
 
-def show_answer(console: Console, question: str, passages: list[Passage], scores: np.ndarray, top: int, root: Path) -> None:
+def show_answer(
+    console: Console, question: str, passages: list[Passage], scores: np.ndarray, top: int, root: Path
+) -> None:
+    """The best passages, with their scores and where they stand."""
     console.print(f"\n[bold]{question}[/bold]")
     for rank in np.argsort(-scores)[:top]:
         passage = passages[rank]
@@ -114,8 +116,12 @@ def show_devices(console: Console, model: ggplug_models.BertEncoder) -> None:
 
 @click.command(help=__doc__)
 @click.argument("question", default=QUESTION)
-@click.option("--folder", default=DOCS, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Text to search.")
-@click.option("--device", "devices", multiple=True, metavar="NAME", help="Device to use; repeat in order of preference.")
+@click.option(
+    "--folder", default=DOCS, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Text to search."
+)
+@click.option(
+    "--device", "devices", multiple=True, metavar="NAME", help="Device to use; repeat in order of preference."
+)
 @click.option("--type", "kind", default="Q8_0", show_default=True, help="Type of the weights.")
 @click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="Passages to show.")
 def main(question: str, folder: Path, devices: tuple[str, ...], kind: str, top: int) -> None:

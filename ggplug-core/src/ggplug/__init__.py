@@ -15,23 +15,46 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ggplug import errors, ops, types
+# "X as X" tells type checkers that the name is meant to be found here.
+from ggplug import errors as errors
+from ggplug import ops as ops
+from ggplug import types as types
 from ggplug.errors import *  # noqa: F403
-from ggplug.graph import Graph
-from ggplug.host import asarray, tensor
+from ggplug.graph import Graph as Graph
+from ggplug.host import asarray as asarray
+from ggplug.host import tensor as tensor
 from ggplug.ops import *  # noqa: F403
-from ggplug.tensor import Context, Tensor, new_tensor
+from ggplug.tensor import Context as Context
+from ggplug.tensor import Tensor as Tensor
+from ggplug.tensor import new_tensor as new_tensor
 from ggplug.types import *  # noqa: F403
 
 if TYPE_CHECKING:
-    from ggplug import backend, gguf, host, memory, quants, registry, scheduler, testing
-    from ggplug.hookspecs import hookimpl
-    from ggplug.memory import allocate, allocate_graph
-    from ggplug.registry import (
-        device, devices, devices_by_kind, init_best, init_by_kind, init_by_name, load, load_all,
-        load_all_from_path, register, register_device, unload,
-    )  # fmt: skip
-    from ggplug.scheduler import Scheduler, compute
+    from ggplug import backend as backend
+    from ggplug import gguf as gguf
+    from ggplug import host as host
+    from ggplug import memory as memory
+    from ggplug import quants as quants
+    from ggplug import registry as registry
+    from ggplug import scheduler as scheduler
+    from ggplug import testing as testing
+    from ggplug.hookspecs import hookimpl as hookimpl
+    from ggplug.memory import allocate as allocate
+    from ggplug.memory import allocate_graph as allocate_graph
+    from ggplug.registry import device as device
+    from ggplug.registry import devices as devices
+    from ggplug.registry import devices_by_kind as devices_by_kind
+    from ggplug.registry import init_best as init_best
+    from ggplug.registry import init_by_kind as init_by_kind
+    from ggplug.registry import init_by_name as init_by_name
+    from ggplug.registry import load as load
+    from ggplug.registry import load_all as load_all
+    from ggplug.registry import load_all_from_path as load_all_from_path
+    from ggplug.registry import register as register
+    from ggplug.registry import register_device as register_device
+    from ggplug.registry import unload as unload
+    from ggplug.scheduler import Scheduler as Scheduler
+    from ggplug.scheduler import compute as compute
 
 __version__ = "0.1.0"
 

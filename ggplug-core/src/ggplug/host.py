@@ -173,7 +173,8 @@ def tensor(values: Any, type: Type | str | None = None, *, name: str = "", copy:
 
 
 def _default_type(array: npt.NDArray[Any], values: Any) -> Type:
-    if array.dtype == np.int64 and not isinstance(values, (np.ndarray, np.generic)) and not hasattr(values, "__dlpack__"):
+    from_array = isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__dlpack__")
+    if array.dtype == np.int64 and not from_array:
         return I32
     kind = _BY_DTYPE.get(array.dtype.name)
     if kind is None:

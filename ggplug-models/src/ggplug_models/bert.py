@@ -44,7 +44,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class BertConfig:
     """Hyperparameters under ``bert.*``.
 
-    ``hidden_activation`` is absent in files that llama.cpp wrote; it computes the tanh form of GELU, so that is the default.
+    ``hidden_activation`` is absent in files that llama.cpp wrote; it computes the tanh form of GELU, so that is the
+    default.
     """
 
     n_embd: int
@@ -63,7 +64,7 @@ class BertConfig:
             raise ModelError("bert.attention.causal is true; an encoder attends in both directions")
         pooling = hp.integer("pooling_type", 1, at_least=0)
         if pooling not in set(Pooling):
-            raise ModelError(f"bert.pooling_type {pooling} is not supported; use 1 (mean) or 2 (first token)", got=pooling)
+            raise ModelError(f"bert.pooling_type {pooling} is not 1 (mean) or 2 (first token)", got=pooling)
         activation = hp.text("hidden_activation", "gelu_pytorch_tanh") or ""
         if activation not in ACTIVATIONS:
             raise ModelError(f"bert.hidden_activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
@@ -220,7 +221,8 @@ class BertEncoder(Model):
         n_vocab = self._vocabulary().ne[1]
         for position, tokens in enumerate(ids):
             if not 1 <= len(tokens) <= self.config.n_ctx:
-                raise ParameterError(f"text {position} has {len(tokens)} tokens, the model takes 1 to {self.config.n_ctx}")
+                longest = self.config.n_ctx
+                raise ParameterError(f"text {position} has {len(tokens)} tokens, the model takes 1 to {longest}")
             if min(tokens) < 0 or max(tokens) >= n_vocab:
                 raise ParameterError(f"text {position} has a token outside of the vocabulary of {n_vocab}")
         out = np.empty((len(ids), self.config.n_embd), np.float32)

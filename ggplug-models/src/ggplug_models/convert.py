@@ -51,8 +51,10 @@ def convert(
 ) -> Path:
     """Writes a GGUF file from a folder with ``config.json``, ``tokenizer.json`` and ``model.safetensors``.
 
-    ``type``: of the matrices, one of :data:`FILE_TYPES`; norms, biases and positions stay F32.  ``progress(done, total)``:
-    bytes written.  Returns the path; an existing file is replaced only when the new one is complete.  Raises ModelError for a
+    ``type``: of the matrices, one of :data:`FILE_TYPES`; norms, biases and positions stay F32.  ``progress(done,
+    total)``:
+    bytes written.  Returns the path; an existing file is replaced only when the new one is complete.  Raises
+    ModelError for a
     folder that lacks something or holds another architecture, ParameterError for another type.
     """
     source, kind = Path(folder), type.upper()
@@ -63,7 +65,8 @@ def convert(
     config = _json(source / "config.json")
     if config.get("model_type") != "bert":
         raise ModelError(
-            f"{source / 'config.json'}: model_type {config.get('model_type')!r} is not supported", remedy="supported: bert"
+            f"{source / 'config.json'}: model_type {config.get('model_type')!r} is not supported",
+            remedy="supported: bert",
         )
     with GGUFWriter(out, "bert") as writer:
         _add_bert(writer, source, config, kind)

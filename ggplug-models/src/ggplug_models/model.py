@@ -22,7 +22,8 @@ class Model:
     """A model's weights and the scheduler that computes with them.
 
     ``devices``: in order of preference; a device that can run any op (the CPU) belongs at the end.  ``weights``: a
-    :class:`~ggplug.Context` by the tensors' names in the file.  As a context manager the model frees its memory at the end.
+    :class:`~ggplug.Context` by the tensors' names in the file.  As a context manager the model frees its memory at
+    the end.
     """
 
     architecture: ClassVar[str] = ""
@@ -89,9 +90,12 @@ def load(
 ) -> Any:
     """Opens a GGUF model.
 
-    ``devices``: in order of preference, by name or object; by default the best device, and the CPU for what it does not do.
-    A device that is named never falls back to another one.  ``placement``: chooses the device of each weight (default: the
-    first).  ``progress(done, total)``: bytes of weights read.  Raises GGUFError, ModelError, DeviceNotFoundError, OutOfMemoryError.
+    ``devices``: in order of preference, by name or object; by default the best device, and the CPU for what it does
+    not do.
+    A device that is named never falls back to another one.  ``placement``: chooses the device of each weight
+    (default: the
+    first).  ``progress(done, total)``: bytes of weights read.  Raises GGUFError, ModelError, DeviceNotFoundError,
+    OutOfMemoryError.
     """
     chosen = [gg.device(d) if isinstance(d, str) else d for d in devices] if devices else default_devices()
     with gguf.GGUFReader(path) as reader:
