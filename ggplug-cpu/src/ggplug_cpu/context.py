@@ -57,6 +57,7 @@ CONTEXTS = 16
 POLL = 24
 FUNCTIONS = 32
 CLOSING = 40
+PATIENCE = 48
 # the computation at hand,
 ROWS = LINE
 N_ROWS = LINE + 8
@@ -93,9 +94,6 @@ FOREIGN = (
     "yield",
     "clock",
 )
-
-#: A thread that waits gives up its processor after this many rounds: there may be more threads than processors.
-_PATIENCE = 1 << 12
 
 
 # -- words and atomics ------------------------------------------------------------------------------
@@ -242,7 +240,7 @@ def poll_if_due(team: int) -> None:
 @device_function
 def wait_a_little(team: int, index: int, rounds: int) -> int:
     """One round of a waiting loop; returns the number of rounds so far."""
-    if rounds < _PATIENCE:
+    if rounds < load_word(team + PATIENCE):
         pause()
     else:
         call_0(foreign(team, _YIELD))
@@ -258,13 +256,14 @@ def meet(team: int, index: int, count: int, arrived: int, passed: int) -> bool:
     if atomic_add(arrived, 1) == count - 1:
         atomic_store(arrived, 0)
         atomic_store(passed, before + 1)
-        return True
+        return atomic_load(team + ABORT) == 0
     rounds = 0
     while atomic_load(passed) == before:
         if atomic_load(team + ABORT) != 0:
             return False
         rounds = wait_a_little(team, index, rounds)
-    return True
+    # a thread that came here because of an abort may have left work undone
+    return atomic_load(team + ABORT) == 0
 
 
 # -- for kernels ------------------------------------------------------------------------------------

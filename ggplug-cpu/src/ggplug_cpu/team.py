@@ -33,6 +33,9 @@ from ggplug_cpu.tape import BoundTape, Entry, Ref, Tape, TraceRing, aligned_memo
 
 #: Rounds of the waiting loop a level of ``poll``: 50 levels are about a millisecond.
 _SPINS_PER_LEVEL = 1024
+#: Rounds that a thread waits for another in the middle of a computation before it offers its processor to others:
+#: about 0.1 ms, and next to nothing where the one it waits for may need that very processor.
+_PATIENCE, _PATIENCE_IF_CROWDED = 4096, 16
 #: Ticks of the processor's counter until thread 0 first visits Python; adapts itself to 50 ms.
 _FIRST_SLICE = 1 << 20
 
@@ -259,6 +262,8 @@ class _Crew:
         words[context.POLL // 8] = walker.team_poll().address()
         words[context.FUNCTIONS // 8] = ctypes.addressof(_foreign_functions())
         words[context.SLICE // 8] = _FIRST_SLICE
+        crowded = self.n_threads > len(topology.allowed_processors())
+        words[context.PATIENCE // 8] = _PATIENCE_IF_CROWDED if crowded else _PATIENCE
         for index in range(self.n_threads):
             place = (context.TEAM_BYTES + index * context.CONTEXT_BYTES) // 8
             words[place + context.THREAD_INDEX // 8] = index
