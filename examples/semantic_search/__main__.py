@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 import click
-import ggplug_models
 import numpy as np
 from rich.console import Console
 from rich.panel import Panel
@@ -25,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import ggplug as gg
+import ggplug_models
 from examples.semantic_search.passages import Passage, read_folder
 
 STARTED = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import statistics
 import tempfile
@@ -45,7 +46,7 @@ def embeddings(
     with tempfile.TemporaryDirectory() as temporary:
         for kind in types:
             model = load(convert(folder, Path(temporary) / f"{kind}.gguf", kind), list(devices))
-            contestants[kind] = lambda model=model: model.embed_ids(ids, batch=N_SEQ)
+            contestants[kind] = functools.partial(model.embed_ids, ids, batch=N_SEQ)
         if importlib.util.find_spec("torch") is not None:
             contestants["torch F32"] = _torch_encoder(folder, ids)
         times = _take_turns(contestants, repeats)
@@ -117,4 +118,4 @@ def _torch_encoder(folder: Path, ids: Sequence[Sequence[int]]) -> Callable[[], A
             x = norm(linear(up, f"{block}.output.dense") + x, f"{block}.output.LayerNorm")
         return F.normalize(x.mean(1), dim=-1)
 
-    return run
+    return run  # type: ignore[no-any-return,unused-ignore]
