@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 from ggplug.errors import ModelError
 
-T = TypeVar("T")
 _REQUIRED: Any = object()
 
 
@@ -56,7 +55,7 @@ class Hyperparameters:
     def _name(self, key: str) -> str:
         return f"{self.architecture}.{key}"
 
-    def _get(self, key: str, default: T) -> T:
+    def _get(self, key: str, default: Any) -> Any:
         value = self.metadata.get(self._name(key), default)
         if value is _REQUIRED:
             raise ModelError(f"the file lacks {self._name(key)}, which the architecture needs", got=None)
