@@ -45,6 +45,7 @@ class Placement:
         self.roots: dict[Tensor, tuple[int, int]] = {}
         """Of each root its buffer, by number, and the offset of its first byte."""
         aliases = aliases or {}
+        self._aliases = frozenset(aliases)
         alignment = buffer_type.alignment
         limit = buffer_type.max_size
         sizes: list[int] = [0]
@@ -89,6 +90,10 @@ class Placement:
         number, start = self.roots[root]
         if root.nbytes:
             self.buffers[number].set_tensor(root, as_bytes(raw), start)
+
+    def is_alias(self, root: Tensor) -> bool:
+        """Whether a root lies on the bytes of another tensor."""
+        return root in self._aliases
 
     def read_bytes(self, tensor: Tensor) -> Bytes:
         """The bytes of a tensor's extent."""
