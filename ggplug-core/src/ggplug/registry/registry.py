@@ -232,7 +232,7 @@ class Registry:
         try:
             check_registration(registration)
         except RefusalError as error:
-            raise PluginError(f"cannot register {registration!r}: {error}", remedy=error.remedy) from None
+            raise PluginError(f"cannot register this backend: {error}", remedy=error.remedy) from None
         plugin = Plugin(registration.name, type(registration).__module__, None, explicit=True)
         plugin.version = registration.version
         plugin.registration, plugin.stage = registration, Stage.LOADED
@@ -247,7 +247,7 @@ class Registry:
         try:
             check_device(device)
         except RefusalError as error:
-            raise PluginError(f"cannot register {device!r}: {error}", remedy=error.remedy) from None
+            raise PluginError(f"cannot register this device: {error}", remedy=error.remedy) from None
         single = _SingleDevice(device)
         plugin = Plugin(device.name, type(device).__module__, None, explicit=True)
         plugin.registration, plugin.devices, plugin.stage = single, (device,), Stage.PROBED
