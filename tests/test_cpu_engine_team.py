@@ -453,6 +453,32 @@ def test_a_true_answer_of_the_abort_callback_ends_a_computation(team: Team, make
     still_works(team)
 
 
+def test_a_callback_may_be_set_during_a_computation_and_take_itself_back(team: Team) -> None:
+    x = np.zeros(1, np.int64)
+    outcomes: list[BaseException | None] = []
+
+    def callback() -> bool:
+        team.set_abort_callback(None)
+        gc.collect()
+        return True
+
+    def compute() -> None:
+        try:
+            team.call(until_aborted(), at(x))
+        except ComputeAborted as error:
+            outcomes.append(error)
+
+    still_works(team)
+    thread = threading.Thread(target=compute)
+    thread.start()
+    wait_for(x, team.n_threads)
+    team.set_abort_callback(callback)
+    del callback
+    thread.join()
+    assert len(outcomes) == 1
+    still_works(team)
+
+
 def test_the_callback_is_asked_between_entries_too(team: Team) -> None:
     asked = []
 
