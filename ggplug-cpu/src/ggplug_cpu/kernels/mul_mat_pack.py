@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from llvmlite import ir
+
 from ggplug_cpu import compiler
+from ggplug_cpu.kernels.mul_mat_tiles import layout
+from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks, Plain
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
-
-from .mul_mat_tiles import layout
-from .mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks, Plain
 
 
 def transposed(rows: list[Value]) -> list[Value]:
@@ -97,7 +98,7 @@ def _pack_plain(kind: str, panel: Value, addresses: list[Value], numbers: Value,
     loop(rest.unequal(0).zext(I64), [end], lambda i, carried: [pack(carried[0], whole * step, rest)])
 
 
-def _first(address: Value, lanes: object, n: Value) -> Value:
+def _first(address: Value, lanes: ir.VectorType, n: Value) -> Value:
     return values.masked_load(address, lanes, values.first_lanes(lanes.count, n))
 
 
