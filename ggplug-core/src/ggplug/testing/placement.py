@@ -74,9 +74,6 @@ class Placement:
         except Exception:
             self.free()
             raise
-        for root, (number, _) in self.roots.items():
-            if root not in aliases:
-                self.buffers[number].init_tensor(root)
         places = [self.roots[graph.tensors[root]] for root in graph.roots]
         self.allocation = Allocation(
             graph,
@@ -124,14 +121,19 @@ class Placement:
         return number, start + tensor.view_offset
 
     def whose(self, number: int, offset: int) -> str:
-        """A description of the tensor that a byte belongs to, or next to which it lies."""
-        before = [(start, root) for root, (buffer, start) in self.roots.items() if buffer == number and start <= offset]
-        if not before:
-            return f"byte {offset} before all tensors"
-        start, root = max(before, key=lambda each: each[0])
-        inside = offset - start
-        place = f"byte {inside} of" if inside < root.nbytes else f"{inside - root.nbytes + 1} bytes behind the end of"
-        return f"{place} {root!r}"
+        """Which tensor a byte belongs to, or lies next to."""
+        nearest = ""
+        distance = -1
+        for root, (buffer, start) in self.roots.items():
+            if buffer != number:
+                continue
+            end = start + root.nbytes
+            if start <= offset < end:
+                return f"byte {offset - start} of {root!r}"
+            away, side = (start - offset, "before") if offset < start else (offset - end + 1, "behind the end of")
+            if distance < 0 or away < distance:
+                distance, nearest = away, f"{away} bytes {side} {root!r}"
+        return nearest
 
     def free(self) -> None:
         """Frees the buffers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
@@ -101,11 +102,30 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; an error that is not finite is None."""
-        return {
-            "device": self.device,
-            "counts": self.counts(),
-            "findings": [
-                {**finding._asdict(), "nmse": finding.nmse if math.isfinite(finding.nmse) else None}
-                for finding in self.findings
-            ],
-        }
+        return {"device": self.device, "counts": self.counts(), "findings": [_plain(f) for f in self.findings]}
+
+    def to_json(self) -> str:
+        """One line; what passed only as a count and the largest error of each subject.  See :meth:`merge`."""
+        passed: dict[str, tuple[int, float]] = {}
+        for finding in self.findings:
+            if finding.verdict == "passed":
+                count, worst = passed.get(finding.subject, (0, 0.0))
+                passed[finding.subject] = (count + 1, max(worst, finding.nmse))
+        others = [_plain(finding) for finding in self.findings if finding.verdict != "passed"]
+        return json.dumps({"device": self.device, "passed": passed, "others": others})
+
+    @classmethod
+    def merge(cls, device: str, parts: Iterable[dict[str, Any]]) -> Report:
+        """A report of what several :meth:`to_json` tell; cases that passed have lost their names."""
+        report = cls(device)
+        for part in parts:
+            for subject, (count, worst) in part["passed"].items():
+                report.add(*(Finding(subject, "", "passed", "", worst) for _ in range(count)))
+            for other in part["others"]:
+                nmse = float("inf") if other["nmse"] is None else other["nmse"]
+                report.add(Finding(other["subject"], other["case"], other["verdict"], other["reason"], nmse))
+        return report
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    return {**finding._asdict(), "nmse": finding.nmse if math.isfinite(finding.nmse) else None}

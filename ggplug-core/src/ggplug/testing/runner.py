@@ -15,33 +15,27 @@ import numpy as np
 from ggplug.backend import Backend, Decline, Device
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
-from ggplug.ops.base import OPS, Op
+from ggplug.ops.base import Op
 from ggplug.tensor import Tensor, strided
 from ggplug.testing.cases import Case, Leafs, cases_of
 from ggplug.testing.compare import SELECTING, UNORDERED, Comparison, compare, compare_selected, default_max_nmse
 from ggplug.testing.oracle import Evaluation, evaluate
 from ggplug.testing.placement import GUARD, UNWRITTEN, Bytes, Placement
-from ggplug.testing.report import Finding, Report
+from ggplug.testing.report import Finding
 
 
-def run_op(device: Device, op: type[Op], *, cases: Iterable[Case] | None = None) -> list[Finding]:
-    """All cases of an op on a fresh stream of ``device``."""
+def run_op(
+    device: Device, op: type[Op], *, cases: Iterable[Case] | None = None, max_nmse: float | None = None
+) -> list[Finding]:
+    """All cases of an op on a fresh stream of ``device``; ``max_nmse`` as for :func:`run_case`."""
     chosen = list(cases_of(op) if cases is None else cases)
     if not chosen:
         return [Finding(op.name, "", "never run", f"no case could be made for {op.name}")]
     stream = device.init()
     try:
-        return [run_case(device, stream, case) for case in chosen]
+        return [run_case(device, stream, case, max_nmse=max_nmse) for case in chosen]
     finally:
         stream.free()
-
-
-def run_ops(device: Device, ops: Iterable[type[Op]] | None = None) -> Report:
-    """All cases of these ops, by default of all that are defined."""
-    report = Report(device.name)
-    for op in OPS.values() if ops is None else ops:
-        report.add(*run_op(device, op))
-    return report
 
 
 def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
@@ -127,9 +121,16 @@ def _judge_all(
         found = judge(node, placement, expected, default_max_nmse(node.type) if max_nmse is None else max_nmse)
         worst = max(worst, found.nmse)
         if not found:
-            return found._replace(reason=f"{node.op.name}: {found.reason}")
+            return found._replace(reason=f"{node.op.name}: {found.reason}{_unwritten(node, placement)}")
     reason = stray_write(placement, after) or _changed_leaf(graph, values, expected, placement, before, after)
     return Comparison(not reason, float("inf") if reason else worst, reason)
+
+
+def _unwritten(node: Tensor, placement: Placement) -> str:
+    """How much of a result still holds what it held before."""
+    raw = placement.read_bytes(node).reshape(-1, node.type.block_bytes)
+    count = int((raw == UNWRITTEN).all(axis=1).sum()) if node.is_contiguous() else 0
+    return f"; {count} of {len(raw)} elements or blocks were not written" if count else ""
 
 
 def judge(node: Tensor, placement: Placement, expected: Evaluation, max_nmse: float) -> Comparison:
