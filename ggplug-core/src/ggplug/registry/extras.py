@@ -7,13 +7,13 @@ They are protocols: a backend needs to import nothing, only to provide objects (
 ``"benchmarks"``    a sequence of :class:`Instrument`; ``ggplug bench`` runs them on the backend's devices
 ==================  ============================================================================================
 
-A distribution that is no backend contributes instruments by an entry point of the group ``ggplug.benchmarks``, which
-names such a sequence.
+A distribution that is no backend contributes instruments by entry points of the group ``ggplug.benchmarks``; each names
+one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -49,21 +49,16 @@ class Options:
     peers: bool = False
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """A number with its unit; ``note`` says what is worth knowing about it."""
-
-    name: str
-    value: float
-    unit: str
-    note: str = ""
-
-
 class Instrument(Protocol):
     """Something that measures a device.  ``name`` is one word; ``description`` one line."""
 
     name: str
     description: str
 
-    def run(self, device: Device, options: Options) -> Iterable[Measurement]:
-        """Measures; yields each number when it is known.  Raises UnsupportedOpError if the device cannot do it."""
+    def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
+        """Measures, and yields a row as soon as it is known.
+
+        ``case`` tells what was measured; the other keys are what it was measured with (``threads``, ``nodes``) and the
+        figures, whose names end with their unit (``milliseconds``, ``gigabytes_per_second``) or are ratios.  Raises
+        UnsupportedOpError if the device cannot do it at all.
+        """
