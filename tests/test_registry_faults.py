@@ -90,6 +90,37 @@ print(json.dumps([names, stream.device.name, failed, causes]))
         assert f"fake-{fault.lower()}" in message
 
 
+def test_eight_faults_take_no_device_away_from_what_is_really_installed(broken: Site, site: Site) -> None:
+    code = "logging.disable()\nprint(json.dumps([d.name for d in gg.devices()]))"
+    really_there = answer(site, code)
+    assert set(answer(broken, code, GGPLUG_LOAD_TIMEOUT="3")) == {*really_there, "NPU0"}
+
+
+def test_the_cpu_computes_beside_eight_faults_and_none_of_them_is_imported(broken: Site) -> None:
+    pytest.importorskip("ggplug_cpu")
+    code = """
+import numpy as np
+with gg.Scheduler([gg.device("CPU")]) as scheduler:
+    graph = gg.Graph(total := gg.add(gg.tensor([1.0, 2.0]), gg.tensor([10.0, 20.0])))
+    scheduler.compute(graph)
+    print(json.dumps([total.numpy().tolist(), [m for m in sys.modules if m.startswith("fake_")]]))
+"""
+    assert answer(broken, code) == [[11.0, 22.0], []]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent differently there")
+def test_ctrl_c_ends_the_wait_for_a_plugin_that_hangs(site: Site) -> None:
+    hang = "import os, signal, threading\nos.kill(os.getpid(), signal.SIGINT)\nthreading.Event().wait()\n"
+    site.add_backend("Hangs", hang)
+    code = """
+try:
+    gg.device("Hangs0")
+except KeyboardInterrupt:
+    print(json.dumps([f.entry_point for f in gg.registry.failures()]))
+"""
+    assert answer(site, code, GGPLUG_LOAD_TIMEOUT="100") == []
+
+
 def test_the_doctor_names_distribution_and_cause_of_each_fault(broken: Site) -> None:
     done = broken.ggplug("doctor", "--json", GGPLUG_LOAD_TIMEOUT="3")
     assert done.returncode == 0, done.stderr

@@ -11,8 +11,9 @@ import click
 import numpy as np
 
 from ggplug.backend import Device
+from ggplug.cli.app import debugging
 from ggplug.cli.output import console, json_option, print_json, table, text
-from ggplug.errors import DeviceNotFoundError, GGPlugError, ParameterError, UnsupportedOpError
+from ggplug.errors import DeviceNotFoundError, GGPlugError, ParameterError
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import scan
 from ggplug.registry.extras import Instrument, Options
@@ -91,15 +92,17 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     for instrument in (registration.get("benchmarks") if registration is not None else None) or ():
         found.setdefault(instrument.name, instrument)
     for installed in scan(GROUP):
-        try:
-            if installed.entry_point is None:
-                broken[f"{installed.name} of {installed.distribution}"] = installed.damage or "damaged metadata"
-                continue
-            instrument = within(0, installed.name, installed.entry_point.load)
-        except FaultError as error:
-            broken[f"{installed.name} of {installed.distribution}"] = reason_of(error.cause)
+        where = f"{installed.name} of {installed.distribution}"
+        if installed.entry_point is None:
+            broken[where] = installed.damage or "damaged metadata"
             continue
-        found.setdefault(instrument.name, instrument)
+        try:
+            instrument = within(0, installed.name, installed.entry_point.load)
+            found.setdefault(instrument.name, instrument)
+        except FaultError as error:
+            broken[where] = reason_of(error.cause)
+        except AttributeError as error:
+            broken[where] = f"{installed.value} is no instrument: {error}"
     return found, broken
 
 
@@ -123,11 +126,12 @@ def measure(instrument: Instrument, device: Device, options: Options) -> list[di
                 rows.extend(map(dict, instrument.run(device, options)))
         else:
             rows.extend(map(dict, instrument.run(device, options)))
-    except UnsupportedOpError as error:
-        rows.append({"case": "all", "note": error.reason or error.message})
-    except GGPlugError as error:
-        # One that lacks its data, such as a model's weights, does not spoil the others.
-        rows.append({"case": "all", "note": f"{error.message} ({error.remedy})" if error.remedy else error.message})
+    except Exception as error:
+        # One that lacks what it needs, such as a model's weights, does not spoil the others.
+        if debugging():
+            raise
+        remedy = f" ({error.remedy})" if isinstance(error, GGPlugError) and error.remedy else ""
+        rows.append({"case": "stopped", "note": f"{reason_of(error)}{remedy}"})
     return rows
 
 
