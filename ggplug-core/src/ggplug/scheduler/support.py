@@ -45,7 +45,7 @@ class Streams:
         assert node.op is not None
         key = (
             node.op.key, node.type.id, node.ne, node.nb,
-            tuple([None if s is None else (s.type.id, s.ne, s.nb, (s.view_src or s).buffer_type) for s in node.src]),
+            tuple([None if s is None else (s.type.id, s.ne, s.nb, s.root.buffer_type) for s in node.src]),
         )  # fmt: skip
         number = self._kinds.get(key)
         if number is None:

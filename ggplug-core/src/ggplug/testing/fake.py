@@ -298,6 +298,8 @@ class FakeBuffer(Buffer):
         self._check(offset, size)
         source._check(source_offset, size)
         self.device.queue.drain()
+        if isinstance(source, FakeBuffer) and source.device is not self.device:
+            source.device.queue.drain()
         self.copy_now(source, source_offset, offset, size, "")
 
     def copy_now(self, source: Buffer, source_offset: int, offset: int, size: int, stream: str) -> None:
@@ -306,6 +308,11 @@ class FakeBuffer(Buffer):
         if isinstance(source, FakeBuffer) and source.device is self.device:
             self.device.act("copy", size, stream)
             source.host.get(source_offset, staging)
+        elif isinstance(source, FakeBuffer):
+            # From device to device, without waiting for the other one: its order was seen to when this was given.
+            source.device.act("get", size)
+            source.host.get(source_offset, staging)
+            self.device.act("receive", size, stream)
         else:
             source.get(source_offset, staging)
             self.device.act("receive", size, stream)
