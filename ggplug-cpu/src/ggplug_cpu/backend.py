@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ggplug.errors import ComputeError, GraphError, TensorStateError, Unsupporte
 from ggplug.graph import Graph
 from ggplug.tensor import Epoch, Tensor
 from ggplug_cpu.kernels.steps import FAULT_WORDS, FAULTS, POSITION, Steps
-from ggplug_cpu.tape import WORKSPACE, BoundTape, Entry, Ref, Tape, TraceRing, Word
+from ggplug_cpu.tape import BoundTape, Entry, Ref, Tape, TraceRing
 
 if TYPE_CHECKING:
     from ggplug.memory.allocation import Allocation
@@ -84,7 +84,7 @@ class CpuPlan(Plan):
         workspace = scratch = 0
         for node in graph.nodes:
             assert node.op is not None
-            if node.op.is_view or _nothing_to_do(node):
+            if node.op.is_view:
                 continue
             steps = device.match(node)
             if isinstance(steps, Decline):
@@ -178,34 +178,20 @@ def _nobody() -> None:
     return None
 
 
-def _nothing_to_do(node: Tensor) -> bool:
-    """Whether a node is empty, or writes nothing because what it writes from is."""
-    assert node.op is not None
-    if 0 in node.ne:
-        return True
-    return bool(node.op.writes) and any(s is not None and 0 in s.ne for s in node.src)
-
-
 def _placed(steps: Steps, graph: Graph, node: Tensor) -> list[Entry]:
     """Entries whose references count the graph's tensors instead of the node's operands."""
     index = graph.index
-    slots = [index[node], *(-1 if s is None else index[s] for s in node.src)]
-    return [
-        Entry(
-            entry.kernel,
-            [_word(word, slots, len(graph.tensors)) for word in entry.words],
-            entry.tasks,
-            entry.barrier_before,
-        )
-        for entry in steps.entries
-    ]
-
-
-def _word(word: Word, slots: Sequence[int], faults: int) -> Word:
-    if not isinstance(word, Ref) or word.slot == WORKSPACE:
-        return word
-    if word.slot == FAULTS:
-        return Ref(faults, word.offset)
-    if word.slot == POSITION:
-        return slots[0]
-    return Ref(slots[word.slot], word.offset)
+    slots = [index[node], *[-1 if s is None else index[s] for s in node.src]]
+    placed = []
+    for entry, references in zip(steps.entries, steps.references, strict=True):
+        words = list(entry.words)
+        for i in references:
+            slot, offset = words[i].slot, words[i].offset  # type: ignore[union-attr]
+            if slot >= 0:
+                words[i] = Ref(slots[slot], offset)
+            elif slot == FAULTS:
+                words[i] = Ref(len(graph.tensors), offset)
+            elif slot == POSITION:
+                words[i] = slots[0]
+        placed.append(Entry(entry.kernel, words, entry.tasks, entry.barrier_before))
+    return placed

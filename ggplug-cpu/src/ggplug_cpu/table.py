@@ -91,6 +91,8 @@ def find(node: Tensor) -> Steps | Decline:
     """What computes a node, or why nothing does.  A pure function of op, types, extents and strides."""
     op = node.op
     assert op is not None
+    if nothing_to_do(node):
+        return Steps(())
     reason = ""
     for row in rows_for(type(op)):
         if row.takes(node):
@@ -99,6 +101,14 @@ def find(node: Tensor) -> Steps | Decline:
                 return steps
             reason = reason or steps.reason
     return Decline(reason or _refusal(node, op))
+
+
+def nothing_to_do(node: Tensor) -> bool:
+    """Whether a node is empty, or writes nothing because what it would write is; functions of rows see none such."""
+    assert node.op is not None
+    if 0 in node.ne:
+        return True
+    return bool(node.op.writes) and any(s is not None and 0 in s.ne for s in node.src)
 
 
 def _refusal(node: Tensor, op: Op) -> str:

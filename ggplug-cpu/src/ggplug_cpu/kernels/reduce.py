@@ -19,6 +19,7 @@ from ggplug_cpu.kernels.nest import (
     A,
     Axis,
     Nest,
+    Operand,
     Shape,
     Y,
     element_nest,
@@ -60,7 +61,7 @@ def plan_argmax(node: Tensor) -> Steps:
     """y = the position of each row's largest element."""
     x = given(node, 0)
     nest = Nest(Axis(x.ne[0], (0, x.nb[0])), (Axis(x.ne[1], (node.nb[0], x.nb[1])),), x.ne[0])
-    operands = [write_operand(Ref(RESULT), node.type, 4), read_operand(Ref(source(0)), x.type, x.nb[0])]
+    operands = [Operand(Ref(RESULT)), read_operand(Ref(source(0)), x.type, x.nb[0])]
     entry = Entry(argmax(), nest_words(nest, operands), tasks(x.size))
     return Steps((entry,), scratch_bytes=ARGUMENTS + 4 * x.ne[0])
 

@@ -7,12 +7,12 @@ Where a tensor lies in a graph is not known when a kernel is chosen, so that equ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ggplug.tensor import Tensor
 from ggplug_cpu.compiler import device_function
 from ggplug_cpu.context import atomic_exchange, store_word
-from ggplug_cpu.tape import Entry
+from ggplug_cpu.tape import Entry, Ref
 
 #: Slot of the node itself.
 RESULT = 0
@@ -46,6 +46,12 @@ class Steps:
     entries: tuple[Entry, ...]
     workspace_bytes: int = 0
     scratch_bytes: int = 0
+    references: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    """For each entry the indices of its words that are references."""
+
+    def __post_init__(self) -> None:
+        found = [tuple(i for i, word in enumerate(entry.words) if isinstance(word, Ref)) for entry in self.entries]
+        object.__setattr__(self, "references", tuple(found))
 
     @property
     def name(self) -> str:
