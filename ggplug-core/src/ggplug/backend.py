@@ -500,7 +500,8 @@ class Plan(ABC):
 
         ``graph`` is the one planned or an equal one; ``allocation`` tells where its tensors lie, all at once through
         ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)`` (handles).  Costs no Python call
-        per node.  A computation that was given to the stream before goes on with the places that it was given with; a
+        per node.  The caller keeps both alive as long as it computes; a plan need not.  A computation that was given
+        to the stream before goes on with the places that it was given with; a
         plan that cannot do that waits for it.
         """
 

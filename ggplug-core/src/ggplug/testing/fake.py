@@ -538,7 +538,9 @@ class FakePlan(Plan):
             self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
         buffers = list(dict.fromkeys(buffer.host for buffer, _ in places))
         slots = [buffers.index(buffer.host) for buffer, _ in places]
-        self._inner.rebind(graph, Allocation(graph, buffers, slots, [offset for _, offset in places]))
+        # A plan does not keep what it is bound to alive; this name does.
+        allocation = Allocation(graph, buffers, slots, [offset for _, offset in places])
+        self._inner.rebind(graph, allocation)
         self._inner.compute()
         self._stream.inner.synchronize()
         self._times.append(NodeTime(-1, start, time.perf_counter_ns()))
