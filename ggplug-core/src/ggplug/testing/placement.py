@@ -17,8 +17,14 @@ from ggplug.testing.oracle import decoded
 
 Bytes = npt.NDArray[np.uint8]
 
-GUARD = np.array([0xFE, 0xFF], np.uint8)
-"""Fills what belongs to no tensor.  Read as a float of any type it is a NaN, so reading it shows in the result too."""
+
+def guard(size: int) -> Bytes:
+    """What fills bytes that belong to no tensor.
+
+    Read as a float of any type it is a NaN, so reading it shows in the result too.
+    """
+    return np.full((size + 1) // 2, 0xFFFE, "<u2").view(np.uint8)[:size]
+
 
 UNWRITTEN = 0xFF
 """Fills results before they are computed: a NaN of every float type, -1 as an integer."""
@@ -27,7 +33,7 @@ UNWRITTEN = 0xFF
 class Placement:
     """Where the tensors of a graph lie.
 
-    ``guard``: bytes before and after every tensor.  ``aliases``: roots whose bytes are those of another tensor, as an
+    ``guarded``: bytes before and after every tensor.  ``aliases``: roots whose bytes are those of another tensor, as an
     allocator may decide for ops that work in place.  ``shift``: bytes, a multiple of the alignment, that everything is
     moved by, so that two placements of one graph differ.
     """
@@ -37,7 +43,7 @@ class Placement:
         graph: Graph,
         buffer_type: BufferType,
         *,
-        guard: int = 0,
+        guarded: int = 0,
         shift: int = 0,
         aliases: Mapping[Tensor, Tensor] | None = None,
     ) -> None:
@@ -49,17 +55,17 @@ class Placement:
         alignment = buffer_type.alignment
         limit = buffer_type.max_size
         sizes: list[int] = [0]
-        end = shift + guard
+        end = shift + guarded
         for position in dict.fromkeys(graph.roots):
             root = graph.tensors[position]
             if root in aliases:
                 continue
             start = -(-end // alignment) * alignment
-            end = start + buffer_type.alloc_size(root) + guard
+            end = start + buffer_type.alloc_size(root) + guarded
             if limit is not None and end > limit and sizes[-1]:
                 sizes.append(0)
-                start = -(-guard // alignment) * alignment
-                end = start + buffer_type.alloc_size(root) + guard
+                start = -(-guarded // alignment) * alignment
+                end = start + buffer_type.alloc_size(root) + guarded
             self.roots[root] = (len(sizes) - 1, start)
             sizes[-1] = end
         for root, target in aliases.items():
@@ -70,7 +76,7 @@ class Placement:
             for size in sizes:
                 buffer = buffer_type.alloc(max(size, alignment))
                 self.buffers.append(buffer)
-                buffer.set(0, np.resize(GUARD, buffer.size))
+                buffer.set(0, guard(buffer.size))
         except Exception:
             self.free()
             raise

@@ -11,8 +11,6 @@ from typing import Any
 PROPERTY = "ggplug_conformance"
 """Name under which the suite's tests attach what they found; it travels with the reports of distributed runs."""
 
-_found: list[dict[str, Any]] = []
-
 
 def pytest_addoption(parser: Any) -> None:
     group = parser.getgroup("ggplug", "conformance of ggplug devices")
@@ -25,22 +23,27 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_configure(config: Any) -> None:
-    _found.clear()
+    config.pluginmanager.register(Verdicts(), "ggplug-verdicts")
 
 
-def pytest_runtest_logreport(report: Any) -> None:
-    for name, value in report.user_properties if report.when == "call" else ():
-        if name == PROPERTY:
-            _found.append(json.loads(value))
+class Verdicts:
+    """Collects what the tests of one session found, and prints it."""
 
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if not _found:
-        return
-    from ggplug.testing.report import Report
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name == PROPERTY:
+                self.found.append(json.loads(value))
 
-    for device in dict.fromkeys(each["device"] for each in _found):
-        report = Report.merge(device, [each for each in _found if each["device"] == device])
-        terminalreporter.section(f"ggplug conformance of {device}")
-        for line in report.table().splitlines():
-            terminalreporter.write_line(line)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self.found:
+            return
+        from ggplug.testing.report import Report
+
+        for device in dict.fromkeys(each["device"] for each in self.found):
+            report = Report.merge(device, [each for each in self.found if each["device"] == device])
+            terminalreporter.section(f"ggplug conformance of {device}")
+            for line in report.table().splitlines():
+                terminalreporter.write_line(line)

@@ -20,7 +20,7 @@ from ggplug.tensor import Tensor, strided
 from ggplug.testing.cases import Case, Leafs, cases_of
 from ggplug.testing.compare import SELECTING, UNORDERED, Comparison, compare, compare_selected, default_max_nmse
 from ggplug.testing.oracle import Evaluation, evaluate
-from ggplug.testing.placement import GUARD, UNWRITTEN, Bytes, Placement
+from ggplug.testing.placement import UNWRITTEN, Bytes, Placement, guard
 from ggplug.testing.report import Finding
 
 
@@ -43,10 +43,14 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
     leafs = Leafs(case.seed)
     made = case.make(leafs)
     graph = Graph(*([made] if isinstance(made, Tensor) else made))
-    for node in graph.nodes:
-        support = device.supports_op(node)
-        if isinstance(support, Decline):
-            return Finding(case.op, str(case.label), "declined", support.reason)
+    try:
+        answers = [device.supports_op(node) for node in graph.nodes]
+    except Exception as error:
+        reason = f"supports_op raised {type(error).__name__}: {error}"
+        return Finding(case.op, case.label, "claimed but failed", reason, float("inf"))
+    for answer in answers:
+        if isinstance(answer, Decline):
+            return Finding(case.op, case.label, "declined", answer.reason)
     expected = evaluate(graph, leafs.values)
     if max_nmse is not None:
         allowed: float | None = max_nmse
@@ -54,7 +58,7 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
         allowed = case.max_nmse(graph, leafs.values) if callable(case.max_nmse) else case.max_nmse
     worst = 0.0
     for label, aliases in _variants(case, graph):
-        with Placement(graph, device.buffer_type, guard=GUARDED, aliases=aliases) as placement:
+        with Placement(graph, device.buffer_type, guarded=GUARDED, aliases=aliases) as placement:
             before, failure = _compute(graph, leafs.values, placement, stream)
             if failure:
                 return Finding(case.op, label, "claimed but failed", failure, float("inf"))
@@ -151,7 +155,7 @@ def stray_write(placement: Placement, after: list[Bytes]) -> str:
         for root, (buffer, start) in placement.roots.items():
             if buffer == number:
                 outside[start : start + placement.buffers[number].type.alloc_size(root)] = False
-        changed = np.flatnonzero(outside & (raw != np.resize(GUARD, raw.size)))
+        changed = np.flatnonzero(outside & (raw != guard(raw.size)))
         if changed.size:
             return f"written out of bounds: {placement.whose(number, int(changed[0]))}"
     return ""

@@ -48,8 +48,9 @@ class BackendSuite:
         """The cases of an op; a subclass may add its own, say around the thresholds of its kernels."""
         return cases_of(OPS[op])
 
+    # pytest takes a class's fixtures in the order of their attributes, so this one yields to a subclass's ``device``.
     @pytest.fixture(name="device")
-    def suite_device(self, request: pytest.FixtureRequest) -> Device:
+    def _device(self, request: pytest.FixtureRequest) -> Device:
         """The device under test."""
         given: Any = getattr(type(self), "device", None)
         if isinstance(given, Device):

@@ -168,7 +168,7 @@ def replay_case(case: Case, device: Device, stream: Backend) -> Outcome:
         if isinstance(support, Decline):
             return outcome("unsupported", support.reason)
     try:
-        with Placement(case.graph, device.buffer_type, guard=64, aliases=case.aliases) as placement:
+        with Placement(case.graph, device.buffer_type, guarded=64, aliases=case.aliases) as placement:
             return outcome(*_compute(case, placement, stream))
     except GGPlugError as error:
         return outcome("failed", f"{type(error).__name__}: {error}")

@@ -15,7 +15,7 @@ from ggplug.tensor import Tensor
 from ggplug.testing.cases.case import QUANTIZED, Case, Leafs, generates, node
 from ggplug.testing.compare import nmse
 from ggplug.testing.oracle import evaluate
-from ggplug.types import BF16, F16, F32, Q8_0, Type
+from ggplug.types import BF16, F16, F32, Q4_0, Q8_0, Type
 
 _PLAIN: dict[str, float] = {F32.name: 1e-11, F16.name: 1e-6, BF16.name: 6e-6}
 """The error that weights of a plain type allow: float32 sums, activations rounded to F16 or BF16."""
@@ -41,20 +41,18 @@ def allowed(graph: Graph, values: Mapping[Tensor, Any]) -> float:
         weights, activations = product.src[0], product.src[1]
         assert weights is not None
         assert activations is not None
-        bound = max(_PLAIN.get(kind.name, 0.0) for kind in (weights.type, activations.type))
+        bound = max(_PLAIN.get(kind.name, _PLAIN[F32.name]) for kind in (weights.type, activations.type))
         want = exact[product]
         spread = _spread(
             product, exact[weights], exact[activations], *(exact[s] for s in product.src[2:] if s is not None)
         )
         power = float(np.sum(want * want))
         cancelled = max(1.0, spread / power) if power else 1.0
-        if weights.type.is_quantized:
+        bound *= cancelled
+        if weights.type.is_quantized and not activations.type.is_quantized:
             rounded = evaluate(graph, values, reading=_rounding(product))[product]
-            bound = 2 * nmse(rounded, want)
-            if want.size < _ENOUGH:
-                bound = max(bound, 2 * _ROUNDED * cancelled)
-        else:
-            bound *= cancelled
+            typical = 2 * _ROUNDED * cancelled if want.size < _ENOUGH else 0.0
+            bound = max(bound, 2 * nmse(rounded, want), typical)
         total += bound
     return total
 
@@ -99,7 +97,11 @@ def _case(
 @generates(MulMat)
 def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
     """Each extent on both sides of usual tiles, each pair of types, batches, broadcasts, layouts."""
-    for types in [(w, F32) for w in WEIGHTS] + [(F16, F16), (F32, F16), (BF16, BF16), (Q8_0, F16)]:
+    for types in ((F32, F16), (F32, BF16), (BF16, F16), (Q8_0, F16), (Q4_0, BF16), (Q8_0, Q8_0)):
+        for m, n in ((5, 1), (9, 7), (33, 40)):
+            label = f"{types[0].name} x {types[1].name} m={m} n={n} k=96"
+            yield _case(cls, label, types, (96, m), (96, n))
+    for types in [(w, F32) for w in WEIGHTS] + [(F16, F16), (BF16, BF16)]:
         block = types[0].block_size
         pair = f"{types[0].name} x {types[1].name}"
 
