@@ -8,9 +8,13 @@ import sys
 
 import pytest
 
+# Imported here, so that the sessions within these tests need not import them each time.
+from ggplug.testing import faulty, suite  # noqa: F401
 from ggplug.testing.report import Finding, Report
 
 pytest_plugins = ["pytester"]
+
+QUIET = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
 
 def test_the_plugin_imports_nothing_of_its_own() -> None:
@@ -31,9 +35,7 @@ def test_a_conforming_device_passes(pytester: pytest.Pytester) -> None:
             device = ReferenceDevice("mine")
         """
     )
-    result = pytester.runpytest(
-        "-k", "test_op and (relu or sum_rows) or host_buffer or memset", "-p", "no:cacheprovider"
-    )
+    result = pytester.runpytest("-k", "test_op and (relu or sum_rows) or host_buffer or memset", *QUIET)
     result.stdout.fnmatch_lines(["*ggplug conformance of mine*", "relu *43*", "sum_rows *", "total *"])
     assert result.ret == 0
 
@@ -50,13 +52,13 @@ def test_a_fixture_gives_the_device(pytester: pytest.Pytester) -> None:
                 return FakeDevice("gpu7", execution="late")
         """
     )
-    result = pytester.runpytest("-k", "test_op and view", "-p", "no:cacheprovider")
+    result = pytester.runpytest("-k", "test_op and view", *QUIET)
     result.stdout.fnmatch_lines(["*ggplug conformance of gpu7*"])
     result.assert_outcomes(passed=1)
 
 
 def test_the_option_names_the_device(pytester: pytest.Pytester) -> None:
-    arguments = ["--pyargs", "ggplug.testing.suite", "-k", "bytes_come_back", "-p", "no:cacheprovider"]
+    arguments = ["--pyargs", "ggplug.testing.suite", "-k", "bytes_come_back", *QUIET]
     pytester.runpytest(*arguments).assert_outcomes(skipped=1)
     pytester.runpytest(*arguments, "--ggplug-device", "reference").assert_outcomes(passed=1)
     pytester.runpytest(*arguments, "--ggplug-device", "nonsense").assert_outcomes(errors=1)
@@ -72,7 +74,7 @@ def test_faults_fail_and_are_listed(pytester: pytest.Pytester) -> None:
             device = next(fault for fault in FAULTS if fault.name == "writes behind the end").make()
         """
     )
-    result = pytester.runpytest("-k", "test_op and get_rows", "-p", "no:cacheprovider")
+    result = pytester.runpytest("-k", "test_op and get_rows", *QUIET)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*get_rows: rows of 1: failed: written out of bounds*"])
 
@@ -86,7 +88,7 @@ def test_what_is_declined_is_skipped_with_its_reason(pytester: pytest.Pytester) 
             device = FakeDevice(declines=lambda node: "not yet" if node.op.name == "relu" else "")
         """
     )
-    result = pytester.runpytest("-k", "test_op and relu and not leaky", "-rs", "-p", "no:cacheprovider")
+    result = pytester.runpytest("-k", "test_op and relu and not leaky", "-rs", *QUIET)
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*43 declined: not yet"])
 
