@@ -1,7 +1,7 @@
 """Matrix products: which kernels compute ``mul_mat`` and ``mul_mat_id``.
 
 =================  ==================================================================================================
-``mul_mat_dot``    up to :data:`DOT_COLUMNS` columns: every number of the result is a dot product, weights are streamed
+``mul_mat_dot``    few columns (:data:`DOT_COLUMNS`): every number of the result is a dot product, weights are streamed
 ``mul_mat_gemm``   more columns, or plain weights whose rows are not adjacent numbers: packed panels and register tiles
 =================  ==================================================================================================
 
@@ -49,9 +49,9 @@ from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, PLAIN
 from ggplug_cpu.kernels.steps import FAULTS, POSITION, RESULT, Steps, source, tasks
 from ggplug_cpu.tape import WORKSPACE, Entry, Ref
 
-#: Products of at most this many columns go to ``mul_mat_dot``.  Measured where both take equal time (weights of 4096 x
-#: 4096, 2 threads, AVX-512); where a vector holds less, packing pays sooner, but not by much.
-DOT_COLUMNS = 4
+#: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
+#: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate.
+DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 4}
 
 #: Packed weights of a chunk: about what fits a second-level cache beside what passes through it.
 _PANEL_BYTES = 640 << 10
@@ -69,15 +69,16 @@ def plan_mul_mat(node: Tensor) -> Steps | Decline:
     """y[m, n] = sum over k of a[k, m] b[k, n].  Takes the types that ggml's CPU backend takes, and any strides."""
     a, b = node.src
     assert isinstance(node.op, MulMat)
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     refusal = _refusal(node, a, b)
     if refusal is not None:
         return refusal
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
     work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3)
-    if _order(a) == "rows" and work.rows <= DOT_COLUMNS:
-        return _steps([_dot(work, _for_dot(a, b, 0))])
     kind = _kind(a, b, node.op.precision)
+    if work.rows <= _dot_columns(a, kind):
+        return _steps([_dot(work, _for_dot(a, b, 0), work.rows)])
     return _steps([_gemm(work, _for_gemm(kind, b, 0), kind)])
 
 
@@ -85,7 +86,9 @@ def plan_mul_mat_id(node: Tensor) -> Steps | Decline:
     """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
     a, b, ids = node.src
     assert isinstance(node.op, MulMatId)
-    assert a is not None and b is not None and ids is not None
+    assert a is not None
+    assert b is not None
+    assert ids is not None
     refusal = _refusal(node, a, b)
     if refusal is not None:
         return refusal
@@ -98,10 +101,10 @@ def plan_mul_mat_id(node: Tensor) -> Steps | Decline:
     at = -(-routes_bytes(experts, slots, tokens) // 64) * 64
     work = _Work(node, a, b, experts, slots * tokens, 1, 1, routed=True)
     # dot takes the experts with few rows, gemm those with more; none has more than there are pairs
-    few = min(DOT_COLUMNS, work.rows) if _order(a) == "rows" else 0
-    products = [_dot(work, _for_dot(a, b, at))] if few else []
+    kind = _kind(a, b, node.op.precision)
+    few = min(_dot_columns(a, kind), work.rows)
+    products = [_dot(work, _for_dot(a, b, at), few)] if few else []
     if work.rows > few:
-        kind = _kind(a, b, node.op.precision)
         if kind == "i8":  # what dot reads will do
             activations = products[0].activations
         else:
@@ -212,6 +215,11 @@ def _kind(a: Tensor, b: Tensor, precision: int) -> str:
     return "f32"
 
 
+def _dot_columns(a: Tensor, kind: str) -> int:
+    """How many columns ``mul_mat_dot`` takes: it reads rows of adjacent numbers only."""
+    return DOT_COLUMNS[kind] if _order(a) == "rows" else 0
+
+
 # activations
 
 
@@ -269,11 +277,11 @@ def _words(work: _Work, x: _Activations, m_block: int, v_block: int, **more: int
     ).words()  # fmt: skip
 
 
-def _dot(work: _Work, x: _Activations) -> _Product:
+def _dot(work: _Work, x: _Activations, most: int) -> _Product:
     a = work.a
     # a 64th of the matrix, but not less than is worth a visit
     rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
-    words = _words(work, x, -(-rows // 4) * 4, DOT_COLUMNS, least=1, most=DOT_COLUMNS)
+    words = _words(work, x, -(-rows // 4) * 4, most, least=1, most=most)
     entry = Entry(mul_mat_dot.mul_mat_dot(a.type.name, work.routed), words, work.tasks)
     return _Product(x, entry, mul_mat_dot.scratch_bytes())
 

@@ -131,13 +131,13 @@ def dot_blocks(type_name: str, columns: int) -> compiler.Intrinsic:
 
         def add(block: Value, i: Value, sums: list[Value], blocks: int) -> list[Value]:
             quants = _joined([t.quants(block + j * t.block_bytes) for j in range(blocks)])
-            scale = [t.scale(block + j * t.block_bytes) for j in range(blocks)]
+            scale = t.scales([block + j * t.block_bytes for j in range(blocks)]).part(0, blocks)
             for c in range(columns):
                 y = values.load(x[c] + i * GROUP, vector(I8, GROUP * blocks))
                 start = values.load(starts[c] + i * GROUP, vector(I32, GROUP // 4 * blocks))
                 dot = _dot(start, quants, y, min(width, start.count))
-                factors = [scale[j] * values.load(scales[c] + i * 4, F32, 4 * j) for j in range(blocks)]
-                factor = _joined([each.splat(dot.count // blocks) for each in factors])
+                factors = scale * values.load(scales[c] + i * 4, vector(F32, blocks))
+                factor = factors.shuffle([lane * blocks // dot.count for lane in range(dot.count)])
                 term = dot.convert(F32)
                 if dot.count < width:  # a last block alone: the upper lanes get nothing
                     nothing = constant(b, term.type, 0)

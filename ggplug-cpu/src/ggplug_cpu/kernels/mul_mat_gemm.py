@@ -59,7 +59,7 @@ def mul_mat_gemm(
             base = matrix_address(params, matrix)
             m_first, v_first = m_chunk * m_block, v_chunk * v_block
             m_last, v_last = min(m_first + m_block, m_all), min(v_first + v_block, rows)
-            for k in range(0, k_all, k_numbers):
+            for k in range(0, max(k_all, 1), k_numbers):  # once for empty sums, which are zero
                 numbers = min(k_numbers, k_all - k)
                 steps = -(-numbers // step_numbers)
                 pack(params, base, m_first, m_last, k, numbers, panels, x)
