@@ -10,6 +10,8 @@ import inspect
 import math
 from collections.abc import Callable
 
+from llvmlite.ir import IntType
+
 from ggplug_cpu.compiler import Intrinsic
 from ggplug_cpu.simd.transcendental import emit_erf, emit_exp, emit_log, emit_sigmoid, emit_tanh
 from ggplug_cpu.simd.values import F32, F64, Value, emitted
@@ -155,16 +157,16 @@ def sigmoid(x: Value) -> Value:
 
 @_unary
 def sin(x: Value) -> Value:
-    return _in_f64(x, lambda half: sine_and_cosine(half)[0])
+    return _turning(x, "sin", lambda half: sine_and_cosine(half)[0])
 
 
 @_unary
 def cos(x: Value) -> Value:
-    return _in_f64(x, lambda half: sine_and_cosine(half)[1])
+    return _turning(x, "cos", lambda half: sine_and_cosine(half)[1])
 
 
 def sine_and_cosine(angle: Value) -> tuple[Value, Value]:
-    """Sine and cosine of f64 lanes, good to 1e-12 for angles of up to 1e4 and to 1e-16 of the angle beyond.
+    """Sine and cosine of f64 lanes, good to 1e-12 for angles of up to 1e4 and to 1e-16 of the angle beyond that.
 
     Quarter turns are taken off in f64, where even positions of long contexts leave digits to spare; the rest, at most
     pi/4, goes through Taylor's series.
@@ -186,11 +188,22 @@ def sine_and_cosine(angle: Value) -> tuple[Value, Value]:
     return (quarter > 1.5).select(-s, s), (quarter.equal(1.0) | quarter.equal(2.0)).select(-c, c)
 
 
-def _in_f64(x: Value, function: Callable[[Value], Value]) -> Value:
-    """``function`` of f64 lanes on f32 ones."""
-    half = x.count // 2
-    low, high = (function(x.part(start, half).convert(F64)).convert(F32) for start in (0, half))
-    return low.concat(high)
+def _turning(x: Value, name: str, function: Callable[[Value], Value]) -> Value:
+    """``function`` of f64 lanes on f32 ones; where any is beyond its precision, libm's of each."""
+    b, half = x.b, x.count // 2
+    far = (x.abs() > 1e7).bitcast(IntType(x.count)).unequal(0)
+    with b.if_else(far.ir, likely=False) as (then, otherwise):
+        with then:
+            exact = Value(b, x.ir).unary(name)
+            after_exact = b.block
+        with otherwise:
+            parts = [function(x.part(start, half).convert(F64)).convert(F32) for start in (0, half)]
+            fast = parts[0].concat(parts[1])
+            after_fast = b.block
+    result = b.phi(x.type)
+    result.add_incoming(exact.ir, after_exact)
+    result.add_incoming(fast.ir, after_fast)
+    return Value(b, result)
 
 
 # -- activations ------------------------------------------------------------------------------------
