@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import ggplug_models
 import numpy as np
 import pytest
 
 import ggplug as gg
+import ggplug_models
 from ggplug.backend import Device
 from ggplug.testing import FakeDevice
 

@@ -16,7 +16,7 @@ from ggplug.backend import Device
 from ggplug.errors import GGPlugError
 from ggplug.registry import REGISTRY
 from ggplug.registry.lifecycle import Lifecycle
-from ggplug.registry.load import FaultError, HangError, within
+from ggplug.registry.loading import FaultError, HangError, within
 from ggplug.registry.records import Plugin, Stage
 from ggplug.registry.remedies import failure_of
 

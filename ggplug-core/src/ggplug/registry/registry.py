@@ -16,7 +16,7 @@ from ggplug.registry.catalog import LOADING, Catalog
 from ggplug.registry.discover import Installed, Settings
 from ggplug.registry.doctor import examine_all
 from ggplug.registry.lifecycle import Lifecycle
-from ggplug.registry.load import RefusalError, check_device, check_registration, plugins_in
+from ggplug.registry.loading import RefusalError, check_device, check_registration, plugins_in
 from ggplug.registry.records import Plugin, PluginStatus, Stage
 from ggplug.types import DeviceKind
 

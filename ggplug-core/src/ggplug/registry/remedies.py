@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ggplug.errors import GGPlugError, KernelCompileError
-from ggplug.registry.load import FaultError, HangError, RefusalError
+from ggplug.registry.loading import FaultError, HangError, RefusalError
 from ggplug.registry.records import Failure, Plugin, Stage, reason_of
 
 
