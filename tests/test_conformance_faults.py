@@ -7,6 +7,7 @@ import pytest
 from ggplug.errors import ParameterError
 from ggplug.ops.base import OPS
 from ggplug.testing import ReferenceDevice, cases_of, check
+from ggplug.testing.cases import graph_cases
 from ggplug.testing.contracts import CLAUSES, run_clause
 from ggplug.testing.faulty import FAULTS, Fault
 from ggplug.testing.report import Finding
@@ -22,7 +23,8 @@ def first_bad(fault: Fault, found_by: str) -> Finding | None:
         finding = run_clause(device, CLAUSE[found_by])
         return finding if finding.bad else None
     stream = device.init()
-    findings = (run_case(device, stream, case) for case in cases_of(OPS[found_by]))
+    cases = graph_cases() if found_by == "graph" else cases_of(OPS[found_by])
+    findings = (run_case(device, stream, case) for case in cases)
     return next((finding for finding in findings if finding.bad), None)
 
 
@@ -51,6 +53,6 @@ def test_a_claim_that_is_not_kept_is_called_so() -> None:
 
 def test_names_of_ops_and_clauses_are_checked() -> None:
     with pytest.raises(ParameterError, match="no op 'nonsense'"):
-        check(ReferenceDevice(), ops=["nonsense"], clauses=[])
+        check(ReferenceDevice(), ops=["nonsense"], clauses=[], graphs=False)
     with pytest.raises(ParameterError, match="no clause 'nonsense'"):
-        check(ReferenceDevice(), ops=[], clauses=["nonsense"])
+        check(ReferenceDevice(), ops=[], clauses=["nonsense"], graphs=False)

@@ -9,13 +9,17 @@ from ggplug.errors import ParameterError
 from ggplug.ops.base import OPS, Op
 from ggplug.testing.contracts import CLAUSES, Clause, run_clause
 from ggplug.testing.report import Report
-from ggplug.testing.runner import run_op
+from ggplug.testing.runner import run_graphs, run_op
 
 
 def check(
-    device: Device, *, ops: Iterable[type[Op] | str] | None = None, clauses: Iterable[Clause | str] | None = None
+    device: Device,
+    *,
+    ops: Iterable[type[Op] | str] | None = None,
+    clauses: Iterable[Clause | str] | None = None,
+    graphs: bool = True,
 ) -> Report:
-    """Puts a device to all cases of these ops and to these clauses of the contract; by default to everything.
+    """Puts a device to these clauses of the contract, all cases of these ops, and graphs; by default to everything.
 
     Never raises for what the device does: ``report.ok`` and ``report.bad`` tell.  Raises ParameterError for a name
     that is none.
@@ -25,6 +29,8 @@ def check(
         report.add(run_clause(device, clause))
     for op in OPS.values() if ops is None else map(_op, ops):
         report.add(*run_op(device, op))
+    if graphs:
+        report.add(*run_graphs(device))
     return report
 
 

@@ -1,6 +1,6 @@
 """Devices with one fault each, as real ones have had.  The suite is worth as much as it finds of these.
 
-``FAULTS`` lists them with the ops or clauses that have to find each.
+``FAULTS`` lists them with the ops, clauses or ``"graph"``, that have to find each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ggplug.backend import Accept, Backend, Buffer, BufferType, Bytes, Decline, Device, Event, Operand, Plan, Support
+from ggplug.backend import (
+    Accept,
+    Backend,
+    Buffer,
+    BufferType,
+    Bytes,
+    Decline,
+    Device,
+    Event,
+    Operand,
+    Plan,
+    Support,
+    WalkPlan,
+)
 from ggplug.errors import ComputeError, UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.host import HostBuffer, HostBufferType
@@ -27,7 +40,7 @@ Kernel = Callable[..., None]
 
 
 class Fault(NamedTuple):
-    """A fault: ``make`` gives a device that has it; ``found_by`` names ops or clauses that each have to find it."""
+    """A fault: ``make`` gives a device that has it; ``found_by`` names ops, clauses or ``"graph"``: each has to find it."""
 
     name: str
     make: Callable[[], Device]
@@ -344,6 +357,24 @@ class _ComputesOnce(_Wrapped):
             self.done = True
 
 
+class _WritesLast(ReferenceDevice):
+    """Takes what an op writes for a result of its own, and so computes readers of the written tensor first."""
+
+    def init(self, **params: Any) -> Backend:
+        return _WritesLastStream(self)
+
+
+class _WritesLastStream(Backend):
+    def plan(self, graph: Graph) -> Plan:
+        return _WritesLastPlan(self, graph)
+
+
+class _WritesLastPlan(WalkPlan):
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        super().rebind(graph, allocation)
+        self._calls.sort(key=lambda call: call[1].op is not None and call[1].op.writes != ())
+
+
 class _TimesRunBackwards(_Wrapped):
     def compute_traced(self) -> list[Any]:
         return [time._replace(start=time.end + 1) for time in super().compute_traced()]
@@ -513,7 +544,7 @@ def _kernel(name: str, kernel: Kernel, *found_by: str) -> Fault:
 
 
 FAULTS: tuple[Fault, ...] = (
-    _kernel("the last element is wrong", _last_element_wrong, "relu", "mul_mat", "cpy", "argmax"),
+    _kernel("the last element is wrong", _last_element_wrong, "relu", "mul_mat", "cpy", "argmax", "graph"),
     _kernel("everything is slightly wrong", _slightly_wrong, "add", "mul_mat", "soft_max", "norm"),
     _kernel("computes in half precision", _in_half_precision, "mul_mat", "mul_mat_id"),
     _kernel("writes behind the end", _writes_behind_the_end, "relu", "get_rows", "set_rows"),
@@ -550,6 +581,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("binds once", lambda: _OtherStreams(_BindsOnce), ("a plan binds to other places",)),
     Fault("computes once", lambda: _OtherStreams(_ComputesOnce), ("a plan computes again with new values",)),
+    Fault("writes come last", lambda: _WritesLast("faulty"), ("set_rows", "cpy", "graph")),
     Fault("times run backwards", lambda: _OtherStreams(_TimesRunBackwards), ("tracing tells when nodes ran",)),
     Fault("reads do not wait", _Impatient, ("synchronous reads wait",)),
     Fault("writes do not wait", _Hasty, ("synchronous writes wait",)),

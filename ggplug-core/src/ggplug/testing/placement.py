@@ -51,7 +51,7 @@ class Placement:
         self.roots: dict[Tensor, tuple[int, int]] = {}
         """Of each root its buffer, by number, and the offset of its first byte."""
         aliases = aliases or {}
-        self._aliases = frozenset(aliases)
+        self._aliases = dict(aliases)
         alignment = buffer_type.alignment
         limit = buffer_type.max_size
         sizes: list[int] = [0]
@@ -97,6 +97,14 @@ class Placement:
     def is_alias(self, root: Tensor) -> bool:
         """Whether a root lies on the bytes of another tensor."""
         return root in self._aliases
+
+    def shared(self, root: Tensor) -> list[tuple[int, int]]:
+        """The bytes of a root that other roots lie on: from and to, counted from its first."""
+        return [
+            (target.view_offset, target.view_offset + target.nbytes)
+            for target in self._aliases.values()
+            if target.root is root
+        ]
 
     def read_bytes(self, tensor: Tensor) -> Bytes:
         """The bytes of a tensor's extent."""

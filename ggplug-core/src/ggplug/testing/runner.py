@@ -17,7 +17,7 @@ from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor, strided
-from ggplug.testing.cases import Case, Leafs, cases_of
+from ggplug.testing.cases import Case, Leafs, cases_of, graph_cases
 from ggplug.testing.compare import SELECTING, UNORDERED, Comparison, compare, compare_selected, default_max_nmse
 from ggplug.testing.oracle import Evaluation, evaluate
 from ggplug.testing.placement import UNWRITTEN, Bytes, Placement, guard
@@ -34,6 +34,15 @@ def run_op(
     stream = device.init()
     try:
         return [run_case(device, stream, case, max_nmse=max_nmse) for case in chosen]
+    finally:
+        stream.free()
+
+
+def run_graphs(device: Device, *, max_nmse: float | None = None) -> list[Finding]:
+    """All graphs of many ops."""
+    stream = device.init()
+    try:
+        return [run_case(device, stream, case, max_nmse=max_nmse) for case in graph_cases()]
     finally:
         stream.free()
 
@@ -82,10 +91,16 @@ def _variants(case: Case, graph: Graph) -> list[tuple[str, dict[Tensor, Tensor]]
         return variants
     for position in op.inplace:
         source = last.src[position]
-        if source is None or source.op is not None or source.nbytes != last.nbytes or last.src.count(source) > 1:
+        if source is None or last.src.count(source) > 1 or not may_share(last, source):
             continue
         variants.append((f"{case.label}, in the place of {op.sources[position]}", {last: source}))
     return variants
+
+
+def may_share(result: Tensor, source: Tensor) -> bool:
+    """Whether a result may take the bytes of a leaf, or of a view of one: type, extents and strides are the same."""
+    same = (result.type, result.ne, result.nb) == (source.type, source.ne, source.nb)
+    return same and source.root.op is None and result.size > 0
 
 
 def _compute(
@@ -171,13 +186,15 @@ def _changed_leaf(
 ) -> str:
     """Which leaf changed that no op declares to write, or where one changed that should have been left; or empty."""
     written = {node.root for node in graph.nodes if node.op is not None and node.op.writes}
-    overwritten = {placement.roots[root] for root in placement.roots if placement.is_alias(root)}
     for root, place in placement.roots.items():
-        if root.op is not None or place in overwritten or not root.nbytes:
+        if root.op is not None or not root.nbytes:
             continue
         number, start = place
         old, new = (each[number][start : start + root.nbytes] for each in (before, after))
-        changed = np.flatnonzero(old != new)
+        differs = old != new
+        for first, end in placement.shared(root):
+            differs[first:end] = False
+        changed = np.flatnonzero(differs)
         if not changed.size:
             continue
         if root not in written:

@@ -10,8 +10,9 @@ Any backend's tests subclass it::
 or give a ``device``: an attribute with a :class:`~ggplug.backend.Device`, or a fixture of that name.  Without a file
 of one's own: ``pytest --pyargs ggplug.testing.suite --ggplug-device BLAS``.
 
-Each op is one test that runs all cases of the op, each clause of the contract is one test.  A test of an op that the
-device declines altogether is skipped with its reason; the table at the end tells the verdict on every case.
+Each op is one test that runs all cases of the op, graphs of many ops are one, each clause of the contract is one.  A
+test of an op that the device declines altogether is skipped with its reason; the table at the end tells the verdict
+on every case.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ggplug.testing.cases import Case, cases_of
 from ggplug.testing.contracts import CLAUSES, run_clause
 from ggplug.testing.plugin import PROPERTY
 from ggplug.testing.report import Finding, Report
-from ggplug.testing.runner import run_op
+from ggplug.testing.runner import run_graphs, run_op
 from ggplug.testing.vectors import find_device
 
 
@@ -37,8 +38,8 @@ class BackendSuite:
     Attributes that a subclass may set:
 
     ``device_name``: the device's name, found through the registry.
-    ``max_nmse``: errors to allow in the place of the suite's own, by op name; for hardware that computes in less than
-    float32 and says so.
+    ``max_nmse``: errors to allow in the place of the suite's own, by op name or ``"graph"``; for hardware that
+    computes in less than float32 and says so.
     """
 
     device_name: ClassVar[str | None] = None
@@ -69,6 +70,10 @@ class BackendSuite:
     def test_contract(self, device: Device, clause: Any, request: pytest.FixtureRequest) -> None:
         """One clause of the contract."""
         _conclude(device, [run_clause(device, clause)], request)
+
+    def test_graphs(self, device: Device, request: pytest.FixtureRequest) -> None:
+        """Graphs of many ops, as models have them."""
+        _conclude(device, run_graphs(device, max_nmse=self.max_nmse.get("graph")), request)
 
     def test_op(self, device: Device, op_name: str, request: pytest.FixtureRequest) -> None:
         """All cases of one op."""

@@ -114,7 +114,7 @@ class Case:
             # ggml computes in place.  Ours leaves that to the allocator, so the place is what makes it so.
             for position in made.op.inplace:
                 source = made.src[position]
-                if source is not None and source.nbytes == made.nbytes and source.view_offset == wanted.view_offset:
+                if source is not None and _same_place(made, source, wanted):
                     self.aliases[made] = self.aliases.get(source.root, source)
                     break
         return made
@@ -131,6 +131,11 @@ class Case:
             comparable = not self.record["whole"] or position == self.record["out"]
             if "output" in record and comparable and tensor in self.graph:
                 yield tensor, self.recording.bytes(record["output"])
+
+
+def _same_place(made: Tensor, source: Tensor, wanted: Result) -> bool:
+    same = (made.type, made.ne, made.nb) == (source.type, source.ne, source.nb)
+    return same and source.view_offset == wanted.view_offset
 
 
 def _result(record: dict[str, Any]) -> Result:

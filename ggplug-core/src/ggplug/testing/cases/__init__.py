@@ -12,6 +12,7 @@ from ggplug.ops.unary import Unary
 from ggplug.testing.cases import copies, elementwise, matrix, reductions, rotary, rows, views
 from ggplug.testing.cases.case import GENERATORS, LAYOUTS, Case, Layout, Leafs, generates, labelled, node
 from ggplug.testing.cases.derived import derived_cases
+from ggplug.testing.cases.graphs import graph_cases
 
 FAMILIES = (elementwise, rows, matrix, reductions, copies, rotary, views)
 """The modules whose generators cover the ops of core."""
@@ -27,4 +28,16 @@ def cases_of(op: type[Op]) -> list[Case]:
     return labelled(derived_cases(op))
 
 
-__all__ = ["FAMILIES", "GENERATORS", "LAYOUTS", "Case", "Layout", "Leafs", "cases_of", "generates", "labelled", "node"]
+__all__ = [
+    "FAMILIES",
+    "GENERATORS",
+    "LAYOUTS",
+    "Case",
+    "Layout",
+    "Leafs",
+    "cases_of",
+    "generates",
+    "graph_cases",
+    "labelled",
+    "node",
+]
