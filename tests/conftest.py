@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-_SIBLING = Path(__file__).resolve().parent.parent.parent / "shared"
+_ROOT = Path(__file__).resolve().parent.parent
+_SIBLING = _ROOT.parent / "shared"
+
+# Compiled kernels of the tests stay in the repository's own (ignored) folder, and so does every child process's.
+os.environ.setdefault("GGPLUG_CACHE_DIR", str(_ROOT / ".cache"))
 
 
 @pytest.fixture(scope="session")

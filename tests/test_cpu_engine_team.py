@@ -377,6 +377,8 @@ def test_the_number_of_python_calls_does_not_depend_on_the_number_of_entries(tea
 
 @pytest.mark.parametrize(("n_threads", "seconds"), [(1, 0.2e-3), (2, 1e-3)])
 def test_a_thousand_tiny_entries_take_a_fraction_of_a_millisecond(n_threads: int, seconds: float) -> None:
+    if len(topology.allowed_processors()) < n_threads:
+        pytest.skip("there are fewer processors than threads")
     x = np.zeros(8, np.int64)
     bound = Tape([Entry(add_one(), [at(x), 8])] * 1000).bind()
     best = float("inf")
@@ -448,6 +450,32 @@ def test_a_true_answer_of_the_abort_callback_ends_a_computation(team: Team, make
         team.call(make(), at(np.zeros(1, np.int64)))
     team.set_abort_callback(None)
     assert list(answers) == []
+    still_works(team)
+
+
+def test_a_callback_may_be_set_during_a_computation_and_take_itself_back(team: Team) -> None:
+    x = np.zeros(1, np.int64)
+    outcomes: list[BaseException | None] = []
+
+    def callback() -> bool:
+        team.set_abort_callback(None)
+        gc.collect()
+        return True
+
+    def compute() -> None:
+        try:
+            team.call(until_aborted(), at(x))
+        except ComputeAborted as error:
+            outcomes.append(error)
+
+    still_works(team)
+    thread = threading.Thread(target=compute)
+    thread.start()
+    wait_for(x, team.n_threads)
+    team.set_abort_callback(callback)
+    del callback
+    thread.join()
+    assert len(outcomes) == 1
     still_works(team)
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ggplug import scheduler as scheduler
     from ggplug import testing as testing
     from ggplug.hookspecs import hookimpl as hookimpl
+    from ggplug.immediate import compute as compute
     from ggplug.memory import allocate as allocate
     from ggplug.memory import allocate_graph as allocate_graph
     from ggplug.registry import device as device
@@ -54,14 +55,14 @@ if TYPE_CHECKING:
     from ggplug.registry import register_device as register_device
     from ggplug.registry import unload as unload
     from ggplug.scheduler import Scheduler as Scheduler
-    from ggplug.scheduler import compute as compute
 
 __version__ = "0.1.0"
 
 _MODULES = ("backend", "gguf", "host", "memory", "quants", "registry", "scheduler", "testing")
 _LAZY = {
     **dict.fromkeys(("allocate", "allocate_graph"), "memory"),
-    **dict.fromkeys(("Scheduler", "compute"), "scheduler"),
+    "Scheduler": "scheduler",
+    "compute": "immediate",
     "hookimpl": "hookspecs",
     **dict.fromkeys(
         (

@@ -149,7 +149,7 @@ class BufferType(ABC):
 
     @property
     def is_host(self) -> bool:
-        """Whether buffers have an ``address`` that the host reads and writes in the tensors' own layout (default no)."""
+        """Whether buffers have an ``address`` that the host reads and writes in ggml's layout (default no)."""
         return False
 
     def alloc_size(self, tensor: Tensor) -> int:
@@ -407,7 +407,8 @@ class Device(ABC):
         """What runs a node: a kernel of the device's own kind, or a :class:`Decline` with the reason.
 
         A pure function of the node's signature: op, parameters, types, extents, strides, and the buffer types of
-        persistent sources.  ``supports_op`` and plans both ask it.  Default: looks the op's class and its bases up in ``kernels``.
+        persistent sources.  ``supports_op`` and plans both ask it.  Default: looks the op's class and its bases up in
+        ``kernels``.
         """
         for kind in type(node.op).__mro__:
             kernel = self.kernels.get(kind)
@@ -499,7 +500,8 @@ class Plan(ABC):
 
         ``graph`` is the one planned or an equal one; ``allocation`` tells where its tensors lie, all at once through
         ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)`` (handles).  Costs no Python call
-        per node.  A computation that was given to the stream before goes on with the places that it was given with; a
+        per node.  The caller keeps both alive as long as it computes; a plan need not.  A computation that was given
+        to the stream before goes on with the places that it was given with; a
         plan that cannot do that waits for it.
         """
 
@@ -552,7 +554,8 @@ class Backend:
     ) -> None:  # fmt: skip
         """Copies into ``target``, of this stream's device, in the order of this stream.
 
-        ``source_stream`` is the stream that writes the source, if there is one: the copy comes after what was given to it.
+        ``source_stream`` is the stream that writes the source, if there is one: the copy comes after what was given
+        to it.
         Default: waits for both streams and copies now.
         """
         if source_stream is not None:

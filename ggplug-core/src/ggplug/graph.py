@@ -6,12 +6,9 @@ can be placed, split and pipelined in several ways at once.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ggplug.errors import GraphError, TensorStateError
@@ -19,6 +16,8 @@ from ggplug.tensor import Epoch, Tensor
 from ggplug.types import TensorFlag
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ggplug.backend import Buffer
     from ggplug.memory.allocation import Allocation
 
@@ -53,6 +52,18 @@ class Signature:
             and self.buffer_types == other.buffer_types
             and self.entries == other.entries
         )
+
+
+class _Held:
+    """A reference to a graph that, unlike a weak one, keeps it alive."""
+
+    __slots__ = ("_graph",)
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def __call__(self) -> Graph:
+        return self._graph
 
 
 class Graph:
@@ -236,6 +247,16 @@ class Graph:
             raise TensorStateError(f"{tensor!r} was not computed: compute a graph that contains it", tensor=tensor)
         return self.allocation.locate(self, self.index[tensor])
 
+    def live_with(self, *tensors: Tensor) -> None:
+        """Makes the graph live as long as these tensors of it do, so that they can be read for all that time.
+
+        Without it a graph lives as long as its user, or the scheduler that computed it last, holds it.
+        """
+        held = _Held(self)
+        for tensor in tensors:
+            others = [r for r in tensor._graphs or () if not isinstance(r, _Held) and r() is not None]
+            tensor._graphs = [*others, held]  # type: ignore[list-item]
+
     # -- inspection --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -331,6 +352,11 @@ class Graph:
 
         Raises GraphError for another ending, and when ``dot`` is missing or fails.
         """
+        # Imported here: together they take longer to import than all of core's tensors and graphs.
+        import shutil
+        import subprocess
+        from pathlib import Path
+
         target = Path(path)
         kind = target.suffix.lower().lstrip(".")
         if kind in ("dot", "gv"):

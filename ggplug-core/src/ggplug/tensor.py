@@ -101,7 +101,8 @@ class Tensor:
     """
 
     __slots__ = (
-        "__weakref__", "_graphs", "buffer", "buffer_type", "flags", "name", "nb", "ne", "offset", "op", "rank", "src", "type",
+        "__weakref__", "_graphs", "buffer", "buffer_type", "flags", "name", "nb", "ne", "offset", "op", "rank", "src",
+        "type",
         "view_offset", "view_src",
     )  # fmt: skip
 
@@ -167,12 +168,10 @@ class Tensor:
         if 0 in ne:
             return 0
         if self.type.block_size == 1:
-            extent = self.type.block_bytes
-            first = 0
+            extent = self.type.block_bytes + (ne[0] - 1) * nb[0]
         else:
             extent = ne[0] * nb[0] // self.type.block_size
-            first = 1
-        return extent + sum((ne[i] - 1) * nb[i] for i in range(first, 4))
+        return extent + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
 
     def is_contiguous(self) -> bool:
         """Whether elements follow each other without gaps in ``ne`` order (ggml_is_contiguous)."""
@@ -386,7 +385,8 @@ def new_tensor(type: Type | str, ne: int | Iterable[int], name: str = "") -> Ten
 class Context:
     """A named set of persistent tensors that are allocated together, such as a model's weights.
 
-    ``allocate`` (in :mod:`ggplug.memory`) gives all of them bytes; the context then owns the buffers.  As a context manager it
+    ``allocate`` (in :mod:`ggplug.memory`) gives all of them bytes; the context then owns the buffers.  As a context
+    manager it
     frees them at the end.
     """
 

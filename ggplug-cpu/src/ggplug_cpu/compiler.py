@@ -42,6 +42,9 @@ they do not fit, as in ``@intrinsic(lambda a, b: f"{a}({a}, {b})")``.  Immediate
 pattern) come from the closure: write a Python function that defines an intrinsic and returns it.  Vectors of one type
 have the operators ``+ - * / & | ^ << >>``, unary ``-`` and ``~``; ``>>`` is arithmetic, ``/`` is for floats.
 
+**Loops over scalars** are vectorised by LLVM where it can tell the addresses apart, which it can when a load is made
+from a base and an index (``inttoptr`` of the base, then ``gep``), not from an address computed by integers.
+
 **What kernels cannot do**: allocate, touch Python objects, print, raise (an index error or a division by zero is never
 raised either).  Addresses are int64, loads and stores come from ``simd``.  Mixing int64 with uint64 makes Numba fall
 back to float64: stay with int64.  A symbol outside the list in ``loader.py`` (libm and memcpy, mostly) is a

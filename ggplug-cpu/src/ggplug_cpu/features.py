@@ -46,7 +46,9 @@ _X86_LEVELS: dict[str, tuple[str, tuple[str, ...]]] = {
     "avx2": ("x86-64-v3", _V3),
     "avx512": ("x86-64-v4", _V4),
 }
+#: What every CPU of the architecture has, and so every level.
 _X86_BASELINE = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
+_ARM_BASELINE = ("fp-armv8", "neon")
 
 #: What a feature presupposes, as in LLVM's X86.td: switching one off takes those that need it along.
 _X86_NEEDS: dict[str, tuple[str, ...]] = {
@@ -163,10 +165,9 @@ def host_features() -> frozenset[str]:
         found = {name for name, on in llvm.get_host_cpu_features().items() if on}
     except RuntimeError:  # LLVM cannot tell on this system: the baseline is always there
         found = set()
-    if _is_x86():
-        found.update(_X86_BASELINE)
-        if "amx-tile" in found and not _amx_permitted():
-            found = {name for name in found if not name.startswith("amx-")}
+    found.update(_baseline())
+    if "amx-tile" in found and not _amx_permitted():
+        found = {name for name in found if not name.startswith("amx-")}
     return frozenset(found)
 
 
@@ -182,9 +183,9 @@ def parse(specification: str) -> Target:
         missing = sorted(set(needs) - host)
         if missing:
             raise _unavailable(specification, f"this CPU lacks {', '.join(missing)}")
-        flags = {*_X86_BASELINE, *needs}
+        flags = {*_baseline(), *needs}
     else:
-        cpu, flags = "generic", set()
+        cpu, flags = "generic", set(_baseline())
     for sign, name in modifiers:
         if sign == "-":
             flags = {flag for flag in flags if name not in _with_needs(flag)}
@@ -267,6 +268,12 @@ def _unavailable(specification: str, why: str) -> ParameterError:
         wanted=choices(),
         remedy=f"on this machine it may be one of {', '.join(choices())}, followed by +feature or -feature",
     )
+
+
+def _baseline() -> tuple[str, ...]:
+    if _is_x86():
+        return _X86_BASELINE
+    return _ARM_BASELINE if platform.machine().lower() in ("aarch64", "arm64") else ()
 
 
 def _is_x86() -> bool:

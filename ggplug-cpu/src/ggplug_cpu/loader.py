@@ -76,8 +76,10 @@ def _engine() -> llvm.LLJIT:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+    # RuntimeDyld may place the sections of an object file further apart than branches of other processors reach
+    x86 = machine.triple.startswith("x86_64")
     # errors come back as exceptions; LLVM would print them as well
-    return llvm.create_lljit_compiler(machine, suppress_errors=True)
+    return llvm.create_lljit_compiler(machine, use_jit_link=not x86, suppress_errors=True)
 
 
 @functools.cache

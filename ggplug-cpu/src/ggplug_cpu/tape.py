@@ -41,18 +41,23 @@ class Ref:
     offset: int = 0
 
 
+#: What a parameter may be; a kernel stands for its native address.
+Word: TypeAlias = int | float | Ref | Kernel
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One call of a kernel.
 
-    ``words`` are its parameters: integers, floats (kept as float64) and addresses.  ``tasks`` is how many threads may
-    take part: None for all of them, 1 for thread 0 alone.  ``barrier_before=False`` declares that the entry neither
-    reads nor overwrites what the entries since the last barrier write (nor overwrites what they read), so threads may
-    begin it while others are still busy.  Consecutive entries with ``tasks=1`` never wait for each other.
+    ``words`` are its parameters: integers, floats (kept as float64), addresses, and kernels that it calls.
+    ``tasks`` is how many threads may take part: None for all of them, 1 for thread 0 alone.
+    ``barrier_before=False`` declares that the entry neither reads nor overwrites what the entries since the last
+    barrier write (nor overwrites what they read), so threads may begin it while others are still busy.
+    Consecutive entries with ``tasks=1`` never wait for each other.
     """
 
     kernel: Kernel
-    words: Sequence[int | float | Ref]
+    words: Sequence[Word]
     tasks: int | None = None
     barrier_before: bool = True
 
@@ -89,7 +94,9 @@ class Tape:
         for entry in self.entries:
             starts.append(len(words))
             for value in entry.words:
-                if isinstance(value, Ref):
+                if type(value) is int:  # most are
+                    words.append(value)
+                elif isinstance(value, Ref):
                     if value.slot == WORKSPACE:
                         workspace_refs.append((len(words), value.offset))
                     elif 0 <= value.slot < self.n_slots:
@@ -97,6 +104,8 @@ class Tape:
                     else:
                         raise self._bad(entry, f"{value} is outside the tape's {self.n_slots} slots")
                     words.append(0)
+                elif isinstance(value, Kernel):
+                    words.append(value.address())
                 elif isinstance(value, float | np.floating):
                     reals.append((len(words), float(value)))
                     words.append(0)

@@ -99,6 +99,7 @@ class Team:
                 or tape.tape.thread_scratch_bytes > crew.scratch_bytes
             ):
                 crew = self._prepare(tape)
+            self._retired_callbacks.clear()
             words = crew.words
             words[context.TRACE // 8] = 0 if trace is None else trace.address
             # signals are handled by the main thread only, elsewhere there is no reason to visit Python
@@ -128,11 +129,11 @@ class Team:
 
     def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
         """Ask ``callback()`` about every 50 ms of a computation, on its thread; a true answer aborts it."""
-        self._retired_callbacks.append(self._abort_callback)  # it may be what is calling this
-        self._abort_callback = callback
+        before, self._abort_callback = self._abort_callback, callback
         crew = self._crew
         if crew is not None:
             crew.set_abort_callback(callback)
+        self._retired_callbacks.append(before)  # it may be what is calling this
 
     # -- the threads
 
@@ -284,6 +285,8 @@ class _Crew:
 
     def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
         self.words[context.ABORT_CALLBACK // 8] = 0 if callback is None else id(callback)
+        if callback is not None:
+            self.words[context.MAY_POLL // 8] = 1
 
     def reserve(self, workspace_bytes: int, scratch_bytes: int) -> None:
         """Grow the workspace and the threads' scratch memory where they are smaller than this."""

@@ -7,18 +7,23 @@ import importlib.util
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ggplug.backend import Device
 from ggplug.errors import ModelError
+from ggplug.registry.extras import Options
 from ggplug_models.convert import convert
-from ggplug_models.model import load
+from ggplug_models.model import default_devices, load
 
 N_SEQ, N_TOK = 64, 100
 """The batch that is measured: as many sequences of as many tokens."""
+
+TYPES = ("F32", "F16", "Q8_0", "Q4_0")
+REPEATS = 7
 
 REST = 0.3
 """Seconds between two measurements: thread pools of other libraries spin for a while after their work."""
@@ -32,38 +37,39 @@ def weights_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def embeddings(
-    devices: Sequence[str] = ("CPU",), types: Sequence[str] = ("F32", "F16", "Q8_0", "Q4_0"), repeats: int = 7
-) -> list[dict[str, Any]]:
-    """Milliseconds of MiniLM on 64 sequences of 100 tokens, by weight type, and ratios to PyTorch's F32 if it is
-    installed.
+class Embeddings:
+    """MiniLM on 64 sequences of 100 tokens, by weight type; PyTorch's F32 among the peers."""
 
-    Contestants take turns, so that a machine that gets slower gets slower for all of them.  Raises ModelError.
-    """
-    folder = weights_folder()
-    ids = np.random.default_rng(0).integers(1000, 30000, (N_SEQ, N_TOK)).tolist()
-    contestants: dict[str, Callable[[], Any]] = {}
-    with tempfile.TemporaryDirectory() as temporary:
-        for kind in types:
-            model = load(convert(folder, Path(temporary) / f"{kind}.gguf", kind), list(devices))
-            contestants[kind] = functools.partial(model.embed_ids, ids, batch=N_SEQ)
-        if importlib.util.find_spec("torch") is not None:
-            contestants["torch F32"] = _torch_encoder(folder, ids)
-        times = _take_turns(contestants, repeats)
-    peer = times.get("torch F32")
-    rows = []
-    for name, taken in times.items():
-        row: dict[str, Any] = {
-            "benchmark": "minilm", "case": name, "sequences": N_SEQ, "tokens": N_TOK,
-            "milliseconds": round(statistics.median(taken) * 1e3, 2),
-            "sequences_per_second": round(N_SEQ / statistics.median(taken), 1),
-        }  # fmt: skip
-        if peer is not None and taken is not peer:
-            row["speed_relative_to_torch_f32"] = round(
-                statistics.median(p / t for p, t in zip(peer, taken, strict=True)), 3
-            )
-        rows.append(row)
-    return rows
+    name = "embeddings"
+    description = f"MiniLM on {N_SEQ} sequences of {N_TOK} tokens"
+
+    def run(self, device: Device, options: Options) -> Iterator[dict[str, Any]]:
+        """A row a contestant, in milliseconds for all sequences.  Raises ModelError if the weights are missing."""
+        folder = weights_folder()
+        ids = np.random.default_rng(0).integers(1000, 30000, (N_SEQ, N_TOK)).tolist()
+        contestants: dict[str, Callable[[], Any]] = {}
+        with tempfile.TemporaryDirectory() as temporary:
+            for kind in TYPES:
+                path = convert(folder, Path(temporary) / f"{kind}.gguf", kind)
+                model = load(path, [device, *(d for d in default_devices()[-1:] if d is not device)])
+                contestants[kind] = functools.partial(model.embed_ids, ids, batch=N_SEQ)
+            if options.peers and importlib.util.find_spec("torch") is not None:
+                contestants["torch F32"] = _torch_encoder(folder, ids)
+            times = _take_turns(contestants, REPEATS)
+        peer = times.get("torch F32")
+        for name, taken in times.items():
+            row: dict[str, Any] = {
+                "case": name,
+                "milliseconds": round(statistics.median(taken) * 1e3, 2),
+                "sequences_per_second": round(N_SEQ / statistics.median(taken), 1),
+            }
+            if peer is not None and taken is not peer:
+                pairs = zip(peer, taken, strict=True)
+                row["speed_relative_to_torch_f32"] = round(statistics.median(p / t for p, t in pairs), 3)
+            yield row
+
+
+EMBEDDINGS = Embeddings()
 
 
 def _take_turns(contestants: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:

@@ -130,6 +130,8 @@ def _add_tokenizer(writer: GGUFWriter, source: Path, config: Mapping[str, Any]) 
         elif token == "":
             tokens[position] = f"[PAD{position}]"
             kinds.append(5)  # unused
+        elif token.startswith("[") and token.endswith("]"):
+            kinds.append(1)  # such as [unused0]: llama.cpp leaves them as they are
         else:
             tokens[position] = token[2:] if token.startswith("##") else WORD_START + token
             kinds.append(1)

@@ -75,7 +75,8 @@ def _word_piece(metadata: Mapping[str, Any]) -> Tokenizer:
         if token not in vocabulary:
             raise ModelError(f"the vocabulary has no token {token!r}")
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
-    lowercase = not any(len(t) > 1 and t[1:2].isupper() for t in tokens if t.startswith(WORD_START))
+    # GGUF does not say whether text is lowercased; a vocabulary without any word in capitals says it.
+    lowercase = not any("A" <= token[1:2] <= "Z" for token in tokens if token.startswith(WORD_START))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()

@@ -88,6 +88,7 @@ class Allocation:
         self.unplaced: list[int] = [] if graph.positions is not None else _unplaced(graph)
         """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
         self._placed = np.flatnonzero(self.slots != PERSISTENT)
+        self._used: list[int] = np.unique(self.slots[self._placed]).tolist()
         own = np.flatnonzero(self.slots == PERSISTENT)
         roots, of_root = np.unique(np.asarray(graph.roots, np.int64)[own], return_inverse=True)
         self._own = own
@@ -137,8 +138,10 @@ class Allocation:
         addresses = self.offsets.copy()
         try:
             if self._placed.size:
-                self._check(graph, self.buffers)
-                bases = np.array([b.address for b in self.buffers], np.int64)
+                self._check(graph, map(self.buffers.__getitem__, self._used))
+                bases = np.zeros(len(self.buffers), np.int64)
+                for slot in self._used:
+                    bases[slot] = self.buffers[slot].address  # type: ignore[assignment]  # None is caught below
                 addresses[self._placed] += bases[self.slots[self._placed]]
             if self._own_roots:
                 roots = list(map(graph.tensors.__getitem__, self._own_roots))
@@ -156,6 +159,10 @@ class Allocation:
                     ) from None
             raise
         return addresses
+
+    def used_buffers(self) -> set[Buffer]:
+        """Those of ``buffers`` in which tensors of the graph lie."""
+        return {self.buffers[slot] for slot in self._used}
 
     def persistent_buffers(self, graph: Graph) -> set[Buffer]:
         """The buffers of the graph's persistent tensors.  Takes no Python call per tensor."""

@@ -31,7 +31,7 @@ def allocate(
             buffers.append(buffer)
             allocator = TensorAllocator(buffer)
             for tensor in tensors:
-                allocator.alloc(tensor)
+                allocator.place(tensor)
                 placed.append(tensor)
         for tensor in context:
             if tensor.view_src is not None and tensor.view_src.buffer in buffers:

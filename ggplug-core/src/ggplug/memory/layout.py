@@ -17,7 +17,7 @@ from ggplug.backend import BufferType
 from ggplug.errors import OutOfMemoryError
 from ggplug.graph import Graph
 from ggplug.memory.lifetimes import BEFORE, Lifetimes, in_place, lifetimes
-from ggplug.memory.packing import Piece, largest_live_set, pack
+from ggplug.memory.packing import Piece, pack
 
 PERSISTENT = -1
 """Slot of a tensor that has, or whose root has, a place of its own."""
@@ -125,8 +125,8 @@ class Layout:
 
     @cached_property
     def leafs(self) -> tuple[Range, ...]:
-        """The ranges of leafs, which keep their values from one computation to the next."""
-        return tuple(s.range for s in self.storages if s.first == BEFORE and s.members)
+        """The ranges of leafs, and of all that is needed before the first node: they keep their values."""
+        return tuple(s.range for s in self.storages if s.first == BEFORE)
 
     @cached_property
     def dying(self) -> Mapping[int, list[Range]]:
@@ -190,7 +190,7 @@ def lay_out(
                         device=kind.device, requested=piece.size, free=kind.max_size,
                     )  # fmt: skip
         packing = pack(pieces, limit)
-        peak[memory], live[memory] = packing.peak, largest_live_set(pieces)
+        peak[memory], live[memory] = packing.peak, packing.bound
         base = len(chunks)
         ends: dict[int, int] = {}
         for number, (piece, offset) in enumerate(zip(pieces, packing.offsets, strict=True)):

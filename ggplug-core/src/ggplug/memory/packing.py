@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -38,23 +39,23 @@ class Piece(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """Offsets of all pieces, and the end of the highest one."""
+    """Offsets of all pieces, the end of the highest one, and the largest live set: the least that is possible."""
 
     offsets: list[int]
     peak: int
+    bound: int = 0
 
 
 def largest_live_set(pieces: Sequence[Piece]) -> int:
     """The largest sum of sizes alive at once: no packing takes less."""
-    change: dict[int, int] = {}
+    if not pieces:
+        return 0
+    begin = min(piece.first for piece in pieces)
+    change = [0] * (max(piece.last for piece in pieces) - begin + 2)
     for size, first, last in pieces:
-        change[first] = change.get(first, 0) + size
-        change[last + 1] = change.get(last + 1, 0) - size
-    live = most = 0
-    for number in sorted(change):
-        live += change[number]
-        most = max(most, live)
-    return most
+        change[first - begin] += size
+        change[last - begin + 1] -= size
+    return max(accumulate(change))
 
 
 def pack(pieces: Sequence[Piece], limit: int | None = None) -> Packing:
@@ -68,7 +69,7 @@ def pack(pieces: Sequence[Piece], limit: int | None = None) -> Packing:
     if limit is None or bound <= limit:
         best = _walk(pieces)
         if best.peak <= bound * GOOD_ENOUGH:
-            return best
+            return best._replace(bound=bound)
         if limit is not None and best.peak > limit:
             best = None
     for order in _orders(pieces):
@@ -78,7 +79,7 @@ def pack(pieces: Sequence[Piece], limit: int | None = None) -> Packing:
         if best.peak <= bound * GOOD_ENOUGH or (len(pieces) > PATIENCE and best.peak <= bound * 1.1):
             break
     assert best is not None
-    return best
+    return best._replace(bound=bound)
 
 
 def _orders(pieces: Sequence[Piece]) -> Iterable[list[int]]:

@@ -25,7 +25,7 @@ class TensorAllocator:
         """Bytes that are left."""
         return self.buffer.size - self.used
 
-    def alloc(self, tensor: Tensor) -> int:
+    def place(self, tensor: Tensor) -> int:
         """Places a tensor behind the last one and returns its offset in bytes (ggml_tallocr_alloc).
 
         Raises OutOfMemoryError if it does not fit, TensorStateError if it has a place already.

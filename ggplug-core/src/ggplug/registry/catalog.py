@@ -11,7 +11,7 @@ from ggplug.backend import Device
 from ggplug.errors import DeviceNotFoundError, DuplicateNameError, PluginError
 from ggplug.registry import naming
 from ggplug.registry.discover import GROUP, Installed, Settings, scan
-from ggplug.registry.load import PathModule, plugins_in
+from ggplug.registry.loading import PathModule, plugins_in
 from ggplug.registry.records import Failure, Plugin, Stage
 
 LOADING: contextvars.ContextVar[tuple[Plugin, ...]] = contextvars.ContextVar("ggplug_loading", default=())

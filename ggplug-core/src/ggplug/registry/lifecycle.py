@@ -11,7 +11,7 @@ from ggplug.errors import PluginError
 from ggplug.hookspecs import Hooks
 from ggplug.registry.catalog import LOADING, Catalog
 from ggplug.registry.discover import core_version, fits
-from ggplug.registry.load import (
+from ggplug.registry.loading import (
     RefusalError,
     check_devices,
     check_registration,

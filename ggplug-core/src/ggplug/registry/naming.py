@@ -102,9 +102,9 @@ def is_whole(plugin: Plugin, name: str) -> bool:
 
 def claims(plugin: Plugin, name: str, newcomer: Plugin) -> bool:
     """Whether a name that a newcomer wants for itself or a device belongs to a plugin, loaded or not."""
-    rivals = newcomer.duplicate is not None and newcomer.name.casefold() == plugin.name.casefold()
-    if plugin.disabled is not None or rivals:
-        return False
+    marked = newcomer.duplicate is not None or plugin.duplicate is not None
+    if plugin.disabled is not None or (marked and newcomer.name.casefold() == plugin.name.casefold()):
+        return False  # the two are told apart by their distributions
     wanted = name.casefold()
     if wanted == plugin.name.casefold() or wanted in (device.name.casefold() for device in plugin.devices):
         return not plugin.is_unnamed

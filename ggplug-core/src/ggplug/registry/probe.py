@@ -9,15 +9,14 @@ import os
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ggplug.backend import Device
 from ggplug.errors import GGPlugError
-from ggplug.hookspecs import Hooks
-from ggplug.registry.catalog import Catalog
-from ggplug.registry.discover import Settings, scan
+from ggplug.registry import REGISTRY
 from ggplug.registry.lifecycle import Lifecycle
-from ggplug.registry.load import FaultError, HangError, within
+from ggplug.registry.loading import FaultError, HangError, within
 from ggplug.registry.records import Plugin, Stage
 from ggplug.registry.remedies import failure_of
 
@@ -33,15 +32,16 @@ def main(job: dict[str, Any]) -> NoReturn:
         report.write(json.dumps({**plugin.status().as_dict(), **more}) + "\n")
         report.flush()
 
+    os.environ["GGPLUG_LOAD_TIMEOUT"] = str(job["timeout"])
+    # The registry of the process, because that is what a plugin calls if it registers something itself.
+    catalog = REGISTRY.catalog
     if job["file"]:
-        catalog = Catalog([], Settings(timeout=job["timeout"], paths=(job["file"],)))
+        plugin = catalog.at(Path(job["file"]))
     else:
         wanted = (job["distribution"], job["entry_point"])
-        installed = [found for found in scan() if (found.distribution, found.name) == wanted]
-        catalog = Catalog(installed, Settings(timeout=job["timeout"]))
-    (plugin,) = catalog.plugins()
+        plugin = next(found for found in catalog.plugins() if (found.distribution, found.name) == wanted)
     with contextlib.suppress(GGPlugError):  # kept in the plugin's status
-        try_out(Lifecycle(catalog, Hooks()), plugin, say)
+        try_out(REGISTRY.lifecycle, plugin, say)
     say(plugin, finished=True)
     report.close()
     sys.stderr.flush()

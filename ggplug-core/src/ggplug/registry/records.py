@@ -173,7 +173,7 @@ class Plugin:
 
 def reason_of(error: BaseException) -> str:
     """An exception in one line: its class and its message."""
-    text = " ".join(str(error).split())
     if isinstance(error, GGPlugError):
-        return text
+        return error.message
+    text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

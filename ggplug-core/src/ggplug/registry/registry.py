@@ -16,7 +16,7 @@ from ggplug.registry.catalog import LOADING, Catalog
 from ggplug.registry.discover import Installed, Settings
 from ggplug.registry.doctor import examine_all
 from ggplug.registry.lifecycle import Lifecycle
-from ggplug.registry.load import RefusalError, check_device, check_registration, plugins_in
+from ggplug.registry.loading import RefusalError, check_device, check_registration, plugins_in
 from ggplug.registry.records import Plugin, PluginStatus, Stage
 from ggplug.types import DeviceKind
 
@@ -44,7 +44,7 @@ class Registry:
     ) -> None:
         self.hooks = hooks if hooks is not None else Hooks()
         self.catalog = Catalog(plugins, settings)
-        self._life = Lifecycle(self.catalog, self.hooks)
+        self.lifecycle = Lifecycle(self.catalog, self.hooks)
 
     @property
     def settings(self) -> Settings:
@@ -61,7 +61,7 @@ class Registry:
         """
         for plugin in self.catalog.usable():
             if plugin.failure is None:
-                _quietly(self._life.load, plugin)
+                _quietly(self.lifecycle.load, plugin)
         return [p.registration for p in self.catalog.usable() if p.registration is not None]
 
     def registrations(self) -> list[Registration]:
@@ -73,7 +73,7 @@ class Registry:
 
         Raises PluginError with the cause if it fails, DeviceNotFoundError if there is none.
         """
-        return self._life.load(self.catalog.require(name))
+        return self.lifecycle.load(self.catalog.require(name))
 
     def devices(self, *, unique: bool = True) -> list[Device]:
         """All devices of all plugins, in priority order (ggml_backend_dev_get).
@@ -83,7 +83,7 @@ class Registry:
         """
         for plugin in self.catalog.usable():
             if plugin.failure is None:
-                _quietly(self._life.probe, plugin)
+                _quietly(self.lifecycle.probe, plugin)
         found = naming.in_order(self.catalog.usable(), self.settings)
         if not unique:
             return found
@@ -111,7 +111,7 @@ class Registry:
             candidates = [p for p in find() if p.disabled is None and p not in LOADING.get()]
             for plugin in naming.owners(candidates, name):
                 try:
-                    devices = self._life.probe(plugin)
+                    devices = self.lifecycle.probe(plugin)
                 except PluginError:
                     if naming.is_whole(plugin, name):
                         raise
@@ -199,8 +199,8 @@ class Registry:
             )  # fmt: skip
         with plugin.lock:
             if plugin.failure is not None and plugin.find is not None:
-                self._life.reset(plugin)
-            return self._life.load(plugin)
+                self.lifecycle.reset(plugin)
+            return self.lifecycle.load(plugin)
 
     def load_all_from_path(self, folder: str | os.PathLike[str]) -> list[Registration]:
         """Loads every ``.py`` file and package directly in a folder (ggml_backend_load_all_from_path).
@@ -211,7 +211,7 @@ class Registry:
             paths = plugins_in(Path(folder))
         except OSError as error:
             raise PluginError(f"cannot read the plugins in {folder}: {error.strerror or error}") from error
-        found = [_quietly(self._life.load, self.catalog.at(path)) for path in paths]
+        found = [_quietly(self.lifecycle.load, self.catalog.at(path)) for path in paths]
         return [registration for registration in found if registration is not None]
 
     def unload(self, name: str) -> None:
@@ -221,7 +221,7 @@ class Registry:
         """
         plugin = self.catalog.require(name, left_out=True)
         with plugin.lock:
-            self._life.reset(plugin)
+            self.lifecycle.reset(plugin)
         self.catalog.leave_out(plugin)
 
     def register(self, registration: Registration) -> Registration:
@@ -232,7 +232,7 @@ class Registry:
         try:
             check_registration(registration)
         except RefusalError as error:
-            raise PluginError(f"cannot register {registration!r}: {error}", remedy=error.remedy) from None
+            raise PluginError(f"cannot register this backend: {error}", remedy=error.remedy) from None
         plugin = Plugin(registration.name, type(registration).__module__, None, explicit=True)
         plugin.version = registration.version
         plugin.registration, plugin.stage = registration, Stage.LOADED
@@ -247,7 +247,7 @@ class Registry:
         try:
             check_device(device)
         except RefusalError as error:
-            raise PluginError(f"cannot register {device!r}: {error}", remedy=error.remedy) from None
+            raise PluginError(f"cannot register this device: {error}", remedy=error.remedy) from None
         single = _SingleDevice(device)
         plugin = Plugin(device.name, type(device).__module__, None, explicit=True)
         plugin.registration, plugin.devices, plugin.stage = single, (device,), Stage.PROBED
@@ -278,7 +278,7 @@ class Registry:
         found = [plugin for plugin in self.catalog.usable() if plugin.file_name and not plugin.explicit]
         for plugin in found:
             if plugin.failure is None:
-                _quietly(self._life.load, plugin)
+                _quietly(self.lifecycle.load, plugin)
         return found
 
     def _init(self, device: Device, params: dict[str, Any]) -> Backend:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ggplug.errors import GGPlugError, KernelCompileError
-from ggplug.registry.load import FaultError, HangError, RefusalError
+from ggplug.registry.loading import FaultError, HangError, RefusalError
 from ggplug.registry.records import Failure, Plugin, Stage, reason_of
 
 
@@ -37,6 +37,8 @@ def _remedy(plugin: Plugin, cause: BaseException, without: str) -> str | None:
         if plugin.distribution is None:
             return f"install the versions that it needs; {without}"
         return f"pip install --upgrade {plugin.distribution} installs the versions that it needs; {without}"
+    if isinstance(cause, (ValueError, RuntimeError)) and "main thread" in str(cause):
+        return f"GGPLUG_LOAD_TIMEOUT=0 loads plugins in the calling thread, without a time limit; {without}"
     if isinstance(cause, OSError):
         return f"a library, driver or file that it needs is missing or damaged: install that; {without}"
     return None

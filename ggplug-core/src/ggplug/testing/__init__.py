@@ -1,16 +1,20 @@
 """The conformance suite, with everything that it takes: an oracle, generated cases, and devices to test testers with.
 
-======================  ========================================================================================
-:mod:`.oracle`          what a graph computes, in float64, by the ops' own references
-:mod:`.compare`         when two results count as equal
-:mod:`.cases`           cases derived from the ops' declarations: types, shapes, strides, broadcasts, views
-:mod:`.suite`           :class:`BackendSuite`, which any backend's tests subclass
-:mod:`.vectors`         replays recorded cases of ggml: ``python -m ggplug.testing.vectors FILE.npz --device NAME``
-:mod:`.reference`       the references as a device
-:mod:`.fake`            a discrete device with memory of its own that delays, reorders, fails and counts
-:mod:`.faulty`          devices with one fault each, which the suite has to find
-:mod:`.plugin`          the pytest plugin
-======================  ========================================================================================
+====================  ==========================================================================================
+:mod:`.suite`         :class:`BackendSuite`, which any backend's tests subclass
+:mod:`.conformance`   the same as one call: ``check(device)``
+:mod:`.oracle`        what a graph computes, in float64, by the ops' own references
+:mod:`.compare`       when two results count as equal
+:mod:`.cases`         cases derived from the ops' declarations: types, shapes, strides, broadcasts, views
+:mod:`.contracts`     the contract of ``ggplug.backend``, clause by clause
+:mod:`.runner`        computes cases between guard bytes, and judges
+:mod:`.report`        verdicts, and the table of them
+:mod:`.vectors`       replays recorded cases of ggml: ``python -m ggplug.testing.vectors FILE.npz --device NAME``
+:mod:`.reference`     the references as a device
+:mod:`.fake`          a discrete device with memory of its own that delays, reorders, fails and counts
+:mod:`.faulty`        devices with one fault each, which the suite has to find
+:mod:`.plugin`        the pytest plugin
+====================  ==========================================================================================
 
 Importing this package imports nothing: pytest does so at every start.
 """
@@ -21,32 +25,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ggplug.testing.compare import Comparison, compare, compare_selected, nmse
+    from ggplug.testing.cases import Case, Leafs, cases_of, generates
+    from ggplug.testing.compare import Comparison, nmse
+    from ggplug.testing.conformance import check
     from ggplug.testing.fake import FakeDevice, FakeRegistration
     from ggplug.testing.oracle import Evaluation, evaluate
     from ggplug.testing.reference import ReferenceDevice
+    from ggplug.testing.report import Finding, Report
+    from ggplug.testing.suite import BackendSuite
 
 _HOMES = {
+    "BackendSuite": "suite",
+    "Case": "cases",
     "Comparison": "compare",
-    "compare": "compare",
-    "compare_selected": "compare",
-    "nmse": "compare",
+    "Evaluation": "oracle",
     "FakeDevice": "fake",
     "FakeRegistration": "fake",
-    "Evaluation": "oracle",
-    "evaluate": "oracle",
+    "Finding": "report",
+    "Leafs": "cases",
     "ReferenceDevice": "reference",
+    "Report": "report",
+    "cases_of": "cases",
+    "check": "conformance",
+    "evaluate": "oracle",
+    "generates": "cases",
+    "nmse": "compare",
 }
 
 __all__ = [
+    "BackendSuite",
+    "Case",
     "Comparison",
     "Evaluation",
     "FakeDevice",
     "FakeRegistration",
+    "Finding",
+    "Leafs",
     "ReferenceDevice",
-    "compare",
-    "compare_selected",
+    "Report",
+    "cases_of",
+    "check",
     "evaluate",
+    "generates",
     "nmse",
 ]
 

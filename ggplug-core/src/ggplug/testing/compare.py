@@ -80,6 +80,8 @@ def compare_selected(got: Array, want: Array, values: Array, max_nmse: float, *,
     outside = (got < 0) | (got >= width)
     if outside.any():
         return Comparison(False, float("inf"), _first(f"not an index into a row of {width}", got, want, outside))
+    if not want.size:
+        return Comparison(True, 0.0, "")
     rows = values.reshape(-1, width)
     chosen, wanted = got.reshape(len(rows), -1), want.reshape(len(rows), -1)
     sorted_indices = np.sort(chosen, axis=-1)

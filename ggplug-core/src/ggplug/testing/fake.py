@@ -298,6 +298,8 @@ class FakeBuffer(Buffer):
         self._check(offset, size)
         source._check(source_offset, size)
         self.device.queue.drain()
+        if isinstance(source, FakeBuffer) and source.device is not self.device:
+            source.device.queue.drain()
         self.copy_now(source, source_offset, offset, size, "")
 
     def copy_now(self, source: Buffer, source_offset: int, offset: int, size: int, stream: str) -> None:
@@ -306,6 +308,11 @@ class FakeBuffer(Buffer):
         if isinstance(source, FakeBuffer) and source.device is self.device:
             self.device.act("copy", size, stream)
             source.host.get(source_offset, staging)
+        elif isinstance(source, FakeBuffer):
+            # From device to device, without waiting for the other one: its order was seen to when this was given.
+            source.device.act("get", size)
+            source.host.get(source_offset, staging)
+            self.device.act("receive", size, stream)
         else:
             source.get(source_offset, staging)
             self.device.act("receive", size, stream)
@@ -531,7 +538,9 @@ class FakePlan(Plan):
             self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
         buffers = list(dict.fromkeys(buffer.host for buffer, _ in places))
         slots = [buffers.index(buffer.host) for buffer, _ in places]
-        self._inner.rebind(graph, Allocation(graph, buffers, slots, [offset for _, offset in places]))
+        # A plan does not keep what it is bound to alive; this name does.
+        allocation = Allocation(graph, buffers, slots, [offset for _, offset in places])
+        self._inner.rebind(graph, allocation)
         self._inner.compute()
         self._stream.inner.synchronize()
         self._times.append(NodeTime(-1, start, time.perf_counter_ns()))

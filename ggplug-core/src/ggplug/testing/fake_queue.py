@@ -17,6 +17,7 @@ from typing import Literal
 from ggplug.errors import ComputeError, GGPlugError, ParameterError
 
 Order = Literal["given", "shuffled"]
+Outcome = Literal["ran", "stuck", "nothing left"]
 
 
 @dataclass(eq=False)
@@ -89,22 +90,18 @@ class WorkQueue:
     def step(self, count: int = 1) -> int:
         """Executes up to ``count`` pieces of work; returns how many there were."""
         for done in range(count):
-            if not self._run_one(None):
+            if self._run_one(None, self._serial) != "ran":
                 return done
         return count
 
     def drain(self, lane: Lane | None = None) -> None:
-        """Executes until a stream, or with None every stream, has nothing pending.
+        """Executes until everything that was given to a stream so far, or with None to every stream, is done.
 
         Errors stay with the stream in which they happened.  Raises ComputeError if streams wait for each other.
         """
-
-        def busy() -> bool:
-            return bool(lane.tasks) if lane is not None else self.pending > 0
-
-        while busy():
-            # Another thread may have done the rest while this one waited for the lock.
-            if not self._run_one(lane) and busy():
+        last = self._serial
+        while (outcome := self._run_one(lane, last)) != "nothing left":
+            if outcome == "stuck":
                 stuck = ", ".join(each.name for each in self.lanes if each.tasks)
                 raise ComputeError(f"the streams {stuck} wait for events that nobody will record")
 
@@ -120,16 +117,20 @@ class WorkQueue:
                 if lane in self.lanes:
                     self.lanes.remove(lane)
 
-    def _run_one(self, wanted: Lane | None) -> bool:
+    def _run_one(self, wanted: Lane | None, last: int) -> Outcome:
         if self._pool is not None and not threading.current_thread().name.startswith("fake-device"):
-            return self._pool.submit(self._run_here, wanted).result()
-        return self._run_here(wanted)
+            return self._pool.submit(self._run_here, wanted, last).result()
+        return self._run_here(wanted, last)
 
-    def _run_here(self, wanted: Lane | None) -> bool:
+    def _run_here(self, wanted: Lane | None, last: int) -> Outcome:
         with self._lock:
+            # Other threads may give work all the time: what counts is what was there when the caller began to wait.
+            asked = self.lanes if wanted is None else [wanted]
+            if not any(lane.tasks and lane.tasks[0].serial <= last for lane in asked):
+                return "nothing left"
             able = [lane for lane in self.lanes if lane.runnable()]
             if not able:
-                return False
+                return "stuck"
             if self._order == "shuffled":
                 lane = self._random.choice(able)
             elif wanted in able:
@@ -147,7 +148,7 @@ class WorkQueue:
             finally:
                 # Only now: who looks at the queue must not take work for done while it runs.
                 lane.tasks.popleft()
-            return True
+            return "ran"
 
 
 def _typed(error: Exception, lane: Lane) -> GGPlugError:

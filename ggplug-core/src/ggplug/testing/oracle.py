@@ -66,8 +66,15 @@ class Evaluation:
         self._stores = stores
 
     def __getitem__(self, tensor: Tensor) -> Array:
-        """A tensor's values at the end, four-dimensional in NumPy order: float64, or the integer dtype."""
-        return self._stores[tensor.root].read(tensor)
+        """A tensor's values at the end, rounded to its type; four-dimensional in NumPy order.
+
+        Float64, or the integer dtype.
+        """
+        values = self._stores[tensor.root].read(tensor)
+        if tensor.type is not F32:
+            return values
+        with np.errstate(over="ignore"):
+            return values.astype(np.float32).astype(np.float64)
 
     def roots(self) -> list[Tensor]:
         """All tensors that own bytes."""
@@ -105,15 +112,11 @@ def evaluate(
     return Evaluation(stores)
 
 
-MOVING = frozenset({"cpy", "cont", "dup", "concat", "repeat"})
-"""Ops that only move elements.  Between equal quantised types they move whole blocks, whose bytes stay as they are."""
-
-
-def moves_blocks(node: Tensor) -> bool:
-    """Whether ``node`` copies blocks of a quantised type without looking into them."""
+def moves_bits(node: Tensor) -> bool:
+    """Whether ``node`` only moves elements of one float or quantised type, whose bits then stay as they are."""
     assert node.op is not None
     kinds = {tensor.type for tensor in node.src if tensor is not None}
-    return node.op.name in MOVING and node.type.is_quantized and kinds == {node.type}
+    return node.op.moves and kinds == {node.type} and (node.type.is_quantized or node.type.dtype.kind != "i")
 
 
 def compute_node(node: Tensor, target: Array, sources: Sequence[Array | None], reading: Reading | None = None) -> None:
@@ -121,7 +124,7 @@ def compute_node(node: Tensor, target: Array, sources: Sequence[Array | None], r
 
     All sources are read before anything is written, so they may share bytes with ``target``.  Raises GraphError.
     """
-    if moves_blocks(node):
+    if moves_bits(node):
         _move_blocks(node, target, sources)
         return
     op = node.op
@@ -187,6 +190,8 @@ def decoded(stored: Array, tensor: Tensor) -> Array:
     kind = tensor.type
     if stored.dtype == np.float64 or (kind.dtype.kind == "i" and not kind.is_quantized):
         return np.array(stored)
+    if stored.size == 0:
+        return np.empty(tensor.ne[::-1])
     if kind is BF16 or kind.is_quantized:
         packed = np.ascontiguousarray(stored)
         rows = packed.view(np.uint8).reshape(*packed.shape[:3], -1)

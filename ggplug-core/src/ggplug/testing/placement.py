@@ -17,8 +17,14 @@ from ggplug.testing.oracle import decoded
 
 Bytes = npt.NDArray[np.uint8]
 
-GUARD = np.array([0xFE, 0xFF], np.uint8)
-"""Fills what belongs to no tensor.  Read as a float of any type it is a NaN, so reading it shows in the result too."""
+
+def guard(size: int) -> Bytes:
+    """What fills bytes that belong to no tensor.
+
+    Read as a float of any type it is a NaN, so reading it shows in the result too.
+    """
+    return np.full((size + 1) // 2, 0xFFFE, "<u2").view(np.uint8)[:size]
+
 
 UNWRITTEN = 0xFF
 """Fills results before they are computed: a NaN of every float type, -1 as an integer."""
@@ -27,7 +33,7 @@ UNWRITTEN = 0xFF
 class Placement:
     """Where the tensors of a graph lie.
 
-    ``guard``: bytes before and after every tensor.  ``aliases``: roots whose bytes are those of another tensor, as an
+    ``guarded``: bytes before and after every tensor.  ``aliases``: roots whose bytes are those of another tensor, as an
     allocator may decide for ops that work in place.  ``shift``: bytes, a multiple of the alignment, that everything is
     moved by, so that two placements of one graph differ.
     """
@@ -37,7 +43,7 @@ class Placement:
         graph: Graph,
         buffer_type: BufferType,
         *,
-        guard: int = 0,
+        guarded: int = 0,
         shift: int = 0,
         aliases: Mapping[Tensor, Tensor] | None = None,
     ) -> None:
@@ -45,20 +51,21 @@ class Placement:
         self.roots: dict[Tensor, tuple[int, int]] = {}
         """Of each root its buffer, by number, and the offset of its first byte."""
         aliases = aliases or {}
+        self._aliases = dict(aliases)
         alignment = buffer_type.alignment
         limit = buffer_type.max_size
         sizes: list[int] = [0]
-        end = shift + guard
+        end = shift + guarded
         for position in dict.fromkeys(graph.roots):
             root = graph.tensors[position]
             if root in aliases:
                 continue
             start = -(-end // alignment) * alignment
-            end = start + buffer_type.alloc_size(root) + guard
+            end = start + buffer_type.alloc_size(root) + guarded
             if limit is not None and end > limit and sizes[-1]:
                 sizes.append(0)
-                start = -(-guard // alignment) * alignment
-                end = start + buffer_type.alloc_size(root) + guard
+                start = -(-guarded // alignment) * alignment
+                end = start + buffer_type.alloc_size(root) + guarded
             self.roots[root] = (len(sizes) - 1, start)
             sizes[-1] = end
         for root, target in aliases.items():
@@ -69,13 +76,10 @@ class Placement:
             for size in sizes:
                 buffer = buffer_type.alloc(max(size, alignment))
                 self.buffers.append(buffer)
-                buffer.set(0, np.resize(GUARD, buffer.size))
+                buffer.set(0, guard(buffer.size))
         except Exception:
             self.free()
             raise
-        for root, (number, _) in self.roots.items():
-            if root not in aliases:
-                self.buffers[number].init_tensor(root)
         places = [self.roots[graph.tensors[root]] for root in graph.roots]
         self.allocation = Allocation(
             graph,
@@ -89,6 +93,18 @@ class Placement:
         number, start = self.roots[root]
         if root.nbytes:
             self.buffers[number].set_tensor(root, as_bytes(raw), start)
+
+    def is_alias(self, root: Tensor) -> bool:
+        """Whether a root lies on the bytes of another tensor."""
+        return root in self._aliases
+
+    def shared(self, root: Tensor) -> list[tuple[int, int]]:
+        """The bytes of a root that other roots lie on: from and to, counted from its first."""
+        return [
+            (target.view_offset, target.view_offset + target.nbytes)
+            for target in self._aliases.values()
+            if target.root is root
+        ]
 
     def read_bytes(self, tensor: Tensor) -> Bytes:
         """The bytes of a tensor's extent."""
@@ -119,14 +135,19 @@ class Placement:
         return number, start + tensor.view_offset
 
     def whose(self, number: int, offset: int) -> str:
-        """A description of the tensor that a byte belongs to, or next to which it lies."""
-        before = [(start, root) for root, (buffer, start) in self.roots.items() if buffer == number and start <= offset]
-        if not before:
-            return f"byte {offset} before all tensors"
-        start, root = max(before, key=lambda each: each[0])
-        inside = offset - start
-        place = f"byte {inside} of" if inside < root.nbytes else f"{inside - root.nbytes + 1} bytes behind the end of"
-        return f"{place} {root!r}"
+        """Which tensor a byte belongs to, or lies next to."""
+        nearest = ""
+        distance = -1
+        for root, (buffer, start) in self.roots.items():
+            if buffer != number:
+                continue
+            end = start + root.nbytes
+            if start <= offset < end:
+                return f"byte {offset - start} of {root!r}"
+            away, side = (start - offset, "before") if offset < start else (offset - end + 1, "behind the end of")
+            if distance < 0 or away < distance:
+                distance, nearest = away, f"{away} bytes {side} {root!r}"
+        return nearest
 
     def free(self) -> None:
         """Frees the buffers."""

@@ -14,7 +14,7 @@ from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Me
 from ggplug.host import HostBufferType
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
-from ggplug.testing.oracle import can_interpret, compute_node, moves_blocks
+from ggplug.testing.oracle import can_interpret, compute_node, moves_bits
 from ggplug.types import BufferUsage, DeviceKind
 
 
@@ -32,7 +32,7 @@ def match_reference(node: Tensor, name: str) -> Callable[..., None] | Decline:
     op = node.op
     if op is None or getattr(op, "reference", None) is None:
         return Decline(f"{name} has no reference for {op.name if op else 'leafs'}")
-    if moves_blocks(node):
+    if moves_bits(node):
         return interpret
     for tensor in node.src:
         reason = "" if tensor is None else can_interpret(tensor, written=False)

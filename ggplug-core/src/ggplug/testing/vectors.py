@@ -30,7 +30,8 @@ from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, strided
 from ggplug.testing.compare import SELECTING, UNORDERED, Comparison, compare, compare_selected
 from ggplug.testing.ggml_ops import Result, Undefined, rewrite
 from ggplug.testing.oracle import decoded
-from ggplug.testing.placement import GUARD, UNWRITTEN, Placement
+from ggplug.testing.placement import UNWRITTEN, Placement
+from ggplug.testing.runner import stray_write
 from ggplug.types import by_name
 
 Bytes = npt.NDArray[np.uint8]
@@ -113,7 +114,7 @@ class Case:
             # ggml computes in place.  Ours leaves that to the allocator, so the place is what makes it so.
             for position in made.op.inplace:
                 source = made.src[position]
-                if source is not None and source.nbytes == made.nbytes and source.view_offset == wanted.view_offset:
+                if source is not None and _same_place(made, source, wanted):
                     self.aliases[made] = self.aliases.get(source.root, source)
                     break
         return made
@@ -130,6 +131,11 @@ class Case:
             comparable = not self.record["whole"] or position == self.record["out"]
             if "output" in record and comparable and tensor in self.graph:
                 yield tensor, self.recording.bytes(record["output"])
+
+
+def _same_place(made: Tensor, source: Tensor, wanted: Result) -> bool:
+    same = (made.type, made.ne, made.nb) == (source.type, source.ne, source.nb)
+    return same and source.view_offset == wanted.view_offset
 
 
 def _result(record: dict[str, Any]) -> Result:
@@ -167,7 +173,7 @@ def replay_case(case: Case, device: Device, stream: Backend) -> Outcome:
         if isinstance(support, Decline):
             return outcome("unsupported", support.reason)
     try:
-        with Placement(case.graph, device.buffer_type, guard=64, aliases=case.aliases) as placement:
+        with Placement(case.graph, device.buffer_type, guarded=64, aliases=case.aliases) as placement:
             return outcome(*_compute(case, placement, stream))
     except GGPlugError as error:
         return outcome("failed", f"{type(error).__name__}: {error}")
@@ -190,7 +196,7 @@ def _compute(case: Case, placement: Placement, stream: Backend) -> tuple[str, st
         if not found:
             where = tensor.name or (tensor.op.name if tensor.op else "leaf")
             return "failed", f"{where}: {found.reason}", found.nmse
-    stray = _stray_write(placement)
+    stray = stray_write(placement, placement.snapshot())
     return ("failed", stray, math.inf) if stray else ("passed", "", worst)
 
 
@@ -206,19 +212,6 @@ def _judge(tensor: Tensor, placement: Placement, raw: Bytes, max_nmse: float) ->
         assert source is not None
         return compare_selected(got, want, placement.read(source), max_nmse, ordered=op.name not in UNORDERED)
     return compare(got, want, max_nmse)
-
-
-def _stray_write(placement: Placement) -> str:
-    """Where a guard byte was changed, or an empty string."""
-    for number, raw in enumerate(placement.snapshot()):
-        outside = np.ones(raw.size, bool)
-        for root, (buffer, start) in placement.roots.items():
-            if buffer == number:
-                outside[start : start + placement.buffers[number].type.alloc_size(root)] = False
-        changed = np.flatnonzero(outside & (raw != np.resize(GUARD, raw.size)))
-        if changed.size:
-            return f"written out of bounds: {placement.whose(number, int(changed[0]))}"
-    return ""
 
 
 def report(outcomes: Iterable[Outcome]) -> dict[str, Any]:

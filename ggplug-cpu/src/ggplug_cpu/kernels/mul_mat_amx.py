@@ -1,8 +1,8 @@
 """Matrix products in AMX's tile registers: 32 rows of activations by 32 columns, bf16 by bf16, into f32 sums.
 
 Block types are multiplied in bf16 too.  Their int8 numbers would fit AMX's integer products, but their scales change
-every 32 numbers, half of what a tile holds, so tiles would work at half their rate and every sum would have to leave them
-to be scaled.  Rounding weights and activations to bf16 costs less accuracy than rounding activations to int8 does.
+every 32 numbers, half of what a tile holds, so tiles would work at half their rate and every sum would have to leave
+them to be scaled.  Rounding weights and activations to bf16 costs less accuracy than rounding activations to int8 does.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import DeviceFunction, device_function
 from ggplug_cpu.context import load_word
+from ggplug_cpu.kernels.mul_mat_tiles import layout
 from ggplug_cpu.simd.tiles import ROW_BYTES, STATE_BYTES, TILE_BYTES
-
-from .mul_mat_tiles import layout
 
 #: Sums of 32 x 32 floats on their way to the result.
 _SUMS_BYTES = 4 * TILE_BYTES

@@ -11,13 +11,12 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, word
-
-from . import mul_mat_rows as rows_of
-from .mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
-from .mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
-from .mul_mat_rows import fill_table, locate, matrix_address
-from .mul_mat_tiles import layout, tile
-from .mul_mat_weights import BLOCKS, GROUP, PLAIN
+from ggplug_cpu.kernels import mul_mat_rows as rows_of
+from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
+from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
+from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
+from ggplug_cpu.kernels.mul_mat_tiles import layout, tile
+from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
 
 #: Two addresses for each row of a tile, before the packed activations.
 _TABLE_BYTES = 1024
@@ -60,7 +59,7 @@ def mul_mat_gemm(
             base = matrix_address(params, matrix)
             m_first, v_first = m_chunk * m_block, v_chunk * v_block
             m_last, v_last = min(m_first + m_block, m_all), min(v_first + v_block, rows)
-            for k in range(0, k_all, k_numbers):
+            for k in range(0, max(k_all, 1), k_numbers):  # once for empty sums, which are zero
                 numbers = min(k_numbers, k_all - k)
                 steps = -(-numbers // step_numbers)
                 pack(params, base, m_first, m_last, k, numbers, panels, x)
@@ -169,9 +168,9 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
 
 
 def _run_rows(kind: str, activations: str, activations_layout: str, rows: int) -> DeviceFunction:
-    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: ``count`` of ``rows`` rows past all panels.
+    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
 
-    The rows' addresses are in the table at ``x``.
+    ``count`` of ``rows`` are written; their addresses are in the table at ``x``.
     """
     shape = layout(kind)
     columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes

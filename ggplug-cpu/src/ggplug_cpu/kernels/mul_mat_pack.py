@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from ggplug_cpu import compiler
-from ggplug_cpu.simd import dots, halves, values
-from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
+from llvmlite import ir
 
-from .mul_mat_tiles import layout
-from .mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks, Plain
+from ggplug_cpu import compiler
+from ggplug_cpu.kernels.mul_mat_tiles import layout
+from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks, Plain
+from ggplug_cpu.simd import dots, halves, values
+from ggplug_cpu.simd.memory import emit_prefetch
+from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
 
 
 def transposed(rows: list[Value]) -> list[Value]:
@@ -87,6 +89,8 @@ def _pack_plain(kind: str, panel: Value, addresses: list[Value], numbers: Value,
         return _units(kind, t.read(address, count) if n is None else t.read_first(address, count, n))
 
     def pack(place: Value, offset: Value, n: Value | None) -> Value:
+        for address in addresses:
+            emit_prefetch(address + offset + 512)
         columns = transposed([read(address + offset, n) for address in addresses])
         return _write_columns(kind, place, columns)
 
@@ -97,7 +101,7 @@ def _pack_plain(kind: str, panel: Value, addresses: list[Value], numbers: Value,
     loop(rest.unequal(0).zext(I64), [end], lambda i, carried: [pack(carried[0], whole * step, rest)])
 
 
-def _first(address: Value, lanes: object, n: Value) -> Value:
+def _first(address: Value, lanes: ir.VectorType, n: Value) -> Value:
     return values.masked_load(address, lanes, values.first_lanes(lanes.count, n))
 
 
@@ -122,20 +126,11 @@ def _pack_int8(panel: Value, addresses: list[Value], numbers: Value, t: Blocks) 
         for unit, column in enumerate(columns):
             values.store(place, column, unit * s.columns * 4)
             offset = dots.emit_dot_u8i8(offset, constant(b, lanes, -128), column.bitcast(lanes))
-        values.store(place, gathered([t.scale(address) for address in blocks]), s.columns * GROUP)
+        values.store(place, t.scales(blocks).part(0, s.width), s.columns * GROUP)
         values.store(place, -offset, s.columns * (GROUP + 4))
         return [place + layout("i8").quantum_bytes]
 
     loop(numbers.lshr(GROUP.bit_length() - 1), [panel], block)
-
-
-def gathered(scalars: list[Value]) -> Value:
-    """A vector of single values."""
-    b, t = scalars[0].b, vector(scalars[0].type, len(scalars))
-    result = constant(b, t, 0).ir
-    for i, scalar in enumerate(scalars):
-        result = b.insert_element(result, scalar.ir, constant(b, I32, i).ir)
-    return Value(b, result)
 
 
 @functools.cache

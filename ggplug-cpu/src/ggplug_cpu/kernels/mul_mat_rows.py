@@ -2,10 +2,10 @@
 
 ``weights`` are ``matrices`` matrices of ``M`` rows of ``K`` numbers, numbered ``i02 + ne02 * i03``.
 
-Plainly (``mul_mat``), each is multiplied with ``rows`` rows of activations: ``ne11`` for each of ``r2`` broadcast copies
-along the third and ``r3`` along the fourth dimension.  Routed (``mul_mat_id``), matrix ``e`` is an expert, and ``routes``
-holds, after ``matrices + 1`` words that say where each expert's begin, the pairs of (slot, token) it serves.  Only experts
-with ``least`` to ``most`` rows are computed: those that have more or fewer are left to another kernel.
+Plainly (``mul_mat``), each is multiplied with ``rows`` rows of activations: ``ne11`` for each of ``r2`` broadcast
+copies along the third and ``r3`` along the fourth dimension.  Routed (``mul_mat_id``), matrix ``e`` is an expert, and
+``routes`` holds, after ``matrices + 1`` words that say where each expert's begin, the pairs of (slot, token) it serves.
+Only experts with ``least`` to ``most`` rows are computed: those that have more or fewer are left to another kernel.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _locate_routed(params, chunk, matrix, before):  # type: ignore[no-untyped-de
 def locate(routed: bool) -> DeviceFunction:
     """``locate(routed)(params, chunk, matrix, before)``: what chunk number ``chunk`` is.
 
-    Returns (matrix, block of weights, block of rows, the matrix's rows, before); the matrix is ``matrices`` when there is
-    no such chunk.  ``matrix`` and ``before`` are those of an earlier chunk, both 0 at first: the search goes on from there.
+    Returns (matrix, block of weights, block of rows, the matrix's rows, before); the matrix is ``matrices`` when there
+    is no such chunk.  ``matrix`` and ``before`` are those of an earlier chunk, at first 0: the search goes on there.
     """
     return _locate_routed if routed else _locate_plain
 
@@ -117,8 +117,8 @@ def locate(routed: bool) -> DeviceFunction:
 def fill_table(routed: bool) -> DeviceFunction:
     """``fill_table(routed)(params, matrix, row, count, table, capacity)``: where rows of a product lie.
 
-    Writes ``capacity`` addresses of rows of the result, then as many of rows of activations, for the ``count`` rows from
-    ``row`` on of those that ``matrix`` is multiplied with; the last is repeated.
+    Writes ``capacity`` addresses of rows of the result, then as many of rows of activations, for the ``count`` rows
+    from ``row`` on of those that ``matrix`` is multiplied with; the last is repeated.
     """
     return _fill_routed if routed else _fill_plain
 

@@ -1,7 +1,7 @@
 """The inner loops of matrix products: blocks of the result that stay in registers.
 
-A tile is ``rows`` rows of activations times ``vecs`` vectors of the weights' rows, which are the result's columns.  Both
-sides are packed before, in *units* of four bytes along K: one f32, two bf16 or four int8.
+A tile is ``rows`` rows of activations times ``vecs`` vectors of the weights' rows, which are the result's columns.
+Both sides are packed before, in *units* of four bytes along K: one f32, two bf16 or four int8.
 
 - A *panel* holds ``Shape.columns`` columns, unit by unit: ``[unit][column]``.
 - Activations lie in groups of four units: ``[group][row][16 bytes]``.
@@ -19,10 +19,9 @@ import functools
 from dataclasses import dataclass
 
 from ggplug_cpu import compiler, features
+from ggplug_cpu.kernels.mul_mat_weights import GROUP
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
-
-from .mul_mat_weights import GROUP
 
 #: Units along K that are packed at a time: a panel of f32 then has 64 KiB at most.
 K_UNITS = 512
@@ -32,9 +31,9 @@ K_UNITS = 512
 class Layout:
     """How numbers of one ``kind`` are packed, and how its tiles fit the target's registers.
 
-    Tiles are ``vecs`` vectors of ``width`` lanes by ``rows`` rows, or by ``few`` rows at the end.  A unit holds ``unit``
-    numbers.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are ``step_bytes`` bytes of
-    packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the last padded.
+    Tiles are ``vecs`` vectors of ``width`` lanes by ``rows`` rows, or by ``few`` rows at the end.  A unit holds
+    ``unit`` numbers.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are ``step_bytes``
+    bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the last padded.
     """
 
     kind: str
@@ -88,10 +87,10 @@ def layout(kind: str) -> Layout:
 
 @functools.cache
 def tile(kind: str, rows: int, vecs: int, masked: bool) -> compiler.Intrinsic:
-    """``tile(...)(panel, x, steps, table, offset, columns, accumulate)``: compute ``rows`` by ``vecs`` vectors.
+    """``tile(...)(panel, x, steps, table, offset, columns, more)``: compute ``rows`` by ``vecs`` vectors.
 
     Row ``r`` of the result lies ``offset`` bytes behind the address in word ``r`` of ``table``; rows may coincide if
-    they are equal.  With ``masked`` only ``columns`` columns are written.  ``accumulate`` (0 or 1) adds to what is there.
+    they are equal.  With ``masked`` only ``columns`` columns are written.  ``more`` (0 or 1) adds to what is there.
     """
 
     def emit(panel: Value, x: Value, steps: Value, table: Value, offset: Value, columns: Value, more: Value) -> None:

@@ -7,11 +7,11 @@ built on these readers, so a new block type is one :class:`Blocks`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ggplug_cpu.simd import halves, values
-from ggplug_cpu.simd.values import F32, I8, I16, Value, constant, vector
+from ggplug_cpu.simd.values import F32, I8, I16, I64, Value, constant, vector
 
 #: Numbers in a group: they share a scale, and activations are rounded to int8 a group at a time.
 GROUP = 32
@@ -41,14 +41,15 @@ class Plain:
 class Blocks:
     """A type of blocks of :data:`GROUP` numbers that share a scale.
 
-    ``quants(address)`` gives the block at ``address`` as 32 unsigned bytes, ``scale(address)`` its factor as f32.
+    ``quants(address)`` gives the block at ``address`` as 32 unsigned bytes, ``scales(addresses)`` the factors of
+    several blocks as a vector of f32, which may have more lanes.
     """
 
     name: str
     block_bytes: int
     offset: int
     quants: Callable[[Value], Value]
-    scale: Callable[[Value], Value]
+    scales: Callable[[Sequence[Value]], Value]
 
     def signed(self, address: Value) -> Value:
         """The block at ``address`` as 32 int8, without the scale."""
@@ -58,9 +59,22 @@ class Blocks:
         """The block at ``address`` as 32 f32."""
         return self.signed(address).convert(F32) * self.scale(address).splat(GROUP)
 
+    def scale(self, address: Value) -> Value:
+        return self.scales([address]).lane(0)
 
-def _f16_at(address: Value, offset: int = 0) -> Value:
-    return halves.emit_widen_f16(values.load(address, I16, offset))
+
+def _f16_scales(addresses: Sequence[Value]) -> Value:
+    """The f16 numbers at some addresses."""
+    b = addresses[0].b
+    bits = [values.load(address, I16) for address in addresses]
+    if len(bits) > 4:
+        return halves.emit_widen_f16(values.gathered(bits))
+    # Put together in a register: inserting 16 bits into a vector waits for whatever the vector held before.
+    whole = bits[0].zext(I64)
+    for i, each in enumerate(bits[1:], 1):
+        whole = whole | each.zext(I64) << (16 * i)
+    both = values.gathered([whole, values.constant(b, I64, 0)])
+    return halves.emit_widen_f16(both.bitcast(vector(I16, 8)).part(0, 4))
 
 
 def _q8_0_quants(address: Value) -> Value:
@@ -83,6 +97,6 @@ PLAIN: dict[str, Plain] = {
 
 #: Layouts: block_q8_0 is {f16 d; int8 qs[32]}, block_q4_0 is {f16 d; uint8 qs[16]} in ggml-common.h.
 BLOCKS: dict[str, Blocks] = {
-    "q8_0": Blocks("q8_0", 34, 128, _q8_0_quants, _f16_at),
-    "q4_0": Blocks("q4_0", 18, 8, _q4_0_quants, _f16_at),
+    "q8_0": Blocks("q8_0", 34, 128, _q8_0_quants, _f16_scales),
+    "q4_0": Blocks("q4_0", 18, 8, _q4_0_quants, _f16_scales),
 }

@@ -13,10 +13,9 @@ import functools
 from collections.abc import Callable
 
 from ggplug_cpu.compiler import Intrinsic
+from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP
 from ggplug_cpu.simd import halves, values
 from ggplug_cpu.simd.values import F32, I8, I32, Value, emitted, loop, vector
-
-from .mul_mat_weights import BLOCKS, GROUP
 
 #: The types that have blocks here.
 TYPES = tuple(BLOCKS)
@@ -86,4 +85,3 @@ def _to_int8(x: Value) -> Value:
 
 
 _QUANTIZE: dict[str, Callable[[Value, Value], None]] = {"q8_0": _quantize_q8_0, "q4_0": _quantize_q4_0}
-

@@ -337,6 +337,15 @@ def constants(b: ir.IRBuilder, element: ir.Type, numbers: Sequence[Number]) -> V
     return Value(b, ir.Constant(vector(element, len(numbers)), list(numbers)))
 
 
+def gathered(scalars: Sequence[Value]) -> Value:
+    """A vector of single values."""
+    b, t = scalars[0].b, vector(scalars[0].type, len(scalars))
+    result = ir.Constant(t, ir.Undefined)
+    for i, scalar in enumerate(scalars):
+        result = b.insert_element(result, scalar.ir, ir.Constant(I32, i))
+    return Value(b, result)
+
+
 def call(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: Value) -> Value:
     """Call LLVM's intrinsic ``name``, declared on first use."""
     return Value(b, compiler.llvm_call(b, name, result, *(a.ir for a in arguments)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import importlib.util
+import itertools
 import sys
 import threading
 from collections.abc import Callable
@@ -124,10 +125,14 @@ class PathModule:
                     "for a folder of plugins: load_all_from_path",
                 )
             raise RefusalError(f"there is no file {self.path}", "check the path")
+        if not self.is_package:
+            self.module_name = self._free_name(source)
         name = self.module_name
-        taken = sys.modules.get(name)
-        if taken is not None:
-            origin = getattr(taken, "__file__", None) or "elsewhere"
+        present = sys.modules.get(name)
+        if present is not None:
+            if _is_from(present, source):
+                return present
+            origin = getattr(present, "__file__", None) or "elsewhere"
             raise RefusalError(f"a module called {name} is imported already, from {origin}", "rename one of them")
         spec = importlib.util.spec_from_file_location(
             name, source, submodule_search_locations=[str(self.path)] if self.is_package else None
@@ -143,10 +148,19 @@ class PathModule:
             raise
         return module
 
+    def _free_name(self, source: Path) -> str:
+        names = (f"ggplug_plugin_{self.path.stem}{'_' * n}" for n in itertools.count())
+        return next(n for n in names if n not in sys.modules or _is_from(sys.modules[n], source))
+
     def forget(self) -> None:
         """Takes the module and what is inside of it out of ``sys.modules``, so that it can be loaded anew."""
         for name in [n for n in sys.modules if n == self.module_name or n.startswith(f"{self.module_name}.")]:
             del sys.modules[name]
+
+
+def _is_from(module: object, source: Path) -> bool:
+    origin = getattr(module, "__file__", None)
+    return origin is not None and Path(origin).resolve() == source.resolve()
 
 
 def plugins_in(folder: Path) -> list[Path]:
@@ -229,4 +243,9 @@ def check_device(device: object) -> None:
 
 
 def _what(value: object) -> str:
-    return "None" if value is None else f"{type(value).__name__} {value!r:.60}"
+    if value is None:
+        return "None"
+    try:
+        return f"{type(value).__name__} {repr(value)[:60]}"
+    except Exception:  # half-made objects often cannot even describe themselves
+        return type(value).__name__

@@ -1,0 +1,239 @@
+"""The ``ggplug`` command: its group, its built-in commands, and how each ending becomes an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ggplug.cli.extensions import Extension, extensions
+from ggplug.cli.output import print_error
+from ggplug.errors import GGPlugError, PluginError
+from ggplug.registry.discover import missing_extras
+
+BUILT_IN = {
+    "bench": ("ggplug.cli.bench:bench", "Measure devices, and what the framework itself costs."),
+    "cache": ("ggplug.cli.cache:cache", "Show, clear or prebuild compiled kernels."),
+    "devices": ("ggplug.cli.devices:devices", "List the devices there are."),
+    "doctor": ("ggplug.cli.doctor:doctor", "Try every plugin, and say what is wrong and what to do."),
+    "gguf": ("ggplug.cli.gguf:gguf", "Show what a GGUF file holds."),
+}
+"""Commands of this distribution: where they are, and what they do; imported when they are called."""
+
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+"""128 plus the signal's number, as a shell reports it."""
+
+
+class Ending(Exception):
+    """Carries an ending past click, which has an opinion of its own on it."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Group(click.Group):
+    """Built-in commands and those of other distributions; one that cannot be loaded breaks no other."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*BUILT_IN, *extensions()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in BUILT_IN:
+            module, _, attribute = BUILT_IN[cmd_name][0].partition(":")
+            found: click.Command = getattr(importlib.import_module(module), attribute)
+            return found
+        extension = extensions().get(cmd_name)
+        return None if extension is None else extension.load()
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            missing = missing_extras()
+            if not missing or self.get_command(ctx, args[0]) is not None:
+                raise
+            hint = f"Extras of ggplug-core that are not installed may have it: {', '.join(missing)}."
+            raise click.UsageError(f"{error.message} {hint}", ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, what) for name, (_, what) in BUILT_IN.items()]
+        broken: list[tuple[str, str]] = []
+        for name, extension in extensions().items():
+            try:
+                rows.append((name, extension.load(patience=10.0).get_short_help_str(200)))
+            except PluginError as error:
+                broken.append((name, f"{extension.distribution} {extension.version}: {error.fields['reason']}"))
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(rows))
+        if broken:
+            with formatter.section("Unavailable"):
+                formatter.write_dl(broken)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise Ending(EXIT_BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            raise Ending(EXIT_INTERRUPTED) from None
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(versions())
+        ctx.exit()
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Show the versions of all distributions of ggplug.",
+)  # fmt: skip
+@click.option("--debug", is_flag=True, help="Show tracebacks and debug messages (also: GGPLUG_DEBUG=1).")
+def app(debug: bool) -> None:
+    """Tensor graphs, and so GGUF models, on whatever hardware has a pip-installable backend."""
+    if debug:
+        os.environ["GGPLUG_DEBUG"] = "1"  # for child processes too
+    set_up_logging()
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Runs ``ggplug`` and returns its exit code.
+
+    0 done, 1 a GGPlugError or a file that cannot be read, 2 wrong usage, 130 interrupted, 141 nobody reads any more.
+    Anything else that goes wrong is a bug and shows its traceback.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = app.main(args, prog_name="ggplug", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except Ending as ending:
+        return _end(ending.code)
+    except BrokenPipeError:
+        return _end(EXIT_BROKEN_PIPE)
+    except (click.Abort, KeyboardInterrupt):
+        return _end(EXIT_INTERRUPTED)
+    except GGPlugError as error:
+        return _fail(error, error.message, error.remedy)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _fail(error, f"{error.filename}: {error.strerror}")
+    return code if isinstance(code, int) else 0
+
+
+def _end(code: int) -> int:
+    if code == EXIT_BROKEN_PIPE:
+        # The interpreter flushes once more when it exits; give it somewhere to flush to.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _fail(error: BaseException, message: str, remedy: str | None = None) -> int:
+    if debugging():
+        traceback.print_exception(error)
+    print_error(message, remedy)
+    return 1
+
+
+def debugging() -> bool:
+    """Whether tracebacks and debug messages are wanted."""
+    return os.environ.get("GGPLUG_DEBUG", "") not in ("", "0")
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+class _StandardError(logging.Handler):
+    """Writes to whatever standard error is at the time: progress bars replace it while they are drawn."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        print(f"{level}{self.format(record)}", file=sys.stderr)
+
+
+def set_up_logging() -> None:
+    """Warnings go to standard error; on a terminal also notices, such as what is being compiled."""
+    logger = logging.getLogger("ggplug")
+    if not any(isinstance(handler, _StandardError) for handler in logger.handlers):
+        logger.addHandler(_StandardError())
+        logger.propagate = False
+    if debugging():
+        logger.setLevel(logging.DEBUG)
+    else:
+        logger.setLevel(logging.INFO if sys.stderr.isatty() else logging.WARNING)
+
+
+@contextlib.contextmanager
+def warnings_held_back() -> Any:
+    """For commands that show failures themselves, and so need no warnings of them."""
+    logger = logging.getLogger("ggplug")
+    level = logger.level
+    if not debugging():
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+# -- versions --------------------------------------------------------------------------------------
+
+
+def versions() -> str:
+    """Every distribution of ggplug and of its plugins, Python, NumPy and the machine, a line each."""
+    import numpy
+
+    from ggplug.registry import REGISTRY
+    from ggplug.registry.discover import CORE, core_version, extras, normalise
+
+    found: dict[str, str] = {CORE: core_version() or f"{_source_version()} (not installed)"}
+    for status in REGISTRY.status():
+        if status.distribution:
+            found[status.distribution] = status.version or "?"
+    for extension in extensions().values():
+        found[extension.distribution] = extension.version or "?"
+    for _, distribution in extras():
+        version = _version(distribution)
+        if version is not None and normalise(distribution).startswith("ggplug-"):
+            found[normalise(distribution)] = version
+    lines = [f"{name} {version}" for name, version in found.items()]
+    machine = f"{platform.system()} {platform.machine()}"
+    return "\n".join([*lines, f"Python {platform.python_version()}, NumPy {numpy.__version__}, {machine}"])
+
+
+def _version(distribution: str) -> str | None:
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _source_version() -> str:
+    import ggplug
+
+    return ggplug.__version__
+
+
+__all__ = ["Extension", "app", "debugging", "run", "warnings_held_back"]

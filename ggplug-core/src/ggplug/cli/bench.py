@@ -1,0 +1,177 @@
+"""``ggplug bench``: instruments of core, of backends, and of other distributions, on one device."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import numpy as np
+
+from ggplug.backend import Device
+from ggplug.cli.app import debugging
+from ggplug.cli.output import console, json_option, print_json, table, text
+from ggplug.errors import DeviceNotFoundError, GGPlugError, ParameterError
+from ggplug.registry import REGISTRY
+from ggplug.registry.discover import scan
+from ggplug.registry.extras import Instrument, Options
+from ggplug.registry.loading import FaultError, within
+from ggplug.registry.records import reason_of
+from ggplug.types import DeviceKind
+
+GROUP = "ggplug.benchmarks"
+
+UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds": "ms", "megabytes": "MB", "_per_": "/"}
+"""What figures' names say in full and headings say in short."""
+
+
+@click.command()
+@click.argument("instruments", nargs=-1, metavar="[INSTRUMENT]...")
+@click.option("--device", "device_name", metavar="NAME", help="Default: the first that runs whole graphs.")
+@click.option("--threads", type=click.IntRange(1), help="For devices on the host. Default: the device's own.")
+@click.option("--overhead", is_flag=True, help="Measure what the framework costs beside the arithmetic.")
+@click.option("--peers", is_flag=True, help="Measure other libraries too, where they are installed.")
+@click.option("--list", "listing", is_flag=True, help="List the instruments there are.")
+@json_option
+def bench(
+    instruments: tuple[str, ...],
+    device_name: str | None,
+    threads: int | None,
+    overhead: bool,
+    peers: bool,
+    listing: bool,
+    as_json: bool,
+) -> None:
+    """Measure a device with the INSTRUMENTs named (default: all but the overhead).
+
+    Times are those of the best run; what is compared takes turns in the same process.
+    """
+    device = choose(device_name)
+    there, broken = collect(device)
+    if listing:
+        _list(there, broken)
+        return
+    chosen = select(there, instruments, overhead)
+    options = Options(threads, peers)
+    results = []
+    out = console()
+    if not as_json:
+        out.print(text(f"{REGISTRY.name_of(device)}: {device.description}", "bold"))
+    for name in chosen:
+        rows = [{"benchmark": name, "device": device.name, **row} for row in measure(there[name], device, options)]
+        results += rows
+        if not as_json:
+            _show(there[name], rows)
+    if as_json:
+        print_json({"machine": machine(), "device": device.description, "results": results, "broken": broken})
+        return
+    for name, reason in broken.items():
+        out.print(text(f"\n{name} cannot be used: {reason}", "red"))
+
+
+def choose(name: str | None) -> Device:
+    """The device of that name, or the first that runs whole graphs.  Raises DeviceNotFoundError."""
+    if name is not None:
+        return REGISTRY.device(name)
+    found = next((device for device in REGISTRY.devices() if device.kind is not DeviceKind.ACCEL), None)
+    if found is None:
+        raise DeviceNotFoundError("there is no device to measure", remedy="`ggplug devices` tells what there is")
+    return found
+
+
+def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
+    """All instruments by name, and why some cannot be used."""
+    from ggplug.cli.overhead import Overhead
+    from ggplug.cli.products import INSTRUMENTS
+
+    found: dict[str, Instrument] = {instrument.name: instrument for instrument in (*INSTRUMENTS, Overhead())}
+    broken: dict[str, str] = {}
+    registration = device.registration
+    for instrument in (registration.get("benchmarks") if registration is not None else None) or ():
+        found.setdefault(instrument.name, instrument)
+    for installed in scan(GROUP):
+        where = f"{installed.name} of {installed.distribution}"
+        if installed.entry_point is None:
+            broken[where] = installed.damage or "damaged metadata"
+            continue
+        try:
+            instrument = within(0, installed.name, installed.entry_point.load)
+            found.setdefault(instrument.name, instrument)
+        except FaultError as error:
+            broken[where] = reason_of(error.cause)
+        except AttributeError as error:
+            broken[where] = f"{installed.value} is no instrument: {error}"
+    return found, broken
+
+
+def select(there: Mapping[str, Instrument], names: tuple[str, ...], overhead: bool) -> list[str]:
+    """The instruments that were asked for.  Raises ParameterError."""
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        raise ParameterError(f"there is no instrument {unknown[0]!r}", remedy=f"there are {', '.join(there)}")
+    if overhead:
+        return list(dict.fromkeys([*names, "overhead"]))
+    return list(names) or [name for name in there if name != "overhead"]
+
+
+def measure(instrument: Instrument, device: Device, options: Options) -> list[dict[str, Any]]:
+    """The rows of an instrument; what it could not do is a row with a note."""
+    rows: list[dict[str, Any]] = []
+    err = console(stderr=True)
+    try:
+        if err.is_terminal:
+            with err.status(f"{instrument.name}: {instrument.description}"):
+                rows.extend(map(dict, instrument.run(device, options)))
+        else:
+            rows.extend(map(dict, instrument.run(device, options)))
+    except Exception as error:
+        # One that lacks what it needs, such as a model's weights, does not spoil the others.
+        if debugging():
+            raise
+        remedy = f" ({error.remedy})" if isinstance(error, GGPlugError) and error.remedy else ""
+        rows.append({"case": "stopped", "note": f"{reason_of(error)}{remedy}"})
+    return rows
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on, besides the device."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def _list(there: Mapping[str, Instrument], broken: Mapping[str, str]) -> None:
+    out = console()
+    out.print(table(["instrument", "what it measures"], [(i.name, i.description) for i in there.values()]))
+    for name, reason in broken.items():
+        out.print(text(f"{name} cannot be used: {reason}", "red"))
+
+
+def _show(instrument: Instrument, rows: list[dict[str, Any]]) -> None:
+    """A column for each kind of figure, its unit in the heading."""
+    out = console()
+    out.print()
+    out.print(text(f"{instrument.name}: {instrument.description}", "bold"))
+    keys = list(dict.fromkeys(key for row in rows for key in row if key not in ("benchmark", "device", "case")))
+    shown = [(str(row.get("case", "")), *(_figure(row.get(key)) for key in keys)) for row in rows]
+    headings = [_heading(key) for key in keys]
+    out.print(table(["case", *headings], shown, right=[heading for heading in headings if heading != "note"]))
+
+
+def _heading(key: str) -> str:
+    for unit, short in UNITS.items():
+        key = key.replace(unit, short)
+    return key.replace("_", " ")
+
+
+def _figure(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+

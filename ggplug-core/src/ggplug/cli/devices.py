@@ -1,0 +1,83 @@
+"""``ggplug devices``: what there is to compute on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from ggplug.backend import Device
+from ggplug.cli.app import warnings_held_back
+from ggplug.cli.output import advice, byte_count, console, json_option, print_json, table, text
+from ggplug.registry import REGISTRY
+from ggplug.registry.discover import missing_extras
+from ggplug.registry.records import reason_of
+
+
+@click.command()
+@json_option
+def devices(as_json: bool) -> None:
+    """List the devices there are, in order of priority.
+
+    Loads every installed plugin. Those that fail are named below the list; `ggplug doctor` tells more.
+    """
+    with warnings_held_back():
+        rows = [describe(device) for device in REGISTRY.devices(unique=False)]
+    if as_json:
+        print_json(rows)
+        return
+    out = console()
+    if rows:
+        out.print(table(["device", "kind", "memory", "what it is"], [_row(row) for row in rows]))
+    else:
+        out.print("There is no device.")
+        if missing := missing_extras():
+            out.print(f'Install one: pip install "ggplug-core[EXTRA]", where EXTRA is one of {", ".join(missing)}.')
+    for failure in REGISTRY.failures():
+        source = f"{failure.distribution} {failure.version}" if failure.distribution else failure.source
+        out.print()
+        out.print(text(f"{failure.name} of {source} {failure.error}", "red"))
+        if failure.remedy:
+            out.print(advice(failure.remedy))
+
+
+def describe(device: Device) -> dict[str, Any]:
+    """What JSON says of a device.  One that fails to answer is listed too, with ``error``."""
+    registration = device.registration
+    same = REGISTRY.same_as(device)
+    facts: dict[str, Any] = {
+        "name": REGISTRY.name_of(device),
+        "description": device.description,
+        "kind": device.kind.value,
+        "backend": registration.name if registration is not None else None,
+        "distribution": REGISTRY.distribution_of(device),
+        "version": registration.version if registration is not None else None,
+        "memory_free": None,
+        "memory_total": None,
+        "device_id": device.device_id,
+        "capabilities": dataclasses.asdict(device.capabilities),
+        "same_as": None if same is None else REGISTRY.name_of(same),
+        "error": None,
+    }
+    try:
+        props = device.props()
+        facts |= {"memory_free": props.memory_free, "memory_total": props.memory_total, "device_id": props.device_id}
+        facts |= {"description": props.description, "capabilities": dataclasses.asdict(props.capabilities)}
+    except Exception as error:
+        facts["error"] = reason_of(error)
+    return facts
+
+
+def _row(facts: dict[str, Any]) -> list[str]:
+    if facts["error"]:
+        memory = "?"
+    else:
+        memory = f"{byte_count(facts['memory_free'])} free\nof {byte_count(facts['memory_total'])}"
+    origin = facts["distribution"] or facts["backend"] or "registered by the program"
+    notes = [facts["description"], f"{origin} {facts['version'] or ''}".strip()]
+    if facts["same_as"]:
+        notes.append(f"the same hardware as {facts['same_as']}")
+    if facts["error"]:
+        notes.append(f"does not answer: {facts['error']}")
+    return [facts["name"], facts["kind"].upper(), memory, "\n".join(notes)]

@@ -1,0 +1,202 @@
+"""Two instruments for the work that decides how fast a model is: reading weights once, and using them many times."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug import host, ops, types
+from ggplug.backend import Backend, Device, Plan
+from ggplug.errors import UnsupportedOpError
+from ggplug.graph import Graph
+from ggplug.memory import Allocation, allocate_graph
+from ggplug.registry.extras import Options
+from ggplug.tensor import Tensor, new_tensor
+from ggplug.types import BufferUsage, Type
+
+SEED = 20240817
+K = 4096
+"""Elements of a row of weights: what models of seven thousand million parameters have."""
+
+WEIGHTS = (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_0)
+
+
+def stream_on(device: Device, options: Options) -> Backend:
+    """A stream, with the wanted number of threads if the device has threads at all."""
+    return device.init() if options.threads is None else device.init(n_threads=options.threads)
+
+
+def prepared(stream: Backend, output: Tensor) -> Prepared:
+    """What computes a tensor again and again, and waits; planned and placed, so that nothing else is measured."""
+    graph = Graph(output)
+    plan = stream.plan(graph)
+    return Prepared(stream, plan, graph, allocate_graph(graph, stream.device.buffer_type))
+
+
+class Prepared:
+    """A plan, and what it is bound to, which it does not keep alive itself."""
+
+    def __init__(self, stream: Backend, plan: Plan, graph: Graph, allocation: Allocation) -> None:
+        self.stream, self.plan, self.graph, self.allocation = stream, plan, graph, allocation
+        plan.rebind(graph, allocation)
+
+    def __call__(self) -> None:
+        self.plan.compute()
+        self.stream.synchronize()
+
+
+def best_times(contestants: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Seconds of the best run of each; they take turns, so that a slower minute is a slower minute for all."""
+    best = dict.fromkeys(contestants, float("inf"))
+    for run in contestants.values():
+        run()
+    for _ in range(repeats):
+        for name, run in contestants.items():
+            run()  # wakes threads, and takes the caches back from the one before
+            start = time.perf_counter()
+            run()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def weights(device: Device, kind: Type, rows: int) -> Tensor:
+    """Random weights [K, rows] in the device's memory: few different rows, again and again."""
+    some = np.random.default_rng(SEED).standard_normal((64, K), np.float32)
+    block = np.frombuffer(host.tensor(some, kind).tobytes(), np.uint8)
+    made = new_tensor(kind, (K, rows), f"weights {kind.name}")
+    buffer = device.buffer_type.alloc(device.buffer_type.alloc_size(made))
+    buffer.usage = BufferUsage.WEIGHTS
+    made.place(buffer)
+    piece = np.tile(block, max(1, (16 << 20) // block.size))
+    for start in range(0, made.nbytes, piece.size):
+        made.set_bytes(piece[: made.nbytes - start], start)
+    return made
+
+
+def on(device: Device, values: npt.NDArray[Any]) -> Tensor:
+    """The values in the device's memory."""
+    made = new_tensor(types.F32, values.shape[::-1])
+    made.place(device.buffer_type.alloc(device.buffer_type.alloc_size(made)))
+    return made.set(values)
+
+
+class MatrixVector:
+    """``mul_mat`` with one column and weights that no cache holds: what generating a token does."""
+
+    name = "matvec"
+    description = "weights read from memory: gigabytes a second, and the share of what memory gives"
+    REPEATS = 5
+
+    def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
+        stream = stream_on(device, options)
+        size = self.size(device)
+        on_host = device.buffer_type.is_host
+        threads = getattr(stream, "n_threads", None)
+        memory = np.ones(size // 4, np.float32) if on_host else np.ones(1, np.float32)
+        vector = on(device, np.random.default_rng(SEED).standard_normal((1, K), np.float32))
+        for kind in WEIGHTS:
+            matrix = weights(device, kind, size // kind.row_bytes(K))
+            assert matrix.buffer is not None
+            try:
+                contestants: dict[str, Callable[[], None]] = {"matvec": prepared(stream, ops.mul_mat(matrix, vector))}
+                if on_host:
+                    contestants["read"] = reader(memory, threads or 1)
+                best = best_times(contestants, self.REPEATS)
+            except UnsupportedOpError as error:
+                yield {"case": kind.name, "note": error.reason or error.message}
+                continue
+            finally:
+                matrix.buffer.free()
+            speed = matrix.nbytes / best["matvec"] / 1e9
+            row: dict[str, Any] = {
+                "case": kind.name,
+                "megabytes": round(matrix.nbytes / 1e6),
+                "milliseconds": best["matvec"] * 1e3,
+                "gigabytes_per_second": speed,
+            }
+            if on_host:
+                streaming = memory.nbytes / best["read"] / 1e9
+                row["streaming_gigabytes_per_second"] = streaming
+                row["share_of_streaming"] = speed / streaming
+            yield row
+        stream.free()
+
+    @staticmethod
+    def size(device: Device) -> int:
+        """Bytes of weights: twice the largest cache, as far as memory allows."""
+        free = min(memory.free or 1 << 30 for memory in (device.memory(), host.memory()))
+        return max(16 << 20, min(max(256 << 20, 2 * largest_cache()), 1 << 30, free // 8))
+
+
+def reader(memory: npt.NDArray[np.float32], threads: int) -> Callable[[], None]:
+    """Reads memory once, front to back, on several threads, by the fastest way that NumPy has."""
+    parts = np.array_split(memory.view(np.int8), threads)
+
+    def run() -> None:
+        workers = [threading.Thread(target=part.max) for part in parts[1:]]
+        for worker in workers:
+            worker.start()
+        parts[0].max()
+        for worker in workers:
+            worker.join()
+
+    return run
+
+
+def largest_cache() -> int:
+    """Bytes of the largest cache of this machine; 0 where the system does not tell."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        try:
+            text = path.read_text("ascii").strip()
+            sizes.append(int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1], 0))
+        except (OSError, ValueError):
+            continue
+    return max(sizes)
+
+
+class MatrixMatrix:
+    """``mul_mat`` with 512 columns: what reading a prompt, or embedding a batch, does."""
+
+    name = "matmul"
+    description = "512 columns, 2048 x 2048 weights: gigaflops, and the ratio to NumPy in float32"
+    REPEATS = 7
+    SIZE, COLUMNS = 2048, 512
+
+    def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
+        stream = stream_on(device, options)
+        generator = np.random.default_rng(SEED)
+        values = generator.standard_normal((self.COLUMNS, self.SIZE), np.float32)
+        matrix = generator.standard_normal((self.SIZE, self.SIZE), np.float32)
+        operations = 2.0 * self.COLUMNS * self.SIZE * self.SIZE
+        columns = on(device, values)
+        for kind in WEIGHTS:
+            weight = new_tensor(kind, (self.SIZE, self.SIZE), f"weights {kind.name}")
+            weight.place(device.buffer_type.alloc(device.buffer_type.alloc_size(weight)))
+            assert weight.buffer is not None
+            weight.buffer.usage = BufferUsage.WEIGHTS
+            weight.set(matrix)
+            try:
+                ours = prepared(stream, ops.mul_mat(weight, columns))
+                best = best_times({"ours": ours, "numpy": lambda: values @ matrix.T}, self.REPEATS)
+            except UnsupportedOpError as error:
+                yield {"case": kind.name, "note": error.reason or error.message}
+                continue
+            yield {
+                "case": kind.name,
+                "milliseconds": best["ours"] * 1e3,
+                "gigaflops": operations / best["ours"] / 1e9,
+                "numpy_gigaflops": operations / best["numpy"] / 1e9,
+                "relative_to_numpy": best["numpy"] / best["ours"],
+            }
+            weight.buffer.free()
+        stream.free()
+
+
+INSTRUMENTS = (MatrixVector(), MatrixMatrix())

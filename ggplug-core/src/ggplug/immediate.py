@@ -1,0 +1,98 @@
+"""For people in a hurry: a result at once, on the best devices there are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from ggplug import registry
+from ggplug.backend import Backend, Buffer, Device
+from ggplug.errors import ParameterError, TensorStateError
+from ggplug.graph import Graph
+from ggplug.host import HOST
+from ggplug.memory.allocation import Allocation
+from ggplug.memory.layout import PERSISTENT
+from ggplug.scheduler import Scheduler
+from ggplug.tensor import Tensor
+from ggplug.types import DeviceKind, TensorFlag
+
+_threads = threading.local()
+
+
+def compute(*tensors: Tensor, backends: Sequence[Backend | Device] | None = None) -> Tensor | tuple[Tensor, ...]:
+    """Computes tensors and returns them: ``gg.compute(gg.mul_mat(w, x)).numpy()``.
+
+    Builds a graph, marks the tensors as outputs, runs it, and keeps the results in host memory, where they can be
+    read as long as the tensors live.  Everything else that was computed on the way is dropped.
+
+    ``backends``: streams or devices in order of priority.  By default the best device and the CPU, with one scheduler
+    for each thread, which remembers the structures of graphs; so equal graphs are planned only once.
+
+    Raises TensorStateError if a leaf has no values (make it with ``gg.tensor``), PlacementError if no device can
+    compute a node, and what devices raise.
+    """
+    if not tensors:
+        raise ParameterError("compute needs at least one tensor")
+    graph = Graph(*tensors)
+    for leaf in graph.leafs:
+        if leaf.root.buffer is None:
+            raise TensorStateError(f"{leaf!r} has no values", tensor=leaf, remedy="make it with gg.tensor(values)")
+    for tensor in tensors:
+        if tensor.op is not None and not tensor.flags & TensorFlag.OUTPUT:
+            tensor.set_output()
+    if backends is None:
+        _compute(default_scheduler(), graph, tensors)
+    else:
+        with Scheduler(backends) as scheduler:
+            _compute(scheduler, graph, tensors)
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+def default_scheduler() -> Scheduler:
+    """This thread's scheduler on the best device and the CPU.  Raises DeviceNotFoundError if there is no device."""
+    scheduler: Scheduler | None = getattr(_threads, "scheduler", None)
+    if scheduler is None:
+        streams = [registry.init_best()]
+        if streams[0].device.kind is not DeviceKind.CPU and registry.devices_by_kind(DeviceKind.CPU):
+            streams.append(registry.init_by_kind(DeviceKind.CPU))
+        scheduler = _threads.scheduler = Scheduler(streams)
+    return scheduler
+
+
+def _compute(scheduler: Scheduler, graph: Graph, tensors: Sequence[Tensor]) -> None:
+    scheduler.compute(graph)
+    _Results(graph, tensors).computed(graph)
+    graph.live_with(*tensors)
+
+
+class _Results(Allocation):
+    """The results of a graph in host memory of their own; nothing else of the graph is kept."""
+
+    def __init__(self, graph: Graph, tensors: Sequence[Tensor]) -> None:
+        roots = dict.fromkeys(tensor.root for tensor in tensors if tensor.root.buffer is None)
+        buffers: list[Buffer] = []
+        self._kept: dict[int, int] = {}
+        for root in roots:
+            source, offset = graph.locate(root)
+            raw = np.empty(root.nbytes, np.uint8)
+            source.get_tensor(root, raw, offset)
+            self._kept[graph.index[root]] = len(buffers)
+            buffers.append(HOST.wrap(raw))
+        slots, offsets = [], []
+        for position, tensor in enumerate(graph.tensors):
+            root_position = graph.roots[position]
+            slots.append(PERSISTENT if tensor.root.buffer is not None else self._kept.get(root_position, 0))
+            offsets.append(tensor.view_offset)
+        super().__init__(graph, buffers, slots, offsets)
+
+    def locate(self, graph: Graph, position: int) -> tuple[Buffer, int]:
+        root = graph.roots[position]
+        if graph.tensors[root].buffer is None and root not in self._kept:
+            tensor = graph.tensors[position]
+            raise TensorStateError(
+                f"{tensor!r} was computed on the way to something else and not kept",
+                tensor=tensor, remedy="give it to compute() as well",
+            )  # fmt: skip
+        return super().locate(graph, position)

@@ -1,0 +1,64 @@
+"""The extras that ggplug itself asks a backend for, by ``Registration.get(name)``.  All are optional.
+
+They are protocols: a backend needs to import nothing, only to provide objects (or modules) of that shape.
+
+==================  ============================================================================================
+``"cache"``         :class:`KernelCache`: compiled kernels on disk; ``ggplug cache`` shows, clears and prebuilds
+``"benchmarks"``    a sequence of :class:`Instrument`; ``ggplug bench`` runs them on the backend's devices
+==================  ============================================================================================
+
+A distribution that is no backend contributes instruments by entry points of the group ``ggplug.benchmarks``; each names
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from ggplug.backend import Device
+
+Progress = Callable[[int, int, str], None]
+"""Called with how many are done, how many there are, and the name of the one that comes next."""
+
+
+@runtime_checkable
+class KernelCache(Protocol):
+    """Compiled kernels on disk."""
+
+    def entries(self) -> Sequence[Any]:
+        """What is there: objects with ``name``, ``bytes``; if known ``target``, ``modified`` (in seconds), ``path``."""
+
+    def clear(self) -> int:
+        """Deletes all; returns how many there were."""
+
+    def prebuild(self, progress: Progress) -> int:
+        """Compiles what is likely to be needed and is missing; returns how many were compiled."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``ggplug bench`` was asked for.
+
+    ``threads``: as many as a device on the host shall use; None is its default.  ``peers``: whether to measure other
+    libraries too, where they are installed, and give ratios.
+    """
+
+    threads: int | None = None
+    peers: bool = False
+
+
+class Instrument(Protocol):
+    """Something that measures a device.  ``name`` is one word; ``description`` one line."""
+
+    name: str
+    description: str
+
+    def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
+        """Measures, and yields a row as soon as it is known.
+
+        ``case`` tells what was measured; the other keys are what it was measured with (``threads``, ``nodes``) and the
+        figures, whose names end with their unit (``milliseconds``, ``gigabytes_per_second``) or are ratios.  Raises
+        UnsupportedOpError if the device cannot do it at all.
+        """

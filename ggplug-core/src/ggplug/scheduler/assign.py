@@ -1,0 +1,475 @@
+"""Which stream computes which node, and why: ggml's passes over the graph (ggml_backend_sched_split_graph).
+
+1. Where things live.  Pins and policies decide first; a node that writes goes where the bytes are; weights attract
+the nodes
+   that read them, or are worth sending to a faster device; inputs lie with the last stream.
+2. Growing from there, forwards and backwards, streams of higher priority first; the last stream (in most cases the CPU)
+   only takes what no other could.
+3. Nodes move up to a stream of higher priority that works in the same memory; what is left goes where most of its
+sources are. 4. The rest: leafs lie where they are read first, and views where their root lies.
+
+Cutting the graph into splits, ggml's fifth pass, is in :mod:`.split`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ggplug.backend import Backend, BufferType
+from ggplug.errors import PlacementError
+from ggplug.graph import Graph
+from ggplug.hookspecs import HOOKS
+from ggplug.memory.hazards import Hazards
+from ggplug.ops.base import Op
+from ggplug.scheduler.support import Streams
+from ggplug.tensor import Tensor
+from ggplug.types import BufferUsage, TensorFlag
+
+Policy = Callable[[Tensor, Sequence[Backend]], Backend | None]
+"""``policy(node, streams)``: one of the streams that can compute a node, or None for no opinion.
+
+Asked when a graph with a new structure is split; the answer must depend on the structure only.
+"""
+
+_INPUT = int(TensorFlag.INPUT)
+
+
+class Reason(enum.Enum):
+    """Why a tensor is where it is.  ``{}`` stands for the tensor that was decisive."""
+
+    PINNED = "pinned"
+    POLICY = "a placement policy wants it"
+    WRITES = "it writes into {}, which lives there"
+    PLACED = "its own bytes live there"
+    INPUT = "inputs lie with the last stream"
+    WEIGHT = "its weight {} lives there"
+    OFFLOADED = "worth copying its weight {} over"
+    FOLLOWS = "its neighbour {} runs there"
+    UPGRADED = "of higher priority, and works in the memory of its sources"
+    SOURCES = "most of its sources are there"
+    READ = "{} reads it there"
+    VIEW = "a view of {}"
+    FIRST = "the first that can compute it"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """By position in ``graph.tensors``: number of the stream, the reason, and the position of the decisive tensor.
+
+    A persistent leaf belongs to the first stream that can work where it lies, or to none: -1.
+    """
+
+    streams: list[int]
+    reasons: list[Reason | None]
+    subjects: list[int]
+
+
+def assign(
+    graph: Graph, streams: Streams, *, hazards: Hazards | None = None, pins: Mapping[int, int] | None = None,
+    policy: Policy | None = None, op_offload: bool = True,
+) -> Assignment:  # fmt: skip
+    """Assigns every tensor of a graph to a stream.
+
+    ``pins``: position -> stream number.  Raises PlacementError, with each device's reason, if there is no stream for
+    a node or a pin cannot be honoured.
+    """
+    passes = _Passes(graph, streams, hazards or Hazards(graph), pins or {}, policy, op_offload)
+    passes.place_what_is_given()
+    passes.grow()
+    passes.upgrade()
+    passes.place_the_rest()
+    return Assignment(passes.at, passes.reasons, passes.subjects)
+
+
+class _Passes:
+    """The state of the passes.  Positions are those in ``graph.tensors``; -1 is unassigned."""
+
+    def __init__(
+        self, graph: Graph, streams: Streams, hazards: Hazards, pins: Mapping[int, int], policy: Policy | None,
+        offload: bool,
+    ) -> None:  # fmt: skip
+        self.graph = graph
+        self.tensors = graph.tensors
+        self.streams = streams
+        self.pins = pins
+        self.policy = policy
+        self.offload = offload
+        self.last = len(streams) - 1
+        self.kinds = streams.kinds(graph)
+        self.nodes = list(self.kinds)
+        count = len(self.tensors)
+        self.at = [-1] * count
+        self.reasons: list[Reason | None] = [None] * count
+        self.subjects = [-1] * count
+        # Roots without a place that are written into: where they may lie so that their writers can run.
+        self.homes: dict[int, set[int]] = {}
+        # Nodes that wait for their root's place.
+        self.writers: set[int] = set()
+        for root in hazards.written:
+            if self.tensors[root].buffer_type is None:
+                self.homes[root] = self._homes(root, [graph.order[write.node] for write in hazards.written[root]])
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def supports(self, stream: int, position: int) -> bool:
+        return bool(self.streams.supports(stream, self.tensors[position], self.kinds[position]))
+
+    def can(self, stream: int, position: int) -> bool:
+        """Whether the stream may take a node that writes into nothing."""
+        homes = self.homes.get(position)
+        return (homes is None or stream in homes) and self.supports(stream, position)
+
+    def memory(self, position: int) -> BufferType | None:
+        """Where a tensor lies, as far as that is decided."""
+        root = self.graph.roots[position]
+        placed = self.tensors[root].buffer_type
+        if placed is not None:
+            return placed
+        return None if self.at[root] < 0 else self.streams.buffer_types[self.at[root]]
+
+    def reaches(self, stream: int, position: int) -> bool:
+        """Whether the stream can work where a tensor lies; no if that is not decided."""
+        memory = self.memory(position)
+        return memory is not None and self.streams.works_in(stream, memory)
+
+    def put(self, position: int, stream: int, reason: Reason, subject: int = -1) -> None:
+        self.at[position] = stream
+        self.reasons[position] = reason
+        self.subjects[position] = subject
+
+    def written(self, position: int) -> list[int]:
+        """Positions of the roots that a node writes into."""
+        op = self.tensors[position].op
+        if op is None or not op.writes:
+            return []
+        sources = self.graph.sources[position]
+        return [self.graph.roots[sources[i]] for i in op.writes if sources[i] >= 0]
+
+    def _homes(self, root: int, writers: list[int]) -> set[int]:
+        """Streams in whose memory a root may lie so that each of its writers has a stream that can work there."""
+        homes = set()
+        for stream, memory in enumerate(self.streams.buffer_types):
+            if self.tensors[root].op is not None and not self.supports(stream, root):
+                continue
+            if all(
+                any(
+                    self.supports(other, writer) and self.streams.works_in(other, memory)
+                    for other in range(len(self.streams))
+                    if self.pins.get(writer, other) == other
+                )
+                for writer in writers
+            ):
+                homes.add(stream)
+        if not homes:
+            raise PlacementError(
+                f"there is no memory in which {self.tensors[root]!r} could be made and then written into by "
+                f"{self.tensors[writers[0]]!r}: {self._why(writers[0])}",
+                tensor=self.tensors[root], op=self.tensors[writers[0]].op,
+            )  # fmt: skip
+        return homes
+
+    # -- pass 1 ------------------------------------------------------------------------------------
+
+    def place_what_is_given(self) -> None:
+        for position, stream in self.pins.items():
+            self._pin(position, stream)
+        for leaf in self.graph.leafs:
+            position = self.graph.index[leaf]
+            if self.at[position] < 0 and leaf.view_src is None:
+                if leaf.buffer_type is not None:
+                    self.put(position, self._first_in(leaf.buffer_type), Reason.PLACED)
+                elif leaf.flags & _INPUT:
+                    homes = self.homes.get(position)
+                    self.put(position, self.last if homes is None else max(homes), Reason.INPUT)
+        asks = self.policy is not None or HOOKS.listeners("ggplug_placement") is not None
+        for position in self.nodes:
+            if self.at[position] < 0 and not (asks and self._ask(position)):
+                self._by_bytes(position)
+
+    def _pin(self, position: int, stream: int) -> None:
+        tensor, name = self.tensors[position], self.streams.backends[stream].name
+        if tensor.is_view and position not in self.kinds:
+            raise PlacementError(
+                f"{tensor!r} is a view and lies where its root lies: pin {tensor.root!r}, or the node that reads it",
+                tensor=tensor,
+            )
+        if tensor.op is not None and not self.supports(stream, position):
+            reason = self.streams.reason(stream, tensor, self.kinds[position])
+            raise PlacementError(
+                f"{tensor!r} is pinned to {name}, which cannot compute it: {reason}",
+                tensor=tensor, op=tensor.op, device=self.streams.backends[stream].device, reason=reason,
+            )  # fmt: skip
+        homes = self.homes.get(position)
+        if homes is not None and stream not in homes:
+            raise PlacementError(
+                f"{tensor!r} is pinned to {name}, but the nodes that write into it cannot run there", tensor=tensor
+            )
+        placed = tensor.buffer_type
+        if placed is not None and not self.streams.works_in(stream, placed):
+            raise PlacementError(f"{tensor!r} is pinned to {name}, but has a place in {placed.name}", tensor=tensor)
+        if self.written(position) and not all(self._may_write(stream, root) for root in self.written(position)):
+            raise PlacementError(
+                f"{tensor!r} is pinned to {name}, which cannot work where the bytes that it writes live: "
+                f"{self._places(position)}",
+                tensor=tensor, op=tensor.op, device=self.streams.backends[stream].device,
+            )  # fmt: skip
+        self.put(position, stream, Reason.PINNED)
+
+    def _may_write(self, stream: int, root: int) -> bool:
+        placed = self.memory(root)
+        if placed is not None:
+            return self.streams.works_in(stream, placed)
+        return any(self.streams.works_in(stream, self.streams.buffer_types[home]) for home in self.homes[root])
+
+    def _ask(self, position: int) -> bool:
+        """Asks the policies about a node."""
+        able = [s for s in range(len(self.streams)) if self._allowed(s, position)]
+        node = self.tensors[position]
+        if self.policy is not None:
+            backends = [self.streams.backends[s] for s in able]
+            wanted = self.policy(node, backends)
+            if wanted is not None:
+                if wanted not in backends:
+                    raise PlacementError(
+                        f"the policy wants {wanted!r} for {node!r}, not one of {', '.join(b.name for b in backends)}",
+                        tensor=node, got=wanted,
+                    )  # fmt: skip
+                self._settle(position, self.streams.backends.index(wanted))
+                return True
+        answer = HOOKS.place(self.graph, node, [self.streams.backends[s].device for s in able])
+        if answer is None:
+            return False
+        self._settle(position, next(s for s in able if self.streams.backends[s].device is answer[0]))
+        return True
+
+    def _settle(self, position: int, stream: int) -> None:
+        """Takes a policy's answer over; what the node writes into has to lie where it can."""
+        self.put(position, stream, Reason.POLICY)
+        for root in self.written(position):
+            if root in self.homes:
+                memories = self.streams.buffer_types
+                self.homes[root] = {h for h in self.homes[root] if self.streams.works_in(stream, memories[h])}
+
+    def _allowed(self, stream: int, position: int) -> bool:
+        if not self.can(stream, position):
+            return False
+        placed = self.tensors[position].buffer_type
+        if placed is not None and not self.streams.works_in(stream, placed):
+            return False
+        return all(self._may_write(stream, root) for root in self.written(position))
+
+    def _by_bytes(self, position: int) -> None:
+        """Assigns a node to where its own bytes, those that it writes, or its weights live."""
+        tensor = self.tensors[position]
+        roots = self.written(position)
+        if roots:
+            if any(self.tensors[root].buffer_type is None for root in roots):
+                self.writers.add(position)
+                return
+            self._to_written(position, roots)
+        elif tensor.buffer_type is not None:
+            for stream in range(len(self.streams)):
+                if self.streams.works_in(stream, tensor.buffer_type) and self.can(stream, position):
+                    self.put(position, stream, Reason.PLACED)
+                    return
+            raise PlacementError(
+                f"{tensor!r} has a place in {tensor.buffer_type.name}, where no device can compute it: "
+                f"{self._why(position, tensor.buffer_type)}",
+                tensor=tensor, op=tensor.op,
+            )  # fmt: skip
+        else:
+            self._to_weights(position)
+
+    def _to_weights(self, position: int) -> None:
+        tensor = self.tensors[position]
+        assert tensor.op is not None
+        for which in _decisive(tensor.op):
+            source = tensor.src[which]
+            buffer = None if source is None else source.root.buffer
+            if buffer is None or buffer.usage is not BufferUsage.WEIGHTS:
+                continue
+            subject = self.graph.sources[position][which]
+            near = (s for s in range(len(self.streams)) if self.streams.works_in(s, buffer.type))
+            home = next((s for s in near if self.can(s, position)), -1)
+            if home == self.last and self.offload and buffer.type.is_host:
+                for stream in range(home):
+                    if self.can(stream, position) and self.streams.backends[stream].device.offload_op(tensor):
+                        self.put(position, stream, Reason.OFFLOADED, subject)
+                        return
+            if home >= 0:
+                self.put(position, home, Reason.WEIGHT, subject)
+                return
+
+    def _first_in(self, memory: BufferType) -> int:
+        return next((s for s in range(len(self.streams)) if self.streams.works_in(s, memory)), -1)
+
+    # -- pass 2 ------------------------------------------------------------------------------------
+
+    def grow(self) -> None:
+        backwards = self.nodes[::-1]
+        for skipped in (self.last, -1):
+            for direction in (self.nodes, backwards):
+                self._grow(direction, skipped)
+
+    def _grow(self, nodes: Sequence[int], skipped: int) -> None:
+        """Carries streams on from node to node; the ``skipped`` one is not carried, and stops the others."""
+        current, neighbour = -1, -1
+        for position in nodes:
+            stream = self.at[position]
+            if stream >= 0:
+                current, neighbour = (-1, -1) if stream == skipped else (stream, position)
+            elif current >= 0 and position not in self.writers and self.can(current, position):
+                self.put(position, current, Reason.FOLLOWS, neighbour)
+
+    # -- pass 3 ------------------------------------------------------------------------------------
+
+    def upgrade(self) -> None:
+        users: dict[int, list[int]] | None = None
+        sources = self.graph.sources
+        for position in self.nodes:
+            current = self.at[position]
+            if position in self.writers:
+                continue
+            if current < 0:
+                best, most = -1, -1
+                for stream in range(len(self.streams)):
+                    if self.can(stream, position):
+                        found = sum(source >= 0 and self.reaches(stream, source) for source in sources[position])
+                        if found > most:
+                            best, most = stream, found
+                if best >= 0:
+                    self.put(position, best, Reason.SOURCES)
+            elif current and self.reasons[position] in (Reason.WEIGHT, Reason.FOLLOWS):
+                for stream in range(current):
+                    if not self.can(stream, position):
+                        continue
+                    if not all(source < 0 or self.reaches(stream, source) for source in sources[position]):
+                        continue
+                    users = users if users is not None else self._users()
+                    memory = self.streams.buffer_types[stream]
+                    if memory is self.streams.buffer_types[current] or all(
+                        self.at[user] < 0 or self.streams.works_in(self.at[user], memory)
+                        for user in users.get(position, ())
+                    ):
+                        self.put(position, stream, Reason.UPGRADED)
+                        break
+
+    def _users(self) -> dict[int, list[int]]:
+        users: dict[int, list[int]] = {}
+        for position in self.nodes:
+            for source in self.graph.sources[position]:
+                if source >= 0:
+                    users.setdefault(self.graph.roots[source], []).append(position)
+        return users
+
+    # -- pass 4 ------------------------------------------------------------------------------------
+
+    def place_the_rest(self) -> None:
+        roots = self.graph.roots
+        for position in self.nodes:
+            if position in self.writers:
+                self._place_writer(position)
+            elif self.at[position] < 0:
+                self._to_first(position)
+            elif not all(self.reaches(self.at[position], root) for root in self.written(position)):
+                raise PlacementError(
+                    f"{self.tensors[position]!r} shall run on {self.streams.backends[self.at[position]].name}, which "
+                    f"cannot work where the bytes that it writes live: {self._places(position)}",
+                    tensor=self.tensors[position], op=self.tensors[position].op,
+                )  # fmt: skip
+            for source in self.graph.sources[position]:
+                if source >= 0 and self.at[roots[source]] < 0 and self.tensors[roots[source]].buffer_type is None:
+                    # Nodes come before their users, so this is a leaf.
+                    self._place_leaf(roots[source], self.at[position], position)
+        for position, root in enumerate(roots):
+            if self.at[root] < 0 and self.tensors[root].buffer_type is None:
+                self._place_leaf(root, self.last, -1)
+            if root != position and position not in self.kinds:
+                placed = self.tensors[root].buffer_type
+                stream = self.at[root] if placed is None else self._first_in(placed)
+                self.put(position, stream, Reason.VIEW, root)
+
+    def _place_leaf(self, root: int, stream: int, reader: int) -> None:
+        homes = self.homes.get(root)
+        if homes is not None and stream not in homes:
+            stream = min(homes)
+        if reader < 0:
+            self.put(root, stream, Reason.INPUT)
+        else:
+            self.put(root, stream, Reason.READ, reader)
+
+    def _place_writer(self, position: int) -> None:
+        """A node whose written bytes have no place of their own runs where the scheduler puts them."""
+        targets = self.written(position)
+        for root in targets:
+            if self.at[root] < 0 and self.tensors[root].buffer_type is None:
+                self._place_leaf(root, min(self.homes[root]), position)
+        self._to_written(position, targets)
+
+    def _to_written(self, position: int, roots: list[int]) -> None:
+        home = self.at[roots[0]]
+        order = sorted(range(len(self.streams)), key=lambda stream: stream != home)
+        for stream in order if self.tensors[roots[0]].buffer_type is None else range(len(self.streams)):
+            if self.supports(stream, position) and all(self.reaches(stream, root) for root in roots):
+                self.put(position, stream, Reason.WRITES, roots[0])
+                return
+        tensor = self.tensors[position]
+        memories = [memory for memory in map(self.memory, roots) if memory is not None]
+        raise PlacementError(
+            f"{tensor!r} writes into {self._places(position)}, and no device can do that there (a copy is never "
+            f"written instead): {self._why(position, *memories)}",
+            tensor=tensor, op=tensor.op, reasons=self._reasons(position, *memories),
+        )  # fmt: skip
+
+    def _to_first(self, position: int) -> None:
+        for stream in range(len(self.streams)):
+            if self.can(stream, position):
+                self.put(position, stream, Reason.FIRST)
+                return
+        tensor = self.tensors[position]
+        raise PlacementError(
+            f"no device can compute {tensor!r}: {self._why(position)}",
+            tensor=tensor, op=tensor.op, reasons=self._reasons(position),
+        )  # fmt: skip
+
+    # -- what to say -------------------------------------------------------------------------------
+
+    def _reasons(self, position: int, *memories: BufferType) -> dict[str, str]:
+        """Per stream why it cannot compute a node, or cannot do so in these memories."""
+        reasons = {}
+        for stream, backend in enumerate(self.streams.backends):
+            reason = self.streams.reason(stream, self.tensors[position], self.kinds[position])
+            if not reason:
+                out = [memory.name for memory in memories if not self.streams.works_in(stream, memory)]
+                if out:
+                    reason = f"cannot work in {', '.join(out)} memory"
+                elif position in self.homes and stream not in self.homes[position]:
+                    reason = "its result could not be written into there"
+                else:
+                    reason = "its own memory is out of reach of those that write there"
+            reasons[backend.name] = reason
+        return reasons
+
+    def _why(self, position: int, *memories: BufferType) -> str:
+        return "; ".join(f"{name}: {reason}" for name, reason in self._reasons(position, *memories).items())
+
+    def _places(self, position: int) -> str:
+        places = []
+        for root in self.written(position):
+            memory = self.memory(root)
+            name = self.tensors[root].name or repr(self.tensors[root])
+            places.append(f"{name} in {memory.name if memory is not None else 'memory not chosen yet'}")
+        return ", ".join(places)
+
+
+def _decisive(op: Op) -> tuple[int, ...]:
+    """The sources whose place decides about an op: optional ones (masks, frequency factors) are too small to count."""
+    found = _DECISIVE.get(type(op))
+    if found is None:
+        found = _DECISIVE[type(op)] = tuple(i for i, name in enumerate(op.sources) if name not in op.optional)
+    return found
+
+
+_DECISIVE: dict[type[Op], tuple[int, ...]] = {}

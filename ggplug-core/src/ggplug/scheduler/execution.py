@@ -1,0 +1,354 @@
+"""A schedule bound to a graph's tensors and to memory: plans, copies, and how they are run.
+
+Everything per node happens when a schedule is first executed.  For an equal graph, or after tensors were placed anew,
+the parts are taken over and the plans rebound: a few calls for each split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ggplug.backend import Backend, Buffer, Event, Plan
+from ggplug.graph import Graph
+from ggplug.memory.allocation import Allocation
+from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
+from ggplug.scheduler.ordering import Ordering, is_asynchronous
+from ggplug.scheduler.schedule import Schedule
+from ggplug.scheduler.split import Split
+from ggplug.scheduler.support import Streams
+from ggplug.tensor import Epoch, Tensor
+
+EvalCallback = Callable[[Tensor, bool], bool]
+"""``callback(tensor, ask)`` as ggml_backend_sched_eval_callback.
+
+With ``ask`` true: whether the caller wants to see the tensor.  Then, once it is computed, with ``ask`` false: whether
+to go on.
+"""
+
+_CHUNKS = 256
+"""Plans of observed pieces that are kept."""
+
+
+class BoundCopy:
+    """A copy between two places."""
+
+    __slots__ = ("nbytes", "plain", "source", "source_offset", "target", "target_offset", "tensor")
+
+    def __init__(self, tensor: Tensor, source: Buffer, source_offset: int, target: Buffer, target_offset: int):
+        self.tensor = tensor
+        self.nbytes = tensor.nbytes
+        self.source, self.source_offset = source, source_offset
+        self.target, self.target_offset = target, target_offset
+        # Memory with a layout of its own (repacked weights) is read and written through the tensor.
+        self.plain = type(source).get_tensor is Buffer.get_tensor and type(target).set_tensor is Buffer.set_tensor
+
+
+class BoundSplit:
+    """A split with its plan, bound to places: one for each split and version."""
+
+    __slots__ = (
+        "allocation", "copied", "copies", "copy_reads", "copy_writes", "done", "mover", "part", "plan", "reads",
+        "split", "stream", "token", "writes", "written",
+    )  # fmt: skip
+
+    def __init__(self, split: Split, stream: Backend, mover: Backend) -> None:
+        self.split = split
+        self.stream = stream
+        self.mover = mover
+        self.part: Graph | None = None
+        self.plan: Plan | None = None
+        self.allocation: Allocation | None = None
+        self.copies: list[BoundCopy] = []
+        # What is touched, for streams that run on by themselves: by the computation, and by the copies before it.
+        self.reads: set[Any] = set()
+        self.writes: set[Any] = set()
+        self.copy_reads: set[Any] = set()
+        self.copy_writes: set[Any] = set()
+        self.written: list[int] | None = None
+        self.token = object()
+        self.done: Event | None = stream.device.event() if is_asynchronous(stream) else None
+        self.copied: Event | None = mover.device.event() if is_asynchronous(mover) and split.copies else None
+
+
+class BoundVersion:
+    """One of the computations of a schedule that may be under way at the same time."""
+
+    __slots__ = ("allocation", "epoch", "graph", "splits")
+
+    def __init__(self, splits: list[BoundSplit]) -> None:
+        self.splits = splits
+        self.allocation: Allocation | None = None
+        self.graph: Graph | None = None
+        self.epoch = -1
+
+
+class Execution:
+    """A schedule, its plans, and the graph that they are bound to.
+
+    ``movers``: for each stream the one that copies to its memory, the stream itself or one of its own.
+    """
+
+    def __init__(
+        self, schedule: Schedule, streams: Streams, movers: Sequence[Backend], allocator: GraphAllocator
+    ) -> None:
+        self.schedule = schedule
+        self.streams = streams
+        self.allocator = allocator
+        self.turn = 0
+        """Number of the version that was used last."""
+        self._generation = -1
+        self._asynchronous = any(map(is_asynchronous, streams.backends))
+        self._chunks: dict[tuple[int, int, int], tuple[Graph, Plan]] = {}
+        self._versions = [
+            BoundVersion([BoundSplit(s, streams.backends[s.stream], movers[s.stream]) for s in schedule.cut.splits])
+            for _ in schedule.versions
+        ]
+
+    @property
+    def n_splits(self) -> int:
+        """How many splits the schedule has."""
+        return len(self.schedule.cut.splits)
+
+    @property
+    def n_tensors(self) -> int:
+        """How many tensors the scheduled graph has."""
+        return len(self.schedule.assignment.streams)
+
+    # -- binding -----------------------------------------------------------------------------------
+
+    def allocation(self, graph: Graph, version: int) -> Allocation:
+        """Where a version puts the tensors of the whole graph, in memory that is there.  Raises OutOfMemoryError."""
+        self._ensure()
+        bound = self._versions[version]
+        if bound.allocation is None:
+            places, layout = self.schedule.versions[version], self.schedule.layout
+            buffers = self.allocator.chunks(layout)
+            bound.allocation = Allocation(
+                graph, buffers, places.slots, places.offsets, layout=layout, arena=self.allocator.arena
+            )
+        return bound.allocation
+
+    def version_of(self, allocation: Allocation | None) -> int | None:
+        """The version that an allocation belongs to, or None if it is none of this execution as memory is now."""
+        if allocation is None or self._generation != self.allocator.generation:
+            return None
+        return next((n for n, bound in enumerate(self._versions) if bound.allocation is allocation), None)
+
+    def _ensure(self) -> None:
+        if self._generation != self.allocator.generation:
+            self.allocator.ensure(self.schedule.layout)
+            self._generation = self.allocator.generation
+            for version in self._versions:
+                version.allocation = None
+                version.epoch = -1
+                for split in version.splits:
+                    split.allocation = None
+
+    def bind(self, graph: Graph, version: int) -> BoundVersion:
+        """Binds a version's plans to the places of a graph's tensors, unless they are already.
+
+        Raises OutOfMemoryError, TensorStateError (a persistent tensor has no place), and what plans raise.
+        """
+        self._ensure()
+        bound = self._versions[version]
+        if bound.graph is graph and bound.epoch == Epoch.now:
+            return bound
+        bound.epoch = -1
+        epoch = Epoch.now
+        whole = self.allocation(graph, version)
+        for split in bound.splits:
+            self._bind_split(graph, bound, version, split, whole)
+        bound.graph = graph
+        bound.epoch = epoch
+        return bound
+
+    def _bind_split(
+        self, graph: Graph, bound: BoundVersion, version: int, split: BoundSplit, whole: Allocation
+    ) -> None:
+        if split.part is None:
+            split.part = self._part(graph, split.split, split.split.nodes)
+        elif bound.graph is not graph:
+            split.part = split.part.over(graph)
+        if split.allocation is None:
+            split.allocation = self._place(split.part, version, split.split)
+        if split.plan is None:
+            split.plan = split.stream.plan(split.part)
+        split.plan.rebind(split.part, split.allocation)
+        ranges = self.schedule.versions[version].copies
+        split.copies = []
+        for number in split.split.copies:
+            copy, place = self.schedule.cut.copies[number], ranges[number]
+            if copy.nbytes:
+                source, offset = whole.place(graph, copy.position)
+                target = whole.buffers[place.slot]
+                split.copies.append(BoundCopy(graph.tensors[copy.position], source, offset, target, place.offset))
+        if self._asynchronous:
+            self._note_touched(split)
+
+    def _part(self, graph: Graph, split: Split, nodes: Sequence[int]) -> Graph:
+        tensors = graph.tensors
+        apart = {tensors[position] for position in split.reads}
+        return Graph.part([tensors[position] for position in nodes], f"split {split.number}", whole=graph, apart=apart)
+
+    def _place(self, part: Graph, version: int, split: Split) -> Allocation:
+        """A part's allocation: places of the whole, and copies where sources were copied."""
+        assert part.positions is not None
+        places, whole = self.schedule.versions[version], self._versions[version].allocation
+        assert whole is not None
+        slots, offsets = places.slots[part.positions], places.offsets[part.positions]
+        if split.reads:
+            for here, position in enumerate(part.positions):
+                copy = split.reads.get(position)
+                if copy is not None:
+                    slots[here], offsets[here], _ = places.copies[copy]
+        return Allocation(part, whole.buffers, slots, offsets, arena=self.allocator.arena)
+
+    def _note_touched(self, split: BoundSplit) -> None:
+        """Which buffers a split reads and writes, for the order between streams."""
+        part, allocation = split.part, split.allocation
+        assert part is not None
+        assert allocation is not None
+        if split.written is None:
+            split.written = [
+                part.sources[position][which]
+                for position, node in zip(part.order, part.nodes, strict=True)
+                for which in node.op.writes  # type: ignore[union-attr]
+                if part.sources[position][which] >= 0
+            ]
+        split.writes = set(allocation.used_buffers())
+        split.writes.update(allocation.place(part, position)[0] for position in split.written)
+        split.reads = {*allocation.persistent_buffers(part)} - split.writes
+        split.copy_reads = {copy.source for copy in split.copies}
+        if split.mover is split.stream:
+            split.copy_writes = {copy.target for copy in split.copies}
+        else:
+            # The copies' bytes belong to this split and version alone.
+            split.copy_writes = {split.token}
+            split.reads = {*split.reads, split.token}
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def run(self, bound: BoundVersion, ordering: Ordering) -> None:
+        """Gives all splits to their streams; a few calls for each."""
+        for split in bound.splits:
+            if split.copies:
+                self.copy(split, ordering)
+            self.compute(split, ordering, split.plan)
+
+    def compute(self, split: BoundSplit, ordering: Ordering, plan: Plan | None) -> None:
+        """Gives a split's plan, or that of a piece of it, to its stream."""
+        assert plan is not None
+        if not self._asynchronous:
+            plan.compute()
+            return
+        ordering.wait(split.stream, split.reads, split.writes)
+        plan.compute()
+        if split.done is not None:
+            split.done.record(split.stream)
+        ordering.note(split.stream, split.done, split.reads, split.writes)
+
+    def copy(self, split: BoundSplit, ordering: Ordering) -> None:
+        """Copies what a split reads from elsewhere."""
+        mover = split.mover
+        ordering.wait(mover, (), split.copy_writes)
+        for copy in split.copies:
+            writers = [stream for stream in ordering.writers(copy.source) if stream is not mover]
+            if not copy.plain:
+                for stream in (*writers, mover):
+                    stream.synchronize()
+                staging = np.empty(copy.nbytes, np.uint8)
+                copy.source.get_tensor(copy.tensor, staging, copy.source_offset)
+                copy.target.set_tensor(copy.tensor, staging, copy.target_offset)
+                continue
+            source_stream: Backend | None = None
+            if len(writers) == 1 and mover is split.stream:
+                source_stream = writers[0]
+            elif writers:
+                ordering.wait(mover, (copy.source,), ())
+            mover.copy_async(
+                copy.source, copy.source_offset, copy.target, copy.target_offset, copy.nbytes, source_stream
+            )
+        if self._asynchronous:
+            if split.copied is not None:
+                split.copied.record(mover)
+            ordering.note(mover, split.copied, split.copy_reads, split.copy_writes)
+
+    def run_observed(
+        self, graph: Graph, bound: BoundVersion, ordering: Ordering, callback: EvalCallback | None, poison: bool
+    ) -> int:
+        """Computes piece by piece, each up to a node that the callback wants to see.
+
+        Returns how many nodes were computed.  ``poison``: goes node by node, and fills bytes with NaNs before they are
+        first used and as soon as nobody needs them.
+        """
+        assert bound.allocation is not None
+        layout, buffers = self.schedule.layout, bound.allocation.buffers
+        order = self.schedule.cut.order
+        if poison:
+            poison_before(layout, buffers)
+        for split in bound.splits:
+            self.copy(split, ordering)
+            begin = split.split.first
+            for number in range(split.split.first, split.split.end):
+                node = graph.tensors[order[number]]
+                wanted = callback is not None and callback(node, True)
+                if not (wanted or poison or number + 1 == split.split.end):
+                    continue
+                self._run_chunk(graph, bound, split, ordering, begin, number + 1)
+                split.stream.synchronize()
+                begin = number + 1
+                graph.progress = begin
+                go_on = not wanted or callback is None or callback(node, False)
+                if poison:
+                    poison_after(layout, buffers, number)
+                if not go_on:
+                    return begin
+        return len(order)
+
+    def _run_chunk(
+        self, graph: Graph, bound: BoundVersion, split: BoundSplit, ordering: Ordering, begin: int, end: int
+    ) -> None:
+        """Computes nodes ``begin`` to ``end`` (exclusive) of a split."""
+        if (begin, end) == (split.split.first, split.split.end):
+            self.compute(split, ordering, split.plan)
+            return
+        tensors = graph.tensors
+        computing = {p for p in self.schedule.cut.order[begin:end] if not tensors[p].op.is_view}  # type: ignore[union-attr]
+        if not computing:
+            return
+        read = {source for position in computing for source in graph.sources[position]}
+        version = self._versions.index(bound)
+        part, plan = self._chunks.get((version, begin, end), (None, None))
+        if part is None or plan is None:
+            # The views that are read come along, as they do in the split.
+            nodes = [p for p in split.split.nodes if p in computing or (p in read and tensors[p].op.is_view)]  # type: ignore[union-attr]
+            part = self._part(graph, split.split, nodes)
+            plan = split.stream.plan(part)
+            if len(self._chunks) >= _CHUNKS:
+                self._free_chunks()
+        else:
+            part = part.over(graph)
+        self._chunks[version, begin, end] = part, plan
+        plan.rebind(part, self._place(part, version, split.split))
+        self.compute(split, ordering, plan)
+
+    def _free_chunks(self) -> None:
+        for _, plan in self._chunks.values():
+            plan.free()
+        self._chunks.clear()
+
+    def free(self) -> None:
+        """Gives plans and events back; nothing of this may be under way."""
+        self._free_chunks()
+        for version in self._versions:
+            for split in version.splits:
+                if split.plan is not None:
+                    split.plan.free()
+                for event in (split.done, split.copied):
+                    if event is not None:
+                        event.free()
+                split.plan = split.part = None
+            version.graph, version.epoch = None, -1

@@ -1,0 +1,176 @@
+"""Why each node runs where it does, and what is copied where: for people and for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from ggplug.graph import Graph
+from ggplug.scheduler.assign import Assignment
+from ggplug.scheduler.split import Cut
+from ggplug.scheduler.support import Streams
+from ggplug.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Row:
+    """One node: ``number`` in the order of computation, and why it runs on ``device``.
+
+    ``reason``: the name of the :class:`~ggplug.scheduler.assign.Reason`; ``text`` spells it out.  ``ne`` innermost
+    first. Views compute nothing; their device is that of their root, and they belong to no split (-1).
+    """
+
+    number: int
+    name: str
+    op: str
+    type: str
+    ne: tuple[int, ...]
+    device: str
+    reason: str
+    text: str
+    split: int
+
+
+@dataclass(frozen=True)
+class CopyRow:
+    """A tensor that is copied before a split begins.
+
+    ``source``: the memory that it lies in; ``target``: the stream that needs it.
+    """
+
+    split: int
+    name: str
+    source: str
+    target: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class SplitRow:
+    """Nodes ``first`` to ``end`` (exclusive) run on ``device``; ``n_nodes`` of them compute something."""
+
+    number: int
+    device: str
+    first: int
+    end: int
+    n_nodes: int
+    n_copies: int
+    bytes_copied: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the scheduler does with a graph: ``rows`` for nodes, ``splits``, ``copies``.  Printing it gives tables.
+
+    ``memory``: bytes for intermediates by stream; streams with the same memory show it each.
+    """
+
+    rows: tuple[Row, ...]
+    splits: tuple[SplitRow, ...]
+    copies: tuple[CopyRow, ...]
+    memory: dict[str, int]
+
+    @property
+    def bytes_copied(self) -> int:
+        """Bytes that one computation copies between devices."""
+        return sum(copy.nbytes for copy in self.copies)
+
+    def edges(self) -> dict[tuple[str, str], int]:
+        """Bytes copied by (memory, stream)."""
+        edges: dict[tuple[str, str], int] = {}
+        for copy in self.copies:
+            edges[copy.source, copy.target] = edges.get((copy.source, copy.target), 0) + copy.nbytes
+        return edges
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {
+            "nodes": [dataclasses.asdict(row) for row in self.rows],
+            "splits": [dataclasses.asdict(split) for split in self.splits],
+            "copies": [dataclasses.asdict(copy) for copy in self.copies],
+            "memory": dict(self.memory),
+        }
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return "nothing to compute"
+        by_split: dict[int, list[CopyRow]] = {}
+        for copy in self.copies:
+            by_split.setdefault(copy.split, []).append(copy)
+        width = max(len(row.op) for row in self.rows)
+        naming = min(max(len(row.name) for row in self.rows), 32)
+        devices = max(len(row.device) for row in self.rows)
+        lines = []
+        at = iter(self.splits)
+        upcoming = next(at, None)
+        for row in self.rows:
+            if upcoming is not None and row.number >= upcoming.first:
+                lines.append(f"split {upcoming.number} on {upcoming.device}: {upcoming.n_nodes} nodes")
+                lines += [
+                    f"    copy {copy.name}  {copy.source} -> {copy.target}  {copy.nbytes} bytes"
+                    for copy in by_split.get(upcoming.number, ())
+                ]
+                upcoming = next(at, None)
+            extents = "x".join(map(str, row.ne)) or "scalar"
+            lines.append(
+                f"  {row.number:5d}  {row.op:{width}s}  {row.name[:32]:{naming}s}  {row.type:>5s} {extents:>18s}  "
+                f"{row.device:{devices}s}  {row.text}"
+            )
+        lines.append(f"{len(self.splits)} splits, {len(self.copies)} copies of {self.bytes_copied} bytes")
+        lines += [f"  {source} -> {target}: {size} bytes" for (source, target), size in self.edges().items()]
+        lines += [f"  {size} bytes for intermediates on {name}" for name, size in self.memory.items()]
+        return "\n".join(lines)
+
+
+def explanation(
+    graph: Graph, streams: Streams, assignment: Assignment, cut: Cut, memory: dict[str, int]
+) -> Explanation:
+    """Puts a schedule into words."""
+    split_of = {position: split.number for split in cut.splits for position in split.nodes}
+    rows = []
+    for number, position in enumerate(cut.order):
+        node = graph.tensors[position]
+        assert node.op is not None
+        reason = assignment.reasons[position]
+        assert reason is not None
+        subject = assignment.subjects[position]
+        text = reason.value.format(_name(graph.tensors[subject]) if subject >= 0 else "")
+        stream = assignment.streams[position]
+        device = streams.backends[stream].name if stream >= 0 else "-"
+        split = -1 if node.op.is_view else split_of[position]
+        rows.append(
+            Row(
+                number, node.name, node.op.name, node.type.name, node.ne[: node.rank], device, reason.name.lower(),
+                text, split,
+            )
+        )  # fmt: skip
+    copies = tuple(
+        CopyRow(
+            copy.split, _name(graph.tensors[copy.position]), _memory(graph, streams, assignment, copy.position),
+            streams.backends[copy.stream].name, copy.nbytes,
+        )
+        for copy in cut.copies
+    )  # fmt: skip
+    splits = tuple(
+        SplitRow(
+            split.number, streams.backends[split.stream].name, split.first, split.end,
+            sum(not graph.tensors[position].op.is_view for position in split.nodes),  # type: ignore[union-attr]
+            len(split.copies), sum(cut.copies[copy].nbytes for copy in split.copies),
+        )
+        for split in cut.splits
+    )  # fmt: skip
+    return Explanation(tuple(rows), splits, copies, memory)
+
+
+def _name(tensor: Tensor) -> str:
+    if tensor.name:
+        return tensor.name
+    extents = "x".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
+    return f"{tensor.op.name if tensor.op is not None else 'leaf'} {tensor.type.name} [{extents}]"
+
+
+def _memory(graph: Graph, streams: Streams, assignment: Assignment, position: int) -> str:
+    root = graph.roots[position]
+    placed = graph.tensors[root].buffer_type
+    return placed.name if placed is not None else streams.buffer_types[assignment.streams[root]].name

@@ -1,0 +1,180 @@
+"""Cutting an assigned graph into splits, and what each of them needs copied from elsewhere.
+
+A split is a run of nodes on one stream.  A source that lies where the stream cannot work is copied to it before the
+split begins: once for all its readers there, and for those of later splits as long as nobody writes into the original
+in the meantime.  What is copied is the tensor that is read, so of a large cache only the bytes of the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ggplug.backend import Backend
+from ggplug.errors import GraphError
+from ggplug.graph import Graph
+from ggplug.memory.hazards import Hazards
+from ggplug.scheduler.assign import Assignment
+from ggplug.scheduler.support import Streams
+from ggplug.types import BufferUsage
+
+
+@dataclass
+class Copy:
+    """A tensor that is copied to a stream's memory before split ``split`` begins.
+
+    ``position``: of the tensor.  ``nbytes``: what is copied, gaps included.  ``last``: number of the last node that
+    reads the copy.
+    """
+
+    position: int
+    stream: int
+    split: int
+    nbytes: int
+    last: int = -1
+
+
+@dataclass
+class Split:
+    """Nodes ``first`` to ``end`` (exclusive) in the order of computation, on one stream.
+
+    ``nodes``: positions of those that compute something, and of the views that they read.  ``copies``: numbers of the
+    copies that are made before it begins.  ``reads``: position of a source -> number of the copy that is read in its
+    stead.
+    """
+
+    number: int
+    stream: int
+    first: int
+    end: int
+    nodes: list[int] = field(default_factory=list)
+    copies: list[int] = field(default_factory=list)
+    reads: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph's splits and copies, and the order of its nodes by position."""
+
+    order: list[int]
+    splits: list[Split]
+    copies: list[Copy]
+
+
+def cut(graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards) -> Cut:
+    """Cuts an assigned graph into splits (ggml_backend_sched_split_graph, pass 5)."""
+    splits, copies = _splits(graph, streams, assignment, hazards)
+    order = list(graph.order)
+    optimizing = [type(backend).optimize is not Backend.optimize for backend in streams.backends]
+    if any(optimizing[split.stream] for split in splits):
+        order = _optimized(graph, streams, splits, optimizing)
+        hazards.check_order(order)
+    number_of = {position: number for number, position in enumerate(order)}
+    sources = graph.sources
+    for split in splits:
+        split.nodes.sort(key=number_of.__getitem__)
+        if split.reads:
+            for position in split.nodes:
+                for source in sources[position]:
+                    copy = split.reads.get(source)
+                    if copy is not None:
+                        copies[copy].last = max(copies[copy].last, number_of[position])
+    return Cut(order, splits, copies)
+
+
+def _splits(
+    graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards
+) -> tuple[list[Split], list[Copy]]:
+    tensors, sources, roots, at = graph.tensors, graph.sources, graph.roots, assignment.streams
+    splits: list[Split] = []
+    copies: list[Copy] = []
+    latest: dict[tuple[int, int], int] = {}  # (source, stream) -> number of its last copy
+    views: set[int] = set()
+    current: Split | None = None
+    for number, position in enumerate(graph.order):
+        op = tensors[position].op
+        assert op is not None
+        if op.is_view:
+            continue
+        stream = at[position]
+        away: list[int] = []
+        for source in sources[position]:
+            if source < 0:
+                continue
+            root = roots[source]
+            memory = tensors[root].buffer_type or streams.buffer_types[at[root]]
+            if not streams.works_in(stream, memory):
+                away.append(source)
+        if current is None or current.stream != stream or _begins_anew(graph, current, away):
+            if current is not None:
+                current.end = number
+            current = Split(len(splits), stream, number, number)
+            splits.append(current)
+            views = set()
+        for source in away:
+            if source in current.reads:
+                continue
+            copy = latest.get((source, stream))
+            if copy is None or hazards.is_rewritten(source, splits[copies[copy].split].first, number - 1):
+                copy = latest[source, stream] = len(copies)
+                copies.append(Copy(source, stream, current.number, tensors[source].nbytes))
+                current.copies.append(copy)
+            current.reads[source] = copy
+        for source in sources[position]:
+            if source >= 0 and source not in current.reads and source not in views:
+                maker = tensors[source].op
+                if maker is not None and maker.is_view:
+                    views.add(source)
+                    current.nodes.append(source)
+        current.nodes.append(position)
+    if splits:
+        # Views at the very beginning and end compute nothing; they only have to belong somewhere.
+        splits[0].first, splits[-1].end = 0, len(graph.order)
+    return splits, copies
+
+
+def _begins_anew(graph: Graph, current: Split, away: Sequence[int]) -> bool:
+    """Whether a node that reads distant weights begins a split of its own.
+
+    So the memory of weights that were copied for earlier nodes can be used again.
+    """
+    if not current.copies:
+        return False
+    for source in away:
+        buffer = graph.tensors[graph.roots[source]].buffer
+        if buffer is not None and buffer.usage is BufferUsage.WEIGHTS and source not in current.reads:
+            return True
+    return False
+
+
+def _optimized(graph: Graph, streams: Streams, splits: Sequence[Split], optimizing: Sequence[bool]) -> list[int]:
+    """The order of all nodes after each stream has arranged those of its splits as it likes best."""
+    order: list[int] = []
+    done: set[int] = set()
+
+    def add(position: int) -> None:
+        # A view comes just before whoever needs it first.
+        for source in graph.sources[position]:
+            if source >= 0 and source not in done and source in nodes and graph.tensors[source].op.is_view:  # type: ignore[union-attr]
+                add(source)
+        if position not in done:
+            done.add(position)
+            order.append(position)
+
+    nodes = set(graph.order)
+    for split in splits:
+        begin, arranged = len(order), split.nodes
+        if optimizing[split.stream]:
+            apart = {graph.tensors[position] for position in split.reads}
+            part = Graph.part([graph.tensors[position] for position in split.nodes], whole=graph, apart=apart)
+            answer = streams.backends[split.stream].optimize(part)
+            arranged = [graph.index.get(node, -1) for node in answer.nodes]
+            if sorted(arranged) != sorted(split.nodes):
+                name = streams.backends[split.stream].name
+                raise GraphError(f"{name} optimized a part of a graph into one with other nodes", got=len(arranged))
+        for position in arranged:
+            add(position)
+        for position in graph.order[split.first : split.end]:
+            add(position)
+        split.first, split.end = begin, len(order)
+    return order

@@ -1,0 +1,194 @@
+"""What a case is, and the random leafs that it is made of."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ParameterError
+from ggplug.graph import Graph
+from ggplug.ops.base import Array, Op, apply
+from ggplug.ops.views import permute, transpose, view
+from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, encode, extents
+from ggplug.types import BF16, F16, F32, I32, Q4_0, Q8_0, Type
+
+Layout = Literal["packed", "offset", "rows apart", "window", "permuted", "transposed"]
+
+LAYOUTS: tuple[Layout, ...] = ("packed", "offset", "rows apart", "window", "permuted", "transposed")
+"""How a source may lie in memory.
+
+``packed``: contiguous, from the first byte of its root.  ``offset``: contiguous, further in.  ``rows apart``: a gap
+after each row.  ``window``: a part of a larger tensor in every dimension.  ``permuted``: dimensions 1 and 2 exchanged.
+``transposed``: dimensions 0 and 1 exchanged, so that elements of a row are apart (plain types only).
+"""
+
+ROWWISE: tuple[Layout, ...] = LAYOUTS[:5]
+"""The layouts whose rows are contiguous."""
+
+FLOATS: tuple[Type, ...] = (F32, F16, BF16)
+QUANTIZED: tuple[Type, ...] = (Q8_0, Q4_0)
+
+LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1025)
+"""Row lengths around the widths of vector registers, work groups and blocks, and odd ones."""
+
+Values = Callable[[np.random.Generator, tuple[int, ...]], Array]
+Allowance = Callable[[Graph, Mapping[Tensor, "npt.NDArray[np.uint8]"]], float]
+"""``(graph, bytes of its leafs) -> NMSE``: for an error bound that depends on the values."""
+
+
+class Leafs:
+    """Makes the leafs of one case and remembers their bytes; the same seed makes the same ones."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.values: dict[Tensor, npt.NDArray[np.uint8]] = {}
+
+    def tensor(
+        self,
+        type: Type,
+        *ne: int,
+        layout: Layout = "packed",
+        values: Values | None = None,
+        low: float | None = None,
+        high: float | None = None,
+    ) -> Tensor:
+        """A tensor of these extents, perhaps a view of a larger leaf, with random values.
+
+        Floats are normally distributed, or uniform between ``low`` and ``high``; integers uniform from ``low`` (0) to
+        ``high - 1`` (99); ``values`` makes others.  What a view leaves out of its leaf is random too.
+        """
+        full, rank = extents(ne)
+        made = self._lay(type, full, rank, layout)
+        root = made.root
+        generate = values or (lambda random, shape: _random(random, shape, type, low, high))
+        self.values[root] = encode(generate(self.random, root.ne[::-1]), type)
+        return made
+
+    def array(self, type: Type, values: Array, layout: Layout = "packed") -> Tensor:
+        """A tensor that holds these values, given in NumPy order."""
+        full, rank = extents(values.shape[::-1])
+        made = self._lay(type, full, rank, layout)
+        shaped = values.reshape(full[::-1])
+        if made.op is None:
+            self.values[made] = encode(shaped, type)
+            return made
+        # What surrounds a view is filled with the first value, so that it is a valid one (an index, say).
+        root = made.root
+        raw = encode(np.full(root.ne[::-1], values.flat[0] if values.size else 0), type)
+        target = np.ndarray(made.ne[::-1], type.dtype, raw.data, made.view_offset, made.nb[::-1])
+        target[...] = encode(shaped, type).view(type.dtype).reshape(made.ne[::-1])
+        self.values[root] = raw
+        return made
+
+    def indices(
+        self, count: tuple[int, ...], below: int, *, type: Type = I32, distinct: bool = False, layout: Layout = "packed"
+    ) -> Tensor:
+        """Indices of ``count`` (ne order) in 0 .. ``below`` - 1; ``distinct`` ones differ within each row."""
+        shape = count[::-1]
+        if distinct:
+            rows = [self.random.permutation(below)[: shape[-1]] for _ in range(math.prod(shape[:-1]))]
+            chosen = np.array(rows, np.int64).reshape(shape)
+        else:
+            chosen = self.random.integers(0, max(below, 1), shape)
+        return self.array(type, chosen.astype(type.dtype), layout)
+
+    def _lay(self, type: Type, ne: Extents, rank: int, layout: Layout) -> Tensor:
+        block = type.block_size
+        if layout == "packed":
+            return Tensor(Spec(type, ne, rank))
+        if layout == "transposed":
+            return transpose(Tensor(Spec(type, (ne[1], ne[0], ne[2], ne[3]), max(rank, 2))))
+        if layout == "permuted":
+            return permute(Tensor(Spec(type, (ne[0], ne[2], ne[1], ne[3]), max(rank, 3))), 0, 2, 1, 3)
+        if layout == "offset":
+            root = Tensor(Spec(type, (block * (math.prod(ne) // block + 3), 1, 1, 1), 1))
+            nb = contiguous_strides(type, ne)
+            return view(root, *ne[: max(rank, 1)], nb=nb[1:], offset=3 * type.block_bytes)
+        gap = block * (2 if block > 1 else 5)
+        if layout == "rows apart":
+            root = Tensor(Spec(type, (ne[0] + gap, ne[1], ne[2], ne[3]), rank))
+            return view(root, *ne[: max(rank, 1)], nb=root.nb[1:])
+        if layout == "window":
+            root = Tensor(Spec(type, (ne[0] + gap, ne[1] + 1, ne[2] + 1, ne[3] + 2), 4))
+            start = root.nb[0] + root.nb[1] + root.nb[2] + root.nb[3]
+            return view(root, *ne[: max(rank, 1)], nb=root.nb[1:], offset=start)
+        raise ParameterError(f"no layout {layout!r}; there are {', '.join(LAYOUTS)}", got=layout)
+
+
+def _random(
+    random: np.random.Generator, shape: tuple[int, ...], type: Type, low: float | None, high: float | None
+) -> Array:
+    if type.dtype.kind == "i" and not type.is_quantized:
+        bounds = 0 if low is None else int(low), 100 if high is None else int(high)
+        return random.integers(*bounds, shape).astype(type.dtype)
+    if low is None and high is None:
+        return random.standard_normal(shape).astype(np.float32)
+    return random.uniform(low or 0, 1 if high is None else high, shape).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One graph to compute: a recipe that makes it, so that a case costs nothing until it runs.
+
+    ``op``: the name of the op under test.  ``label``: what is special, unique within the op.  ``make``: builds the
+    graph and answers its result.  ``max_nmse``: the error allowed, a number or a function of the values; None is the
+    default for the result's type.  ``seed`` follows from op and label.
+    """
+
+    op: str
+    label: str
+    make: Callable[[Leafs], Tensor | Iterable[Tensor]]
+    max_nmse: float | Allowance | None = None
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(f"{self.op} {self.label}".encode())
+
+    def __str__(self) -> str:
+        return f"{self.op}: {self.label}"
+
+
+Generator = Callable[[type[Op]], Iterator[Case]]
+
+GENERATORS: dict[str, list[Generator]] = {}
+"""What makes the cases of an op, by its name."""
+
+
+def generates(*ops: type[Op] | str) -> Callable[[Generator], Generator]:
+    """Marks a function as a generator of cases for these ops; an op may have several.
+
+    An op defined outside core brings its own the same way.
+    """
+
+    def mark(generator: Generator) -> Generator:
+        for op in ops:
+            GENERATORS.setdefault(op if isinstance(op, str) else op.name, []).append(generator)
+        return generator
+
+    return mark
+
+
+def node(cls: type[Op], *sources: Tensor | None, **parameters: object) -> Tensor:
+    """``cls`` with these parameters applied to these sources; those that are left out at the end are absent."""
+    return apply(cls(**parameters), (*sources, *(None for _ in cls.sources[len(sources) :])))
+
+
+def labelled(cases: Iterable[Case]) -> list[Case]:
+    """The cases, with equal labels told apart by a number."""
+    seen: dict[str, int] = {}
+    result = []
+    for case in cases:
+        count = seen[case.label] = seen.get(case.label, 0) + 1
+        result.append(case if count == 1 else replace(case, label=f"{case.label} #{count}"))
+    return result
+
+
+def spell(type: Type, ne: Iterable[int], layout: Layout = "packed") -> str:
+    """``f32[7x5] permuted``: a source in a label."""
+    return f"{type.name}[{'x'.join(map(str, ne))}]" + ("" if layout == "packed" else f" {layout}")

@@ -1,0 +1,152 @@
+"""Cases of copies: into other tensors, types and shapes, side by side, repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ggplug.ops.base import Op
+from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat
+from ggplug.ops.views import reshape, view
+from ggplug.testing.cases.case import (
+    FLOATS,
+    LAYOUTS,
+    LENGTHS,
+    QUANTIZED,
+    ROWWISE,
+    Case,
+    Layout,
+    Leafs,
+    generates,
+    node,
+    spell,
+)
+from ggplug.types import F16, F32, I8, I16, I32, I64, Type
+
+_INTEGERS: tuple[Type, ...] = (I8, I16, I32, I64)
+_NE = (64, 5, 3, 2)
+_PACKED_OR_NOT: tuple[Layout, ...] = ("packed", "permuted")
+
+
+def _layouts(type: Type) -> tuple[Any, ...]:
+    return ROWWISE if type.is_quantized else LAYOUTS
+
+
+@generates(Cpy)
+def cpy_cases(cls: type[Op]) -> Iterator[Case]:
+    """Between all types, layouts of both sides, other shapes, into a part of a tensor."""
+
+    def case(label: str, types: Any, nes: Any, layouts: Any = ("packed", "packed")) -> Case:
+        def make(leafs: Leafs) -> Any:
+            x = leafs.tensor(types[0], *nes[0], layout=layouts[0])
+            return node(cls, x, leafs.tensor(types[1], *nes[1], layout=layouts[1]))
+
+        return Case(cls.name, label, make)
+
+    for length in LENGTHS:
+        yield case(f"rows of {length}", (F32, F32), ((length, 3), (length, 3)))
+    pairs = [(x, y) for x in FLOATS for y in (*FLOATS, *QUANTIZED)]
+    pairs += [(q, F32) for q in QUANTIZED] + [(t, t) for t in (*_INTEGERS, *QUANTIZED)]
+    for types in pairs:
+        name = f"{types[0].name} into {types[1].name}"
+        yield case(name, types, (_NE, _NE))
+        for layout in _layouts(types[0])[1:]:
+            yield case(f"{name}, source {layout}", types, (_NE, _NE), (layout, "packed"))
+        for layout in _layouts(types[1])[1:]:
+            yield case(f"{name}, target {layout}", types, (_NE, _NE), ("packed", layout))
+    for layouts in (("permuted", "permuted"), ("transposed", "window"), ("window", "transposed")):
+        yield case(f"{layouts[0]} into {layouts[1]}", (F32, F16), (_NE, _NE), layouts)
+    yield case("into another shape", (F32, F32), ((12, 5, 4), (20, 3, 4)))
+    yield case("permuted into another shape", (F32, F16), ((12, 5, 4), (240,)), ("permuted", "packed"))
+    yield case("i32 into f32", (I32, F32), ((33, 4), (33, 4)))
+    yield case("empty", (F32, F32), ((4, 0), (4, 0)))
+    yield Case(cls.name, "into a part, read as a whole", lambda leafs: _into_part(cls, leafs))
+
+
+def _into_part(cls: type[Op], leafs: Leafs) -> Any:
+    """The KV cache of a model without set_rows: a copy into a window, then a use of the whole cache."""
+    cache = leafs.tensor(F16, 32, 9)
+    window = view(cache, 32, 3, nb=cache.nb[1:], offset=4 * cache.nb[1])
+    written = node(cls, leafs.tensor(F32, 32, 3), window)
+    return [written, node(Dup, view(cache, 32, 9), type="f32")]
+
+
+@generates(Cont)
+def cont_cases(cls: type[Op]) -> Iterator[Case]:
+    """All types and layouts, other shapes, a view of something that was computed."""
+    for type in (*FLOATS, *_INTEGERS, *QUANTIZED):
+        for layout in _layouts(type):
+            yield _one(cls, spell(type, _NE, layout), type, _NE, layout)
+    for length in LENGTHS:
+        yield _one(cls, f"transposed, rows of {length}", F32, (length, 5), "transposed")
+    yield _one(cls, "into another shape", F32, (12, 5, 4), "permuted", {"ne": (60, 4)})
+    yield _one(cls, "empty", F32, (4, 0, 2), "packed")
+    yield Case(cls.name, "of a view of a result", lambda leafs: _of_result(cls, leafs))
+
+
+def _one(
+    cls: type[Op], label: str, type: Type, ne: tuple[int, ...], layout: Layout, parameters: dict[str, Any] | None = None
+) -> Case:
+    made = parameters or {}
+    return Case(cls.name, label, lambda leafs: node(cls, leafs.tensor(type, *ne, layout=layout), **made))
+
+
+def _of_result(cls: type[Op], leafs: Leafs) -> Any:
+    computed = node(Dup, leafs.tensor(F32, 24, 5, layout="transposed"))
+    folded = reshape(computed, 8, 3, 5)
+    return node(cls, view(folded, 4, 2, 5, nb=folded.nb[1:], offset=folded.nb[1]))
+
+
+@generates(Dup)
+def dup_cases(cls: type[Op]) -> Iterator[Case]:
+    """All types and layouts, and conversions from each type into each."""
+    for type in (*FLOATS, *_INTEGERS, *QUANTIZED):
+        for layout in _layouts(type):
+            yield _one(cls, spell(type, _NE, layout), type, _NE, layout)
+    for source in (*FLOATS, *QUANTIZED):
+        for target in (*FLOATS, *QUANTIZED):
+            if source is not target and not (source.is_quantized and target.is_quantized):
+                for layout in _PACKED_OR_NOT:
+                    label = f"{spell(source, _NE, layout)} to {target.name}"
+                    yield _one(cls, label, source, _NE, layout, {"type": target.name})
+    yield _one(cls, "i32 to f32", I32, (33, 4), "packed", {"type": "f32"})
+    yield _one(cls, "empty", F32, (0, 3), "packed")
+
+
+@generates(Concat)
+def concat_cases(cls: type[Op]) -> Iterator[Case]:
+    """Along each dimension, layouts of both sides, types, with nothing."""
+
+    def case(label: str, type: Any, dim: int, more: int, layouts: Any = ("packed", "packed"), first: int = 64) -> Case:
+        def make(leafs: Leafs) -> Any:
+            ne = [first, 4, 3, 2]
+            a = leafs.tensor(type, *ne, layout=layouts[0])
+            ne[dim] = more
+            return node(cls, a, leafs.tensor(type, *ne, layout=layouts[1]), dim=dim)
+
+        return Case(cls.name, label, make)
+
+    for dim in range(4):
+        for type in (*FLOATS, *_INTEGERS, *QUANTIZED):
+            yield case(f"{type.name} along {dim}", type, dim, 64 if dim == 0 else 5)
+        for layout in LAYOUTS[1:]:
+            yield case(f"a {layout} along {dim}", F32, dim, 7, (layout, "packed"))
+            yield case(f"b {layout} along {dim}", F32, dim, 7, ("packed", layout))
+        yield case(f"nothing along {dim}", F32, dim, 0)
+    for length in LENGTHS[:12]:
+        yield case(f"rows of {length} and 3", F32, 0, 3, first=length)
+
+
+@generates(Repeat)
+def repeat_cases(cls: type[Op]) -> Iterator[Case]:
+    """Each dimension on its own and together, types, layouts."""
+    for type in (*FLOATS, I16, I32):
+        for times in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 3, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2), (2, 3, 2, 2)):
+            base = (17, 3, 2, 2)
+            ne = tuple(n * t for n, t in zip(base, times, strict=True))
+            yield _one(cls, f"{spell(type, base)} to {'x'.join(map(str, ne))}", type, base, "packed", {"ne": ne})
+    for layout in LAYOUTS[1:]:
+        yield _one(cls, f"{layout}", F32, (9, 4, 3), layout, {"ne": (18, 4, 6, 2)})
+    for length in LENGTHS[:12]:
+        yield _one(cls, f"an element to rows of {length}", F32, (1, 3), "packed", {"ne": (length, 3)})
+    yield _one(cls, "to nothing", F32, (4, 3), "packed", {"ne": (4, 0)})

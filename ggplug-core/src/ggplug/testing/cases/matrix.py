@@ -1,0 +1,165 @@
+"""Cases of matrix products, and the error that each pair of types allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ggplug import quants
+from ggplug.graph import Graph
+from ggplug.ops.base import Array, Op
+from ggplug.ops.matrix import MulMat, MulMatId
+from ggplug.tensor import Tensor
+from ggplug.testing.cases.case import QUANTIZED, Case, Leafs, generates, node
+from ggplug.testing.compare import nmse
+from ggplug.testing.oracle import evaluate
+from ggplug.types import BF16, F16, F32, Q4_0, Q8_0, Type
+
+_PLAIN: dict[str, float] = {F32.name: 1e-11, F16.name: 1e-6, BF16.name: 6e-6}
+"""The error that weights of a plain type allow: float32 sums, activations rounded to F16 or BF16."""
+
+_ROUNDED = 3e-5
+"""The error that rounding normally distributed activations to Q8_0 makes: one step in 127 of the largest of 32."""
+
+_ENOUGH = 256
+"""How many results it takes for the error measured in them to be typical."""
+
+
+def allowed(graph: Graph, values: Mapping[Tensor, Any]) -> float:
+    """The error that the products of a graph allow, together.
+
+    For quantised weights twice that of ggml's own algorithm, which rounds activations to Q8_0 (or Q8_K).  Where sums
+    cancel, errors are compared with what the sums' terms come to, not with what is left of them.
+    """
+    exact = evaluate(graph, values)
+    total = 0.0
+    for product in graph.nodes:
+        if not isinstance(product.op, (MulMat, MulMatId)):
+            continue
+        weights, activations = product.src[0], product.src[1]
+        assert weights is not None
+        assert activations is not None
+        bound = max(_PLAIN.get(kind.name, _PLAIN[F32.name]) for kind in (weights.type, activations.type))
+        want = exact[product]
+        spread = _spread(
+            product, exact[weights], exact[activations], *(exact[s] for s in product.src[2:] if s is not None)
+        )
+        power = float(np.sum(want * want))
+        cancelled = max(1.0, spread / power) if power else 1.0
+        bound *= cancelled
+        if weights.type.is_quantized and not activations.type.is_quantized:
+            rounded = evaluate(graph, values, reading=_rounding(product))[product]
+            typical = 2 * _ROUNDED * cancelled if want.size < _ENOUGH else 0.0
+            bound = max(bound, 2 * nmse(rounded, want), typical)
+        total += bound
+    return total
+
+
+def _spread(product: Tensor, weights: Array, activations: Array, *rest: Array) -> float:
+    """The sum of squares of all terms of all sums."""
+    assert product.op is not None
+    return float(np.sum(product.op.reference(weights * weights, activations * activations, *rest)))
+
+
+def _rounding(product: Tensor) -> Any:
+    """Activations as ggml's kernels read them: rounded to Q8_0 along the rows."""
+
+    def reading(node: Tensor, position: int, values: Array) -> Array:
+        if node is not product or position != 1:
+            return values
+        rows = np.ascontiguousarray(values, np.float32)
+        return quants.dequantize(quants.quantize(rows, Q8_0), Q8_0).astype(np.float64)
+
+    return reading
+
+
+M = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65)
+N = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
+K = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 129, 256, 515)
+"""Extents around the tiles that kernels have."""
+
+WEIGHTS: tuple[Type, ...] = (F32, F16, BF16, *QUANTIZED)
+
+
+def _case(
+    cls: type[Op], label: str, types: tuple[Type, Type], a: tuple[int, ...], b: tuple[int, ...],
+    layouts: Any = ("packed", "packed"), **parameters: Any,
+) -> Case:  # fmt: skip
+    def make(leafs: Leafs) -> Any:
+        weights = leafs.tensor(types[0], *a, layout=layouts[0])
+        return node(cls, weights, leafs.tensor(types[1], *b, layout=layouts[1]), **parameters)
+
+    return Case(cls.name, label, make, allowed)
+
+
+@generates(MulMat)
+def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
+    """Each extent on both sides of usual tiles, each pair of types, batches, broadcasts, layouts."""
+    for types in ((F32, F16), (F32, BF16), (BF16, F16), (Q8_0, F16), (Q4_0, BF16), (Q8_0, Q8_0)):
+        for m, n in ((5, 1), (9, 7), (33, 40)):
+            label = f"{types[0].name} x {types[1].name} m={m} n={n} k=96"
+            yield _case(cls, label, types, (96, m), (96, n))
+    for types in [(w, F32) for w in WEIGHTS] + [(F16, F16), (BF16, BF16)]:
+        block = types[0].block_size
+        pair = f"{types[0].name} x {types[1].name}"
+
+        def simple(m: int, n: int, k: int, types: Any = types, pair: str = pair) -> Case:
+            return _case(cls, f"{pair} m={m} n={n} k={k}", types, (k, m), (k, n))
+
+        lengths = K if block == 1 else (32, 64, 96, 128, 160, 256, 544)
+        for k in lengths:
+            yield simple(5, 3, k)
+            yield simple(18, 1, k)
+        middle = 64 if block > 1 else 40
+        for m in M:
+            yield simple(m, 2, middle)
+        for n in N:
+            yield simple(7, n, middle)
+        for m, n, k in ((64, 1, 1024), (33, 70, 256), (128, 40, 96), (257, 1, 128), (16, 129, 64)):
+            yield simple(m, n, k)
+        for a2, a3, b2, b3 in ((3, 2, 3, 2), (1, 1, 4, 2), (2, 1, 4, 3), (2, 2, 6, 2)):
+            yield _case(cls, f"{pair} batches {a2}x{a3} for {b2}x{b3}", types, (middle, 6, a2, a3), (middle, 5, b2, b3))
+        for layout in ("offset", "rows apart", "window", "permuted"):
+            a, b = (middle, 6, 3), (middle, 5, 3)
+            yield _case(cls, f"{pair} a {layout}", types, a, b, (layout, "packed"))
+            yield _case(cls, f"{pair} b {layout}", types, a, b, ("packed", layout))
+            yield _case(cls, f"{pair} both {layout}, one column", types, a, (middle, 1, 3), (layout, layout))
+        yield _case(cls, f"{pair} b transposed", types, (middle, 6), (middle, 9), ("packed", "transposed"))
+        yield _case(cls, f"{pair} no columns", types, (middle, 6), (middle, 0))
+        yield _case(cls, f"{pair} no rows", types, (middle, 0), (middle, 4))
+    yield _case(cls, "precision f32", (F16, F32), (64, 9), (64, 4), precision=10)
+
+
+@generates(MulMatId)
+def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
+    """Few and many experts, one activation for all of a token's experts or one for each, experts that nobody chose."""
+
+    def case(
+        types: tuple[Type, Type], k: int, m: int, experts: int, used: int, tokens: int, own: bool, layouts: Any
+    ) -> Case:
+        def make(leafs: Leafs) -> Any:
+            weights = leafs.tensor(types[0], k, m, experts, layout=layouts[0])
+            b = leafs.tensor(types[1], k, used if own else 1, tokens, layout=layouts[1])
+            return node(cls, weights, b, leafs.indices((used, tokens), experts, distinct=True, layout=layouts[2]))
+
+        shape = f"k={k} m={m} experts={experts} used={used} tokens={tokens}{'' if own else ' shared'}"
+        how = "" if layouts == packed else f" {layouts}"
+        return Case(cls.name, f"{types[0].name} x {types[1].name} {shape}{how}", make, allowed)
+
+    packed = ("packed", "packed", "packed")
+    for weights in WEIGHTS:
+        for own in (True, False):
+            for experts, used, tokens in ((4, 2, 1), (4, 2, 7), (8, 8, 3), (1, 1, 5), (16, 3, 33)):
+                yield case((weights, F32), 64, 9, experts, used, tokens, own, packed)
+        yield case((weights, F32), 256, 33, 4, 2, 40, True, packed)
+        for layouts in (
+            ("rows apart", "packed", "packed"),
+            ("packed", "window", "packed"),
+            ("packed", "packed", "window"),
+        ):
+            yield case((weights, F32), 96, 7, 5, 2, 6, True, layouts)
+    yield case((F32, F32), 37, 5, 3, 2, 4, True, packed)
+    yield case((F32, F32), 37, 5, 3, 2, 0, True, packed)
+    yield case((F16, F16), 40, 5, 3, 2, 4, False, packed)

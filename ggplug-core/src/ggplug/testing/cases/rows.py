@@ -1,0 +1,86 @@
+"""Cases of ops that pick and write rows by index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ggplug.ops.base import Op
+from ggplug.ops.rows import GetRows, SetRows
+from ggplug.ops.views import view
+from ggplug.testing.cases.case import FLOATS, LENGTHS, QUANTIZED, ROWWISE, Case, Leafs, generates, node, spell
+from ggplug.types import BF16, F16, F32, I32, I64
+
+
+@generates(GetRows)
+def get_rows_cases(cls: type[Op]) -> Iterator[Case]:
+    """Every type; one and many rows; batches; indices that repeat, and that lie in a view."""
+
+    def case(
+        label: str, type: Any, a: tuple[int, ...], ids: tuple[int, ...], layouts: Any = ("packed", "packed")
+    ) -> Case:
+        def make(leafs: Leafs) -> Any:
+            rows = leafs.tensor(type, *a, layout=layouts[0])
+            return node(cls, rows, leafs.indices(ids, a[1], layout=layouts[1]))
+
+        return Case(cls.name, label, make)
+
+    for length in LENGTHS:
+        yield case(f"rows of {length}", F32, (length, 6), (9,))
+    for type in (*FLOATS, I32, *QUANTIZED):
+        for a, ids in (((96, 1), (1,)), ((96, 11), (40,)), ((64, 5, 3, 2), (4, 3, 2)), ((288, 7, 2), (1, 2))):
+            yield case(f"{spell(type, a)} by {spell(I32, ids)}", type, a, ids)
+        for layout in ROWWISE[1:]:
+            yield case(f"{spell(type, (64, 5, 3), layout)}", type, (64, 5, 3), (4, 3), (layout, "packed"))
+    yield case("elements of a row apart", F32, (9, 5), (7,), ("transposed", "packed"))
+    for layout in ROWWISE[1:]:
+        yield case(f"ids {layout}", F32, (20, 7, 2), (5, 2), ("packed", layout))
+    yield case("no rows", F32, (20, 7), (0,))
+
+
+@generates(SetRows)
+def set_rows_cases(cls: type[Op]) -> Iterator[Case]:
+    """Into every type, from every float; into views of a cache; read again afterwards."""
+
+    def case(
+        label: str, dst: Any, rows: Any, nd: tuple[int, ...], count: int, ids: tuple[int, ...] | None = None,
+        kind: Any = I64, layouts: Any = ("packed", "packed", "packed"),
+    ) -> Case:  # fmt: skip
+        def make(leafs: Leafs) -> Any:
+            target = leafs.tensor(dst, *nd, layout=layouts[0])
+            source = leafs.tensor(rows, nd[0], count, *nd[2:], layout=layouts[1])
+            places = leafs.indices(ids or (count,), nd[1], type=kind, distinct=True, layout=layouts[2])
+            return node(cls, target, source, places)
+
+        return Case(cls.name, label, make)
+
+    for length in LENGTHS:
+        yield case(f"rows of {length}", F32, F32, (length, 6), 3)
+    for dst in (*FLOATS, *QUANTIZED):
+        for rows in (F32, F16, BF16):
+            for kind in (I64, I32):
+                yield case(f"{rows.name} into {dst.name} by {kind.name}", dst, rows, (96, 8), 5, kind=kind)
+        yield case(f"batches of {dst.name}", dst, F32, (64, 6, 4, 2), 3, (3, 2, 2))
+        yield case(f"ids for each batch of {dst.name}", dst, F32, (64, 6, 2, 2), 3, (3, 2, 2))
+        for layout in ("offset", "rows apart", "window", "permuted"):
+            yield case(f"{dst.name} {layout}", dst, F32, (64, 6, 3), 2, layouts=(layout, "packed", "packed"))
+            yield case(f"rows {layout} into {dst.name}", dst, F32, (64, 6, 3), 2, layouts=("packed", layout, "packed"))
+    yield case("ids in a window", F32, F32, (16, 8), 4, layouts=("packed", "packed", "window"))
+    yield case("all rows", F32, F32, (17, 5), 5)
+    yield case("no rows", F32, F32, (17, 5), 0)
+    yield Case(cls.name, "read again through the cache", lambda leafs: _read_again(cls, leafs, F32))
+    yield Case(cls.name, "read again through an f16 cache", lambda leafs: _read_again(cls, leafs, F16))
+    yield Case(cls.name, "two writes, one after the other", lambda leafs: _write_twice(cls, leafs))
+
+
+def _read_again(cls: type[Op], leafs: Leafs, type: Any) -> Any:
+    cache = leafs.tensor(type, 32, 10)
+    written = node(cls, cache, leafs.tensor(F32, 32, 4), leafs.indices((4,), 10, type=I64, distinct=True))
+    window = view(written, 32, 6, nb=written.nb[1:], offset=2 * written.nb[1])
+    return node(GetRows, window, leafs.indices((9,), 6))
+
+
+def _write_twice(cls: type[Op], leafs: Leafs) -> Any:
+    cache = leafs.tensor(F32, 32, 10)
+    first = node(cls, cache, leafs.tensor(F32, 32, 4), leafs.indices((4,), 10, type=I64, distinct=True))
+    return node(cls, first, leafs.tensor(F32, 32, 4), leafs.indices((4,), 10, type=I64, distinct=True))

@@ -1,0 +1,291 @@
+"""The contract of buffers and buffer types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ggplug import types
+from ggplug.backend import Buffer, Device
+from ggplug.errors import BufferUseError, OutOfMemoryError
+from ggplug.host import HOST
+from ggplug.ops.views import view
+from ggplug.tensor import Spec, Tensor, as_bytes, extents
+from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern, read
+from ggplug.types import BufferUsage
+
+_SIZE = 4096
+
+
+def _filled(device: Device, seed: int = 0, size: int = _SIZE) -> Buffer:
+    buffer = device.buffer_type.alloc(size)
+    buffer.set(0, pattern(size, seed))
+    return buffer
+
+
+@clause
+def bytes_come_back_as_they_were_stored(device: Device) -> None:
+    """``set`` stores and ``get`` fetches any range, at any offset, and touches nothing else."""
+    with _filled(device) as buffer:
+        shadow = pattern(_SIZE)
+        for i, (offset, size) in enumerate([(0, 1), (1, 1), (3, 7), (63, 130), (1000, 1001), (4095, 1), (0, _SIZE)]):
+            piece = pattern(size, i + 1)
+            buffer.set(offset, piece)
+            shadow[offset : offset + size] = piece
+            expect_equal(read(buffer, offset, size), piece, f"{size} bytes at {offset}")
+            expect_equal(read(buffer), shadow, f"the buffer after setting {size} bytes at {offset}")
+
+
+@clause
+def nothing_can_be_transferred(device: Device) -> None:
+    """Transfers of no bytes, and buffers of few bytes, are allowed."""
+    with device.buffer_type.alloc(64) as buffer:
+        buffer.set(64, np.empty(0, np.uint8))
+        buffer.get(64, np.empty(0, np.uint8))
+        buffer.memset(64, 0, 1)
+        buffer.set_2d(0, np.empty(0, np.uint8), 16, 0, 32)
+    with device.buffer_type.alloc(0) as empty:
+        expect(empty.size == 0, f"a buffer of no bytes has size {empty.size}")
+        empty.clear()
+
+
+@clause
+def memset_fills_a_range(device: Device) -> None:
+    """``memset`` fills a range with a byte, ``clear`` all; nothing else changes."""
+    with _filled(device) as buffer:
+        shadow = pattern(_SIZE)
+        for offset, size, value in ((0, 5, 1), (17, 33, 0xAB), (4000, 96, 0xFF), (100, 0, 7)):
+            buffer.memset(offset, size, value)
+            shadow[offset : offset + size] = value
+            expect_equal(read(buffer), shadow, f"the buffer after memset({offset}, {size})")
+        buffer.clear(0x5A)
+        expect_equal(read(buffer), np.full(_SIZE, 0x5A, np.uint8), "the buffer after clear")
+        buffer.clear()
+        expect(not read(buffer).any(), "clear() fills with zeros")
+
+
+@clause
+def rows_are_transferred_with_a_stride(device: Device) -> None:
+    """``set_2d`` spreads packed rows, ``get_2d`` packs rows that are apart; bytes between them stay."""
+    with _filled(device) as buffer:
+        for offset, row, rows, stride in ((0, 16, 5, 16), (7, 13, 9, 40), (64, 1, 20, 3), (5, 200, 1, 999)):
+            packed = pattern(row * rows, row)
+            shadow = read(buffer)
+            buffer.set_2d(offset, packed, row, rows, stride)
+            for i in range(rows):
+                shadow[offset + i * stride : offset + i * stride + row] = packed[i * row : (i + 1) * row]
+            expect_equal(read(buffer), shadow, f"{rows} rows of {row} bytes, {stride} apart")
+            out = np.empty(row * rows, np.uint8)
+            buffer.get_2d(offset, out, row, rows, stride)
+            expect_equal(out, packed, f"{rows} rows of {row} bytes fetched")
+
+
+@clause
+def buffers_copy_from_each_other(device: Device) -> None:
+    """``copy_from`` copies from host memory, from the same device and within a buffer; and the host from the device."""
+    with _filled(device, 1) as first, _filled(device, 2) as second, HOST.alloc(_SIZE) as host:
+        host.set(0, pattern(_SIZE, 3))
+        shadow = pattern(_SIZE, 1)
+        first.copy_from(second, 100, 33, 517)
+        shadow[33:550] = pattern(_SIZE, 2)[100:617]
+        expect_equal(read(first), shadow, "a copy from the same device")
+        first.copy_from(host, 5, 2000, 71)
+        shadow[2000:2071] = pattern(_SIZE, 3)[5:76]
+        expect_equal(read(first), shadow, "a copy from the host")
+        first.copy_from(first, 33, 3000, 500)
+        shadow[3000:3500] = shadow[33:533].copy()
+        expect_equal(read(first), shadow, "a copy within a buffer")
+        host.copy_from(first, 33, 1, 600)
+        expect_equal(read(host, 1, 600), shadow[33:633], "a copy to the host")
+        expect_equal(read(second), pattern(_SIZE, 2), "the source of a copy")
+
+
+@clause
+def accesses_out_of_bounds_raise(device: Device) -> None:
+    """Whatever leaves a buffer raises BufferUseError, and changes nothing."""
+    piece = np.zeros(16, np.uint8)
+    with _filled(device) as buffer, HOST.alloc(64) as host:
+        attempts: dict[str, Callable[[], object]] = {
+            "set behind the end": lambda: buffer.set(_SIZE - 15, piece),
+            "set before the beginning": lambda: buffer.set(-1, piece),
+            "get behind the end": lambda: buffer.get(_SIZE - 15, piece),
+            "memset behind the end": lambda: buffer.memset(_SIZE - 1, 2, 0),
+            "memset of a negative size": lambda: buffer.memset(0, -1, 0),
+            "copy to behind the end": lambda: buffer.copy_from(host, 0, _SIZE - 1, 2),
+            "copy from behind the end": lambda: buffer.copy_from(host, 63, 0, 2),
+            "set_2d behind the end": lambda: buffer.set_2d(_SIZE - 40, piece, 8, 2, 33),
+            "get_2d behind the end": lambda: buffer.get_2d(_SIZE - 40, piece, 8, 2, 33),
+        }
+        for what, attempt in attempts.items():
+            with expect_raises(BufferUseError, what):
+                attempt()
+            expect_equal(read(buffer), pattern(_SIZE), f"the buffer after {what}")
+
+
+@clause
+def a_freed_buffer_refuses_use(device: Device) -> None:
+    """Freeing twice is harmless; using a freed buffer raises BufferUseError; other buffers live on."""
+    other = _filled(device, 5)
+    buffer = _filled(device)
+    buffer.free()
+    buffer.free()
+    expect(buffer.freed, "a freed buffer says so")
+    with expect_raises(BufferUseError, "get from a freed buffer"):
+        buffer.get(0, np.empty(1, np.uint8))
+    with expect_raises(BufferUseError, "set into a freed buffer"):
+        buffer.set(0, np.empty(1, np.uint8))
+    with expect_raises(BufferUseError, "copying from a freed buffer"):
+        other.copy_from(buffer, 0, 0, 1)
+    expect_equal(read(other), pattern(_SIZE, 5), "another buffer")
+    other.free()
+
+
+@clause
+def an_exported_buffer_refuses_to_be_freed(device: Device) -> None:
+    """While zero-copy views of a buffer exist, ``free`` raises BufferUseError and the buffer stays usable."""
+    buffer = _filled(device)
+    buffer.export()
+    with expect_raises(BufferUseError, "freeing an exported buffer"):
+        buffer.free()
+    expect_equal(read(buffer), pattern(_SIZE), "the exported buffer")
+    buffer.release()
+    buffer.free()
+
+
+@clause
+def buffer_types_describe_their_memory(device: Device) -> None:
+    """Types are the same objects each time; alignment is a power of two and kept; sizes suffice; names differ."""
+    kind = device.buffer_type
+    expect(device.buffer_type is kind, "the default buffer type is always the same object")
+    expect(kind.device is device, "the default buffer type belongs to its device")
+    every = [kind, *device.extra_buffer_types, *filter(None, [device.host_buffer_type])]
+    names = [each.name for each in every]
+    expect(len(set(names)) == len(names), f"names of buffer types are unique, got {names}")
+    for each in every:
+        alignment = each.alignment
+        expect(alignment > 0 and alignment & (alignment - 1) == 0, f"alignment {alignment} of {each.name}")
+        expect(each.max_size is None or each.max_size > 0, f"max_size {each.max_size} of {each.name}")
+        for type in types.TYPES:
+            ne, rank = extents((type.block_size * 3, 5))
+            tensor = Tensor(Spec(type, ne, rank))
+            expect(each.alloc_size(tensor) >= tensor.nbytes, f"alloc_size of {tensor!r} in {each.name}")
+        with each.alloc(1000) as buffer:
+            expect(buffer.size >= 1000, f"{each.name} allocated {buffer.size} bytes for 1000")
+            expect(buffer.type is each, f"a buffer of {each.name} says that it is of {buffer.type!r}")
+            if each.is_host:
+                expect(buffer.address is not None, f"{each.name} is host memory, so its buffers have addresses")
+                expect((buffer.address or 0) % alignment == 0, f"{each.name} is not aligned to {alignment}")
+
+
+@clause
+def host_memory_is_what_the_host_sees(device: Device) -> None:
+    """In host buffer types, ``bytes`` shows and changes what ``get`` and ``set`` do; elsewhere it raises."""
+    with _filled(device) as buffer:
+        if buffer.address is None:
+            with expect_raises(BufferUseError, "a zero-copy view of memory that is not the host's"):
+                buffer.bytes(0, 1)
+            return
+        seen = buffer.bytes(10, 100)
+        expect_equal(seen, pattern(_SIZE)[10:110], "what the host sees")
+        seen[3] ^= 0xFF
+        expect(read(buffer, 13, 1)[0] == seen[3], "what the host writes is in the buffer")
+
+
+@clause
+def too_much_memory_raises(device: Device) -> None:
+    """More memory than there is raises OutOfMemoryError with ``requested``; the device goes on."""
+    total = device.memory().total
+    wanted = max(1 << 52, 4 * (total or 0))
+    with _filled(device) as buffer:
+        try:
+            device.buffer_type.alloc(wanted).free()
+        except OutOfMemoryError as error:
+            expect(error.requested is not None, "OutOfMemoryError tells how much was requested")
+        else:
+            expect(False, f"an allocation of {wanted} bytes must raise OutOfMemoryError")
+        expect_equal(read(buffer), pattern(_SIZE), "a buffer after another one could not be allocated")
+        _filled(device, 1).free()
+
+
+@clause
+def usage_is_only_a_mark(device: Device) -> None:
+    """A buffer's usage can be set at any time and changes no bytes."""
+    with _filled(device) as buffer:
+        expect(buffer.usage is BufferUsage.ANY, f"the usage of a new buffer is ANY, got {buffer.usage}")
+        for usage in BufferUsage:
+            buffer.usage = usage
+            expect(buffer.usage is usage, f"the usage {usage} is kept")
+            expect_equal(read(buffer), pattern(_SIZE), f"the buffer with usage {usage.name}")
+
+
+@clause
+def tensors_keep_their_values(device: Device) -> None:
+    """A tensor placed in a buffer gives back the bytes it was set to, of every type; neighbours stay."""
+    kind = device.buffer_type
+    for type in types.TYPES:
+        ne, rank = extents((type.block_size * 2, 3))
+        first, second = Tensor(Spec(type, ne, rank)), Tensor(Spec(type, ne, rank))
+        step = -(-kind.alloc_size(first) // kind.alignment) * kind.alignment
+        with kind.alloc(2 * step) as buffer:
+            for tensor, offset in ((first, 0), (second, step)):
+                tensor.place(buffer, offset)
+                buffer.init_tensor(tensor)
+            first.set_bytes(pattern(first.nbytes, 1))
+            second.set_bytes(pattern(second.nbytes, 2))
+            expect_equal(as_bytes(first.tobytes()), pattern(first.nbytes, 1), f"a tensor of {type.name}")
+            expect_equal(as_bytes(second.tobytes()), pattern(first.nbytes, 2), f"its neighbour of {type.name}")
+            first.place(None)
+            second.place(None)
+
+
+@clause
+def views_of_tensors_are_set_in_place(device: Device) -> None:
+    """Setting a strided view stores its elements and leaves what lies between them."""
+    root = Tensor(Spec(types.F32, (8, 4, 1, 1), 2))
+    with device.buffer_type.alloc(root.nbytes) as buffer:
+        root.place(buffer)
+        values = np.arange(32, dtype=np.float32).reshape(4, 8)
+        root.set(values)
+        window = view(root, 3, 2, nb=(2 * root.nb[1],), offset=root.nb[1] + 8)
+        expect_equal(window.numpy(), values[1::2, 2:5], "a view")
+        window.set(-np.arange(6, dtype=np.float32).reshape(2, 3))
+        values[1::2, 2:5] = -np.arange(6).reshape(2, 3)
+        expect_equal(root.numpy(), values, "the root after setting a view")
+        root.place(None)
+
+
+@clause
+def memory_of_the_host_is_used_in_place(device: Device) -> None:
+    """``buffer_from_host`` uses the caller's memory itself, where ``capabilities`` say so; elsewhere it raises."""
+    memory = pattern(8192)
+    if not device.capabilities.buffer_from_host:
+        with expect_raises(BufferUseError, "buffer_from_host of a device that does not offer it"):
+            device.buffer_from_host(memory)
+        raise NotOffered("capabilities.buffer_from_host is false")
+    buffer = device.buffer_from_host(memory, usage=BufferUsage.WEIGHTS)
+    expect(buffer.usage is BufferUsage.WEIGHTS, "the usage is kept")
+    expect_equal(read(buffer, 0, 8192), memory, "the caller's memory")
+    memory[100] ^= 0xFF
+    expect(read(buffer, 100, 1)[0] == memory[100], "a change by the caller shows in the buffer")
+    buffer.free()
+    fixed = memory.tobytes()
+    buffer = device.buffer_from_host(fixed)
+    expect_equal(read(buffer, 0, 8192), memory, "read-only memory")
+    with expect_raises(BufferUseError, "writing into read-only memory"):
+        buffer.set(0, np.zeros(1, np.uint8))
+    buffer.free()
+
+
+@clause
+def pinned_memory_is_host_memory(device: Device) -> None:
+    """A ``host_buffer_type`` is there just where ``capabilities`` say so, and is host memory."""
+    kind = device.host_buffer_type
+    expect((kind is not None) == device.capabilities.host_buffer, "capabilities.host_buffer tells whether there is one")
+    if kind is None:
+        raise NotOffered("capabilities.host_buffer is false")
+    expect(kind.is_host, f"{kind.name} is host memory")
+    with kind.alloc(_SIZE) as pinned, _filled(device) as buffer:
+        pinned.set(0, pattern(_SIZE, 9))
+        buffer.copy_from(pinned, 0, 0, _SIZE)
+        expect_equal(read(buffer), pattern(_SIZE, 9), "a copy out of pinned memory")

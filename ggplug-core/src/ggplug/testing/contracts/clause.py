@@ -1,0 +1,95 @@
+"""A clause of the interface's contract: a function that a device passes, fails, or has nothing to do with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from ggplug.backend import Buffer, Device
+from ggplug.ops.base import Array
+from ggplug.testing.placement import Bytes
+from ggplug.testing.report import Finding
+
+
+class ContractError(AssertionError):
+    """A device broke a clause."""
+
+
+class NotOffered(Exception):
+    """The clause is about something that the device does not offer."""
+
+
+class Clause(NamedTuple):
+    """``name`` in words; ``check(device)`` raises ContractError or NotOffered."""
+
+    name: str
+    check: Callable[[Device], None]
+
+    @property
+    def meaning(self) -> str:
+        """What the contract says, from the check's docstring."""
+        return (self.check.__doc__ or "").strip()
+
+
+CLAUSES: list[Clause] = []
+"""The whole contract, in order."""
+
+
+def clause(check: Callable[[Device], None]) -> Callable[[Device], None]:
+    """Adds a function to the contract; its name becomes the clause's."""
+    CLAUSES.append(Clause(check.__name__.replace("_", " "), check))
+    return check
+
+
+def run_clause(device: Device, chosen: Clause) -> Finding:
+    """One clause; never raises for what the device does."""
+    try:
+        chosen.check(device)
+    except NotOffered as reason:
+        return Finding("contract", chosen.name, "declined", str(reason))
+    except ContractError as error:
+        return Finding("contract", chosen.name, "failed", f"{error}; the contract: {chosen.meaning}", float("inf"))
+    except Exception as error:
+        reason_given = f"{type(error).__name__}: {error}; the contract: {chosen.meaning}"
+        return Finding("contract", chosen.name, "claimed but failed", reason_given, float("inf"))
+    return Finding("contract", chosen.name, "passed")
+
+
+def expect(condition: object, message: str) -> None:
+    """Raises ContractError unless ``condition`` holds."""
+    if not condition:
+        raise ContractError(message)
+
+
+@contextmanager
+def expect_raises(kind: type[BaseException], what: str) -> Iterator[None]:
+    """Raises ContractError unless the block raises ``kind``."""
+    try:
+        yield
+    except kind:
+        return
+    except Exception as error:
+        raise ContractError(f"{what} must raise {kind.__name__}, raised {type(error).__name__}: {error}") from error
+    raise ContractError(f"{what} must raise {kind.__name__}, raised nothing")
+
+
+def pattern(size: int, seed: int = 0) -> Bytes:
+    """Random bytes."""
+    return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+
+
+def read(buffer: Buffer, offset: int = 0, size: int | None = None) -> Bytes:
+    """Bytes of a buffer."""
+    out = np.empty(buffer.size - offset if size is None else size, np.uint8)
+    buffer.get(offset, out)
+    return out
+
+
+def expect_equal(got: Array, want: Array, what: str) -> None:
+    """Raises ContractError with the first difference."""
+    if not np.array_equal(got, want):
+        where = int(np.flatnonzero(got.reshape(-1) != want.reshape(-1))[0])
+        raise ContractError(f"{what}: at {where} got {got.reshape(-1)[where]}, want {want.reshape(-1)[where]}")

@@ -1,0 +1,146 @@
+"""The contract of devices: what they say about themselves, and what they say that they can do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggplug import types
+from ggplug.backend import Accept, Capabilities, Decline, Device
+from ggplug.errors import GGPlugError
+from ggplug.graph import Graph
+from ggplug.host import HOST
+from ggplug.memory import PERSISTENT, Allocation
+from ggplug.ops.base import OPS, Op, apply
+from ggplug.ops.matrix import mul_mat
+from ggplug.ops.views import permute, reshape, transpose, view
+from ggplug.tensor import Spec, Tensor, encode, like
+from ggplug.testing.cases.matrix import allowed
+from ggplug.testing.compare import compare
+from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal
+from ggplug.testing.contracts.sample import Sample, square
+from ggplug.testing.oracle import evaluate
+from ggplug.testing.placement import Placement
+from ggplug.types import DeviceKind
+
+
+def foreign_node(x: Tensor) -> Tensor:
+    """A node whose op nobody knows, and nobody can: its class is taken out of the list of ops at once."""
+    name = "ggplug.testing.unknown"
+    space = {"name": name, "result": lambda self, x: like(x), "__doc__": "An op that no device has."}
+    cls: type[Op] = type("Unknown", (Op,), space)
+    del OPS[name]
+    return apply(cls(), (x,))
+
+
+@clause
+def a_device_describes_itself(device: Device) -> None:
+    """Name, description and kind are there; memory is None or numbers that fit; ``props`` says the same."""
+    expect(isinstance(device.name, str) and device.name, "a device has a name")
+    expect(isinstance(device.description, str) and device.description, "a device has a description")
+    expect(isinstance(device.kind, DeviceKind), f"kind must be a DeviceKind, got {device.kind!r}")
+    expect(
+        isinstance(device.capabilities, Capabilities), f"capabilities must be Capabilities, got {device.capabilities!r}"
+    )
+    free, total = device.memory()
+    for value in (free, total):
+        expect(value is None or (isinstance(value, int) and value >= 0), f"memory must be bytes or None, got {value!r}")
+    expect(free is None or total is None or free <= total, f"free memory {free} exceeds the total {total}")
+    props = device.props()
+    expect(props.name == device.name and props.kind is device.kind, "props says what the device says")
+    expect(props.device_id == device.device_id, "props tells the device id")
+    if device.registration is not None:
+        listed = list(device.registration.devices())
+        expect(any(each is device for each in listed), "the registration lists the device")
+        again = list(device.registration.devices())
+        expect(all(a is b for a, b in zip(listed, again, strict=True)), "devices are always the same objects")
+
+
+@clause
+def every_answer_has_its_reason(device: Device) -> None:
+    """``supports_op`` answers Accept or a Decline with a reason, the same one each time; views are always accepted."""
+    x = square("x")
+    for shown in (reshape(x, 64, 16), view(x, 8, 8, nb=(128,)), permute(x, 1, 0), transpose(x)):
+        expect(device.supports_op(shown), f"view ops are supported, {shown!r} is not")
+    node = foreign_node(x)
+    answer = device.supports_op(node)
+    expect(isinstance(answer, Decline), f"an op that nobody knows is declined, got {answer!r}")
+    expect(getattr(answer, "reason", ""), "a Decline has a reason")
+    expect(device.supports_op(node) == answer, "the same question has the same answer")
+    sample = Sample(device)
+    expect(isinstance(device.supports_op(sample.y), Accept), "a yes is an Accept")
+
+
+@clause
+def support_depends_on_the_node_alone(device: Device) -> None:
+    """``supports_op`` of equal nodes is equal, whether or not their sources have places."""
+    sample = Sample(device)
+    before = device.supports_op(sample.y)
+    with sample.place(device, 1) as placement, device.init() as stream:
+        stream.compute(sample.graph, placement.allocation)
+        expect(device.supports_op(sample.y) == before, "computing changes no answer")
+    expect(device.supports_op(Sample(device).y) == before, "equal nodes have equal answers")
+
+
+@clause
+def a_device_works_in_its_own_memory(device: Device) -> None:
+    """``supports_buffer_type`` is true for the device's own type; host memory only if it is in the tensors' layout."""
+    expect(device.supports_buffer_type(device.buffer_type), "a device works in its default memory")
+    if device.supports_buffer_type(HOST):
+        sample = Sample(device)
+        with Placement(sample.graph, HOST) as placement, device.init() as stream:
+            for tensor, values in sample.inputs(1).items():
+                placement.write(tensor, values)
+            stream.compute(sample.graph, placement.allocation)
+            stream.synchronize()
+            sample.check(placement.read(sample.y), 1, "computed in host memory")
+
+
+@clause
+def extra_memory_keeps_weights(device: Device) -> None:
+    """Extra buffer types (repacked weights) give tensors back as they were stored, and products with them are right."""
+    kinds = [kind for kind in device.extra_buffer_types if device.supports_buffer_type(kind)]
+    if not kinds:
+        raise NotOffered("there are no extra buffer types")
+    for kind in kinds:
+        for type in (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_0):
+            for rows in (33, 64):
+                weights = Tensor(Spec(type, (128, rows, 1, 1), 2))
+                with kind.alloc(kind.alloc_size(weights)) as buffer:
+                    weights.place(buffer)
+                    product = mul_mat(weights, Tensor(Spec(types.F32, (128, 5, 1, 1), 2)))
+                    if device.supports_op(product):
+                        buffer.init_tensor(weights)
+                        _check_product(device, weights, product, kind.name)
+                    weights.place(None)
+
+
+def _check_product(device: Device, weights: Tensor, product: Tensor, where: str) -> None:
+    random = np.random.default_rng(weights.type.id)
+    x = product.src[1]
+    assert x is not None
+    raw = encode(random.standard_normal((1, 1, *weights.shape)).astype(np.float32), weights.type)
+    values = {weights: raw, x: encode(random.standard_normal((1, 1, *x.shape)).astype(np.float32), x.type)}
+    weights.set_bytes(raw)
+    expect_equal(np.frombuffer(weights.tobytes(), np.uint8), raw, f"{weights.type.name} weights in {where}")
+    graph = Graph(product)
+    with Placement(graph, device.buffer_type) as placement, device.init() as stream:
+        placement.write(x, values[x])
+        slots = placement.allocation.slots.copy()
+        offsets = placement.allocation.offsets.copy()
+        slots[graph.index[weights]], offsets[graph.index[weights]] = PERSISTENT, 0
+        stream.compute(graph, Allocation(graph, placement.buffers, slots, offsets))
+        stream.synchronize()
+        found = compare(placement.read(product), evaluate(graph, values)[product], allowed(graph, values))
+        expect(found, f"a product with {weights.type.name} weights in {where}: {found.reason}")
+
+
+@clause
+def errors_are_typed(device: Device) -> None:
+    """What goes wrong is a GGPlugError, whatever it was."""
+    with device.init() as stream:
+        try:
+            stream.plan(Graph(foreign_node(square())))
+        except GGPlugError:
+            return
+        except Exception as error:
+            expect(False, f"planning an unknown op raised {type(error).__name__}, which is no GGPlugError")

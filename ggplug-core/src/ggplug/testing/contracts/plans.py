@@ -1,0 +1,253 @@
+"""The contract of plans and of computing: planned once, bound anywhere, computed many times, failing cleanly."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggplug.backend import Decline, Device
+from ggplug.errors import BufferUseError, TensorStateError, UnsupportedOpError
+from ggplug.graph import Graph
+from ggplug.memory import PERSISTENT, Allocation
+from ggplug.ops.views import reshape, transpose, view
+from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises
+from ggplug.testing.contracts.devices import foreign_node
+from ggplug.testing.contracts.sample import Sample, square
+from ggplug.testing.placement import Placement
+
+
+@clause
+def a_plan_computes_again_with_new_values(device: Device) -> None:
+    """A bound plan computes any number of times, each time from what its leafs hold then."""
+    sample = Sample(device, 3)
+    with sample.place(device, 1) as placement, device.init() as stream:
+        plan = stream.plan(sample.graph)
+        plan.rebind(sample.graph, placement.allocation)
+        for seed in (1, 2, 3):
+            for tensor, values in sample.inputs(seed).items():
+                placement.write(tensor, values)
+            plan.compute()
+            stream.synchronize()
+            sample.check(placement.read(sample.y), seed, f"computation {seed} of one plan")
+        plan.free()
+
+
+@clause
+def a_plan_binds_to_other_places(device: Device) -> None:
+    """``rebind`` moves a plan to another allocation, and back; the places it left are not touched again."""
+    sample = Sample(device, 3)
+    shift = 2 * device.buffer_type.alignment
+    with (
+        sample.place(device, 1) as first,
+        sample.place(device, 2, shift) as second,
+        device.init() as stream,
+    ):
+        plan = stream.plan(sample.graph)
+        for placement, seed in ((first, 1), (second, 2), (first, 1)):
+            placement.write(sample.y, np.full(sample.y.nbytes, 0xFF, np.uint8))
+            untouched = (second if placement is first else first).snapshot()
+            plan.rebind(sample.graph, placement.allocation)
+            plan.compute()
+            stream.synchronize()
+            sample.check(placement.read(sample.y), seed, f"bound to allocation {seed}")
+            for before, now in zip(untouched, (second if placement is first else first).snapshot(), strict=True):
+                expect_equal(now, before, "the allocation that the plan is not bound to")
+        plan.free()
+
+
+@clause
+def pending_work_keeps_its_places(device: Device) -> None:
+    """A computation that was given to the stream goes on with its places when its plan is bound elsewhere."""
+    sample = Sample(device, 10)
+    with sample.place(device, 1) as first, sample.place(device, 2, 512) as second, device.init() as stream:
+        plan = stream.plan(sample.graph)
+        for placement in (first, second):
+            plan.rebind(sample.graph, placement.allocation)
+            plan.compute()
+        stream.synchronize()
+        sample.check(first.read(sample.y), 1, "given before the plan was bound elsewhere")
+        sample.check(second.read(sample.y), 2, "given afterwards")
+        plan.free()
+
+
+@clause
+def a_plan_serves_equal_graphs(device: Device) -> None:
+    """A plan depends on structure only: it can be bound to an equal graph, and ``compute`` does that by itself."""
+    sample, twin = Sample(device, 3), Sample(device, 3)
+    expect(sample.graph.signature() == twin.graph.signature(), "two samples are equal graphs")
+    with sample.place(device, 1) as first, twin.place(device, 2) as second, device.init() as stream:
+        plan = stream.plan(sample.graph)
+        plan.rebind(twin.graph, second.allocation)
+        plan.compute()
+        stream.synchronize()
+        twin.check(second.read(twin.y), 2, "an equal graph by the first one's plan")
+        plan.free()
+        for each, placement, seed in ((sample, first, 1), (twin, second, 2)):
+            stream.compute(each.graph, placement.allocation)
+            stream.synchronize()
+            each.check(placement.read(each.y), seed, "computed")
+
+
+@clause
+def results_are_read_through_their_tensors(device: Device) -> None:
+    """After ``compute`` a result's tensor tells its place and its values."""
+    sample = Sample(device, 2)
+    with sample.place(device, 1) as placement, device.init() as stream:
+        stream.compute(sample.graph, placement.allocation)
+        sample.check(sample.y.numpy(), 1, "read through the tensor")
+        expect(sample.y.locate()[0] in placement.buffers, "the result lies in the buffer that it was allocated in")
+
+
+@clause
+def persistent_tensors_are_read_where_they_are(device: Device) -> None:
+    """Leafs with a place of their own are read from there, also after they were placed elsewhere."""
+    sample = Sample(device, 2)
+    graph = sample.graph
+    kind = device.buffer_type
+    with Placement(graph, kind) as placement, device.init() as stream:
+        leafs = list(sample.inputs(1))
+        for seed in (1, 2):
+            with kind.alloc(2 * sample.x.nbytes + kind.alignment) as buffer:
+                for i, (leaf, values) in enumerate(sample.inputs(seed).items()):
+                    leaf.place(buffer, i * sample.x.nbytes)
+                    leaf.set(values)
+                slots = [PERSISTENT if tensor in leafs else int(placement.allocation.slots[i])
+                         for i, tensor in enumerate(graph.tensors)]  # fmt: skip
+                offsets = [0 if tensor in leafs else int(placement.allocation.offsets[i])
+                           for i, tensor in enumerate(graph.tensors)]  # fmt: skip
+                stream.compute(graph, Allocation(graph, placement.buffers, slots, offsets))
+                stream.synchronize()
+                sample.check(placement.read(sample.y), seed, f"place {seed}")
+        for leaf in leafs:
+            leaf.place(None)
+
+
+@clause
+def a_tensor_without_place_is_an_error(device: Device) -> None:
+    """Computing with a leaf that has no bytes raises TensorStateError; with one in a freed buffer, BufferUseError."""
+    sample = Sample(device)
+    graph = sample.graph
+    with sample.place(device, 1) as placement, device.init() as stream:
+        slots = placement.allocation.slots.copy()
+        offsets = placement.allocation.offsets.copy()
+        lost = graph.index[next(iter(sample.inputs(1)))]
+        slots[lost], offsets[lost] = PERSISTENT, 0
+        with expect_raises(TensorStateError, "a leaf without a place"):
+            stream.compute(graph, Allocation(graph, placement.buffers, slots, offsets))
+            stream.synchronize()
+        buffer = device.buffer_type.alloc(sample.x.nbytes)
+        graph.tensors[lost].place(buffer)
+        buffer.free()
+        with expect_raises(BufferUseError, "a leaf in a freed buffer"):
+            stream.compute(graph, Allocation(graph, placement.buffers, slots, offsets))
+            stream.synchronize()
+        graph.tensors[lost].place(None)
+        stream.compute(graph, placement.allocation)
+        stream.synchronize()
+        sample.check(placement.read(sample.y), 1, "the same graph, placed again")
+
+
+@clause
+def a_declined_op_raises_and_harms_nothing(device: Device) -> None:
+    """Planning what the device declines raises UnsupportedOpError with the reason; all tensors stay as they are."""
+    sample = Sample(device)
+    node = foreign_node(sample.y)
+    graph = Graph(node)
+    with Placement(graph, device.buffer_type) as placement, device.init() as stream:
+        for tensor, values in sample.inputs(1).items():
+            placement.write(tensor, values)
+        before = placement.snapshot()
+        with expect_raises(UnsupportedOpError, "computing an op that nobody knows"):
+            stream.compute(graph, placement.allocation)
+            stream.synchronize()
+        for was, now in zip(before, placement.snapshot(), strict=True):
+            expect_equal(now, was, "memory after an op was declined")
+        try:
+            stream.plan(graph)
+        except UnsupportedOpError as error:
+            expect(error.reason, "UnsupportedOpError has a reason")
+    with sample.place(device, 1) as placement, device.init() as stream:
+        stream.compute(sample.graph, placement.allocation)
+        stream.synchronize()
+        sample.check(placement.read(sample.y), 1, "after an op was declined")
+
+
+@clause
+def graphs_without_work_compute(device: Device) -> None:
+    """A graph without nodes, and one of views only, compute and change nothing."""
+    with device.init() as stream:
+        x = square("x")
+        for graph in (Graph(x), Graph(transpose(view(reshape(x, 64, 16), 32, 8, nb=(256,), offset=128)))):
+            with Placement(graph, device.buffer_type) as placement:
+                before = placement.snapshot()
+                stream.compute(graph, placement.allocation)
+                stream.synchronize()
+                for was, now in zip(before, placement.snapshot(), strict=True):
+                    expect_equal(now, was, "memory after a graph without work")
+
+
+@clause
+def long_graphs_compute(device: Device) -> None:
+    """Hundreds of nodes, each reading the one before."""
+    sample = Sample(device, 300)
+    with sample.place(device, 1) as placement, device.init() as stream:
+        stream.compute(sample.graph, placement.allocation)
+        stream.synchronize()
+        sample.check(placement.read(sample.y), 1, "the end of a chain")
+
+
+@clause
+def many_plans_can_live(device: Device) -> None:
+    """More different graphs than a stream keeps plans for, in turns."""
+    with device.init() as stream:
+        samples = [Sample(device, 1 + length) for length in range(stream.PLANS + 3)]
+        for _ in range(2):
+            for sample in samples:
+                with sample.place(device, 1) as placement:
+                    stream.compute(sample.graph, placement.allocation)
+                    stream.synchronize()
+                    sample.check(placement.read(sample.y), 1, f"a graph of {len(sample.graph)} nodes")
+
+
+@clause
+def tracing_tells_when_nodes_ran(device: Device) -> None:
+    """``compute_traced`` computes, waits, and gives times that do not run backwards."""
+    sample = Sample(device, 4)
+    with sample.place(device, 1) as placement, device.init() as stream:
+        plan = stream.plan(sample.graph)
+        plan.rebind(sample.graph, placement.allocation)
+        times = plan.compute_traced()
+        sample.check(placement.read(sample.y), 1, "traced")
+        expect(times, "a traced computation has times")
+        positions = {-1, *sample.graph.order}
+        for time in times:
+            expect(time.start <= time.end, f"node {time.node} ended before it started")
+            expect(time.node in positions, f"there is no node {time.node}")
+        names = plan.kernel_names()
+        expect(all(isinstance(name, str) for name in names), "kernel names are strings")
+        plan.free()
+        plan.free()
+
+
+@clause
+def optimizing_keeps_results(device: Device) -> None:
+    """``optimize`` answers a graph with the same results."""
+    sample = Sample(device, 4)
+    with device.init() as stream:
+        better = stream.optimize(sample.graph)
+        expect(sample.y in better, "the result is in the optimized graph")
+        with Placement(better, device.buffer_type) as placement:
+            for tensor, values in sample.inputs(1).items():
+                placement.write(tensor, values)
+            stream.compute(better, placement.allocation)
+            stream.synchronize()
+            sample.check(placement.read(sample.y), 1, "the optimized graph")
+
+
+@clause
+def what_is_supported_can_be_planned(device: Device) -> None:
+    """``supports_op`` and ``plan`` agree."""
+    sample = Sample(device)
+    if isinstance(device.supports_op(sample.y), Decline):
+        raise NotOffered("the sample is declined")
+    with device.init() as stream:
+        stream.plan(sample.graph).free()

@@ -1,0 +1,82 @@
+"""A small computation that the device under test supports, for clauses that need any computation at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ggplug.backend import Device
+from ggplug.graph import Graph
+from ggplug.ops.base import Array
+from ggplug.ops.copy import cont
+from ggplug.ops.elementwise import add, mul
+from ggplug.ops.matrix import mul_mat
+from ggplug.ops.unary import relu, scale
+from ggplug.tensor import Spec, Tensor
+from ggplug.testing.compare import compare
+from ggplug.testing.contracts.clause import NotOffered, expect
+from ggplug.testing.oracle import evaluate
+from ggplug.testing.placement import Placement
+from ggplug.types import F32
+
+WIDTH = 32
+"""Extent of everything in a sample: wide enough for any quantised block, small enough for thousands."""
+
+_STEPS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+    add,
+    lambda x, w: mul_mat(w, x),
+    mul,
+    lambda x, w: scale(x, 0.5),
+    lambda x, w: relu(x),
+    lambda x, w: cont(x),
+)
+"""``(x, w) -> y``, all three of them [WIDTH, WIDTH]: the first that a device supports is its sample."""
+
+
+class Sample:
+    """A graph of ``length`` equal steps from an input ``x`` and a constant ``w`` to ``y``.
+
+    Raises NotOffered if the device supports none of the steps that could be taken.
+    """
+
+    def __init__(self, device: Device, length: int = 1) -> None:
+        for step in _STEPS:
+            self.x, self.w = square("x"), square("w")
+            if device.supports_op(step(self.x, self.w)):
+                break
+        else:
+            raise NotOffered(f"{device.name} supports none of the ops that samples are made of")
+        y = self.x
+        for _ in range(length):
+            y = step(y, self.w)
+        self.y = y.set_output()
+        self.graph = Graph(y)
+
+    def inputs(self, seed: int) -> dict[Tensor, Array]:
+        """Values for the leafs that the graph has: small, so that long samples stay finite."""
+        random = np.random.default_rng(seed)
+        values = {t: random.uniform(-0.3, 0.3, (WIDTH, WIDTH)).astype(np.float32) for t in (self.x, self.w)}
+        return {tensor: array for tensor, array in values.items() if tensor in self.graph}
+
+    def place(self, device: Device, seed: int, shift: int = 0) -> Placement:
+        """The sample's tensors in buffers of the device, leafs set to the inputs of ``seed``."""
+        placement = Placement(self.graph, device.buffer_type, shift=shift)
+        for tensor, values in self.inputs(seed).items():
+            placement.write(tensor, values)
+        return placement
+
+    def expected(self, seed: int) -> Array:
+        """What the oracle says."""
+        return evaluate(self.graph, self.inputs(seed))[self.y]
+
+    def check(self, got: Array, seed: int, what: str) -> None:
+        """Raises ContractError if ``got`` is not the result for the inputs of ``seed``."""
+        want = self.expected(seed)
+        found = compare(got.astype(np.float64).reshape(want.shape), want, 1e-6)
+        expect(found, f"{what}: {found.reason}")
+
+
+def square(name: str = "") -> Tensor:
+    """An F32 leaf [WIDTH, WIDTH]."""
+    return Tensor(Spec(F32, (WIDTH, WIDTH, 1, 1), 2), name=name)

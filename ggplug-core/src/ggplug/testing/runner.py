@@ -1,0 +1,216 @@
+"""Runs cases on a device and judges what came out.
+
+Every tensor lies between guard bytes; results are NaN before they are computed; leafs have to be afterwards what they
+were before, unless an op declares that it writes them.  Ops that may work in place are computed a second time with
+the result in the place of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ggplug.backend import Backend, Decline, Device
+from ggplug.errors import GGPlugError
+from ggplug.graph import Graph
+from ggplug.ops.base import Op
+from ggplug.tensor import Tensor, strided
+from ggplug.testing.cases import Case, Leafs, cases_of, graph_cases
+from ggplug.testing.compare import SELECTING, UNORDERED, Comparison, compare, compare_selected, default_max_nmse
+from ggplug.testing.oracle import Evaluation, evaluate
+from ggplug.testing.placement import UNWRITTEN, Bytes, Placement, guard
+from ggplug.testing.report import Finding
+
+
+def run_op(
+    device: Device, op: type[Op], *, cases: Iterable[Case] | None = None, max_nmse: float | None = None
+) -> list[Finding]:
+    """All cases of an op on a fresh stream of ``device``; ``max_nmse`` as for :func:`run_case`."""
+    chosen = list(cases_of(op) if cases is None else cases)
+    if not chosen:
+        return [Finding(op.name, "", "never run", f"no case could be made for {op.name}")]
+    stream = device.init()
+    try:
+        return [run_case(device, stream, case, max_nmse=max_nmse) for case in chosen]
+    finally:
+        stream.free()
+
+
+def run_graphs(device: Device, *, max_nmse: float | None = None) -> list[Finding]:
+    """All graphs of many ops."""
+    stream = device.init()
+    try:
+        return [run_case(device, stream, case, max_nmse=max_nmse) for case in graph_cases()]
+    finally:
+        stream.free()
+
+
+def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
+    """One case, whatever the device does.  ``max_nmse``: an error to allow in the place of the case's own."""
+    leafs = Leafs(case.seed)
+    made = case.make(leafs)
+    graph = Graph(*([made] if isinstance(made, Tensor) else made))
+    try:
+        answers = [device.supports_op(node) for node in graph.nodes]
+    except Exception as error:
+        reason = f"supports_op raised {type(error).__name__}: {error}"
+        return Finding(case.op, case.label, "claimed but failed", reason, float("inf"))
+    for answer in answers:
+        if isinstance(answer, Decline):
+            return Finding(case.op, case.label, "declined", answer.reason)
+    expected = evaluate(graph, leafs.values)
+    if max_nmse is not None:
+        allowed: float | None = max_nmse
+    else:
+        allowed = case.max_nmse(graph, leafs.values) if callable(case.max_nmse) else case.max_nmse
+    worst = 0.0
+    for label, aliases in _variants(case, graph):
+        with Placement(graph, device.buffer_type, guarded=GUARDED, aliases=aliases) as placement:
+            before, failure = _compute(graph, leafs.values, placement, stream)
+            if failure:
+                return Finding(case.op, label, "claimed but failed", failure, float("inf"))
+            found = _judge_all(graph, leafs.values, expected, placement, before, allowed)
+        worst = max(worst, found.nmse)
+        if not found:
+            return Finding(case.op, label, "failed", found.reason, found.nmse)
+    return Finding(case.op, case.label, "passed", "", worst)
+
+
+GUARDED = 256
+"""Guard bytes before and after each tensor: more than any vector register or group of work items writes at once."""
+
+
+def _variants(case: Case, graph: Graph) -> list[tuple[str, dict[Tensor, Tensor]]]:
+    """The case as it is, and with its result in the place of each source that the op declares."""
+    variants: list[tuple[str, dict[Tensor, Tensor]]] = [(case.label, {})]
+    last = graph.outputs[-1]
+    op = last.op
+    if op is None or last.is_view or op.name != case.op:
+        return variants
+    for position in op.inplace:
+        source = last.src[position]
+        if source is None or last.src.count(source) > 1 or not may_share(last, source):
+            continue
+        variants.append((f"{case.label}, in the place of {op.sources[position]}", {last: source}))
+    return variants
+
+
+def may_share(result: Tensor, source: Tensor) -> bool:
+    """Whether a result may take the bytes of a leaf, or of a view of one: type, extents and strides are the same."""
+    same = (result.type, result.ne, result.nb) == (source.type, source.ne, source.nb)
+    return same and source.root.op is None and result.size > 0
+
+
+def _compute(
+    graph: Graph, values: Mapping[Tensor, Bytes], placement: Placement, stream: Backend
+) -> tuple[list[Bytes], str]:
+    """Fills leafs and results, and computes; all bytes from before, and what was raised or an empty string."""
+    for root in placement.roots:
+        if root.op is None:
+            placement.write(root, values[root])
+        elif not placement.is_alias(root):
+            placement.write(root, np.full(root.nbytes, UNWRITTEN, np.uint8))
+    before = placement.snapshot()
+    try:
+        stream.compute(graph, placement.allocation)
+        stream.synchronize()
+    except GGPlugError as error:
+        return before, f"{type(error).__name__}: {error}"
+    except Exception as error:
+        return before, f"an error that is no GGPlugError: {type(error).__name__}: {error}"
+    return before, ""
+
+
+def _judge_all(
+    graph: Graph,
+    values: Mapping[Tensor, Bytes],
+    expected: Evaluation,
+    placement: Placement,
+    before: list[Bytes],
+    max_nmse: float | None,
+) -> Comparison:
+    after = placement.snapshot()
+    worst = 0.0
+    for node in graph.nodes:
+        assert node.op is not None
+        if node.op.is_view:
+            continue
+        found = judge(node, placement, expected, default_max_nmse(node.type) if max_nmse is None else max_nmse)
+        worst = max(worst, found.nmse)
+        if not found:
+            return found._replace(reason=f"{node.op.name}: {found.reason}{_unwritten(node, placement)}")
+    reason = stray_write(placement, after) or _changed_leaf(graph, values, expected, placement, before, after)
+    return Comparison(not reason, float("inf") if reason else worst, reason)
+
+
+def _unwritten(node: Tensor, placement: Placement) -> str:
+    """How much of a result still holds what it held before."""
+    raw = placement.read_bytes(node).reshape(-1, node.type.block_bytes)
+    count = int((raw == UNWRITTEN).all(axis=1).sum()) if node.is_contiguous() else 0
+    return f"; {count} of {len(raw)} elements or blocks were not written" if count else ""
+
+
+def judge(node: Tensor, placement: Placement, expected: Evaluation, max_nmse: float) -> Comparison:
+    """Whether a node's values on the device are the oracle's."""
+    got, want = placement.read(node), expected[node]
+    op = node.op
+    if op is not None and op.name in SELECTING:
+        source = node.src[SELECTING[op.name]]
+        assert source is not None
+        return compare_selected(got, want, expected[source], max_nmse, ordered=op.name not in UNORDERED)
+    return compare(got, want, max_nmse)
+
+
+def stray_write(placement: Placement, after: list[Bytes]) -> str:
+    """Where a guard byte was changed, or an empty string."""
+    for number, raw in enumerate(after):
+        outside = np.ones(raw.size, bool)
+        for root, (buffer, start) in placement.roots.items():
+            if buffer == number:
+                outside[start : start + placement.buffers[number].type.alloc_size(root)] = False
+        changed = np.flatnonzero(outside & (raw != guard(raw.size)))
+        if changed.size:
+            return f"written out of bounds: {placement.whose(number, int(changed[0]))}"
+    return ""
+
+
+def _changed_leaf(
+    graph: Graph,
+    values: Mapping[Tensor, Bytes],
+    expected: Evaluation,
+    placement: Placement,
+    before: list[Bytes],
+    after: list[Bytes],
+) -> str:
+    """Which leaf changed that no op declares to write, or where one changed that should have been left; or empty."""
+    written = {node.root for node in graph.nodes if node.op is not None and node.op.writes}
+    for root, place in placement.roots.items():
+        if root.op is not None or not root.nbytes:
+            continue
+        number, start = place
+        old, new = (each[number][start : start + root.nbytes] for each in (before, after))
+        differs = old != new
+        for first, end in placement.shared(root):
+            differs[first:end] = False
+        changed = np.flatnonzero(differs)
+        if not changed.size:
+            continue
+        if root not in written:
+            return f"a source was modified: byte {int(changed[0])} of {root!r}"
+        kept = _kept_blocks(root, values[root], expected)
+        touched = (strided(old.copy(), root) != strided(new.copy(), root)) & kept
+        if touched.any():
+            place_in_root = tuple(int(i) for i in np.argwhere(touched)[0][::-1])
+            return f"block {place_in_root} (ne order) of {root!r} was modified, which the op leaves as it is"
+    return ""
+
+
+def _kept_blocks(root: Tensor, raw: Bytes, expected: Evaluation) -> Any:
+    """Of a leaf that is written, the blocks whose values are at the end what they were."""
+    first = evaluate(Graph(root), {root: raw})[root]
+    last = expected[root]
+    same = (first == last) | ((first != first) & (last != last))
+    kind = root.type
+    return same.reshape(*root.ne[:0:-1], root.ne[0] // kind.block_size, kind.block_size).all(axis=-1)

@@ -1,0 +1,97 @@
+"""The conformance suite for pytest.
+
+Any backend's tests subclass it::
+
+    from ggplug.testing import BackendSuite
+
+    class TestBlas(BackendSuite):
+        device_name = "BLAS"
+
+or give a ``device``: an attribute with a :class:`~ggplug.backend.Device`, or a fixture of that name.  Without a file
+of one's own: ``pytest --pyargs ggplug.testing.suite --ggplug-device BLAS``.
+
+Each op is one test that runs all cases of the op, graphs of many ops are one, each clause of the contract is one.  A
+test of an op that the device declines altogether is skipped with its reason; the table at the end tells the verdict
+on every case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from ggplug.backend import Device
+from ggplug.ops.base import OPS
+from ggplug.testing.cases import Case, cases_of
+from ggplug.testing.contracts import CLAUSES, run_clause
+from ggplug.testing.plugin import PROPERTY
+from ggplug.testing.report import Finding, Report
+from ggplug.testing.runner import run_graphs, run_op
+from ggplug.testing.vectors import find_device
+
+
+class BackendSuite:
+    """Conformance of one device: every op that it claims, and the contract of ``ggplug.backend``.
+
+    Attributes that a subclass may set:
+
+    ``device_name``: the device's name, found through the registry.
+    ``max_nmse``: errors to allow in the place of the suite's own, by op name or ``"graph"``; for hardware that
+    computes in less than float32 and says so.
+    """
+
+    device_name: ClassVar[str | None] = None
+    max_nmse: ClassVar[Mapping[str, float]] = {}
+
+    def cases(self, op: str) -> list[Case]:
+        """The cases of an op; a subclass may add its own, say around the thresholds of its kernels."""
+        return cases_of(OPS[op])
+
+    # pytest takes a class's fixtures in the order of their attributes, so this one yields to a subclass's ``device``.
+    @pytest.fixture(name="device")
+    def _device(self, request: pytest.FixtureRequest) -> Device:
+        """The device under test."""
+        given: Any = getattr(type(self), "device", None)
+        if isinstance(given, Device):
+            return given
+        name = self.device_name or request.config.getoption("--ggplug-device", default=None)
+        if name is None:
+            pytest.skip("no device: set device_name in the test class, or give --ggplug-device NAME")
+        return find_device(name)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "op_name" in metafunc.fixturenames:
+            metafunc.parametrize("op_name", list(OPS))
+        if "clause" in metafunc.fixturenames:
+            metafunc.parametrize("clause", CLAUSES, ids=[clause.name.replace(" ", "_") for clause in CLAUSES])
+
+    def test_contract(self, device: Device, clause: Any, request: pytest.FixtureRequest) -> None:
+        """One clause of the contract."""
+        _conclude(device, [run_clause(device, clause)], request)
+
+    def test_graphs(self, device: Device, request: pytest.FixtureRequest) -> None:
+        """Graphs of many ops, as models have them."""
+        _conclude(device, run_graphs(device, max_nmse=self.max_nmse.get("graph")), request)
+
+    def test_op(self, device: Device, op_name: str, request: pytest.FixtureRequest) -> None:
+        """All cases of one op."""
+        findings = run_op(device, OPS[op_name], cases=self.cases(op_name), max_nmse=self.max_nmse.get(op_name))
+        _conclude(device, findings, request)
+
+
+def _conclude(device: Device, findings: list[Finding], request: pytest.FixtureRequest) -> None:
+    """Attaches the findings for the table; fails or skips the test."""
+    report = Report(device.name, findings)
+    request.node.user_properties.append((PROPERTY, report.to_json()))
+    if report.bad:
+        shown = "\n".join(str(finding) for finding in report.bad[:20])
+        more = f"\n... and {len(report.bad) - 20} more" if len(report.bad) > 20 else ""
+        pytest.fail(f"{len(report.bad)} of {len(findings)} cases:\n{shown}{more}", pytrace=False)
+    if not report.counts()["passed"]:
+        pytest.skip("; ".join(dict.fromkeys(finding.reason for finding in findings)))
+
+
+class TestDevice(BackendSuite):
+    """The suite itself, for ``pytest --pyargs ggplug.testing.suite --ggplug-device NAME``."""

@@ -1,0 +1,197 @@
+"""Streams of the CPU device, and plans: a graph flattened into a tape once, bound to memory, and walked natively.
+
+Computing is synchronous: when :meth:`CpuPlan.compute` returns, the results are there.  The number of Python calls in it
+is constant, nothing is allocated, and results are bit-identical for every number of threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ggplug.backend import Backend, Decline, NodeTime, Plan
+from ggplug.errors import ComputeError, GraphError, TensorStateError, UnsupportedOpError
+from ggplug.graph import Graph
+from ggplug.tensor import Epoch, Tensor
+from ggplug_cpu.kernels.steps import FAULT_WORDS, FAULTS, POSITION, Steps
+from ggplug_cpu.tape import BoundTape, Entry, Ref, Tape, TraceRing
+
+if TYPE_CHECKING:
+    from ggplug.memory.allocation import Allocation
+    from ggplug_cpu.device import CpuDevice
+
+
+class CpuBackend(Backend):
+    """A stream of the CPU device.  Streams share the device's threads, and computations take turns.
+
+    ``n_threads``, ``abort_callback``: see the methods that set them.
+    """
+
+    device: CpuDevice
+
+    def __init__(
+        self, device: CpuDevice, *, n_threads: int | None = None, abort_callback: Callable[[], Any] | None = None
+    ) -> None:
+        super().__init__(device)
+        if n_threads is not None:
+            self.set_n_threads(n_threads)
+        if abort_callback is not None:
+            self.set_abort_callback(abort_callback)
+
+    def plan(self, graph: Graph) -> CpuPlan:
+        """The graph as a tape; compiles kernels that are not ready.  Raises UnsupportedOpError, KernelCompileError."""
+        return CpuPlan(self.device, graph)
+
+    @property
+    def n_threads(self) -> int:
+        """How many threads compute, the calling one included."""
+        return self.device.n_threads
+
+    def set_n_threads(self, n_threads: int) -> None:
+        """Computes with so many threads from now on, on all streams of the device (ggml_backend_cpu_set_n_threads)."""
+        self.device.team.set_n_threads(n_threads)
+
+    def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
+        """Asks ``callback()`` every now and then; true makes computations of the device raise ComputeAborted."""
+        self.device.team.set_abort_callback(callback)
+
+    def abort(self) -> None:
+        """Stops the computation that is running, from another thread: it raises ComputeAborted."""
+        self.device.team.abort()
+
+    def pause(self) -> None:
+        """Lets the threads sleep instead of waiting for work (ggml_threadpool_pause)."""
+        self.device.team.pause()
+
+    def resume(self) -> None:
+        """Lets the threads wait for work actively again (ggml_threadpool_resume)."""
+        self.device.team.resume()
+
+
+class CpuPlan(Plan):
+    """A graph's nodes as entries of a tape.  Views and empty tensors have none."""
+
+    def __init__(self, device: CpuDevice, graph: Graph) -> None:
+        self.device = device
+        self._n_tensors = len(graph.tensors)
+        entries: list[Entry] = []
+        self._positions: list[int] = []
+        """For each entry the node's position in the graph."""
+        workspace = scratch = 0
+        for node in graph.nodes:
+            assert node.op is not None
+            if node.op.is_view:
+                continue
+            steps = device.match(node)
+            if isinstance(steps, Decline):
+                raise UnsupportedOpError(
+                    f"{device.name} declines {node!r}: {steps.reason}",
+                    op=node.op, device=device, tensor=node, reason=steps.reason,
+                )  # fmt: skip
+            placed = _placed(steps, graph, node)
+            entries += placed
+            self._positions += [graph.index[node]] * len(placed)
+            workspace = max(workspace, steps.workspace_bytes)
+            scratch = max(scratch, steps.scratch_bytes)
+        self._tape = Tape(entries, self._n_tensors + 1, workspace, scratch)
+        device.team.reserve(workspace, scratch)
+        self._faults = (ctypes.c_int64 * FAULT_WORDS)()
+        self._bases = np.zeros(self._n_tensors + 1, np.int64)
+        self._bases[-1] = ctypes.addressof(self._faults)
+        self._bound: BoundTape | None = None
+        self._graph: Callable[[], Graph | None] = _nobody
+        self._allocation: Callable[[], Allocation | None] = _nobody
+        self._epoch = -1
+
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        """Takes the addresses over; does nothing if they cannot have changed since the last time."""
+        if self._graph() is graph and self._allocation() is allocation and self._epoch == Epoch.now:
+            return
+        if len(graph.tensors) != self._n_tensors:
+            raise GraphError(
+                f"{graph!r} was not planned: it has {len(graph.tensors)} tensors, the plan's {self._n_tensors}"
+            )
+        epoch = Epoch.now
+        self._bases[:-1] = allocation.addresses(graph)
+        if self._bound is None:
+            self._bound = self._tape.bind(self._bases)
+        else:
+            self._bound.rebind(self._bases)
+        # weakly: a plan kept for the next equal graph must not keep a model's weights alive
+        self._graph, self._allocation = weakref.ref(graph), weakref.ref(allocation)
+        self._epoch = epoch
+
+    def compute(self) -> None:
+        self._run(None)
+
+    def compute_traced(self) -> list[NodeTime]:
+        """Computes, and tells when each node ran, from its first kernel's start to its last one's end.
+
+        Threads wait for each other after every kernel, so the whole takes longer than :meth:`compute`.
+        """
+        ring = TraceRing(max(1, len(self._tape)))
+        self._run(ring)
+        times: dict[int, NodeTime] = {}
+        for entry, start, end in ring.rows().tolist():
+            position = self._positions[entry]
+            first = times.get(position)
+            times[position] = NodeTime(position, first.start if first else start, end)
+        return list(times.values())
+
+    def kernel_names(self) -> list[str]:
+        return [entry.kernel.name for entry in self._tape.entries]
+
+    def free(self) -> None:
+        self._bound = None
+        self._graph = self._allocation = _nobody
+
+    def _run(self, ring: TraceRing | None) -> None:
+        # held while computing: graph and allocation own the memory
+        graph, allocation = self._graph(), self._allocation()
+        if graph is None or allocation is None or self._bound is None:
+            raise TensorStateError("the plan is bound to no memory: call rebind(graph, allocation) and keep both")
+        if self._epoch != Epoch.now:
+            self.rebind(graph, allocation)
+        self.device.team.run(self._bound, ring)
+        if self._faults[0]:
+            self._raise_fault(graph)
+
+    def _raise_fault(self, graph: Graph) -> None:
+        _, position, got, limit = self._faults
+        self._faults[0] = 0
+        node = graph.tensors[position]
+        raise ComputeError(
+            f"{self.device.name}: {node!r} was given the index {got}, which is not in 0 to {limit - 1}; "
+            "rows with such indices were left out",
+            op=node.op, device=self.device, tensor=node, got=got, wanted=limit,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"
+
+
+def _nobody() -> None:
+    return None
+
+
+def _placed(steps: Steps, graph: Graph, node: Tensor) -> list[Entry]:
+    """Entries whose references count the graph's tensors instead of the node's operands."""
+    index = graph.index
+    slots = [index[node], *[-1 if s is None else index[s] for s in node.src]]
+    placed = []
+    for entry, references in zip(steps.entries, steps.references, strict=True):
+        words = list(entry.words)
+        for i in references:
+            slot, offset = words[i].slot, words[i].offset  # type: ignore[union-attr]
+            if slot >= 0:
+                words[i] = Ref(slots[slot], offset)
+            elif slot == FAULTS:
+                words[i] = Ref(len(graph.tensors), offset)
+            elif slot == POSITION:
+                words[i] = slots[0]
+        placed.append(Entry(entry.kernel, words, entry.tasks, entry.barrier_before))
+    return placed

@@ -1,0 +1,182 @@
+"""The CPU as a device: ordinary memory, one team of threads, and a table of kernels."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import sys
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ggplug import host
+from ggplug.backend import Accept, Buffer, BufferType, Capabilities, Decline, Device, Memory, Support
+from ggplug.tensor import Tensor
+from ggplug.types import BufferUsage, DeviceKind
+from ggplug_cpu import features, topology
+
+if TYPE_CHECKING:
+    from ggplug_cpu.backend import CpuBackend
+    from ggplug_cpu.kernels.steps import Steps
+    from ggplug_cpu.team import Team
+
+
+class CpuDevice(Device):
+    """This machine's processor.  All its streams compute on one :attr:`team` of threads and take turns."""
+
+    name = "CPU"
+    kind = DeviceKind.CPU
+    capabilities = Capabilities(buffer_from_host=True)
+
+    CHOICES: ClassVar[int] = 8192
+    """How many choices of kernels are remembered, by the signature of the node."""
+
+    def __init__(self) -> None:
+        self._buffer_type = host.HostBufferType(self.name, self)
+        self._lock = threading.Lock()
+        self._team: Team | None = None
+        self._choices: OrderedDict[Any, Steps | Decline] = OrderedDict()
+
+    # What it is
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        """The processor's name, the instructions that kernels are compiled for, and how many threads there are."""
+        return f"{processor_name()} ({_instructions()}), {self.n_threads} threads"
+
+    def memory(self) -> Memory:
+        return host.memory()
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._buffer_type
+
+    def buffer_from_host(self, memory: Any, *, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
+        """A buffer over the caller's memory, which is used in place; read-only maps give read-only buffers."""
+        return self._buffer_type.wrap(memory, usage=usage)
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Whatever lies in host memory in the tensors' own layout."""
+        return buffer_type.is_host
+
+    # What it computes
+
+    def match(self, node: Tensor) -> Steps | Decline:
+        """The kernels that compute a node, or why there are none; see :mod:`ggplug_cpu.table`."""
+        assert node.op is not None
+        key = (
+            features.target(),
+            node.op.key,
+            node.type.id,
+            node.ne,
+            node.nb,
+            *[None if s is None else (s.type.id, s.ne, s.nb) for s in node.src],
+        )
+        found = self._choices.get(key)
+        if found is None:
+            from ggplug_cpu import table
+
+            found = self._choices[key] = table.find(node)
+            if len(self._choices) > self.CHOICES:
+                with self._lock:
+                    self._choices.popitem(last=False)
+        return found
+
+    def supports_op(self, node: Tensor) -> Support:
+        if node.op is None or node.op.is_view:
+            return Accept()
+        found = self.match(node)
+        return found if isinstance(found, Decline) else Accept()
+
+    # Its threads
+
+    @property
+    def team(self) -> Team:
+        """The threads; started when they are first needed."""
+        if self._team is None:
+            from ggplug_cpu.team import Team
+
+            with self._lock:
+                if self._team is None:
+                    self._team = Team()
+        return self._team
+
+    @property
+    def n_threads(self) -> int:
+        """How many threads compute."""
+        if self._team is not None:
+            return self._team.n_threads
+        return topology.default_threads()
+
+    def set_team(self, team: Team) -> None:
+        """Computes on another team from now on: another number of threads, affinity, priority or polling."""
+        with self._lock:
+            old, self._team = self._team, team
+        if old is not None and old is not team:
+            old.close()
+
+    def init(self, **params: Any) -> CpuBackend:
+        """A new stream.
+
+        ``n_threads`` and ``abort_callback``: what :class:`~ggplug_cpu.backend.CpuBackend` has setters for.
+        """
+        from ggplug_cpu.backend import CpuBackend
+
+        return CpuBackend(self, **params)
+
+
+@functools.cache
+def processor_name() -> str:
+    """What the operating system calls the processor."""
+    try:
+        if sys.platform == "linux":
+            with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    key, _, value = line.partition(":")
+                    if key.strip().lower() in ("model name", "cpu model", "hardware"):
+                        return " ".join(value.split())
+        if sys.platform == "win32":
+            import winreg
+
+            path = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key_handle:
+                return " ".join(str(winreg.QueryValueEx(key_handle, "ProcessorNameString")[0]).split())
+        if sys.platform == "darwin":
+            return _sysctl("machdep.cpu.brand_string")
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _sysctl(name: str) -> str:
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    size = ctypes.c_size_t(256)
+    value = ctypes.create_string_buffer(256)
+    if libc.sysctlbyname(name.encode(), value, ctypes.byref(size), None, 0) != 0:
+        raise OSError(f"no sysctl {name}")
+    return value.value.decode(errors="replace")
+
+
+def _instructions() -> str:
+    """The notable instructions that kernels are compiled with: ``avx512, vnni, bf16, amx``."""
+    shown = {
+        "avx512": ("avx512f",),
+        "avx2": ("avx2",),
+        "sse2": ("sse2",),
+        "neon": ("neon",),
+        "sve": ("sve",),
+        "vnni": ("avx512vnni", "avxvnni"),
+        "dotprod": ("dotprod",),
+        "bf16": ("avx512bf16", "bf16"),
+        "fp16": ("avx512fp16", "fullfp16"),
+        "amx": ("amx-tile",),
+    }
+    target = features.target()
+    found = [name for name, flags in shown.items() if any(target.has(flag) for flag in flags)]
+    # of the vector widths the largest says it all
+    for wider, narrower in (("avx512", "avx2"), ("avx512", "sse2"), ("avx2", "sse2")):
+        if wider in found and narrower in found:
+            found.remove(narrower)
+    return ", ".join(found) or target.level

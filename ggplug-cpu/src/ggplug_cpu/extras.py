@@ -1,0 +1,87 @@
+"""What the CPU backend offers by name, beyond the interface (ggml's procedure addresses of its CPU backend).
+
+=======================  ==============================================================================
+``set_n_threads``        ``(backend, n)``  (ggml_backend_set_n_threads)
+``set_abort_callback``   ``(backend, callback)``  (ggml_backend_set_abort_callback)
+``threadpool``           the class :class:`~ggplug_cpu.team.Team`  (ggml_threadpool_new)
+``set_threadpool``       ``(backend, team)``  (ggml_backend_cpu_set_threadpool)
+``features``             ``()``: names of what kernels may use, by LLVM  (ggml_backend_get_features)
+``cache``                compiled kernels on disk: ``entries``, ``clear``, ``prebuild``
+=======================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ggplug_cpu import cache, features
+
+if TYPE_CHECKING:
+    from ggplug_cpu.backend import CpuBackend
+    from ggplug_cpu.team import Team
+
+
+def find(name: str) -> Any:
+    """The extra of that name, or None."""
+    if name == "threadpool":
+        from ggplug_cpu.team import Team
+
+        return Team
+    return _EXTRAS.get(name)
+
+
+def set_n_threads(backend: CpuBackend, n_threads: int) -> None:
+    """See :meth:`CpuBackend.set_n_threads`."""
+    backend.set_n_threads(n_threads)
+
+
+def set_abort_callback(backend: CpuBackend, callback: Callable[[], Any] | None) -> None:
+    """See :meth:`CpuBackend.set_abort_callback`."""
+    backend.set_abort_callback(callback)
+
+
+def set_threadpool(backend: CpuBackend, team: Team) -> None:
+    """Computes on ``team`` from now on, on all streams of the device."""
+    backend.device.set_team(team)
+
+
+def feature_names() -> tuple[str, ...]:
+    """What kernels are compiled for, by LLVM's names: ``("avx2", "f16c", "fma", ...)``."""
+    return tuple(sorted(features.target().flags))
+
+
+class KernelCache:
+    """Compiled kernels on disk; see :mod:`ggplug_cpu.cache`."""
+
+    def entries(self) -> Sequence[cache.CacheEntry]:
+        """What is there, by name."""
+        return cache.entries()
+
+    def clear(self) -> int:
+        """Deletes all; returns how many there were.  Kernels in use stay in memory."""
+        return cache.clear()
+
+    def prebuild(self, progress: Callable[[int, int, str], None] | None = None) -> int:
+        """Compiles what encoders and decoders are likely to need; returns how many had to be compiled.
+
+        ``progress``: called with how many are done, how many there are, and the name of the next.
+        """
+        from ggplug_cpu import compiler, prebuild
+
+        kernels = prebuild.likely_kernels()
+        compiled = 0
+        for done, each in enumerate(kernels):
+            if progress is not None:
+                progress(done, len(kernels), each.name)
+            compiled += compiler.prebuild([each])
+        return compiled
+
+
+_EXTRAS: dict[str, Any] = {
+    "set_n_threads": set_n_threads,
+    "set_abort_callback": set_abort_callback,
+    "set_threadpool": set_threadpool,
+    "features": feature_names,
+    "cache": KernelCache(),
+}

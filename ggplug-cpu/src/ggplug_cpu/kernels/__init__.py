@@ -1,0 +1,1 @@
+"""The kernels of the CPU device, a module for each family of operations."""

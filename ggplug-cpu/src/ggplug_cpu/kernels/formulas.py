@@ -1,0 +1,306 @@
+"""The formulas of element-wise operations, on vectors of f32, named after their ops.
+
+``UNARY[name]`` is an intrinsic ``f(x, p, q, r, s)`` with the op's parameters as numbers (a formula takes as many as it
+names), ``BINARY[name]`` is ``f(a, b, p, q, r, s)``, gated linear units included.  NaN stays NaN.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+
+from llvmlite.ir import IntType
+
+from ggplug_cpu.compiler import Intrinsic
+from ggplug_cpu.simd.transcendental import emit_erf, emit_exp, emit_log, emit_sigmoid, emit_tanh
+from ggplug_cpu.simd.values import F32, F64, Value, emitted
+
+UNARY: dict[str, Intrinsic] = {}
+BINARY: dict[str, Intrinsic] = {}
+
+Formula = Callable[..., Value]
+
+
+def _registered(table: dict[str, Intrinsic], vectors: int) -> Callable[[Formula], Formula]:
+    """Enter a formula on ``vectors`` vectors and some parameters."""
+
+    def register(formula: Formula) -> Formula:
+        wanted = len(inspect.signature(formula).parameters) - vectors
+
+        def emit(*values: Value) -> Value:
+            parameters = [p.splat(values[0].count) for p in values[vectors : vectors + wanted]]
+            return formula(*values[:vectors], *parameters)
+
+        table[formula.__name__] = emitted(lambda v, *_: f"{v}({', '.join([v] * vectors + ['f32'] * 4)})")(emit)
+        return formula
+
+    return register
+
+
+_unary = _registered(UNARY, 1)
+_binary = _registered(BINARY, 2)
+
+
+# -- arithmetic -------------------------------------------------------------------------------------
+
+
+@_binary
+def add(a: Value, b: Value) -> Value:
+    return a + b
+
+
+@_binary
+def sub(a: Value, b: Value) -> Value:
+    return a - b
+
+
+@_binary
+def mul(a: Value, b: Value) -> Value:
+    return a * b
+
+
+@_binary
+def div(a: Value, b: Value) -> Value:
+    return a / b
+
+
+@_unary
+def scale(x: Value, s: Value, bias: Value) -> Value:
+    return x * s + bias
+
+
+@_unary
+def abs(x: Value) -> Value:
+    return x.abs()
+
+
+@_unary
+def sgn(x: Value) -> Value:
+    return (x > 0).select(1, (x < 0).select(-1, x))
+
+
+@_unary
+def neg(x: Value) -> Value:
+    return -x
+
+
+@_unary
+def step(x: Value) -> Value:
+    return (x > 0).select(x.constant(1), 0)
+
+
+@_unary
+def sqr(x: Value) -> Value:
+    return x * x
+
+
+@_unary
+def sqrt(x: Value) -> Value:
+    return x.unary("sqrt")
+
+
+@_unary
+def floor(x: Value) -> Value:
+    return x.floor()
+
+
+@_unary
+def ceil(x: Value) -> Value:
+    return x.ceil()
+
+
+@_unary
+def round(x: Value) -> Value:
+    return x.round_away()
+
+
+@_unary
+def trunc(x: Value) -> Value:
+    return x.truncate()
+
+
+@_unary
+def clamp(x: Value, low: Value, high: Value) -> Value:
+    return high.minimum(low.maximum(x))  # in this order a NaN passes
+
+
+# -- transcendental functions -----------------------------------------------------------------------
+
+
+@_unary
+def exp(x: Value) -> Value:
+    return emit_exp(x)
+
+
+@_unary
+def log(x: Value) -> Value:
+    return emit_log(x)
+
+
+@_unary
+def expm1(x: Value) -> Value:
+    # near 0 the difference would cancel; there e**x - 1 = 2 t / (1 - t) with t = tanh(x / 2)
+    t = emit_tanh(x * 0.5)
+    return (x.abs() < 1).select((t + t) / (1.0 - t), emit_exp(x) - 1.0)
+
+
+@_unary
+def tanh(x: Value) -> Value:
+    return emit_tanh(x)
+
+
+@_unary
+def sigmoid(x: Value) -> Value:
+    return emit_sigmoid(x)
+
+
+@_unary
+def sin(x: Value) -> Value:
+    return _turning(x, "sin", lambda half: sine_and_cosine(half)[0])
+
+
+@_unary
+def cos(x: Value) -> Value:
+    return _turning(x, "cos", lambda half: sine_and_cosine(half)[1])
+
+
+def sine_and_cosine(angle: Value) -> tuple[Value, Value]:
+    """Sine and cosine of f64 lanes, good to 1e-12 for angles of up to 1e4 and to 1e-16 of the angle beyond that.
+
+    Quarter turns are taken off in f64, where even positions of long contexts leave digits to spare; the rest, at most
+    pi/4, goes through Taylor's series.
+    """
+    turns = (angle * (2 / math.pi)).round_even()
+    # pi/2 in two parts: what rounding it to f64 leaves off
+    rest = turns.fma(-6.123233995736766e-17, turns.fma(-math.pi / 2, angle))
+    square = rest * rest
+    sine, cosine = square.constant(0), square.constant(0)
+    for n in (13, 11, 9, 7, 5, 3):
+        sine = sine.fma(square, (-1) ** (n // 2) / math.factorial(n))
+    for n in (12, 10, 8, 6, 4, 2):
+        cosine = cosine.fma(square, (-1) ** (n // 2) / math.factorial(n))
+    sine, cosine = (sine * square).fma(rest, rest), cosine.fma(square, 1.0)
+    # which quarter: 0, 1, 2 or 3
+    quarter = turns - (turns * 0.25).floor() * 4.0
+    odd = quarter.equal(1.0) | quarter.equal(3.0)
+    s, c = odd.select(cosine, sine), odd.select(sine, cosine)
+    return (quarter > 1.5).select(-s, s), (quarter.equal(1.0) | quarter.equal(2.0)).select(-c, c)
+
+
+def _turning(x: Value, name: str, function: Callable[[Value], Value]) -> Value:
+    """``function`` of f64 lanes on f32 ones; where any is beyond its precision, libm's of each."""
+    b, half = x.b, x.count // 2
+    far = (x.abs() > 1e7).bitcast(IntType(x.count)).unequal(0)
+    with b.if_else(far.ir, likely=False) as (then, otherwise):
+        with then:
+            exact = Value(b, x.ir).unary(name)
+            after_exact = b.block
+        with otherwise:
+            parts = [function(x.part(start, half).convert(F64)).convert(F32) for start in (0, half)]
+            fast = parts[0].concat(parts[1])
+            after_fast = b.block
+    result = b.phi(x.type)
+    result.add_incoming(exact.ir, after_exact)
+    result.add_incoming(fast.ir, after_fast)
+    return Value(b, result)
+
+
+# -- activations ------------------------------------------------------------------------------------
+
+
+@_unary
+def relu(x: Value) -> Value:
+    return x.constant(0).maximum(x)
+
+
+@_unary
+def leaky_relu(x: Value, negative_slope: Value) -> Value:
+    return (x > 0).select(x, x * negative_slope)
+
+
+@_unary
+def elu(x: Value) -> Value:
+    return (x > 0).select(x, expm1(x))
+
+
+@_unary
+def softplus(x: Value) -> Value:
+    # max(x, 0) + ln(1 + u), u = e**-|x|; what rounding takes from 1 + u is put back by the ratio
+    u = emit_exp(-x.abs())
+    w = u + 1.0
+    tail = w.equal(1.0).select(u, emit_log(w) * (u / (w - 1.0)))
+    return x.constant(0).maximum(x) + tail
+
+
+@_unary
+def silu(x: Value) -> Value:
+    return x * emit_sigmoid(x)
+
+
+@_unary
+def gelu(x: Value) -> Value:
+    # (1 + tanh(z)) / 2 = sigmoid(2 z)
+    return x * emit_sigmoid((x * x).fma(0.044715, 1.0) * x * (2 * math.sqrt(2 / math.pi)))
+
+
+@_unary
+def gelu_erf(x: Value) -> Value:
+    return 0.5 * x * (1.0 + emit_erf(x * math.sqrt(0.5)))
+
+
+@_unary
+def gelu_quick(x: Value) -> Value:
+    return x * emit_sigmoid(1.702 * x)
+
+
+@_unary
+def hardsigmoid(x: Value) -> Value:
+    y = (x + 3.0) / 6.0
+    return y.constant(1).minimum(y.constant(0).maximum(y))
+
+
+@_unary
+def hardswish(x: Value) -> Value:
+    return x * hardsigmoid(x)
+
+
+@_unary
+def xielu(x: Value, alpha_n: Value, alpha_p: Value, beta: Value, eps: Value) -> Value:
+    positive = alpha_p * x * x
+    negative = (expm1(eps.minimum(x)) - x) * alpha_n
+    return (x > 0).select(positive, negative) + beta * x
+
+
+# -- gated linear units -----------------------------------------------------------------------------
+
+
+@_binary
+def reglu(x: Value, gate: Value) -> Value:
+    return relu(x) * gate
+
+
+@_binary
+def geglu(x: Value, gate: Value) -> Value:
+    return gelu(x) * gate
+
+
+@_binary
+def geglu_erf(x: Value, gate: Value) -> Value:
+    return gelu_erf(x) * gate
+
+
+@_binary
+def geglu_quick(x: Value, gate: Value) -> Value:
+    return gelu_quick(x) * gate
+
+
+@_binary
+def swiglu(x: Value, gate: Value) -> Value:
+    return silu(x) * gate
+
+
+@_binary
+def swiglu_oai(x: Value, gate: Value, alpha: Value, limit: Value) -> Value:
+    u = limit.minimum(x)
+    return u * emit_sigmoid(alpha * u) * (limit.minimum((-limit).maximum(gate)) + 1.0)

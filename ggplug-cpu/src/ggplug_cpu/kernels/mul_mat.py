@@ -1,0 +1,309 @@
+"""Matrix products: which kernels compute ``mul_mat`` and ``mul_mat_id``.
+
+=================  ==================================================================================================
+``mul_mat_dot``    few columns (:data:`DOT_COLUMNS`): every number of the result is a dot product, weights are streamed
+``mul_mat_gemm``   more columns, or plain weights whose rows are not adjacent numbers: packed panels and register tiles
+=================  ==================================================================================================
+
+``mul_mat_gemm`` has a *kind*, its first argument and so part of its name:
+
+========  =============================================================================================================
+``f32``   weights and activations as f32: F32 and F16 weights; all types where nothing better exists
+``bf16``  both as bf16 with AVX512-BF16: BF16 weights
+``i8``    int8 with a scale for every 32 numbers, on VNNI: block types, activations are rounded by ``mul_mat_round``
+``amx``   both as bf16 in tile registers, on AMX: BF16 weights and block types
+========  =============================================================================================================
+
+Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
+``mul_mat_widen`` to f32).  Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``),
+then runs the same kernels, each for the experts that have as many rows as it is for.
+
+Results are bit-identical for any number of threads.  They differ between kinds: rounding to int8 costs about 2e-5 in
+NMSE on normal data (as in ggml), rounding to bf16 3e-6 for activations and as much again for block types' weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ggplug.backend import Decline
+from ggplug.ops import MulMat, MulMatId
+from ggplug.tensor import Tensor
+from ggplug.types import Precision
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Kernel
+from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
+from ggplug_cpu.kernels.mul_mat_prepare import (
+    Routes,
+    Rows,
+    int8_row_bytes,
+    mul_mat_round,
+    mul_mat_route,
+    mul_mat_widen,
+    routes_bytes,
+)
+from ggplug_cpu.kernels.mul_mat_rows import Product
+from ggplug_cpu.kernels.mul_mat_tiles import layout
+from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, PLAIN
+from ggplug_cpu.kernels.steps import FAULTS, POSITION, RESULT, Steps, source, tasks
+from ggplug_cpu.tape import WORKSPACE, Entry, Ref
+
+#: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
+#: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate.
+DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 4}
+
+#: Packed weights of a chunk: about what fits a second-level cache beside what passes through it.
+_PANEL_BYTES = 640 << 10
+#: Rows of activations over which packing a block of weights is spread, at least, if there are as many.
+_LEAST_ROWS = 192
+#: Chunks to aim at, so that threads finish together.
+_CHUNKS = 48
+#: Weights that a chunk of ``mul_mat_dot`` reads at least, in bytes.
+_STREAM_BYTES = 16 << 10
+#: Multiplications that take about as long as one simple operation on an element.
+_PER_ELEMENT = 8
+
+
+def plan_mul_mat(node: Tensor) -> Steps | Decline:
+    """y[m, n] = sum over k of a[k, m] b[k, n].  Takes the types that ggml's CPU backend takes, and any strides."""
+    a, b = node.src
+    assert isinstance(node.op, MulMat)
+    assert a is not None
+    assert b is not None
+    refusal = _refusal(node, a, b)
+    if refusal is not None:
+        return refusal
+    r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
+    work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3)
+    kind = _kind(a, b, node.op.precision)
+    if work.rows <= _dot_columns(a, kind):
+        return _steps([_dot(work, _for_dot(a, b, 0), work.rows)])
+    return _steps([_gemm(work, _for_gemm(kind, b, 0), kind)])
+
+
+def plan_mul_mat_id(node: Tensor) -> Steps | Decline:
+    """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
+    a, b, ids = node.src
+    assert isinstance(node.op, MulMatId)
+    assert a is not None
+    assert b is not None
+    assert ids is not None
+    refusal = _refusal(node, a, b)
+    if refusal is not None:
+        return refusal
+    experts, slots, tokens = a.ne[2], ids.ne[0], ids.ne[1]
+    words = Routes(
+        Ref(source(2)), Ref(WORKSPACE), Ref(RESULT), Ref(FAULTS), Ref(POSITION),
+        experts, slots, tokens, ids.nb[0], ids.nb[1], node.ne[0], node.nb[1], node.nb[2],
+    ).words()  # fmt: skip
+    route = Entry(mul_mat_route(), words, tasks=1)
+    at = -(-routes_bytes(experts, slots, tokens) // 64) * 64
+    work = _Work(node, a, b, experts, slots * tokens, 1, 1, routed=True)
+    # dot takes the experts with few rows, gemm those with more; none has more than there are pairs
+    kind = _kind(a, b, node.op.precision)
+    few = min(_dot_columns(a, kind), work.rows)
+    products = [_dot(work, _for_dot(a, b, at), few)] if few else []
+    if work.rows > few:
+        if kind == "i8":  # what dot reads will do
+            activations = products[0].activations
+        else:
+            activations = _for_gemm(kind, b, products[0].activations.workspace_bytes if products else at)
+        products.append(_gemm(work, activations, kind, least=few + 1))
+    return _steps(products, route, at)
+
+
+# -- what a plan is made of --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A product: ``matrices`` matrices of ``a``, each by ``rows`` rows of ``b``; routed, by ``rows`` rows in all."""
+
+    node: Tensor
+    a: Tensor
+    b: Tensor
+    matrices: int
+    rows: int
+    r2: int
+    r3: int
+    routed: bool = False
+
+    @property
+    def tasks(self) -> int:
+        return tasks(self.a.ne[0] * self.node.size // _PER_ELEMENT)
+
+
+@dataclass(frozen=True)
+class _Activations:
+    """Rows of activations as a product reads them: where they lie, as what, and the entries that put them there.
+
+    ``elem`` is a plain type's name, or ``int8``; ``order`` is ``rows`` or ``scattered``, ``nb`` are strides in bytes.
+    ``workspace_bytes`` is where the workspace that they take ends.
+    """
+
+    place: Ref
+    elem: str
+    order: str
+    nb: tuple[int, int, int, int]
+    entries: tuple[Entry, ...] = ()
+    workspace_bytes: int = 0
+    scratch_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Product:
+    activations: _Activations
+    entry: Entry
+    scratch_bytes: int
+
+
+def _steps(products: Sequence[_Product], route: Entry | None = None, workspace_bytes: int = 0) -> Steps:
+    """Preparations, each once, then products; neither preparations nor products wait for each other."""
+    activations = list(dict.fromkeys(id(p.activations) for p in products))
+    prepared = [next(p.activations for p in products if id(p.activations) == each) for each in activations]
+    preparing = [*([route] if route else []), *(entry for each in prepared for entry in each.entries)]
+    entries = [
+        replace(entry, barrier_before=i == 0)
+        for group in (preparing, [p.entry for p in products])
+        for i, entry in enumerate(group)
+    ]
+    return Steps(
+        tuple(entries),
+        max(workspace_bytes, *(each.workspace_bytes for each in prepared)),
+        max(*(each.scratch_bytes for each in prepared), *(p.scratch_bytes for p in products)),
+    )
+
+
+def _refusal(node: Tensor, a: Tensor, b: Tensor) -> Decline | None:
+    weights, activations = a.type.name, b.type.name
+    if weights in BLOCKS:
+        takes = ["f32", "q8_0"]
+    elif weights in PLAIN:
+        takes = list(PLAIN)
+    else:
+        return Decline(f"the CPU device has no matrix product for weights of {weights}")
+    if activations not in takes:
+        return Decline(f"the CPU device multiplies weights of {weights} with {', '.join(takes)}, not {activations}")
+    for tensor in (a, b):
+        if tensor.type.name in BLOCKS and _order(tensor) != "rows":
+            return Decline(f"blocks of {tensor.type.name} must be adjacent along ne0")
+    if node.nb[0] != 4:
+        return Decline("the result's numbers must be adjacent along ne0")
+    return None
+
+
+def _order(t: Tensor) -> str:
+    """``rows`` where numbers along ne0 are adjacent, ``columns`` where those along ne1 are, else ``scattered``."""
+    size = t.type.block_bytes
+    if t.nb[0] == size or t.ne[0] == 1:
+        return "rows"
+    return "columns" if t.nb[1] == size else "scattered"
+
+
+def _kind(a: Tensor, b: Tensor, precision: int) -> str:
+    """How a product of many columns is computed; see the module's docstring."""
+    weights = a.type.name
+    if weights in BLOCKS:
+        if simd.has_tiles() and layout("amx").width == 16 and b.type.name not in BLOCKS:
+            return "amx"
+        return "i8" if simd.has_int8_dot(layout("i8").width) else "f32"
+    if weights == "bf16" and _order(a) == "rows" and precision != Precision.F32:
+        if simd.has_tiles() and layout("amx").width == 16:
+            return "amx"
+        return "bf16" if simd.has_bf16_dot(layout("bf16").width) else "f32"
+    return "f32"
+
+
+def _dot_columns(a: Tensor, kind: str) -> int:
+    """How many columns ``mul_mat_dot`` takes: it reads rows of adjacent numbers only."""
+    return DOT_COLUMNS[kind] if _order(a) == "rows" else 0
+
+
+# activations
+
+
+def _in_place(b: Tensor) -> _Activations:
+    order = "rows" if _order(b) == "rows" else "scattered"
+    return _Activations(Ref(source(1)), b.type.name, order, b.nb)
+
+
+def _for_dot(a: Tensor, b: Tensor, offset: int) -> _Activations:
+    """What ``mul_mat_dot`` reads: int8 with sums for block types, contiguous f32 for others.
+
+    ``offset`` is where in the workspace there is room.
+    """
+    if a.type.name in BLOCKS:
+        return _rounded(b, offset, BLOCKS[a.type.name].offset)
+    if b.type.name == "f32" and _order(b) == "rows":
+        return _in_place(b)
+    return _widened(b, offset)
+
+
+def _for_gemm(kind: str, b: Tensor, offset: int) -> _Activations:
+    if kind == "i8":
+        return _rounded(b, offset, 0)
+    return _widened(b, offset) if b.type.name in BLOCKS else _in_place(b)
+
+
+def _rounded(b: Tensor, at: int, sums: int) -> _Activations:
+    order = _in_place(b).order
+    row_bytes = int8_row_bytes(b.ne[0], sums != 0)
+    scratch = 4 * b.ne[0] if order == "scattered" else 0
+    return _rows_in_workspace(b, at, row_bytes, "int8", mul_mat_round(b.type.name, order, sums), scratch)
+
+
+def _widened(b: Tensor, at: int) -> _Activations:
+    row_bytes = -(-4 * b.ne[0] // 64) * 64
+    return _rows_in_workspace(b, at, row_bytes, "f32", mul_mat_widen(b.type.name), 0)
+
+
+def _rows_in_workspace(b: Tensor, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int) -> _Activations:
+    words = Rows(Ref(source(1)), Ref(WORKSPACE, at), *b.ne, *b.nb, row_bytes).words()
+    nb = (0, row_bytes, row_bytes * b.ne[1], row_bytes * b.ne[1] * b.ne[2])
+    entry = Entry(kernel, words, tasks(b.size))
+    return _Activations(Ref(WORKSPACE, at), elem, "rows", nb, (entry,), at + row_bytes * b.nrows, scratch)
+
+
+# products
+
+
+def _words(work: _Work, x: _Activations, m_block: int, v_block: int, **more: int) -> Sequence[int | Ref]:
+    a, b = work.a, work.b
+    routes = Ref(WORKSPACE) if work.routed else 0
+    return Product(
+        Ref(source(0)), x.place, Ref(RESULT), a.ne[0], a.ne[1], work.matrices, work.rows,
+        a.ne[2], b.ne[1], work.r2, work.r3, *a.nb, *x.nb, *work.node.nb[1:], m_block, v_block, routes=routes, **more,
+    ).words()  # fmt: skip
+
+
+def _dot(work: _Work, x: _Activations, most: int) -> _Product:
+    a = work.a
+    # a 64th of the matrix, but not less than is worth a visit
+    rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
+    words = _words(work, x, -(-rows // 4) * 4, most, least=1, most=most)
+    entry = Entry(mul_mat_dot.mul_mat_dot(a.type.name, work.routed), words, work.tasks)
+    return _Product(x, entry, mul_mat_dot.scratch_bytes())
+
+
+def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Product:
+    m_block, v_block = _blocks(work, kind)
+    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, work.a.ne[0])
+    words = _words(work, x, m_block, v_block, x_offset=x_offset, least=least, most=work.rows)
+    kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
+    return _Product(x, Entry(kernel, words, work.tasks), scratch)
+
+
+def _blocks(work: _Work, kind: str) -> tuple[int, int]:
+    """Rows of weights, and rows of activations, of a chunk of ``mul_mat_gemm``."""
+    shape = layout(kind)
+    K, M = work.a.ne[0], work.a.ne[1]
+    most = _PANEL_BYTES // max(1, shape.panel_bytes(min(K, shape.k_numbers)))
+    panels = -(-M // shape.columns)
+    m_chunks = -(-panels // max(1, most))
+    # routed rows are spread over experts, nobody knows how
+    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (work.matrices * m_chunks)), work.rows // _LEAST_ROWS)
+    v_chunks = max(1, v_chunks)
+    m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * work.matrices * v_chunks))))
+    v_block = max(1, -(-work.rows // v_chunks))
+    return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows

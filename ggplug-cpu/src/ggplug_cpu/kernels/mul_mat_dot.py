@@ -1,0 +1,233 @@
+"""Matrix products of few columns: one dot product for each number of the result, weights read once, in place.
+
+These are bound by how fast weights arrive, so rows of weights are streamed with a prefetch ahead, and a row is
+multiplied with all columns while it is in the cache.  The order in which a dot product is summed depends on nothing but
+K and the target: results are bit-identical for any number of threads, and of columns.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ggplug_cpu import compiler, features
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
+from ggplug_cpu.context import aborted, next_chunk, scratch, word
+from ggplug_cpu.kernels import mul_mat_rows as rows_of
+from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
+from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
+from ggplug_cpu.simd import dots, values
+from ggplug_cpu.simd.memory import emit_prefetch
+from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, loop, vector
+
+#: The most columns these kernels take: what the table of addresses has room for.
+MOST_COLUMNS = 32
+#: Columns that are multiplied with a row of weights at once.
+_COLUMNS = 4
+#: How far ahead of what is read blocks are fetched, in bytes.
+_AHEAD = 4096
+
+
+def _width() -> int:
+    return features.target().vector_bytes // 4
+
+
+def _plain_rows(columns: int) -> int:
+    """Rows of weights that share the loads of activations: with four columns, as many as registers allow."""
+    many = features.has("avx512f") or not features.has("sse2")
+    return 4 if many or columns == 1 else 2
+
+
+def sums_of(vectors: list[Value]) -> Value:
+    """The sums of the lanes of each of ``vectors``, as one vector.  Each is added by halves, as ``Value.sum`` does."""
+    n = len(vectors)
+    pieces = 1  # sums under way in one vector
+    while len(vectors) > 1:
+        lanes = vectors[0].count
+        size = lanes // pieces
+        vectors = [_halved(a, b, size) for a, b in zip(vectors[0::2], vectors[1::2], strict=True)]
+        pieces *= 2
+    (merged,) = vectors
+    while merged.count > n:
+        size = merged.count // n
+        low = [piece * size + i for piece in range(n) for i in range(size // 2)]
+        merged = merged.shuffle(low) + merged.shuffle([lane + size // 2 for lane in low])
+    return merged
+
+
+def _halved(a: Value, b: Value, size: int) -> Value:
+    """Every run of ``size`` lanes of ``a``, then of ``b``, folded to half."""
+    low = [start + i for start in range(0, 2 * a.count, size) for i in range(size // 2)]
+    return a.shuffle(low, b) + a.shuffle([lane + size // 2 for lane in low], b)
+
+
+def _write(sums: Value, place: Value, valid: Value) -> None:
+    """Write the first ``valid`` of a few sums."""
+    if sums.count == 1:
+        values.store(place, sums)
+    else:
+        values.masked_store(place, sums, values.first_lanes(sums.count, valid))
+
+
+@functools.cache
+def dot_plain(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
+    """``dot_plain(...)(w, stride, valid, results, xs, offset, numbers)``: ``rows`` rows of weights by ``columns``.
+
+    Rows lie ``stride`` bytes apart from ``w`` on; there are ``valid``.  ``xs`` points to the addresses of the columns'
+    f32 activations, ``results`` to those of their results, which are ``offset`` bytes behind.
+    """
+    t = PLAIN[type_name]
+
+    def emit(w: Value, stride: Value, valid: Value, results: Value, xs: Value, offset: Value, numbers: Value) -> None:
+        b, width = w.b, _width()
+        sources = [w + stride * (valid - 1).minimum(r) for r in range(rows)]
+        x = [values.load(xs, I64, 8 * c, align=8) for c in range(columns)]
+
+        def step(i: Value, sums: list[Value]) -> list[Value]:
+            at = i * width
+            weights = [t.read(source + at * t.elem_bytes, width) for source in sources]
+            for source in sources:
+                emit_prefetch(source + stride * rows + at * t.elem_bytes, locality=2)
+            for c in range(columns):
+                y = values.load(x[c] + at * 4, vector(F32, width))
+                for r in range(rows):
+                    sums[c * rows + r] = weights[r].fma(y, sums[c * rows + r])
+            return sums
+
+        whole, rest = numbers.lshr(width.bit_length() - 1), numbers & (width - 1)
+        sums = loop(whole, [constant(b, vector(F32, width), 0)] * (rows * columns), step)
+
+        def tail(_: Value, sums: list[Value]) -> list[Value]:
+            at = whole * width
+            weights = [t.read_first(source + at * t.elem_bytes, width, rest) for source in sources]
+            mask = values.first_lanes(width, rest)
+            for c in range(columns):
+                y = values.masked_load(x[c] + at * 4, vector(F32, width), mask)
+                for r in range(rows):
+                    sums[c * rows + r] = weights[r].fma(y, sums[c * rows + r])
+            return sums
+
+        sums = loop(rest.unequal(0).zext(I64), sums, tail)
+        for c in range(columns):
+            place = values.load(results, I64, 8 * c, align=8) + offset
+            _write(sums_of(sums[c * rows : (c + 1) * rows]), place, valid)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
+
+
+@functools.cache
+def dot_blocks(type_name: str, columns: int) -> compiler.Intrinsic:
+    """``dot_blocks(...)(w, stride, valid, results, xs, offset, numbers)``: as :func:`dot_plain`, one row of blocks.
+
+    Activations are rows of int8 with sums, as :mod:`.mul_mat_prepare` makes them.
+    """
+    t = BLOCKS[type_name]
+
+    def emit(w: Value, stride: Value, valid: Value, results: Value, xs: Value, offset: Value, numbers: Value) -> None:
+        b, width = w.b, _width()
+        at_once = max(1, 4 * width // GROUP)  # blocks that fill a vector
+        x = [values.load(xs, I64, 8 * c, align=8) for c in range(columns)]
+        scales = [each + numbers for each in x]
+        starts = [each + numbers + numbers.lshr(3) for each in x]
+
+        def add(block: Value, i: Value, sums: list[Value], blocks: int) -> list[Value]:
+            quants = _joined([t.quants(block + j * t.block_bytes) for j in range(blocks)])
+            scale = t.scales([block + j * t.block_bytes for j in range(blocks)]).part(0, blocks)
+            for c in range(columns):
+                y = values.load(x[c] + i * GROUP, vector(I8, GROUP * blocks))
+                start = values.load(starts[c] + i * GROUP, vector(I32, GROUP // 4 * blocks))
+                dot = _dot(start, quants, y, min(width, start.count))
+                factors = scale * values.load(scales[c] + i * 4, vector(F32, blocks))
+                factor = factors.shuffle([lane * blocks // dot.count for lane in range(dot.count)])
+                term = dot.convert(F32)
+                if dot.count < width:  # a last block alone: the upper lanes get nothing
+                    nothing = constant(b, term.type, 0)
+                    term, factor = term.concat(nothing), factor.concat(nothing)
+                sums[c] = term.fma(factor, sums[c])
+            return sums
+
+        def step(i: Value, carried: list[Value]) -> list[Value]:
+            block, sums = carried[0], carried[1:]
+            for line in range(0, at_once * t.block_bytes, 64):
+                emit_prefetch(block + (_AHEAD + line))
+            sums = add(block, i * at_once, sums, at_once)
+            return [block + at_once * t.block_bytes, *sums]
+
+        groups = numbers.lshr(GROUP.bit_length() - 1)
+        whole = groups.lshr(at_once.bit_length() - 1)
+        block, *sums = loop(whole, [w, *([constant(b, vector(F32, width), 0)] * columns)], step)
+        if at_once > 1:
+
+            def tail(_: Value, sums: list[Value]) -> list[Value]:
+                return add(block, whole * at_once, sums, 1)
+
+            sums = loop(groups & (at_once - 1), sums, tail)
+        for c in range(columns):
+            place = values.load(results, I64, 8 * c, align=8) + offset
+            values.store(place, sums[c].sum())
+
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
+
+
+def _joined(parts: list[Value]) -> Value:
+    while len(parts) > 1:
+        parts = [low.concat(high) for low, high in zip(parts[0::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _dot(start: Value, quants: Value, y: Value, width: int) -> Value:
+    """int8 dot products in ``width`` lanes; where vectors are narrower than a block, its parts add up."""
+    dot = None
+    for first in range(0, start.count, width):
+        acc = start.part(first, width)
+        part = dots.emit_dot_u8i8(acc, quants.part(4 * first, 4 * width), y.part(4 * first, 4 * width))
+        dot = part if dot is None else dot + part
+    assert dot is not None
+    return dot
+
+
+@kernel
+def mul_mat_dot(weights: str, routed: bool = False) -> Body:
+    """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types."""
+    find, fill = locate(routed), fill_table(routed)
+    one, some = _columns(weights, 1), _columns(weights, _COLUMNS)
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        table = scratch(ctx)
+        k, m_all, matrices = word(params, rows_of.K), word(params, rows_of.M), word(params, rows_of.MATRICES)
+        m_block, stride = word(params, rows_of.M_BLOCK), word(params, rows_of.NB01)
+        matrix, before = 0, 0
+        while not aborted(ctx):
+            matrix, m_chunk, _, rows, before = find(params, next_chunk(ctx), matrix, before)
+            if matrix >= matrices:
+                return
+            fill(params, matrix, 0, rows, table, MOST_COLUMNS)
+            base = matrix_address(params, matrix)
+            m_first = m_chunk * m_block
+            m_last = min(m_first + m_block, m_all)
+            if rows == 1:
+                one(table, base, stride, m_first, m_last, rows, k)
+            else:
+                some(table, base, stride, m_first, m_last, rows, k)
+
+    return body
+
+
+def scratch_bytes() -> int:
+    """What the kernel keeps in scratch: the addresses of its columns."""
+    return 16 * MOST_COLUMNS
+
+
+def _columns(weights: str, columns: int) -> DeviceFunction:
+    """``run(table, base, stride, m_first, m_last, rows, k)``: rows of weights by all columns, ``columns`` at a time."""
+    step = 1 if weights in BLOCKS else _plain_rows(columns)
+    dot = dot_blocks(weights, columns) if weights in BLOCKS else dot_plain(weights, step, columns)
+    most = MOST_COLUMNS
+
+    @device_function
+    def run(table, base, stride, m_first, m_last, rows, k):  # type: ignore[no-untyped-def]
+        for m in range(m_first, m_last, step):
+            for column in range(0, rows, columns):
+                results = table + 8 * column
+                dot(base + m * stride, stride, m_last - m, results, results + 8 * most, 4 * m, k)
+
+    return run

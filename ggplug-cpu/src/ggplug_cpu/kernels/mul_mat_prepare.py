@@ -1,0 +1,239 @@
+"""Activations made ready for a matrix product: rounded to int8, or contiguous f32, in the workspace; and routes sorted.
+
+A row rounded to int8 is, for K numbers: K int8; K / 32 f32, the scale of every group of 32; and where it was asked for,
+K / 4 int32: ``-offset`` times the sum of every four of them, with which a dot product with unsigned bytes
+``q + offset`` begins.  A group's scale is its largest magnitude / 127 and stays f32 (ggml rounds it to f16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
+from ggplug_cpu.context import load_word, scratch, store_word, thread_count, thread_index, word
+from ggplug_cpu.kernels.mul_mat_rows import SLOT_SHIFT
+from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
+from ggplug_cpu.kernels.quantize import dequantize_row
+from ggplug_cpu.kernels.steps import fault
+from ggplug_cpu.simd import dots, values
+from ggplug_cpu.simd.values import F32, I8, I32, Value, constant, emitted, loop, vector
+from ggplug_cpu.tape import Ref
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The parameters of the kernels that prepare rows, in the order of their words; strides in bytes."""
+
+    source: Ref
+    target: Ref
+    ne10: int
+    ne11: int
+    ne12: int
+    ne13: int
+    nb10: int
+    nb11: int
+    nb12: int
+    nb13: int
+    row_bytes: int
+
+    def words(self) -> Sequence[int | Ref]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+@device_function
+def _row_address(params, row, ne11, ne12):  # type: ignore[no-untyped-def]  # Numba infers the types
+    i3 = row // (ne11 * ne12)
+    rest = row - i3 * (ne11 * ne12)
+    i2 = rest // ne11
+    i1 = rest - i2 * ne11
+    return word(params, 0) + i1 * word(params, 7) + i2 * word(params, 8) + i3 * word(params, 9)
+
+
+def int8_row_bytes(K: int, with_sums: bool) -> int:
+    """Bytes of a row of ``K`` numbers rounded to int8; rows begin at multiples of 64."""
+    return -(-(K + K // 8 + (K if with_sums else 0)) // 64) * 64
+
+
+@kernel
+def mul_mat_round(activations: str, layout: str = "rows", offset: int = 0) -> Body:
+    """Rows of ``activations`` (f32, or q8_0, which only moves) to int8; with sums for ``offset`` unless that is 0.
+
+    ``layout`` is ``scattered`` where the numbers of a row are not adjacent.
+    """
+    convert = _round_blocks(offset) if activations in BLOCKS else _round_floats(offset)
+    gather = layout == "scattered"
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        K, ne11, ne12 = word(params, 2), word(params, 3), word(params, 4)
+        rows = ne11 * ne12 * word(params, 5)
+        first = rows * thread_index(ctx) // thread_count(ctx)
+        last = rows * (thread_index(ctx) + 1) // thread_count(ctx)
+        for row in range(first, last):
+            source = _row_address(params, row, ne11, ne12)
+            if gather:
+                room, stride = scratch(ctx), word(params, 6)
+                for i in range(K):
+                    simd.store_f32(room + 4 * i, simd.load_f32(source + i * stride))
+                source = room
+            convert(word(params, 1) + row * word(params, 10), source, K)
+
+    return body
+
+
+def _write_group(row: Value, K: Value, i: Value, quants: Value, scale: Value, offset: int) -> None:
+    values.store(row + i * GROUP, quants)
+    values.store(row + K + i * 4, scale)
+    if offset:
+        zero = constant(row.b, vector(I32, GROUP // 4), 0)
+        weight = constant(row.b, quants.type, offset - 256 if offset > 127 else offset)
+        sums = zero - dots.emit_dot_u8i8(zero, weight, quants)
+        values.store(row + K + K.lshr(3) + i * GROUP, sums)
+
+
+def _round_floats(offset: int) -> Intrinsic:
+    def emit(row: Value, source: Value, K: Value) -> None:
+        def group(i: Value, _: list[Value]) -> list[Value]:
+            x = values.load(source + i * (4 * GROUP), vector(F32, GROUP))
+            # as integers, so that a NaN is larger than any number and makes all products of the group NaN
+            largest = (x.bits() & 0x7FFFFFFF).max().bitcast(F32)
+            # below, the scale's inverse would overflow; a group so small is zero
+            tiny = largest < 1e-35
+            inverse = tiny.select(0.0, 127.0 / largest)
+            quants = (x * inverse.splat(GROUP)).round_even().convert(I32).convert(I8)
+            _write_group(row, K, i, quants, tiny.select(0.0, largest / 127.0), offset)
+            return []
+
+        loop(K.lshr(GROUP.bit_length() - 1), [], group)
+
+    return emitted("void(i64, i64, i64)")(emit)
+
+
+def _round_blocks(offset: int) -> Intrinsic:
+    t = BLOCKS["q8_0"]
+
+    def emit(row: Value, source: Value, K: Value) -> None:
+        def group(i: Value, _: list[Value]) -> list[Value]:
+            block = source + i * t.block_bytes
+            _write_group(row, K, i, t.signed(block), t.scale(block), offset)
+            return []
+
+        loop(K.lshr(GROUP.bit_length() - 1), [], group)
+
+    return emitted("void(i64, i64, i64)")(emit)
+
+
+@kernel
+def mul_mat_widen(activations: str) -> Body:
+    """Rows of f32, f16 or bf16, adjacent or not, or of blocks, to contiguous f32."""
+    convert = _widen_blocks(activations) if activations in BLOCKS else _widen_plain(activations)
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        K, ne11, ne12, stride = word(params, 2), word(params, 3), word(params, 4), word(params, 6)
+        rows = ne11 * ne12 * word(params, 5)
+        first = rows * thread_index(ctx) // thread_count(ctx)
+        last = rows * (thread_index(ctx) + 1) // thread_count(ctx)
+        for row in range(first, last):
+            convert(word(params, 1) + row * word(params, 10), _row_address(params, row, ne11, ne12), stride, K)
+
+    return body
+
+
+def _widen_plain(activations: str) -> DeviceFunction:
+    F, width = simd.vec("f32"), simd.width()
+    load, load_first = simd.load_as_f32(activations, F), simd.load_first_as_f32(activations, F)
+    read, elem_bytes = simd.LOADS[activations], PLAIN[activations].elem_bytes
+
+    @device_function
+    def widen(target, source, stride, n):  # type: ignore[no-untyped-def]
+        if stride == elem_bytes:
+            whole = n - n % width
+            for i in range(0, whole, width):
+                simd.store(target + 4 * i, load(source + elem_bytes * i))
+            if whole < n:
+                simd.store_first(target + 4 * whole, load_first(source + elem_bytes * whole, n - whole), n - whole)
+        else:
+            for i in range(n):
+                simd.store_f32(target + 4 * i, read(source + i * stride))
+
+    return widen
+
+
+def _widen_blocks(activations: str) -> DeviceFunction:
+    dequantize = dequantize_row(activations)
+
+    @device_function
+    def widen(target, source, stride, n):  # type: ignore[no-untyped-def]
+        dequantize(target, source, n)
+
+    return widen
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The parameters of :func:`mul_mat_route`; strides in bytes."""
+
+    ids: Ref
+    target: Ref
+    result: Ref
+    faults: Ref | int
+    position: Ref | int
+    experts: int
+    slots: int
+    tokens: int
+    ids_nb0: int
+    ids_nb1: int
+    M: int
+    nb1: int
+    nb2: int
+
+    def words(self) -> Sequence[int | Ref]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+def routes_bytes(experts: int, slots: int, tokens: int) -> int:
+    """Bytes of the routes that :func:`mul_mat_route` writes."""
+    return 8 * (experts + 1 + slots * tokens)
+
+
+@kernel
+def mul_mat_route() -> Body:
+    """Sort the (slot, token) pairs of ``ids`` by expert; runs on one thread.
+
+    Writes where each expert's pairs begin (``experts + 1`` words), then the pairs, in the order of tokens and slots.
+    An id that names no expert is noted as a fault, and its row of the result is zero.
+    """
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        ids, starts, result = word(params, 0), word(params, 1), word(params, 2)
+        experts, slots, tokens = word(params, 5), word(params, 6), word(params, 7)
+        nb0, nb1 = word(params, 8), word(params, 9)
+        pairs = starts + 8 * (experts + 1)
+        for e in range(experts + 1):
+            store_word(starts + 8 * e, 0)
+        for token in range(tokens):
+            for slot in range(slots):
+                e = simd.load_i32(ids + slot * nb0 + token * nb1)
+                if e >= 0 and e < experts:
+                    store_word(starts + 8 * e, load_word(starts + 8 * e) + 1)
+                else:
+                    if word(params, 3) != 0:
+                        fault(word(params, 3), word(params, 4), e, experts)
+                    row = result + slot * word(params, 11) + token * word(params, 12)
+                    simd.fill_bytes(row, 0, 4 * word(params, 10))
+        # counts to ends; filling from behind turns ends into starts
+        total = 0
+        for e in range(experts):
+            total += load_word(starts + 8 * e)
+            store_word(starts + 8 * e, total)
+        store_word(starts + 8 * experts, total)
+        for token in range(tokens - 1, -1, -1):
+            for slot in range(slots - 1, -1, -1):
+                e = simd.load_i32(ids + slot * nb0 + token * nb1)
+                if e >= 0 and e < experts:
+                    place = load_word(starts + 8 * e) - 1
+                    store_word(starts + 8 * e, place)
+                    store_word(pairs + 8 * place, slot << SLOT_SHIFT | token)
+
+    return body

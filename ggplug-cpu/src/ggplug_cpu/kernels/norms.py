@@ -1,0 +1,88 @@
+"""Normalisation of rows: each is scaled by a number computed from it.
+
+Sums are f64, as in ggml; the rest is f32.  A row is computed by one thread.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ggplug import ops
+from ggplug.tensor import Tensor
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, kernel
+from ggplug_cpu.context import real, scratch, word
+from ggplug_cpu.kernels.nest import (
+    CONVERT,
+    COUNT,
+    OWN,
+    ROWS,
+    STRIDE,
+    A,
+    Shape,
+    Y,
+    locate,
+    nest_words,
+    row_nest,
+    row_strides,
+    run_length,
+    share,
+)
+from ggplug_cpu.kernels.rows import ARGUMENTS, read, read_operand, write, write_operand
+from ggplug_cpu.kernels.steps import RESULT, Steps, given, source, tasks
+from ggplug_cpu.kernels.sums import row_sum
+from ggplug_cpu.tape import Entry, Ref
+
+
+def plan_norm(node: Tensor) -> Steps:
+    """y = f(row of x) x, perhaps less the row's mean."""
+    op, x = node.op, given(node, 0)
+    assert isinstance(op, ops.RowNorm)
+    nest = row_nest(node.ne, Shape.of(node), Shape.of(x))
+    operands = [
+        write_operand(Ref(RESULT), node.type, node.nb[0]),
+        read_operand(Ref(source(0)), x.type, x.nb[0]),
+    ]
+    entry = Entry(norm(op.name), nest_words(nest, operands, [op.eps]), tasks(node.size, 2))
+    return Steps((entry,), scratch_bytes=ARGUMENTS + 8 * node.ne[0])
+
+
+@kernel
+def norm(name: str) -> Body:
+    """(x - mean) / sqrt(var + eps), x / sqrt(mean(x²) + eps) or, for ``l2_norm``, x / max(|x|, eps)."""
+    F, step = simd.vec("f32"), simd.width("f32")
+    load, load_first = simd.load(F), simd.load_first(F)
+    sum_of, sum_of_squares = row_sum("x"), row_sum("(x-c)²" if name == "norm" else "x²")
+    centred, euclidean = name == "norm", name == "l2_norm"
+
+    def body(ctx: int, params: int) -> None:
+        n, eps = word(params, COUNT), real(params, OWN)
+        write_y, y_stride = word(params, Y + CONVERT), word(params, Y + STRIDE)
+        read_x, x_stride = word(params, A + CONVERT), word(params, A + STRIDE)
+        y_next, x_next, _ = row_strides(params)
+        y_room = scratch(ctx) + ARGUMENTS
+        x_room = y_room + 4 * n
+        whole = n - n % step
+        row, end = share(ctx, word(params, ROWS))
+        while row < end:
+            y, x, _ = locate(params, row)
+            stop = row + run_length(params, row, end)
+            while row < stop:
+                p = read(ctx, read_x, x, x_stride, n, x_room)
+                r = y if write_y == 0 else y_room
+                mean = sum_of(p, n, 0.0) / n if centred else 0.0
+                squares = sum_of_squares(p, n, mean)
+                factor = 1.0 / max(math.sqrt(squares), eps) if euclidean else 1.0 / math.sqrt(squares / n + eps)
+                for i in range(0, 4 * whole, 4 * step):
+                    v = load(p + i)
+                    simd.store(r + i, simd.mul(simd.sub(v, mean) if centred else v, factor))
+                if whole < n:
+                    i, tail = 4 * whole, n - whole
+                    v = load_first(p + i, tail)
+                    simd.store_first(r + i, simd.mul(simd.sub(v, mean) if centred else v, factor), tail)
+                write(ctx, write_y, y, y_stride, n, r)
+                y += y_next
+                x += x_next
+                row += 1
+
+    return body

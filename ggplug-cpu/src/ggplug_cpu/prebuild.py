@@ -1,0 +1,45 @@
+"""The kernels that encoders and decoders are likely to need, found by planning one node of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ggplug import ops
+from ggplug.backend import Decline
+from ggplug.tensor import Tensor, new_tensor
+from ggplug_cpu import table
+from ggplug_cpu.compiler import Kernel
+
+_WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0")
+
+
+def likely_kernels() -> list[Kernel]:
+    """Each kernel once, for the current target."""
+    found: dict[Kernel, None] = {}
+    for node in _nodes():
+        steps = table.find(node)
+        if not isinstance(steps, Decline):
+            for entry in steps.entries:
+                found[entry.kernel] = None
+                found.update((word, None) for word in entry.words if isinstance(word, Kernel))
+    return list(found)
+
+
+def _nodes() -> Iterator[Tensor]:
+    """What a BERT encoder and a llama-type decoder are made of, for one column and for many."""
+    for columns in (1, 64):
+        x = new_tensor("f32", (256, columns))
+        ids, experts = new_tensor("i32", columns), new_tensor("i32", (2, columns))
+        for weights in _WEIGHTS:
+            w = new_tensor(weights, (256, 512))
+            yield ops.mul_mat(w, x)
+            yield ops.mul_mat_id(new_tensor(weights, (256, 512, 8)), ops.reshape(x, 256, 1, columns), experts)
+            yield ops.get_rows(w, ids)
+            yield ops.set_rows(new_tensor(weights, (256, 512)), x, new_tensor("i64", columns))
+        yield from (ops.add(x, x), ops.mul(x, x), ops.scale(x, 0.5), ops.norm(x), ops.rms_norm(x), ops.l2_norm(x))
+        yield from (ops.gelu(x), ops.gelu_erf(x), ops.silu(x), ops.swiglu(x, x), ops.geglu(x, x), ops.sum_rows(x))
+        yield from (ops.soft_max(x, new_tensor(mask, x.ne[:2])) for mask in ("f32", "f16"))
+        heads = ops.reshape(x, 64, 4, columns)
+        yield from (ops.rope(heads, ids, 64, mode=mode) for mode in (0, 2))
+        yield from (ops.cont(ops.permute(heads, *axes)) for axes in ((0, 2, 1, 3), (1, 2, 0, 3)))
+        yield ops.argmax(x)

@@ -1,0 +1,128 @@
+"""``ggplug bench``: instruments from everywhere, and what the framework costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_distributions import GOOD, Site
+
+from ggplug.registry import REGISTRY
+
+INSTRUMENT = """
+class Instrument:
+    def __init__(self, name):
+        self.name, self.description = name, f"measures {name}"
+    def run(self, device, options):
+        yield {"case": device.name, "milliseconds": 1.5, "threads": options.threads, "peers": options.peers}
+        if self.name == "fragile":
+            raise RuntimeError("it broke")
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    site = Site(tmp_path / "site")
+    extra = "\nTheRegistration.get = lambda self, name: [Instrument('own')] if name == 'benchmarks' else None\n"
+    site.add_backend("NPU", GOOD.format(name="NPU", version="1", api_version=1) + INSTRUMENT + extra)
+    points = {"fragile": "fake_tools:fragile", "missing": "fake_tools:missing", "odd": "fake_tools:odd"}
+    source = INSTRUMENT + "\nfragile = Instrument('fragile')\nodd = 1\n"
+    site.add("fake-tools", {"ggplug.benchmarks": points}, {"fake_tools": source})
+    return site
+
+
+def test_backends_and_other_distributions_bring_instruments(site: Site) -> None:
+    done = site.ggplug("bench", "own", "--threads", "3", "--peers", "--json", GGPLUG_BACKENDS="NPU")
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert answer["results"] == [
+        {"benchmark": "own", "device": "NPU0", "case": "NPU0", "milliseconds": 1.5, "threads": 3, "peers": True}
+    ]
+    assert {"system", "processors", "python", "numpy"} <= answer["machine"].keys()
+    shown = site.ggplug("bench", "--list", GGPLUG_BACKENDS="NPU").stdout
+    for name in ("own", "fragile", "matvec", "matmul", "overhead"):
+        assert f"\n{name} " in shown
+    assert "missing of fake-tools cannot be used: AttributeError" in " ".join(shown.split())
+    assert "odd of fake-tools cannot be used: fake_tools:odd is no instrument" in " ".join(shown.split())
+
+
+def test_an_instrument_that_fails_keeps_its_rows_and_spoils_no_other(site: Site) -> None:
+    done = site.ggplug("bench", "fragile", "own", "--json", GGPLUG_BACKENDS="NPU")
+    assert done.returncode == 0
+    first, second, third = json.loads(done.stdout)["results"]
+    assert (first["case"], first["milliseconds"]) == ("NPU0", 1.5)
+    assert second == {"benchmark": "fragile", "device": "NPU0", "case": "stopped", "note": "RuntimeError: it broke"}
+    assert third["benchmark"] == "own"
+    assert "RuntimeError: it broke" in site.ggplug("--debug", "bench", "fragile", GGPLUG_BACKENDS="NPU").stderr
+
+
+def test_figures_are_shown_in_a_table_of_80_columns(site: Site) -> None:
+    shown = site.ggplug("bench", "own", GGPLUG_BACKENDS="NPU").stdout
+    assert "NPU0: a device on paper" in shown
+    assert "ms" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_an_unknown_instrument_and_an_unknown_device_are_said(site: Site) -> None:
+    done = site.ggplug("bench", "nothing", GGPLUG_BACKENDS="NPU")
+    assert done.returncode == 1
+    assert "there is no instrument 'nothing'" in done.stderr
+    assert "there is no device 'NPU9'" in site.ggplug("bench", "--device", "NPU9", GGPLUG_BACKENDS="NPU").stderr
+    assert "no device to measure" in site.ggplug("bench", GGPLUG_BACKENDS="none").stderr
+
+
+@pytest.fixture(scope="module")
+def host_device() -> Any:
+    """The first real device on the host; what it costs is measured, not how fast it is."""
+    found = REGISTRY.devices_by_kind("cpu")
+    if not found:
+        pytest.skip("no device on the host is installed")
+    return found[0]
+
+
+def test_the_number_of_python_calls_does_not_depend_on_the_number_of_nodes(host_device: Any) -> None:
+    from ggplug import host
+    from ggplug.cli.overhead import Overhead
+
+    rows = list(Overhead().calls(host_device, [host.tensor([0.5] * 16), host.tensor([1.0] * 16)]))
+    calls = {(row["case"], row["nodes"]): row["calls"] for row in rows}
+    assert len(calls) == 4
+    for case in ("Python calls by plan", "Python calls by scheduler"):
+        assert calls[case, 100] == calls[case, 10_000] > 0
+
+
+def test_the_overhead_is_measured_on_one_and_two_threads(host_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ggplug.cli import overhead
+    from ggplug.registry.extras import Options
+
+    monkeypatch.setattr(overhead, "RUNS", 3)
+    rows = list(overhead.Overhead().run(host_device, Options()))
+    timed = [(row["case"], row.get("threads")) for row in rows if "milliseconds" in row]
+    assert timed == [
+        ("import ggplug beyond numpy", None),
+        ("build a graph", None),
+        ("split on two devices", None),
+        ("compute by plan", 1),
+        ("compute by scheduler", 1),
+        ("compute by plan", 2),
+        ("compute by scheduler", 2),
+    ]
+    assert all(row["milliseconds"] > 0 for row in rows if "milliseconds" in row)
+
+
+def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ggplug import types
+    from ggplug.cli import products
+    from ggplug.registry.extras import Options
+
+    monkeypatch.setattr(products, "WEIGHTS", (types.F32, types.Q8_0))
+    monkeypatch.setattr(products.MatrixVector, "size", staticmethod(lambda device: 1 << 20))
+    monkeypatch.setattr(products.MatrixVector, "REPEATS", 1)
+    monkeypatch.setattr(products.MatrixMatrix, "REPEATS", 1)
+    monkeypatch.setattr(products.MatrixMatrix, "SIZE", 128)
+    for instrument in products.INSTRUMENTS:
+        rows = list(instrument.run(host_device, Options()))
+        assert [row["case"] for row in rows] == ["f32", "q8_0"]
+        assert all(row["milliseconds"] > 0 for row in rows)

@@ -1,0 +1,34 @@
+"""The fake device keeps the contract however it delays and reorders, and computes in memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ggplug.testing.conformance import check
+from ggplug.testing.contracts import CLAUSES, Clause, run_clause
+from ggplug.testing.fake import FakeDevice
+from ggplug.testing.reference import ReferenceDevice
+
+WAYS: dict[str, Callable[[], FakeDevice]] = {
+    "now": lambda: FakeDevice(host_buffer=True),
+    "late": lambda: FakeDevice(execution="late"),
+    "shuffled": lambda: FakeDevice(execution="late", order="shuffled", seed=11),
+    "thread": lambda: FakeDevice(execution="thread", order="shuffled", seed=5),
+    "inner": lambda: FakeDevice(execution="late", inner=ReferenceDevice(), alignment=64),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("clause", CLAUSES, ids=[clause.name for clause in CLAUSES])
+def test_it_keeps_the_contract(way: str, clause: Clause) -> None:
+    finding = run_clause(WAYS[way](), clause)
+    assert not finding.bad, str(finding)
+
+
+@pytest.mark.parametrize("way", ["shuffled", "inner"])
+def test_it_computes_ops_in_its_own_memory(way: str) -> None:
+    report = check(WAYS[way](), ops=["add", "set_rows", "mul_mat_id", "soft_max", "view"], clauses=[], graphs=False)
+    assert report.ok, report.table()
+    assert report.counts()["passed"] > 300

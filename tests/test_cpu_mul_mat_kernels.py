@@ -1,0 +1,431 @@
+"""Matrix products on the CPU device: every path, on both sides of every threshold, against float64 NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("ggplug_cpu")
+
+import ggplug as gg
+from ggplug import types
+from ggplug.backend import Decline
+from ggplug.tensor import Tensor, decode, encode, new_tensor
+from ggplug_cpu import features
+from ggplug_cpu.kernels.mul_mat import DOT_COLUMNS, plan_mul_mat, plan_mul_mat_id
+from ggplug_cpu.kernels.steps import FAULT_WORDS, FAULTS, POSITION, Steps
+from ggplug_cpu.tape import WORKSPACE, Entry, Ref, Tape
+from ggplug_cpu.team import Team
+
+Array = npt.NDArray[Any]
+
+# Targets whose kernels' logic differs.  GGPLUG_TEST_TARGETS=all runs the whole file for each; without it every test
+# runs for this machine's own target and a few for the others.
+_EVERYWHERE = os.environ.get("GGPLUG_TEST_TARGETS") == "all"
+_OTHERS = [name for name in ("generic", "avx2", "avx512") if name in features.choices()]
+if features.has("avx512f"):
+    _OTHERS.append("native+amx-emulated")
+
+#: NMSE allowed against float64 on the decoded weights; block types are compared with ggml's algorithm instead.
+_ALLOWED = {"f32": 1e-11, "f16": 1e-6, "bf16": 6e-6}
+
+_POSITION = 77
+
+
+@pytest.fixture(scope="module")
+def teams() -> Iterator[dict[int, Team]]:
+    made = {n: Team(n) for n in (1, 2)}
+    yield made
+    for team in made.values():
+        team.close()
+
+
+@pytest.fixture(params=["native", *_OTHERS] if _EVERYWHERE else ["native"])
+def target(request: pytest.FixtureRequest) -> Iterator[str]:
+    with features.forced(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=_OTHERS)
+def other_target(request: pytest.FixtureRequest) -> Iterator[str]:
+    with features.forced(request.param):
+        yield request.param
+
+
+@dataclass
+class Operand:
+    """A tensor, or a view of one, and the bytes of its root."""
+
+    tensor: Tensor
+    raw: npt.NDArray[np.uint8]
+
+    @property
+    def address(self) -> int:
+        return int(self.raw.ctypes.data) + self.tensor.view_offset
+
+    @property
+    def values(self) -> Array:
+        """float64, NumPy's order."""
+        return decode(self.raw[self.tensor.view_offset :], self.tensor).astype(np.float64)
+
+    def view(self, tensor: Tensor) -> Operand:
+        return Operand(tensor, self.raw)
+
+
+def operand(type_name: str, *ne: int, seed: int, scale: float = 1.0) -> Operand:
+    """Normal numbers, rounded to a type; ``ne`` innermost first."""
+    tensor = new_tensor(type_name, ne)
+    numbers = np.random.default_rng(seed).standard_normal(tensor.ne[::-1]).astype(np.float32) * np.float32(scale)
+    return Operand(tensor, encode(numbers, tensor.type).reshape(-1).copy())
+
+
+def steps_of(node: Tensor) -> Steps:
+    steps = plan_mul_mat(node) if isinstance(node.op, gg.ops.MulMat) else plan_mul_mat_id(node)
+    assert not isinstance(steps, Decline), steps.reason
+    return steps
+
+
+def compute(team: Team, node: Tensor, *sources: Operand) -> tuple[Array, list[int]]:
+    """The result, and the record of faults.  Every byte around the result must stay as it is."""
+    steps = steps_of(node)
+    guard = 64
+    result = np.full(node.size + 2 * guard, np.nan, np.float32)
+    faults = np.zeros(FAULT_WORDS, np.int64)
+    bases = [result.ctypes.data + 4 * guard, *(s.address for s in sources), faults.ctypes.data]
+
+    def placed(word: Any) -> Any:
+        if not isinstance(word, Ref) or word.slot == WORKSPACE:
+            return word
+        if word.slot == POSITION:
+            return _POSITION
+        return Ref(len(bases) - 1 if word.slot == FAULTS else word.slot, word.offset)
+
+    entries = [Entry(e.kernel, [placed(w) for w in e.words], e.tasks, e.barrier_before) for e in steps.entries]
+    tape = Tape(entries, len(bases), steps.workspace_bytes, steps.scratch_bytes)
+    team.run(tape.bind(bases))
+    assert np.isnan(result[:guard]).all()
+    assert np.isnan(result[-guard:]).all()
+    return result[guard:-guard].reshape(node.ne[::-1]), faults.tolist()
+
+
+def product(a: Array, b: Array) -> Array:
+    """float64, with a's matrices repeated for b's."""
+    a = np.repeat(np.repeat(a, b.shape[0] // a.shape[0], 0), b.shape[1] // a.shape[1], 1)
+    out: Array = b @ a.swapaxes(-1, -2)
+    return out
+
+
+def nmse(got: Array, wanted: Array) -> float:
+    return float(((got.astype(np.float64) - wanted) ** 2).sum() / (wanted**2).sum())
+
+
+def rounded_to_q8_0(b: Array) -> Array:
+    """What ggml multiplies block types with: int8 and an f16 scale for every 32 activations."""
+    groups = b.astype(np.float32).reshape(-1, 32)
+    scale = np.abs(groups).max(1, keepdims=True) / np.float32(127)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(scale > 0, 1 / scale, 0)
+    quants = np.rint(groups * inverse)
+    return (quants.astype(np.float64) * scale.astype(np.float16).astype(np.float64)).reshape(b.shape)
+
+
+def check(got: Array, a: Operand, b: Operand) -> None:
+    wanted = product(a.values, b.values)
+    name = a.tensor.type.name
+    if name in _ALLOWED:
+        assert nmse(got, wanted) <= _ALLOWED[name]
+    elif b.tensor.type.is_quantized:
+        assert nmse(got, wanted) <= 1e-11  # nothing is rounded but sums
+    else:
+        assert nmse(got, wanted) <= 2 * nmse(product(a.values, rounded_to_q8_0(b.values)), wanted)
+
+
+def kernels(node: Tensor) -> str:
+    return steps_of(node).name
+
+
+PAIRS = [
+    ("f32", "f32"),
+    ("f16", "f32"),
+    ("f16", "f16"),
+    ("bf16", "f32"),
+    ("bf16", "bf16"),
+    ("q8_0", "f32"),
+    ("q8_0", "q8_0"),
+    ("q4_0", "f32"),
+    ("q4_0", "q8_0"),
+]
+BLOCK_TYPES = ("q8_0", "q4_0")
+
+
+def expected_kind(weights: str, activations: str) -> str:
+    """What the documentation promises for this target."""
+    tiles = features.has("amx-emulated") or (features.has("amx-bf16") and features.has("amx-int8"))
+    if weights in BLOCK_TYPES:
+        if tiles and activations not in BLOCK_TYPES:
+            return "amx"
+        return "i8" if features.has("avx512vnni") or features.has("avxvnni") else "f32"
+    if weights == "bf16":
+        return "amx" if tiles else "bf16" if features.has("avx512bf16") else "f32"
+    return "f32"
+
+
+# (K, M, N); K is rounded up to whole blocks.  Odd sizes, more than one panel, more than one step along K.
+SHAPES = [
+    (1, 1, 1), (3, 17, 3), (7, 5, 17), (31, 50, 1), (129, 4, 2), (515, 35, 6), (32, 100, 100), (544, 40, 13),
+    (1056, 65, 30), (2080, 19, 33),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("weights", "activations"), PAIRS)
+def test_products_are_as_exact_as_promised_whatever_their_shape(
+    target: str, teams: dict[int, Team], weights: str, activations: str
+) -> None:
+    for K, M, N in SHAPES:
+        if weights in BLOCK_TYPES:
+            K = -(-K // 32) * 32
+        a, b = operand(weights, K, M, seed=K), operand(activations, K, N, seed=N)
+        got, _ = compute(teams[2], gg.mul_mat(a.tensor, b.tensor), a, b)
+        check(got, a, b)
+
+
+@pytest.mark.parametrize(("weights", "activations"), PAIRS)
+def test_the_number_of_columns_decides_which_kernel_runs_and_both_are_exact(
+    target: str, teams: dict[int, Team], weights: str, activations: str
+) -> None:
+    kind = expected_kind(weights, activations)
+    a = operand(weights, 160, 70, seed=5)
+    for N in (1, 2, DOT_COLUMNS[kind] - 1, DOT_COLUMNS[kind], DOT_COLUMNS[kind] + 1, 64):
+        b = operand(activations, 160, N, seed=N)
+        node = gg.mul_mat(a.tensor, b.tensor)
+        got, _ = compute(teams[2], node, a, b)
+        check(got, a, b)
+        wanted = f"mul_mat_dot[{weights}" if DOT_COLUMNS[kind] >= N else f"mul_mat_gemm[{kind},{weights},"
+        assert wanted in kernels(node)
+
+
+def test_other_targets_compute_the_same_products(other_target: str, teams: dict[int, Team]) -> None:
+    for weights, activations in (("f32", "f32"), ("f16", "f16"), ("bf16", "f32"), ("q8_0", "f32"), ("q4_0", "f32")):
+        kind = expected_kind(weights, activations)
+        a = operand(weights, 1056, 37, seed=5)
+        for N in (1, DOT_COLUMNS[kind], 41):
+            b = operand(activations, 1056, N, seed=N)
+            node = gg.mul_mat(a.tensor, b.tensor)
+            got, _ = compute(teams[2], node, a, b)
+            check(got, a, b)
+            assert (f"mul_mat_gemm[{kind}," if N == 41 else "mul_mat_dot[") in kernels(node)
+
+
+@pytest.mark.parametrize(("weights", "activations"), PAIRS)
+@pytest.mark.parametrize("N", [1, 5, 40])
+def test_results_do_not_depend_on_the_number_of_threads(
+    target: str, teams: dict[int, Team], weights: str, activations: str, N: int
+) -> None:
+    a, b = operand(weights, 1056, 200, seed=1), operand(activations, 1056, N, seed=2)
+    one, two = (compute(teams[n], gg.mul_mat(a.tensor, b.tensor), a, b)[0] for n in (1, 2))
+    assert one.tobytes() == two.tobytes()
+
+
+@pytest.mark.parametrize("weights", ["f32", "q8_0"])
+def test_a_dot_product_does_not_depend_on_how_many_columns_there_are(
+    target: str, teams: dict[int, Team], weights: str
+) -> None:
+    a, b = operand(weights, 96, 21, seed=1), operand("f32", 96, 4, seed=2)
+    together, _ = compute(teams[1], gg.mul_mat(a.tensor, b.tensor), a, b)
+    for column in range(4):
+        view = b.view(gg.view(b.tensor, 96, 1, offset=column * b.tensor.nb[1]))
+        alone, _ = compute(teams[1], gg.mul_mat(a.tensor, view.tensor), a, view)
+        assert alone.tobytes() == together[0, 0, column].tobytes()
+
+
+@pytest.mark.parametrize(("weights", "activations"), PAIRS)
+@pytest.mark.parametrize("N", [1, 3, 20])
+def test_weights_are_broadcast_over_the_matrices_of_activations(
+    target: str, teams: dict[int, Team], weights: str, activations: str, N: int
+) -> None:
+    a, b = operand(weights, 64, 18, 2, 3, seed=1), operand(activations, 64, N, 6, 3, seed=2)
+    got, _ = compute(teams[2], gg.mul_mat(a.tensor, b.tensor), a, b)
+    check(got, a, b)
+
+
+@pytest.mark.parametrize(("weights", "activations"), PAIRS)
+@pytest.mark.parametrize("N", [1, 20])
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (0, 1, 3, 2), (0, 3, 2, 1), (0, 3, 1, 2)])
+def test_permuted_matrices_are_read_where_they_lie(
+    target: str, teams: dict[int, Team], weights: str, activations: str, N: int, order: tuple[int, ...]
+) -> None:
+    shapes = [(64, 18, 2, 3), (64, N, 2, 3)]
+    a, b = (
+        operand(name, *(ne[order[i]] for i in range(4)), seed=ne[1])
+        for name, ne in zip((weights, activations), shapes, strict=True)
+    )
+    a, b = (each.view(gg.permute(each.tensor, *order)) for each in (a, b))
+    assert [a.tensor.ne, b.tensor.ne] == shapes
+    got, _ = compute(teams[2], gg.mul_mat(a.tensor, b.tensor), a, b)
+    check(got, a, b)
+
+
+@pytest.mark.parametrize("activations", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("weights", ["f32", "q8_0"])
+@pytest.mark.parametrize("N", [1, 20])
+def test_activations_whose_numbers_are_not_adjacent_are_collected(
+    target: str, teams: dict[int, Team], weights: str, activations: str, N: int
+) -> None:
+    if weights == "q8_0" and activations != "f32":
+        pytest.skip("block types take f32 and q8_0")
+    a, b = operand(weights, 96, 18, seed=1), operand(activations, N, 96, seed=2)
+    b = b.view(gg.transpose(b.tensor))
+    got, _ = compute(teams[2], gg.mul_mat(a.tensor, b.tensor), a, b)
+    check(got, a, b)
+
+
+def with_strides(whole: Operand, ne: tuple[int, ...], nb: tuple[int, int], b: Operand) -> tuple[Tensor, Operand]:
+    """A product with weights that have strides which no view op gives them."""
+    tensor = new_tensor(whole.tensor.type, ne)
+    tensor.nb = (*nb, max(nb) * max(ne), max(nb) * max(ne))
+    node = gg.mul_mat(new_tensor("f32", (1, ne[1])), new_tensor("f32", (1, b.tensor.ne[1])))
+    node.src = (tensor, b.tensor)
+    return node, whole.view(tensor)
+
+
+@pytest.mark.parametrize("weights", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("N", [1, 20])
+def test_weights_whose_numbers_are_not_adjacent_are_collected(
+    target: str, teams: dict[int, Team], weights: str, N: int
+) -> None:
+    # every second number along ne0; and transposed, which the op refuses but the kernel could read
+    whole, b = operand(weights, 150, 40, seed=1), operand("f32", 75, N, seed=2)
+    size = whole.tensor.type.block_bytes
+    for ne, nb in (((75, 37), (2 * size, 150 * size)), ((75, 70), (75 * size, size))):
+        node, a = with_strides(whole, ne, nb, b)
+        got, _ = compute(teams[2], node, a, b)
+        check(got, a, b)
+        assert ("scattered" if nb[0] < nb[1] else "columns") in kernels(node)
+
+
+def test_rows_with_gaps_and_unaligned_rows_are_read_in_place(target: str, teams: dict[int, Team]) -> None:
+    for weights in ("f32", "q8_0"):
+        for N in (2, 20):
+            a, b = operand(weights, 96, 40, seed=1), operand("f32", 101, N, seed=2)
+            block = a.tensor.type.block_bytes
+            per = 96 // a.tensor.type.block_size
+            a = a.view(gg.view(a.tensor, 64, 19, nb=(2 * per * block,), offset=per * block))
+            b = b.view(gg.view(b.tensor, 64, N, nb=(b.tensor.nb[1],), offset=12))
+            got, _ = compute(teams[2], gg.mul_mat(a.tensor, b.tensor), a, b)
+            check(got, a, b)
+
+
+def test_an_empty_sum_is_zero(target: str, teams: dict[int, Team]) -> None:
+    for N in (1, 20):
+        b = operand("f32", 0, N, seed=2)
+        node, a = with_strides(operand("f32", 1, 3, seed=1), (0, 3), (4, 4), b)
+        got, _ = compute(teams[1], node, a, b)
+        assert not got.any()
+
+
+@pytest.mark.parametrize("weights", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("N", [1, 20])
+def test_nan_and_infinity_in_activations_reach_their_row_and_no_other(
+    target: str, teams: dict[int, Team], weights: str, N: int
+) -> None:
+    for poison in (np.nan, np.inf):
+        a, b = operand(weights, 64, 9, seed=1), operand("f32", 64, N, seed=2)
+        b.raw.view(np.float32)[5] = poison
+        got, _ = compute(teams[1], gg.mul_mat(a.tensor, b.tensor), a, b)
+        assert not np.isfinite(got[0, 0, 0]).any()
+        assert np.isfinite(got[0, 0, 1:]).all()
+
+
+def test_full_precision_keeps_the_activations_of_bf16_weights(target: str, teams: dict[int, Team]) -> None:
+    a, b = operand("bf16", 128, 40, seed=1), operand("f32", 128, 50, seed=2)
+    got, _ = compute(teams[1], gg.mul_mat(a.tensor, b.tensor, precision=types.Precision.F32), a, b)
+    assert nmse(got, product(a.values, b.values)) <= 1e-11
+
+
+def test_extreme_bytes_of_weights_do_not_saturate(target: str, teams: dict[int, Team]) -> None:
+    a = operand("q8_0", 256, 5, seed=1)
+    blocks = a.raw.reshape(-1, 34)
+    blocks[:, 2:] = 0x80  # -128 everywhere, which no quantiser writes
+    for N in (1, 20):
+        b = operand("q8_0", 256, N, seed=2)
+        b.raw.reshape(-1, 34)[:, 2:] = 0x80
+        got, _ = compute(teams[1], gg.mul_mat(a.tensor, b.tensor), a, b)
+        assert nmse(got, product(a.values, b.values)) <= 1e-11
+
+
+def test_what_is_not_multiplied_is_declined_with_the_reason(target: str) -> None:
+    def reason(weights: str, activations: str) -> str:
+        steps = plan_mul_mat(gg.mul_mat(new_tensor(weights, (256, 4)), new_tensor(activations, (256, 2))))
+        assert isinstance(steps, Decline)
+        return steps.reason
+
+    assert "q4_K" in reason("q4_K", "f32")
+    assert "q8_0" in reason("q8_0", "f16")
+    assert "f16" in reason("q8_0", "f16")
+    assert "f32" in reason("f32", "q8_0")
+
+
+# -- mul_mat_id ------------------------------------------------------------------------------------------
+
+
+def routed(
+    weights: str, K: int, M: int, experts: int, used: int, tokens: int, rows: int, ids: Array
+) -> tuple[Tensor, list[Operand]]:
+    a, b = operand(weights, K, M, experts, seed=1), operand("f32", K, rows, tokens, seed=2)
+    index = Operand(new_tensor("i32", (used, tokens)), ids.astype(np.int32).reshape(-1).view(np.uint8).copy())
+    return gg.mul_mat_id(a.tensor, b.tensor, index.tensor), [a, b, index]
+
+
+def routed_product(a: Array, b: Array, ids: Array) -> Array:
+    out = np.zeros((1, *ids.shape, a.shape[2]))
+    for token, slot in itertools.product(*map(range, ids.shape)):
+        if 0 <= ids[token, slot] < a.shape[1]:
+            out[0, token, slot] = a[0, ids[token, slot]] @ b[0, token, slot % b.shape[2]]
+    return out
+
+
+@pytest.mark.parametrize("weights", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+@pytest.mark.parametrize(
+    ("tokens", "experts", "used", "rows"), [(1, 4, 2, 1), (16, 4, 2, 2), (90, 4, 2, 1), (40, 64, 4, 4)]
+)
+def test_every_token_is_multiplied_with_the_experts_it_was_routed_to(
+    target: str, teams: dict[int, Team], weights: str, tokens: int, experts: int, used: int, rows: int
+) -> None:
+    # uneven: the first expert has most tokens, some have none
+    ids = np.random.default_rng(tokens).integers(0, experts, (tokens, used)) * (np.arange(tokens) % 3 == 0)[:, None]
+    node, sources = routed(weights, 96, 35, experts, used, tokens, rows, ids)
+    got, faults = compute(teams[2], node, *sources)
+    wanted = routed_product(sources[0].values, sources[1].values, ids)
+    if weights in _ALLOWED:
+        assert nmse(got, wanted) <= _ALLOWED[weights]
+    else:
+        rounded = routed_product(sources[0].values, rounded_to_q8_0(sources[1].values), ids)
+        assert nmse(got, wanted) <= 2 * nmse(rounded, wanted)
+    assert not any(faults)
+    one, _ = compute(teams[1], node, *sources)
+    assert one.tobytes() == got.tobytes()
+
+
+def test_experts_with_many_and_with_few_rows_go_to_the_kernels_for_them(target: str) -> None:
+    ids = np.zeros((90, 2))
+    many, _ = routed("q8_0", 96, 35, 4, 2, 90, 2, ids)
+    few, _ = routed("q8_0", 96, 35, 4, 2, 1, 2, ids[:1])
+    assert kernels(many).count("mul_mat_dot") == kernels(many).count("mul_mat_gemm") == 1
+    assert "mul_mat_gemm" not in kernels(few)
+
+
+def test_an_id_that_names_no_expert_is_a_fault_and_gives_zeros(target: str, teams: dict[int, Team]) -> None:
+    ids = np.array([[0, 1], [7, 2], [3, -1]])
+    node, sources = routed("f32", 32, 20, 4, 2, 3, 2, ids)
+    got, faults = compute(teams[2], node, *sources)
+    assert faults == [1, _POSITION, 7, 4]
+    assert nmse(got, routed_product(sources[0].values, sources[1].values, ids)) <= 1e-11
+    assert not got[0, 1, 0].any()
+    assert not got[0, 2, 1].any()

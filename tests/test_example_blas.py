@@ -1,0 +1,59 @@
+"""The example backend of docs/write-a-backend.md is complete: it is discovered, conforms, and takes part in a schedule."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggplug as gg
+from ggplug.backend import Device
+from ggplug.testing import BackendSuite
+
+SOURCE = Path(__file__).resolve().parent.parent / "examples" / "ggplug-blas" / "src"
+
+
+@pytest.fixture(scope="module")
+def blas() -> Iterator[Device]:
+    sys.path.insert(0, str(SOURCE))
+    try:
+        gg.load(SOURCE / "ggplug_blas")
+        yield gg.device("BLAS")
+        gg.unload("BLAS")
+    finally:
+        sys.path.remove(str(SOURCE))
+
+
+class TestBlas(BackendSuite):
+    @pytest.fixture(scope="class")
+    def device(self, blas: Device) -> Device:
+        return blas
+
+
+def test_the_example_is_short() -> None:
+    lines = (SOURCE / "ggplug_blas" / "__init__.py").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 150
+
+
+def test_the_scheduler_gives_it_large_products_and_the_rest_to_the_cpu(blas: Device) -> None:
+    rng = np.random.default_rng(7)
+    w, x = rng.standard_normal((48, 64)), rng.standard_normal((40, 64))
+    product = gg.mul_mat(gg.tensor(w), gg.tensor(x), name="product")
+    result = gg.soft_max(product, name="result").set_output()
+    graph = gg.Graph(result)
+    scheduler = gg.Scheduler([blas.init(), gg.device("CPU").init()])
+    scheduler.compute(graph)
+    where = {row.node: row.device for row in scheduler.explain(graph).rows}
+    assert where == {"product": "BLAS", "result": "CPU"}
+    wanted = np.exp(x @ w.T)
+    np.testing.assert_allclose(result.numpy(), wanted / wanted.sum(axis=1, keepdims=True), rtol=1e-4)
+
+
+def test_it_declines_products_of_few_columns_with_the_reason(blas: Device) -> None:
+    few = gg.mul_mat(gg.new_tensor("f32", (64, 48)), gg.new_tensor("f32", (64, 4)))
+    answer = blas.supports_op(few)
+    assert not answer
+    assert "4 columns" in answer.reason

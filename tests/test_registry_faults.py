@@ -1,0 +1,242 @@
+"""Plugins as they are really installed, broken in every way: in processes of their own, found by their metadata."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_distributions import GOOD, Site
+
+FAULTS = {
+    "NoImport": "import a_module_that_nobody_has",
+    "NoLibrary": "raise OSError('libmissing.so.7: cannot open shared object file')",
+    "Exits": "raise SystemExit('I want to be alone')",
+    "WrongReturn": GOOD.format(name="WrongReturn", version="1", api_version=1).replace(
+        "return TheRegistration()", "return 'not a registration'"
+    ),
+    "WrongVersion": GOOD.format(name="WrongVersion", version="1", api_version=1000),
+    "Half": "import ggplug as gg\n"
+    + GOOD.format(name="Half", version="1", api_version=1)
+    + "\ngg.register_device(TheDevice())\nraise RuntimeError('half way')\n",
+    "Hangs": "import threading\nthreading.Event().wait()\n",
+}
+CAUSES = {
+    "NoImport": "ModuleNotFoundError: No module named 'a_module_that_nobody_has'",
+    "NoLibrary": "OSError: libmissing.so.7",
+    "Exits": "SystemExit: I want to be alone",
+    "WrongReturn": "returned str 'not a registration', not a ggplug Registration",
+    "WrongVersion": "api_version 1000 of the interface, and this ggplug-core accepts 1",
+    "Half": "RuntimeError: half way",
+    "Hangs": "no answer within",
+    "Twice": "claimed by fake-twice 1.0 and fake-twice-too 1.0",
+}
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """One good backend among eight faults."""
+    site = Site(tmp_path_factory.mktemp("site"))
+    site.add_backend("NPU")
+    for name, source in FAULTS.items():
+        site.add_backend(name, source)
+    site.add_backend("Twice")
+    site.add_backend("Twice", distribution="fake-twice-too")
+    return site
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path / "site")
+
+
+def answer(site: Site, code: str, **environment: str) -> Any:
+    """What the last line that ``code`` prints says in JSON."""
+    done = site.run("-c", f"import json, sys, logging\nimport ggplug as gg\n{code}", **environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def of_faults(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By entry point, the fakes only: whatever else is installed here is no concern of these tests."""
+    return {row["entry_point"]: row for row in rows if (row["distribution"] or "").startswith("fake-")}
+
+
+def test_eight_faults_leave_other_devices_working(broken: Site) -> None:
+    code = """
+names = [d.name for d in gg.devices()]
+stream = gg.init_by_name("NPU0")
+failed = {f.entry_point: f.error for f in gg.registry.failures()}
+causes = {}
+for name in failed:
+    try:
+        gg.device(name + "0")
+    except gg.errors.GGPlugError as error:
+        causes[name] = [type(error).__name__, str(error)]
+import decimal, email.mime.audio, xml.dom.minidom  # imports go on while one hangs
+print(json.dumps([names, stream.device.name, failed, causes]))
+"""
+    names, stream, failed, causes = answer(broken, code, GGPLUG_LOAD_TIMEOUT="3")
+    assert "NPU0" in names
+    assert not [name for name in names if name[:-1] in CAUSES]
+    assert stream == "NPU0"
+    for fault, cause in CAUSES.items():
+        assert cause in failed[fault]
+        kind, message = causes[fault]
+        assert kind == ("DuplicateNameError" if fault == "Twice" else "PluginError")
+        assert cause in message
+        assert f"fake-{fault.lower()}" in message
+
+
+def test_eight_faults_take_no_device_away_from_what_is_really_installed(broken: Site, site: Site) -> None:
+    code = "logging.disable()\nprint(json.dumps([d.name for d in gg.devices()]))"
+    really_there = answer(site, code)
+    assert set(answer(broken, code, GGPLUG_LOAD_TIMEOUT="3")) == {*really_there, "NPU0"}
+
+
+def test_the_cpu_computes_beside_eight_faults_and_none_of_them_is_imported(broken: Site) -> None:
+    pytest.importorskip("ggplug_cpu")
+    code = """
+import numpy as np
+with gg.Scheduler([gg.device("CPU")]) as scheduler:
+    graph = gg.Graph(total := gg.add(gg.tensor([1.0, 2.0]), gg.tensor([10.0, 20.0])))
+    scheduler.compute(graph)
+    print(json.dumps([total.numpy().tolist(), [m for m in sys.modules if m.startswith("fake_")]]))
+"""
+    assert answer(broken, code) == [[11.0, 22.0], []]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent differently there")
+def test_ctrl_c_ends_the_wait_for_a_plugin_that_hangs(site: Site) -> None:
+    hang = "import os, signal, threading\nos.kill(os.getpid(), signal.SIGINT)\nthreading.Event().wait()\n"
+    site.add_backend("Hangs", hang)
+    code = """
+try:
+    gg.device("Hangs0")
+except KeyboardInterrupt:
+    print(json.dumps([f.entry_point for f in gg.registry.failures()]))
+"""
+    assert answer(site, code, GGPLUG_LOAD_TIMEOUT="100") == []
+
+
+def test_the_doctor_names_distribution_and_cause_of_each_fault(broken: Site) -> None:
+    done = broken.ggplug("doctor", "--json", GGPLUG_LOAD_TIMEOUT="3")
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in json.loads(done.stdout) if row["distribution"].startswith("fake-")]
+    assert len(rows) == 10
+    for row in rows:
+        assert {"entry_point", "distribution", "version", "stage", "ok", "error", "remedy", "milliseconds"} <= set(row)
+        name = row["entry_point"]
+        assert row["distribution"] in (f"fake-{name.lower()}", "fake-twice-too")
+        assert row["version"] == "1.0"
+        if name == "NPU":
+            assert (row["ok"], row["stage"], row["error"], row["devices"]) == (True, "initialised", None, ["NPU0"])
+            assert row["milliseconds"] > 0
+        else:
+            assert not row["ok"]
+            assert CAUSES[name] in row["error"]
+            assert row["remedy"]
+    stages = {row["entry_point"]: row["stage"] for row in rows}
+    assert {stages[name] for name in FAULTS} == {"installed"}
+    assert stages["Twice"] == "initialised"  # either would work, if its name were its own
+
+
+def test_asking_for_one_device_imports_no_other_plugin(broken: Site) -> None:
+    code = """
+gg.device("NPU0")
+print(json.dumps([m for m in sys.modules if m.startswith("fake_")]))
+"""
+    assert answer(broken, code) == ["fake_npu"]
+
+
+def test_a_plugin_that_crashes_the_process_is_a_finding(site: Site) -> None:
+    site.add_backend("Crash", "import faulthandler, os\nos.abort()\n")
+    late = GOOD.format(name="Late", version="1", api_version=1)
+    site.add_backend("Late", late.replace("return self.given", "import os; os._exit(7)"))
+    done = site.ggplug("doctor", "Crash", "Late", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = of_faults(json.loads(done.stdout))
+    crash = "ended the process with exit code" if sys.platform == "win32" else "crashed the process with SIGABRT"
+    assert f"failed to load: it {crash}" in rows["Crash"]["error"]
+    assert "fake_crash.py" in rows["Crash"]["traceback"]
+    assert rows["Late"]["error"] == "failed to list its devices: it ended the process with exit code 7"
+    assert (rows["Crash"]["stage"], rows["Late"]["stage"]) == ("installed", "loaded")
+
+
+def test_what_a_plugin_prints_does_not_disturb_the_doctor(site: Site) -> None:
+    site.add_backend("Loud", "print('{\"ok\": 1}')\n" + GOOD.format(name="Loud", version="1", api_version=1))
+    rows = of_faults(json.loads(site.ggplug("doctor", "Loud", "--json").stdout))
+    assert (rows["Loud"]["ok"], rows["Loud"]["stage"]) == (True, "initialised")
+
+
+def test_a_stream_that_does_not_start_is_found_by_the_doctor_alone(site: Site) -> None:
+    source = GOOD.format(name="NoStream", version="1", api_version=1)
+    site.add_backend("NoStream", source + "\ndef init(self):\n    raise OSError('no context')\nTheDevice.init = init\n")
+    rows = of_faults(json.loads(site.ggplug("doctor", "NoStream", "--json").stdout))
+    assert rows["NoStream"]["stage"] == "probed"
+    assert rows["NoStream"]["error"] == "failed to start a stream: OSError: no context"
+
+
+def test_damaged_metadata_hides_no_other_plugin(site: Site) -> None:
+    site.add_backend("NPU")
+    site.add_backend("Damaged")
+    (information,) = site.folder.glob("fake_damaged-*.dist-info")
+    (information / "entry_points.txt").write_text("[ggplug.backends]\nno equals sign\n", "utf-8")
+    site.add("fake-binary", {"ggplug.backends": {"Binary": "fake_binary"}}, {})
+    (information,) = site.folder.glob("fake_binary-*.dist-info")
+    (information / "METADATA").write_bytes(b"\xff\xfe\x00")
+    code = """
+logging.disable()
+names = [d.name for d in gg.devices()]
+print(json.dumps([names, [[f.distribution, f.error] for f in gg.registry.failures()]]))
+"""
+    names, failures = answer(site, code)
+    assert "NPU0" in names
+    assert {distribution for distribution, _ in failures} >= {"fake-damaged", "fake-binary"}
+
+
+def test_metadata_that_excludes_this_core_keeps_the_plugin_from_being_imported(site: Site) -> None:
+    site.add_backend("Future", "raise SystemExit('imported')", requires="ggplug-core>=1000")
+    code = """
+try:
+    gg.device("Future0")
+except gg.errors.PluginError as error:
+    print(json.dumps([str(error), "fake_future" in sys.modules, bool(gg.registry.discover.core_version())]))
+"""
+    message, imported, installed = answer(site, code)
+    if not installed:
+        pytest.skip("ggplug-core is used as a plain source tree here, which has no version")
+    assert "asks for ggplug-core >=1000" in message
+    assert not imported
+
+
+def test_the_environment_chooses_among_installed_plugins(site: Site) -> None:
+    for name in ("A", "B", "C"):
+        site.add_backend(name, GOOD.format(name=name, version="1", api_version=1).replace('"0000:01:00.0"', "None"))
+    code = "print(json.dumps([d.name for d in gg.devices()]))"
+    assert answer(site, code, GGPLUG_BACKENDS="C,fake-a:A") == ["C0", "A0"]
+    assert answer(site, code, GGPLUG_BACKENDS="C,A,B", GGPLUG_DISABLE="A") == ["C0", "B0"]
+
+
+def test_an_application_that_is_its_own_plugin_does_not_wait_for_itself(site: Site) -> None:
+    source = GOOD.format(name="App", version="1", api_version=1)
+    own = "\nimport ggplug as gg\nfound = gg.device('App0')\n"
+    site.add("fake-app", {"ggplug.backends": {"App": "fake_app"}}, {"fake_app": source + own})
+    code = "import fake_app\nprint(json.dumps(fake_app.found.name))"
+    assert answer(site, code, GGPLUG_LOAD_TIMEOUT="20") == "App0"
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(site: Site) -> None:
+    code = """
+from importlib import metadata
+import ggplug.registry.discover as discover
+real = metadata.requires
+metadata.requires = lambda name: ['ggplug-xyz; extra == "xyz9"', 'numpy; extra == "plain"']
+try:
+    gg.device("XYZ0")
+except gg.errors.DeviceNotFoundError as error:
+    print(json.dumps(error.remedy))
+"""
+    assert answer(site, code) == 'pip install "ggplug-core[xyz9]"'

@@ -1,0 +1,84 @@
+"""Results are equal within a normalised mean square error; what cannot be averaged has to agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ggplug import types
+from ggplug.errors import ShapeError
+from ggplug.testing.compare import compare, compare_selected, default_max_nmse, nmse
+
+WANT = np.array([[[[1.0, -2.0, 3.0, 4.0]]]])
+
+
+def changed(position: int, value: float) -> np.ndarray:
+    got = WANT.copy()
+    got[..., position] = value
+    return got
+
+
+def test_nmse_is_the_error_relative_to_what_was_wanted() -> None:
+    assert nmse(WANT, WANT) == 0
+    assert nmse(changed(0, 2.0), WANT) == pytest.approx(1 / 30)
+    assert nmse(np.ones(3), np.zeros(3)) == np.inf
+    assert nmse(np.zeros(3), np.zeros(3)) == 0
+
+
+def test_a_difference_within_the_allowed_error_is_no_difference() -> None:
+    assert compare(changed(1, -2.001), WANT, 1e-6)
+    outcome = compare(changed(1, -2.1), WANT, 1e-6)
+    assert not outcome
+    assert "[1, 0, 0, 0]" in outcome.reason
+    assert outcome.nmse == pytest.approx(0.01 / 30)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_infinities_and_nans_have_to_agree(special: float) -> None:
+    assert compare(changed(2, special), changed(2, special), 0)
+    assert not compare(changed(2, special), WANT, 1e9)
+    assert not compare(WANT, changed(2, special), 1e9)
+
+
+def test_infinities_have_to_agree_in_sign() -> None:
+    assert "sign" in compare(changed(2, np.inf), changed(2, -np.inf), 1e9).reason
+
+
+def test_integers_are_compared_exactly() -> None:
+    want = np.array([[[[2**40, 5]]]])
+    assert compare(want, want.copy(), 0)
+    outcome = compare(want + np.array([0, 1]), want, 1e9)
+    assert "1 of 2 integers differ" in outcome.reason
+
+
+def test_shapes_have_to_be_equal() -> None:
+    with pytest.raises(ShapeError):
+        compare(WANT, WANT[..., :3], 1)
+
+
+def test_indices_may_order_equal_values_differently() -> None:
+    values = np.array([[[[5.0, 1.0, 5.0, 0.0]]]])
+    want = np.array([[[[3, 1, 0, 2]]]])
+    assert compare_selected(np.array([[[[3, 1, 2, 0]]]]), want, values, 0)
+    assert not compare_selected(np.array([[[[1, 3, 2, 0]]]]), want, values, 0)
+    assert compare_selected(np.array([[[[0, 3, 2, 1]]]]), want, values, 0, ordered=False)
+
+
+def test_indices_have_to_be_indices_and_different() -> None:
+    values = np.zeros((1, 1, 1, 3))
+    want = np.array([[[[0, 1, 2]]]])
+    assert "twice" in compare_selected(np.array([[[[0, 0, 2]]]]), want, values, 0).reason
+    assert "not an index" in compare_selected(np.array([[[[0, 3, 2]]]]), want, values, 0).reason
+
+
+def test_one_index_a_row_is_compared_by_its_value() -> None:
+    values = np.array([[[[1.0, 7.0, 7.0], [9.0, 0.0, 0.0]]]])
+    want = np.array([[[[1, 0]]]])
+    assert compare_selected(np.array([[[[2, 0]]]]), want, values, 0)
+    assert not compare_selected(np.array([[[[0, 0]]]]), want, values, 0)
+
+
+def test_coarser_types_allow_more() -> None:
+    errors = [default_max_nmse(kind) for kind in (types.I32, types.F32, types.F16, types.BF16, types.Q4_0)]
+    assert errors == sorted(errors)
+    assert errors[0] == 0
