@@ -16,6 +16,8 @@ _LOST = {"DEVICE_NOT_AVAILABLE", "DEVICE_NOT_FOUND", "INVALID_DEVICE", "INVALID_
 _MEMORY = {"MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE"}
 _COMPILE = {"BUILD_PROGRAM_FAILURE", "COMPILE_PROGRAM_FAILURE", "LINK_PROGRAM_FAILURE", "INVALID_BUILD_OPTIONS"}
 
+_STATUS = {getattr(cl.status_code, name): name for name in (*_LOST, *_MEMORY, *_COMPILE)}
+
 OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
 
 
@@ -50,7 +52,7 @@ class OpenCLQueue(Queue):
         )
 
     def fill(self, handle: Any, offset: int, size: int, value: int) -> None:
-        cl.enqueue_fill_buffer(self.queue, handle, np.uint8(value), offset, size)
+        cl.enqueue_fill_buffer(self.queue, handle, np.full(1, value, np.uint8), offset, size)
 
     def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
         assert isinstance(bound, OpenCLBound)
@@ -104,12 +106,13 @@ class OpenCLDriver(Driver):
 
     def compile(self, text: str) -> Compiled:
         program = cl.Program(self.context, text)
-        program.build(options=OPTIONS, devices=[self.device], cache_dir=False)
-        return Compiled(program, program.get_info(cl.program_info.BINARIES)[0])
+        program.build(options=OPTIONS, devices=[self.device])
+        binaries: Any = program.get_info(cl.program_info.BINARIES)
+        return Compiled(program, binaries[0])
 
     def load(self, binary: bytes) -> Any:
         program = cl.Program(self.context, [self.device], [binary])
-        program.build(options=OPTIONS, devices=[self.device], cache_dir=False)
+        program.build(options=OPTIONS, devices=[self.device])
         return program
 
     def bind(self, program: Any, kernel: str) -> OpenCLBound:
@@ -121,7 +124,7 @@ class OpenCLDriver(Driver):
     def failure(self, error: Exception) -> tuple[Failure, str]:
         if isinstance(error, (MemoryError, cl.MemoryError)):
             return Failure.MEMORY, str(error)
-        status = cl.status_code.to_string(error.code) if isinstance(error, cl.Error) else ""
+        status = _STATUS.get(error.code, "") if isinstance(error, cl.Error) else ""
         for known, failure in ((_LOST, Failure.LOST), (_MEMORY, Failure.MEMORY), (_COMPILE, Failure.COMPILE)):
             if status in known:
                 return failure, str(error)
@@ -131,6 +134,7 @@ class OpenCLDriver(Driver):
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         pinned = cl.Buffer(self.context, flags, size)
         queue = cl.CommandQueue(self.context, self.device)
-        access = cl.map_flags.READ | cl.map_flags.WRITE
-        memory, _ = cl.enqueue_map_buffer(queue, pinned, access, 0, (size,), np.uint8)
-        return np.asarray(memory)
+        access: Any = cl.map_flags.READ | cl.map_flags.WRITE
+        # The array keeps the mapping, and with it the buffer.
+        memory: Bytes = cl.enqueue_map_buffer(queue, pinned, access, 0, (size,), np.dtype(np.uint8))[0]
+        return memory

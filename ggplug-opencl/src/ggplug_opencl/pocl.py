@@ -1,8 +1,8 @@
 """PoCL on processors that are newer than its compiler.
 
-PoCL takes the processor's name from LLVM.  An LLVM that doesn't know the processor calls it ``generic``, a name that its
-own C front end then refuses ("unknown target CPU 'generic'"), so no kernel compiles.  What the processor can do is known
-all the same, from its feature flags; so the device is told the name of an older processor with the same features.
+PoCL takes the processor's name from LLVM.  An LLVM that doesn't know the processor calls it ``generic``, a name that
+its own C front end then refuses ("unknown target CPU 'generic'"), so no kernel compiles.  What the processor can do
+is known all the same, from its feature flags; so the device is told the name of an older processor with these features.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ def name_processor(handle: Any) -> bytes | None:
 
     Only for PoCL on x86-64 Linux, which is where it is installed from PyPI.
     """
-    told = handle.name.encode() + b"\0"
     pocl = "portable computing language" in handle.platform.name.lower()
     if not pocl or not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_void_p) != 8:
         return None
@@ -48,7 +47,7 @@ def name_processor(handle: Any) -> bytes | None:
     text = ctypes.create_string_buffer(name)
     _kept.append(text)  # PoCL keeps the pointer as long as the process lives
     ctypes.c_void_p.from_address(field).value = ctypes.addressof(text)
-    log.info("OpenCL: PoCL doesn't know the processor of %s; kernels are compiled for %s", told[:-1].decode(), name.decode())
+    log.info("OpenCL: PoCL doesn't know the processor of %s; it compiles for %s", handle.name, name.decode())
     return name
 
 

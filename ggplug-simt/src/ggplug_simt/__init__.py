@@ -1,6 +1,7 @@
 """Kernels for GPUs in one C dialect, and the device that launches them over a vendor's five primitives.
 
-A vendor package provides a :class:`Driver` and its :class:`Queue`, and lists :class:`SimtDevice` objects in a registration.
+A vendor package provides a :class:`Driver` and its :class:`Queue`, and lists :class:`SimtDevice` objects in its
+registration.
 """
 
 from ggplug_simt.device import SimtDevice

@@ -85,7 +85,7 @@ def launch(
     defines: Mapping[str, object],
     **values: float | int,
 ) -> Launch | Decline:
-    """A launch of ``kernel`` in ``family``; ``values`` become members of its arguments, floats and ints by their type."""
+    """A launch of ``kernel`` in ``family``; ``values`` become members of its arguments, as float or int."""
     if groups * lanes >= LIMIT or any(n >= LIMIT for o in operands.values() for n in o.ne):
         return Decline(f"{kernel} counts work-items in 32 bits, {groups * lanes} are too many")
     scalars = tuple((name, "float" if isinstance(value, float) else "int") for name, value in values.items())
@@ -116,7 +116,7 @@ def collapsed(operands: Sequence[Operand], block_sizes: Sequence[int]) -> list[O
     ne = list(operands[0].ne)
     strides = [list(o.nb) for o in operands]
     d = 0
-    kept = [n for n in range(4)]
+    kept = list(range(4))
     while d + 1 < len(kept):
         low, high = kept[d], kept[d + 1]
         if ne[high] == 1 or all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,9 @@ from ggplug.backend import Decline, NodeTime, Plan
 from ggplug.errors import BufferUseError, ComputeError, UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
+from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
+from ggplug_simt.driver import Bound
 from ggplug_simt.launch import DST
 from ggplug_simt.memory import SimtBuffer
 
@@ -31,11 +34,11 @@ class SimtPlan(Plan):
     def __init__(self, stream: SimtBackend, graph: Graph) -> None:
         self._stream = stream
         device = stream.device
-        self._bound = []
-        self._launchers = []
+        self._bound: list[Bound] = []
+        self._launchers: list[Callable[[], object]] = []
         self._nodes: list[int] = []
         self._names: list[str] = []
-        self._ops = []
+        self._ops: list[Op] = []
         spans: list[tuple[int, int]] = []
         owner, position, delta, field, argument = [], [], [], [], []
         structs = []

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class Properties:
     """What a vendor's device tells about itself.
 
-    ``kind`` of its lanes: ``processor`` says that each work-group runs on one core of a CPU.  ``vector_width``: floats in
-    a hardware vector of such a core.  ``local_bytes``: memory of a work-group.  ``max_lanes``: work-items of a group.
+    ``processor``: each work-group runs on one core of a CPU.  ``vector_width``: floats in a hardware vector of such a
+    core.  ``local_bytes``: memory of a work-group.  ``max_lanes``: work-items of a group.
     """
 
     processor: bool
@@ -25,7 +25,7 @@ class Properties:
 
 @dataclass(frozen=True)
 class Tile:
-    """A group's part of a matrix product: ``m`` x ``n`` in slices of ``k``; an item computes ``item_m`` x ``item_n``."""
+    """A group's part of a product, ``m`` x ``n`` in slices of ``k``; an item computes ``item_m`` x ``item_n``."""
 
     m: int
     n: int
@@ -61,9 +61,9 @@ def _padded(extent: int, tile: int) -> int:
 class Profile:
     """The sizes that kernels are compiled with.
 
-    ``vec``: floats that an item handles at once.  ``unit_lanes``: items of a group where each item has a unit of its own.
-    ``row_lanes``: items that share a row.  ``dot_lanes``, ``dot_rows``: items that share a product of two rows, and how
-    many such products a group computes one after the other.  ``tile_lanes``: items of a tile; 0: as many as blocks.
+    ``vec``: floats that an item handles at once.  ``unit_lanes``: items of a group where each has a unit of its own.
+    ``row_lanes``: items that share a row.  ``dot_lanes``, ``dot_rows``: items that share a product of two rows, and
+    how many such products a group computes one after the other.  ``tile_lanes``: items of a tile; 0: as many as blocks.
     """
 
     vec: int

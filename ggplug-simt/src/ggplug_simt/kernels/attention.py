@@ -19,7 +19,8 @@ def soft_max(profile: Profile, node: Tensor) -> Kernel | Decline:
     if refused is not None:
         return refused
     x, mask, sinks = node.src
-    assert isinstance(node.op, ops.SoftMax) and x is not None
+    assert isinstance(node.op, ops.SoftMax)
+    assert x is not None
     operands = {"dst": operand(DST, node), "x": operand(0, x)}
     defines: dict[str, object] = {"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name}
     if mask is not None:

@@ -62,7 +62,8 @@ def reshape(profile: Profile, dst: Operand, dst_type: Type, x: Operand, x_type: 
 def copy(profile: Profile, node: Tensor) -> Kernel | Decline:
     """cpy, cont and dup: the same elements in ggml's order, perhaps in another type."""
     x = node.src[0]
-    assert node.op is not None and x is not None
+    assert node.op is not None
+    assert x is not None
     if node.type is not x.type:
         convertible = (x.type in READABLE and node.type in WRITABLE) or {x.type, node.type} == {F32, I32}
         if not convertible:
@@ -93,7 +94,9 @@ def repeat(profile: Profile, node: Tensor) -> Kernel | Decline:
 def concat(profile: Profile, node: Tensor) -> Kernel | Decline:
     """a, and after it b: two copies into parts of the result."""
     a, b = node.src
-    assert isinstance(node.op, ops.Concat) and a is not None and b is not None
+    assert isinstance(node.op, ops.Concat)
+    assert a is not None
+    assert b is not None
     dim = node.op.dim
     start = a.ne[dim] * node.nb[dim] // (a.type.block_size if dim == 0 else 1)
     parts = []

@@ -105,7 +105,9 @@ def map_one(
     return launch(
         "elementwise", "map_one", {"dst": dst, "x": x},
         groups=-(-units(dst.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes,
-        defines={"VEC": profile.vec, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name, "F(x)": expression.text, **names},
+        defines={
+            "VEC": profile.vec, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name, "F(x)": expression.text, **names,
+        },
         **values,
     )  # fmt: skip
 
@@ -153,7 +155,9 @@ def binary(profile: Profile, node: Tensor) -> Kernel | Decline:
     if refused is not None:
         return refused
     x, y = node.src
-    assert node.op is not None and x is not None and y is not None
+    assert node.op is not None
+    assert x is not None
+    assert y is not None
     expression = TWO[type(node.op)]
     return kernel_of(
         map_two(
@@ -168,7 +172,8 @@ def glu(profile: Profile, node: Tensor) -> Kernel | Decline:
     if refused is not None:
         return refused
     x, gate = node.src
-    assert isinstance(node.op, ops.Glu) and x is not None
+    assert isinstance(node.op, ops.Glu)
+    assert x is not None
     left = Operand(0, node.ne, x.nb)
     if gate is not None:
         right = operand(1, gate)

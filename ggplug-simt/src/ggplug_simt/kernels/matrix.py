@@ -33,7 +33,8 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
     if refused is not None:
         return refused
     a, b = node.src
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     operands = {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b)}
     m, n, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
     shares = {"share_2": b.ne[2] // a.ne[2], "share_3": b.ne[3] // a.ne[3]}
@@ -65,7 +66,9 @@ def mul_mat_id(profile: Profile, node: Tensor) -> Kernel | Decline:
     if refused is not None:
         return refused
     a, b, ids = node.src
-    assert a is not None and b is not None and ids is not None
+    assert a is not None
+    assert b is not None
+    assert ids is not None
     operands = {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b), "ids": operand(2, ids)}
     return kernel_of(
         launch(

@@ -18,7 +18,8 @@ def normalise(profile: Profile, node: Tensor) -> Kernel | Decline:
     if refused is not None:
         return refused
     (x,) = node.src
-    assert isinstance(node.op, ops.RowNorm) and x is not None
+    assert isinstance(node.op, ops.RowNorm)
+    assert x is not None
     return kernel_of(
         launch(
             "norms", "normalise", {"dst": operand(DST, node), "x": operand(0, x)},

@@ -28,7 +28,9 @@ def rope(profile: Profile, node: Tensor) -> Kernel | Decline:
         return refused
     x, pos, freq_factors = node.src
     op = node.op
-    assert isinstance(op, ops.Rope) and x is not None and pos is not None
+    assert isinstance(op, ops.Rope)
+    assert x is not None
+    assert pos is not None
     operands = {"dst": operand(DST, node), "x": operand(0, x), "pos": operand(1, pos)}
     defines: dict[str, object] = {"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name}
     defines |= dict.fromkeys(_MODES[op.mode], 1)

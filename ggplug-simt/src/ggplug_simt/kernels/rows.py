@@ -17,7 +17,8 @@ def get_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
     if refused is not None:
         return refused
     x, ids = node.src
-    assert x is not None and ids is not None
+    assert x is not None
+    assert ids is not None
     types = {"WORD": "int32_t"} if x.type is I32 else {"TX": x.type.name, "TD": node.type.name}
     return kernel_of(
         launch(
@@ -34,7 +35,8 @@ def set_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
     if refused is not None:
         return refused
     _, rows, ids = node.src
-    assert rows is not None and ids is not None
+    assert rows is not None
+    assert ids is not None
     unit = max(profile.vec, node.type.block_size)
     return kernel_of(
         launch(

@@ -20,7 +20,8 @@ def argsort(profile: Profile, node: Tensor) -> Kernel | Decline:
     if refused is not None:
         return refused
     (x,) = node.src
-    assert isinstance(node.op, ops.Argsort) and x is not None
+    assert isinstance(node.op, ops.Argsort)
+    assert x is not None
     if x.ne[0] > LONGEST:
         return Decline(f"argsort compares all pairs of a row, {x.ne[0]} elements are too many (up to {LONGEST})")
     order = {"DESCENDING": 1} if node.op.order else {}

@@ -1,0 +1,39 @@
+"""The OpenCL devices conform: every op that they claim, and the contract, cut as for a CPU and as for a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ggplug import registry
+from ggplug.testing import BackendSuite
+
+pytest.importorskip("ggplug_opencl")
+
+from ggplug_opencl.devices import OpenCLDevice  # noqa: E402
+from ggplug_opencl.driver import OpenCLDriver  # noqa: E402
+
+
+class AsGpu(OpenCLDevice):
+    """The device of any kind, with kernels cut as for a GPU: many narrow lanes, tiles in local memory."""
+
+    def open_driver(self) -> OpenCLDriver:
+        driver = super().open_driver()
+        driver.properties = dataclasses.replace(
+            driver.properties, processor=False, local_bytes=min(driver.properties.local_bytes, 32768)
+        )
+        return driver
+
+
+class TestOpenCL(BackendSuite):
+    device_name = "OpenCL0"
+
+
+class TestOpenCLAsGpu(BackendSuite):
+    @pytest.fixture(scope="class")
+    def device(self) -> OpenCLDevice:
+        found = registry.device("OpenCL0")
+        assert isinstance(found, OpenCLDevice)
+        assert found.registration is not None
+        return AsGpu("OpenCL0 as GPU", found.handle, found.registration)
