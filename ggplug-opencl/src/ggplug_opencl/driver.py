@@ -18,7 +18,7 @@ _COMPILE = {"BUILD_PROGRAM_FAILURE", "COMPILE_PROGRAM_FAILURE", "LINK_PROGRAM_FA
 
 _STATUS = {getattr(cl.status_code, name): name for name in (*_LOST, *_MEMORY, *_COMPILE)}
 
-OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
+OPTIONS = ["-cl-std=CL1.2"]
 
 
 class OpenCLBound(Bound):

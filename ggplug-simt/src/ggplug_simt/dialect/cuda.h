@@ -1,5 +1,6 @@
 /* The dialect in CUDA C++ and HIP.  Its words are described in dialect/access.h; dialect/opencl.h has the same ones.
-   A vec is a small array here: the hardware's own vectors are its threads. */
+   A vec is a small array here: the hardware's own vectors are its threads.  Compiled with -fmad=false: products and
+   sums are rounded one by one, as the reference quantisers do it; VEC_FMA says where they are not. */
 
 #define KERNEL extern "C" __global__
 #define GLOBAL
@@ -33,6 +34,7 @@ typedef float real;
 #define MAP1(result, f, x) do { EACH (result).v[j_] = f((x).v[j_]); } while (0)
 #define MAP2(result, f, x, y) do { EACH (result).v[j_] = f((x).v[j_], (y).v[j_]); } while (0)
 
+#define FMA(a, b, c) fmaf(a, b, c)
 #define BITS_OF(x) __float_as_int(x)
 #define FLOAT_OF(x) __int_as_float(x)
 

@@ -1,5 +1,8 @@
 /* The dialect in OpenCL C 1.2.  Its words are described in dialect/access.h; dialect/cuda.h has the same ones. */
 
+/* Products and sums are rounded one by one, as the reference quantisers do it; VEC_FMA says where they are not. */
+#pragma OPENCL FP_CONTRACT OFF
+
 #define KERNEL __kernel
 #define GLOBAL __global
 #define LOCAL __local
@@ -37,6 +40,7 @@ typedef vec real;
 #define VEC_GET(p) JOIN(vload, VEC)(0, p)
 #define VEC_PUT(v, p) JOIN(vstore, VEC)(v, 0, p)
 #define VEC_OF(x) ((vec)(x))
+#define FMA(a, b, c) fma(a, b, c)
 #define VEC_FMA(a, b, c) fma(a, b, c)
 #define VEC_MAX(a, b) fmax(a, b)
 #define VEC_EXP(v) exp(v)

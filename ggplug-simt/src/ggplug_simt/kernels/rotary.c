@@ -2,6 +2,42 @@
 
 #define UNIT 1
 
+/* Angles grow to thousands of radians, so they are sums of two floats: high, and what its rounding lost. */
+typedef struct { float high, low; } pair;
+
+INLINE pair times(pair x, float y)
+{
+    pair product;
+    product.high = x.high * y;
+    product.low = FMA(x.high, y, -product.high) + x.low * y;
+    return product;
+}
+
+/* 2**(n step), step = high + low */
+INLINE pair power_of_two(int n, float high, float low)
+{
+    const pair step = { high, low };
+    const pair exponent = times(step, (float)n);
+    const float whole = rint(exponent.high);
+    const float x = (exponent.high - whole) * 0.693147180559945309f;
+    /* The Taylor series of e**x - 1; |x| <= ln(2) / 2 */
+    float series = 1.0f / 40320.0f;
+    series = FMA(series, x, 1.0f / 5040.0f);
+    series = FMA(series, x, 1.0f / 720.0f);
+    series = FMA(series, x, 1.0f / 120.0f);
+    series = FMA(series, x, 1.0f / 24.0f);
+    series = FMA(series, x, 1.0f / 6.0f);
+    series = FMA(series, x, 0.5f);
+    series = FMA(series * x, x, x);
+    pair result;
+    result.high = 1.0f + series;
+    result.low = (series - (result.high - 1.0f)) + exponent.low * 0.693147180559945309f * result.high;
+    const float scale = ldexp(1.0f, (int)whole);
+    result.high *= scale;
+    result.low *= scale;
+    return result;
+}
+
 KERNEL void rope(PARAMETERS)
 {
     /* Items of a row: the pairs, then the elements outside of them. */
@@ -43,17 +79,19 @@ KERNEL void rope(PARAMETERS)
 #endif
 #endif
     const int place = *(GLOBAL const int32_t *)(ROW(pos, 0, 0, 0) + (axis * args.dst.ne[2] + i2) * args.pos.nb[0]);
-    float angle = (float)place * pow(args.freq_base, -2.0f * (float)power / (float)args.n_dims);
-#ifdef FREQ_FACTORS
-    angle /= LOAD(f32)(ROW(freq_factors, 0, 0, 0), args.freq_factors.nb[0], q);
-#endif
-    float turned = args.freq_scale * angle;
+    float factor = args.freq_scale;
     if (args.ext_factor != 0.0f) {
         const float ramp = fmin(fmax(((float)q - args.low) / args.width, 0.0f), 1.0f);
         const float mix = (1.0f - ramp) * args.ext_factor;
-        turned = turned * (1.0f - mix) + angle * mix;
+        factor = factor * (1.0f - mix) + mix;
     }
-    const float c = cos(turned) * args.magnitude, s = sin(turned) * args.magnitude;
+#ifdef FREQ_FACTORS
+    factor /= LOAD(f32)(ROW(freq_factors, 0, 0, 0), args.freq_factors.nb[0], q);
+#endif
+    const pair angle = times(times(power_of_two(power, args.step_high, args.step_low), (float)place), factor);
+    /* sin(high + low) to first order in low */
+    const float cosine = cos(angle.high), sine = sin(angle.high);
+    const float c = (cosine - angle.low * sine) * args.magnitude, s = (sine + angle.low * cosine) * args.magnitude;
 #ifdef NORMAL
     const int i = args.first + 2 * q, j = i + 1;
 #else

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
@@ -42,13 +44,16 @@ def rope(profile: Profile, node: Tensor) -> Kernel | Decline:
         low, high = (float(bound) for bound in op.correction_range())
         magnitude *= 1 + 0.1 * math.log(1 / op.freq_scale)
     items = (node.ne[0] - op.pairs) * node.nrows
+    # freq_base**(-2 power / n_dims) = 2**(power step); the step as a sum of two floats
+    step = -2 / op.n_dims * math.log2(op.freq_base)
+    step_high = float(np.float32(step))
     s0, s1, s2, s3 = op.sections
     return kernel_of(
         launch(
             "rotary", "rope", operands, groups=-(-items // profile.unit_lanes), lanes=profile.unit_lanes,
-            defines=defines, pairs=op.pairs, first=op.n_offs, n_dims=op.n_dims,
+            defines=defines, pairs=op.pairs, first=op.n_offs,
             section_0=s0, section_1=s1, section_2=s2, section_3=s3,
-            freq_base=op.freq_base, freq_scale=op.freq_scale, ext_factor=op.ext_factor,
+            step_high=step_high, step_low=step - step_high, freq_scale=op.freq_scale, ext_factor=op.ext_factor,
             low=low, width=max(0.001, high - low), magnitude=magnitude,
         )
     )  # fmt: skip
