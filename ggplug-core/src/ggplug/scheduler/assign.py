@@ -373,7 +373,7 @@ class _Passes:
                 self._place_writer(position)
             elif self.at[position] < 0:
                 self._to_first(position)
-            elif not all(self.reaches(self.at[position], root) for root in self.written(position)):
+            elif not self._reaches_written(position):
                 raise PlacementError(
                     f"{self.tensors[position]!r} shall run on {self.streams.backends[self.at[position]].name}, which "
                     f"cannot work where the bytes that it writes live: {self._places(position)}",
@@ -390,6 +390,18 @@ class _Passes:
                 placed = self.tensors[root].buffer_type
                 stream = self.at[root] if placed is None else self._first_in(placed)
                 self.put(position, stream, Reason.VIEW, root)
+
+    def _reaches_written(self, position: int) -> bool:
+        """Whether a node that was pinned, or decided by a policy, can work where the bytes are that it writes."""
+        stream = self.at[position]
+        for root in self.written(position):
+            if self.memory(root) is None:
+                memories = self.streams.buffer_types
+                near = (home for home in sorted(self.homes[root]) if self.streams.works_in(stream, memories[home]))
+                self._place_leaf(root, stream if stream in self.homes[root] else next(near, self.last), position)
+            if not self.reaches(stream, root):
+                return False
+        return True
 
     def _place_leaf(self, root: int, stream: int, reader: int) -> None:
         homes = self.homes.get(root)
