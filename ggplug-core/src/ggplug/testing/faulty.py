@@ -40,7 +40,7 @@ Kernel = Callable[..., None]
 
 
 class Fault(NamedTuple):
-    """A fault: ``make`` gives a device that has it; ``found_by`` names ops, clauses or ``"graph"``: each has to find it."""
+    """A fault: ``make`` gives a device that has it; ``found_by`` names ops, clauses or ``"graph"``.  Each finds it."""
 
     name: str
     make: Callable[[], Device]
