@@ -388,6 +388,7 @@ class Scheduler:
             backend.synchronize()
             buffer.get_tensor(tensor, out, offset)
             return backend
+        self._ordering.wait(backend, (buffer,), ())
         backend.get_async(buffer, offset, out)
         if is_asynchronous(backend):
             event = backend.device.event()
