@@ -8,7 +8,8 @@ import pytest
 from random_graphs import random_case
 
 import ggplug as gg
-from ggplug.memory import Access, HazardKind, Hazards
+from ggplug.host import HOST
+from ggplug.memory import Access, HazardKind, Hazards, allocate_graph
 from ggplug.ops.base import Op, apply
 from ggplug.tensor import Spec
 
@@ -146,8 +147,11 @@ def define() -> Callable[..., type[Op]]:
 
 def test_a_write_that_is_not_declared_is_refused(define: Callable[..., type[Op]]) -> None:
     sneaky = define("test.sneaky", result=lambda self, x: Spec(x.type, x.ne, x.rank, x.nb, x))
+    graph = gg.Graph(apply(sneaky(), (leaf(4),)))
     with pytest.raises(gg.GraphError, match="without declaring it"):
-        Hazards(gg.Graph(apply(sneaky(), (leaf(4),))))
+        Hazards(graph)
+    with pytest.raises(gg.GraphError, match="without declaring it"):
+        allocate_graph(graph, HOST)
 
 
 def test_a_declared_write_whose_result_lies_elsewhere_is_refused(define: Callable[..., type[Op]]) -> None:

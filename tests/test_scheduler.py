@@ -808,6 +808,18 @@ def test_free_gives_memory_streams_and_plans_back(two: Setting) -> None:
         graph.node(-1).numpy()
 
 
+def test_free_waits_for_zero_copy_views() -> None:
+    scheduler = Scheduler([ReferenceDevice()])
+    graph = gg.Graph(gg.neg(place(HOST, numbers(4), BufferUsage.ANY)))
+    scheduler.compute(graph)
+    seen = gg.asarray(graph.node(0))
+    with pytest.raises(gg.BufferUseError, match="zero-copy"):
+        scheduler.free()
+    assert seen.tolist() == (-numbers(4)).tolist()
+    del seen
+    scheduler.free()
+
+
 # -- what a scheduler is made of -------------------------------------------------------------------
 
 
