@@ -179,10 +179,11 @@ def test_empty_tensors_cost_nothing_and_empty_writes_change_nothing(device: CpuD
 
 def test_a_target_has_kernels_of_its_own(device: CpuDevice) -> None:
     node = ops.mul_mat(gg.tensor(np.ones((64, 64)), "q8_0"), ones(8, 64))
-    native = device.match(node)
-    with features.forced("generic"):
-        assert device.match(node) is not native
-    assert device.match(node) is native
+    target, mine = features.target(), device.match(node)
+    for level in features.choices():
+        with features.forced(level):
+            assert (device.match(node) is mine) == (features.target() == target)
+    assert device.match(node) is mine
 
 
 # -- plans ------------------------------------------------------------------------------------------

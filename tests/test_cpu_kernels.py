@@ -13,6 +13,7 @@ pytest.importorskip("ggplug_cpu")
 
 import ggplug as gg
 from ggplug import ops, quants, types
+from ggplug.errors import UnsupportedOpError
 from ggplug.memory import GraphAllocator
 from ggplug.tensor import Tensor
 from ggplug.testing import evaluate, nmse
@@ -282,6 +283,9 @@ def test_transposed_matrices_of_all_sizes(dtype: type, rows: int, columns: int, 
     x = np.arange(3 * rows * columns).reshape(3, rows, columns).astype(dtype)
     (got,) = computed(device, ops.cont(ops.transpose(gg.tensor(x))))
     np.testing.assert_array_equal(got, x.transpose(0, 2, 1))
+    target = gg.tensor(np.zeros_like(got))
+    computed(device, ops.cpy(gg.tensor(x), ops.transpose(target)))
+    np.testing.assert_array_equal(target.numpy(), x.transpose(0, 2, 1))
 
 
 @pytest.mark.parametrize("axes", [(1, 2, 0, 3), (2, 1, 0, 3), (3, 0, 2, 1), (1, 0, 3, 2), (0, 3, 1, 2)])
@@ -342,3 +346,14 @@ def test_rows_of_every_type_are_written(kind: str, source: str, index: str, devi
     want = before.copy()
     want[np.arange(2)[:, None], ids] = gg.tensor(rows.numpy(), kind).numpy()
     np.testing.assert_array_equal(got, want)
+
+
+def test_blocks_are_repeated_and_joined_as_they_are(device: CpuDevice, rng: np.random.Generator) -> None:
+    a = gg.tensor(rng.standard_normal((3, 2, 64)), "q4_0")
+    b = gg.tensor(rng.standard_normal((3, 2, 32)), "q4_0")
+    wide, joined, stacked = computed(device, ops.repeat(a, 64, 4, 3), ops.concat(a, b, 0), ops.concat(a, a, 2))
+    np.testing.assert_array_equal(wide, np.tile(a.numpy(), (1, 2, 1)))
+    np.testing.assert_array_equal(joined, np.concatenate([a.numpy(), b.numpy()], -1))
+    np.testing.assert_array_equal(stacked, np.concatenate([a.numpy(), a.numpy()], 0))
+    with pytest.raises(UnsupportedOpError, match="does not repeat q4_0 along ne0"):
+        computed(device, ops.repeat(b, 64, 2, 3))

@@ -1,4 +1,4 @@
-"""The example backend of docs/write-a-backend.md is complete: it is discovered, conforms, and takes part in a schedule."""
+"""The example backend of docs/write-a-backend.md is found, conforms, and takes part in a schedule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blas() -> Iterator[Device]:
 
 
 class TestBlas(BackendSuite):
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def device(self, blas: Device) -> Device:
         return blas
 
@@ -46,7 +46,7 @@ def test_the_scheduler_gives_it_large_products_and_the_rest_to_the_cpu(blas: Dev
     graph = gg.Graph(result)
     scheduler = gg.Scheduler([blas.init(), gg.device("CPU").init()])
     scheduler.compute(graph)
-    where = {row.node: row.device for row in scheduler.explain(graph).rows}
+    where = {row.name: row.device for row in scheduler.explain(graph).rows}
     assert where == {"product": "BLAS", "result": "CPU"}
     wanted = np.exp(x @ w.T)
     np.testing.assert_allclose(result.numpy(), wanted / wanted.sum(axis=1, keepdims=True), rtol=1e-4)

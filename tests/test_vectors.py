@@ -169,6 +169,10 @@ def test_a_file_or_device_that_is_none_is_an_error(
     with pytest.raises(ParameterError, match="holds no recorded cases"):
         Recording(nothing)
     assert vectors.main([str(nothing), "--device", "reference"]) == 2
+    lacking = tmp_path / "lacking.npz"
+    vectors_choice.write(lacking, [{"op": "ADD", "vars": ""}], b"")
+    with pytest.raises(ParameterError, match="lacks max_nmse, out, tensors, whole"):
+        Recording(lacking)
     assert vectors.main([str(data / "ggml_ops_compact.npz"), "--device", "no such device"]) == 2
     assert "error: " in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import PERSISTENT
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
-from ggplug.types import DeviceKind, TensorFlag
+from ggplug.types import BufferUsage, DeviceKind, TensorFlag
 
 _threads = threading.local()
 
@@ -45,7 +45,7 @@ def compute(*tensors: Tensor, backends: Sequence[Backend | Device] | None = None
     if backends is None:
         _compute(default_scheduler(), graph, tensors)
     else:
-        with Scheduler(backends) as scheduler:
+        with Scheduler(backends, policy=_best) as scheduler:
             _compute(scheduler, graph, tensors)
     return tensors[0] if len(tensors) == 1 else tensors
 
@@ -57,21 +57,33 @@ def default_scheduler() -> Scheduler:
         streams = [registry.init_best()]
         if streams[0].device.kind is not DeviceKind.CPU and registry.devices_by_kind(DeviceKind.CPU):
             streams.append(registry.init_by_kind(DeviceKind.CPU))
-        scheduler = _threads.scheduler = Scheduler(streams)
+        scheduler = _threads.scheduler = Scheduler(streams, policy=_best)
     return scheduler
+
+
+def _best(node: Tensor, streams: Sequence[Backend]) -> Backend | None:
+    """The best device that can compute a node, even over values from host memory; weights stay where they were put."""
+    placed = (source.root.buffer for source in node.src if source is not None)
+    if not streams or any(buffer is not None and buffer.usage is BufferUsage.WEIGHTS for buffer in placed):
+        return None
+    return streams[0]
 
 
 def _compute(scheduler: Scheduler, graph: Graph, tensors: Sequence[Tensor]) -> None:
     scheduler.compute(graph)
-    _Results(graph, tensors).computed(graph)
+    _Results(graph).computed(graph)
     graph.live_with(*tensors)
 
 
 class _Results(Allocation):
-    """The results of a graph in host memory of their own; nothing else of the graph is kept."""
+    """The outputs of a graph in host memory of their own; nothing else of the graph is kept.
 
-    def __init__(self, graph: Graph, tensors: Sequence[Tensor]) -> None:
-        roots = dict.fromkeys(tensor.root for tensor in tensors if tensor.root.buffer is None)
+    Also those that earlier computations asked for, since these are computed anew and read from the latest graph.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        outputs = (tensor.root for tensor in graph.tensors if tensor.flags & TensorFlag.OUTPUT)
+        roots = dict.fromkeys(root for root in outputs if root.buffer is None)
         buffers: list[Buffer] = []
         self._kept: dict[int, int] = {}
         for root in roots:

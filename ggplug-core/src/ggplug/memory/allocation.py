@@ -46,10 +46,14 @@ class Arena:
         return self.serial
 
     def synchronize(self) -> None:
-        """Waits for the last computation; raises what went wrong in it."""
+        """Waits for the last computation; raises what went wrong in it, and then its results are gone."""
         pending, self.pending = self.pending, ()
-        for each in pending:
-            each.synchronize()
+        try:
+            for each in pending:
+                each.synchronize()
+        except BaseException:
+            self.use()
+            raise
 
 
 class Places(NamedTuple):
@@ -218,7 +222,7 @@ class Allocation:
             tensor = graph.tensors[position]
             if graph.computed != self.arena.serial:
                 raise TensorStateError(
-                    f"the bytes of {tensor!r} were reused by a later computation",
+                    f"the bytes of {tensor!r} were reused by a later computation, or its own failed",
                     tensor=tensor, remedy="read results before computing the next graph, or copy them",
                 )  # fmt: skip
             lost = self.lost.get(position)

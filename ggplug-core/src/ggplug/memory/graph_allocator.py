@@ -13,6 +13,7 @@ from ggplug.backend import Backend, Buffer, BufferType
 from ggplug.errors import BufferUseError, ParameterError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation, Arena
+from ggplug.memory.hazards import Hazards
 from ggplug.memory.layout import Layout, Range, Request, lay_out
 from ggplug.types import BufferUsage
 
@@ -79,8 +80,9 @@ class GraphAllocator:
     def reserve(self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None) -> list[int]:
         """Allocates what a graph needs, to be ready for all that need no more (ggml_gallocr_reserve).
 
-        Returns the sizes by buffer type.  Raises OutOfMemoryError.
+        Returns the sizes by buffer type.  Raises OutOfMemoryError, and GraphError for a write that is not declared.
         """
+        Hazards(graph)
         self.ensure(self.plan(graph, assignment))
         return self.sizes()
 
@@ -88,8 +90,9 @@ class GraphAllocator:
         """Gives all tensors of a graph a place (ggml_gallocr_alloc_graph); its leafs can be set after that.
 
         What earlier graphs left in this allocator's memory is gone.  Allocates only if the buffers are too small.
-        Raises OutOfMemoryError.
+        Raises OutOfMemoryError, and GraphError for a write that is not declared.
         """
+        Hazards(graph)
         allocation = self.bind(self.plan(graph, assignment), graph)
         self.arena.synchronize()
         allocation.prepare(graph)
@@ -152,15 +155,21 @@ class GraphAllocator:
             counts[memory] += 1
         return found
 
-    def free(self) -> None:
-        """Gives all buffers back.  Raises BufferUseError while zero-copy views of them exist."""
-        self.arena.synchronize()
-        held = [*self._retired, *(buffer for buffers in self._buffers for buffer in buffers)]
-        for buffer in held:
+    def _held(self) -> list[Buffer]:
+        return [*self._retired, *(buffer for buffers in self._buffers for buffer in buffers)]
+
+    def check_free(self) -> None:
+        """Raises BufferUseError while zero-copy views of the buffers exist."""
+        for buffer in self._held():
             buffer.check_free()
+
+    def free(self) -> None:
+        """Gives all buffers back.  Raises BufferUseError while zero-copy views of them exist; then nothing is freed."""
+        self.arena.synchronize()
+        self.check_free()
         self.arena.use()
         self.generation += 1
-        for buffer in held:
+        for buffer in self._held():
             buffer.free()
         self._retired.clear()
         for buffers in self._buffers:

@@ -143,7 +143,8 @@ class Hazards:
             assert op is not None
             if op.is_view:
                 continue
-            found: list[tuple[int, HazardKind, int]] = []
+            # By node and root.  Who writes also reads, so between two writes WAW says it all.
+            found: dict[tuple[int, int], HazardKind] = {}
             for source in graph.sources[position]:
                 if source < 0:
                     continue
@@ -151,12 +152,12 @@ class Hazards:
                 if root not in self.written:
                     # Most roots are written once, by their own node.
                     if root in number_of:
-                        found.append((number_of[root], HazardKind.RAW, root))
+                        found.setdefault((number_of[root], root), HazardKind.RAW)
                     continue
                 access = self._access(source)
                 for before, other in writers.get(root, ()):
                     if other.overlaps(access):
-                        found.append((before, HazardKind.RAW, root))
+                        found.setdefault((before, root), HazardKind.RAW)
                 readers.setdefault(root, []).append((number, access))
             for access in self.writes(number):
                 root = access.root
@@ -164,14 +165,14 @@ class Hazards:
                     continue
                 for before, other in writers.get(root, ()):
                     if other.overlaps(access):
-                        found.append((before, HazardKind.WAW, root))
+                        found[before, root] = HazardKind.WAW
                 for before, other in readers.get(root, ()):
                     if other.overlaps(access):
-                        found.append((before, HazardKind.WAR, root))
+                        found.setdefault((before, root), HazardKind.WAR)
                 # What is wholly overwritten needs no edge to anything later: it is ordered through this write.
                 writers[root] = [w for w in writers.get(root, ()) if not access.covers(w[1])] + [(number, access)]
                 readers[root] = [r for r in readers.get(root, ()) if not access.covers(r[1])]
-            edges += [Edge(b, number, kind, root) for b, kind, root in dict.fromkeys(found) if b != number]
+            edges += [Edge(b, number, kind, root) for (b, root), kind in found.items() if b != number]
         return edges
 
     def check_order(self, order: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from ggplug.errors import OutOfMemoryError
 from ggplug.graph import Graph
 from ggplug.memory.lifetimes import BEFORE, Lifetimes, in_place, lifetimes
 from ggplug.memory.packing import Piece, pack
+
+_view_offset = attrgetter("view_offset")
 
 PERSISTENT = -1
 """Slot of a tensor that has, or whose root has, a place of its own."""
@@ -163,11 +166,8 @@ def lay_out(
         lives = Lifetimes(lives.first, dict.fromkeys(lives.last, lives.end), lives.end)
     chains = _chains(lives, in_place(graph, lives, sizes, order))
 
-    slots = np.full(len(graph.tensors), PERSISTENT, np.int64)
-    offsets = np.zeros(len(graph.tensors), np.int64)
-    for position, root in enumerate(graph.roots):
-        if root != position:
-            offsets[position] = graph.tensors[position].view_offset
+    slot_of: dict[int, int] = {}
+    offset_of: dict[int, int] = {}
     chunks: list[Chunk] = []
     storages: list[Storage] = []
     ranges: list[Range] = [Range(0, 0, 0)] * len(extra)
@@ -200,14 +200,14 @@ def lay_out(
             members = mine[number] if number < len(mine) else ()
             storages.append(Storage(place, piece.first, piece.last, members))
             for member in members:
-                slots[member], offsets[member] = place.slot, place.offset
+                slot_of[member], offset_of[member] = place.slot, place.offset
             if number >= len(mine):
                 ranges[others[number - len(mine)]] = place
         chunks += [Chunk(memory, ends.get(chunk, 0)) for chunk in range(max(ends) + 1)]
-    views = np.asarray(graph.roots, np.int64)
-    of_placed = (views != np.arange(len(views))) & (slots[views] != PERSISTENT)
-    offsets[of_placed] += offsets[views[of_placed]]
-    slots[of_placed] = slots[views[of_placed]]
+    slots = np.array([slot_of.get(root, PERSISTENT) for root in graph.roots], np.int64)
+    offsets = np.array([offset_of.get(root, 0) for root in graph.roots], np.int64)
+    within = np.fromiter(map(_view_offset, graph.tensors), np.int64, len(graph.tensors))
+    offsets += np.where(np.asarray(graph.roots, np.int64) == np.arange(len(within)), 0, within)
     return Layout(graph, slots, offsets, chunks, ranges, storages, lives, peak, live)
 
 

@@ -98,6 +98,8 @@ class _Passes:
         self.offload = offload
         self.last = len(streams) - 1
         self.kinds = streams.kinds(graph)
+        # Per stream and kind of node; these questions are asked thousands of times.
+        self.able: list[dict[int, bool]] = [{} for _ in range(len(streams))]
         self.nodes = list(self.kinds)
         count = len(self.tensors)
         self.at = [-1] * count
@@ -114,12 +116,17 @@ class _Passes:
     # -- questions ---------------------------------------------------------------------------------
 
     def supports(self, stream: int, position: int) -> bool:
-        return bool(self.streams.supports(stream, self.tensors[position], self.kinds[position]))
+        kind = self.kinds[position]
+        known = self.able[stream].get(kind)
+        if known is None:
+            known = self.able[stream][kind] = bool(self.streams.supports(stream, self.tensors[position], kind))
+        return known
 
     def can(self, stream: int, position: int) -> bool:
         """Whether the stream may take a node that writes into nothing."""
-        homes = self.homes.get(position)
-        return (homes is None or stream in homes) and self.supports(stream, position)
+        if position in self.homes and stream not in self.homes[position]:
+            return False
+        return self.supports(stream, position)
 
     def memory(self, position: int) -> BufferType | None:
         """Where a tensor lies, as far as that is decided."""
@@ -263,8 +270,9 @@ class _Passes:
     def _by_bytes(self, position: int) -> None:
         """Assigns a node to where its own bytes, those that it writes, or its weights live."""
         tensor = self.tensors[position]
-        roots = self.written(position)
-        if roots:
+        assert tensor.op is not None
+        if tensor.op.writes:
+            roots = self.written(position)
             if any(self.tensors[root].buffer_type is None for root in roots):
                 self.writers.add(position)
                 return
@@ -287,7 +295,9 @@ class _Passes:
         assert tensor.op is not None
         for which in _decisive(tensor.op):
             source = tensor.src[which]
-            buffer = None if source is None else source.root.buffer
+            if source is None:
+                continue
+            buffer = source.buffer if source.view_src is None else source.view_src.buffer
             if buffer is None or buffer.usage is not BufferUsage.WEIGHTS:
                 continue
             subject = self.graph.sources[position][which]
@@ -320,7 +330,7 @@ class _Passes:
             stream = self.at[position]
             if stream >= 0:
                 current, neighbour = (-1, -1) if stream == skipped else (stream, position)
-            elif current >= 0 and position not in self.writers and self.can(current, position):
+            elif current >= 0 and self.can(current, position) and position not in self.writers:
                 self.put(position, current, Reason.FOLLOWS, neighbour)
 
     # -- pass 3 ------------------------------------------------------------------------------------
@@ -373,7 +383,7 @@ class _Passes:
                 self._place_writer(position)
             elif self.at[position] < 0:
                 self._to_first(position)
-            elif not all(self.reaches(self.at[position], root) for root in self.written(position)):
+            elif self.tensors[position].op.writes and not self._reaches_written(position):  # type: ignore[union-attr]
                 raise PlacementError(
                     f"{self.tensors[position]!r} shall run on {self.streams.backends[self.at[position]].name}, which "
                     f"cannot work where the bytes that it writes live: {self._places(position)}",
@@ -390,6 +400,18 @@ class _Passes:
                 placed = self.tensors[root].buffer_type
                 stream = self.at[root] if placed is None else self._first_in(placed)
                 self.put(position, stream, Reason.VIEW, root)
+
+    def _reaches_written(self, position: int) -> bool:
+        """Whether a node that was pinned, or decided by a policy, can work where the bytes are that it writes."""
+        stream = self.at[position]
+        for root in self.written(position):
+            if self.memory(root) is None:
+                memories = self.streams.buffer_types
+                near = (home for home in sorted(self.homes[root]) if self.streams.works_in(stream, memories[home]))
+                self._place_leaf(root, stream if stream in self.homes[root] else next(near, self.last), position)
+            if not self.reaches(stream, root):
+                return False
+        return True
 
     def _place_leaf(self, root: int, stream: int, reader: int) -> None:
         homes = self.homes.get(root)

@@ -101,7 +101,7 @@ class Execution:
         """Number of the version that was used last."""
         self._generation = -1
         self._asynchronous = any(map(is_asynchronous, streams.backends))
-        self._chunks: dict[tuple[int, int, int], tuple[Graph, Plan]] = {}
+        self._chunks: dict[tuple[int, int, int], tuple[Graph, Plan, Allocation]] = {}
         self._versions = [
             BoundVersion([BoundSplit(s, streams.backends[s.stream], movers[s.stream]) for s in schedule.cut.splits])
             for _ in schedule.versions
@@ -321,7 +321,7 @@ class Execution:
             return
         read = {source for position in computing for source in graph.sources[position]}
         version = self._versions.index(bound)
-        part, plan = self._chunks.get((version, begin, end), (None, None))
+        part, plan, _ = self._chunks.get((version, begin, end), (None, None, None))
         if part is None or plan is None:
             # The views that are read come along, as they do in the split.
             nodes = [p for p in split.split.nodes if p in computing or (p in read and tensors[p].op.is_view)]  # type: ignore[union-attr]
@@ -331,12 +331,14 @@ class Execution:
                 self._free_chunks()
         else:
             part = part.over(graph)
-        self._chunks[version, begin, end] = part, plan
-        plan.rebind(part, self._place(part, version, split.split))
+        # Whoever binds a plan keeps the graph and the allocation that it is bound to.
+        allocation = self._place(part, version, split.split)
+        self._chunks[version, begin, end] = part, plan, allocation
+        plan.rebind(part, allocation)
         self.compute(split, ordering, plan)
 
     def _free_chunks(self) -> None:
-        for _, plan in self._chunks.values():
+        for _, plan, _ in self._chunks.values():
             plan.free()
         self._chunks.clear()
 

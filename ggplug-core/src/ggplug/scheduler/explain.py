@@ -151,12 +151,14 @@ def explanation(
             streams.backends[copy.stream].name, copy.nbytes,
         )
         for copy in cut.copies
+        if copy.nbytes
     )  # fmt: skip
     splits = tuple(
         SplitRow(
             split.number, streams.backends[split.stream].name, split.first, split.end,
             sum(not graph.tensors[position].op.is_view for position in split.nodes),  # type: ignore[union-attr]
-            len(split.copies), sum(cut.copies[copy].nbytes for copy in split.copies),
+            sum(cut.copies[copy].nbytes > 0 for copy in split.copies),
+            sum(cut.copies[copy].nbytes for copy in split.copies),
         )
         for split in cut.splits
     )  # fmt: skip

@@ -388,6 +388,7 @@ class Scheduler:
             backend.synchronize()
             buffer.get_tensor(tensor, out, offset)
             return backend
+        self._ordering.wait(backend, (buffer,), ())
         backend.get_async(buffer, offset, out)
         if is_asynchronous(backend):
             event = backend.device.event()
@@ -397,8 +398,12 @@ class Scheduler:
         return backend
 
     def free(self) -> None:
-        """Waits, and gives plans, memory and the scheduler's own streams back.  Results cannot be read any more."""
+        """Waits, and gives plans, memory and the scheduler's own streams back.  Results cannot be read any more.
+
+        Raises BufferUseError while zero-copy views of results exist; then nothing is freed.
+        """
         self._settle()
+        self._allocator.check_free()
         for execution in self._executions.values():
             execution.free()
         self._executions.clear()

@@ -30,7 +30,12 @@ class Streams:
         return len(self.backends)
 
     def names(self) -> list[str]:
-        return [backend.name for backend in self.backends]
+        """Their names; further streams of one device are numbered."""
+        names: list[str] = []
+        for backend in self.backends:
+            known = sum(other.name == backend.name for other in self.backends[: len(names)])
+            names.append(f"{backend.name} ({known + 1})" if known else backend.name)
+        return names
 
     def works_in(self, stream: int, buffer_type: BufferType) -> bool:
         """Whether the stream's kernels can work in that memory."""

@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import sys
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +48,9 @@ class Outcome(NamedTuple):
     reason: str
 
 
+_FIELDS = {"op", "vars", "max_nmse", "whole", "out", "tensors"}
+
+
 class Recording:
     """A file of recorded cases.  Raises ParameterError if it is none."""
 
@@ -55,7 +59,11 @@ class Recording:
             with np.load(path, allow_pickle=False) as archive:
                 self.cases: list[dict[str, Any]] = json.loads(archive["cases"].tobytes())
                 self.data: Bytes = archive["data"]
-        except (OSError, ValueError, KeyError) as error:
+            for record in self.cases:
+                lacking = _FIELDS - record.keys()
+                if lacking:
+                    raise ValueError(f"a case lacks {', '.join(sorted(lacking))}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
             raise ParameterError(f"{path} holds no recorded cases: {error}", got=path) from error
 
     def __len__(self) -> int:

@@ -137,10 +137,20 @@ def _copy_bytes(type: Type, ne: Extents, y: Shape, x: Shape, place_y: Ref, place
             outer = (Axis(nest.elements, nest.inner.strides),)
         nest = Nest(Axis(size, (1, 1)), outer, size)
         return Entry(copy_rows(), nest_words(nest, operands, [1]), words)
+    nest = _along_y(nest, size)
     turned = _transposed(nest, size)
     if turned is not None:
         return Entry(copy_transposed(size), nest_words(turned, operands), max(1, words // 2))
     return Entry(copy_strided(size), nest_words(nest, operands), tasks(nest.elements * 4))
+
+
+def _along_y(nest: Nest, size: int) -> Nest:
+    """With the axis along which y is contiguous as the inner one, if there is such an axis."""
+    for axis in nest.outer:
+        if axis.strides[0] == size and nest.inner.strides[0] != size and axis.extent > 1:
+            others = [other for other in nest.outer if other is not axis]
+            return Nest(axis, (nest.inner, *others), axis.extent)
+    return nest
 
 
 def _transposed(nest: Nest, size: int) -> Nest | None:

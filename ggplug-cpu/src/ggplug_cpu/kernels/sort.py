@@ -6,7 +6,7 @@ from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, kernel
-from ggplug_cpu.context import scratch, word
+from ggplug_cpu.context import aborted, scratch, word
 from ggplug_cpu.kernels.nest import (
     CONVERT,
     COUNT,
@@ -52,6 +52,8 @@ def argsort() -> Body:
         room = others + 8 * n
         first, end = share(ctx, word(params, ROWS))
         for row in range(first, end):
+            if aborted(ctx):
+                return
             y, x, _ = locate(params, row)
             p = read(ctx, read_x, x, x_stride, n, room)
             for i in range(n):

@@ -1,0 +1,239 @@
+"""The fake device's streams, events and plans: work goes through the queue, piece by piece."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ggplug.backend import Backend, Buffer, Bytes, Decline, Event, NodeTime, Operand, Plan, compute_error
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
+from ggplug.graph import Graph
+from ggplug.memory.allocation import Allocation
+from ggplug.tensor import Tensor
+from ggplug.testing.fake.memory import POISON, FakeBuffer
+from ggplug.testing.fake.queue import Group, Lane
+
+if TYPE_CHECKING:
+    from ggplug.testing.fake.device import FakeDevice
+
+
+class FakeEvent(Event):
+    """A mark in a stream's queue; waiting streams go on when it was passed."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        super().__init__(device)
+        self._queue = device.queue
+        self._recorded = 0
+        self._passed = 0
+
+    def record(self, stream: Backend) -> None:
+        assert isinstance(stream, FakeBackend)
+        self._stream = stream
+        self._recorded += 1
+        serial = self._recorded
+
+        def passed() -> None:
+            self._passed = max(self._passed, serial)
+            stream.device.act("record", 0, stream.lane.name)
+
+        stream.give(passed)
+
+    def wait(self, stream: Backend) -> None:
+        serial = self._recorded
+        if not isinstance(stream, FakeBackend) or stream.device.queue is not self._queue:
+            self.synchronize()
+        elif self._passed < serial:
+            stream.give(lambda: stream.device.act("wait", 0, stream.lane.name), ready=lambda: self._passed >= serial)
+
+    def synchronize(self) -> None:
+        serial = self._recorded
+        while self._passed < serial:
+            if not self._queue.step():
+                raise ComputeError(f"{self.device.name}: the event cannot be reached: its stream waits for another")
+
+
+class FakeBackend(Backend):
+    """A stream of the fake device."""
+
+    device: FakeDevice
+
+    def __init__(self, device: FakeDevice) -> None:
+        super().__init__(device)
+        self.lane: Lane = device.queue.lane(device.stream_name())
+        self.inner = device.inner.init() if device.inner is not None else None
+
+    def give(
+        self, run: Callable[[], None], *, group: Group | None = None, ready: Callable[[], bool] | None = None
+    ) -> None:
+        """Puts work into the stream's queue; a device that works at once does it before this returns."""
+        self.device.queue.submit(self.lane, run, group=group, ready=ready)
+        if self.device.immediate:
+            self.synchronize()
+
+    def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
+        fake = self._own(buffer)
+        raw = np.asarray(data).reshape(-1).view(np.uint8)
+        fake._check(offset, raw.size)
+        promised = raw.copy()
+
+        def store() -> None:
+            if not np.array_equal(raw, promised):
+                raise ComputeError("the array given to set_async was changed before the stream was synchronized")
+            self.device.act("set", raw.size, self.lane.name)
+            fake.host.set(offset, raw)
+
+        self.give(store)
+
+    def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
+        fake = self._own(buffer)
+        fake._check(offset, out.size)
+        # Whoever reads the target before synchronizing shall notice.
+        out.fill(POISON)
+
+        def fetch() -> None:
+            self.device.act("get", out.size, self.lane.name)
+            fake.host.get(offset, out)
+
+        self.give(fetch)
+
+    def copy_async(
+        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int,
+        source_stream: Backend | None = None,
+    ) -> None:  # fmt: skip
+        fake = self._own(target)
+        fake._check(target_offset, size)
+        source._check(source_offset, size)
+        if isinstance(source_stream, FakeBackend) and source_stream.device is self.device:
+            if source_stream is not self:
+                written = self.device.event()
+                written.record(source_stream)
+                written.wait(self)
+        elif source_stream is not None:
+            source_stream.synchronize()
+        self.give(lambda: fake.copy_now(source, source_offset, target_offset, size, self.lane.name))
+
+    def synchronize(self) -> None:
+        self.device.queue.drain(self.lane)
+        error, self.lane.error = self.lane.error, None
+        if error is not None:
+            raise error
+
+    def plan(self, graph: Graph) -> Plan:
+        return FakePlan(self, graph)
+
+    def free(self) -> None:
+        super().free()
+        if self.inner is not None:
+            self.inner.free()
+        self.device.queue.close([self.lane])
+
+    def _own(self, buffer: Buffer) -> FakeBuffer:
+        if not isinstance(buffer, FakeBuffer) or buffer.device is not self.device:
+            raise BufferUseError(f"{buffer!r} is no memory of {self.device.name}", device=self.device)
+        return buffer
+
+
+class FakePlan(Plan):
+    """Gives each node to the stream as a piece of work of its own, or the whole graph to the inner device's plan."""
+
+    def __init__(self, stream: FakeBackend, graph: Graph) -> None:
+        self._stream = stream
+        self._steps: list[tuple[int, Callable[..., None]]] = []
+        for node in graph.nodes:
+            assert node.op is not None
+            if node.op.is_view or node.size == 0:
+                continue
+            kernel = stream.device.match(node)
+            if isinstance(kernel, Decline):
+                raise UnsupportedOpError(
+                    f"{stream.device.name} declines {node!r}: {kernel.reason}",
+                    op=node.op, device=stream.device, tensor=node, reason=kernel.reason,
+                )  # fmt: skip
+            self._steps.append((graph.index[node], kernel))
+        self._inner = stream.inner.plan(graph) if stream.inner is not None else None
+        self._bound: tuple[Graph, list[tuple[FakeBuffer, int]]] | None = None
+        self._times: list[NodeTime] = []
+
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        places = []
+        for position, tensor in enumerate(graph.tensors):
+            buffer, offset = allocation.place(graph, position)
+            if not isinstance(buffer, FakeBuffer) or buffer.device is not self._stream.device:
+                raise BufferUseError(
+                    f"{self._stream.device.name} cannot reach {tensor!r} in {buffer!r}: copy it over first",
+                    device=self._stream.device, tensor=tensor,
+                )  # fmt: skip
+            buffer._check(offset, tensor.nbytes)
+            places.append((buffer, offset))
+        self._bound = (graph, places)
+
+    def compute(self) -> None:
+        if self._bound is None:
+            raise ComputeError("the plan was not bound to an allocation")
+        stream = self._stream
+        graph, places = self._bound
+        group = Group()
+        stream.give(lambda: stream.device.act("compute", 0, stream.lane.name), group=group)
+        if self._inner is not None:
+            stream.give(lambda: self._run_inner(graph, places), group=group)
+            return
+        for position, kernel in self._steps:
+            stream.give(self._step(graph, places, position, kernel), group=group)
+
+    def compute_traced(self) -> list[NodeTime]:
+        self._times = []
+        self.compute()
+        self._stream.synchronize()
+        return self._times
+
+    def kernel_names(self) -> list[str]:
+        return [getattr(kernel, "__name__", type(kernel).__name__) for _, kernel in self._steps]
+
+    def free(self) -> None:
+        if self._inner is not None:
+            self._inner.free()
+
+    def _step(
+        self, graph: Graph, places: list[tuple[FakeBuffer, int]], position: int, kernel: Callable[..., None]
+    ) -> Callable[[], None]:
+        node = graph.tensors[position]
+
+        def operand(tensor: Tensor | None) -> Operand | None:
+            if tensor is None:
+                return None
+            buffer, offset = places[graph.index[tensor]]
+            return Operand(tensor, buffer.host, offset)
+
+        def run() -> None:
+            assert node.op is not None
+            start = time.perf_counter_ns()
+            self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
+            try:
+                kernel(node.op, *(operand(tensor) for tensor in (node, *node.src)))
+            except GGPlugError:
+                raise
+            except Exception as error:
+                raise compute_error(self._stream.device, node, error) from error
+            self._times.append(NodeTime(position, start, time.perf_counter_ns()))
+
+        return run
+
+    def _run_inner(self, graph: Graph, places: list[tuple[FakeBuffer, int]]) -> None:
+        assert self._inner is not None
+        assert self._stream.inner is not None
+        start = time.perf_counter_ns()
+        for position, _ in self._steps:
+            node = graph.tensors[position]
+            assert node.op is not None
+            self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
+        buffers = list(dict.fromkeys(buffer.host for buffer, _ in places))
+        slots = [buffers.index(buffer.host) for buffer, _ in places]
+        # A plan does not keep what it is bound to alive; this name does.
+        allocation = Allocation(graph, buffers, slots, [offset for _, offset in places])
+        self._inner.rebind(graph, allocation)
+        self._inner.compute()
+        self._stream.inner.synchronize()
+        self._times.append(NodeTime(-1, start, time.perf_counter_ns()))

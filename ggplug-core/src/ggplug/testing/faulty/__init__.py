@@ -1,0 +1,92 @@
+"""Devices with one fault each, as real ones have had.  The suite is worth as much as it finds of these.
+
+``FAULTS`` lists them with the ops, clauses or ``"graph"``, that have to find each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ggplug.backend import Buffer, BufferType, Device, Plan
+from ggplug.testing.faulty import answers, kernels, memory, plans, streams
+
+
+class Fault(NamedTuple):
+    """A fault: ``make`` gives a device that has it; ``found_by`` names ops, clauses or ``"graph"``.  Each finds it."""
+
+    name: str
+    make: Callable[[], Device]
+    found_by: tuple[str, ...]
+
+
+def _kernel(name: str, kernel: kernels.Kernel, *found_by: str) -> Fault:
+    return Fault(name, lambda: kernels.FaultyKernels(kernel), found_by)
+
+
+def _memory(name: str, kind: Callable[[BufferType, int], Buffer], *found_by: str) -> Fault:
+    return Fault(name, lambda: memory.OtherBuffers(kind), found_by)
+
+
+def _plan(name: str, wrap: Callable[[Plan], Plan], *found_by: str) -> Fault:
+    return Fault(name, lambda: plans.OtherStreams(wrap), found_by)
+
+
+FAULTS: tuple[Fault, ...] = (
+    _kernel("the last element is wrong", kernels.last_element_wrong, "relu", "mul_mat", "cpy", "argmax", "graph"),
+    _kernel("everything is slightly wrong", kernels.slightly_wrong, "add", "mul_mat", "soft_max", "norm"),
+    _kernel("computes in half precision", kernels.in_half_precision, "mul_mat", "mul_mat_id"),
+    _kernel("writes behind the end", kernels.writes_behind_the_end, "relu", "get_rows", "set_rows"),
+    _kernel("writes before the beginning", kernels.writes_before_the_beginning, "relu", "mul_mat"),
+    _kernel("leaves the tail of rows", kernels.leaves_the_tail, "silu", "rms_norm", "mul_mat", "rope"),
+    _kernel("leaves the last row", kernels.leaves_the_last_row, "silu", "soft_max", "argsort"),
+    _kernel("modifies a source", kernels.modifies_a_source, "add", "mul_mat", "rope", "concat"),
+    _kernel("ignores strides", kernels.ignores_strides, "add", "norm", "mul_mat", "cont", "repeat"),
+    _kernel("ignores offsets of views", kernels.ignores_view_offsets, "add", "mul_mat", "get_rows", "sum_rows"),
+    _kernel("broadcasts the first row", kernels.broadcasts_the_first_row, "add", "div"),
+    _kernel("clears the result before it reads", kernels.clears_before_it_reads, "add", "silu", "soft_max", "rope"),
+    _kernel("claims but raises", kernels.raises, "add", "mul_mat"),
+    _kernel("claims but declines", kernels.declines_at_last, "relu"),
+    _kernel("writes a row too many", kernels.writes_a_row_too_many, "set_rows"),
+    _kernel("sorts to one index", kernels.sorts_to_one_index, "argsort"),
+    _memory("memory is not aligned", memory.Misaligned, "buffer types describe their memory"),
+    _memory("memset leaves the end", memory.ShortMemset, "memset fills a range"),
+    _memory("memset is not checked", memory.UncheckedMemset, "accesses out of bounds raise"),
+    _memory("rows are packed", memory.PackedRows, "rows are transferred with a stride"),
+    _memory(
+        "copies from the beginning",
+        memory.CopiesFromTheBeginning,
+        "buffers copy from each other",
+        "copies come from the host",
+    ),
+    _memory("freeing twice fails", memory.FreesTwice, "a freed buffer refuses use"),
+    _memory("frees what is exported", memory.FreesExports, "an exported buffer refuses to be freed"),
+    _memory("loses the usage", memory.LosesUsage, "usage is only a mark"),
+    Fault("promises memory it does not have", memory.Greedy, ("too much memory raises",)),
+    Fault("declines without a reason", lambda: answers.Silent("faulty"), ("every answer has its reason",)),
+    Fault("claims everything", lambda: answers.Boastful("faulty"), ("every answer has its reason",)),
+    Fault("refuses views", lambda: answers.RefusesViews("faulty"), ("every answer has its reason",)),
+    Fault(
+        "raises errors without types",
+        lambda: answers.UntypedErrors("faulty"),
+        ("errors are typed", "a declined op raises and harms nothing"),
+    ),
+    _plan("binds once", plans.BindsOnce, "a plan binds to other places"),
+    _plan("computes once", plans.ComputesOnce, "a plan computes again with new values"),
+    Fault("writes come last", lambda: plans.WritesLast("faulty"), ("set_rows", "cpy", "graph")),
+    _plan("times run backwards", plans.TimesRunBackwards, "tracing tells when nodes ran"),
+    Fault("reads do not wait", streams.Impatient, ("synchronous reads wait",)),
+    Fault("writes do not wait", streams.Hasty, ("synchronous writes wait",)),
+    Fault("streams do not wait for events", streams.WithoutEvents, ("events order streams",)),
+    Fault("the host does not wait for events", streams.EventsPassAtOnce, ("events can be waited for by the host",)),
+    Fault(
+        "copies do not wait for their source",
+        streams.CopiesAtOnce,
+        ("copies follow the stream that writes their source",),
+    ),
+    Fault("errors are forgotten", streams.Forgetful, ("asynchronous transfers check bounds",)),
+    Fault("fetches overtake", streams.Reorders, ("asynchronous transfers arrive", "a stream keeps its order")),
+    Fault("pending work moves with its plan", streams.LooksUpLate, ("pending work keeps its places",)),
+    Fault("the first launch fails", streams.Stumbles, ("a stream keeps its order", "long graphs compute")),
+)
+"""All faults."""

@@ -1,0 +1,41 @@
+"""Devices that say the wrong thing about what they support."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ggplug.backend import Accept, Backend, Decline, Plan, Support
+from ggplug.errors import UnsupportedOpError
+from ggplug.graph import Graph
+from ggplug.tensor import Tensor
+from ggplug.testing.reference import ReferenceDevice
+
+
+class Silent(ReferenceDevice):
+    def match(self, node: Tensor) -> Any:
+        found = super().match(node)
+        return Decline("") if isinstance(found, Decline) else found
+
+
+class Boastful(ReferenceDevice):
+    def supports_op(self, node: Tensor) -> Support:
+        return Accept()
+
+
+class RefusesViews(ReferenceDevice):
+    def supports_op(self, node: Tensor) -> Support:
+        found = self.match(node)
+        return found if isinstance(found, Decline) else Accept()
+
+
+class UntypedErrors(ReferenceDevice):
+    def init(self, **params: Any) -> Backend:
+        return _UntypedStream(self)
+
+
+class _UntypedStream(Backend):
+    def plan(self, graph: Graph) -> Plan:
+        try:
+            return super().plan(graph)
+        except UnsupportedOpError as error:
+            raise RuntimeError(str(error)) from None

@@ -1,0 +1,87 @@
+"""Devices whose plans have one fault each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ggplug.backend import Backend, Device, Plan, WalkPlan
+from ggplug.graph import Graph
+from ggplug.memory.allocation import Allocation
+from ggplug.testing.reference import ReferenceDevice
+
+
+class OtherStreams(ReferenceDevice):
+    """The reference device with other plans."""
+
+    def __init__(self, wrap: Callable[[Plan], Plan]) -> None:
+        super().__init__("faulty")
+        self._wrap = wrap
+
+    def init(self, **params: Any) -> Backend:
+        return _WrappedStream(self, self._wrap)
+
+
+class _WrappedStream(Backend):
+    def __init__(self, device: Device, wrap: Callable[[Plan], Plan]) -> None:
+        super().__init__(device)
+        self._wrap = wrap
+
+    def plan(self, graph: Graph) -> Plan:
+        return self._wrap(super().plan(graph))
+
+
+class _Wrapped(Plan):
+    def __init__(self, inner: Plan) -> None:
+        self.inner = inner
+
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self.inner.rebind(graph, allocation)
+
+    def compute(self) -> None:
+        self.inner.compute()
+
+
+class BindsOnce(_Wrapped):
+    bound = False
+
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        if not self.bound:
+            super().rebind(graph, allocation)
+            self.bound = True
+
+
+class ComputesOnce(_Wrapped):
+    done = False
+
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        super().rebind(graph, allocation)
+        self.done = False
+
+    def compute(self) -> None:
+        if not self.done:
+            super().compute()
+            self.done = True
+
+
+class WritesLast(ReferenceDevice):
+    """Takes what an op writes for a result of its own, and so computes readers of the written tensor first."""
+
+    def init(self, **params: Any) -> Backend:
+        return _WritesLastStream(self)
+
+
+class _WritesLastStream(Backend):
+    def plan(self, graph: Graph) -> Plan:
+        return _WritesLastPlan(self, graph)
+
+
+class _WritesLastPlan(WalkPlan):
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        super().rebind(graph, allocation)
+        self._calls.sort(key=lambda call: call[1].op is not None and call[1].op.writes != ())
+
+
+class TimesRunBackwards(_Wrapped):
+    def compute_traced(self) -> list[Any]:
+        return [time._replace(start=time.end + 1) for time in super().compute_traced()]

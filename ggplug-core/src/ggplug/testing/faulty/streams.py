@@ -1,0 +1,172 @@
+"""Devices whose streams and events have one fault each, which only pending work shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ggplug.backend import Backend, Buffer, Bytes, Event, Plan
+from ggplug.errors import ComputeError
+from ggplug.graph import Graph
+from ggplug.memory.allocation import Allocation
+from ggplug.testing.fake import FakeBackend, FakeBuffer, FakeBufferType, FakeDevice, FakeEvent, FakePlan
+
+
+class Impatient(FakeDevice):
+    """Synchronous reads that do not wait."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+        self._buffer_type = _ImpatientType(self, 64)
+
+
+class _ImpatientType(FakeBufferType):
+    def alloc(self, size: int) -> FakeBuffer:
+        self._fake.take(size)
+        return _ImpatientBuffer(self, self._fake, size)
+
+
+class _ImpatientBuffer(FakeBuffer):
+    def _get(self, offset: int, out: Bytes) -> None:
+        self.host.get(offset, out)
+
+
+class Hasty(Impatient):
+    """Synchronous writes that do not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffer_type = _HastyType(self, 64)
+
+
+class _HastyType(FakeBufferType):
+    def alloc(self, size: int) -> FakeBuffer:
+        self._fake.take(size)
+        return _HastyBuffer(self, self._fake, size)
+
+
+class _HastyBuffer(FakeBuffer):
+    def _set(self, offset: int, data: Bytes) -> None:
+        self.host.set(offset, data)
+
+
+class WithoutEvents(FakeDevice):
+    """Events that do not make a stream wait."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def event(self) -> Event:
+        return _Deaf(self)
+
+
+class _Deaf(FakeEvent):
+    def wait(self, stream: Backend) -> None:
+        pass
+
+
+class EventsPassAtOnce(FakeDevice):
+    """Events for which the host does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def event(self) -> Event:
+        return _Passed(self)
+
+
+class _Passed(FakeEvent):
+    def synchronize(self) -> None:
+        pass
+
+
+class CopiesAtOnce(FakeDevice):
+    """Copies between streams that do not wait for the stream that writes the source."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _CopiesAtOnceStream(self)
+
+
+class _CopiesAtOnceStream(FakeBackend):
+    def copy_async(
+        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int,
+        source_stream: Backend | None = None,
+    ) -> None:  # fmt: skip
+        super().copy_async(source, source_offset, target, target_offset, size)
+
+
+class Forgetful(FakeDevice):
+    """Errors of pending work that nobody is told about."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _ForgetfulStream(self)
+
+
+class _ForgetfulStream(FakeBackend):
+    def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
+        def store() -> None:
+            buffer._check(offset, np.asarray(data).nbytes)
+            assert isinstance(buffer, FakeBuffer)
+            buffer.host.set(offset, data)
+
+        self.give(store)
+
+    def synchronize(self) -> None:
+        self.device.queue.drain(self.lane)
+
+
+class Reorders(FakeDevice):
+    """Fetches that overtake what was given to the same stream before."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _ReordersStream(self)
+
+
+class _ReordersStream(FakeBackend):
+    def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
+        assert isinstance(buffer, FakeBuffer)
+        buffer.host.get(offset, out)
+
+
+class LooksUpLate(FakeDevice):
+    """Plans that look their places up when the work runs, so that binding them again moves pending work."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _LooksUpLateStream(self)
+
+
+class _LooksUpLateStream(FakeBackend):
+    def plan(self, graph: Graph) -> Plan:
+        return _LooksUpLatePlan(self, graph)
+
+
+class _LooksUpLatePlan(FakePlan):
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        old = self._bound
+        super().rebind(graph, allocation)
+        if old is not None and self._bound is not None:
+            old[1][:] = self._bound[1]
+
+
+class Stumbles(FakeDevice):
+    """Fails at the first kernel of each stream's life."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        self.fail("kernel", 1, ComputeError("the first launch fails"))
+        return super().init(**params)

@@ -1,0 +1,147 @@
+"""Cases come from declarations: layouts are what they say, ops from elsewhere bring their own or get what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+import ggplug as gg
+from ggplug import types
+from ggplug.errors import ParameterError
+from ggplug.ops.base import OPS, Array, Op
+from ggplug.tensor import Spec, like
+from ggplug.testing import FakeDevice, ReferenceDevice, cases_of, generates
+from ggplug.testing.cases import GENERATORS, LAYOUTS, Case, Layout, Leafs, graph_cases, node
+from ggplug.testing.cases.matrix import allowed
+from ggplug.testing.oracle import evaluate
+from ggplug.testing.runner import run_case, run_op
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_gives_the_extents_that_were_asked_for(layout: Layout) -> None:
+    leafs = Leafs(1)
+    x = leafs.tensor(types.F32, 7, 5, 3, 2, layout=layout)
+    assert x.ne == (7, 5, 3, 2)
+    assert leafs.values[x.root].size == x.root.nbytes
+    assert x.view_offset + x.nbytes <= x.root.nbytes
+    facts = {
+        "packed": not x.is_view,
+        "offset": x.is_contiguous() and x.view_offset > 0,
+        "rows apart": x.nb[1] > 7 * 4 and x.view_offset == 0,
+        "window": x.nb[3] > x.nb[2] * x.ne[2] and x.view_offset > 0,
+        "permuted": x.is_permuted() and not x.is_transposed(),
+        "transposed": x.is_transposed(),
+    }
+    assert facts[layout]
+    assert set(facts) == set(LAYOUTS) == set(get_args(Layout))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_given_values_are_what_the_tensor_shows(layout: Layout) -> None:
+    values = np.arange(30, dtype=np.int32).reshape(2, 3, 5)
+    leafs = Leafs(0)
+    x = leafs.array(types.I32, values, layout)
+    np.testing.assert_array_equal(evaluate(gg.Graph(x), leafs.values)[x][0], values)
+
+
+def test_distinct_indices_differ_within_a_row() -> None:
+    leafs = Leafs(2)
+    ids = leafs.indices((5, 4, 3), 6, distinct=True)
+    shown = evaluate(gg.Graph(ids), leafs.values)[ids].reshape(12, 5)
+    assert all(len(set(row)) == 5 for row in shown.tolist())
+    assert shown.max() < 6
+
+
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    first, second = Leafs(9), Leafs(9)
+    a, b = first.tensor(types.Q4_0, 64, 3), second.tensor(types.Q4_0, 64, 3)
+    np.testing.assert_array_equal(first.values[a], second.values[b])
+
+
+def test_an_unknown_layout_is_an_error() -> None:
+    nonsense: Any = "diagonal"
+    with pytest.raises(ParameterError, match="no layout 'diagonal'"):
+        Leafs(0).tensor(types.F32, 3, layout=nonsense)
+
+
+@pytest.fixture
+def define() -> Iterator[Any]:
+    """Ops and generators that a test defines, and that are gone afterwards."""
+    before, generators = set(OPS), set(GENERATORS)
+    yield None
+    for name in set(OPS) - before:
+        del OPS[name]
+    for name in set(GENERATORS) - generators:
+        del GENERATORS[name]
+
+
+@pytest.mark.usefixtures("define")
+def test_an_op_from_elsewhere_gets_the_cases_that_its_shape_rule_takes() -> None:
+    class Average(Op):
+        name = "test.average"
+
+        def result(self, a: gg.Tensor, b: gg.Tensor, c: gg.Tensor | None = None) -> Spec:
+            gg.add(a, b)
+            return like(a)
+
+        def reference(self, a: Array, b: Array, c: Array | None = None) -> Array:
+            return (a + b) / 2 if c is None else (a + b + c) / 3
+
+    findings = run_op(ReferenceDevice(), Average)
+    assert len(findings) > 100
+    assert {finding.verdict for finding in findings} == {"passed"}
+    assert any("without c" in finding.case for finding in findings)
+
+
+@pytest.mark.usefixtures("define")
+def test_an_op_from_elsewhere_brings_its_own_cases() -> None:
+    class Shift(Op):
+        name = "test.shift"
+        by: int
+
+        def result(self, x: gg.Tensor) -> Spec:
+            return like(x)
+
+        def reference(self, x: Array) -> Array:
+            return np.roll(x, self.by, axis=-1)
+
+    (finding,) = run_op(ReferenceDevice(), Shift)
+    assert (finding.verdict, finding.reason) == ("never run", "no case could be made for test.shift")
+
+    @generates(Shift)
+    def shift_cases(cls: type[Op]) -> Iterator[Case]:
+        for by in (0, 1, -3):
+            yield Case(cls.name, f"by {by}", lambda leafs, by=by: node(cls, leafs.tensor(types.F32, 9, 2), by=by))
+
+    assert [case.label for case in cases_of(Shift)] == ["by 0", "by 1", "by -3"]
+    assert {finding.verdict for finding in run_op(ReferenceDevice(), Shift)} == {"passed"}
+
+
+def test_the_error_that_quantised_weights_allow_is_that_of_rounded_activations() -> None:
+    by_label = {case.label: case for case in cases_of(OPS["mul_mat"])}
+    bounds = {}
+    for kind in ("f32", "f16", "bf16", "q8_0", "q4_0"):
+        case = by_label[f"{kind} x f32 m=33 n=70 k=256"]
+        leafs = Leafs(case.seed)
+        product = case.make(leafs)
+        assert isinstance(product, gg.Tensor)
+        bounds[kind] = allowed(gg.Graph(product), leafs.values)
+    assert bounds["f32"] < 2e-11
+    assert bounds["f16"] < 2e-6
+    assert bounds["bf16"] < 1.2e-5
+    assert 1e-5 < bounds["q8_0"] < 2e-4
+    assert 1e-5 < bounds["q4_0"] < 2e-4
+
+
+def test_an_error_of_ones_own_can_be_allowed() -> None:
+    case = next(case for case in cases_of(OPS["mul_mat"]) if case.label == "f32 x f32 m=33 n=70 k=256")
+    device = FakeDevice()
+    assert run_case(device, device.init(), case, max_nmse=0.5).verdict == "passed"
+
+
+def test_graphs_have_names_of_their_own() -> None:
+    labels = [case.label for case in graph_cases()]
+    assert len(set(labels)) == len(labels) > 15
