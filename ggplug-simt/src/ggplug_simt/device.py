@@ -100,7 +100,7 @@ class SimtDevice(Device):
     def init(self, **params: Any) -> SimtBackend:
         with self.guarded("making a stream"):
             queue = self.driver.queue()
-        stream = SimtBackend(self, queue)
+        stream = SimtBackend(self, queue, **params)
         with self._lock:
             self._streams.add(stream)
         return stream

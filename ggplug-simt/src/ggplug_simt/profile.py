@@ -25,7 +25,10 @@ class Properties:
 
 @dataclass(frozen=True)
 class Tile:
-    """A group's part of a product, ``m`` x ``n`` in slices of ``k``; an item computes ``item_m`` x ``item_n``."""
+    """A group's part of a product, ``m`` x ``n`` in slices of ``k``; an item computes ``item_m`` x ``item_n``.
+
+    ``k`` is a multiple of the vector and of the block of every type.
+    """
 
     m: int
     n: int
@@ -79,10 +82,8 @@ class Profile:
         """The profile that suits a device."""
         profile = _PROCESSORS[_width(properties.vector_width)] if properties.processor else _GPU
         tile = profile.tile
-        while tile.local_bytes > properties.local_bytes and tile.k > profile.vec:
-            tile = Tile(tile.m, tile.n, tile.k // 2, tile.item_m, tile.item_n)
         lanes = max(1, properties.max_lanes)
-        while not profile.tile_lanes and tile.blocks > lanes:
+        while tile.local_bytes > properties.local_bytes or (not profile.tile_lanes and tile.blocks > lanes):
             tile = Tile(tile.m // 2, tile.n // 2, tile.k, tile.item_m, tile.item_n)
         return cls(
             profile.vec, min(profile.unit_lanes, lanes), min(profile.row_lanes, lanes), min(profile.dot_lanes, lanes),
@@ -100,4 +101,4 @@ _PROCESSORS = {
     8: Profile(8, 64, 1, 1, 8, Tile(64, 48, 32, 16, 6), 1),
     4: Profile(4, 64, 1, 1, 8, Tile(32, 48, 32, 8, 6), 1),
 }
-_GPU = Profile(4, 128, 128, 64, 1, Tile(64, 64, 16, 8, 4), 0)
+_GPU = Profile(4, 128, 128, 64, 1, Tile(64, 64, 32, 8, 4), 0)

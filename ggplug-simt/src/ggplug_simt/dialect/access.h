@@ -24,7 +24,10 @@ typedef struct {
      load_T(row, nb0, i)                 element i of a row as float
      fetch_T(row, nb0, i, n, beyond)     elements i to i + VEC - 1 as vec; those from n on are `beyond`.  i is a
                                          multiple of VEC.  nb0 0 repeats element 0
-     store_T(row, nb0, i, n, unit)       stores a unit of VEC elements, or of one block, as far as there are n */
+     store_T(row, nb0, i, n, unit)       stores a unit of VEC elements, or of one block, as far as there are n
+     dense_T(row, i, j)                  elements from i + j on of a row without gaps, VEC of them, all there; of a block
+                                         type without their scale, j within the block that begins at i
+     scale_T(row, i)                     that scale */
 
 #define PLAIN_TYPE(T, SIZE, GET, VGET, PUT, VPUT) \
     INLINE float load_##T(GLOBAL const char *row, int64_t nb0, int i) { return GET(row + i * nb0); } \
@@ -36,6 +39,7 @@ typedef struct {
         for (int j = 0; j < VEC; j++) gathered[j] = i + j < n ? GET(row + (i + j) * nb0) : beyond; \
         return VEC_GET(gathered); \
     } \
+    INLINE vec dense_##T(GLOBAL const char *row, int i, int j) { return VGET(row + (int64_t)(i + j) * SIZE); } \
     INLINE void store_##T(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit) \
     { \
         if (nb0 == SIZE && i + VEC <= n) { VPUT(unit[0], row + (int64_t)i * SIZE); return; } \
@@ -83,11 +87,14 @@ INLINE float load_q8_0(GLOBAL const char *row, int64_t nb0, int i)
     GLOBAL const block_q8_0 *block = (GLOBAL const block_q8_0 *)row + i / 32;
     return GET_F16(&block->d) * (float)block->qs[i % 32];
 }
+INLINE float scale_q8_0(GLOBAL const char *row, int i) { return GET_F16(&((GLOBAL const block_q8_0 *)row + i / 32)->d); }
+INLINE vec dense_q8_0(GLOBAL const char *row, int i, int j)
+{
+    return VEC_GET_I8(((GLOBAL const block_q8_0 *)row + i / 32)->qs + j);
+}
 INLINE vec fetch_q8_0(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond)
 {
-    if (i >= n) return VEC_OF(beyond);
-    GLOBAL const block_q8_0 *block = (GLOBAL const block_q8_0 *)row + i / 32;
-    return VEC_OF(GET_F16(&block->d)) * VEC_GET_I8(block->qs + i % 32);
+    return i < n ? VEC_OF(scale_q8_0(row, i)) * dense_q8_0(row, i, i % 32) : VEC_OF(beyond);
 }
 INLINE void store_q8_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
@@ -107,14 +114,16 @@ INLINE float load_q4_0(GLOBAL const char *row, int64_t nb0, int i)
     const int q = j < 16 ? block->qs[j] & 15 : block->qs[j - 16] >> 4;
     return GET_F16(&block->d) * (float)(q - 8);
 }
+INLINE float scale_q4_0(GLOBAL const char *row, int i) { return GET_F16(&((GLOBAL const block_q4_0 *)row + i / 32)->d); }
+INLINE vec dense_q4_0(GLOBAL const char *row, int i, int j)
+{
+    GLOBAL const block_q4_0 *block = (GLOBAL const block_q4_0 *)row + i / 32;
+    if (j < 16) return VEC_GET_LOW(block->qs + j, 8);
+    return VEC_GET_HIGH(block->qs + j - 16, 8);
+}
 INLINE vec fetch_q4_0(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond)
 {
-    if (i >= n) return VEC_OF(beyond);
-    GLOBAL const block_q4_0 *block = (GLOBAL const block_q4_0 *)row + i / 32;
-    const int j = i % 32;
-    const vec d = VEC_OF(GET_F16(&block->d));
-    if (j < 16) return (VEC_GET_LOW(block->qs + j) - VEC_OF(8.0f)) * d;
-    return (VEC_GET_HIGH(block->qs + j - 16) - VEC_OF(8.0f)) * d;
+    return i < n ? VEC_OF(scale_q4_0(row, i)) * dense_q4_0(row, i, i % 32) : VEC_OF(beyond);
 }
 INLINE void store_q4_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
@@ -163,6 +172,8 @@ INLINE void store_q4_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
 
 #define LOAD(T) JOIN(load_, T)
 #define FETCH(T) JOIN(fetch_, T)
+#define DENSE(T) JOIN(dense_, T)
+#define SCALE(T) JOIN(scale_, T)
 #define STORE(T) JOIN(store_, T)
 
 /* Sum and maximum over a group, the same in every lane; scratch has LANES floats. */

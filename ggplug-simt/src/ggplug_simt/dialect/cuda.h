@@ -2,6 +2,10 @@
    A vec is a small array here: the hardware's own vectors are its threads.  Compiled with -fmad=false: products and
    sums are rounded one by one, as the reference quantisers do it; VEC_FMA says where they are not. */
 
+#ifdef __CUDACC_RTC__
+#pragma nv_diag_suppress 177 /* a program uses few of these functions */
+#endif
+
 #define KERNEL extern "C" __global__
 #define GLOBAL
 #define LOCAL
@@ -101,8 +105,8 @@ INLINE void vec_put_bf16(vec v, char *p) { EACH ((uint16_t *)p)[j_] = float_to_b
 
 INLINE vec VEC_GET_I8(const int8_t *p) { vec r; EACH r.v[j_] = (float)p[j_]; return r; }
 INLINE void VEC_PUT_I8(vec v, int8_t *p) { EACH p[j_] = (int8_t)v.v[j_]; }
-INLINE vec VEC_GET_LOW(const uint8_t *p) { vec r; EACH r.v[j_] = (float)(p[j_] & 15); return r; }
-INLINE vec VEC_GET_HIGH(const uint8_t *p) { vec r; EACH r.v[j_] = (float)(p[j_] >> 4); return r; }
+INLINE vec VEC_GET_LOW(const uint8_t *p, int zero) { vec r; EACH r.v[j_] = (float)((p[j_] & 15) - zero); return r; }
+INLINE vec VEC_GET_HIGH(const uint8_t *p, int zero) { vec r; EACH r.v[j_] = (float)((p[j_] >> 4) - zero); return r; }
 INLINE void VEC_PUT_HALVES(vec low, vec high, uint8_t *p)
 {
     EACH p[j_] = (uint8_t)((uint32_t)low.v[j_] | ((uint32_t)high.v[j_] << 4));

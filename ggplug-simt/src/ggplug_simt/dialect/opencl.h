@@ -80,14 +80,26 @@ INLINE void vec_put_bf16(vec v, GLOBAL char *p)
     JOIN(vstore, VEC)(JOIN(convert_ushort, VEC)(chosen & 0xffff), 0, (GLOBAL ushort *)p);
 }
 
-/* VEC small integers as floats, and back: signed bytes; low and high halves of bytes */
+/* VEC small integers as floats, and back: signed bytes; low and high halves of bytes, less a zero point.  Bytes of
+   blocks lie at even addresses, and are moved two by two: some compilers (PoCL's) move single ones one after the
+   other. */
 
-#define VEC_GET_I8(p) JOIN(convert_float, VEC)(JOIN(vload, VEC)(0, (GLOBAL const char *)(p)))
-#define VEC_PUT_I8(v, p) JOIN(vstore, VEC)(JOIN(convert_char, VEC)(v), 0, (GLOBAL char *)(p))
-#define VEC_GET_LOW(p) JOIN(convert_float, VEC)(JOIN(vload, VEC)(0, (GLOBAL const uchar *)(p)) & (uchar)15)
-#define VEC_GET_HIGH(p) JOIN(convert_float, VEC)(JOIN(vload, VEC)(0, (GLOBAL const uchar *)(p)) >> (uchar)4)
+#if VEC == 16
+#define PAIRS 8
+#elif VEC == 8
+#define PAIRS 4
+#else
+#define PAIRS 2
+#endif
+#define BYTES_GET(p) JOIN(vload, PAIRS)(0, (GLOBAL const ushort *)(p))
+#define BYTES_PUT(v, p) JOIN(vstore, PAIRS)(JOIN(as_ushort, PAIRS)(v), 0, (GLOBAL ushort *)(p))
+#define VEC_GET_I8(p) JOIN(convert_float, VEC)(JOIN(as_char, VEC)(BYTES_GET(p)))
+#define VEC_PUT_I8(v, p) BYTES_PUT(JOIN(convert_char, VEC)(v), p)
+#define LESS(v, zero) JOIN(convert_float, VEC)(JOIN(as_char, VEC)(v) - (char)(zero))
+#define VEC_GET_LOW(p, zero) LESS(JOIN(as_uchar, VEC)(BYTES_GET(p)) & (uchar)15, zero)
+#define VEC_GET_HIGH(p, zero) LESS(JOIN(as_uchar, VEC)(BYTES_GET(p)) >> (uchar)4, zero)
 #define VEC_PUT_HALVES(low, high, p) \
-    JOIN(vstore, VEC)(JOIN(convert_uchar, VEC)(low) | (JOIN(convert_uchar, VEC)(high) << (uchar)4), 0, (GLOBAL uchar *)(p))
+    BYTES_PUT(JOIN(convert_uchar, VEC)(low) | (JOIN(convert_uchar, VEC)(high) << (uchar)4), p)
 #define VEC_ROUND(v) round(v)
 #define VEC_TRUNC(v) trunc(v)
 #define VEC_MIN(a, b) fmin(a, b)

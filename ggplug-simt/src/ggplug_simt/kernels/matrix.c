@@ -1,20 +1,46 @@
 /* Matrix products.  dst[m, n] = sum over k of a[k, m] b[k, n]; a matrix of a serves several consecutive ones of b. */
 
 #if defined(MUL_MAT_ROWS) || defined(MUL_MAT_ID)
-/* The product of a row of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers. */
+/* The product of a row of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers.
+   A lane takes CHUNK elements at once, in parts of PART: a block, or a vec.  Parts add to CHAINS sums in turn.
+   PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK. */
 INLINE void dot_rows(
     GLOBAL const char *a, int64_t a_nb, GLOBAL const char *b, int64_t b_nb0, int64_t b_nb1, int n, vec *sum)
 {
     for (int j = 0; j < COLUMNS * CHAINS; j++) sum[j] = VEC_OF(0.0f);
-    for (int k = LANE * CHUNK; k < n; k += LANES * CHUNK) {
+    for (int first = LANE * CHUNK; first < n; first += LANES * CHUNK) {
 #pragma unroll
-        for (int j = 0; j < CHUNK / VEC; j++) {
-            const vec x = FETCH(TA)(a, a_nb, k + j * VEC, n, 0.0f);
+        for (int part = 0; part < CHUNK / PART; part++) {
+            const int k = first + part * PART;
+#ifdef PLAIN_ROWS
+            vec x[PART / VEC];
+#pragma unroll
+            for (int j = 0; j < PART / VEC; j++) x[j] = DENSE(TA)(a, k, j * VEC);
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
-                const vec y = FETCH(TB)(b + c * b_nb1, b_nb0, k + j * VEC, n, 0.0f);
-                sum[c * CHAINS + j % CHAINS] = VEC_FMA(x, y, sum[c * CHAINS + j % CHAINS]);
+                GLOBAL const char *row = b + c * b_nb1;
+#ifdef SCALED
+                vec product = x[0] * DENSE(TB)(row, k, 0);
+#pragma unroll
+                for (int j = 1; j < PART / VEC; j++) product = VEC_FMA(x[j], DENSE(TB)(row, k, j * VEC), product);
+                sum[c * CHAINS + part % CHAINS] =
+                    VEC_FMA(VEC_OF(SCALE(TA)(a, k)), product, sum[c * CHAINS + part % CHAINS]);
+#else
+#pragma unroll
+                for (int j = 0; j < PART / VEC; j++)
+                    sum[c * CHAINS + part % CHAINS] =
+                        VEC_FMA(x[j], DENSE(TB)(row, k, j * VEC), sum[c * CHAINS + part % CHAINS]);
+#endif
             }
+#else
+            for (int j = 0; j < PART; j += VEC) {
+                const vec x = FETCH(TA)(a, a_nb, k + j, n, 0.0f);
+                for (int c = 0; c < COLUMNS; c++) {
+                    const vec y = FETCH(TB)(b + c * b_nb1, b_nb0, k + j, n, 0.0f);
+                    sum[c * CHAINS + part % CHAINS] = VEC_FMA(x, y, sum[c * CHAINS + part % CHAINS]);
+                }
+            }
+#endif
         }
     }
 }
@@ -76,7 +102,16 @@ KERNEL void mul_mat_id(PARAMETERS)
 #define ITEM_VECS (ITEM_M / VEC)
 #define BLOCKS_M (TILE_M / ITEM_M)
 #define BLOCKS (BLOCKS_M * (TILE_N / ITEM_N))
-#define SLICE_VECS (TILE_K / VEC)
+#define PARTS (TILE_K / PART)
+
+/* A part of a row, without its scale, and the scale; a part is a block, or a vec. */
+#ifdef PLAIN_ROWS
+#define TAKE_A(row, k, j) DENSE(TA)(row, k, j)
+#define TAKE_B(row, k) DENSE(TB)(row, k, 0)
+#else
+#define TAKE_A(row, k, j) FETCH(TA)(row, args.a.nb[0], (k) + (j), k_end, 0.0f)
+#define TAKE_B(row, k) FETCH(TB)(row, args.b.nb[0], k, k_end, 0.0f)
+#endif
 
 KERNEL void mul_mat_tiles(PARAMETERS)
 {
@@ -97,25 +132,34 @@ KERNEL void mul_mat_tiles(PARAMETERS)
         for (int j = 0; j < ITEM_N * ITEM_VECS; j++) sums[t][j] = VEC_OF(0.0f);
 
     for (int k0 = 0; k0 < k_end; k0 += TILE_K) {
-        for (int e = LANE; e < TILE_M * SLICE_VECS; e += LANES) {
-            const int m = e / SLICE_VECS, k = e % SLICE_VECS * VEC;
-            vec v = VEC_OF(0.0f);
-            if (m0 + m < m_end && k0 + k < k_end)
-                v = FETCH(TA)(ROW(a, m0 + m, i2 / args.share_2, i3 / args.share_3), args.a.nb[0], k0 + k, k_end, 0.0f);
-            float values[VEC];
-            VEC_PUT(v, values);
+        for (int e = LANE; e < TILE_M * PARTS; e += LANES) {
+            const int m = e / PARTS, k = e % PARTS * PART;
+            const int there = m0 + m < m_end && k0 + k < k_end;
+            GLOBAL const char *row = ROW(a, m0 + m, i2 / args.share_2, i3 / args.share_3);
+#ifdef SCALED
+            const vec scale = VEC_OF(there ? SCALE(TA)(row, k0 + k) : 0.0f);
+#endif
 #pragma unroll
-            for (int j = 0; j < VEC; j++) a_slice[(k + j) * TILE_M + m] = values[j];
+            for (int j = 0; j < PART; j += VEC) {
+                vec v = VEC_OF(0.0f);
+                if (there) v = TAKE_A(row, k0 + k, j);
+#ifdef SCALED
+                v = v * scale;
+#endif
+                float values[VEC];
+                VEC_PUT(v, values);
+#pragma unroll
+                for (int i = 0; i < VEC; i++) a_slice[(k + j + i) * TILE_M + m] = values[i];
+            }
         }
-        for (int e = LANE; e < TILE_N * SLICE_VECS; e += LANES) {
-            const int n = e / SLICE_VECS, k = e % SLICE_VECS * VEC;
+        for (int e = LANE; e < TILE_N * (TILE_K / VEC); e += LANES) {
+            const int n = e / (TILE_K / VEC), k = e % (TILE_K / VEC) * VEC;
             vec v = VEC_OF(0.0f);
-            if (n0 + n < n_end && k0 + k < k_end)
-                v = FETCH(TB)(ROW(b, n0 + n, i2, i3), args.b.nb[0], k0 + k, k_end, 0.0f);
+            if (n0 + n < n_end && k0 + k < k_end) v = TAKE_B(ROW(b, n0 + n, i2, i3), k0 + k);
             float values[VEC];
             VEC_PUT(v, values);
 #pragma unroll
-            for (int j = 0; j < VEC; j++) b_slice[(k + j) * TILE_N + n] = values[j];
+            for (int i = 0; i < VEC; i++) b_slice[(k + i) * TILE_N + n] = values[i];
         }
         BARRIER();
         for (int t = 0; t < BLOCKS / LANES; t++) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
-from ggplug.types import F32, I32, Type
+from ggplug.types import F32, I32
 from ggplug_simt.kernels.accepted import READABLE, refuse
 from ggplug_simt.launch import DST, Kernel, kernel_of, launch, operand
 from ggplug_simt.profile import Profile
@@ -14,17 +14,32 @@ FEW = 8
 """Columns up to which blocks of a are decoded in registers, for all columns at once."""
 
 
-def _dot(profile: Profile, columns: int, a: Type, b: Type) -> dict[str, object]:
-    """Sizes of ``dot_rows``: a chunk is what a lane takes at once, chains are sums that do not wait for each other."""
-    if profile.dot_lanes == 1:
-        chunk = 2 * max(profile.vec, a.block_size)
-    else:
-        chunk = max(profile.vec, a.block_size)
-    chains = min(4 if columns == 1 else 2 if columns <= 4 else 1, chunk // profile.vec)
+def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, object]:
+    """Sizes of ``dot_rows``: parts add to chains of sums that do not wait for each other."""
+    chains = 1 if profile.dot_lanes > 1 or columns > 4 else 2 if columns > 1 or a.type.is_quantized else 4
+    part = _part(profile, a)
+    while a.ne[0] % (chains * part) and chains > 1:
+        chains //= 2
     return {
-        "VEC": profile.vec, "ROWS": profile.dot_rows, "COLUMNS": columns, "CHUNK": chunk, "CHAINS": chains,
-        "TA": a.name, "TB": b.name,
+        "VEC": profile.vec, "ROWS": profile.dot_rows, "COLUMNS": columns, "CHUNK": chains * part, "CHAINS": chains,
+        **_types(profile, a, b),
     }  # fmt: skip
+
+
+def _part(profile: Profile, a: Tensor) -> int:
+    """Elements of a that are read together: a block, or a vector."""
+    return max(profile.vec, a.type.block_size)
+
+
+def _types(profile: Profile, a: Tensor, b: Tensor) -> dict[str, object]:
+    """Types, and whether rows are as plain as they mostly are: dense, whole vectors, b not of blocks."""
+    found: dict[str, object] = {"TA": a.type.name, "TB": b.type.name, "PART": _part(profile, a)}
+    dense = all(t.nb[0] == t.type.block_bytes for t in (a, b))
+    if dense and a.ne[0] % _part(profile, a) == 0 and not b.type.is_quantized:
+        found["PLAIN_ROWS"] = 1
+        if a.type.is_quantized:
+            found["SCALED"] = 1
+    return found
 
 
 def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
@@ -43,7 +58,7 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
             launch(
                 "matrix", "mul_mat_rows", operands,
                 groups=-(-m // profile.dot_rows) * batches, lanes=profile.dot_lanes,
-                defines=_dot(profile, n, a.type, b.type), **shares,
+                defines=_dot(profile, n, a, b), **shares,
             )
         )  # fmt: skip
     tile = profile.tile.fitted(m, n)
@@ -52,8 +67,8 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
             "matrix", "mul_mat_tiles", operands,
             groups=-(-m // tile.m) * -(-n // tile.n) * batches, lanes=profile.tile_lanes or tile.blocks,
             defines={
-                "VEC": profile.vec, "TA": a.type.name, "TB": b.type.name, "TILE_M": tile.m, "TILE_N": tile.n,
-                "TILE_K": tile.k, "ITEM_M": tile.item_m, "ITEM_N": tile.item_n,
+                "VEC": profile.vec, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "ITEM_M": tile.item_m,
+                "ITEM_N": tile.item_n, **_types(profile, a, b),
             },
             **shares,
         )
@@ -74,7 +89,7 @@ def mul_mat_id(profile: Profile, node: Tensor) -> Kernel | Decline:
         launch(
             "matrix", "mul_mat_id", operands,
             groups=-(-node.ne[0] // profile.dot_rows) * node.ne[1] * node.ne[2], lanes=profile.dot_lanes,
-            defines=_dot(profile, 1, a.type, b.type),
+            defines=_dot(profile, 1, a, b),
         )
     )  # fmt: skip
 
