@@ -11,8 +11,8 @@ from ggplug.testing import BackendSuite
 
 pytest.importorskip("ggplug_opencl")
 
-from ggplug_opencl.devices import OpenCLDevice  # noqa: E402
-from ggplug_opencl.driver import OpenCLDriver  # noqa: E402
+from ggplug_opencl.devices import OpenCLDevice
+from ggplug_opencl.driver import OpenCLDriver
 
 
 class AsGpu(OpenCLDevice):
@@ -24,6 +24,10 @@ class AsGpu(OpenCLDevice):
             driver.properties, processor=False, local_bytes=min(driver.properties.local_bytes, 32768)
         )
         return driver
+
+
+# Some hundred kernels are compiled, which takes minutes; nox -s opencl runs them.
+pytestmark = pytest.mark.long
 
 
 class TestOpenCL(BackendSuite):

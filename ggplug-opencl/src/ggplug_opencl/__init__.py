@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ggplug.backend import Device, Registration
 from ggplug.hookspecs import hookimpl
@@ -24,6 +25,13 @@ class OpenCLRegistration(Registration):
 
             self._devices = list_devices(self)
         return self._devices
+
+    def get(self, name: str) -> Any:
+        if name != "cache":
+            return None
+        from ggplug_simt.cache import ProgramCache
+
+        return ProgramCache("opencl", self.devices)
 
 
 @hookimpl

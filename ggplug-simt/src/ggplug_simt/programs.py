@@ -1,20 +1,22 @@
 """Compiled programs: compiled when first asked for, kept in memory, and on disk for the next process.
 
-The folder is ``$GGPLUG_CACHE_DIR/simt``, else ``ggplug/simt`` in the platform's cache folder.  A file is found by what
-its program was made from: the whole text, the device and its driver.  A file that is damaged or that the driver refuses
-is as good as none.  Files are written under another name and renamed, so processes may share the folder.
+The folder is ``$GGPLUG_CACHE_DIR/<dialect>``, else ``ggplug/<dialect>`` in the platform's cache folder.  A file is
+found by what its program was made from: the whole text, the device and its driver.  A file that is damaged or that the
+driver refuses is as good as none.  Files are written under another name and renamed, so processes may share the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,13 +32,25 @@ log = logging.getLogger("ggplug")
 
 _MAGIC = b"ggplugS1"
 _SUFFIX = ".program"
+_DIGEST = hashlib.sha256().digest_size
 
 
-def folder() -> Path:
-    """Where compiled programs are kept; it need not exist yet."""
+@dataclass(frozen=True)
+class ProgramFile:
+    """One compiled program on disk: its kernel, its device, the file's bytes and its time of writing in seconds."""
+
+    name: str
+    target: str
+    bytes: int
+    modified: float
+    path: Path
+
+
+def folder(dialect: str) -> Path:
+    """Where compiled programs of a dialect are kept; it need not exist yet."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen:
-        return Path(chosen) / "simt"
+        return Path(chosen) / dialect
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or os.path.join("~", "AppData", "Local")
     elif sys.platform == "darwin":
@@ -46,17 +60,7 @@ def folder() -> Path:
     expanded = os.path.expanduser(base)
     if expanded.startswith("~"):  # no home folder: a user in a container
         expanded = tempfile.gettempdir()
-    return Path(expanded) / "ggplug" / "simt"
-
-
-def clear() -> int:
-    """Deletes every compiled program; returns how many there were.  Programs in use stay in memory."""
-    count = 0
-    for path in folder().glob(f"*{_SUFFIX}"):
-        with contextlib.suppress(OSError):
-            path.unlink()
-            count += 1
-    return count
+    return Path(expanded) / "ggplug" / dialect
 
 
 class Programs:
@@ -67,11 +71,11 @@ class Programs:
         self._programs: dict[Source, Program] = {}
         self._lock = threading.RLock()
         self.compiled = 0
-        """How many programs were compiled, and not found on disk."""
+        """How many programs were compiled."""
         self.found = 0
         """How many programs were found on disk."""
 
-    def get(self, source: Source, op: object) -> Program:
+    def get(self, source: Source, op: object = None) -> Program:
         """The program for a source; ``op`` is named in the error.  Raises KernelCompileError."""
         program = self._programs.get(source)
         if program is None:
@@ -84,7 +88,7 @@ class Programs:
     def _make(self, source: Source, op: object) -> Program:
         driver = self._device.driver
         text = source.text(driver.dialect)
-        path = folder() / f"{_key(text, driver.dialect, driver.identity)}{_SUFFIX}"
+        path = folder(driver.dialect) / f"{_key(text, driver.dialect, driver.identity)}{_SUFFIX}"
         binary = _read(path)
         if binary is not None:
             try:
@@ -100,8 +104,37 @@ class Programs:
         self.compiled += 1
         log.info("%s: compiled %s in %.2f s", self._device.name, source, time.perf_counter() - start)
         if made.binary:
-            _write(path, made.binary)
+            _write(path, str(source), self._device.description, made.binary)
         return made.program
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def entries(dialect: str) -> list[ProgramFile]:
+    """The compiled programs of a dialect, by name; damaged files are listed under their file name."""
+    return sorted(map(_describe, folder(dialect).glob(f"*{_SUFFIX}")), key=lambda entry: (entry.name, entry.target))
+
+
+def clear(dialect: str) -> int:
+    """Deletes every compiled program of a dialect; returns how many there were.  Those in use stay in memory."""
+    count = 0
+    for path in folder(dialect).glob(f"*{_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+            count += 1
+    return count
+
+
+def _describe(path: Path) -> ProgramFile:
+    header: dict[str, str] = {}
+    size, modified = 0, 0.0
+    with contextlib.suppress(OSError, ValueError):
+        stat = path.stat()
+        size, modified = stat.st_size, stat.st_mtime
+        raw = path.read_bytes()
+        header = json.loads(raw[len(_MAGIC) + _DIGEST :].partition(b"\n")[0])
+    return ProgramFile(header.get("name", path.name), header.get("target", ""), size, modified, path)
 
 
 def _key(*parts: str) -> str:
@@ -113,20 +146,20 @@ def _read(path: Path) -> bytes | None:
         raw = path.read_bytes()
     except OSError:
         return None
-    head = len(_MAGIC) + 32
-    binary = raw[head:]
-    if raw[: len(_MAGIC)] != _MAGIC or hashlib.sha256(binary).digest() != raw[len(_MAGIC) : head]:
+    digest, content = raw[len(_MAGIC) : len(_MAGIC) + _DIGEST], raw[len(_MAGIC) + _DIGEST :]
+    if raw[: len(_MAGIC)] != _MAGIC or hashlib.sha256(content).digest() != digest:
         log.warning("the compiled program %s is damaged; it is compiled again", path)
         return None
-    return binary
+    return content.partition(b"\n")[2]
 
 
-def _write(path: Path, binary: bytes) -> None:
+def _write(path: Path, name: str, target: str, binary: bytes) -> None:
+    content = json.dumps({"name": name, "target": target}).encode() + b"\n" + binary
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".new")
         with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(binary).digest() + binary)
-        os.replace(name, path)
+            file.write(_MAGIC + hashlib.sha256(content).digest() + content)
+        os.replace(temporary, path)
     except OSError as error:
         log.warning("compiled programs cannot be kept in %s: %s", path.parent, error)
