@@ -40,11 +40,13 @@ class OpenCLQueue(Queue):
     def __init__(self, context: Any, device: Any) -> None:
         self.queue = cl.CommandQueue(context, device)
 
-    def write(self, handle: Any, offset: int, data: Bytes) -> None:
-        cl.enqueue_copy(self.queue, handle, data, dst_offset=offset, is_blocking=False)
+    # pyopencl's events of transfers wait when they are dropped, so whoever wants to go on has to keep them.
 
-    def read(self, handle: Any, offset: int, out: Bytes) -> None:
-        cl.enqueue_copy(self.queue, out, handle, src_offset=offset, is_blocking=False)
+    def write(self, handle: Any, offset: int, data: Bytes) -> object:
+        return cl.enqueue_copy(self.queue, handle, data, dst_offset=offset, is_blocking=False)
+
+    def read(self, handle: Any, offset: int, out: Bytes) -> object:
+        return cl.enqueue_copy(self.queue, out, handle, src_offset=offset, is_blocking=False)
 
     def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, size: int) -> None:
         cl.enqueue_copy(

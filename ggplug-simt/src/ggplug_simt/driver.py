@@ -66,12 +66,12 @@ class Queue(ABC):
     """A queue of the device.  Everything runs in the order in which it was given; nothing waits but :meth:`finish`."""
 
     @abstractmethod
-    def write(self, handle: Handle, offset: int, data: Bytes) -> None:
-        """Copies from the host; ``data`` stays alive and unchanged until the queue was finished."""
+    def write(self, handle: Handle, offset: int, data: Bytes) -> object:
+        """Copies from the host.  ``data``, and what this returns, are kept until the queue was finished."""
 
     @abstractmethod
-    def read(self, handle: Handle, offset: int, out: Bytes) -> None:
-        """Copies to the host; ``out`` stays alive until the queue was finished."""
+    def read(self, handle: Handle, offset: int, out: Bytes) -> object:
+        """Copies to the host.  ``out``, and what this returns, are kept until the queue was finished."""
 
     @abstractmethod
     def copy(self, source: Handle, source_offset: int, target: Handle, target_offset: int, size: int) -> None:

@@ -83,16 +83,18 @@ class SimtBuffer(Buffer):
         self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
         if packed.size:
             with self.device.transfer("writing") as queue:
-                for row in range(rows):
-                    queue.write(self.handle, offset + row * stride, packed[row])
+                kept = [queue.write(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
+                queue.finish()
+                del kept
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         packed = out.reshape(rows, row_bytes)
         self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
         if packed.size:
             with self.device.transfer("reading") as queue:
-                for row in range(rows):
-                    queue.read(self.handle, offset + row * stride, packed[row])
+                kept = [queue.read(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
+                queue.finish()
+                del kept
 
     def _free(self) -> None:
         self.device.give(self.handle, self.size)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ggplug.backend import Decline, NodeTime, Plan
-from ggplug.errors import BufferUseError, ComputeError, UnsupportedOpError
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
 from ggplug.ops.base import Op
@@ -131,15 +131,17 @@ class SimtPlan(Plan):
         device = self._stream.device
         if not self._ready:
             raise ComputeError(f"{device.name}: the plan was not bound to an allocation", device=device)
+        for buffer in self._buffers:
+            buffer._check(0, 0)
+        if device.lost:
+            with device.guarded("launching"):
+                return
         number = 0
         try:
-            if device.lost:
-                with device.guarded("launching"):
-                    pass
             for number, start in enumerate(self._launchers):  # noqa: B007 - read by the handler
                 start()
             self._stream.queue.flush()
-        except ComputeError:
+        except GGPlugError:
             raise
         except Exception as error:
             raise device.typed(error, "launching", op=self._ops[number], kernel=self._names[number]) from error

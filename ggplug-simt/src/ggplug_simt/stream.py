@@ -37,17 +37,17 @@ class SimtBackend(Backend):
         own._check(offset, raw.size)
         if raw.size:
             with self.device.guarded("writing"):
-                self.queue.write(own.handle, offset, raw)
-            self._kept.append((own, raw))
+                pending = self.queue.write(own.handle, offset, raw)
+            self._kept.append((own, raw, pending))
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
         own = self.own(buffer)
         own._check(offset, out.size)
         if out.size:
             with self.device.guarded("reading"):
-                self.queue.read(own.handle, offset, out)
+                pending = self.queue.read(own.handle, offset, out)
                 self.queue.flush()
-            self._kept.append((own, out))
+            self._kept.append((own, out, pending))
 
     def copy_async(
         self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int,
@@ -94,13 +94,15 @@ class SimtBackend(Backend):
         """Waits for everything given, and keeps what went wrong for :meth:`synchronize`."""
         if self._freed:
             return
+        # Another thread may wait for this stream while its own gives it more: only what was given before is done after.
+        done, self._kept = self._kept, []
         try:
             with self.device.guarded("waiting"):
                 self.queue.finish()
         except GGPlugError as error:
             if self._error is None:
                 self._error = error
-        self._kept.clear()
+        del done
 
     # -- computing ---------------------------------------------------------------------------------
 
