@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -13,6 +14,9 @@ pytest.importorskip("ggplug_opencl")
 
 from ggplug_opencl.devices import OpenCLDevice
 from ggplug_opencl.driver import OpenCLDriver
+
+# Some hundred kernels are compiled, which takes minutes; nox -s opencl runs them.
+pytestmark = pytest.mark.long
 
 
 class AsGpu(OpenCLDevice):
@@ -26,8 +30,13 @@ class AsGpu(OpenCLDevice):
         return driver
 
 
-# Some hundred kernels are compiled, which takes minutes; nox -s opencl runs them.
-pytestmark = pytest.mark.long
+@functools.cache
+def as_gpu() -> AsGpu:
+    """One device for all tests, so that each program is compiled once."""
+    found = registry.device("OpenCL0")
+    assert isinstance(found, OpenCLDevice)
+    assert found.registration is not None
+    return AsGpu("OpenCL0 as GPU", found.handle, found.registration)
 
 
 class TestOpenCL(BackendSuite):
@@ -35,9 +44,6 @@ class TestOpenCL(BackendSuite):
 
 
 class TestOpenCLAsGpu(BackendSuite):
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def device(self) -> OpenCLDevice:
-        found = registry.device("OpenCL0")
-        assert isinstance(found, OpenCLDevice)
-        assert found.registration is not None
-        return AsGpu("OpenCL0 as GPU", found.handle, found.registration)
+        return as_gpu()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyopencl as cl
+from pyopencl.characterize import has_src_build_cache
 
 from ggplug.backend import Bytes
 from ggplug_simt import Bound, Compiled, Driver, Failure, Properties, Queue
@@ -96,6 +97,8 @@ class OpenCLDriver(Driver):
         self.total_memory = device.global_mem_size
         self.max_buffer = device.max_mem_alloc_size
         self.alignment = device.mem_base_addr_align // 8
+        # PoCL and NVIDIA keep what they compile on disk themselves; asking PoCL for a binary compiles once more.
+        self.keeps_programs = bool(has_src_build_cache(device))
 
     def allocate(self, size: int) -> Any:
         return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
@@ -109,6 +112,8 @@ class OpenCLDriver(Driver):
     def compile(self, text: str) -> Compiled:
         program = cl.Program(self.context, text)
         program.build(options=OPTIONS, devices=[self.device])
+        if self.keeps_programs:
+            return Compiled(program, b"")
         binaries: Any = program.get_info(cl.program_info.BINARIES)
         return Compiled(program, binaries[0])
 

@@ -5,8 +5,11 @@
    A lane takes CHUNK elements at once, in parts of PART: a block, or a vec.  Parts add to CHAINS sums in turn.
    PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK. */
 INLINE void dot_rows(
-    GLOBAL const char *a, int64_t a_nb, GLOBAL const char *b, int64_t b_nb0, int64_t b_nb1, int n, vec *sum)
+    GLOBAL const char *a, int64_t a_nb, GLOBAL const char *b, int64_t b_nb0, int64_t b_nb1, int columns, int n, vec *sum)
 {
+    /* Where there are fewer columns than the program is made for, the last one is computed several times. */
+    GLOBAL const char *rows[COLUMNS];
+    for (int c = 0; c < COLUMNS; c++) rows[c] = b + (c < columns ? c : columns - 1) * b_nb1;
     for (int j = 0; j < COLUMNS * CHAINS; j++) sum[j] = VEC_OF(0.0f);
     for (int first = LANE * CHUNK; first < n; first += LANES * CHUNK) {
 #pragma unroll
@@ -18,7 +21,7 @@ INLINE void dot_rows(
             for (int j = 0; j < PART / VEC; j++) x[j] = DENSE(TA)(a, k, j * VEC);
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
-                GLOBAL const char *row = b + c * b_nb1;
+                GLOBAL const char *row = rows[c];
 #ifdef SCALED
                 vec product = x[0] * DENSE(TB)(row, k, 0);
 #pragma unroll
@@ -36,7 +39,7 @@ INLINE void dot_rows(
             for (int j = 0; j < PART; j += VEC) {
                 const vec x = FETCH(TA)(a, a_nb, k + j, n, 0.0f);
                 for (int c = 0; c < COLUMNS; c++) {
-                    const vec y = FETCH(TB)(b + c * b_nb1, b_nb0, k + j, n, 0.0f);
+                    const vec y = FETCH(TB)(rows[c], b_nb0, k + j, n, 0.0f);
                     sum[c * CHAINS + part % CHAINS] = VEC_FMA(x, y, sum[c * CHAINS + part % CHAINS]);
                 }
             }
@@ -47,7 +50,7 @@ INLINE void dot_rows(
 #endif
 
 #ifdef MUL_MAT_ROWS
-/* A group computes ROWS rows of dst's first dimension, COLUMNS columns. */
+/* A group computes ROWS rows of dst's first dimension, up to COLUMNS columns. */
 KERNEL void mul_mat_rows(PARAMETERS)
 {
     SHARED float scratch[LANES];
@@ -61,8 +64,8 @@ KERNEL void mul_mat_rows(PARAMETERS)
     for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m++) {
         vec sum[COLUMNS * CHAINS];
         GLOBAL const char *a = ROW(a, m, i2 / args.share_2, i3 / args.share_3);
-        dot_rows(a, args.a.nb[0], b, args.b.nb[0], args.b.nb[1], args.a.ne[0], sum);
-        for (int c = 0; c < COLUMNS; c++) {
+        dot_rows(a, args.a.nb[0], b, args.b.nb[0], args.b.nb[1], args.dst.ne[1], args.a.ne[0], sum);
+        for (int c = 0; c < COLUMNS && c < args.dst.ne[1]; c++) {
             vec all = sum[c * CHAINS];
             for (int j = 1; j < CHAINS; j++) all = all + sum[c * CHAINS + j];
             const float total = GROUP_SUM(vec_sum(all), scratch);
@@ -88,7 +91,7 @@ KERNEL void mul_mat_id(PARAMETERS)
     GLOBAL const char *b = ROW(b, u % args.b.ne[1], t, 0);
     for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m++) {
         vec sum[CHAINS];
-        dot_rows(ROW(a, m, expert, 0), args.a.nb[0], b, args.b.nb[0], 0, args.a.ne[0], sum);
+        dot_rows(ROW(a, m, expert, 0), args.a.nb[0], b, args.b.nb[0], 0, 1, args.a.ne[0], sum);
         for (int j = 1; j < CHAINS; j++) sum[0] = sum[0] + sum[j];
         const float total = GROUP_SUM(vec_sum(sum[0]), scratch);
         if (LANE == 0) PUT_F32(total, ROW(dst, u, t, 0) + m * args.dst.nb[0]);

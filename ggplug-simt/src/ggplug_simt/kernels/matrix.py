@@ -58,7 +58,7 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
             launch(
                 "matrix", "mul_mat_rows", operands,
                 groups=-(-m // profile.dot_rows) * batches, lanes=profile.dot_lanes,
-                defines=_dot(profile, n, a, b), **shares,
+                defines=_dot(profile, 1 << (n - 1).bit_length(), a, b), **shares,
             )
         )  # fmt: skip
     tile = profile.tile.fitted(m, n)
