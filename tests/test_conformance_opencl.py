@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import pytest
 
 from ggplug import registry
+from ggplug.backend import Device, Registration
 from ggplug.testing import BackendSuite
 
 pytest.importorskip("ggplug_opencl")
@@ -30,13 +32,25 @@ class AsGpu(OpenCLDevice):
         return driver
 
 
+class AsGpuRegistration(Registration):
+    """The first OpenCL device once more."""
+
+    name = "OpenCLAsGpu"
+    api_version = 1
+
+    def __init__(self) -> None:
+        found = registry.device("OpenCL0")
+        assert isinstance(found, OpenCLDevice)
+        self._devices = [AsGpu("OpenCLAsGpu0", found.handle, self)]
+
+    def devices(self) -> Sequence[Device]:
+        return self._devices
+
+
 @functools.cache
-def as_gpu() -> AsGpu:
+def as_gpu() -> Device:
     """One device for all tests, so that each program is compiled once."""
-    found = registry.device("OpenCL0")
-    assert isinstance(found, OpenCLDevice)
-    assert found.registration is not None
-    return AsGpu("OpenCL0 as GPU", found.handle, found.registration)
+    return AsGpuRegistration().devices()[0]
 
 
 class TestOpenCL(BackendSuite):
@@ -45,5 +59,5 @@ class TestOpenCL(BackendSuite):
 
 class TestOpenCLAsGpu(BackendSuite):
     @pytest.fixture
-    def device(self) -> OpenCLDevice:
+    def device(self) -> Device:
         return as_gpu()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -110,17 +111,20 @@ class OpenCLDriver(Driver):
         return OpenCLQueue(self.context, self.device)
 
     def compile(self, text: str) -> Compiled:
-        program = cl.Program(self.context, text)
-        program.build(options=OPTIONS, devices=[self.device])
+        program = self._built(cl.Program(self.context, text))
         if self.keeps_programs:
             return Compiled(program, b"")
         binaries: Any = program.get_info(cl.program_info.BINARIES)
         return Compiled(program, binaries[0])
 
     def load(self, binary: bytes) -> Any:
-        program = cl.Program(self.context, [self.device], [binary])
-        program.build(options=OPTIONS, devices=[self.device])
-        return program
+        return self._built(cl.Program(self.context, [self.device], [binary]))
+
+    def _built(self, program: Any) -> Any:
+        with warnings.catch_warnings():
+            # Some compilers always have something to say, if only that they are done.
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            return program.build(options=OPTIONS, devices=[self.device])
 
     def bind(self, program: Any, kernel: str) -> OpenCLBound:
         return OpenCLBound(cl.Kernel(program, kernel))
