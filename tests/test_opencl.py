@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from ggplug.types import DeviceKind
 
 pytest.importorskip("ggplug_opencl")
 
-from ggplug_opencl import OpenCLRegistration
+from ggplug_opencl import OpenCLRegistration, pocl
 from ggplug_opencl.devices import OpenCLDevice, device_id, device_kind
 from ggplug_opencl.driver import OpenCLDriver
 from ggplug_simt import source
@@ -198,3 +200,19 @@ def test_products_cut_as_for_a_gpu_are_those_cut_as_for_a_cpu(
             stream.compute(graph, allocation)
             found.append(graph.nodes[0].numpy())
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PoCL's wheel is for Linux")
+def test_a_processor_that_pocl_does_not_know_is_found_by_its_placeholder() -> None:
+    name = ctypes.create_string_buffer(b"generic")
+    other = ctypes.create_string_buffer(b"generic-device")
+    words = (ctypes.c_uint64 * 600)()
+    words[3], words[7], words[9] = 0x10_0000_0001, ctypes.addressof(other), ctypes.addressof(name)
+    with open("/proc/self/mem", "rb", 0) as memory:
+        assert pocl._find(memory, ctypes.addressof(words)) == ctypes.addressof(words) + 9 * 8
+        words[9] = 0
+        assert pocl._find(memory, ctypes.addressof(words)) is None
+
+
+def test_only_pocls_devices_are_given_a_name() -> None:
+    assert pocl.name_processor(_Handle(name="GPU", platform=_Handle(name="NVIDIA CUDA"))) is None
