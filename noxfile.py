@@ -44,7 +44,8 @@ def tests(session: nox.Session) -> None:
     install(session, *TEST_NEEDS, *STYLE_NEEDS, model=True)
     if not session.posargs:
         check_style(session)
-    session.run("pytest", "-n", str(min(os.cpu_count() or 1, 4)), *session.posargs)
+    workers = str(min(os.cpu_count() or 1, 4))
+    session.run("pytest", "-n", workers, "--dist", "worksteal", *session.posargs)
 
 
 @nox.session

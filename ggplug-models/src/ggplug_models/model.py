@@ -33,7 +33,7 @@ class Model:
         self.metadata = metadata
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
-        self.scheduler = Scheduler([device.init() for device in devices])
+        self.scheduler = Scheduler(self.devices)
 
     def weight(self, name: str, *ne: int) -> Tensor:
         """A weight by name; ``ne`` are the extents that it must have.  Raises ModelError."""

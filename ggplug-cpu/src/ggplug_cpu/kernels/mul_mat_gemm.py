@@ -193,16 +193,15 @@ def _run_rows(kind: str, activations: str, activations_layout: str, rows: int) -
 def _run_vectors(kind: str, rows: int) -> DeviceFunction:
     shape = layout(kind)
     columns, width = shape.columns, shape.width
-    whole, masked, narrow = tile(kind, rows, 2, False), tile(kind, rows, 2, True), tile(kind, rows, 1, True)
+    whole, part = tile(kind, rows, 2, False), tile(kind, rows, 1, True)
 
     @device_function
     def multiply(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
         if left >= columns:
             whole(panel, packed, steps, table, offset, left, accumulate)
-        elif left > width:
-            masked(panel, packed, steps, table, offset, left, accumulate)
         else:
-            narrow(panel, packed, steps, table, offset, left, accumulate)
+            for column in range(0, left, width):
+                part(panel + 4 * column, packed, steps, table, offset + 4 * column, left - column, accumulate)
 
     return multiply
 

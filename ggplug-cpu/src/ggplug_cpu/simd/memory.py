@@ -186,14 +186,10 @@ def prefetch(address: Value) -> None:
 @emitted("void(i64, i64, i64)")
 def copy_bytes(destination: Value, source: Value, count: Value) -> None:
     """Copy ``count`` bytes between places that do not overlap."""
-    b = count.b
-    pointers = [Value(b, b.inttoptr(address.ir, I8.as_pointer())) for address in (destination, source)]
-    values.call(b, "llvm.memcpy.p0.p0.i64", ir.VoidType(), *pointers, count, Value(b, ir.Constant(ir.IntType(1), 0)))
+    values.copy(destination, source, count)
 
 
 @emitted("void(i64, i8, i64)")
 def fill_bytes(destination: Value, byte: Value, count: Value) -> None:
     """Set ``count`` bytes."""
-    b = count.b
-    pointer = Value(b, b.inttoptr(destination.ir, I8.as_pointer()))
-    values.call(b, "llvm.memset.p0.i64", ir.VoidType(), pointer, byte, count, Value(b, ir.Constant(ir.IntType(1), 0)))
+    values.fill(destination, byte, count)

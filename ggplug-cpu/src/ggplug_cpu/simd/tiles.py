@@ -21,7 +21,7 @@ from llvmlite import ir
 
 from .. import compiler, features
 from . import values
-from .dots import emit_dot_bf16, emit_dot_u8i8
+from .dots import emit_dot_bf16, emit_dot_i8
 from .values import F32, I8, I16, I32, I64, Value, call, constant, emitted, loop, vector
 
 TILES = 8
@@ -75,28 +75,22 @@ def emit_release(state: Value) -> None:
 def emit_zero(state: Value, number: int) -> None:
     if in_hardware():
         _x86("tilezero", state.b, _tile(state.b, number))
-        return
-    nothing = constant(state.b, vector(I8, ROW_BYTES), 0)
-    for row in range(ROWS):
-        values.store(_place(state, number), nothing, row * ROW_BYTES)
+    else:
+        values.fill(_place(state, number), 0, constant(state.b, I64, TILE_BYTES))
 
 
 def emit_load(state: Value, number: int, address: Value, stride: Value) -> None:
     if in_hardware():
         _x86("tileloadd64", state.b, _tile(state.b, number), _pointer(address), stride)
-        return
-    place = _place(state, number)
-    for row in range(ROWS):
-        values.store(place, values.load(address + stride * row, vector(I8, ROW_BYTES)), row * ROW_BYTES)
+    else:
+        _copy_rows(_place(state, number), constant(state.b, I64, ROW_BYTES), address, stride)
 
 
 def emit_store(state: Value, number: int, address: Value, stride: Value) -> None:
     if in_hardware():
         _x86("tilestored64", state.b, _tile(state.b, number), _pointer(address), stride)
-        return
-    place = _place(state, number)
-    for row in range(ROWS):
-        values.store(address + stride * row, values.load(place, vector(I8, ROW_BYTES), row * ROW_BYTES))
+    else:
+        _copy_rows(address, stride, _place(state, number), constant(state.b, I64, ROW_BYTES))
 
 
 def emit_dot(kind: str, state: Value, d: int, a: int, b: int) -> None:
@@ -106,21 +100,34 @@ def emit_dot(kind: str, state: Value, d: int, a: int, b: int) -> None:
         _x86(name, state.b, *(_tile(state.b, number) for number in (d, a, b)))
         return
     sums, left, right = (_place(state, number) for number in (d, a, b))
-    # sums stay in vectors of the target's width; a row of the tile is 16 lanes
     width = min(ROWS, features.target().vector_bytes // 4)
+    lanes = vector(F32 if kind == "bf16" else I32, width)
+    rows = constant(state.b, I64, ROWS)
 
     def row(i: Value, _: list[Value]) -> list[Value]:
-        for part in range(0, ROWS, width):
-            place = sums + i * ROW_BYTES + part * 4
-            acc = values.load(place, vector(F32 if kind == "bf16" else I32, width))
-            for k in range(ROWS):
-                x = values.load(left + i * ROW_BYTES, I32, 4 * k).splat(width)
-                y = values.load(right, vector(I32, width), k * ROW_BYTES + part * 4)
-                acc = _DOTS[kind](acc, x, y)
-            values.store(place, acc)
+        for part in range(0, ROW_BYTES, 4 * width):
+
+            def element(k: Value, acc: list[Value], part: int = part) -> list[Value]:
+                x = values.load(left + i * ROW_BYTES + k * 4, I32).splat(width)
+                y = values.load(right + k * ROW_BYTES, vector(I32, width), part)
+                return [_DOTS[kind](acc[0], x, y)]
+
+            place = sums + i * ROW_BYTES
+            values.store(place, loop(rows, [values.load(place, lanes, part)], element)[0], part)
         return []
 
-    loop(constant(state.b, I64, ROWS), [], row)
+    loop(rows, [], row)
+
+
+_ROW = vector(I8, ROW_BYTES)
+
+
+def _copy_rows(target: Value, target_stride: Value, source: Value, source_stride: Value) -> None:
+    def row(i: Value, _: list[Value]) -> list[Value]:
+        values.store(target + i * target_stride, values.load(source + i * source_stride, _ROW))
+        return []
+
+    loop(constant(target.b, I64, ROWS), [], row)
 
 
 def _bf16(acc: Value, x: Value, y: Value) -> Value:
@@ -130,9 +137,7 @@ def _bf16(acc: Value, x: Value, y: Value) -> Value:
 
 def _i8(acc: Value, x: Value, y: Value) -> Value:
     lanes = vector(I8, 4 * acc.count)
-    x, y = x.bitcast(lanes), y.bitcast(lanes)
-    offset = emit_dot_u8i8(constant(acc.b, acc.type, 0), constant(acc.b, lanes, -128), y)
-    return emit_dot_u8i8(acc, x ^ -128, y) - offset
+    return emit_dot_i8(acc, x.bitcast(lanes), y.bitcast(lanes))
 
 
 _DOTS = {"bf16": _bf16, "i8": _i8}

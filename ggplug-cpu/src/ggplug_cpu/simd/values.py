@@ -384,6 +384,22 @@ def masked_store(address: Value, value: Value, mask: Value) -> None:
     call(b, name, ir.VoidType(), value, pointer, constant(b, I32, 1), mask)
 
 
+def copy(destination: Value, source: Value, count: Value) -> None:
+    """Copy ``count`` bytes between places that do not overlap."""
+    places = (_bytes_at(destination), _bytes_at(source))
+    call(count.b, "llvm.memcpy.p0.p0.i64", ir.VoidType(), *places, count, constant(count.b, I1, 0))
+
+
+def fill(destination: Value, byte: Value | int, count: Value) -> None:
+    """Set ``count`` bytes."""
+    value = byte if isinstance(byte, Value) else constant(count.b, I8, byte)
+    call(count.b, "llvm.memset.p0.i64", ir.VoidType(), _bytes_at(destination), value, count, constant(count.b, I1, 0))
+
+
+def _bytes_at(address: Value) -> Value:
+    return Value(address.b, address.b.inttoptr(address.ir, I8.as_pointer()))
+
+
 def first_lanes(count: int, n: Value) -> Value:
     """The mask of the first ``n`` (int64) of ``count`` lanes; all for ``n`` >= ``count``, none for ``n`` <= 0."""
     numbers = constants(n.b, I32, range(count))
