@@ -85,9 +85,9 @@ INLINE void store_i32(GLOBAL char *row, int64_t nb0, int i, int n, const vec *un
 INLINE float load_q8_0(GLOBAL const char *row, int64_t nb0, int i)
 {
     GLOBAL const block_q8_0 *block = (GLOBAL const block_q8_0 *)row + i / 32;
-    return GET_F16(&block->d) * (float)block->qs[i % 32];
+    return GET_SCALE(&block->d) * (float)block->qs[i % 32];
 }
-INLINE float scale_q8_0(GLOBAL const char *row, int i) { return GET_F16(&((GLOBAL const block_q8_0 *)row + i / 32)->d); }
+INLINE float scale_q8_0(GLOBAL const char *row, int i) { return GET_SCALE(&((GLOBAL const block_q8_0 *)row + i / 32)->d); }
 INLINE vec dense_q8_0(GLOBAL const char *row, int i, int j)
 {
     return VEC_GET_I8(((GLOBAL const block_q8_0 *)row + i / 32)->qs + j);
@@ -112,9 +112,9 @@ INLINE float load_q4_0(GLOBAL const char *row, int64_t nb0, int i)
     GLOBAL const block_q4_0 *block = (GLOBAL const block_q4_0 *)row + i / 32;
     const int j = i % 32;
     const int q = j < 16 ? block->qs[j] & 15 : block->qs[j - 16] >> 4;
-    return GET_F16(&block->d) * (float)(q - 8);
+    return GET_SCALE(&block->d) * (float)(q - 8);
 }
-INLINE float scale_q4_0(GLOBAL const char *row, int i) { return GET_F16(&((GLOBAL const block_q4_0 *)row + i / 32)->d); }
+INLINE float scale_q4_0(GLOBAL const char *row, int i) { return GET_SCALE(&((GLOBAL const block_q4_0 *)row + i / 32)->d); }
 INLINE vec dense_q4_0(GLOBAL const char *row, int i, int j)
 {
     GLOBAL const block_q4_0 *block = (GLOBAL const block_q4_0 *)row + i / 32;

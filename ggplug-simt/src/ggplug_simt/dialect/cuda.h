@@ -91,6 +91,7 @@ INLINE uint16_t float_to_bf16(float f)
 
 INLINE float GET_F16(const char *p) { return half_to_float(*(const uint16_t *)p); }
 INLINE float GET_F16(const ggml_half *p) { return half_to_float(*p); }
+INLINE float GET_SCALE(const ggml_half *p) { return half_to_float(*p); }
 INLINE void PUT_F16(float x, char *p) { *(uint16_t *)p = float_to_half(x); }
 INLINE void PUT_F16(float x, ggml_half *p) { *p = float_to_half(x); }
 INLINE vec VEC_GET_F16(const char *p) { vec r; EACH r.v[j_] = half_to_float(((const uint16_t *)p)[j_]); return r; }

@@ -66,6 +66,13 @@ INLINE float vec_max(vec v) { return VEC_FOLD(v, fmax); }
 /* half and bfloat16: only their bits lie in memory, so no device needs arithmetic on them */
 
 #define GET_F16(p) vload_half(0, (GLOBAL const half *)(p))
+/* A block's scale.  On processors, with what follows it in the block: vectors of halves have an instruction, PoCL
+   converts single ones bit by bit. */
+#if VEC > 4
+#define GET_SCALE(p) (vload_half4(0, (GLOBAL const half *)(p)).x)
+#else
+#define GET_SCALE(p) GET_F16(p)
+#endif
 #define PUT_F16(x, p) vstore_half_rte(x, 0, (GLOBAL half *)(p))
 #define VEC_GET_F16(p) JOIN(vload_half, VEC)(0, (GLOBAL const half *)(p))
 #define VEC_PUT_F16(v, p) JOIN(JOIN(vstore_half, VEC), _rte)(v, 0, (GLOBAL half *)(p))

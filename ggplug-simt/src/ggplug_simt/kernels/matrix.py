@@ -16,7 +16,7 @@ FEW = 8
 
 def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, object]:
     """Sizes of ``dot_rows``: parts add to chains of sums that do not wait for each other."""
-    chains = 1 if profile.dot_lanes > 1 or columns > 4 else 2 if columns > 1 or a.type.is_quantized else 4
+    chains = 1 if profile.dot_lanes > 1 or columns > 4 else 2 if columns > 1 else 4
     part = _part(profile, a)
     while a.ne[0] % (chains * part) and chains > 1:
         chains //= 2
