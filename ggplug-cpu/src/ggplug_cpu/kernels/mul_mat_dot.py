@@ -1,8 +1,8 @@
 """Matrix products of few columns: one dot product for each number of the result, weights read once, in place.
 
-These are bound by how fast weights arrive, so rows of weights are streamed with a prefetch ahead, and a row is
-multiplied with all columns while it is in the cache.  The order in which a dot product is summed depends on nothing but
-K and the target: results are bit-identical for any number of threads, and of columns.
+These are bound by how fast weights arrive, so rows of weights are streamed with a prefetch ahead, and rows are
+multiplied with all columns while they are in the cache.  The order in which a dot product is summed depends on nothing
+but K and the target: results are bit-identical for any number of threads, and of columns.
 """
 
 from __future__ import annotations
@@ -115,55 +115,64 @@ def dot_plain(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
 
 
 @functools.cache
-def dot_blocks(type_name: str, columns: int) -> compiler.Intrinsic:
-    """``dot_blocks(...)(w, stride, valid, results, xs, offset, numbers)``: as :func:`dot_plain`, one row of blocks.
+def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
+    """``dot_blocks(...)(w, distance, results, xs, offset, stride, numbers)``: ``rows`` rows of blocks by ``columns``.
 
-    Activations are rows of int8 with sums, as :mod:`.mul_mat_prepare` makes them.
+    Row ``i`` lies ``i * distance`` rows of ``stride`` bytes behind ``w``, its results ``4 * i * distance`` bytes behind
+    ``offset``.  The rest is as for :func:`dot_plain`, but activations are int8 with sums, from ``mul_mat_round``.
     """
     t = BLOCKS[type_name]
 
-    def emit(w: Value, stride: Value, valid: Value, results: Value, xs: Value, offset: Value, numbers: Value) -> None:
+    def emit(
+        w: Value, distance: Value, results: Value, xs: Value, offset: Value, stride: Value, numbers: Value
+    ) -> None:
         b, width = w.b, _width()
         at_once = max(1, 4 * width // GROUP)  # blocks that fill a vector
         x = [values.load(xs, I64, 8 * c, align=8) for c in range(columns)]
         scales = [each + numbers for each in x]
         starts = [each + numbers + numbers.lshr(3) for each in x]
+        sources = [w + distance * stride * r for r in range(rows)]
 
-        def add(block: Value, i: Value, sums: list[Value], blocks: int) -> list[Value]:
-            quants = _joined([t.quants(block + j * t.block_bytes) for j in range(blocks)])
-            scale = t.scales([block + j * t.block_bytes for j in range(blocks)]).part(0, blocks)
+        def add(position: Value, i: Value, sums: list[Value], blocks: int) -> list[Value]:
+            places = [[source + position + j * t.block_bytes for j in range(blocks)] for source in sources]
+            quants = [_joined([t.quants(place) for place in each]) for each in places]
+            scale = [t.scales(each).part(0, blocks) for each in places]
             for c in range(columns):
                 y = values.load(x[c] + i * GROUP, vector(I8, GROUP * blocks))
                 start = values.load(starts[c] + i * GROUP, vector(I32, GROUP // 4 * blocks))
-                dot = _dot(start, quants, y, min(width, start.count))
-                factors = scale * values.load(scales[c] + i * 4, vector(F32, blocks))
-                factor = factors.shuffle([lane * blocks // dot.count for lane in range(dot.count)])
-                term = dot.convert(F32)
-                if dot.count < width:  # a last block alone: the upper lanes get nothing
-                    nothing = constant(b, term.type, 0)
-                    term, factor = term.concat(nothing), factor.concat(nothing)
-                sums[c] = term.fma(factor, sums[c])
+                factor = values.load(scales[c] + i * 4, vector(F32, blocks))
+                for r in range(rows):
+                    term = _dot(start, quants[r], y, min(width, start.count)).convert(F32)
+                    spread = [lane * blocks // term.count for lane in range(term.count)]
+                    factors = (scale[r] * factor).shuffle(spread)
+                    if term.count < width:  # a last block alone: the upper lanes get nothing
+                        nothing = constant(b, term.type, 0)
+                        term, factors = term.concat(nothing), factors.concat(nothing)
+                    sums[r * columns + c] = term.fma(factors, sums[r * columns + c])
             return sums
 
         def step(i: Value, carried: list[Value]) -> list[Value]:
-            block, sums = carried[0], carried[1:]
-            for line in range(0, at_once * t.block_bytes, 64):
-                emit_prefetch(block + (_AHEAD + line))
-            sums = add(block, i * at_once, sums, at_once)
-            return [block + at_once * t.block_bytes, *sums]
+            position, sums = carried[0], carried[1:]
+            for source in sources:
+                for line in range(0, at_once * t.block_bytes, 64):
+                    emit_prefetch(source + position + (_AHEAD + line))
+            sums = add(position, i * at_once, sums, at_once)
+            return [position + at_once * t.block_bytes, *sums]
 
         groups = numbers.lshr(GROUP.bit_length() - 1)
         whole = groups.lshr(at_once.bit_length() - 1)
-        block, *sums = loop(whole, [w, *([constant(b, vector(F32, width), 0)] * columns)], step)
+        zero = constant(b, vector(F32, width), 0)
+        position, *sums = loop(whole, [constant(b, I64, 0), *([zero] * (rows * columns))], step)
         if at_once > 1:
 
             def tail(_: Value, sums: list[Value]) -> list[Value]:
-                return add(block, whole * at_once, sums, 1)
+                return add(position, whole * at_once, sums, 1)
 
             sums = loop(groups & (at_once - 1), sums, tail)
         for c in range(columns):
             place = values.load(results, I64, 8 * c, align=8) + offset
-            values.store(place, sums[c].sum())
+            for r in range(rows):
+                values.store(place + distance * (4 * r), sums[r * columns + c].sum())
 
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
 
@@ -219,8 +228,12 @@ def scratch_bytes() -> int:
 
 def _columns(weights: str, columns: int) -> DeviceFunction:
     """``run(table, base, stride, m_first, m_last, rows, k)``: rows of weights by all columns, ``columns`` at a time."""
-    step = 1 if weights in BLOCKS else _plain_rows(columns)
-    dot = dot_blocks(weights, columns) if weights in BLOCKS else dot_plain(weights, step, columns)
+    return _block_columns(weights, columns) if weights in BLOCKS else _plain_columns(weights, columns)
+
+
+def _plain_columns(weights: str, columns: int) -> DeviceFunction:
+    step = _plain_rows(columns)
+    dot = dot_plain(weights, step, columns)
     most = MOST_COLUMNS
 
     @device_function
@@ -229,5 +242,22 @@ def _columns(weights: str, columns: int) -> DeviceFunction:
             for column in range(0, rows, columns):
                 results = table + 8 * column
                 dot(base + m * stride, stride, m_last - m, results, results + 8 * most, 4 * m, k)
+
+    return run
+
+
+def _block_columns(weights: str, columns: int) -> DeviceFunction:
+    dot = dot_blocks(weights, 2, columns)
+    most = MOST_COLUMNS
+
+    @device_function
+    def run(table, base, stride, m_first, m_last, rows, k):  # type: ignore[no-untyped-def]
+        # Two streams, each through half of the rows, so that what lies ahead of either is what it reads next.
+        half = (m_last - m_first + 1) // 2
+        for m in range(m_first, m_first + half):
+            distance = half if m + half < m_last else 0
+            for column in range(0, rows, columns):
+                results = table + 8 * column
+                dot(base + m * stride, distance, results, results + 8 * most, 4 * m, stride, k)
 
     return run
