@@ -134,3 +134,9 @@ def test_a_programs_text_has_the_structs_of_the_types_as_core_declares_them() ->
     assert types.Q8_0.c_struct() in text
     assert types.Q4_0.c_struct() in text
     assert "#define TX q8_0" in text
+
+
+def test_nothing_is_launched_where_nothing_is_written() -> None:
+    into, rows = new_tensor(types.Q4_K, (256, 4)), new_tensor(types.F32, (256, 0))
+    assert matched(ops.set_rows(into, rows, new_tensor(types.I64, (0,)))).launches == ()
+    assert matched(ops.gelu(new_tensor(types.F32, (0, 3)))).launches == ()

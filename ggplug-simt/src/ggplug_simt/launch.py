@@ -67,6 +67,10 @@ class Kernel(NamedTuple):
     launches: tuple[Launch, ...]
 
 
+NOTHING = Kernel("nothing", ())
+"""Computes nodes that have no elements."""
+
+
 @functools.lru_cache(maxsize=1024)
 def layout(tensors: tuple[str, ...], scalars: tuple[tuple[str, str], ...]) -> np.dtype[Any]:
     """The arguments struct as C lays it out."""

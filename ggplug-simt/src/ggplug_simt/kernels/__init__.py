@@ -12,7 +12,7 @@ from ggplug.backend import Decline
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug_simt.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, sort
-from ggplug_simt.launch import Kernel
+from ggplug_simt.launch import NOTHING, Kernel
 from ggplug_simt.profile import Profile
 
 Chooser = Callable[[Profile, Tensor], Kernel | Decline]
@@ -28,6 +28,8 @@ CHOOSERS: dict[type[Op], Chooser] = {
 def match(profile: Profile, node: Tensor) -> Kernel | Decline:
     """The kernel for a node, or why there is none."""
     assert node.op is not None
+    if node.size == 0:
+        return NOTHING
     for kind in type(node.op).__mro__:
         chooser = CHOOSERS.get(kind)
         if chooser is not None:

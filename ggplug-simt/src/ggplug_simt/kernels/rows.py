@@ -7,7 +7,7 @@ from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug.types import F32, I32, I64
 from ggplug_simt.kernels.accepted import FLOATS, READABLE, WRITABLE, refuse
-from ggplug_simt.launch import DST, Kernel, kernel_of, launch, operand, units
+from ggplug_simt.launch import DST, NOTHING, Kernel, kernel_of, launch, operand, units
 from ggplug_simt.profile import Profile
 
 
@@ -31,11 +31,13 @@ def get_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
 
 def set_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
     """dst[:, ids[i, j', k'], j, k] = rows[:, i, j, k], rounded or quantised to dst's type."""
+    _, rows, ids = node.src
+    assert rows is not None
+    if rows.size == 0:
+        return NOTHING
     refused = refuse(node, WRITABLE, WRITABLE, FLOATS, {I32, I64})
     if refused is not None:
         return refused
-    _, rows, ids = node.src
-    assert rows is not None
     assert ids is not None
     unit = max(profile.vec, node.type.block_size)
     return kernel_of(
