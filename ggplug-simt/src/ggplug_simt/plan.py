@@ -39,6 +39,7 @@ class SimtPlan(Plan):
         self._nodes: list[int] = []
         self._names: list[str] = []
         self._ops: list[Op] = []
+        self._count: list[int] = []
         spans: list[tuple[int, int]] = []
         owner, position, delta, field, argument = [], [], [], [], []
         structs = []
@@ -65,6 +66,7 @@ class SimtPlan(Plan):
                 self._nodes.append(graph.index[node])
                 self._names.append(str(launch.source))
                 self._ops.append(node.op)
+                self._count.append(len(launch.operands))
                 struct = launch.arguments()
                 structs.append(np.frombuffer(struct.tobytes(), np.uint8))
                 assert struct.dtype.fields is not None
@@ -85,7 +87,6 @@ class SimtPlan(Plan):
         self._delta = np.array(delta, np.int64)
         self._field = np.array(field, np.int64)
         self._argument = argument
-        self._count = [len(np.flatnonzero(self._owner == n)) for n in range(len(self._bound))]
         self._buffers: list[SimtBuffer] = []
         self._which: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
         self._ready = False
