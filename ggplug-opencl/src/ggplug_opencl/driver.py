@@ -1,0 +1,151 @@
+"""The five primitives on OpenCL."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyopencl as cl
+from pyopencl.characterize import has_src_build_cache
+
+from ggplug.backend import Bytes
+from ggplug_simt import Bound, Compiled, Driver, Failure, Properties, Queue
+
+_LOST = {"DEVICE_NOT_AVAILABLE", "DEVICE_NOT_FOUND", "INVALID_DEVICE", "INVALID_CONTEXT", "INVALID_COMMAND_QUEUE"}
+_MEMORY = {"MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE"}
+_COMPILE = {"BUILD_PROGRAM_FAILURE", "COMPILE_PROGRAM_FAILURE", "LINK_PROGRAM_FAILURE", "INVALID_BUILD_OPTIONS"}
+
+_STATUS = {getattr(cl.status_code, name): name for name in (*_LOST, *_MEMORY, *_COMPILE)}
+
+OPTIONS = ["-cl-std=CL1.2"]
+
+
+class OpenCLBound(Bound):
+    """A ``cl_kernel`` of its own: OpenCL keeps arguments in it."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def set_buffer(self, position: int, handle: Any) -> None:
+        self.kernel.set_arg(position, handle)
+
+    def set_arguments(self, position: int, arguments: npt.NDArray[np.uint8]) -> None:
+        self.kernel.set_arg(position, arguments)
+
+
+class OpenCLQueue(Queue):
+    """An in-order command queue."""
+
+    def __init__(self, context: Any, device: Any) -> None:
+        self.queue = cl.CommandQueue(context, device)
+
+    # pyopencl's events of transfers wait when they are dropped, so whoever wants to go on has to keep them.
+
+    def write(self, handle: Any, offset: int, data: Bytes) -> object:
+        return cl.enqueue_copy(self.queue, handle, data, dst_offset=offset, is_blocking=False)
+
+    def read(self, handle: Any, offset: int, out: Bytes) -> object:
+        return cl.enqueue_copy(self.queue, out, handle, src_offset=offset, is_blocking=False)
+
+    def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, size: int) -> None:
+        cl.enqueue_copy(
+            self.queue, target, source, byte_count=size, src_offset=source_offset, dst_offset=target_offset
+        )
+
+    def fill(self, handle: Any, offset: int, size: int, value: int) -> None:
+        cl.enqueue_fill_buffer(self.queue, handle, np.full(1, value, np.uint8), offset, size)
+
+    def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
+        assert isinstance(bound, OpenCLBound)
+        enqueue, queue, kernel = cl.enqueue_nd_range_kernel, self.queue, bound.kernel
+        size, group = (groups * lanes,), (lanes,)
+        return lambda: enqueue(queue, kernel, size, group)
+
+    def record(self) -> Any:
+        return cl.enqueue_marker(self.queue)
+
+    def wait(self, mark: Any) -> None:
+        cl.enqueue_barrier(self.queue, wait_for=[mark])
+
+    def flush(self) -> None:
+        self.queue.flush()
+
+    def finish(self) -> None:
+        self.queue.finish()
+
+
+class OpenCLDriver(Driver):
+    """A context on one device."""
+
+    dialect = "opencl"
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.context = cl.Context([device])
+        processor = bool(device.type & cl.device_type.CPU)
+        self.identity = "\n".join(
+            (device.platform.name, device.platform.version, device.name, device.version, device.driver_version)
+        )
+        self.properties = Properties(
+            processor=processor,
+            vector_width=device.native_vector_width_float,
+            local_bytes=device.local_mem_size,
+            max_lanes=device.max_work_group_size,
+        )
+        self.total_memory = device.global_mem_size
+        self.max_buffer = device.max_mem_alloc_size
+        self.alignment = device.mem_base_addr_align // 8
+        # PoCL and NVIDIA keep what they compile on disk themselves; asking PoCL for a binary compiles once more.
+        self.keeps_programs = bool(has_src_build_cache(device))
+
+    def allocate(self, size: int) -> Any:
+        return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
+
+    def free(self, handle: Any) -> None:
+        handle.release()
+
+    def queue(self) -> OpenCLQueue:
+        return OpenCLQueue(self.context, self.device)
+
+    def compile(self, text: str) -> Compiled:
+        program = self._built(cl.Program(self.context, text))
+        if self.keeps_programs:
+            return Compiled(program, b"")
+        binaries: Any = program.get_info(cl.program_info.BINARIES)
+        return Compiled(program, binaries[0])
+
+    def load(self, binary: bytes) -> Any:
+        return self._built(cl.Program(self.context, [self.device], [binary]))
+
+    def _built(self, program: Any) -> Any:
+        with warnings.catch_warnings():
+            # Some compilers always have something to say, if only that they are done.
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            return program.build(options=OPTIONS, devices=[self.device])
+
+    def bind(self, program: Any, kernel: str) -> OpenCLBound:
+        return OpenCLBound(cl.Kernel(program, kernel))
+
+    def finish_mark(self, mark: Any) -> None:
+        mark.wait()
+
+    def failure(self, error: Exception) -> tuple[Failure, str]:
+        if isinstance(error, (MemoryError, cl.MemoryError)):
+            return Failure.MEMORY, str(error)
+        status = _STATUS.get(error.code, "") if isinstance(error, cl.Error) else ""
+        for known, failure in ((_LOST, Failure.LOST), (_MEMORY, Failure.MEMORY), (_COMPILE, Failure.COMPILE)):
+            if status in known:
+                return failure, str(error)
+        return Failure.OTHER, str(error)
+
+    def allocate_host(self, size: int) -> Bytes | None:
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        pinned = cl.Buffer(self.context, flags, size)
+        queue = cl.CommandQueue(self.context, self.device)
+        access: Any = cl.map_flags.READ | cl.map_flags.WRITE
+        # The array keeps the mapping, and with it the buffer.
+        memory: Bytes = cl.enqueue_map_buffer(queue, pinned, access, 0, (size,), np.dtype(np.uint8))[0]
+        return memory

@@ -1,0 +1,89 @@
+"""The extra ``"cache"`` of a registration: what ``ggplug cache`` shows, clears and prebuilds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ggplug import ops, types
+from ggplug.backend import Decline, Device
+from ggplug.tensor import Tensor, new_tensor
+from ggplug_simt import programs
+from ggplug_simt.device import SimtDevice
+from ggplug_simt.programs import ProgramFile
+from ggplug_simt.source import Source
+
+Progress = Callable[[int, int, str], None]
+
+
+class ProgramCache:
+    """The compiled programs of a dialect, and of the devices that use it."""
+
+    def __init__(self, dialect: str, devices: Callable[[], Sequence[Device]]) -> None:
+        self._dialect = dialect
+        self._devices = devices
+
+    def entries(self) -> Sequence[ProgramFile]:
+        """What is on disk."""
+        return programs.entries(self._dialect)
+
+    def clear(self) -> int:
+        """Deletes all; returns how many there were."""
+        return programs.clear(self._dialect)
+
+    def prebuild(self, progress: Progress) -> int:
+        """Compiles what encoders and decoders need and is missing; returns how many were compiled."""
+        compiled = 0
+        wanted = [(d, source) for d in self._devices() if isinstance(d, SimtDevice) for source in likely(d)]
+        for done, (device, source) in enumerate(wanted):
+            progress(done, len(wanted), f"{source} for {device.name}")
+            before = device.programs.compiled
+            device.programs.get(source)
+            compiled += device.programs.compiled - before
+        return compiled
+
+
+def likely(device: SimtDevice) -> Iterable[Source]:
+    """The programs that a device needs for the models that there are, each once."""
+    found: dict[Source, None] = {}
+    for node in likely_nodes():
+        kernel = device.match(node)
+        if not isinstance(kernel, Decline):
+            found.update(dict.fromkeys(launch.source for launch in kernel.launches))
+    return found
+
+
+def likely_nodes() -> Iterator[Tensor]:
+    """What the layers of an encoder and of a decoder compute, at typical sizes."""
+    x = new_tensor(types.F32, (512, 64, 3))
+    row = new_tensor(types.F32, (512,))
+    ids = new_tensor(types.I32, (64,))
+    yield ops.add(x, x)
+    yield ops.add(x, row)
+    yield ops.mul(x, row)
+    for activation in (ops.gelu, ops.gelu_erf, ops.silu, ops.sqr, ops.sqrt):
+        yield activation(x)
+    yield ops.scale(x, 0.5)
+    yield ops.div(x, new_tensor(types.F32, (1, 64, 3)))
+    yield ops.swiglu(x, gate=x)
+    yield ops.norm(x)
+    yield ops.rms_norm(x)
+    yield ops.sum_rows(x)
+    yield ops.rope(new_tensor(types.F32, (64, 8, 64)), ids, n_dims=64)
+    yield ops.rope(new_tensor(types.F32, (64, 8, 64)), ids, n_dims=64, mode=types.RopeMode.NEOX)
+    yield ops.cont(ops.permute(x, 0, 2, 1, 3))
+    yield ops.cont(ops.transpose(x))
+    scores = new_tensor(types.F32, (64, 64, 8))
+    for mask in (None, types.F32, types.F16):
+        yield ops.soft_max(scores, None if mask is None else new_tensor(mask, (64, 64)))
+    places = new_tensor(types.I64, (64,))
+    for cache in (types.F32, types.F16):
+        yield ops.set_rows(new_tensor(cache, (512, 256)), new_tensor(types.F32, (512, 64)), places)
+    for kind in (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_0):
+        weight = new_tensor(kind, (512, 512))
+        yield ops.get_rows(weight, ids)
+        for columns in (1, 24, 512):
+            yield ops.mul_mat(weight, new_tensor(types.F32, (512, columns)))
+    for length in (1, 64):  # attention: scores, and the mixture of values
+        keys = ops.permute(new_tensor(types.F32, (64, 8, 64)), 0, 2, 1, 3)
+        queries = ops.permute(new_tensor(types.F32, (64, 8, length)), 0, 2, 1, 3)
+        yield ops.mul_mat(keys, queries)

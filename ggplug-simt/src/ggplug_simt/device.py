@@ -1,0 +1,222 @@
+"""The device: everything that is no vendor's, over a :class:`~ggplug_simt.driver.Driver`."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Memory, Registration
+from ggplug.errors import (
+    ComputeError,
+    DeviceLostError,
+    GGPlugError,
+    KernelCompileError,
+    OutOfMemoryError,
+)
+from ggplug.ops.base import Op
+from ggplug.tensor import Tensor
+from ggplug.types import DeviceKind
+from ggplug_simt.driver import Driver, Failure, Handle, Queue
+from ggplug_simt.kernels import match
+from ggplug_simt.launch import Kernel
+from ggplug_simt.memory import SimtBufferType, SimtHostBufferType
+from ggplug_simt.profile import Profile
+from ggplug_simt.programs import Programs
+from ggplug_simt.stream import SimtBackend, SimtEvent
+
+
+class SimtDevice(Device):
+    """A device with memory, queues and programs of its own.
+
+    Listing devices costs no context: the driver is made by ``open_driver`` when it is first needed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        description: str,
+        kind: DeviceKind,
+        total_memory: int,
+        device_id: str | None = None,
+        pinned: bool = False,
+        registration: Registration | None = None,
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.kind = kind
+        self.device_id = device_id
+        self.registration = registration
+        self.capabilities = Capabilities(asynchronous=True, host_buffer=pinned, events=True)
+        self.lost = False
+        self.used = 0
+        """Bytes that buffers of this process take."""
+        self.total_memory = total_memory
+        self.programs = Programs(self)
+        self._lock = threading.RLock()
+        self._driver: Driver | None = None
+        self._profile: Profile | None = None
+        self._transfers: Queue | None = None
+        self._streams: weakref.WeakSet[SimtBackend] = weakref.WeakSet()
+        self._buffer_type = SimtBufferType(self)
+        self._host_buffer_type = SimtHostBufferType(self) if pinned else None
+        self._matches: dict[Any, Kernel | Decline] = {}
+
+    def open_driver(self) -> Driver:
+        """The vendor's driver for this device; called once."""
+        raise NotImplementedError(f"{type(self).__name__} must provide open_driver")
+
+    # -- the interface -----------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        free = self._driver.free_memory() if self._driver is not None else None
+        return Memory(self.total_memory - self.used if free is None else free, self.total_memory)
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._buffer_type
+
+    @property
+    def host_buffer_type(self) -> BufferType | None:
+        return self._host_buffer_type
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type is self._buffer_type
+
+    def match(self, node: Tensor) -> Kernel | Decline:
+        """The launches that compute a node, or why there are none; remembered by the node's signature."""
+        assert node.op is not None
+        key = (node.op.key, _shape(node), *(None if s is None else _shape(s) for s in node.src))
+        found = self._matches.get(key)
+        if found is None:
+            found = self._matches[key] = match(self.profile, node)
+            if len(self._matches) > 16384:
+                self._matches.clear()
+        return found
+
+    def init(self, **params: Any) -> SimtBackend:
+        with self.guarded("making a stream"):
+            queue = self.driver.queue()
+        stream = SimtBackend(self, queue, **params)
+        with self._lock:
+            self._streams.add(stream)
+        return stream
+
+    def event(self) -> Event:
+        return SimtEvent(self)
+
+    # -- the driver --------------------------------------------------------------------------------
+
+    @property
+    def driver(self) -> Driver:
+        """The vendor's driver, opened at first use."""
+        if self._driver is None:
+            with self._lock:
+                if self._driver is None:
+                    self._driver = self.open_driver()
+        return self._driver
+
+    @property
+    def profile(self) -> Profile:
+        """The sizes that kernels are compiled with."""
+        if self._profile is None:
+            self._profile = Profile.of(self.driver.properties)
+        return self._profile
+
+    @contextmanager
+    def guarded(
+        self, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None
+    ) -> Iterator[None]:
+        """Turns what the vendor's library raises inside into the typed error; refuses a lost device at once."""
+        if self.lost:
+            raise DeviceLostError(
+                f"{self.name} was lost; its buffers hold nothing", device=self, op=op, kernel=kernel,
+                remedy="the other devices go on; start the process again to use this one",
+            )  # fmt: skip
+        try:
+            yield
+        except GGPlugError:
+            raise
+        except Exception as error:
+            raise self.typed(error, what, op=op, kernel=kernel, requested=requested) from error
+
+    def typed(
+        self, error: Exception, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None
+    ) -> GGPlugError:
+        """The typed error for an exception of the vendor's library; remembers that a device was lost."""
+        failure, details = self.driver.failure(error)
+        of = f" of {op.name}" if isinstance(op, Op) else ""
+        where = f"{self.name}: {what}" + (f" {kernel}{of}" if kernel else "")
+        if failure is Failure.MEMORY:
+            free, total = self.memory()
+            asked = f" for {requested} bytes" if requested is not None else ""
+            return OutOfMemoryError(
+                f"{where}: no memory{asked} ({free} of {total} bytes are free)", device=self, op=op, kernel=kernel,
+                requested=requested, free=free, remedy="free buffers, or place part of the graph on another device",
+            )  # fmt: skip
+        if failure is Failure.COMPILE:
+            return KernelCompileError(f"{where} failed\n{details}", device=self, op=op, kernel=kernel, log=details)
+        if failure is Failure.LOST:
+            self.lost = True
+            return DeviceLostError(
+                f"{where}: the device is gone ({error})", device=self, op=op, kernel=kernel,
+                remedy="the other devices go on; start the process again to use this one",
+            )  # fmt: skip
+        return ComputeError(f"{where} failed: {error}", device=self, op=op, kernel=kernel)
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def take(self, size: int) -> Handle:
+        """Memory of the device, counted.  Raises OutOfMemoryError."""
+        with self._lock:
+            # Drivers promise more than there is and fail when it is used, so the sum is checked here.
+            if self.used + size > self.total_memory:
+                free = self.total_memory - self.used
+                raise OutOfMemoryError(
+                    f"{self.name}: {size} bytes were asked for, {free} of {self.total_memory} are free",
+                    device=self, requested=size, free=free,
+                    remedy="free buffers, or place part of the graph on another device",
+                )  # fmt: skip
+            with self.guarded("allocating", requested=size):
+                handle = self.driver.allocate(max(size, 1))
+            self.used += size
+            return handle
+
+    def give(self, handle: Handle, size: int) -> None:
+        """Memory back to the device, after everything pending."""
+        if not self.lost:
+            self.finish()
+        with self._lock:
+            self.used -= size
+            self.driver.free(handle)
+
+    # -- order -------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Waits for everything that was given to any stream.  Errors stay with their stream."""
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.settle()
+
+    @contextmanager
+    def transfer(self, what: str) -> Iterator[Queue]:
+        """A queue for a synchronous transfer: after everything given before, and done at the end."""
+        self.finish()
+        with self._lock, self.guarded(what):
+            if self._transfers is None:
+                self._transfers = self.driver.queue()
+            yield self._transfers
+            self._transfers.finish()
+
+    def forget(self, stream: SimtBackend) -> None:
+        """A stream that was given back."""
+        with self._lock:
+            self._streams.discard(stream)
+
+
+def _shape(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.type.id, tensor.ne, tensor.nb

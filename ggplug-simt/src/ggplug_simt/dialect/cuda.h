@@ -1,0 +1,114 @@
+/* The dialect in CUDA C++ and HIP.  Its words are described in dialect/access.h; dialect/opencl.h has the same ones.
+   A vec is a small array here: the hardware's own vectors are its threads.  Compiled with -fmad=false: products and
+   sums are rounded one by one, as the reference quantisers do it; VEC_FMA says where they are not. */
+
+#ifdef __CUDACC_RTC__
+#pragma nv_diag_suppress 177 /* a program uses few of these functions */
+#endif
+
+#define KERNEL extern "C" __global__
+#define GLOBAL
+#define LOCAL
+#define SHARED __shared__
+#define INLINE static __device__ __forceinline__
+#define BARRIER() __syncthreads()
+#define INFINITY __int_as_float(0x7f800000)
+#define GROUP ((int)blockIdx.x)
+#define LANE ((int)threadIdx.x)
+
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+typedef unsigned short ggml_half;
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+
+struct vec { float v[VEC]; };
+typedef float real;
+
+#define EACH for (int j_ = 0; j_ < VEC; j_++)
+#define REAL(x) ((float)(x))
+#define SELECT(condition, yes, no) ((condition) ? (yes) : (no))
+#define MAP1(result, f, x) do { EACH (result).v[j_] = f((x).v[j_]); } while (0)
+#define MAP2(result, f, x, y) do { EACH (result).v[j_] = f((x).v[j_], (y).v[j_]); } while (0)
+
+#define FMA(a, b, c) fmaf(a, b, c)
+#define BITS_OF(x) __float_as_int(x)
+#define FLOAT_OF(x) __int_as_float(x)
+
+INLINE vec VEC_OF(float x) { vec r; EACH r.v[j_] = x; return r; }
+INLINE vec VEC_GET(const float *p) { vec r; EACH r.v[j_] = p[j_]; return r; }
+INLINE void VEC_PUT(vec v, float *p) { EACH p[j_] = v.v[j_]; }
+INLINE vec operator+(vec a, vec b) { EACH a.v[j_] += b.v[j_]; return a; }
+INLINE vec operator-(vec a, vec b) { EACH a.v[j_] -= b.v[j_]; return a; }
+INLINE vec operator*(vec a, vec b) { EACH a.v[j_] *= b.v[j_]; return a; }
+INLINE vec VEC_FMA(vec a, vec b, vec c) { EACH c.v[j_] = fmaf(a.v[j_], b.v[j_], c.v[j_]); return c; }
+INLINE vec VEC_MAX(vec a, vec b) { EACH a.v[j_] = fmaxf(a.v[j_], b.v[j_]); return a; }
+INLINE vec VEC_MIN(vec a, vec b) { EACH a.v[j_] = fminf(a.v[j_], b.v[j_]); return a; }
+INLINE vec VEC_EXP(vec a) { EACH a.v[j_] = expf(a.v[j_]); return a; }
+INLINE vec VEC_ABS(vec a) { EACH a.v[j_] = fabsf(a.v[j_]); return a; }
+INLINE vec VEC_ROUND(vec a) { EACH a.v[j_] = roundf(a.v[j_]); return a; }
+INLINE vec VEC_TRUNC(vec a) { EACH a.v[j_] = truncf(a.v[j_]); return a; }
+INLINE float vec_sum(vec v) { float s = 0; EACH s += v.v[j_]; return s; }
+INLINE float vec_max(vec v) { float s = v.v[0]; EACH s = fmaxf(s, v.v[j_]); return s; }
+
+/* half and bfloat16 through their bits, so that no header of the toolkit is needed */
+
+INLINE float half_to_float(uint16_t bits)
+{
+    float f;
+#ifdef __HIP_PLATFORM_AMD__
+    f = (float)__builtin_bit_cast(_Float16, bits);
+#else
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
+#endif
+    return f;
+}
+
+INLINE uint16_t float_to_half(float f)
+{
+    uint16_t bits;
+#ifdef __HIP_PLATFORM_AMD__
+    bits = __builtin_bit_cast(uint16_t, (_Float16)f);
+#else
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(f));
+#endif
+    return bits;
+}
+
+INLINE uint16_t float_to_bf16(float f)
+{
+    const int32_t bits = __float_as_int(f);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)((bits >> 16) | 0x40);
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+INLINE float GET_F16(const char *p) { return half_to_float(*(const uint16_t *)p); }
+INLINE float GET_F16(const ggml_half *p) { return half_to_float(*p); }
+INLINE float GET_SCALE(const ggml_half *p) { return half_to_float(*p); }
+INLINE void PUT_F16(float x, char *p) { *(uint16_t *)p = float_to_half(x); }
+INLINE void PUT_F16(float x, ggml_half *p) { *p = float_to_half(x); }
+INLINE vec VEC_GET_F16(const char *p) { vec r; EACH r.v[j_] = half_to_float(((const uint16_t *)p)[j_]); return r; }
+INLINE void VEC_PUT_F16(vec v, char *p) { EACH ((uint16_t *)p)[j_] = float_to_half(v.v[j_]); }
+INLINE vec VEC_GET_BF16(const char *p)
+{
+    vec r;
+    EACH r.v[j_] = __int_as_float((int)((const uint16_t *)p)[j_] << 16);
+    return r;
+}
+INLINE void vec_put_bf16(vec v, char *p) { EACH ((uint16_t *)p)[j_] = float_to_bf16(v.v[j_]); }
+
+INLINE vec VEC_GET_I8(const int8_t *p) { vec r; EACH r.v[j_] = (float)p[j_]; return r; }
+INLINE void VEC_PUT_I8(vec v, int8_t *p) { EACH p[j_] = (int8_t)v.v[j_]; }
+INLINE vec VEC_GET_LOW(const uint8_t *p, int zero) { vec r; EACH r.v[j_] = (float)((p[j_] & 15) - zero); return r; }
+INLINE vec VEC_GET_HIGH(const uint8_t *p, int zero) { vec r; EACH r.v[j_] = (float)((p[j_] >> 4) - zero); return r; }
+INLINE void VEC_PUT_HALVES(vec low, vec high, uint8_t *p)
+{
+    EACH p[j_] = (uint8_t)((uint32_t)low.v[j_] | ((uint32_t)high.v[j_] << 4));
+}

@@ -1,0 +1,112 @@
+/* The dialect in OpenCL C 1.2.  Its words are described in dialect/access.h; dialect/cuda.h has the same ones. */
+
+/* Products and sums are rounded one by one, as the reference quantisers do it; VEC_FMA says where they are not. */
+#pragma OPENCL FP_CONTRACT OFF
+
+#define KERNEL __kernel
+#define GLOBAL __global
+#define LOCAL __local
+#define SHARED __local
+#define INLINE static inline
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define GROUP ((int)get_group_id(0))
+#define LANE ((int)get_local_id(0))
+
+typedef char int8_t;
+typedef uchar uint8_t;
+typedef short int16_t;
+typedef ushort uint16_t;
+typedef int int32_t;
+typedef uint uint32_t;
+typedef long int64_t;
+typedef ulong uint64_t;
+typedef ushort ggml_half;
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+
+typedef JOIN(float, VEC) vec;
+typedef JOIN(int, VEC) vec_bits;
+typedef vec real;
+
+#define REAL(x) ((real)(x))
+#define SELECT(condition, yes, no) ((condition) ? (yes) : (no))
+#define MAP1(result, f, x) ((result) = f(x))
+#define MAP2(result, f, x, y) ((result) = f(x, y))
+
+#define BITS_OF(x) as_int(x)
+#define FLOAT_OF(x) as_float(x)
+
+#define VEC_GET(p) JOIN(vload, VEC)(0, p)
+#define VEC_PUT(v, p) JOIN(vstore, VEC)(v, 0, p)
+#define VEC_OF(x) ((vec)(x))
+#define FMA(a, b, c) fma(a, b, c)
+#define VEC_FMA(a, b, c) fma(a, b, c)
+#define VEC_MAX(a, b) fmax(a, b)
+#define VEC_EXP(v) exp(v)
+#define VEC_ABS(v) fabs(v)
+#define VEC_BITS(v) JOIN(as_int, VEC)(v)
+#define BITS_VEC(v) JOIN(as_float, VEC)(v)
+
+#if VEC == 16
+#define VEC_FOLD(v, op) FOLD_16(v, op)
+#elif VEC == 8
+#define VEC_FOLD(v, op) FOLD_8(v, op)
+#else
+#define VEC_FOLD(v, op) FOLD_4(v, op)
+#endif
+#define FOLD_4(v, op) op(op((v).s0, (v).s1), op((v).s2, (v).s3))
+#define FOLD_8(v, op) op(FOLD_4((v).lo, op), FOLD_4((v).hi, op))
+#define FOLD_16(v, op) op(FOLD_8((v).lo, op), FOLD_8((v).hi, op))
+#define PLUS(a, b) ((a) + (b))
+
+INLINE float vec_sum(vec v) { return VEC_FOLD(v, PLUS); }
+INLINE float vec_max(vec v) { return VEC_FOLD(v, fmax); }
+
+/* half and bfloat16: only their bits lie in memory, so no device needs arithmetic on them */
+
+#define GET_F16(p) vload_half(0, (GLOBAL const half *)(p))
+/* A block's scale.  On processors, with what follows it in the block: vectors of halves have an instruction, PoCL
+   converts single ones bit by bit. */
+#if VEC > 4
+#define GET_SCALE(p) (vload_half4(0, (GLOBAL const half *)(p)).x)
+#else
+#define GET_SCALE(p) GET_F16(p)
+#endif
+#define PUT_F16(x, p) vstore_half_rte(x, 0, (GLOBAL half *)(p))
+#define VEC_GET_F16(p) JOIN(vload_half, VEC)(0, (GLOBAL const half *)(p))
+#define VEC_PUT_F16(v, p) JOIN(JOIN(vstore_half, VEC), _rte)(v, 0, (GLOBAL half *)(p))
+#define VEC_GET_BF16(p) BITS_VEC(JOIN(convert_int, VEC)(JOIN(vload, VEC)(0, (GLOBAL const ushort *)(p))) << 16)
+
+INLINE void vec_put_bf16(vec v, GLOBAL char *p)
+{
+    const vec_bits bits = VEC_BITS(v);
+    const vec_bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const vec_bits quiet = (bits >> 16) | 0x40;
+    const vec_bits chosen = (bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded;
+    JOIN(vstore, VEC)(JOIN(convert_ushort, VEC)(chosen & 0xffff), 0, (GLOBAL ushort *)p);
+}
+
+/* VEC small integers as floats, and back: signed bytes; low and high halves of bytes, less a zero point.  Bytes of
+   blocks lie at even addresses, and are moved two by two: some compilers (PoCL's) move single ones one after the
+   other. */
+
+#if VEC == 16
+#define PAIRS 8
+#elif VEC == 8
+#define PAIRS 4
+#else
+#define PAIRS 2
+#endif
+#define BYTES_GET(p) JOIN(vload, PAIRS)(0, (GLOBAL const ushort *)(p))
+#define BYTES_PUT(v, p) JOIN(vstore, PAIRS)(JOIN(as_ushort, PAIRS)(v), 0, (GLOBAL ushort *)(p))
+#define VEC_GET_I8(p) JOIN(convert_float, VEC)(JOIN(as_char, VEC)(BYTES_GET(p)))
+#define VEC_PUT_I8(v, p) BYTES_PUT(JOIN(convert_char, VEC)(v), p)
+#define LESS(v, zero) JOIN(convert_float, VEC)(JOIN(as_char, VEC)(v) - (char)(zero))
+#define VEC_GET_LOW(p, zero) LESS(JOIN(as_uchar, VEC)(BYTES_GET(p)) & (uchar)15, zero)
+#define VEC_GET_HIGH(p, zero) LESS(JOIN(as_uchar, VEC)(BYTES_GET(p)) >> (uchar)4, zero)
+#define VEC_PUT_HALVES(low, high, p) \
+    BYTES_PUT(JOIN(convert_uchar, VEC)(low) | (JOIN(convert_uchar, VEC)(high) << (uchar)4), p)
+#define VEC_ROUND(v) round(v)
+#define VEC_TRUNC(v) trunc(v)
+#define VEC_MIN(a, b) fmin(a, b)

@@ -1,0 +1,37 @@
+"""The table of kernels: which function chooses a kernel for which op.
+
+A chooser is ``(profile, node) -> Kernel | Decline``, a pure function of the node's signature.  ``supports_op`` and
+plans both ask :func:`match`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ggplug.backend import Decline
+from ggplug.ops.base import Op
+from ggplug.tensor import Tensor
+from ggplug_simt.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, sort
+from ggplug_simt.launch import NOTHING, Kernel
+from ggplug_simt.profile import Profile
+
+Chooser = Callable[[Profile, Tensor], Kernel | Decline]
+
+CHOOSERS: dict[type[Op], Chooser] = {
+    op: chooser
+    for family in (elementwise, copy, rows, norms, reduce, sort, attention, rotary, matrix)
+    for op, chooser in family.CHOOSERS.items()
+}
+"""Op class -> chooser, from the families."""
+
+
+def match(profile: Profile, node: Tensor) -> Kernel | Decline:
+    """The kernel for a node, or why there is none."""
+    assert node.op is not None
+    if node.size == 0:
+        return NOTHING
+    for kind in type(node.op).__mro__:
+        chooser = CHOOSERS.get(kind)
+        if chooser is not None:
+            return chooser(profile, node)
+    return Decline(f"no kernel for {node.op.name}")

@@ -1,0 +1,23 @@
+"""The types that kernels read and write, and the reason where one is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ggplug.backend import Decline
+from ggplug.tensor import Tensor
+from ggplug.types import BF16, F16, F32, Q4_0, Q8_0, Type
+
+FLOATS = frozenset((F32, F16, BF16))
+READABLE = FLOATS | {Q8_0, Q4_0}
+WRITABLE = READABLE
+
+
+def refuse(node: Tensor, *wanted: Collection[Type]) -> Decline | None:
+    """Why types do not fit, or None; ``wanted`` are those of the result and of the sources, in order."""
+    for tensor, kinds in zip((node, *node.src), wanted, strict=False):
+        if tensor is not None and tensor.type not in kinds:
+            assert node.op is not None
+            names = ", ".join(sorted(kind.name for kind in kinds))
+            return Decline(f"{node.op.name} of {tensor.type.name} has no kernel (there are {names})")
+    return None

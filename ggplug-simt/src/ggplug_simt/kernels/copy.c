@@ -1,0 +1,64 @@
+/* Elements moved without looking at them: copies between equal types, repeats, parts of a concatenation. */
+
+/* An element is PARTS words; blocks and plain types alike. */
+#define PIECE 8
+
+INLINE void move_element(GLOBAL char *to, GLOBAL const char *from)
+{
+    for (int j = 0; j < PARTS; j++) ((GLOBAL WORD *)to)[j] = ((GLOBAL const WORD *)from)[j];
+}
+
+#ifdef MOVE
+/* dst[i] = x[i mod x's extents], PIECE elements of a row an item */
+#define UNIT PIECE
+KERNEL void move(PARAMETERS)
+{
+    UNIT_OF(dst);
+    GLOBAL char *to = ROW(dst, i1, i2, i3);
+    GLOBAL const char *from = ROW(x, i1 % args.x.ne[1], i2 % args.x.ne[2], i3 % args.x.ne[3]);
+    const int n = args.dst.ne[0], n_x = args.x.ne[0];
+    const int64_t to_nb = args.dst.nb[0], from_nb = args.x.nb[0];
+    if (n == n_x && i0 + PIECE <= n && to_nb == sizeof(WORD) * PARTS && from_nb == sizeof(WORD) * PARTS) {
+        WORD piece[PIECE * PARTS];
+        for (int j = 0; j < PIECE * PARTS; j++) piece[j] = ((GLOBAL const WORD *)from)[i0 * PARTS + j];
+        for (int j = 0; j < PIECE * PARTS; j++) ((GLOBAL WORD *)to)[i0 * PARTS + j] = piece[j];
+        return;
+    }
+    for (int i = i0; i < i0 + PIECE && i < n; i++) move_element(to + i * to_nb, from + (i % n_x) * from_nb);
+}
+#endif
+
+#ifdef RESHAPE
+/* dst = x with other extents: elements match in ggml's order.  With CONVERT between types, else bits as they are. */
+#ifndef CONVERT
+#define UNIT 1
+#endif
+KERNEL void reshape(PARAMETERS)
+{
+    UNIT_OF(dst);
+    GLOBAL char *to = ROW(dst, i1, i2, i3);
+    uint32_t first = (((uint32_t)i3 * args.dst.ne[2] + i2) * args.dst.ne[1] + i1) * args.dst.ne[0] + i0;
+#ifdef CONVERT
+    float values[UNIT];
+#endif
+    for (int j = 0; j < UNIT; j++) {
+        uint32_t at = first + j;
+        const int x0 = (int)(at % (uint32_t)args.x.ne[0]);
+        at /= (uint32_t)args.x.ne[0];
+        const int x1 = (int)(at % (uint32_t)args.x.ne[1]);
+        at /= (uint32_t)args.x.ne[1];
+        const int x2 = (int)(at % (uint32_t)args.x.ne[2]);
+        const int x3 = (int)(at / (uint32_t)args.x.ne[2]);
+#ifdef CONVERT
+        values[j] = 0.0f;
+        if (i0 + j < args.dst.ne[0]) values[j] = LOAD(TX)(ROW(x, x1, x2, x3), args.x.nb[0], x0);
+    }
+    vec unit[UNIT / VEC];
+    for (int j = 0; j < UNIT / VEC; j++) unit[j] = VEC_GET(values + j * VEC);
+    STORE(TD)(to, args.dst.nb[0], i0, args.dst.ne[0], unit);
+#else
+        move_element(to + i0 * args.dst.nb[0], ROW(x, x1, x2, x3) + x0 * args.x.nb[0]);
+    }
+#endif
+}
+#endif

@@ -1,0 +1,110 @@
+"""Copies: into other strides, into other types, side by side, several times."""
+
+from __future__ import annotations
+
+import math
+
+from ggplug import ops
+from ggplug.backend import Decline
+from ggplug.tensor import Tensor, contiguous_strides
+from ggplug.types import F32, I32, Type
+from ggplug_simt.kernels.accepted import READABLE, WRITABLE
+from ggplug_simt.kernels.elementwise import IDENTITY, map_one
+from ggplug_simt.launch import DST, Kernel, Launch, Operand, collapsed, kernel_of, launch, operand, units
+from ggplug_simt.profile import Profile
+
+_PIECE = 8  # PIECE of copy.c
+_WORDS = {8: "uint64_t", 4: "uint32_t", 2: "uint16_t", 1: "uint8_t"}
+
+
+def word(type: Type) -> tuple[str, int]:
+    """The widest C type that a block of ``type`` is made of, and how many of them."""
+    size = type.block_bytes
+    # Blocks are only as aligned as their fields, none of which is wider than two bytes.
+    wide = next(w for w in ((2, 1) if type.is_quantized else (8, 4, 2, 1)) if size % w == 0)
+    return _WORDS[wide], size // wide
+
+
+def _blocks(place: Operand, type: Type) -> Operand:
+    """The operand in elements of whole blocks."""
+    return place._replace(ne=(place.ne[0] // type.block_size, *place.ne[1:]))
+
+
+def move(profile: Profile, type: Type, dst: Operand, x: Operand) -> Launch | Decline:
+    """dst = x, bits as they are, x repeated to dst's extents."""
+    dst, x = _blocks(dst, type), _blocks(x, type)
+    if dst.ne == x.ne:
+        dst, x = collapsed((dst, x), (1, 1))
+    spelled, parts = word(type)
+    return launch(
+        "copy", "move", {"dst": dst, "x": x},
+        groups=-(-units(dst.ne, _PIECE) // profile.unit_lanes), lanes=profile.unit_lanes,
+        defines={"VEC": profile.vec, "WORD": spelled, "PARTS": parts},
+    )  # fmt: skip
+
+
+def reshape(profile: Profile, dst: Operand, dst_type: Type, x: Operand, x_type: Type) -> Launch | Decline:
+    """dst = x with other extents, element by element; between equal types bits as they are."""
+    spelled, parts = word(dst_type)
+    defines: dict[str, object] = {"VEC": profile.vec, "WORD": spelled, "PARTS": parts}
+    unit = 1
+    if dst_type is x_type:
+        dst, x = _blocks(dst, dst_type), _blocks(x, x_type)
+    else:
+        unit = max(profile.vec, dst_type.block_size)
+        defines |= {"CONVERT": 1, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name}
+    return launch(
+        "copy", "reshape", {"dst": dst, "x": x},
+        groups=-(-units(dst.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes, defines=defines,
+    )  # fmt: skip
+
+
+def copy(profile: Profile, node: Tensor) -> Kernel | Decline:
+    """cpy, cont and dup: the same elements in ggml's order, perhaps in another type."""
+    x = node.src[0]
+    assert node.op is not None
+    assert x is not None
+    if node.type is not x.type:
+        convertible = (x.type in READABLE and node.type in WRITABLE) or {x.type, node.type} == {F32, I32}
+        if not convertible:
+            return Decline(f"{node.op.name} from {x.type.name} to {node.type.name} has no kernel")
+    to, come = operand(DST, node), operand(0, x)
+    if node.ne != x.ne:
+        # Whichever side is contiguous takes the other's extents.
+        if node.is_contiguous() and x.ne[0] % node.type.block_size == 0:
+            to = Operand(DST, x.ne, contiguous_strides(node.type, x.ne))
+        elif x.is_contiguous() and node.ne[0] % x.type.block_size == 0:
+            come = Operand(0, node.ne, contiguous_strides(x.type, node.ne))
+        elif x.type is node.type and x.type.is_quantized and x.ne[0] != node.ne[0]:
+            return Decline(f"{node.op.name} of blocks to rows of another length has no kernel for these strides")
+        else:
+            return kernel_of(reshape(profile, to, node.type, come, x.type))
+    if node.type is x.type:
+        return kernel_of(move(profile, node.type, to, come))
+    return kernel_of(map_one(profile, None, IDENTITY, to, node.type, come, x.type))
+
+
+def repeat(profile: Profile, node: Tensor) -> Kernel | Decline:
+    """x several times in each dimension."""
+    x = node.src[0]
+    assert x is not None
+    return kernel_of(move(profile, node.type, operand(DST, node), operand(0, x)))
+
+
+def concat(profile: Profile, node: Tensor) -> Kernel | Decline:
+    """a, and after it b: two copies into parts of the result."""
+    a, b = node.src
+    assert isinstance(node.op, ops.Concat)
+    assert a is not None
+    assert b is not None
+    dim = node.op.dim
+    start = a.ne[dim] * node.nb[dim] // (a.type.block_size if dim == 0 else 1)
+    parts = []
+    for position, source, delta in ((0, a, 0), (1, b, start)):
+        if math.prod(source.ne):
+            into = Operand(DST, source.ne, node.nb, delta)
+            parts.append(move(profile, node.type, into, operand(position, source)))
+    return kernel_of(*parts)
+
+
+CHOOSERS = {ops.Cpy: copy, ops.Cont: copy, ops.Dup: copy, ops.Repeat: repeat, ops.Concat: concat}

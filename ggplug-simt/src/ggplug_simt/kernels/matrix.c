@@ -1,0 +1,200 @@
+/* Matrix products.  dst[m, n] = sum over k of a[k, m] b[k, n]; a matrix of a serves several consecutive ones of b. */
+
+#if defined(MUL_MAT_ROWS) || defined(MUL_MAT_ID)
+/* The product of a row of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers.
+   A lane takes CHUNK elements at once, in parts of PART: a block, or a vec.  Parts add to CHAINS sums in turn.
+   PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK. */
+INLINE void dot_rows(
+    GLOBAL const char *a, int64_t a_nb, GLOBAL const char *b, int64_t b_nb0, int64_t b_nb1, int columns, int n, vec *sum)
+{
+    /* Where there are fewer columns than the program is made for, the last one is computed several times. */
+    GLOBAL const char *rows[COLUMNS];
+    for (int c = 0; c < COLUMNS; c++) rows[c] = b + (c < columns ? c : columns - 1) * b_nb1;
+    for (int j = 0; j < COLUMNS * CHAINS; j++) sum[j] = VEC_OF(0.0f);
+    for (int first = LANE * CHUNK; first < n; first += LANES * CHUNK) {
+#pragma unroll
+        for (int part = 0; part < CHUNK / PART; part++) {
+            const int k = first + part * PART;
+#ifdef PLAIN_ROWS
+            vec x[PART / VEC];
+#pragma unroll
+            for (int j = 0; j < PART / VEC; j++) x[j] = DENSE(TA)(a, k, j * VEC);
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                GLOBAL const char *row = rows[c];
+#ifdef SCALED
+                vec product = x[0] * DENSE(TB)(row, k, 0);
+#pragma unroll
+                for (int j = 1; j < PART / VEC; j++) product = VEC_FMA(x[j], DENSE(TB)(row, k, j * VEC), product);
+                sum[c * CHAINS + part % CHAINS] =
+                    VEC_FMA(VEC_OF(SCALE(TA)(a, k)), product, sum[c * CHAINS + part % CHAINS]);
+#else
+#pragma unroll
+                for (int j = 0; j < PART / VEC; j++)
+                    sum[c * CHAINS + part % CHAINS] =
+                        VEC_FMA(x[j], DENSE(TB)(row, k, j * VEC), sum[c * CHAINS + part % CHAINS]);
+#endif
+            }
+#else
+            for (int j = 0; j < PART; j += VEC) {
+                const vec x = FETCH(TA)(a, a_nb, k + j, n, 0.0f);
+                for (int c = 0; c < COLUMNS; c++) {
+                    const vec y = FETCH(TB)(rows[c], b_nb0, k + j, n, 0.0f);
+                    sum[c * CHAINS + part % CHAINS] = VEC_FMA(x, y, sum[c * CHAINS + part % CHAINS]);
+                }
+            }
+#endif
+        }
+    }
+}
+#endif
+
+#ifdef MUL_MAT_ROWS
+/* A group computes ROWS rows of dst's first dimension, up to COLUMNS columns. */
+KERNEL void mul_mat_rows(PARAMETERS)
+{
+    SHARED float scratch[LANES];
+    uint32_t rest = (uint32_t)GROUP;
+    const uint32_t tiles = ((uint32_t)args.dst.ne[0] + ROWS - 1) / ROWS;
+    const int m0 = (int)(rest % tiles) * ROWS;
+    rest /= tiles;
+    const int i2 = (int)(rest % (uint32_t)args.dst.ne[2]);
+    const int i3 = (int)(rest / (uint32_t)args.dst.ne[2]);
+    GLOBAL const char *b = ROW(b, 0, i2, i3);
+    for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m++) {
+        vec sum[COLUMNS * CHAINS];
+        GLOBAL const char *a = ROW(a, m, i2 / args.share_2, i3 / args.share_3);
+        dot_rows(a, args.a.nb[0], b, args.b.nb[0], args.b.nb[1], args.dst.ne[1], args.a.ne[0], sum);
+        for (int c = 0; c < COLUMNS && c < args.dst.ne[1]; c++) {
+            vec all = sum[c * CHAINS];
+            for (int j = 1; j < CHAINS; j++) all = all + sum[c * CHAINS + j];
+            const float total = GROUP_SUM(vec_sum(all), scratch);
+            if (LANE == 0) PUT_F32(total, ROW(dst, c, i2, i3) + m * args.dst.nb[0]);
+        }
+    }
+}
+#endif
+
+#ifdef MUL_MAT_ID
+/* dst[:, u, t] = as[:, :, ids[u, t]] b[:, u mod U, t]; a group computes ROWS rows of one column. */
+KERNEL void mul_mat_id(PARAMETERS)
+{
+    SHARED float scratch[LANES];
+    uint32_t rest = (uint32_t)GROUP;
+    const uint32_t tiles = ((uint32_t)args.dst.ne[0] + ROWS - 1) / ROWS;
+    const int m0 = (int)(rest % tiles) * ROWS;
+    rest /= tiles;
+    const int u = (int)(rest % (uint32_t)args.dst.ne[1]);
+    const int t = (int)(rest / (uint32_t)args.dst.ne[1]);
+    const int expert = *(GLOBAL const int32_t *)(ROW(ids, t, 0, 0) + u * args.ids.nb[0]);
+    if (expert < 0 || expert >= args.a.ne[2]) return;
+    GLOBAL const char *b = ROW(b, u % args.b.ne[1], t, 0);
+    for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m++) {
+        vec sum[CHAINS];
+        dot_rows(ROW(a, m, expert, 0), args.a.nb[0], b, args.b.nb[0], 0, 1, args.a.ne[0], sum);
+        for (int j = 1; j < CHAINS; j++) sum[0] = sum[0] + sum[j];
+        const float total = GROUP_SUM(vec_sum(sum[0]), scratch);
+        if (LANE == 0) PUT_F32(total, ROW(dst, u, t, 0) + m * args.dst.nb[0]);
+    }
+}
+#endif
+
+#ifdef MUL_MAT_TILES
+/* A group computes a tile of TILE_M x TILE_N, from slices of TILE_K decoded into local memory; an item computes
+   blocks of ITEM_M x ITEM_N of it in registers. */
+#define ITEM_VECS (ITEM_M / VEC)
+#define BLOCKS_M (TILE_M / ITEM_M)
+#define BLOCKS (BLOCKS_M * (TILE_N / ITEM_N))
+#define PARTS (TILE_K / PART)
+
+/* A part of a row, without its scale, and the scale; a part is a block, or a vec. */
+#ifdef PLAIN_ROWS
+#define TAKE_A(row, k, j) DENSE(TA)(row, k, j)
+#define TAKE_B(row, k) DENSE(TB)(row, k, 0)
+#else
+#define TAKE_A(row, k, j) FETCH(TA)(row, args.a.nb[0], (k) + (j), k_end, 0.0f)
+#define TAKE_B(row, k) FETCH(TB)(row, args.b.nb[0], k, k_end, 0.0f)
+#endif
+
+KERNEL void mul_mat_tiles(PARAMETERS)
+{
+    SHARED float a_slice[TILE_K * TILE_M];
+    SHARED float b_slice[TILE_K * TILE_N];
+    const int m_end = args.dst.ne[0], n_end = args.dst.ne[1], k_end = args.a.ne[0];
+    uint32_t rest = (uint32_t)GROUP;
+    const uint32_t tiles_m = ((uint32_t)m_end + TILE_M - 1) / TILE_M, tiles_n = ((uint32_t)n_end + TILE_N - 1) / TILE_N;
+    const int m0 = (int)(rest % tiles_m) * TILE_M;
+    rest /= tiles_m;
+    const int n0 = (int)(rest % tiles_n) * TILE_N;
+    rest /= tiles_n;
+    const int i2 = (int)(rest % (uint32_t)args.dst.ne[2]);
+    const int i3 = (int)(rest / (uint32_t)args.dst.ne[2]);
+
+    vec sums[BLOCKS / LANES][ITEM_N * ITEM_VECS];
+    for (int t = 0; t < BLOCKS / LANES; t++)
+        for (int j = 0; j < ITEM_N * ITEM_VECS; j++) sums[t][j] = VEC_OF(0.0f);
+
+    for (int k0 = 0; k0 < k_end; k0 += TILE_K) {
+        for (int e = LANE; e < TILE_M * PARTS; e += LANES) {
+            const int m = e / PARTS, k = e % PARTS * PART;
+            const int there = m0 + m < m_end && k0 + k < k_end;
+            GLOBAL const char *row = ROW(a, m0 + m, i2 / args.share_2, i3 / args.share_3);
+#ifdef SCALED
+            const vec scale = VEC_OF(there ? SCALE(TA)(row, k0 + k) : 0.0f);
+#endif
+#pragma unroll
+            for (int j = 0; j < PART; j += VEC) {
+                vec v = VEC_OF(0.0f);
+                if (there) v = TAKE_A(row, k0 + k, j);
+#ifdef SCALED
+                v = v * scale;
+#endif
+                float values[VEC];
+                VEC_PUT(v, values);
+#pragma unroll
+                for (int i = 0; i < VEC; i++) a_slice[(k + j + i) * TILE_M + m] = values[i];
+            }
+        }
+        for (int e = LANE; e < TILE_N * (TILE_K / VEC); e += LANES) {
+            const int n = e / (TILE_K / VEC), k = e % (TILE_K / VEC) * VEC;
+            vec v = VEC_OF(0.0f);
+            if (n0 + n < n_end && k0 + k < k_end) v = TAKE_B(ROW(b, n0 + n, i2, i3), k0 + k);
+            float values[VEC];
+            VEC_PUT(v, values);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) b_slice[(k + i) * TILE_N + n] = values[i];
+        }
+        BARRIER();
+        for (int t = 0; t < BLOCKS / LANES; t++) {
+            const int block = t * LANES + LANE;
+            LOCAL const float *a_at = a_slice + block % BLOCKS_M * ITEM_M;
+            LOCAL const float *b_at = b_slice + block / BLOCKS_M * ITEM_N;
+            vec sum[ITEM_N * ITEM_VECS];
+#pragma unroll
+            for (int j = 0; j < ITEM_N * ITEM_VECS; j++) sum[j] = sums[t][j];
+            for (int k = 0; k < TILE_K; k++) {
+                vec x[ITEM_VECS];
+#pragma unroll
+                for (int i = 0; i < ITEM_VECS; i++) x[i] = VEC_GET(a_at + k * TILE_M + i * VEC);
+#pragma unroll
+                for (int j = 0; j < ITEM_N; j++) {
+                    const vec y = VEC_OF(b_at[k * TILE_N + j]);
+#pragma unroll
+                    for (int i = 0; i < ITEM_VECS; i++)
+                        sum[j * ITEM_VECS + i] = VEC_FMA(x[i], y, sum[j * ITEM_VECS + i]);
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < ITEM_N * ITEM_VECS; j++) sums[t][j] = sum[j];
+        }
+        BARRIER();
+    }
+    for (int t = 0; t < BLOCKS / LANES; t++) {
+        const int block = t * LANES + LANE;
+        const int m = m0 + block % BLOCKS_M * ITEM_M, n = n0 + block / BLOCKS_M * ITEM_N;
+        for (int j = 0; j < ITEM_N && n + j < n_end; j++)
+            for (int i = 0; i < ITEM_VECS && m + i * VEC < m_end; i++)
+                store_f32(ROW(dst, n + j, i2, i3), args.dst.nb[0], m + i * VEC, m_end, &sums[t][j * ITEM_VECS + i]);
+    }
+}
+#endif

@@ -1,0 +1,141 @@
+"""What a match answers: a kernel as one or more launches of programs, with everything but addresses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.backend import Decline
+from ggplug.tensor import Extents, Tensor
+from ggplug_simt.source import Source
+
+LIMIT = 1 << 31
+"""Work-items and work-groups are counted in 32 bits."""
+
+TENSOR = np.dtype([("offset", "i8"), ("nb", "i8", 4), ("ne", "i4", 4)], align=True)
+"""``tensor`` of dialect/access.h."""
+
+_SCALARS = {"float": "f4", "int": "i4"}
+
+DST = -1
+"""Position of the node itself, beside those of its sources."""
+
+
+class Operand(NamedTuple):
+    """A tensor of a launch: which one of the node's, ``delta`` bytes into it, and the extents and strides to use."""
+
+    position: int
+    ne: Extents
+    nb: Extents
+    delta: int = 0
+
+
+def operand(position: int, tensor: Tensor) -> Operand:
+    """A tensor as it is."""
+    return Operand(position, tensor.ne, tensor.nb)
+
+
+class Launch(NamedTuple):
+    """One launch: ``groups`` work-groups of ``lanes`` items; ``operands`` as the source's tensors are ordered."""
+
+    source: Source
+    groups: int
+    lanes: int
+    operands: tuple[Operand, ...]
+    values: tuple[float | int, ...]
+
+    def arguments(self) -> npt.NDArray[Any]:
+        """The arguments struct; offsets are those within the operands."""
+        filled = np.zeros((), layout(self.source.tensors, self.source.scalars))
+        for name, place in zip(self.source.tensors, self.operands, strict=True):
+            filled[name]["offset"] = place.delta
+            filled[name]["nb"] = place.nb
+            filled[name]["ne"] = place.ne
+        for (name, _), value in zip(self.source.scalars, self.values, strict=True):
+            filled[name] = value
+        return filled
+
+
+class Kernel(NamedTuple):
+    """How a node is computed: launches in order."""
+
+    name: str
+    launches: tuple[Launch, ...]
+
+
+NOTHING = Kernel("nothing", ())
+"""Computes nodes that have no elements."""
+
+
+@functools.lru_cache(maxsize=1024)
+def layout(tensors: tuple[str, ...], scalars: tuple[tuple[str, str], ...]) -> np.dtype[Any]:
+    """The arguments struct as C lays it out."""
+    fields: list[tuple[str, Any]] = [(name, TENSOR) for name in tensors]
+    fields += [(name, _SCALARS[kind]) for name, kind in scalars]
+    return np.dtype(fields, align=True)
+
+
+def launch(
+    family: str,
+    kernel: str,
+    operands: Mapping[str, Operand],
+    *,
+    groups: int,
+    lanes: int,
+    defines: Mapping[str, object],
+    **values: float | int,
+) -> Launch | Decline:
+    """A launch of ``kernel`` in ``family``; ``values`` become members of its arguments, as float or int."""
+    if groups * lanes >= LIMIT or any(n >= LIMIT for o in operands.values() for n in o.ne):
+        return Decline(f"{kernel} counts work-items in 32 bits, {groups * lanes} are too many")
+    scalars = tuple((name, "float" if isinstance(value, float) else "int") for name, value in values.items())
+    spelled = [("LANES", str(lanes)), *((name, str(value)) for name, value in defines.items())]
+    source = Source(family, kernel, tuple(spelled), tuple(operands), scalars)
+    return Launch(source, groups, lanes, tuple(operands.values()), tuple(values.values()))
+
+
+def kernel_of(*launches: Launch | Decline) -> Kernel | Decline:
+    """The kernel that runs these launches, or the first reason why not."""
+    for each in launches:
+        if isinstance(each, Decline):
+            return each
+    made = tuple(each for each in launches if isinstance(each, Launch))
+    return Kernel(" + ".join(dict.fromkeys(str(each.source) for each in made)), made)
+
+
+def units(ne: Extents, unit: int) -> int:
+    """Units of ``unit`` elements in the rows of these extents."""
+    return -(-ne[0] // unit) * ne[1] * ne[2] * ne[3]
+
+
+def collapsed(operands: Sequence[Operand], block_sizes: Sequence[int]) -> list[Operand]:
+    """The same elements in as few and as long dimensions as all operands allow.
+
+    All have the same extents; strides may be 0.  The first operand's contiguous order is kept.
+    """
+    ne = list(operands[0].ne)
+    strides = [list(o.nb) for o in operands]
+    d = 0
+    kept = list(range(4))
+    while d + 1 < len(kept):
+        low, high = kept[d], kept[d + 1]
+        if ne[high] == 1 or all(
+            nb[high] == (nb[low] * ne[low] // (size if low == 0 else 1))
+            for nb, size in zip(strides, block_sizes, strict=True)
+        ):
+            ne[low] *= ne[high]
+            del kept[d + 1]
+        elif ne[low] == 1 and low != 0:
+            kept.pop(d)
+        else:
+            d += 1
+    extents = [ne[k] for k in kept] + [1] * (4 - len(kept))
+    result = []
+    for o, nb in zip(operands, strides, strict=True):
+        full = [nb[k] for k in kept] + [0] * (4 - len(kept))
+        result.append(Operand(o.position, tuple(extents), tuple(full), o.delta))  # type: ignore[arg-type]
+    return result

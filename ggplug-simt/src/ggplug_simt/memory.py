@@ -1,0 +1,115 @@
+"""Memory of a device as buffer type and buffers.  Handles and byte offsets; the host cannot address it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ggplug.backend import Buffer, BufferType, Bytes
+from ggplug.errors import OutOfMemoryError
+from ggplug.host import HostBuffer, HostBufferType
+from ggplug_simt.driver import Handle
+
+if TYPE_CHECKING:
+    from ggplug_simt.device import SimtDevice
+
+
+class SimtBufferType(BufferType):
+    """The device's own memory."""
+
+    def __init__(self, device: SimtDevice) -> None:
+        super().__init__(device.name, device)
+        self._simt = device
+
+    @property
+    def alignment(self) -> int:
+        return max(64, self._simt.driver.alignment)
+
+    @property
+    def max_size(self) -> int | None:
+        return self._simt.driver.max_buffer
+
+    def alloc(self, size: int) -> SimtBuffer:
+        limit = self._simt.driver.max_buffer
+        if size > limit:
+            raise OutOfMemoryError(
+                f"{self.name}: {size} bytes were asked for, one buffer of this device has at most {limit}",
+                device=self._simt, requested=size, free=self._simt.memory().free,
+                remedy="spread the tensors over several buffers",
+            )  # fmt: skip
+        handle = self._simt.take(size)
+        return SimtBuffer(self, self._simt, handle, size)
+
+
+class SimtBuffer(Buffer):
+    """One allocation; ``handle`` is the vendor's name for it."""
+
+    def __init__(self, type: BufferType, device: SimtDevice, handle: Handle, size: int) -> None:
+        super().__init__(type, size)
+        self.device = device
+        self.handle = handle
+
+    def _set(self, offset: int, data: Bytes) -> None:
+        with self.device.transfer("writing") as queue:
+            queue.write(self.handle, offset, data)
+
+    def _get(self, offset: int, out: Bytes) -> None:
+        packed = out if out.flags.c_contiguous else np.empty(out.shape, np.uint8)
+        with self.device.transfer("reading") as queue:
+            queue.read(self.handle, offset, packed)
+        if packed is not out:
+            out[...] = packed
+
+    def memset(self, offset: int, size: int, value: int) -> None:
+        self._check(offset, size)
+        if size:
+            with self.device.transfer("filling") as queue:
+                queue.fill(self.handle, offset, size, value)
+
+    def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
+        overlaps = source is self and abs(source_offset - offset) < size
+        if isinstance(source, SimtBuffer) and source.device is self.device and not overlaps:
+            self._check(offset, size)
+            source._check(source_offset, size)
+            if size:
+                with self.device.transfer("copying") as queue:
+                    queue.copy(source.handle, source_offset, self.handle, offset, size)
+        else:
+            super().copy_from(source, source_offset, offset, size)
+
+    def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
+        packed = np.ascontiguousarray(data).reshape(-1).view(np.uint8).reshape(rows, row_bytes)
+        self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
+        if packed.size:
+            with self.device.transfer("writing") as queue:
+                kept = [queue.write(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
+                queue.finish()
+                del kept
+
+    def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
+        packed = out.reshape(rows, row_bytes)
+        self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
+        if packed.size:
+            with self.device.transfer("reading") as queue:
+                kept = [queue.read(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
+                queue.finish()
+                del kept
+
+    def _free(self) -> None:
+        self.device.give(self.handle, self.size)
+        self.handle = None
+
+
+class SimtHostBufferType(HostBufferType):
+    """Pinned host memory: ordinary to the host, quick to transfer for the device."""
+
+    def __init__(self, device: SimtDevice) -> None:
+        super().__init__(f"{device.name}_Host", device)
+        self._simt = device
+
+    def alloc(self, size: int) -> HostBuffer:
+        with self._simt.guarded("allocating pinned memory", requested=size):
+            memory = self._simt.driver.allocate_host(max(size, 1))
+        assert memory is not None
+        return HostBuffer(self, memory[:size], memory)

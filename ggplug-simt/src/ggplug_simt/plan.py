@@ -1,0 +1,176 @@
+"""Plans: kernels chosen and arguments bound once, launches replayed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ggplug.backend import Decline, NodeTime, Plan
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
+from ggplug.graph import Graph
+from ggplug.memory.allocation import Allocation
+from ggplug.ops.base import Op
+from ggplug.tensor import Tensor
+from ggplug_simt.driver import Bound
+from ggplug_simt.launch import DST
+from ggplug_simt.memory import SimtBuffer
+
+if TYPE_CHECKING:
+    from ggplug_simt.stream import SimtBackend
+
+_STRUCT_ALIGNMENT = 8
+
+
+class SimtPlan(Plan):
+    """The launches of a graph.
+
+    The arguments structs of all launches lie in one array, so taking over an allocation is arithmetic on whole arrays;
+    only a launch whose buffers or offsets changed is told so.
+    """
+
+    def __init__(self, stream: SimtBackend, graph: Graph) -> None:
+        self._stream = stream
+        device = stream.device
+        self._bound: list[Bound] = []
+        self._launchers: list[Callable[[], object]] = []
+        self._nodes: list[int] = []
+        self._names: list[str] = []
+        self._ops: list[Op] = []
+        self._count: list[int] = []
+        spans: list[tuple[int, int]] = []
+        owner, position, delta, field, argument = [], [], [], [], []
+        structs = []
+        end = 0
+        for node in graph.nodes:
+            assert node.op is not None
+            if node.op.is_view or node.size == 0:
+                continue
+            kernel = device.match(node)
+            if isinstance(kernel, Decline):
+                raise UnsupportedOpError(
+                    f"{device.name} declines {node!r}: {kernel.reason}",
+                    op=node.op, device=device, tensor=node, reason=kernel.reason,
+                )  # fmt: skip
+            for launch in kernel.launches:
+                if not launch.groups:
+                    continue
+                number = len(self._bound)
+                program = device.programs.get(launch.source, node.op)
+                with device.guarded("binding", op=node.op, kernel=str(launch.source)):
+                    bound = device.driver.bind(program, launch.source.kernel)
+                    self._launchers.append(stream.queue.launcher(bound, launch.groups, launch.lanes))
+                self._bound.append(bound)
+                self._nodes.append(graph.index[node])
+                self._names.append(str(launch.source))
+                self._ops.append(node.op)
+                self._count.append(len(launch.operands))
+                struct = launch.arguments()
+                structs.append(np.frombuffer(struct.tobytes(), np.uint8))
+                assert struct.dtype.fields is not None
+                for n, (name, place) in enumerate(zip(launch.source.tensors, launch.operands, strict=True)):
+                    tensor: Tensor | None = node if place.position == DST else node.src[place.position]
+                    assert tensor is not None
+                    owner.append(number)
+                    position.append(graph.index[tensor])
+                    delta.append(place.delta)
+                    field.append((end + struct.dtype.fields[name][1]) // _STRUCT_ALIGNMENT)
+                    argument.append(n)
+                spans.append((end, end + struct.nbytes))
+                end += struct.nbytes
+        self._spans = spans
+        self._arguments = np.concatenate(structs) if structs else np.empty(0, np.uint8)
+        self._owner = np.array(owner, np.int64)
+        self._position = np.array(position, np.int64)
+        self._delta = np.array(delta, np.int64)
+        self._field = np.array(field, np.int64)
+        self._argument = argument
+        self._buffers: list[SimtBuffer] = []
+        self._which: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
+        self._ready = False
+
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        places = allocation.places(graph)
+        device = self._stream.device
+        buffers: list[SimtBuffer] = []
+        known: dict[int, int] = {}
+        numbers = np.empty(len(places.buffers), np.int64)
+        for n, buffer in enumerate(places.buffers):
+            if not isinstance(buffer, SimtBuffer) or buffer.device is not device:
+                if np.isin(n, places.which[self._position]):
+                    raise self._foreign(graph, places.which, n, buffer)
+                numbers[n] = -1
+                continue
+            number = known.setdefault(id(buffer), len(buffers))
+            if number == len(buffers):
+                buffers.append(buffer)
+            numbers[n] = number
+        which = numbers[places.which[self._position]]
+        offsets = places.offsets[self._position] + self._delta
+        words = self._arguments.view(np.int64)
+        self._ready = False
+        # A buffer's number means something only together with the list that it counts.
+        moved = np.ones(len(which), bool)
+        if self._which is not None and len(buffers) == len(self._buffers):
+            same = np.array([new is old for new, old in zip(buffers, self._buffers, strict=True)], bool)
+            moved = (which != self._which) | ~same[which]
+        shifted = offsets != words[self._field]
+        words[self._field] = offsets
+        with device.guarded("binding"):
+            for n in np.flatnonzero(moved).tolist():
+                self._bound[self._owner[n]].set_buffer(self._argument[n], buffers[which[n]].handle)
+            stale = set(self._owner[shifted].tolist()) if self._which is not None else range(len(self._bound))
+            for number in stale:
+                start, end = self._spans[number]
+                self._bound[number].set_arguments(self._count[number], self._arguments[start:end])
+        self._buffers, self._which = buffers, which
+        self._ready = True
+
+    def compute(self) -> None:
+        device = self._stream.device
+        if not self._ready:
+            raise ComputeError(f"{device.name}: the plan was not bound to an allocation", device=device)
+        for buffer in self._buffers:
+            buffer._check(0, 0)
+        if device.lost:
+            with device.guarded("launching"):
+                return
+        number = 0
+        try:
+            for number, start in enumerate(self._launchers):  # noqa: B007 - read by the handler
+                start()
+            self._stream.queue.flush()
+        except GGPlugError:
+            raise
+        except Exception as error:
+            raise device.typed(error, "launching", op=self._ops[number], kernel=self._names[number]) from error
+
+    def compute_traced(self) -> list[NodeTime]:
+        """One entry a node.  The queue is finished after each launch, so times hold its latency too."""
+        self._stream.synchronize()
+        times: list[NodeTime] = []
+        for node, name, op, launch in zip(self._nodes, self._names, self._ops, self._launchers, strict=True):
+            begin = time.perf_counter_ns()
+            with self._stream.device.guarded("launching", op=op, kernel=name):
+                launch()
+                self._stream.queue.finish()
+            end = time.perf_counter_ns()
+            if times and times[-1].node == node:
+                begin = times.pop().start
+            times.append(NodeTime(node, begin, end))
+        return times
+
+    def kernel_names(self) -> list[str]:
+        return list(self._names)
+
+    def _foreign(
+        self, graph: Graph, which: np.ndarray[tuple[int], np.dtype[np.int64]], number: int, buffer: object
+    ) -> BufferUseError:
+        position = next(p for p in self._position.tolist() if which[p] == number)
+        tensor = graph.tensors[position]
+        device = self._stream.device
+        return BufferUseError(
+            f"{device.name} cannot reach {tensor!r} in {buffer!r}: copy it over first", device=device, tensor=tensor
+        )

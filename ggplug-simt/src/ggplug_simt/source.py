@@ -1,0 +1,61 @@
+"""The text of a program: the dialect, the blocks' structs, how to reach elements, and one kernel with its sizes.
+
+Kernels are C files beside the Python modules that choose them, by op family.  A program is one kernel of such a file,
+specialised by ``#define`` lines; equal programs are compiled once.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from typing import NamedTuple
+
+from ggplug import types
+
+BLOCKS = (types.Q8_0, types.Q4_0)
+"""The block types that ``dialect/access.h`` reads and writes."""
+
+
+class Source(NamedTuple):
+    """A program by what it is made from; hashable.
+
+    ``family``: file name of the kernels, without suffix.  ``kernel``: the function in it.  ``defines``: names and their
+    replacements; a name may have parameters, ``F(x)``.  ``tensors``, ``scalars``: what its arguments struct holds, the
+    latter as ``(name, C type)``.
+    """
+
+    family: str
+    kernel: str
+    defines: tuple[tuple[str, str], ...]
+    tensors: tuple[str, ...]
+    scalars: tuple[tuple[str, str], ...]
+
+    def text(self, dialect: str) -> str:
+        """The whole program in ``dialect``: ``opencl`` or ``cuda``."""
+        lines = [f"#define {self.kernel.upper()} 1", *(f"#define {name} {value}" for name, value in self.defines)]
+        members = [f"    tensor {name};" for name in self.tensors]
+        members += [f"    {kind} {name};" for name, kind in self.scalars]
+        pointers = [f"GLOBAL {'' if n == 'dst' else 'const '}char *{n}_data" for n in self.tensors]
+        return "\n".join(
+            [
+                *lines,
+                part(f"dialect/{dialect}.h"),
+                *(kind.c_struct() for kind in BLOCKS),
+                part("dialect/access.h"),
+                "typedef struct {",
+                *members,
+                "} arguments;",
+                f"#define PARAMETERS {', '.join([*pointers, 'const arguments args'])}",
+                part(f"kernels/{self.family}.c"),
+            ]
+        )
+
+    def __str__(self) -> str:
+        shown = [f"{name}={value}" for name, value in self.defines if name.startswith("T") and len(name) == 2]
+        return f"{self.kernel}[{' '.join(shown)}]" if shown else self.kernel
+
+
+@functools.cache
+def part(path: str) -> str:
+    """The text of a file of this package."""
+    return resources.files("ggplug_simt").joinpath(path).read_text(encoding="utf-8")

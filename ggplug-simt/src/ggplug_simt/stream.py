@@ -1,0 +1,154 @@
+"""A stream of a device: transfers, computations and events in one queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ggplug.backend import Backend, Buffer, Bytes, Event, Plan
+from ggplug.errors import BufferUseError, GGPlugError
+from ggplug.graph import Graph
+from ggplug_simt.driver import Mark, Queue
+from ggplug_simt.memory import SimtBuffer
+from ggplug_simt.plan import SimtPlan
+
+if TYPE_CHECKING:
+    from ggplug_simt.device import SimtDevice
+
+
+class SimtBackend(Backend):
+    """A stream over a vendor's queue.  What the queue still reads or writes on the host is kept alive here."""
+
+    device: SimtDevice
+
+    def __init__(self, device: SimtDevice, queue: Queue) -> None:
+        super().__init__(device)
+        self.queue = queue
+        self._kept: list[Any] = []
+        self._error: GGPlugError | None = None
+        self._freed = False
+
+    # -- transfers ---------------------------------------------------------------------------------
+
+    def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
+        own = self.own(buffer)
+        raw = np.asarray(data).reshape(-1).view(np.uint8)
+        own._check(offset, raw.size)
+        if raw.size:
+            with self.device.guarded("writing"):
+                pending = self.queue.write(own.handle, offset, raw)
+            self._kept.append((own, raw, pending))
+
+    def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
+        own = self.own(buffer)
+        own._check(offset, out.size)
+        if out.size:
+            with self.device.guarded("reading"):
+                pending = self.queue.read(own.handle, offset, out)
+                self.queue.flush()
+            self._kept.append((own, out, pending))
+
+    def copy_async(
+        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int,
+        source_stream: Backend | None = None,
+    ) -> None:  # fmt: skip
+        own = self.own(target)
+        own._check(target_offset, size)
+        source._check(source_offset, size)
+        here = isinstance(source, SimtBuffer) and source.device is self.device
+        overlaps = source is target and abs(source_offset - target_offset) < size
+        if here and not overlaps:
+            if isinstance(source_stream, SimtBackend) and source_stream is not self:
+                with self.device.guarded("waiting"):
+                    mark = source_stream.queue.record()
+                    source_stream.queue.flush()
+                    self.queue.wait(mark)
+            if size:
+                assert isinstance(source, SimtBuffer)
+                with self.device.guarded("copying"):
+                    self.queue.copy(source.handle, source_offset, own.handle, target_offset, size)
+        elif source.address is not None:
+            # The source may be written again as soon as its stream goes on, so what is sent is a copy.
+            if source_stream is not None:
+                source_stream.synchronize()
+            self.set_async(own, target_offset, source.bytes(source_offset, size).copy())
+        else:
+            super().copy_async(source, source_offset, target, target_offset, size, source_stream)
+
+    def own(self, buffer: Buffer) -> SimtBuffer:
+        """The buffer, if it is this device's memory.  Raises BufferUseError."""
+        if not isinstance(buffer, SimtBuffer) or buffer.device is not self.device:
+            raise BufferUseError(f"{buffer!r} is no memory of {self.device.name}", device=self.device)
+        return buffer
+
+    # -- order -------------------------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        self.settle()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def settle(self) -> None:
+        """Waits for everything given, and keeps what went wrong for :meth:`synchronize`."""
+        if self._freed:
+            return
+        # Another thread may wait for this stream while its own gives it more: only what was given before is done after.
+        done, self._kept = self._kept, []
+        try:
+            with self.device.guarded("waiting"):
+                self.queue.finish()
+        except GGPlugError as error:
+            if self._error is None:
+                self._error = error
+        del done
+
+    # -- computing ---------------------------------------------------------------------------------
+
+    def plan(self, graph: Graph) -> Plan:
+        return SimtPlan(self, graph)
+
+    def free(self) -> None:
+        if self._freed:
+            return
+        try:
+            super().free()
+        finally:
+            self._freed = True
+            self.device.forget(self)
+            self.queue.free()
+
+
+class SimtEvent(Event):
+    """A mark in a queue.  Streams of the same device wait for it without the host."""
+
+    device: SimtDevice
+
+    def __init__(self, device: SimtDevice) -> None:
+        super().__init__(device)
+        self._mark: Mark = None
+
+    def record(self, stream: Backend) -> None:
+        if not isinstance(stream, SimtBackend) or stream.device is not self.device:
+            raise BufferUseError(f"an event of {self.device.name} cannot be recorded in {stream!r}", device=self.device)
+        with self.device.guarded("recording an event"):
+            self._mark = stream.queue.record()
+            stream.queue.flush()
+
+    def wait(self, stream: Backend) -> None:
+        if self._mark is None:
+            return
+        if isinstance(stream, SimtBackend) and stream.device is self.device:
+            with self.device.guarded("waiting for an event"):
+                stream.queue.wait(self._mark)
+        else:
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        if self._mark is not None:
+            with self.device.guarded("waiting for an event"):
+                self.device.driver.finish_mark(self._mark)
+
+    def free(self) -> None:
+        self._mark = None

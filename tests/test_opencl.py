@@ -1,0 +1,218 @@
+"""OpenCL devices: what they tell about themselves, what they compute, and how they fail."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggplug as gg
+import ggplug_models
+from ggplug import ops, registry, types
+from ggplug.backend import Device
+from ggplug.errors import KernelCompileError, OutOfMemoryError
+from ggplug.graph import Graph
+from ggplug.memory import allocate_graph
+from ggplug.tensor import new_tensor
+from ggplug.testing.vectors import Recording, replay, report
+from ggplug.types import DeviceKind
+
+pytest.importorskip("ggplug_opencl")
+
+from ggplug_opencl import OpenCLRegistration, pocl
+from ggplug_opencl.devices import OpenCLDevice, device_id, device_kind
+from ggplug_opencl.driver import OpenCLDriver
+from ggplug_simt import source
+
+IDS = [[2, 9, 33, 120, 7, 3], [2, 250, 11, 3]]
+
+
+@pytest.fixture(scope="module")
+def device() -> OpenCLDevice:
+    found = registry.device("OpenCL0")
+    assert isinstance(found, OpenCLDevice)
+    return found
+
+
+def test_devices_are_listed_with_what_they_are(device: OpenCLDevice) -> None:
+    props = device.props()
+    assert props.name == "OpenCL0"
+    assert props.kind in DeviceKind
+    assert props.description
+    assert props.memory_total is not None
+    assert props.memory_total > 1 << 28
+    assert props.capabilities.asynchronous
+    assert props.capabilities.events
+
+
+def test_listing_devices_opens_no_driver() -> None:
+    made = OpenCLRegistration().devices()
+    assert made
+    assert all(isinstance(d, OpenCLDevice) and d._driver is None for d in made)
+
+
+class _Handle:
+    """What pyopencl tells about a device, for the devices that are not here."""
+
+    def __init__(self, **properties: object) -> None:
+        self.__dict__.update(properties)
+
+
+@pytest.mark.parametrize(
+    ("properties", "kind"),
+    [
+        ({"type": 2}, DeviceKind.CPU),
+        ({"type": 4, "host_unified_memory": False}, DeviceKind.GPU),
+        ({"type": 4, "host_unified_memory": True}, DeviceKind.IGPU),
+        ({"type": 8}, DeviceKind.ACCEL),
+    ],
+)
+def test_kinds_are_those_of_ggml(properties: dict[str, object], kind: DeviceKind) -> None:
+    assert device_kind(_Handle(**properties)) is kind
+
+
+def test_the_pci_address_is_taken_from_whichever_extension_tells_it() -> None:
+    khr = _Handle(pci_bus_info_khr=_Handle(pci_domain=0, pci_bus=0x65, pci_device=0, pci_function=0))
+    nvidia = _Handle(pci_domain_id_nv=1, pci_bus_id_nv=0x17, pci_slot_id_nv=(2 << 3) | 1)
+    amd = _Handle(topology_amd=_Handle(bus=-61, device=0, function=0))
+    uuid = _Handle(extensions="cl_khr_device_uuid", uuid_khr=bytes(range(16)))
+    assert device_id(khr) == "0000:65:00.0"
+    assert device_id(nvidia) == "0001:17:02.1"
+    assert device_id(amd) == "0000:c3:00.0"
+    assert device_id(uuid) == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert device_id(_Handle(extensions="")) is None
+
+
+def test_recorded_cases_of_ggml_pass(device: OpenCLDevice, data: Path) -> None:
+    found = report(replay(Recording(data / "ggml_ops_compact.npz"), device))
+    assert found["failed"] == []
+    assert found["passed"] > 100
+
+
+@pytest.mark.long
+def test_all_recorded_cases_of_ggml_pass(device: OpenCLDevice, shared: Path | None, data: Path) -> None:
+    file = data / "ggml_ops_compact.npz" if shared is None else shared / "vectors" / "ggml_ops.npz"
+    found = report(replay(Recording(file), device))
+    assert found["failed"] == []
+    assert found["passed"] >= (100 if shared is None else 501)
+
+
+def alternate(name: str, devices: Sequence[Device]) -> Device:
+    """Even layers on the first device, odd ones and everything outside of layers on the second."""
+    layer = name.split(".")[1] if name.startswith("blk.") else "1"
+    return devices[int(layer) % 2]
+
+
+def test_a_model_gives_the_cpus_result_alone_and_with_layers_alternating(device: OpenCLDevice, data: Path) -> None:
+    pytest.importorskip("ggplug_cpu")
+    cpu = gg.device("CPU")
+    with ggplug_models.load(data / "bert.gguf", [cpu]) as model:
+        wanted = model.embed_ids(IDS)
+    with ggplug_models.load(data / "bert.gguf", [device]) as model:
+        alone = model.embed_ids(IDS)
+    with ggplug_models.load(data / "bert.gguf", [device, cpu], placement=alternate) as model:
+        split = model.embed_ids(IDS)
+    np.testing.assert_allclose(alone, wanted, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(split, wanted, rtol=0, atol=1e-4)
+
+
+def test_a_buffer_larger_than_the_device_allows_is_out_of_memory(device: OpenCLDevice) -> None:
+    limit = device.buffer_type.max_size
+    assert limit is not None
+    with pytest.raises(OutOfMemoryError) as caught:
+        device.buffer_type.alloc(limit + 1)
+    assert caught.value.device is device
+    assert caught.value.requested == limit + 1
+
+
+def test_a_kernel_that_does_not_compile_gives_the_compilers_log(
+    device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GGPLUG_CACHE_DIR", str(tmp_path))
+    whole = source.part
+    monkeypatch.setattr(source, "part", lambda path: whole(path) + "\nvoid broken( {" * (path == "kernels/norms.c"))
+    assert device.registration is not None
+    fresh = OpenCLDevice("fresh", device.handle, device.registration)
+    graph = Graph(ops.norm(new_tensor(types.F32, (8, 2))))
+    with fresh.init() as stream, pytest.raises(KernelCompileError) as caught:
+        stream.plan(graph)
+    assert caught.value.op == graph.nodes[0].op
+    assert caught.value.device is fresh
+    assert caught.value.kernel == "normalise[TD=f32 TX=f32]"
+    assert "error" in (caught.value.log or "").lower()
+
+
+def test_compiled_programs_are_found_again(
+    device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GGPLUG_CACHE_DIR", str(tmp_path))
+    assert device.registration is not None
+    x = new_tensor(types.F32, (8, 2)).set_input()
+    counts = []
+    for name in ("first", "second"):
+        fresh = OpenCLDevice(name, device.handle, device.registration)
+        monkeypatch.setattr(fresh.driver, "keeps_programs", False)
+        graph = Graph(ops.norm(x).set_output())
+        with fresh.init() as stream:
+            allocation = allocate_graph(graph, fresh.buffer_type)
+            allocation.prepare(graph)
+            x.set(np.arange(16, dtype=np.float32).reshape(2, 8))
+            stream.compute(graph, allocation)
+            np.testing.assert_allclose(graph.nodes[0].numpy().mean(axis=1), 0, atol=1e-6)
+        counts.append((fresh.programs.compiled, fresh.programs.found))
+    assert counts == [(1, 0), (0, 1)]
+
+
+class AsGpu(OpenCLDevice):
+    """The device of any kind, with kernels cut as for a GPU: many narrow lanes, tiles in local memory."""
+
+    def open_driver(self) -> OpenCLDriver:
+        driver = super().open_driver()
+        driver.properties = dataclasses.replace(
+            driver.properties, processor=False, local_bytes=min(driver.properties.local_bytes, 32768)
+        )
+        return driver
+
+
+@pytest.mark.parametrize("kind", [types.F32, types.F16, types.Q8_0, types.Q4_0], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(("k", "m", "n"), [(96, 70, 3), (64, 130, 40)])
+def test_products_cut_as_for_a_gpu_are_those_cut_as_for_a_cpu(
+    device: OpenCLDevice, kind: types.Type, k: int, m: int, n: int
+) -> None:
+    assert device.registration is not None
+    as_gpu = AsGpu("OpenCL0 as GPU", device.handle, device.registration)
+    generator = np.random.default_rng(11)
+    a_values, b_values = (generator.standard_normal((rows, k)).astype(np.float32) for rows in (m, n))
+    found = []
+    for each in (device, as_gpu):
+        a, b = new_tensor(kind, (k, m)).set_input(), new_tensor(types.F32, (k, n)).set_input()
+        graph = Graph(ops.mul_mat(a, b).set_output())
+        with each.init() as stream:
+            allocation = allocate_graph(graph, each.buffer_type)
+            allocation.prepare(graph)
+            a.set(a_values)
+            b.set(b_values)
+            stream.compute(graph, allocation)
+            found.append(graph.nodes[0].numpy())
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PoCL's wheel is for Linux")
+def test_a_processor_that_pocl_does_not_know_is_found_by_its_placeholder() -> None:
+    name = ctypes.create_string_buffer(b"generic")
+    other = ctypes.create_string_buffer(b"generic-device")
+    words = (ctypes.c_uint64 * 600)()
+    words[3], words[7], words[9] = 0x10_0000_0001, ctypes.addressof(other), ctypes.addressof(name)
+    with open("/proc/self/mem", "rb", 0) as memory:
+        assert pocl._find(memory, ctypes.addressof(words)) == ctypes.addressof(words) + 9 * 8
+        words[9] = 0
+        assert pocl._find(memory, ctypes.addressof(words)) is None
+
+
+def test_only_pocls_devices_are_given_a_name() -> None:
+    assert pocl.name_processor(_Handle(name="GPU", platform=_Handle(name="NVIDIA CUDA"))) is None

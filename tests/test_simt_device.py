@@ -1,0 +1,211 @@
+"""What the device of GPUs does itself, whatever the vendor: over a driver that takes notes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggplug as gg
+from ggplug import ops, types
+from ggplug.errors import ComputeError, DeviceLostError, KernelCompileError, OutOfMemoryError
+from ggplug.graph import Graph
+from ggplug.memory import Allocation, allocate_graph
+from ggplug.tensor import new_tensor
+
+pytest.importorskip("ggplug_simt")
+
+from simt_stand_in import Refused, StandInDevice, StandInDriver
+
+from ggplug_simt import Failure
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GGPLUG_CACHE_DIR", str(tmp_path))
+
+
+def chain() -> Graph:
+    x = new_tensor(types.F32, (8, 4), "x").set_input()
+    return Graph(ops.norm(ops.add(ops.gelu(x), x)).set_output())
+
+
+def placed(device: StandInDevice, graph: Graph) -> Allocation:
+    return allocate_graph(graph, device.buffer_type)
+
+
+def test_a_plan_chooses_and_binds_once_and_replays_its_launches() -> None:
+    device, graph = StandInDevice(), chain()
+    stream = device.init()
+    allocation = placed(device, graph)
+    for _ in range(3):
+        stream.compute(graph, allocation)
+    notes = device.stand_in
+    assert [name for _, name, *_ in notes.did("launch")] == ["map_one", "map_two", "normalise"] * 3
+    assert len(notes.did("compile")) == 3
+    assert len(notes.did("set_arguments")) == 3
+    assert len(notes.did("set_buffer")) == 2 + 3 + 2
+
+
+def test_binding_again_tells_only_the_launches_whose_places_changed() -> None:
+    device, graph = StandInDevice(), chain()
+    stream = device.init()
+    plan = stream.plan(graph)
+    first, second = placed(device, graph), placed(device, graph)
+    plan.rebind(graph, first)
+    device.stand_in.log.clear()
+    plan.rebind(graph, first)
+    assert not device.stand_in.did("set_buffer", "set_arguments")
+    plan.rebind(graph, second)
+    assert len(device.stand_in.did("set_buffer")) == 7
+    moved = Allocation(graph, second.buffers, second.slots, second.offsets.copy())
+    moved.offsets[graph.index[graph.nodes[-1]]] += 128
+    device.stand_in.log.clear()
+    plan.rebind(graph, moved)
+    assert device.stand_in.did("set_buffer", "set_arguments") == [("set_arguments", "normalise", 2)]
+
+
+def test_arguments_hold_the_places_of_the_tensors_and_the_ops_parameters() -> None:
+    device = StandInDevice()
+    x = new_tensor(types.F32, (8, 4)).set_input()
+    graph = Graph(ops.norm(x, eps=0.25).set_output())
+    stream = device.init()
+    plan = stream.plan(graph)
+    allocation = placed(device, graph)
+    plan.rebind(graph, allocation)
+    (bound,) = device.stand_in.bound
+    words = bound.arguments[:112].view(np.int64).reshape(2, 7)
+    for row, tensor in zip(words, (graph.nodes[0], x), strict=True):
+        assert row[0] == allocation.offsets[graph.index[tensor]]
+        assert tuple(row[1:5]) == tensor.nb
+        assert tuple(row[5:7].view(np.int32)) == tensor.ne
+    assert bound.arguments[112:116].view(np.float32)[0] == 0.25
+
+
+def test_programs_are_compiled_once_and_found_on_disk_by_the_next_process() -> None:
+    for device, kinds in ((StandInDevice(), {"compile"}), (StandInDevice(), {"load"})):
+        stream, graph = device.init(), chain()
+        stream.plan(graph)
+        stream.plan(graph)
+        done = device.stand_in.did("compile", "load")
+        assert {kind for kind, *_ in done} == kinds
+        assert len(done) == 3
+
+
+def test_programs_of_another_driver_and_damaged_files_are_compiled_anew(tmp_path: Path) -> None:
+    StandInDevice().init().plan(chain())
+    other = StandInDriver()
+    other.identity = "stand-in, a newer one"
+    StandInDevice(driver=other).init().plan(chain())
+    assert len(other.did("compile")) == 3
+    for path in tmp_path.rglob("*.program"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    device = StandInDevice()
+    device.init().plan(chain())
+    assert len(device.stand_in.did("compile")) == 3
+
+
+def test_a_program_that_the_driver_refuses_to_load_is_compiled() -> None:
+    StandInDevice().init().plan(chain())
+    device = StandInDevice()
+    device.stand_in.errors["load"] = RuntimeError("made by another compiler")
+    device.init().plan(chain())
+    assert len(device.stand_in.did("compile")) == 1
+    assert len(device.stand_in.did("load")) == 2
+
+
+def test_a_kernel_that_does_not_compile_names_op_kernel_device_and_log() -> None:
+    device = StandInDevice()
+    device.stand_in.errors["compile"] = Refused(Failure.COMPILE, "line 7: expected ';'")
+    stream, graph = device.init(), chain()
+    with pytest.raises(KernelCompileError) as caught:
+        stream.plan(graph)
+    assert "stand-in: compiling map_one[TD=f32 TX=f32] of gelu failed" in str(caught.value)
+    assert caught.value.op == graph.nodes[0].op
+    assert caught.value.device is device
+    assert caught.value.kernel == "map_one[TD=f32 TX=f32]"
+    assert caught.value.log == "line 7: expected ';'"
+    stream.plan(graph)  # nothing is left of the failure
+
+
+def test_memory_beyond_the_devices_is_refused_before_the_driver_is_asked() -> None:
+    device = StandInDevice()
+    kept = device.buffer_type.alloc(1 << 19)
+    with pytest.raises(OutOfMemoryError) as caught:
+        device.buffer_type.alloc((1 << 19) + 1)
+    assert (caught.value.requested, caught.value.free) == ((1 << 19) + 1, 1 << 19)
+    assert caught.value.device is device
+    kept.free()
+    device.buffer_type.alloc(1 << 20).free()
+    assert device.memory().free == 1 << 20
+
+
+def test_memory_that_the_driver_refuses_is_the_same_error_and_not_counted() -> None:
+    device = StandInDevice()
+    device.stand_in.errors["allocate"] = Refused(Failure.MEMORY)
+    with pytest.raises(OutOfMemoryError, match="no memory for 4096 bytes"):
+        device.buffer_type.alloc(4096)
+    assert device.used == 0
+
+
+def test_running_out_of_memory_in_a_launch_names_op_and_kernel() -> None:
+    device, graph = StandInDevice(), chain()
+    stream, allocation = device.init(), placed(device, graph)
+    device.stand_in.errors["launch"] = Refused(Failure.MEMORY)
+    with pytest.raises(OutOfMemoryError) as caught:
+        stream.compute(graph, allocation)
+    assert caught.value.op == graph.nodes[0].op
+    assert caught.value.kernel == "map_one[TD=f32 TX=f32]"
+    stream.compute(graph, allocation)
+
+
+def test_a_lost_device_says_so_from_then_on_and_others_go_on() -> None:
+    lost, other, graph = StandInDevice("lost"), StandInDevice("other"), chain()
+    stream, allocation = lost.init(), placed(lost, graph)
+    lost.stand_in.errors["launch"] = Refused(Failure.LOST, "fallen off the bus")
+    with pytest.raises(DeviceLostError, match="fallen off the bus") as caught:
+        stream.compute(graph, allocation)
+    assert caught.value.op == graph.nodes[0].op
+    assert caught.value.device is lost
+    for use in (
+        lambda: stream.compute(graph, allocation),
+        stream.synchronize,
+        lambda: lost.buffer_type.alloc(64),
+        lambda: allocation.buffers[0].get(0, np.empty(8, np.uint8)),
+        lost.init,
+    ):
+        with pytest.raises(DeviceLostError):
+            use()
+    allocation.buffers[0].free()
+    elsewhere = chain()
+    other.init().compute(elsewhere, placed(other, elsewhere))
+
+
+def test_a_failure_while_waiting_is_raised_by_the_streams_own_synchronize() -> None:
+    device = StandInDevice()
+    stream, quiet = device.init(), device.init()
+    buffer = device.buffer_type.alloc(64)
+    device.stand_in.errors["finish"] = Refused(Failure.OTHER, "an illegal address")
+    stream.settle()
+    buffer.get(0, np.empty(64, np.uint8))
+    quiet.synchronize()
+    with pytest.raises(ComputeError, match="an illegal address"):
+        stream.synchronize()
+    stream.synchronize()
+
+
+def test_streams_take_no_parameters() -> None:
+    with pytest.raises(TypeError):
+        StandInDevice().init(n_threads=2)
+
+
+def test_a_buffer_of_another_device_is_refused_with_the_tensors_name() -> None:
+    device, graph = StandInDevice(), chain()
+    with pytest.raises(gg.BufferUseError, match="gelu"):
+        device.init().compute(graph, placed(StandInDevice("elsewhere"), graph))
+
+
+def test_a_plan_that_was_never_bound_does_not_compute() -> None:
+    with pytest.raises(ComputeError, match="not bound"):
+        StandInDevice().init().plan(chain()).compute()

@@ -1,0 +1,142 @@
+"""How kernels are chosen and cut: matches, launches, sizes, and the text of programs."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ggplug import ops, types
+from ggplug.backend import Decline
+from ggplug.ops.base import OPS
+from ggplug.tensor import Tensor, new_tensor
+
+pytest.importorskip("ggplug_simt")
+
+from ggplug_simt.kernels import CHOOSERS, match
+from ggplug_simt.kernels.elementwise import ONE, TWO
+from ggplug_simt.launch import DST, TENSOR, Kernel, Operand, collapsed
+from ggplug_simt.profile import Profile, Properties, Tile
+
+GPU = Profile.of(Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024))
+CPU = Profile.of(Properties(processor=True, vector_width=16, local_bytes=1 << 20, max_lanes=4096))
+
+
+def matched(node: Tensor, profile: Profile = GPU) -> Kernel:
+    found = match(profile, node)
+    assert isinstance(found, Kernel), found
+    return found
+
+
+def test_every_op_that_is_no_view_has_a_chooser() -> None:
+    missing = [op.name for op in OPS.values() if not op.is_view and op not in CHOOSERS and "." not in op.name]
+    assert missing == []
+
+
+def test_every_expression_uses_the_parameters_that_it_names() -> None:
+    for op, expression in (ONE | TWO).items():
+        used = {int(n) for n in re.findall(r"\bP(\d)\b", expression.text)}
+        assert used == set(range(len(expression.parameters))), op.name
+        assert set(expression.parameters) <= set(op.parameters), op.name
+
+
+def test_no_kernel_source_stands_twice() -> None:
+    folder = resources.files("ggplug_simt").joinpath("kernels")
+    names = [
+        name
+        for path in folder.iterdir()
+        if path.name.endswith(".c")
+        for name in re.findall(r"^KERNEL void (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(names) == len(set(names)) > 10
+    assert not list(Path(str(folder)).parent.parent.parent.parent.glob("ggplug-opencl/**/*.c*l"))
+
+
+def test_the_tensor_struct_is_as_c_lays_it_out() -> None:
+    assert TENSOR.itemsize == 56
+    assert {name: TENSOR.fields[name][1] for name in TENSOR.names} == {"offset": 0, "nb": 8, "ne": 40}
+
+
+def test_a_contiguous_tensor_is_one_long_row() -> None:
+    (launch,) = matched(ops.gelu(new_tensor(types.F32, (3, 5, 7, 2)))).launches
+    assert [o.ne for o in launch.operands] == [(210, 1, 1, 1)] * 2
+
+
+def test_dimensions_are_joined_as_far_as_all_operands_allow() -> None:
+    x = new_tensor(types.F32, (4, 5, 6))
+    bias = new_tensor(types.F32, (4,))
+    (launch,) = matched(ops.add(x, bias)).launches
+    dst, _, y = launch.operands
+    assert dst.ne == (4, 30, 1, 1)
+    assert y.nb[:2] == (4, 0)
+
+
+def test_joining_keeps_the_address_of_every_element() -> None:
+    generator = np.random.default_rng(5)
+    for _ in range(300):
+        ne = tuple(int(n) for n in generator.integers(1, 4, 4))
+        strides = generator.choice([0, 4, 8, 12, 24, 36], (2, 4)).tolist()
+        operands = [Operand(DST, ne, tuple(nb)) for nb in strides]  # type: ignore[arg-type]
+        joined = collapsed(operands, (1, 1))
+        assert joined[0].ne == joined[1].ne
+
+        def addresses(o: Operand) -> list[int]:
+            grid = np.indices(o.ne[::-1]).reshape(4, -1)[::-1]
+            return (np.array(o.nb) @ grid).tolist()
+
+        for before, after in zip(operands, joined, strict=True):
+            assert addresses(before) == addresses(after)
+
+
+def test_few_columns_go_by_rows_and_many_by_tiles() -> None:
+    weight = new_tensor(types.Q4_0, (256, 512))
+    for columns, name in ((1, "mul_mat_rows"), (8, "mul_mat_rows"), (9, "mul_mat_tiles"), (200, "mul_mat_tiles")):
+        node = ops.mul_mat(weight, new_tensor(types.F32, (256, columns)))
+        assert matched(node).launches[0].source.kernel == name
+
+
+def test_tiles_fit_into_local_memory_and_into_a_group() -> None:
+    for local, lanes in ((49152, 1024), (16384, 256), (8192, 64)):
+        profile = Profile.of(Properties(processor=False, vector_width=1, local_bytes=local, max_lanes=lanes))
+        assert profile.tile.local_bytes <= local
+        assert profile.tile.blocks <= lanes
+        assert profile.tile.k % 32 == 0
+
+
+def test_a_tile_shrinks_where_it_would_be_mostly_empty() -> None:
+    tile = Tile(128, 96, 32, 32, 12)
+    assert tile.fitted(2048, 512) == tile
+    assert tile.fitted(32, 20) == Tile(32, 24, 32, 32, 12)
+    assert tile.fitted(100, 100) == Tile(128, 96, 32, 32, 12).fitted(100, 100)
+
+
+def test_a_decline_names_op_type_and_what_there_is() -> None:
+    node = ops.mul_mat(new_tensor(types.Q4_K, (256, 8)), new_tensor(types.F32, (256, 2)))
+    found = match(GPU, node)
+    assert isinstance(found, Decline)
+    assert found.reason == "mul_mat of q4_K has no kernel (there are bf16, f16, f32, q4_0, q8_0)"
+
+
+def test_matching_is_a_function_of_the_signature() -> None:
+    def node() -> Tensor:
+        return ops.soft_max(new_tensor(types.F32, (9, 4, 2)), new_tensor(types.F16, (9, 4)), scale=0.5, max_bias=2.0)
+
+    assert match(GPU, node()) == match(GPU, node())
+    assert match(GPU, node()) != match(CPU, node())
+
+
+def test_a_programs_text_has_the_structs_of_the_types_as_core_declares_them() -> None:
+    (launch,) = matched(ops.get_rows(new_tensor(types.Q8_0, (64, 4)), new_tensor(types.I32, (2,)))).launches
+    text = launch.source.text("cuda")
+    assert types.Q8_0.c_struct() in text
+    assert types.Q4_0.c_struct() in text
+    assert "#define TX q8_0" in text
+
+
+def test_nothing_is_launched_where_nothing_is_written() -> None:
+    into, rows = new_tensor(types.Q4_K, (256, 4)), new_tensor(types.F32, (256, 0))
+    assert matched(ops.set_rows(into, rows, new_tensor(types.I64, (0,)))).launches == ()
+    assert matched(ops.gelu(new_tensor(types.F32, (0, 3)))).launches == ()
