@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from .. import features
 from .lanes import count_of, is_vec, split
-from .values import BF16, F32, I8, I16, I32, Value, call, constant, emitted, vector
+from .values import BF16, F32, I16, I32, Value, call, emitted, vector
 
 
 def has_int8_dot(count: int) -> bool:
