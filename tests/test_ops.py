@@ -222,7 +222,7 @@ REFUSED: list[tuple[Any, type[GGPlugError], str]] = [
     (lambda: ops.rms_norm(t(4), eps=-1), ParameterError, "eps"),
     (lambda: ops.rms_norm(t(4), eps="small"), ParameterError, "'eps' must be float, got 'small'"),
     (lambda: ops.scale(t(4), float("nan")), ParameterError, "must be float, got nan"),
-    (lambda: ops.scale(t(4), True), ParameterError, "'s' must be float"),
+    (lambda: (ops.scale(t(4), 1.0), ops.scale(t(4), True)), ParameterError, "'s' must be float"),
     (lambda: ops.clamp(t(4), 2, 1), ParameterError, "exceeds"),
     (lambda: ops.mul_mat(t(64, 3), t(63, 2)), ShapeError, r"mul_mat: .*same ne0; got .*\[64x3\].*\[63x2\]"),
     (lambda: ops.mul_mat(t(64, 3, 2), t(64, 2, 3)), ShapeError, "multiples"),

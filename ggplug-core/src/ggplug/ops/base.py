@@ -36,6 +36,7 @@ import dataclasses
 import inspect
 import re
 import typing
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
@@ -165,7 +166,8 @@ def builder(cls: type[Op]) -> Callable[..., Tensor]:
     required = [f.name for f in fields if f.default is dataclasses.MISSING]
     defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
     head = [*wanted, *required, *(f"{s}=None" for s in optional), *(f"{n}=_default_{n}" for n in defaults)]
-    parameters = "".join(f"{n}, " for n in cls.parameters)
+    # With their classes, because True and 1.0 are equal but not both a number.
+    parameters = "".join([f"{n}, " for n in cls.parameters] + [f"{n}.__class__, " for n in cls.parameters])
     text = (
         f"def {cls.name.rpartition('.')[2]}({', '.join(head)}{', ' if head else ''}*, name=''):\n"
         f"    key = ({parameters})\n"
@@ -178,12 +180,14 @@ def builder(cls: type[Op]) -> Callable[..., Tensor]:
         f"    return _apply(op, ({''.join(f'{s}, ' for s in cls.sources)}), name)\n"
     )
     interned: dict[tuple[Any, ...], Op] = {}
+    equal: weakref.WeakValueDictionary[tuple[Any, ...], Op] = weakref.WeakValueDictionary()
 
     def intern(key: tuple[Any, ...]) -> Op:
-        op = cls(*key)
+        op = cls(*key[: len(cls.parameters)])
         if len(interned) > 4096:
             interned.clear()
-        return interned.setdefault(op.key[1:], op)
+        interned[key] = op = equal.setdefault(op.key, op)
+        return op
 
     space: dict[str, Any] = {f"_default_{n}": v for n, v in defaults.items()}
     space |= {"_interned": interned, "_intern": intern, "_apply": apply}
