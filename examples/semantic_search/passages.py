@@ -41,7 +41,7 @@ def split(path: Path, text: str) -> Iterator[Passage]:
             held = []
         if title:
             heading = title.group(1).strip()
-        elif line.strip():
+        elif line.strip() and not line.lstrip().startswith("|"):  # rows of tables are no sentences
             if not held:
                 first = number
             held.append(line.strip())
