@@ -45,7 +45,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -423,6 +423,23 @@ class Device(ABC):
         found = self.match(node)
         return found if isinstance(found, Decline) else Accept()
 
+    def matches(self, graph: Graph) -> Iterator[tuple[Tensor, Any]]:
+        """Each node that computes something, with what :meth:`match` found for it: where a plan begins.
+
+        Views and nodes without elements are left out.  Raises UnsupportedOpError for a node that the device declines.
+        """
+        for node in graph.nodes:
+            assert node.op is not None
+            if node.op.is_view or node.size == 0:
+                continue
+            found = self.match(node)
+            if isinstance(found, Decline):
+                raise UnsupportedOpError(
+                    f"{self.name} declines {node!r}: {found.reason}",
+                    op=node.op, device=self, tensor=node, reason=found.reason,
+                )  # fmt: skip
+            yield node, found
+
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         """Whether kernels of this device can work in that memory (default: only in the device's own)."""
         return buffer_type.device is self
@@ -646,18 +663,9 @@ class WalkPlan(Plan):
 
     def __init__(self, stream: Backend, graph: Graph) -> None:
         self.stream = stream
-        self._steps: list[tuple[int, Callable[..., None]]] = []
-        for node in graph.nodes:
-            assert node.op is not None
-            if node.op.is_view or node.size == 0:
-                continue
-            kernel = stream.device.match(node)
-            if isinstance(kernel, Decline):
-                raise UnsupportedOpError(
-                    f"{stream.device.name} declines {node!r}: {kernel.reason}",
-                    op=node.op, device=stream.device, tensor=node, reason=kernel.reason,
-                )  # fmt: skip
-            self._steps.append((graph.index[node], kernel))
+        self._steps: list[tuple[int, Callable[..., None]]] = [
+            (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
+        ]
         self._calls: list[tuple[Callable[..., None], Tensor, list[Operand | None]]] = []
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import Backend, Decline, NodeTime, Plan
-from ggplug.errors import ComputeError, GraphError, TensorStateError, UnsupportedOpError
+from ggplug.backend import Backend, NodeTime, Plan
+from ggplug.errors import ComputeError, GraphError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.tensor import Epoch, Tensor
 from ggplug_cpu.kernels.steps import FAULT_WORDS, FAULTS, POSITION, Steps
@@ -82,16 +82,7 @@ class CpuPlan(Plan):
         self._positions: list[int] = []
         """For each entry the node's position in the graph."""
         workspace = scratch = 0
-        for node in graph.nodes:
-            assert node.op is not None
-            if node.op.is_view:
-                continue
-            steps = device.match(node)
-            if isinstance(steps, Decline):
-                raise UnsupportedOpError(
-                    f"{device.name} declines {node!r}: {steps.reason}",
-                    op=node.op, device=device, tensor=node, reason=steps.reason,
-                )  # fmt: skip
+        for node, steps in device.matches(graph):
             placed = _placed(steps, graph, node)
             entries += placed
             self._positions += [graph.index[node]] * len(placed)

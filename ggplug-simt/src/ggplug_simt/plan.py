@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ggplug.backend import Decline, NodeTime, Plan
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
+from ggplug.backend import NodeTime, Plan
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
 from ggplug.ops.base import Op
@@ -44,16 +44,8 @@ class SimtPlan(Plan):
         owner, position, delta, field, argument = [], [], [], [], []
         structs = []
         end = 0
-        for node in graph.nodes:
+        for node, kernel in device.matches(graph):
             assert node.op is not None
-            if node.op.is_view or node.size == 0:
-                continue
-            kernel = device.match(node)
-            if isinstance(kernel, Decline):
-                raise UnsupportedOpError(
-                    f"{device.name} declines {node!r}: {kernel.reason}",
-                    op=node.op, device=device, tensor=node, reason=kernel.reason,
-                )  # fmt: skip
             for launch in kernel.launches:
                 if not launch.groups:
                     continue

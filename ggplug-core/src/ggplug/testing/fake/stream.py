@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, Bytes, Decline, Event, NodeTime, Operand, Plan, compute_error
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
+from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, compute_error
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
 from ggplug.tensor import Tensor
@@ -141,18 +141,9 @@ class FakePlan(Plan):
 
     def __init__(self, stream: FakeBackend, graph: Graph) -> None:
         self._stream = stream
-        self._steps: list[tuple[int, Callable[..., None]]] = []
-        for node in graph.nodes:
-            assert node.op is not None
-            if node.op.is_view or node.size == 0:
-                continue
-            kernel = stream.device.match(node)
-            if isinstance(kernel, Decline):
-                raise UnsupportedOpError(
-                    f"{stream.device.name} declines {node!r}: {kernel.reason}",
-                    op=node.op, device=stream.device, tensor=node, reason=kernel.reason,
-                )  # fmt: skip
-            self._steps.append((graph.index[node], kernel))
+        self._steps: list[tuple[int, Callable[..., None]]] = [
+            (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
+        ]
         self._inner = stream.inner.plan(graph) if stream.inner is not None else None
         self._bound: tuple[Graph, list[tuple[FakeBuffer, int]]] | None = None
         self._times: list[NodeTime] = []
