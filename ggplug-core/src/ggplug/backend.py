@@ -524,7 +524,10 @@ class Plan(ABC):
 
     @abstractmethod
     def compute(self) -> None:
-        """Gives the computation to the stream; costs no Python call per node.  May return before it is done."""
+        """Gives the computation to the stream.  May return before it is done.
+
+        Costs no Python call per node, or one a launch where the runtime takes launches one by one.
+        """
 
     def compute_traced(self) -> list[NodeTime]:
         """Computes, waits, and tells when each node ran (default: one entry for the whole, node -1)."""
