@@ -16,6 +16,7 @@ pytest.importorskip("ggplug_cpu")
 from ggplug_cpu import features, simd
 from ggplug_cpu.compiler import Body, Kernel, kernel
 from ggplug_cpu.context import real, store_word, word
+from ggplug_cpu.kernels.mul_mat_gemm import mul_mat_gemm
 from ggplug_cpu.kernels.quantize import TYPES, dequantize_row, quantize_row
 from ggplug_cpu.simd.tiles import STATE_BYTES
 from ggplug_cpu.team import Team
@@ -545,6 +546,19 @@ def test_tiles_add_products_of_16_rows_and_16_columns(team: Team) -> None:
             fours = b.view(np.int8).reshape(16, 16, 4).transpose(0, 2, 1).reshape(64, 16).astype(np.int64)
             exact = np.ascontiguousarray(a).view(np.int8).reshape(16, 64).astype(np.int64) @ fours
             np.testing.assert_array_equal(out[1].view(np.int32), exact)
+
+
+@pytest.mark.skipif("avx2" not in features.choices(), reason="the instructions are x86's")
+def test_for_a_cpu_with_amx_products_are_made_of_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = (
+        "sse2 sse4.1 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512vnni avx512bf16 amx-tile amx-bf16 amx-int8"
+    )
+    sapphire_rapids = features.Target("native", "sapphirerapids", "", frozenset(flags.split()))
+    monkeypatch.setattr(features, "_forced", sapphire_rapids)
+    code = mul_mat_gemm("amx", "q8_0", "f32").assembly()
+    for instruction in ("ldtilecfg", "tilezero", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease"):
+        assert instruction in code
+    assert "tdpbssd" in tiles().assembly()
 
 
 # -- rows of block types ---------------------------------------------------------------------------------

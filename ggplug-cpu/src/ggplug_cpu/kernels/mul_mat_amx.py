@@ -24,10 +24,9 @@ def run_tiles(rows: int) -> DeviceFunction:
 
     ``rows`` is 16 or 32, of which ``count`` are written; the result's rows lie ``offset`` bytes behind the addresses in
     ``table``.  Tiles 0 to 3 hold sums (first and last 16 columns of the first rows, then of the last), 4 and 5
-    activations, 6 and 7 weights.
+    activations, 6 and 7 weights.  They must be configured.
     """
     columns = layout("amx").columns
-    configure, release = simd.tile_configure, simd.tile_release
     clear = [simd.tile_zero(i) for i in range(4)]
     load = [simd.tile_load(i) for i in range(8)]
     store = [simd.tile_store(i) for i in range(4)]
@@ -44,7 +43,6 @@ def run_tiles(rows: int) -> DeviceFunction:
     @device_function
     def run(state, table, x, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
         sums = state + STATE_BYTES
-        configure(state)
         clear_0(state)
         clear_1(state)
         if both:
@@ -67,7 +65,6 @@ def run_tiles(rows: int) -> DeviceFunction:
         if both:
             store_2(state, sums + 16 * sums_row, sums_row)
             store_3(state, sums + 16 * sums_row + 64, sums_row)
-        release(state)
         write(table, sums, left, offset, count, accumulate)
 
     return run

@@ -45,6 +45,7 @@ def mul_mat_gemm(
     pack = _pack_block(kind, weights, weights_layout)
     run_many = _run_rows(kind, activations, activations_layout, many)
     run_few = _run_rows(kind, activations, activations_layout, few)
+    begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         panels = scratch(ctx)
@@ -59,6 +60,7 @@ def mul_mat_gemm(
             base = matrix_address(params, matrix)
             m_first, v_first = m_chunk * m_block, v_chunk * v_block
             m_last, v_last = min(m_first + m_block, m_all), min(v_first + v_block, rows)
+            begin(x)
             for k in range(0, max(k_all, 1), k_numbers):  # once for empty sums, which are zero
                 numbers = min(k_numbers, k_all - k)
                 steps = -(-numbers // step_numbers)
@@ -74,6 +76,7 @@ def mul_mat_gemm(
                         fill(params, matrix, v, count, x, few)
                         run_few(params, panels, x, m_first, m_last, k, numbers, steps, count)
                     v += count
+            end(x)
 
     return body
 
@@ -207,14 +210,38 @@ def _run_vectors(kind: str, rows: int) -> DeviceFunction:
 
 
 def _run_amx(rows: int) -> DeviceFunction:
-    run = run_tiles(rows)
-    state_offset = -(-layout("amx").x_bytes // 128) * 128
+    run, state_offset = run_tiles(rows), _state_offset()
 
     @device_function
     def multiply(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
-        run(packed + state_offset, table, packed, panel, steps, left, offset, count, accumulate)
+        run(table + state_offset, table, packed, panel, steps, left, offset, count, accumulate)
 
     return multiply
+
+
+def _state_offset() -> int:
+    """Where behind the table the state of the tiles lies: behind the packed activations."""
+    return _TABLE_BYTES + -(-layout("amx").x_bytes // 128) * 128
+
+
+def _tiles_of_a_chunk() -> tuple[DeviceFunction, DeviceFunction]:
+    """What makes the tile registers ours, and gives them up: between chunks a thread may visit Python."""
+    state_offset = _state_offset()
+
+    @device_function
+    def begin(x):  # type: ignore[no-untyped-def]
+        simd.tile_configure(x + state_offset)
+
+    @device_function
+    def end(x):  # type: ignore[no-untyped-def]
+        simd.tile_release(x + state_offset)
+
+    return begin, end
+
+
+@device_function
+def _nothing(x):  # type: ignore[no-untyped-def]
+    pass
 
 
 def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) -> DeviceFunction:
