@@ -32,6 +32,8 @@ _EVERYWHERE = os.environ.get("GGPLUG_TEST_TARGETS") == "all"
 _OTHERS: list[str] = [name for name in ("generic", "avx2", "avx512") if name in features.choices()]
 if features.has("avx512f"):
     _OTHERS.append("native+amx-emulated")
+if features.has("avxvnni"):
+    _OTHERS.append("avx2+avxvnni")
 
 #: NMSE allowed against float64 on the decoded weights; block types are compared with ggml's algorithm instead.
 _ALLOWED = {"f32": 1e-11, "f16": 1e-6, "bf16": 6e-6}

@@ -24,8 +24,8 @@ from ggplug_cpu.team import Team
 Array = npt.NDArray[Any]
 
 _TARGETS = list(features.choices())
-if features.has("avx512f"):
-    _TARGETS.append("native+amx-emulated")
+if features.has("avxvnni"):
+    _TARGETS.append("avx2+avxvnni")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.memory import emit_prefetch
-from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, loop, vector
+from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, joined, loop, vector
 
 #: The most columns these kernels take: what the table of addresses has room for.
 MOST_COLUMNS = 32
@@ -135,7 +135,7 @@ def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
 
         def add(position: Value, i: Value, sums: list[Value], blocks: int) -> list[Value]:
             places = [[source + position + j * t.block_bytes for j in range(blocks)] for source in sources]
-            quants = [_joined([t.quants(place) for place in each]) for each in places]
+            quants = [joined([t.quants(place) for place in each]) for each in places]
             scale = [t.scales(each).part(0, blocks) for each in places]
             for c in range(columns):
                 y = values.load(x[c] + i * GROUP, vector(I8, GROUP * blocks))
@@ -175,12 +175,6 @@ def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
                 values.store(place + distance * (4 * r), sums[r * columns + c].sum())
 
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
-
-
-def _joined(parts: list[Value]) -> Value:
-    while len(parts) > 1:
-        parts = [low.concat(high) for low, high in zip(parts[0::2], parts[1::2], strict=True)]
-    return parts[0]
 
 
 def _dot(start: Value, quants: Value, y: Value, width: int) -> Value:

@@ -13,7 +13,7 @@ from llvmlite import ir
 from ggplug_cpu import compiler
 from ggplug_cpu.kernels.mul_mat_tiles import layout
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks, Plain
-from ggplug_cpu.simd import dots, halves, values
+from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
 
@@ -66,7 +66,7 @@ def _units(kind: str, numbers: Value) -> Value:
     """f32 numbers as the units of a panel: themselves, or pairs of bf16 in i32 lanes."""
     if layout(kind).unit == 1:
         return numbers
-    return halves.emit_narrow_bf16(numbers).bitcast(vector(I32, numbers.count // 2))
+    return dots.emit_narrow_bf16_for_dot(numbers).bitcast(vector(I32, numbers.count // 2))
 
 
 def _write_columns(kind: str, panel: Value, columns: list[Value]) -> Value:

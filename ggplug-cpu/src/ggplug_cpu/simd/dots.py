@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import features
+from .halves import emit_narrow_bf16
 from .lanes import count_of, is_vec, split
-from .values import BF16, F32, I16, I32, Value, call, emitted, vector
+from .values import BF16, F32, I16, I32, Value, call, emitted, joined, vector
 
 
 def has_int8_dot(count: int) -> bool:
@@ -77,6 +78,16 @@ def emit_dot_bf16(acc: Value, a: Value, b: Value) -> Value:
     floats = vector(F32, n)
     odd = (x & -65536).bitcast(floats).fma((y & -65536).bitcast(floats), acc)
     return (x << 16).bitcast(floats).fma((y << 16).bitcast(floats), odd)
+
+
+def emit_narrow_bf16_for_dot(x: Value) -> Value:
+    """f32 lanes as bf16 bits, for :func:`emit_dot_bf16` only: like it, AVX512-BF16 takes subnormal numbers as zero."""
+    if not features.has("avx512bf16") or x.count % 16:
+        return emit_narrow_bf16(x)
+    parts = [x.part(first, 16) for first in range(0, x.count, 16)]
+    name = "llvm.x86.avx512bf16.cvtneps2bf16.512"
+    narrow = [call(x.b, name, vector(BF16, 16), part).bitcast(vector(I16, 16)) for part in parts]
+    return joined(narrow)
 
 
 def _rule(acc_elem: str, elem: str, times: int) -> Callable[[str, str, str], str | None]:

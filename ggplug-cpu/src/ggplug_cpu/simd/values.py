@@ -337,6 +337,13 @@ def constants(b: ir.IRBuilder, element: ir.Type, numbers: Sequence[Number]) -> V
     return Value(b, ir.Constant(vector(element, len(numbers)), list(numbers)))
 
 
+def joined(parts: Sequence[Value]) -> Value:
+    """The lanes of a power of two of vectors, one after the other."""
+    while len(parts) > 1:
+        parts = [low.concat(high) for low, high in zip(parts[0::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
 def gathered(scalars: Sequence[Value]) -> Value:
     """A vector of single values."""
     b, t = scalars[0].b, vector(scalars[0].type, len(scalars))
