@@ -109,7 +109,7 @@ def plan_mul_mat_id(node: Tensor) -> Steps | Decline:
         if kind == "i8":  # what dot reads will do
             activations = products[0].activations
         else:
-            activations = _for_gemm(kind, b, products[0].activations.workspace_bytes if products else at)
+            activations = _for_gemm(kind, b, max(at, *(p.activations.workspace_bytes for p in products), 0))
         products.append(_gemm(work, activations, kind, least=few + 1))
     return _steps(products, route, at)
 
