@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import click
@@ -43,26 +42,32 @@ def convert(folder: Path, out: Path, kind: str) -> None:
     help="Device to run on; repeat it in order of preference. A named device never falls back to another. "
     "Default: the best there is, and the CPU for what that does not do.",
 )  # fmt: skip
+@click.option(
+    "--split", metavar="SHARES",
+    help="Split the layers between the devices, in their order: 'even', or a number for each as in 2,1. "
+    "Default: all of them on the first device.",
+)  # fmt: skip
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1), help="Texts computed together.")
-def embed(model: Path, devices: tuple[str, ...], batch: int) -> None:
+def embed(model: Path, devices: tuple[str, ...], split: str | None, batch: int) -> None:
     """Embed texts with MODEL.gguf.
 
     Reads one text a line from standard input and prints one JSON object a line, in order:
     {"text": ..., "embedding": [...]}.
     """
     from ggplug_models.model import load
+    from ggplug_models.placement import LayerSplit
 
     names = [name for given in devices for name in given.split(",")]
-    with load(model, names or None) as encoder:
+    placement = None if split is None else LayerSplit.parse(split)
+    with load(model, names or None, placement=placement) as encoder:
         if not hasattr(encoder, "embed"):
             raise ParameterError(f"{model} is a {encoder.architecture} model, which does not embed texts")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         quiet = not sys.stderr.isatty()
         with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
             task = bar.add_task("embedding", total=0)
-            lines = _lines()
             total = 0
-            while texts := list(islice(lines, WINDOW)):
+            for texts in _windows(_lines()):
                 total += len(texts)
                 bar.update(task, total=total)
                 vectors = encoder.embed(texts, batch=batch, progress=lambda n: bar.advance(task, n))
@@ -70,6 +75,23 @@ def embed(model: Path, devices: tuple[str, ...], batch: int) -> None:
                     record = {"text": text, "embedding": [float(f"{x:.9g}") for x in vector.tolist()]}
                     sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
                 sys.stdout.flush()
+
+
+def _windows(lines: Iterator[str]) -> Iterator[list[str]]:
+    """The lines, WINDOW at a time.  Where reading fails, the lines before come first and the error after them."""
+    texts: list[str] = []
+    try:
+        for text in lines:
+            texts.append(text)
+            if len(texts) == WINDOW:
+                yield texts
+                texts = []
+    except ParameterError:
+        if texts:
+            yield texts
+        raise
+    if texts:
+        yield texts
 
 
 def _lines() -> Iterator[str]:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 
 import ggplug as gg
 from ggplug import quants
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFWriter
+from ggplug_models.requirements import required
 from ggplug_models.tokenizer import HF_JSON, WORD_START
 
 FILE_TYPES: dict[str, int] = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}
@@ -160,6 +160,8 @@ def _add_tokenizer(writer: GGUFWriter, source: Path, config: Mapping[str, Any]) 
 
 
 def _add_tensors(writer: GGUFWriter, source: Path, kind: str) -> None:
+    with required("safetensors", "reading the weights of a Hugging Face model"):
+        from safetensors import SafetensorError, safe_open
     path = source / "model.safetensors"
     if not path.exists():
         raise ModelError(f"{source} has no model.safetensors", remedy="save the model in the safetensors format")

@@ -12,10 +12,9 @@ from ggplug.backend import Device
 from ggplug.errors import ModelError
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Context, Tensor
+from ggplug.types import DeviceKind
 from ggplug_models.hyperparameters import Hyperparameters
-
-Placement = Callable[[str, Sequence[Device]], Device]
-"""Chooses a device for a weight: ``placement(tensor_name, devices)``."""
+from ggplug_models.placement import LayerSplit, Placement
 
 
 class Model:
@@ -85,30 +84,34 @@ def load(
     path: str | os.PathLike[str],
     devices: Sequence[Device | str] | None = None,
     *,
-    placement: Placement | None = None,
+    placement: Placement | LayerSplit | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """Opens a GGUF model.
 
-    ``devices``: in order of preference, by name or object; by default the best device, and the CPU for what it does
-    not do.
-    A device that is named never falls back to another one.  ``placement``: chooses the device of each weight
-    (default: the
-    first).  ``progress(done, total)``: bytes of weights read.  Raises GGUFError, ModelError, DeviceNotFoundError,
-    OutOfMemoryError.
+    ``devices``: in order of preference, by name or object; by default :func:`default_devices`.  A device that is
+    named never falls back to another one.  ``placement``: chooses the device of each weight, and so where it is
+    computed with (default: the first device); :class:`~ggplug_models.LayerSplit` spreads the layers over all of them.
+    ``progress(done, total)``: bytes of weights read.
+
+    Raises GGUFError, ModelError, ParameterError (a split that does not fit), DeviceNotFoundError, OutOfMemoryError.
     """
     chosen = [gg.device(d) if isinstance(d, str) else d for d in devices] if devices else default_devices()
     with gguf.GGUFReader(path) as reader:
-        name = Hyperparameters(reader.metadata).architecture
+        hyperparameters = Hyperparameters(reader.metadata)
+    name = hyperparameters.architecture
     cls = ARCHITECTURES.get(name)
     if cls is None:
         raise ModelError(
             f"{os.fspath(path)}: architecture {name!r} is not supported", got=name,
             remedy=f"supported: {', '.join(sorted(ARCHITECTURES))}",
         )  # fmt: skip
+    chooses = placement
+    if isinstance(chooses, LayerSplit):
+        chooses = chooses.over(hyperparameters.integer("block_count"), len(chosen))
 
     def place(tensor_name: str) -> Device:
-        return placement(tensor_name, chosen) if placement else chosen[0]
+        return chooses(tensor_name, chosen) if chooses else chosen[0]
 
     weights, metadata = gguf.load(path, place, progress=progress)
     try:
@@ -119,7 +122,10 @@ def load(
 
 
 def default_devices() -> list[Device]:
-    """The best device that there is, and the CPU after it.  Raises DeviceNotFoundError if there is none."""
+    """The best device that there is; if its memory is its own, the CPU after it, for what it does not do.
+
+    Raises DeviceNotFoundError if there is none.
+    """
     best = gg.init_best().device
-    others = [d for d in gg.devices_by_kind(gg.DeviceKind.CPU) if d is not best]
+    others = [] if best.buffer_type.is_host else [d for d in gg.devices_by_kind(DeviceKind.CPU) if d is not best]
     return [best, *others[:1]]

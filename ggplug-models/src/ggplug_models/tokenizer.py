@@ -1,13 +1,18 @@
-"""WordPiece tokenisers from GGUF metadata, through the Hugging Face ``tokenizers`` library."""
+"""WordPiece tokenisers from GGUF metadata, through the Hugging Face ``tokenizers`` library.
+
+The library is imported when a tokeniser is made: a model that is given token ids needs none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from typing import TYPE_CHECKING, Any
 
 from ggplug.errors import ModelError
+from ggplug_models.requirements import required
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 WORD_START = "\u2581"
 """GGUF marks pieces that start a word with it, where WordPiece vocabularies mark the others with ``##``."""
@@ -34,7 +39,9 @@ class TextTokenizer:
 
 
 def from_metadata(metadata: Mapping[str, Any], max_length: int) -> TextTokenizer:
-    """The tokeniser that a GGUF file describes.  Raises ModelError."""
+    """The tokeniser that a GGUF file describes.  Raises ModelError, also where ``tokenizers`` is not installed."""
+    with required("tokenizers", "making token ids of texts"):
+        from tokenizers import Tokenizer
     whole = metadata.get(HF_JSON)
     if whole is not None:
         try:
@@ -48,6 +55,8 @@ def from_metadata(metadata: Mapping[str, Any], max_length: int) -> TextTokenizer
 
 
 def _word_piece(metadata: Mapping[str, Any]) -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens:
         raise ModelError("the file has no vocabulary (tokenizer.ggml.tokens)")

@@ -48,7 +48,8 @@ def likely(device: SimtDevice) -> Iterable[Source]:
     for node in likely_nodes():
         kernel = device.match(node)
         if not isinstance(kernel, Decline):
-            found.update(dict.fromkeys(launch.source for launch in kernel.launches))
+            sources = (launch.source for launch in kernel.launches)
+            found.update(dict.fromkeys(source for source in sources if isinstance(source, Source)))
     return found
 
 

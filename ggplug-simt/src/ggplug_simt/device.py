@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,12 +20,13 @@ from ggplug.errors import (
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
-from ggplug_simt.driver import Driver, Failure, Handle, Queue
+from ggplug_simt.driver import Bound, Driver, Failure, Handle, Queue
 from ggplug_simt.kernels import match
-from ggplug_simt.launch import Kernel
+from ggplug_simt.launch import Kernel, Product
 from ggplug_simt.memory import SimtBufferType, SimtHostBufferType
 from ggplug_simt.profile import Profile
 from ggplug_simt.programs import Programs
+from ggplug_simt.source import Source
 from ggplug_simt.stream import SimtBackend, SimtEvent
 
 
@@ -65,9 +67,9 @@ class SimtDevice(Device):
         self._host_buffer_type = SimtHostBufferType(self) if pinned else None
         self._matches: dict[Any, Kernel | Decline] = {}
 
+    @abstractmethod
     def open_driver(self) -> Driver:
         """The vendor's driver for this device; called once."""
-        raise NotImplementedError(f"{type(self).__name__} must provide open_driver")
 
     # -- the interface -----------------------------------------------------------------------------
 
@@ -137,7 +139,8 @@ class SimtDevice(Device):
                 remedy="the other devices go on; start the process again to use this one",
             )  # fmt: skip
         try:
-            yield
+            with self.driver.current():
+                yield
         except GGPlugError:
             raise
         except Exception as error:
@@ -166,6 +169,21 @@ class SimtDevice(Device):
                 remedy="the other devices go on; start the process again to use this one",
             )  # fmt: skip
         return ComputeError(f"{where} failed: {error}", device=self, op=op, kernel=kernel)
+
+    def bind(self, source: Source | Product, op: object) -> Bound:
+        """A kernel, or the library's product, its arguments not set yet.  Raises KernelCompileError."""
+        if isinstance(source, Source):
+            program = self.programs.get(source, op)
+            with self.guarded("binding", op=op, kernel=str(source)):
+                return self.driver.bind(program, source.kernel)
+        with self.guarded("binding", op=op, kernel=str(source)):
+            bound = self.driver.bind_product(source.exact)
+        assert bound is not None
+        return bound
+
+    def reaches(self, other: SimtDevice) -> bool:
+        """Whether streams of this device copy from and wait for another one, without the host."""
+        return other is self or self.driver.reaches(other.driver)
 
     # -- memory ------------------------------------------------------------------------------------
 

@@ -4,9 +4,13 @@
 allocate        :meth:`Driver.allocate`, :meth:`Driver.free`
 copy            :meth:`Queue.write`, :meth:`Queue.read`, :meth:`Queue.copy`, :meth:`Queue.fill`
 compile         :meth:`Driver.compile`, :meth:`Driver.load`
-launch          :meth:`Driver.bind`, :meth:`Queue.launch`
+launch          :meth:`Driver.bind`, :meth:`Queue.launcher`
 event           :meth:`Queue.record`, :meth:`Queue.wait`
 ==============  ==========================================================================================
+
+What a vendor has beyond them is optional: pinned memory, a library that multiplies matrices
+(:meth:`Driver.bind_product`), launches that are captured and replayed as one (:meth:`Queue.capture`), copies between
+devices (:meth:`Driver.reaches`).
 
 Handles, programs, launches and marks are objects of the vendor's own kind; nothing here looks into them.  A vendor's
 functions raise whatever its library raises: :meth:`Driver.failure` says what kind of failure that is, and
@@ -17,7 +21,8 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,8 +55,11 @@ class Compiled(NamedTuple):
 class Bound(ABC):
     """A kernel with its arguments, ready to be launched again and again.
 
-    A launch that was given to a queue keeps the arguments that it was given with.
+    A launch that was given to a queue keeps the arguments that it was given with.  ``capturable``: its launches may be
+    part of what :meth:`Queue.capture` captures.
     """
+
+    capturable: bool = True
 
     @abstractmethod
     def set_buffer(self, position: int, handle: Handle) -> None:
@@ -75,7 +83,7 @@ class Queue(ABC):
 
     @abstractmethod
     def copy(self, source: Handle, source_offset: int, target: Handle, target_offset: int, size: int) -> None:
-        """Copies within the device; the two ranges may be in one buffer but do not overlap."""
+        """Copies within the device, or from one that it reaches; ranges may be in one buffer but do not overlap."""
 
     @abstractmethod
     def fill(self, handle: Handle, offset: int, size: int, value: int) -> None:
@@ -91,7 +99,7 @@ class Queue(ABC):
 
     @abstractmethod
     def wait(self, mark: Mark) -> None:
-        """Makes what is given from now on wait for a mark of any queue of the device."""
+        """Makes what is given from now on wait for a mark of any queue of the device, or of one that it reaches."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -100,6 +108,13 @@ class Queue(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Waits for everything given."""
+
+    def capture(self, launchers: Sequence[Callable[[], object]]) -> Callable[[], object] | None:
+        """A function that launches all of these, with the arguments that they have now, at the price of one.
+
+        None if it cannot be done (default: it cannot).
+        """
+        return None
 
     def free(self) -> None:
         """Gives the queue back (default: nothing)."""
@@ -153,6 +168,22 @@ class Driver(ABC):
     @abstractmethod
     def failure(self, error: Exception) -> tuple[Failure, str]:
         """What an exception means, and what there is to read about it (a build log)."""
+
+    def current(self) -> AbstractContextManager[object]:
+        """Makes the device the calling thread's own while calls are made (default: there is no such notion)."""
+        return nullcontext()
+
+    def reaches(self, other: Driver) -> bool:
+        """Whether queues of this device copy from and wait for another one (default: only for itself)."""
+        return other is self
+
+    def bind_product(self, exact: bool) -> Bound | None:
+        """Matrix products by the vendor's library, see :class:`~ggplug_simt.launch.Product` (default: there are none).
+
+        ``set_arguments`` gets its arguments as :func:`~ggplug_simt.launch.layout` lays them out.  Called only where
+        ``properties.products`` says so.
+        """
+        return None
 
     def free_memory(self) -> int | None:
         """Bytes that are free now, if the driver tells (default: it does not)."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,9 @@ _SCALARS = {"float": "f4", "int": "i4"}
 DST = -1
 """Position of the node itself, beside those of its sources."""
 
+SCRATCH = -2
+"""Position of memory that only the launches of one kernel share: see ``Kernel.scratch``."""
+
 
 class Operand(NamedTuple):
     """A tensor of a launch: which one of the node's, ``delta`` bytes into it, and the extents and strides to use."""
@@ -39,10 +43,27 @@ def operand(position: int, tensor: Tensor) -> Operand:
     return Operand(position, tensor.ne, tensor.nb)
 
 
+@dataclass(frozen=True)
+class Product:
+    """What a launch runs where the vendor's library multiplies matrices: no program, but arguments like one.
+
+    dst[m, n] = sum over k of a[k, m] b[k, n], of float32, for each matrix of dimension 2; a stride of 0 there takes the
+    same one again.  Elements of a row lie side by side.  ``exact``: no bits of a and b are dropped before they
+    are multiplied, as tensor cores do.
+    """
+
+    exact: bool
+    tensors: ClassVar[tuple[str, ...]] = ("dst", "a", "b")
+    scalars: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    def __str__(self) -> str:
+        return "library_product[exact]" if self.exact else "library_product"
+
+
 class Launch(NamedTuple):
     """One launch: ``groups`` work-groups of ``lanes`` items; ``operands`` as the source's tensors are ordered."""
 
-    source: Source
+    source: Source | Product
     groups: int
     lanes: int
     operands: tuple[Operand, ...]
@@ -61,10 +82,11 @@ class Launch(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """How a node is computed: launches in order."""
+    """How a node is computed: launches in order, and the bytes of scratch memory that they need meanwhile."""
 
     name: str
     launches: tuple[Launch, ...]
+    scratch: int = 0
 
 
 NOTHING = Kernel("nothing", ())
@@ -98,13 +120,13 @@ def launch(
     return Launch(source, groups, lanes, tuple(operands.values()), tuple(values.values()))
 
 
-def kernel_of(*launches: Launch | Decline) -> Kernel | Decline:
+def kernel_of(*launches: Launch | Decline, scratch: int = 0) -> Kernel | Decline:
     """The kernel that runs these launches, or the first reason why not."""
     for each in launches:
         if isinstance(each, Decline):
             return each
     made = tuple(each for each in launches if isinstance(each, Launch))
-    return Kernel(" + ".join(dict.fromkeys(str(each.source) for each in made)), made)
+    return Kernel(" + ".join(dict.fromkeys(str(each.source) for each in made)), made, scratch)
 
 
 def units(ne: Extents, unit: int) -> int:

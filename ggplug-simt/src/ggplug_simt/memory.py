@@ -69,10 +69,11 @@ class SimtBuffer(Buffer):
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         overlaps = source is self and abs(source_offset - offset) < size
-        if isinstance(source, SimtBuffer) and source.device is self.device and not overlaps:
+        if isinstance(source, SimtBuffer) and self.device.reaches(source.device) and not overlaps:
             self._check(offset, size)
             source._check(source_offset, size)
             if size:
+                source.device.finish()
                 with self.device.transfer("copying") as queue:
                     queue.copy(source.handle, source_offset, self.handle, offset, size)
         else:

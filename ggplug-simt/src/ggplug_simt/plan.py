@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from ggplug.memory.allocation import Allocation
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug_simt.driver import Bound
-from ggplug_simt.launch import DST
+from ggplug_simt.launch import DST, SCRATCH
 from ggplug_simt.memory import SimtBuffer
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class SimtPlan(Plan):
     """The launches of a graph.
 
     The arguments structs of all launches lie in one array, so taking over an allocation is arithmetic on whole arrays;
-    only a launch whose buffers or offsets changed is told so.
+    only a launch whose buffers or offsets changed is told so.  When a plan is computed again with the same places, the
+    queue may capture its launches and from then on replay them at once.
     """
 
     def __init__(self, stream: SimtBackend, graph: Graph) -> None:
@@ -46,15 +48,14 @@ class SimtPlan(Plan):
         end = 0
         for node, kernel in device.matches(graph):
             assert node.op is not None
+            scratch = stream.scratch(kernel.scratch) if kernel.scratch else None
             for launch in kernel.launches:
                 if not launch.groups:
                     continue
                 number = len(self._bound)
-                program = device.programs.get(launch.source, node.op)
-                with device.guarded("binding", op=node.op, kernel=str(launch.source)):
-                    bound = device.driver.bind(program, launch.source.kernel)
-                    self._launchers.append(stream.queue.launcher(bound, launch.groups, launch.lanes))
+                bound = device.bind(launch.source, node.op)
                 self._bound.append(bound)
+                self._launchers.append(stream.queue.launcher(bound, launch.groups, launch.lanes))
                 self._nodes.append(graph.index[node])
                 self._names.append(str(launch.source))
                 self._ops.append(node.op)
@@ -63,6 +64,9 @@ class SimtPlan(Plan):
                 structs.append(np.frombuffer(struct.tobytes(), np.uint8))
                 assert struct.dtype.fields is not None
                 for n, (name, place) in enumerate(zip(launch.source.tensors, launch.operands, strict=True)):
+                    if place.position == SCRATCH:
+                        bound.set_buffer(n, scratch)
+                        continue
                     tensor: Tensor | None = node if place.position == DST else node.src[place.position]
                     assert tensor is not None
                     owner.append(number)
@@ -82,6 +86,8 @@ class SimtPlan(Plan):
         self._buffers: list[SimtBuffer] = []
         self._which: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
         self._ready = False
+        self._computed = 0
+        self._steps: list[tuple[int, Callable[[], object]]] = []
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
         places = allocation.places(graph)
@@ -117,6 +123,9 @@ class SimtPlan(Plan):
             for number in stale:
                 start, end = self._spans[number]
                 self._bound[number].set_arguments(self._count[number], self._arguments[start:end])
+        if stale or moved.any():
+            self._steps = list(enumerate(self._launchers))
+            self._computed = 0
         self._buffers, self._which = buffers, which
         self._ready = True
 
@@ -129,15 +138,30 @@ class SimtPlan(Plan):
         if device.lost:
             with device.guarded("launching"):
                 return
+        self._computed += 1
+        if self._computed == 2:
+            with device.guarded("capturing"):
+                self._steps = self._captured()
         number = 0
         try:
-            for number, start in enumerate(self._launchers):  # noqa: B007 - read by the handler
-                start()
-            self._stream.queue.flush()
+            with device.driver.current():
+                for number, start in self._steps:  # noqa: B007 - read by the handler
+                    start()
+                self._stream.queue.flush()
         except GGPlugError:
             raise
         except Exception as error:
             raise device.typed(error, "launching", op=self._ops[number], kernel=self._names[number]) from error
+
+    def _captured(self) -> list[tuple[int, Callable[[], object]]]:
+        """The launches, runs of them as one where the queue can do that; each with the number of its first."""
+        steps: list[tuple[int, Callable[[], object]]] = []
+        by_kind = itertools.groupby(enumerate(self._launchers), lambda each: self._bound[each[0]].capturable)
+        for capturable, run in by_kind:
+            launches = list(run)
+            together = self._stream.queue.capture([start for _, start in launches]) if capturable else None
+            steps += launches if together is None else [(launches[0][0], together)]
+        return steps
 
     def compute_traced(self) -> list[NodeTime]:
         """One entry a node.  The queue is finished after each launch, so times hold its latency too."""

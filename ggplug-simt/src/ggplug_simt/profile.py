@@ -14,13 +14,15 @@ class Properties:
     """What a vendor's device tells about itself.
 
     ``processor``: each work-group runs on one core of a CPU.  ``vector_width``: floats in a hardware vector of such a
-    core.  ``local_bytes``: memory of a work-group.  ``max_lanes``: work-items of a group.
+    core.  ``local_bytes``: memory of a work-group.  ``max_lanes``: work-items of a group.  ``products``: the vendor's
+    library multiplies matrices (:meth:`~ggplug_simt.driver.Driver.bind_product`).
     """
 
     processor: bool
     vector_width: int
     local_bytes: int
     max_lanes: int
+    products: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Profile:
     ``vec``: floats that an item handles at once.  ``unit_lanes``: items of a group where each has a unit of its own.
     ``row_lanes``: items that share a row.  ``dot_lanes``, ``dot_rows``: items that share a product of two rows, and
     how many such products a group computes one after the other.  ``tile_lanes``: items of a tile; 0: as many as blocks.
+    ``products``: the vendor's library multiplies matrices.
     """
 
     vec: int
@@ -80,6 +83,7 @@ class Profile:
     dot_rows: int
     tile: Tile
     tile_lanes: int
+    products: bool = False
 
     @classmethod
     def of(cls, properties: Properties) -> Profile:
@@ -91,7 +95,7 @@ class Profile:
             tile = Tile(tile.m // 2, tile.n // 2, tile.k, tile.item_m, tile.item_n)
         return cls(
             profile.vec, min(profile.unit_lanes, lanes), min(profile.row_lanes, lanes), min(profile.dot_lanes, lanes),
-            profile.dot_rows, tile, profile.tile_lanes,
+            profile.dot_rows, tile, profile.tile_lanes, properties.products,
         )  # fmt: skip
 
 

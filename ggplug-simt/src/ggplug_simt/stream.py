@@ -9,7 +9,7 @@ import numpy as np
 from ggplug.backend import Backend, Buffer, Bytes, Event, Plan
 from ggplug.errors import BufferUseError, GGPlugError
 from ggplug.graph import Graph
-from ggplug_simt.driver import Mark, Queue
+from ggplug_simt.driver import Handle, Mark, Queue
 from ggplug_simt.memory import SimtBuffer
 from ggplug_simt.plan import SimtPlan
 
@@ -26,6 +26,7 @@ class SimtBackend(Backend):
         super().__init__(device)
         self.queue = queue
         self._kept: list[Any] = []
+        self._scratch: list[tuple[int, Handle]] = []
         self._error: GGPlugError | None = None
         self._freed = False
 
@@ -56,16 +57,13 @@ class SimtBackend(Backend):
         own = self.own(target)
         own._check(target_offset, size)
         source._check(source_offset, size)
-        here = isinstance(source, SimtBuffer) and source.device is self.device
         overlaps = source is target and abs(source_offset - target_offset) < size
-        if here and not overlaps:
+        if isinstance(source, SimtBuffer) and self.device.reaches(source.device) and not overlaps:
             if isinstance(source_stream, SimtBackend) and source_stream is not self:
+                mark = source_stream.mark()
                 with self.device.guarded("waiting"):
-                    mark = source_stream.queue.record()
-                    source_stream.queue.flush()
                     self.queue.wait(mark)
             if size:
-                assert isinstance(source, SimtBuffer)
                 with self.device.guarded("copying"):
                     self.queue.copy(source.handle, source_offset, own.handle, target_offset, size)
         elif source.address is not None:
@@ -83,6 +81,13 @@ class SimtBackend(Backend):
         return buffer
 
     # -- order -------------------------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        """A mark behind everything given so far, which others may wait for."""
+        with self.device.guarded("recording an event"):
+            mark = self.queue.record()
+            self.queue.flush()
+        return mark
 
     def synchronize(self) -> None:
         self.settle()
@@ -109,12 +114,23 @@ class SimtBackend(Backend):
     def plan(self, graph: Graph) -> Plan:
         return SimtPlan(self, graph)
 
+    def scratch(self, size: int) -> Handle:
+        """Memory that launches of one kernel share; all plans have the same, because a stream runs one at a time.
+
+        What was handed out stays until the stream is freed: plans hold it.
+        """
+        if not self._scratch or self._scratch[-1][0] < size:
+            self._scratch.append((size, self.device.take(size)))
+        return self._scratch[-1][1]
+
     def free(self) -> None:
         if self._freed:
             return
         try:
             super().free()
         finally:
+            for size, handle in self._scratch:
+                self.device.give(handle, size)
             self._freed = True
             self.device.forget(self)
             self.queue.free()
@@ -132,15 +148,13 @@ class SimtEvent(Event):
     def record(self, stream: Backend) -> None:
         if not isinstance(stream, SimtBackend) or stream.device is not self.device:
             raise BufferUseError(f"an event of {self.device.name} cannot be recorded in {stream!r}", device=self.device)
-        with self.device.guarded("recording an event"):
-            self._mark = stream.queue.record()
-            stream.queue.flush()
+        self._mark = stream.mark()
 
     def wait(self, stream: Backend) -> None:
         if self._mark is None:
             return
-        if isinstance(stream, SimtBackend) and stream.device is self.device:
-            with self.device.guarded("waiting for an event"):
+        if isinstance(stream, SimtBackend) and stream.device.reaches(self.device):
+            with stream.device.guarded("waiting for an event"):
                 stream.queue.wait(self._mark)
         else:
             self.synchronize()

@@ -1,17 +1,24 @@
-"""Matrix products: by rows for few columns, by tiles through local memory for many."""
+"""Matrix products: by rows for few columns; for many by the vendor's library, or by tiles through local memory."""
 
 from __future__ import annotations
 
 from ggplug import ops
 from ggplug.backend import Decline
-from ggplug.tensor import Tensor
-from ggplug.types import F32, I32
+from ggplug.tensor import Tensor, contiguous_strides
+from ggplug.types import F32, I32, Precision
 from ggplug_simt.kernels.accepted import READABLE, refuse
-from ggplug_simt.launch import DST, Kernel, kernel_of, launch, operand
+from ggplug_simt.kernels.elementwise import IDENTITY, map_one
+from ggplug_simt.launch import DST, LIMIT, SCRATCH, Kernel, Launch, Operand, Product, kernel_of, launch, operand
 from ggplug_simt.profile import Profile
 
 FEW = 8
 """Columns up to which blocks of a are decoded in registers, for all columns at once."""
+
+DECODED = 64 << 20
+"""Bytes of float32 up to which weights are decoded at once for the vendor's library: more would only take memory."""
+
+BATCHES = 16
+"""Matrices of dimension 3 up to which each gets a call of the vendor's library."""
 
 
 def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, object]:
@@ -61,6 +68,10 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
                 defines=_dot(profile, 1 << (n - 1).bit_length(), a, b), **shares,
             )
         )  # fmt: skip
+    if profile.products:
+        found = _by_library(profile, node, a, b)
+        if found is not None:
+            return found
     tile = profile.tile.fitted(m, n)
     return kernel_of(
         launch(
@@ -73,6 +84,63 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
             **shares,
         )
     )  # fmt: skip
+
+
+def _by_library(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> Kernel | Decline | None:
+    """Weights decoded to float32, piece by piece, and multiplied by the library; None where strides do not suit it.
+
+    Weights of fewer bits than float32 let tensor cores drop those of b that F16 lacks too, unless the op asks for F32.
+    """
+    if not b.size or b.ne[3] > BATCHES or not (_library_reads(b) and _library_reads(node)):
+        return None
+    columns = _columns(node, a, b)
+    if columns is None:
+        return None
+    n, batches, b_step, dst_step = columns
+    assert isinstance(node.op, ops.MulMat)
+    product = Product(exact=a.type is F32 or node.op.precision == Precision.F32)
+    k, m, matrices = a.ne[0], a.ne[1], a.ne[2] * a.ne[3]
+    decoded = not _library_reads(a)
+    rows = min(m, max(1, DECODED // (4 * k * matrices))) if decoded else m
+    launches: list[Launch | Decline] = []
+    for first in range(0, m, rows):
+        some = min(rows, m - first)
+        part = Operand(0, (k, some, a.ne[2], a.ne[3]), a.nb, first * a.nb[1])
+        if decoded:
+            into = Operand(SCRATCH, part.ne, contiguous_strides(F32, part.ne))
+            launches.append(map_one(profile, None, IDENTITY, into, F32, part, a.type))
+            part = into
+        a_step = part.nb[2] if a.ne[2] > 1 else 0
+        for i3 in range(b.ne[3]):
+            a_at = part.delta + i3 // (b.ne[3] // a.ne[3]) * part.nb[3]
+            operands = (
+                Operand(DST, (some, n, batches, 1), (4, node.nb[1], dst_step, 0), 4 * first + i3 * node.nb[3]),
+                Operand(part.position, (k, some, batches, 1), (4, part.nb[1], a_step, 0), a_at),
+                Operand(1, (k, n, batches, 1), (4, b.nb[1], b_step, 0), i3 * b.nb[3]),
+            )
+            launches.append(Launch(product, 1, 1, operands, ()))
+    return kernel_of(*launches, scratch=4 * k * rows * matrices if decoded else 0)
+
+
+def _library_reads(tensor: Tensor) -> bool:
+    """Whether rows of float32 lie as the library wants them: dense, at whole elements, not into each other."""
+    step = tensor.nb[1]
+    dense = tensor.type is F32 and tensor.nb[0] == 4 and all(nb % 4 == 0 for nb in tensor.nb)
+    return dense and 4 * tensor.ne[0] <= step < 4 * LIMIT
+
+
+def _columns(node: Tensor, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | None:
+    """Columns of one matrix of the library's, how many matrices, and the strides from one to the next in b and dst.
+
+    Matrices of b that share one of a are one with more columns, if they follow each other; or the same one of a serves
+    all.
+    """
+    n, share = b.ne[1], b.ne[2] // a.ne[2]
+    if share > 1 and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
+        return n * share, a.ne[2], share * b.nb[2], share * node.nb[2]
+    if share == 1 or a.ne[2] == 1:
+        return n, b.ne[2], b.nb[2], node.nb[2]
+    return None
 
 
 def mul_mat_id(profile: Profile, node: Tensor) -> Kernel | Decline:

@@ -1,0 +1,59 @@
+"""ggplug's CUDA devices, through CuPy: NVIDIA's GPUs, and AMD's where CuPy's ROCm build is installed."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from ggplug.backend import Device, Registration
+from ggplug.errors import PluginError
+from ggplug.hookspecs import hookimpl
+
+
+class CudaRegistration(Registration):
+    """The CUDA backend; devices are listed without making a context."""
+
+    name = "CUDA"
+    version = "0.1.0"
+    api_version = 1
+
+    def __init__(self) -> None:
+        self._devices: list[Device] | None = None
+
+    @functools.cached_property
+    def cuda(self) -> Any:
+        """:mod:`ggplug_cuda.cupy_calls`.  Raises PluginError if CuPy or NVIDIA's compiler is not installed."""
+        try:
+            return importlib.import_module("ggplug_cuda.cupy_calls")
+        except ModuleNotFoundError as error:
+            raise PluginError(
+                f"CuPy is not installed ({error})",
+                remedy='pip install "ggplug-core[cuda13]" (or cuda12, by the driver; rocm7 for GPUs of AMD)',
+            ) from error
+        except ImportError as error:
+            raise PluginError(
+                f"CuPy does not find a library of CUDA: {str(error).splitlines()[0]}",
+                remedy='pip install "ggplug-core[cuda13]" (or cuda12, by the driver) brings CUDA\'s libraries',
+            ) from error
+
+    def devices(self) -> Sequence[Device]:
+        if self._devices is None:
+            from ggplug_cuda.devices import list_devices
+
+            self._devices = list_devices(self)
+        return self._devices
+
+    def get(self, name: str) -> Any:
+        if name != "cache":
+            return None
+        from ggplug_simt.cache import ProgramCache
+
+        return ProgramCache("cuda", self.devices)
+
+
+@hookimpl
+def ggplug_backend_registration() -> Registration:
+    """The registration, for ggplug's registry."""
+    return CudaRegistration()

@@ -1,0 +1,259 @@
+"""The five primitives on CUDA, and what CUDA has beyond them: captured graphs, cuBLAS, peers, pinned memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.backend import Bytes
+from ggplug_cuda.products import CudaProduct
+from ggplug_simt import Bound, Compiled, Driver, Failure, Properties, Queue
+
+ARGUMENTS = 16
+"""Pointers that a kernel takes at most."""
+
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
+_NO_BLAS_MEMORY = 3  # CUBLAS_STATUS_ALLOC_FAILED
+# After these the process cannot use the device any more: ECC errors, NVLink, faults of a kernel, a destroyed context.
+_LOST = {46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999}
+
+
+class CompileError(Exception):
+    """A program does not compile; the compiler's log is its text."""
+
+
+class CudaKernel(Bound):
+    """A function, and its arguments where ``cuLaunchKernel`` takes them from: an array of their addresses."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self._pointers = np.zeros(ARGUMENTS, np.uintp)
+        self._struct = np.empty(0, np.uint8)
+        self._addresses = np.zeros(ARGUMENTS + 1, np.uintp)
+
+    def set_buffer(self, position: int, handle: Any) -> None:
+        self._pointers[position] = handle.ptr
+
+    def set_arguments(self, position: int, arguments: npt.NDArray[np.uint8]) -> None:
+        self._struct = arguments.copy()
+        self._addresses[:position] = self._pointers.ctypes.data + self._pointers.itemsize * np.arange(position)
+        self._addresses[position] = self._struct.ctypes.data
+
+    def launcher(self, queue: CudaQueue, groups: int, lanes: int) -> Callable[[], object]:
+        launch, function, stream = queue.cuda.driver.launchKernel, self.function.ptr, queue.stream.ptr
+        addresses = self._addresses.ctypes.data
+        return lambda: launch(function, groups, 1, 1, lanes, 1, 1, 0, stream, addresses, 0)
+
+
+class CudaQueue(Queue):
+    """A stream of its own, which does not wait for CUDA's default one."""
+
+    def __init__(self, cuda: Any) -> None:
+        self.cuda = cuda
+        self.stream = cuda.Stream(non_blocking=True)
+        # Another thread that waits for a stream while it captures would spoil the capture.
+        self._capturing = threading.Lock()
+        self._blas_handle: int | None = None
+
+    @property
+    def blas(self) -> tuple[Any, int]:
+        """cuBLAS, and this queue's handle of it: a handle serves one thread at a time."""
+        if self._blas_handle is None:
+            self._blas_handle = self.cuda.cublas.create()
+        return self.cuda.cublas, self._blas_handle
+
+    def free(self) -> None:
+        if self._blas_handle is not None:
+            self.cuda.cublas.destroy(self._blas_handle)
+            self._blas_handle = None
+
+    def write(self, handle: Any, offset: int, data: Bytes) -> object:
+        self._move(handle.ptr + offset, data.ctypes.data, data.size)
+        return data
+
+    def read(self, handle: Any, offset: int, out: Bytes) -> object:
+        self._move(out.ctypes.data, handle.ptr + offset, out.size)
+        return out
+
+    def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, size: int) -> None:
+        self._move(target.ptr + target_offset, source.ptr + source_offset, size)
+
+    def _move(self, target: int, source: int, size: int) -> None:
+        # Addresses are unique in all devices and the host, so CUDA knows where they are.
+        runtime = self.cuda.runtime
+        runtime.memcpyAsync(target, source, size, runtime.memcpyDefault, self.stream.ptr)
+
+    def fill(self, handle: Any, offset: int, size: int, value: int) -> None:
+        self.cuda.runtime.memsetAsync(handle.ptr + offset, value, size, self.stream.ptr)
+
+    def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
+        assert isinstance(bound, (CudaKernel, CudaProduct))
+        return bound.launcher(self, groups, lanes)
+
+    def capture(self, launchers: Sequence[Callable[[], object]]) -> Callable[[], object] | None:
+        if self.cuda.runtime.is_hip:  # CuPy captures on CUDA only
+            return None
+        with self._capturing:
+            self.stream.begin_capture()
+            try:
+                for start in launchers:
+                    start()
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    self.stream.end_capture()
+                raise
+            graph = self.stream.end_capture()
+        return functools.partial(graph.launch, self.stream)
+
+    def record(self) -> Any:
+        return self.stream.record(self.cuda.Event(disable_timing=True))
+
+    def wait(self, mark: Any) -> None:
+        self.stream.wait_event(mark)
+
+    def flush(self) -> None:
+        pass  # CUDA's streams run by themselves
+
+    def finish(self) -> None:
+        with self._capturing:
+            self.stream.synchronize()
+
+
+class CudaDriver(Driver):
+    """A GPU in CUDA's primary context, which other libraries of the process share."""
+
+    dialect = "cuda"
+
+    def __init__(self, cuda: Any, number: int, facts: Mapping[str, Any]) -> None:
+        self.cuda = cuda
+        self.number = number
+        self._device = cuda.Device(number)
+        self._peers: set[int] = set()
+        with self._device:
+            self._pool = cuda.MemoryPool()  # takes its limit from CUPY_GPU_MEMORY_LIMIT
+            limit = self._pool.get_limit()
+        self.total_memory = min(facts["totalGlobalMem"], limit or facts["totalGlobalMem"])
+        self.max_buffer = self.total_memory
+        self.alignment = 256
+        self.properties = Properties(
+            processor=False,
+            vector_width=1,
+            local_bytes=facts["sharedMemPerBlock"],
+            max_lanes=facts["maxThreadsPerBlock"],
+            products=cuda.cublas is not None,
+        )
+        self._options = compiler_options(cuda, facts)
+        self.identity = "\n".join((facts["name"].decode(), str(cuda.nvrtc.getVersion()), *self._options))
+
+    def current(self) -> AbstractContextManager[object]:
+        device: AbstractContextManager[object] = self._device
+        return device
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def allocate(self, size: int) -> Any:
+        return self._pool.malloc(size)
+
+    def free(self, handle: Any) -> None:
+        # To the pool, and what the pool does not need at all to other programs.  A lost device frees nothing.
+        handle.mem.free()
+        with self._device, contextlib.suppress(self.cuda.runtime.CUDARuntimeError):
+            if not self._pool.used_bytes():
+                self._pool.free_all_blocks()
+
+    def free_memory(self) -> int:
+        with self._device:
+            free = self.cuda.runtime.memGetInfo()[0] + self._pool.free_bytes()
+            return int(min(free, self.total_memory - self._pool.used_bytes()))
+
+    def allocate_host(self, size: int) -> Bytes:
+        return np.frombuffer(self.cuda.alloc_pinned_memory(size), np.uint8, size)
+
+    # -- programs ----------------------------------------------------------------------------------
+
+    def compile(self, text: str) -> Compiled:
+        binary = compile_text(self.cuda, text, self._options)
+        return Compiled(self.load(binary), binary)
+
+    def load(self, binary: bytes) -> Any:
+        module = self.cuda.Module()
+        module.load(binary)
+        return module
+
+    def bind(self, program: Any, kernel: str) -> CudaKernel:
+        return CudaKernel(program.get_function(kernel))
+
+    def bind_product(self, exact: bool) -> CudaProduct:
+        return CudaProduct(exact)
+
+    # -- order -------------------------------------------------------------------------------------
+
+    def queue(self) -> CudaQueue:
+        return CudaQueue(self.cuda)
+
+    def finish_mark(self, mark: Any) -> None:
+        mark.synchronize()
+
+    def reaches(self, other: Driver) -> bool:
+        if other is self:
+            return True
+        if not isinstance(other, CudaDriver) or other.cuda is not self.cuda:
+            return False
+        # Copies work anyway, through the host; enabled peers do them directly.
+        if other.number not in self._peers:
+            self._peers.add(other.number)
+            if self.cuda.runtime.deviceCanAccessPeer(self.number, other.number):
+                with self._device, contextlib.suppress(self.cuda.runtime.CUDARuntimeError):  # enabled by others
+                    self.cuda.runtime.deviceEnablePeerAccess(other.number)
+        return True
+
+    def failure(self, error: Exception) -> tuple[Failure, str]:
+        if isinstance(error, CompileError):
+            return Failure.COMPILE, str(error)
+        if isinstance(error, (MemoryError, self.cuda.OutOfMemoryError)):
+            return Failure.MEMORY, str(error)
+        blas = self.cuda.cublas
+        if blas is not None and isinstance(error, blas.CUBLASError):
+            return (Failure.MEMORY if error.status == _NO_BLAS_MEMORY else Failure.OTHER), str(error)
+        if isinstance(error, (self.cuda.runtime.CUDARuntimeError, self.cuda.driver.CUDADriverError)):
+            status = error.status
+            if status == _OUT_OF_MEMORY:
+                return Failure.MEMORY, str(error)
+            if status in _LOST:
+                return Failure.LOST, str(error)
+        return Failure.OTHER, str(error)
+
+
+def compiler_options(cuda: Any, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """What NVRTC is told: the machine code of this GPU, or portable code where it is too new for this NVRTC."""
+    if cuda.runtime.is_hip:
+        return ("-ffp-contract=off",)
+    own = 10 * facts["major"] + facts["minor"]
+    known = cuda.nvrtc.getSupportedArchs()
+    if own in known:
+        target = f"sm_{own}"
+    else:
+        target = f"compute_{max((each for each in known if each < own), default=own)}"
+    return (f"--gpu-architecture={target}", "-fmad=false")
+
+
+def compile_text(cuda: Any, text: str, options: Sequence[str]) -> bytes:
+    """A program's binary.  Needs no GPU.  Raises CompileError with the compiler's log."""
+    nvrtc = cuda.nvrtc
+    program = nvrtc.createProgram(text, "ggplug.cu", (), ())
+    try:
+        try:
+            nvrtc.compileProgram(program, options)
+        except nvrtc.NVRTCError as error:
+            raise CompileError(nvrtc.getProgramLog(program) or str(error)) from error
+        portable = not any("=sm_" in option for option in options)
+        return bytes(nvrtc.getPTX(program) if portable else nvrtc.getCUBIN(program))
+    finally:
+        nvrtc.destroyProgram(program)
