@@ -72,6 +72,8 @@ class Programs:
         self._lock = threading.RLock()
         self.compiled = 0
         """How many programs were compiled."""
+        self.seconds = 0.0
+        """How long compiling took."""
         self.found = 0
         """How many programs were found on disk."""
 
@@ -101,8 +103,10 @@ class Programs:
         start = time.perf_counter()
         with self._device.guarded("compiling", op=op, kernel=str(source)):
             made = driver.compile(text)
+        seconds = time.perf_counter() - start
         self.compiled += 1
-        log.info("%s: compiled %s in %.2f s", self._device.name, source, time.perf_counter() - start)
+        self.seconds += seconds
+        log.info("%s: compiled %s in %.2f s", self._device.name, source, seconds)
         if made.binary:
             _write(path, str(source), self._device.description, made.binary)
         return made.program
