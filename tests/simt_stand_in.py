@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,10 @@ class StandInBound(Bound):
         self.arguments = arguments.copy()
 
 
+class StandInProduct(StandInBound):
+    capturable = False
+
+
 class StandInQueue(Queue):
     """Transfers happen at once, launches are only noted."""
 
@@ -71,6 +75,12 @@ class StandInQueue(Queue):
         assert isinstance(bound, StandInBound)
         return lambda: self.act("launch", bound.kernel, groups, lanes)
 
+    def capture(self, launchers: Sequence[Callable[[], object]]) -> Callable[[], object] | None:
+        if not self.driver.captures:
+            return None
+        self.act("capture", len(launchers))
+        return lambda: self.act("replay", len(launchers))
+
     def record(self) -> Any:
         self.act("record")
         return len(self.driver.log)
@@ -86,7 +96,7 @@ class StandInQueue(Queue):
 
 
 class StandInDriver(Driver):
-    """``errors``: what the next call of a name raises, once.  ``log``: what was done."""
+    """``errors``: what the next call of a name raises, once.  ``log``: what was done.  ``captures``: queues capture."""
 
     dialect = "cuda"
     identity = "stand-in"
@@ -99,6 +109,7 @@ class StandInDriver(Driver):
         self.log: list[Any] = []
         self.errors: dict[str, Exception] = {}
         self.bound: list[StandInBound] = []
+        self.captures = False
 
     def allocate(self, size: int) -> Any:
         self.queue().act("allocate", size)
@@ -120,6 +131,10 @@ class StandInDriver(Driver):
 
     def bind(self, program: Any, kernel: str) -> StandInBound:
         self.bound.append(StandInBound(kernel, self.log))
+        return self.bound[-1]
+
+    def bind_product(self, exact: bool) -> StandInProduct:
+        self.bound.append(StandInProduct("product", self.log))
         return self.bound[-1]
 
     def finish_mark(self, mark: Any) -> None:

@@ -2,59 +2,28 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ggplug.backend import Decline
-from ggplug.errors import GGPlugError
+from ggplug.errors import GGPlugError, PluginError
 from ggplug.testing.vectors import Recording
 
-pytest.importorskip("ggplug_simt")
+pytest.importorskip("ggplug_cuda")
+pytest.importorskip("cupy")
 
+from ggplug_cuda import CudaRegistration
+from ggplug_cuda.driver import CompileError, compile_text, compiler_options
 from ggplug_simt.cache import likely_nodes
 from ggplug_simt.kernels import match
 from ggplug_simt.profile import Profile, Properties
 from ggplug_simt.source import Source
 
-PROFILE = Profile.of(Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024))
-
-
-class Nvrtc:
-    """The few functions of NVRTC that compiling takes, from NVIDIA's wheel."""
-
-    def __init__(self, folder: Path) -> None:
-        # The compiler looks for its builtins among the libraries that are loaded already.
-        ctypes.CDLL(str(next(folder.glob("libnvrtc-builtins.so*"))))
-        self.library = ctypes.CDLL(str(next(folder.glob("libnvrtc.so*"))))
-
-    def compile(self, text: str, architecture: str) -> str:
-        """The log; empty if there is nothing to say."""
-        program = ctypes.c_void_p()
-        made = self.library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
-        assert made == 0
-        options = [f"--gpu-architecture={architecture}".encode(), b"-fmad=false"]
-        failed = self.library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-        size = ctypes.c_size_t()
-        self.library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-        log = ctypes.create_string_buffer(size.value)
-        self.library.nvrtcGetProgramLog(program, log)
-        self.library.nvrtcDestroyProgram(ctypes.byref(program))
-        shown = log.value.decode()
-        return f"error {failed}: {shown}" if failed else shown
-
-
-@pytest.fixture(scope="module")
-def nvrtc() -> Nvrtc:
-    found = importlib.util.find_spec("nvidia")
-    roots = (found.submodule_search_locations or ()) if found else ()
-    for folder in (path for root in roots for path in Path(root).glob("*/lib")):
-        if list(folder.glob("libnvrtc.so*")):
-            return Nvrtc(folder)
-    pytest.skip("install nvidia-cuda-nvrtc")
+GPU = Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024)
+PROFILES = [Profile.of(GPU), Profile.of(dataclasses.replace(GPU, products=True))]
 
 
 def sources(data: Path) -> Iterator[Source]:
@@ -66,17 +35,43 @@ def sources(data: Path) -> Iterator[Source]:
                 nodes += [node for node in case.graph.nodes if node.op is not None and not node.op.is_view]
         except GGPlugError:
             continue
-    for node in nodes:
-        found = match(PROFILE, node)
-        if not isinstance(found, Decline):
-            yield from (launch.source for launch in found.launches)
+    for profile in PROFILES:
+        for node in nodes:
+            found = match(profile, node)
+            if not isinstance(found, Decline):
+                yield from (launch.source for launch in found.launches if isinstance(launch.source, Source))
 
 
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_100"])
-def test_every_kernel_compiles_for_nvidia(nvrtc: Nvrtc, data: Path, architecture: str) -> None:
+@pytest.mark.parametrize(("major", "minor"), [(7, 5), (9, 0), (10, 0)])
+def test_every_kernel_compiles_for_nvidia(data: Path, major: int, minor: int) -> None:
+    cuda = CudaRegistration().cuda
+    options = compiler_options(cuda, {"major": major, "minor": minor})
+    assert options[0] == f"--gpu-architecture=sm_{major}{minor}"
     found = list(dict.fromkeys(sources(data)))
     assert len({source.kernel for source in found}) >= 15
-    if architecture != "sm_75":  # one of each kernel: what differs between architectures is not the types
+    if major > 7:  # one of each kernel: what differs between architectures is not the types
         found = list({source.kernel: source for source in found}.values())
-    logs = {str(source): log for source in found if (log := nvrtc.compile(source.text("cuda"), architecture))}
-    assert logs == {}
+    for source in found:
+        assert compile_text(cuda, source.text("cuda"), options).startswith(b"\x7fELF")
+
+
+def test_a_gpu_newer_than_the_compiler_gets_portable_code() -> None:
+    cuda = CudaRegistration().cuda
+    options = compiler_options(cuda, {"major": 99, "minor": 0})
+    assert options[0] == f"--gpu-architecture=compute_{max(cuda.nvrtc.getSupportedArchs())}"
+    assert b".visible .entry nothing" in compile_text(cuda, 'extern "C" __global__ void nothing() {}', options)
+
+
+def test_what_does_not_compile_comes_with_the_compilers_log() -> None:
+    cuda = CudaRegistration().cuda
+    with pytest.raises(CompileError, match="expected a"):
+        compile_text(cuda, "void broken( {", compiler_options(cuda, {"major": 9, "minor": 0}))
+
+
+def test_without_a_driver_the_reason_and_the_remedy_are_told() -> None:
+    registration = CudaRegistration()
+    if registration.cuda.runtime.driverGetVersion():
+        pytest.skip("there is a driver")
+    with pytest.raises(PluginError, match="no driver of a GPU is installed") as caught:
+        registration.devices()
+    assert caught.value.remedy == "install the GPU vendor's driver"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from ggplug.tensor import new_tensor
 
 pytest.importorskip("ggplug_simt")
 
-from simt_stand_in import Refused, StandInDevice, StandInDriver
+from simt_stand_in import GPU, Refused, StandInDevice, StandInDriver
 
 from ggplug_simt import Failure
 
@@ -81,6 +82,53 @@ def test_arguments_hold_the_places_of_the_tensors_and_the_ops_parameters() -> No
         assert tuple(row[1:5]) == tensor.nb
         assert tuple(row[5:7].view(np.int32)) == tensor.ne
     assert bound.arguments[112:116].view(np.float32)[0] == 0.25
+
+
+def test_a_plan_that_is_computed_again_in_the_same_places_is_captured_and_replayed() -> None:
+    device, graph = StandInDevice(), chain()
+    device.stand_in.captures = True
+    stream = device.init()
+    plan = stream.plan(graph)
+    first, second = placed(device, graph), placed(device, graph)
+    plan.rebind(graph, first)
+    for _ in range(4):
+        plan.compute()
+    done = device.stand_in.did("launch", "capture", "replay")
+    assert [kind for kind, *_ in done] == ["launch"] * 3 + ["capture"] + ["replay"] * 3
+    device.stand_in.log.clear()
+    plan.rebind(graph, first)
+    plan.compute()
+    assert device.stand_in.did("launch", "capture", "replay") == [("replay", 3)]
+    plan.rebind(graph, second)
+    plan.compute()
+    assert len(device.stand_in.did("launch")) == 3
+
+
+def test_products_by_the_library_stay_outside_of_what_is_captured() -> None:
+    driver = StandInDriver(dataclasses.replace(GPU, products=True))
+    driver.captures = True
+    device = StandInDevice(driver=driver)
+    w, x = new_tensor(types.F16, (32, 16)).set_input(), new_tensor(types.F32, (32, 12)).set_input()
+    graph = Graph(ops.norm(ops.gelu(ops.mul_mat(w, x))).set_output())
+    stream, allocation = device.init(), placed(device, graph)
+    stream.compute(graph, allocation)
+    driver.log.clear()
+    stream.compute(graph, allocation)
+    done = [note for note in driver.log if note[0] in ("capture", "replay", "launch")]
+    assert [note[:2] for note in done] == [
+        ("capture", 2), ("launch", "map_one"), ("launch", "product"), ("replay", 2),
+    ]  # fmt: skip
+
+
+def test_all_plans_of_a_stream_share_scratch_memory_that_goes_with_the_stream() -> None:
+    device = StandInDevice(driver=StandInDriver(dataclasses.replace(GPU, products=True)))
+    stream = device.init()
+    for rows, taken in ((16, 2048), (8, 2048), (32, 6144)):
+        w, x = new_tensor(types.F16, (32, rows)).set_input(), new_tensor(types.F32, (32, 12)).set_input()
+        stream.plan(Graph(ops.mul_mat(w, x).set_output()))
+        assert device.used == taken
+    stream.free()
+    assert device.used == 0
 
 
 def test_programs_are_compiled_once_and_found_on_disk_by_the_next_process() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from importlib import resources
 from pathlib import Path
@@ -16,12 +17,13 @@ from ggplug.tensor import Tensor, new_tensor
 
 pytest.importorskip("ggplug_simt")
 
-from ggplug_simt.kernels import CHOOSERS, match
+from ggplug_simt.kernels import CHOOSERS, match, matrix
 from ggplug_simt.kernels.elementwise import ONE, TWO
-from ggplug_simt.launch import DST, TENSOR, Kernel, Operand, collapsed
+from ggplug_simt.launch import DST, SCRATCH, TENSOR, Kernel, Operand, Product, collapsed
 from ggplug_simt.profile import Profile, Properties, Tile
 
 GPU = Profile.of(Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024))
+LIBRARY = dataclasses.replace(GPU, products=True)
 CPU = Profile.of(Properties(processor=True, vector_width=16, local_bytes=1 << 20, max_lanes=4096))
 
 
@@ -140,3 +142,68 @@ def test_nothing_is_launched_where_nothing_is_written() -> None:
     into, rows = new_tensor(types.Q4_K, (256, 4)), new_tensor(types.F32, (256, 0))
     assert matched(ops.set_rows(into, rows, new_tensor(types.I64, (0,)))).launches == ()
     assert matched(ops.gelu(new_tensor(types.F32, (0, 3)))).launches == ()
+
+
+def test_the_library_multiplies_weights_of_float32_where_they_lie() -> None:
+    node = ops.mul_mat(new_tensor(types.F32, (64, 20)), new_tensor(types.F32, (64, 9)))
+    found = matched(node, LIBRARY)
+    (launch,) = found.launches
+    assert launch.source == Product(exact=True)
+    assert found.scratch == 0
+    assert [(o.position, o.ne[:3], o.nb[1]) for o in launch.operands] == [
+        (DST, (20, 9, 1), 80), (0, (64, 20, 1), 256), (1, (64, 9, 1), 256),
+    ]  # fmt: skip
+
+
+def test_other_weights_are_decoded_first_and_may_lose_bits_unless_the_op_forbids_it() -> None:
+    weights, x = new_tensor(types.Q4_0, (64, 20)), new_tensor(types.F32, (64, 9))
+    found = matched(ops.mul_mat(weights, x), LIBRARY)
+    decode, product = found.launches
+    assert str(decode.source) == "map_one[TD=f32 TX=q4_0]"
+    assert decode.operands[0].position == product.operands[1].position == SCRATCH
+    assert product.source == Product(exact=False)
+    assert found.scratch == 64 * 20 * 4
+    asked = matched(ops.mul_mat(weights, x, precision=types.Precision.F32), LIBRARY)
+    assert asked.launches[1].source == Product(exact=True)
+
+
+def test_large_weights_are_decoded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "DECODED", 64 * 8 * 4)
+    weights = new_tensor(types.F16, (64, 20))
+    found = matched(ops.mul_mat(weights, new_tensor(types.F32, (64, 9))), LIBRARY)
+    assert found.scratch == 64 * 8 * 4
+    products = [each for each in found.launches if isinstance(each.source, Product)]
+    assert [(p.operands[0].ne[0], p.operands[0].delta) for p in products] == [(8, 0), (8, 32), (4, 64)]
+    decodes = [each for each in found.launches if each not in products]
+    assert [d.operands[1].delta for d in decodes] == [0, 8 * weights.nb[1], 16 * weights.nb[1]]
+
+
+def test_matrices_that_share_weights_are_columns_of_one_product() -> None:
+    keys, queries = new_tensor(types.F32, (16, 30, 2)), new_tensor(types.F32, (16, 10, 6))
+    (launch,) = matched(ops.mul_mat(keys, queries), LIBRARY).launches
+    dst, a, b = launch.operands
+    assert (dst.ne, a.ne, b.ne) == ((30, 30, 2, 1), (16, 30, 2, 1), (16, 30, 2, 1))
+    assert (dst.nb[2], b.nb[2]) == (3 * 30 * 10 * 4, 3 * 16 * 10 * 4)
+
+
+def test_one_matrix_of_weights_serves_columns_that_do_not_follow_each_other() -> None:
+    heads = ops.permute(new_tensor(types.F32, (16, 6, 10)), 0, 2, 1, 3)
+    (launch,) = matched(ops.mul_mat(new_tensor(types.F32, (16, 30)), heads), LIBRARY).launches
+    dst, a, b = launch.operands
+    assert (dst.ne[1:3], a.nb[2], b.nb[1:3]) == ((10, 6), 0, (16 * 6 * 4, 16 * 4))
+
+
+def test_what_the_library_cannot_read_goes_through_tiles() -> None:
+    transposed = ops.transpose(new_tensor(types.F32, (9, 64)))
+    heads = ops.permute(new_tensor(types.F32, (16, 6, 10)), 0, 2, 1, 3)
+    for node in (
+        ops.mul_mat(new_tensor(types.F32, (64, 20)), transposed),
+        ops.mul_mat(new_tensor(types.F32, (64, 20)), new_tensor(types.F16, (64, 9))),
+        ops.mul_mat(new_tensor(types.F32, (16, 30, 2)), heads),
+    ):
+        assert [each.source.kernel for each in matched(node, LIBRARY).launches] == ["mul_mat_tiles"]
+
+
+def test_few_columns_decode_weights_in_registers_even_with_a_library() -> None:
+    node = ops.mul_mat(new_tensor(types.F32, (64, 20)), new_tensor(types.F32, (64, matrix.FEW)))
+    assert [each.source.kernel for each in matched(node, LIBRARY).launches] == ["mul_mat_rows"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,11 +17,14 @@ from ggplug.backend import Bytes
 from ggplug_cuda.products import CudaProduct
 from ggplug_simt import Bound, Compiled, Driver, Failure, Properties, Queue
 
+log = logging.getLogger("ggplug")
+
 ARGUMENTS = 16
 """Pointers that a kernel takes at most."""
 
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 _NO_BLAS_MEMORY = 3  # CUBLAS_STATUS_ALLOC_FAILED
+_CAPTURE = range(900, 910)  # cudaErrorStreamCapture...: something else in the process was in the way
 # After these the process cannot use the device any more: ECC errors, NVLink, faults of a kernel, a destroyed context.
 _LOST = {46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999}
 
@@ -100,16 +104,19 @@ class CudaQueue(Queue):
     def capture(self, launchers: Sequence[Callable[[], object]]) -> Callable[[], object] | None:
         if self.cuda.runtime.is_hip:  # CuPy captures on CUDA only
             return None
-        with self._capturing:
-            self.stream.begin_capture()
-            try:
-                for start in launchers:
-                    start()
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    self.stream.end_capture()
+        try:
+            with self._capturing:
+                self.stream.begin_capture()
+                try:
+                    for start in launchers:
+                        start()
+                finally:
+                    graph = self.stream.end_capture()
+        except (self.cuda.runtime.CUDARuntimeError, self.cuda.driver.CUDADriverError) as error:
+            if error.status not in _CAPTURE:
                 raise
-            graph = self.stream.end_capture()
+            log.warning("CUDA: launches cannot be captured, so they are launched one by one: %s", error)
+            return None
         return functools.partial(graph.launch, self.stream)
 
     def record(self) -> Any:

@@ -159,7 +159,9 @@ class SimtPlan(Plan):
         by_kind = itertools.groupby(enumerate(self._launchers), lambda each: self._bound[each[0]].capturable)
         for capturable, run in by_kind:
             launches = list(run)
-            together = self._stream.queue.capture([start for _, start in launches]) if capturable else None
+            together = None
+            if capturable and len(launches) > 1:
+                together = self._stream.queue.capture([start for _, start in launches])
             steps += launches if together is None else [(launches[0][0], together)]
         return steps
 
