@@ -175,10 +175,11 @@ class CudaDriver(Driver):
             if not self._pool.used_bytes():
                 self._pool.free_all_blocks()
 
-    def free_memory(self) -> int:
-        with self._device:
+    def free_memory(self) -> int | None:
+        with contextlib.suppress(self.cuda.runtime.CUDARuntimeError), self._device:
             free = self.cuda.runtime.memGetInfo()[0] + self._pool.free_bytes()
             return int(min(free, self.total_memory - self._pool.used_bytes()))
+        return None  # a lost device does not answer
 
     def allocate_host(self, size: int) -> Bytes:
         return np.frombuffer(self.cuda.alloc_pinned_memory(size), np.uint8, size)

@@ -94,7 +94,8 @@ class Programs:
         binary = _read(path)
         if binary is not None:
             try:
-                program = driver.load(binary)
+                with driver.current():
+                    program = driver.load(binary)
             except Exception as error:
                 log.debug("%s: the stored %s is of no use: %s", self._device.name, source, error)
             else:

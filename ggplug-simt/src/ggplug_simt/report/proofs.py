@@ -1,0 +1,154 @@
+"""The parts of a report that prove something: steps small enough that a budget of time can end between any two."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ggplug import registry
+from ggplug.backend import Device
+from ggplug.ops.base import OPS
+from ggplug.testing.contracts import CLAUSES, run_clause
+from ggplug.testing.reference import ReferenceDevice
+from ggplug.testing.report import Finding
+from ggplug.testing.runner import run_graphs, run_op
+from ggplug.testing.vectors import Case, replay, report
+from ggplug.types import DeviceKind
+from ggplug_simt.report.step import Answer, Step, Subject, finite
+
+COSINES = {"F32": 0.99999, "F16": 0.9999, "Q8_0": 0.998, "Q4_0": 0.9}
+"""What the cosine of an embedding to its reference has to be at least, by the type of the weights."""
+
+
+def facts(subject: Subject) -> Iterator[Step]:
+    """What the device is, and what it is driven by."""
+    yield Step("facts", functools.partial(_facts, subject))
+
+
+def _facts(subject: Subject) -> Answer:
+    device = subject.device
+    driver, registration = device.driver, device.registration
+    free, total = device.memory()
+    found: dict[str, Any] = {
+        "device": device.description,
+        "kind": device.kind.name,
+        "id": device.device_id,
+        "memory_bytes": total,
+        "free_bytes": free,
+        "driver": driver.identity,
+        "backend": None if registration is None else f"{registration.name} {registration.version}",
+        **asdict(driver.properties),
+        "tile": str(device.profile.tile),
+    }
+    return {"facts": {**found, **subject.door.facts(device)}}
+
+
+# -- the suite -------------------------------------------------------------------------------------
+
+
+def suite(subject: Subject) -> Iterator[Step]:
+    """The conformance suite: contract, graphs, and all cases of every op."""
+    device = subject.device
+    for clause in CLAUSES:
+        yield Step(f"contract: {clause.name}", functools.partial(_counted, run_clause, device, clause))
+    yield Step("graphs", functools.partial(_counted, run_graphs, device))
+    for op in OPS.values():
+        yield Step(op.name, functools.partial(_counted, run_op, device, op))
+
+
+def _counted(run: Callable[..., Finding | list[Finding]], *arguments: Any) -> Answer:
+    found = run(*arguments)
+    findings = [found] if isinstance(found, Finding) else found
+    passed = [each for each in findings if each.verdict == "passed"]
+    others = [each for each in findings if each.verdict != "passed"]
+    told = [
+        (each.bad, {"case": f"{each.subject}: {each.case}", "reason": each.reason, "nmse": finite(each.nmse)})
+        for each in others
+    ]
+    return {
+        "passed": len(passed),
+        "largest_nmse": max((each.nmse for each in passed), default=0.0),
+        "failed": [each for bad, each in told if bad],
+        "declined": [each for bad, each in told if not bad],
+    }
+
+
+# -- recorded cases --------------------------------------------------------------------------------
+
+
+def recorded(subject: Subject) -> Iterator[Step]:
+    """The recorded cases of ggml, a step for each of its ops and patterns."""
+    by_op: dict[str, list[Case]] = {}
+    for case in subject.folder.recording():
+        by_op.setdefault(case.op, []).append(case)
+    for op, cases in by_op.items():
+        yield Step(op, functools.partial(_replayed, cases, subject.device))
+
+
+def _replayed(cases: Sequence[Case], device: Device) -> Answer:
+    found = report(replay(cases, device))
+    return {
+        "passed": found["passed"],
+        "failed": [{"case": f"{o['op']} {o['vars']}", "reason": o["reason"], "nmse": o["nmse"]} for o in found["failed"]],
+        "declined": [{"case": f"{o['op']} {o['vars']}", "reason": o["reason"]} for o in found["unsupported"]],
+    }
+
+
+# -- a model ---------------------------------------------------------------------------------------
+
+
+def model(subject: Subject) -> Iterator[Step]:
+    """Embeddings by each type of weights: on the device alone, and with layers in turn on the device and the host."""
+    device, host = subject.device, host_device()
+    for kind in COSINES:
+        yield Step(f"{kind} on {device.name}", functools.partial(_embedded, subject, kind, [device]))
+        both = [device, host]
+        yield Step(f"{kind} on {device.name} and {host.name} in turn", functools.partial(_embedded, subject, kind, both))
+
+
+def host_device() -> Device:
+    """A device in host memory: one that is installed, else the ops' references."""
+    installed = registry.devices_by_kind(DeviceKind.CPU)
+    return next((device for device in installed if device.buffer_type.is_host), None) or ReferenceDevice()
+
+
+def alternate(name: str, devices: Sequence[Device]) -> Device:
+    """Layers on the devices in turn; what is outside of layers on the last one."""
+    return devices[(int(name.split(".")[1]) if name.startswith("blk.") else -1) % len(devices)]
+
+
+def _embedded(subject: Subject, kind: str, devices: Sequence[Device]) -> Answer:
+    from ggplug_models import load
+
+    ids, wanted = subject.folder.embeddings()
+    with load(subject.folder.model(kind), devices, placement=alternate) as encoder:
+        got = encoder.embed_ids(ids).astype(np.float64)
+        splits = encoder.scheduler.n_splits
+    cosines = np.sum(got * wanted, -1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(wanted, axis=-1)
+    smallest, least = finite(cosines.min()), COSINES[kind]
+    good = smallest is not None and smallest >= least
+    return {
+        "passed": int(good),
+        "failed": [] if good else [{"case": kind, "reason": f"a cosine is {smallest}, at least {least} is wanted"}],
+        "figures": {
+            "smallest_cosine": smallest, "mean_cosine": finite(cosines.mean()), "wanted_cosine": least,
+            "texts": len(ids), "splits": splits,
+        },
+    }  # fmt: skip
+
+
+def environment() -> dict[str, Any]:
+    """What all devices of a report share."""
+    import ggplug
+
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "ggplug": ggplug.__version__,
+    }

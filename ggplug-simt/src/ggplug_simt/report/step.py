@@ -1,0 +1,63 @@
+"""The nouns of a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from ggplug_simt.device import SimtDevice
+
+if TYPE_CHECKING:
+    from ggplug_simt.report.folder import Folder
+
+Answer: TypeAlias = Mapping[str, Any]
+"""What a step found, as plain data that JSON can hold; all keys are optional.
+
+``passed``: how many cases did.  ``failed`` and ``declined``: lists of ``{"case", "reason"}``.  ``figures``: numbers
+by names that end with their unit, such as ``milliseconds``.  ``facts``: anything by name.
+"""
+
+
+class Step(NamedTuple):
+    """Something to prove or to measure; the name is unique in its part."""
+
+    name: str
+    run: Callable[[], Answer]
+
+
+def _nothing(device: SimtDevice) -> Mapping[str, Any]:
+    return {}
+
+
+def _no_steps(device: SimtDevice) -> Iterable[Step]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where a report comes in.
+
+    ``program``: the module that was started, which is started again for each part.  ``find(name)``: the devices to
+    report on, all or the one of that name; raises GGPlugError if there is none.  ``facts(device)``: what only the
+    vendor's package knows.  ``figures(device)``: what its library reaches, to be measured beside ours.
+    """
+
+    program: str
+    find: Callable[[str | None], Sequence[SimtDevice]]
+    facts: Callable[[SimtDevice], Mapping[str, Any]] = _nothing
+    figures: Callable[[SimtDevice], Iterable[Step]] = _no_steps
+
+
+class Subject(NamedTuple):
+    """What a part is about."""
+
+    device: SimtDevice
+    folder: Folder
+    door: Door
+
+
+def finite(value: float) -> float | None:
+    """The number, or None for what JSON cannot hold."""
+    return float(value) if math.isfinite(value) else None
