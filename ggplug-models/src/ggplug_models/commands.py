@@ -44,8 +44,8 @@ def convert(folder: Path, out: Path, kind: str) -> None:
 )  # fmt: skip
 @click.option(
     "--split", metavar="SHARES",
-    help="Split the layers between the devices, in their order: 'even', or a number for each as in 2,1. "
-    "Default: all of them on the first device.",
+    help="Split the layers between the named devices, in their order: 'even', or a number for each as in 2,1. "
+    "Default: all layers on the first device.",
 )  # fmt: skip
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1), help="Texts computed together.")
 def embed(model: Path, devices: tuple[str, ...], split: str | None, batch: int) -> None:
@@ -58,6 +58,8 @@ def embed(model: Path, devices: tuple[str, ...], split: str | None, batch: int) 
     from ggplug_models.placement import LayerSplit
 
     names = [name for given in devices for name in given.split(",")]
+    if split is not None and len(names) < 2:
+        raise click.UsageError("--split needs two or more devices to split between: name each with --device.")
     placement = None if split is None else LayerSplit.parse(split)
     with load(model, names or None, placement=placement) as encoder:
         if not hasattr(encoder, "embed"):

@@ -1,0 +1,20 @@
+"""Libraries that only some of this package needs: imported at the door of what needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ggplug.errors import ModelError
+
+
+@contextmanager
+def required(library: str, purpose: str) -> Iterator[None]:
+    """Around the import of a library: where it fails, ModelError says for what it is needed and how to get it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ModelError(
+            f"{purpose} needs the library {library}, which cannot be imported: {error}", got=library,
+            remedy=f"pip install {library}",
+        ) from error  # fmt: skip

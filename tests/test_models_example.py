@@ -1,0 +1,73 @@
+"""The semantic-search example: what it finds, and which devices it says ran what."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FILES = {
+    "bread.md": "# Baking\n\nMix flour, water, salt and yeast, knead the dough, and bake it in a hot oven.\n",
+    "stars.txt": "A star shines because hydrogen fuses to helium in its core, for billions of years.\n",
+    "cats.rst": "Cats sleep for most of the day and hunt mice when it is getting dark.\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+BESIDE_A_GPU = """
+import sys
+import ggplug as gg
+from examples.semantic_search.__main__ import main
+from ggplug.testing import FakeDevice
+
+gg.register_device(FakeDevice("Fake0", inner=gg.device("CPU")))
+main(sys.argv[1:])
+"""
+
+
+def search(*command: str, **environment: str) -> str:
+    """What the example prints on a terminal of 80 columns."""
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, cwd=ROOT, encoding="utf-8",
+        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8", **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    return done.stdout
+
+
+def table(shown: str) -> dict[str, list[str]]:
+    """Device to its row of the table; ops that went to further lines are left out."""
+    rows = [line.split() for line in shown.partition("who ran what")[2].splitlines()]
+    return {row[0]: row[1:] for row in rows if len(row) > 4 and row[-1].endswith("%")}
+
+
+def test_a_question_finds_its_passage_on_the_one_device_that_was_named(folder: Path) -> None:
+    question = "How do I make a loaf?"
+    shown = search("-m", "examples.semantic_search", "--folder", str(folder), "--top", "1", "--device", "CPU", question)
+    assert "bread.md:3  Baking" in shown
+    rows = table(shown)
+    assert list(rows) == ["CPU"]
+    assert rows["CPU"][0] == "0-5"
+    assert rows["CPU"][-2:] == ["nothing", "100%"]
+
+
+def test_by_default_the_best_device_and_the_cpu_share_the_layers(folder: Path) -> None:
+    question = "Why does the sun shine?"
+    options = ("--folder", str(folder), "--top", "1")
+    shown = search("-c", BESIDE_A_GPU, *options, question, GGPLUG_DISABLE="OpenCL,CUDA")
+    assert "stars.txt:1" in shown
+    rows = table(shown)
+    assert {device: row[0] for device, row in rows.items()} == {"Fake0": "0-2", "CPU": "3-5"}
+    assert all("nothing" not in row for row in rows.values())
