@@ -60,7 +60,7 @@ class Report:
         self.door = door
         self.folder = folder
         self.out = out
-        self.seconds = seconds
+        self.seconds = max(0.0, seconds - GRACE)
         self.parts = tuple(parts)
         self.content: dict[str, Any] = {
             "program": door.program,
@@ -125,9 +125,8 @@ class Report:
                         process.wait()
                 errors.seek(0)
                 told = errors.read().decode(errors="replace")[-4000:]
-            if record["begun"] or not record["steps"]:
-                if not record["errors"] or record["begun"]:
-                    record["errors"].append({"step": record["begun"], "error": ended, "traceback": told})
+            if ended or record["begun"]:
+                record["errors"].append({"step": record["begun"], "error": ended or "it ended", "traceback": told})
                 record["begun"] = ""
             if _reached(record) in (before, len(record["steps"])):
                 break
@@ -136,7 +135,7 @@ class Report:
         self.save()
 
     def _follow(self, process: subprocess.Popen[bytes], journal: Path, record: dict[str, Any], until: float) -> str:
-        """Takes over what a process writes until it ends, or has to be ended; how it ended."""
+        """Takes over what a process writes until it ends, or has to be ended; what was wrong with its end, if anything."""
         heard = time.monotonic()
         with open(journal, "rb") as lines:
             while True:
@@ -194,7 +193,7 @@ def _take(lines: Any, record: dict[str, Any]) -> bool:
 
 def _ending(code: int) -> str:
     if code >= 0:
-        return f"the process ended with code {code}"
+        return f"the process ended with code {code}" if code else ""
     with contextlib.suppress(ValueError):
         return f"the process crashed: {signal.Signals(-code).name}"
     return f"the process crashed: signal {-code}"
