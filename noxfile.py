@@ -34,7 +34,7 @@ def install(session: nox.Session, *needs: str, model: bool = False) -> None:
 @nox.session
 def demo(session: nox.Session) -> None:
     """The main job: semantic search over this repository's documentation.  Arguments go to the example."""
-    install(session, model=True)
+    install(session, POCL, model=True)
     session.run("python", "-m", "examples.semantic_search", *session.posargs)
 
 
