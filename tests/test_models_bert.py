@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import ggplug as gg
 import ggplug_models
+from ggplug.backend import Device
 from ggplug.errors import GGUFError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models.bert import batches
@@ -48,16 +50,38 @@ def reference(data: Path) -> dict[str, Any]:
     return held
 
 
+def device_or_skip(name: str) -> Device:
+    try:
+        return gg.device(name)
+    except gg.DeviceNotFoundError as error:
+        if name == "CPU":
+            raise
+        pytest.skip(str(error))
+
+
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.sum(a * b, -1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
 
 
+def alternate(name: str, devices: Sequence[Device]) -> Device:
+    """Even layers on the first device, odd ones and everything outside of layers on the last: the most copies."""
+    layer = name.split(".")[1] if name.startswith("blk.") else "1"
+    return devices[-(int(layer) % 2)]
+
+
+@pytest.mark.parametrize("devices", [["CPU"], ["OpenCL0"], ["OpenCL0", "CPU"]], ids=" and ".join)
 @pytest.mark.parametrize(
     ("kind", "least"), [("F32", 0.99999), ("F16", 0.9999), ("Q8_0", 0.998), ("Q4_0", 0.9)], ids=lambda v: str(v)
 )
-def test_embeddings_are_those_of_the_reference(minilm: Any, reference: dict[str, Any], kind: str, least: float) -> None:
-    with ggplug_models.load(minilm(kind), ["CPU"]) as model:
+def test_embeddings_are_those_of_the_reference(
+    minilm: Any, reference: dict[str, Any], kind: str, least: float, devices: list[str]
+) -> None:
+    for name in devices:
+        device_or_skip(name)
+    with ggplug_models.load(minilm(kind), devices, placement=alternate) as model:
         found = model.embed(reference["texts"])
+        held = {weight.buffer.type.device.name for weight in model.weights}
+    assert held == set(devices)
     cosines = cosine(found, reference["embeddings"])
     assert cosines.min() >= least, dict(zip(reference["names"], cosines, strict=True))
 

@@ -156,7 +156,8 @@ def main(question: str, folder: Path, names: tuple[str, ...], split: str, kind: 
             vectors, seconds = embed(model, texts, console, notes)
             scores = vectors @ model.embed([question])[0]
             show_answer(console, question, passages, scores, top, folder.parent)
-            console.print(f"\n{len(passages)} passages of {folder} were embedded in {seconds:.1f} s")
+            shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+            console.print(f"\n{len(passages)} passages of {shown} were embedded in {seconds:.1f} s")
             console.print(who_ran_what(model, texts))
     except gg.GGPlugError as error:
         raise click.ClickException(str(error)) from error
