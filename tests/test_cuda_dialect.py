@@ -1,0 +1,58 @@
+"""The kernels conform as CUDA C++ too: the text that NVRTC gets, cut as for a GPU, run by the processor."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ggplug.backend import Device
+from ggplug.testing import BackendSuite
+from ggplug.testing.vectors import Recording, replay, report
+
+pytest.importorskip("ggplug_simt")
+pytest.importorskip("ziglang")
+
+from cuda_on_host import HostDevice, HostProgram
+
+
+@functools.cache
+def on_host() -> Device:
+    """One device for all tests, so that each program is compiled once."""
+    return HostDevice()
+
+
+class TestCudaOnHost(BackendSuite):
+    @pytest.fixture
+    def device(self) -> Device:
+        return on_host()
+
+
+def test_recorded_cases_of_ggml_pass(data: Path) -> None:
+    found = report(replay(Recording(data / "ggml_ops_compact.npz"), on_host()))
+    assert found["failed"] == []
+    assert found["passed"] > 100
+
+
+def test_a_barrier_that_only_some_items_reach_is_found() -> None:
+    program = HostProgram(
+        """
+#define SOME 1
+#define GLOBAL
+#define KERNEL extern "C" __global__
+#define BARRIER() __syncthreads()
+typedef struct { int n; } arguments;
+#define PARAMETERS GLOBAL char *x_data, const arguments args
+KERNEL void some(PARAMETERS) { if (threadIdx.x < args.n) BARRIER(); }
+"""
+    )
+    for reach, fails in ((0, False), (8, False), (3, True)):
+        struct, pointer = np.array([reach], np.int32), np.zeros(1, np.uintp)
+        addresses = np.array([pointer.ctypes.data, struct.ctypes.data], np.uintp)
+        if fails:
+            with pytest.raises(AssertionError, match="barrier"):
+                program.launch(2, 8, addresses.ctypes.data)
+        else:
+            program.launch(2, 8, addresses.ctypes.data)
