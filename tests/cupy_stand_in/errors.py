@@ -1,0 +1,85 @@
+"""What CuPy raises, with the statuses of CUDA 12 and 13 that the stand-in knows."""
+
+from __future__ import annotations
+
+_CUDA = {
+    1: ("InvalidValue", "INVALID_VALUE", "invalid argument"),
+    2: ("MemoryAllocation", "OUT_OF_MEMORY", "out of memory"),
+    35: ("InsufficientDriver", "STUB_LIBRARY", "CUDA driver version is insufficient for CUDA runtime version"),
+    46: ("DevicesUnavailable", "DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"),
+    100: ("NoDevice", "NO_DEVICE", "no CUDA-capable device is detected"),
+    101: ("InvalidDevice", "INVALID_DEVICE", "invalid device ordinal"),
+    200: ("InvalidKernelImage", "INVALID_IMAGE", "device kernel image is invalid"),
+    209: ("NoKernelImageForDevice", "NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"),
+    217: ("PeerAccessUnsupported", "PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"),
+    400: ("InvalidResourceHandle", "INVALID_HANDLE", "invalid resource handle"),
+    401: ("IllegalState", "ILLEGAL_STATE", "the operation cannot be performed in the present state"),
+    500: ("SymbolNotFound", "NOT_FOUND", "named symbol not found"),
+    700: ("IllegalAddress", "ILLEGAL_ADDRESS", "an illegal memory access was encountered"),
+    701: ("LaunchOutOfResources", "LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"),
+    704: ("PeerAccessAlreadyEnabled", "PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"),
+    719: ("LaunchFailure", "LAUNCH_FAILED", "unspecified launch failure"),
+    900: ("StreamCaptureUnsupported", "STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"),
+    901: ("StreamCaptureInvalidated", "STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during "
+          "capture"),
+    905: ("StreamCaptureIsolation", "STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another "
+          "stream"),
+    907: ("CapturedEvent", "CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"),
+    999: ("Unknown", "UNKNOWN", "unknown error"),
+}  # fmt: skip
+
+STICKY = {214, 700, 702, 710, 714, 715, 716, 717, 718, 719}
+"""Errors after which every call on the device answers with the same: only a new process helps."""
+
+_NVRTC = {4: "INVALID_PROGRAM", 5: "INVALID_OPTION", 6: "COMPILATION"}
+_CUBLAS = {1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR"}
+
+
+class _Status(RuntimeError):
+    """An error with the library's number for it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class CUDARuntimeError(_Status):
+    """As ``cupy_backends.cuda.api.runtime`` raises it."""
+
+    def __init__(self, status: int) -> None:
+        name, _, message = _CUDA[status]
+        super().__init__(status, f"cudaError{name}: {message}")
+
+
+class CUDADriverError(_Status):
+    """As ``cupy_backends.cuda.api.driver`` raises it."""
+
+    def __init__(self, status: int) -> None:
+        _, name, message = _CUDA[status]
+        super().__init__(status, f"CUDA_ERROR_{name}: {message}")
+
+
+class NVRTCError(_Status):
+    """As ``cupy_backends.cuda.libs.nvrtc`` raises it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status, f"NVRTC_ERROR_{_NVRTC[status]} ({status})")
+
+
+class CUBLASError(_Status):
+    """As ``cupy_backends.cuda.libs.cublas`` raises it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status, f"CUBLAS_STATUS_{_CUBLAS[status]}")
+
+
+class OutOfMemoryError(MemoryError):
+    """As ``cupy.cuda.memory`` raises it."""
+
+    def __init__(self, size: int, total: int, limit: int = 0) -> None:
+        limited = f", limit set to: {limit:,} bytes" if limit else ""
+        super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes{limited}).")
+
+
+class Fault(AssertionError):
+    """A mistake that CUDA would not have told: it would have computed with whatever there was."""
