@@ -243,6 +243,16 @@ def test_a_failure_while_waiting_is_raised_by_the_streams_own_synchronize() -> N
     stream.synchronize()
 
 
+def test_a_driver_that_does_not_start_is_a_typed_error_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = StandInDevice()
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "open_driver", lambda: 1 // 0)
+        for use in (device.init, lambda: device.buffer_type.alloc(64), lambda: device.match(chain().nodes[0])):
+            with pytest.raises(ComputeError, match="stand-in does not start: integer division"):
+                use()
+    device.init().synchronize()
+
+
 def test_streams_take_no_parameters() -> None:
     with pytest.raises(TypeError):
         StandInDevice().init(n_threads=2)

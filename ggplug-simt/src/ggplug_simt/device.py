@@ -114,11 +114,17 @@ class SimtDevice(Device):
 
     @property
     def driver(self) -> Driver:
-        """The vendor's driver, opened at first use."""
+        """The vendor's driver, opened at first use.  Raises ComputeError if it does not start; it is tried again."""
         if self._driver is None:
             with self._lock:
                 if self._driver is None:
-                    self._driver = self.open_driver()
+                    try:
+                        self._driver = self.open_driver()
+                    except Exception as error:
+                        raise ComputeError(
+                            f"{self.name} does not start: {error}", device=self,
+                            remedy="another program may have taken all of it; other devices go on",
+                        ) from error  # fmt: skip
         return self._driver
 
     @property
