@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ggplug import registry
-from ggplug.errors import DeviceNotFoundError, GGPlugError, ParameterError
-from ggplug_simt.device import SimtDevice
+from ggplug.backend import Device
+from ggplug.errors import GGPlugError, ParameterError
 from ggplug_simt.report.folder import prepare
 from ggplug_simt.report.run import PARTS, Report, work
 from ggplug_simt.report.step import Door
@@ -20,18 +20,9 @@ BUDGET = 480.0
 """Seconds in all."""
 
 
-def find(name: str | None) -> list[SimtDevice]:
-    """The devices with kernels of this package that the registry knows, or the one of that name.
-
-    Raises DeviceNotFoundError if there is none, ParameterError if the named one is of another kind.
-    """
-    found = registry.devices(unique=False) if name is None else [registry.device(name)]
-    chosen = [device for device in found if isinstance(device, SimtDevice)]
-    if chosen:
-        return chosen
-    if found and name is not None:
-        raise ParameterError(f"{name} does not run the kernels of ggplug_simt", got=name)
-    raise DeviceNotFoundError("there is no GPU to report on", remedy="`ggplug doctor` tells what was found")
+def find(name: str | None) -> Sequence[Device]:
+    """The devices that the registry knows, or the one of that name, whose plugin alone is loaded then."""
+    return registry.devices(unique=False) if name is None else [registry.device(name)]
 
 
 def main(arguments: Sequence[str] | None = None, door: Door | None = None) -> int:
@@ -51,7 +42,9 @@ def main(arguments: Sequence[str] | None = None, door: Door | None = None) -> in
             return 0
         if given.out is None or given.data is None:
             parser.error("give --data FOLDER and the file OUT.json, or --prepare or --table")
-        devices = door.find(given.device)
+        if not given.data.is_dir():
+            raise ParameterError(f"{given.data} is no folder", got=given.data, remedy="--prepare makes one")
+        devices = door.devices(given.device)
     except (GGPlugError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -72,7 +65,8 @@ def _content(path: Path) -> dict[str, object]:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m {program}", description="Report what a device does, and how fast.")
+    what = "Report what a device is proven to do, and how fast it is."
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=what)
     parser.add_argument("out", nargs="?", type=Path, metavar="OUT.json", help="the report's file")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="what --prepare made")
     parser.add_argument("--device", metavar="NAME", help="only this device (default: all)")

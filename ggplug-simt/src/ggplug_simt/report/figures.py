@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ggplug import ops, types
-from ggplug.backend import Backend, Device
+from ggplug.backend import Backend, Buffer, Device
 from ggplug.cli.overhead import NODES, chain
-from ggplug.cli.products import K, SEED, MatrixVector, Prepared, best_times, on, weights
+from ggplug.cli.products import SEED, K, MatrixVector, Prepared, best_times, on, weights
 from ggplug.graph import Graph
-from ggplug.memory import allocate_graph
+from ggplug.memory import GraphAllocator
 from ggplug.tensor import Tensor, new_tensor
 from ggplug.types import Type
 from ggplug_simt.report.proofs import COSINES
@@ -67,7 +68,7 @@ def copying(device: Device) -> Answer:
 def matrix_vector(device: Device, kind: Type) -> Answer:
     """Products with one column: one alone, and as many different weights in a row as no cache holds."""
     with closing(Rows(device)) as rows:
-        vector = on(device, np.random.default_rng(SEED).standard_normal((1, K), np.float32))
+        vector = rows.keep(on(device, np.random.default_rng(SEED).standard_normal((1, K), np.float32)))
         first = rows.keep(weights(device, kind, K))
         count = max(1, MatrixVector.size(device) // first.nbytes)
         matrices = [first, *(rows.keep(weights(device, kind, K)) for _ in range(count - 1))]
@@ -85,28 +86,39 @@ def matrix_vector(device: Device, kind: Type) -> Answer:
 def matrix_product(device: Device, kind: Type) -> Answer:
     """Products of the same weights and columns, one after the other."""
     with closing(Rows(device)) as rows:
-        generator = np.random.default_rng(SEED)
-        columns = on(device, generator.standard_normal((COLUMNS, SIZE), np.float32))
+        values, matrix = factors()
+        columns = rows.keep(on(device, values))
         weight = new_tensor(kind, (SIZE, SIZE))
         weight.place(rows.buffer(device.buffer_type.alloc_size(weight)))
-        weight.set(generator.standard_normal((SIZE, SIZE), np.float32))
-        alone = rows.seconds([ops.mul_mat(weight, columns)])
-        count = in_a_row(alone)
-        row = rows.seconds([ops.mul_mat(weight, columns) for _ in range(count)]) / count
+        weight.set(matrix)
+        return _product(lambda count: rows.seconds([ops.mul_mat(weight, columns) for _ in range(count)]))
+
+
+def library_product(run: Callable[[int], None]) -> Answer:
+    """The product of :func:`factors` by a vendor's library; ``run(count)`` computes it so often and waits."""
+    return _product(lambda count: best_times({"run": functools.partial(run, count)}, REPEATS)["run"])
+
+
+def factors() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Columns [COLUMNS, SIZE] and weights [SIZE, SIZE]."""
+    generator = np.random.default_rng(SEED)
+    return generator.standard_normal((COLUMNS, SIZE), np.float32), generator.standard_normal((SIZE, SIZE), np.float32)
+
+
+def _product(seconds: Callable[[int], float]) -> Answer:
+    """``seconds(count)``: the time of so many products in a row."""
+    alone = seconds(1)
+    count = max(1, min(LONGEST, int(SECONDS / alone)))
+    row = seconds(count) / count
     return {
         "figures": {"gigaflops": OPERATIONS / row / 1e9, "milliseconds": row * 1e3, "milliseconds_alone": alone * 1e3}
     }
 
 
-def in_a_row(seconds: float) -> int:
-    """How many runs that take so long each are measured together."""
-    return max(1, min(LONGEST, int(SECONDS / seconds)))
-
-
 def launching(device: Device) -> Answer:
     """What a launch costs in a plan that is computed again: on the host, and until all is done."""
-    leafs = [on(device, np.full(16, value, np.float32)) for value in (0.5, 1.0)]
     with closing(Rows(device)) as rows:
+        leafs = [rows.keep(on(device, np.full(16, value, np.float32))) for value in (0.5, 1.0)]
         ready = rows.prepared([chain(NODES, leafs)])
         host, whole = float("inf"), float("inf")
         for _ in range(10 * REPEATS):
@@ -138,23 +150,26 @@ class Rows:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.stream: Backend = device.init()
-        self._buffers: list[Any] = []
+        self._held: list[Any] = []
 
-    def buffer(self, size: int) -> Any:
+    def buffer(self, size: int) -> Buffer:
         """Memory of the device until the end of the measurement."""
-        self._buffers.append(self.device.buffer_type.alloc(size))
-        return self._buffers[-1]
+        buffer = self.device.buffer_type.alloc(size)
+        self._held.append(buffer)
+        return buffer
 
     def keep(self, tensor: Tensor) -> Tensor:
         """A tensor whose memory is given back at the end."""
-        self._buffers.append(tensor.buffer)
+        self._held.append(tensor.buffer)
         return tensor
 
     def prepared(self, nodes: Sequence[Tensor]) -> Prepared:
         """What computes these nodes in a row, and waits for the last of them."""
         graph = Graph(*nodes)
         plan = self.stream.plan(graph)
-        return Prepared(self.stream, plan, graph, allocate_graph(graph, self.device.buffer_type))
+        allocator = GraphAllocator(self.device.buffer_type)
+        self._held.append(allocator)
+        return Prepared(self.stream, plan, graph, allocator.allocate(graph))
 
     def seconds(self, nodes: Sequence[Tensor]) -> float:
         """The best time of these nodes in a row."""
@@ -163,5 +178,5 @@ class Rows:
     def close(self) -> None:
         """Gives stream and memory back."""
         self.stream.free()
-        for buffer in self._buffers:
-            buffer.free()
+        for held in self._held:
+            held.free()

@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +56,9 @@ PATIENCE = 120.0
 class Report:
     """A report in the making; ``content`` is what its file holds, at any time."""
 
-    def __init__(self, door: Door, folder: Path, out: Path, seconds: float, parts: Sequence[str] = tuple(PARTS)) -> None:
+    def __init__(
+        self, door: Door, folder: Path, out: Path, seconds: float, parts: Sequence[str] = tuple(PARTS)
+    ) -> None:
         self.door = door
         self.folder = folder
         self.out = out
@@ -64,7 +66,7 @@ class Report:
         self.parts = tuple(parts)
         self.content: dict[str, Any] = {
             "program": door.program,
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "budget_seconds": seconds,
             "seconds": 0.0,
             "environment": environment(),
@@ -135,7 +137,7 @@ class Report:
         self.save()
 
     def _follow(self, process: subprocess.Popen[bytes], journal: Path, record: dict[str, Any], until: float) -> str:
-        """Takes over what a process writes until it ends, or has to be ended; what was wrong with its end, if anything."""
+        """Takes over what a process writes until it ends or has to be ended; says what was wrong with its end."""
         heard = time.monotonic()
         with open(journal, "rb") as lines:
             while True:
@@ -211,7 +213,7 @@ def work(door: Door, name: str, device: str, folder: Path, journal: Path, skip: 
             file.write(json.dumps(note, allow_nan=False, default=float) + "\n")
 
         try:
-            found = door.find(device)[0]
+            found = door.devices(device)[0]
             steps = list(PARTS[name].steps(Subject(found, Folder(folder, journal.parent), door)))
         except Exception as error:
             tell(step="", **_described(error))
@@ -224,14 +226,15 @@ def work(door: Door, name: str, device: str, folder: Path, journal: Path, skip: 
             programs = found.programs
             before = programs.compiled, programs.found, programs.seconds
             start = time.monotonic()
+            outcome: dict[str, Any]
             try:
-                answer = {"answer": dict(step.run())}
-                good = not answer["answer"].get("failed")
+                outcome = {"answer": dict(step.run())}
+                good = not outcome["answer"].get("failed")
             except Exception as error:
-                answer, good = _described(error), False
+                outcome, good = _described(error), False
             after = programs.compiled, programs.found, programs.seconds
             spent = {k: b - a for k, a, b in zip(("compiled", "found", "seconds"), before, after, strict=True)}
-            tell(step=step.name, **answer, seconds=round(time.monotonic() - start, 3), programs=spent)
+            tell(step=step.name, **outcome, seconds=round(time.monotonic() - start, 3), programs=spent)
             if not good and not alive(found):
                 return
 

@@ -12,8 +12,8 @@ UNITS = {
     "sequences_per_second": "sequences/s",
     "milliseconds": "ms",
     "milliseconds_alone": "ms alone, with waiting",
-    "microseconds_a_launch": "µs a launch on the host",
-    "microseconds_a_node": "µs a node until all is done",
+    "microseconds_a_launch": "microseconds a launch on the host",
+    "microseconds_a_node": "microseconds a node until all is done",
 }
 """What follows a figure, by its name; a name that is not here is said in words."""
 
@@ -40,7 +40,7 @@ def _device(parts: Mapping[str, Record]) -> Iterator[str]:
                 yield ""
                 yield from _table(("", ""), [(_words(k), v) for k, v in answer["facts"].items()])
     yield ""
-    heading = ("part", "passed", "failed", "declined", "errors", "not run", "seconds", "programs compiled", "in seconds")
+    heading = "part", "passed", "failed", "declined", "errors", "not run", "seconds", "programs compiled", "in seconds"
     yield from _table(heading, [_summary(name, record) for name, record in parts.items()])
     for name, record in parts.items():
         yield from _figures(name, {step: a["figures"] for step, a in record["results"].items() if "figures" in a})
@@ -103,22 +103,22 @@ def _figures(name: str, measured: Mapping[str, Mapping[str, float | None]]) -> I
     yield ""
     keys = list(next(iter(measured.values())))
     if all(list(figures) == keys for figures in measured.values()):
-        rows = [(step, *map(_number, figures.values())) for step, figures in measured.items()]
+        rows = [(step, *(_number(*each) for each in figures.items())) for step, figures in measured.items()]
         yield from _table((name, *(UNITS.get(key, _words(key)) for key in keys)), rows)
     else:
         joined = {
-            step: ", ".join(f"{_number(value)} {UNITS.get(key, _words(key))}" for key, value in figures.items())
+            step: ", ".join(f"{_number(key, value)} {UNITS.get(key, _words(key))}" for key, value in figures.items())
             for step, figures in measured.items()
         }
         yield from _table((name, "measured"), joined.items())
 
 
-def _number(value: float | None) -> str:
+def _number(key: str, value: float | None) -> str:
     if value is None:
         return "no number"
     if value >= 1000 or isinstance(value, int):
         return f"{value:,.0f}"
-    return f"{value:.7g}" if 0.1 < value <= 1 else f"{value:.3g}"
+    return f"{value:.7f}" if key.endswith("cosine") else f"{value:.3g}"
 
 
 def _words(key: str) -> str:

@@ -1,0 +1,61 @@
+"""What a GPU does and how fast it is: ``python -m ggplug_cuda.gpu_report --data FOLDER OUT.json``.
+
+The report is that of :mod:`ggplug_simt.report`; here CUDA's devices come in, with what only CuPy tells.  Nothing has
+to be installed but CuPy and what ggplug-core needs for itself: with the folders of source in ``PYTHONPATH``, the
+backend is registered by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ggplug_cuda import CudaRegistration
+from ggplug_simt.report import Door, Step, main
+from ggplug_simt.report.figures import factors, library_product
+from ggplug_simt.report.step import Answer, registered
+
+_PROPERTIES = "multiProcessorCount clockRate memoryClockRate memoryBusWidth l2CacheSize sharedMemPerBlock ECCEnabled"
+
+
+def facts(device: Any) -> Mapping[str, Any]:
+    """Versions of everything between us and the GPU, and what CUDA tells of it."""
+    import cupy
+
+    cuda = device.cuda
+    return {
+        "cupy": cupy.__version__,
+        "cuda_driver": cuda.runtime.driverGetVersion(),
+        "cuda_runtime": cuda.runtime.runtimeGetVersion(),
+        "nvrtc": ".".join(map(str, cuda.nvrtc.getVersion())),
+        **{key: device.facts[key] for key in _PROPERTIES.split() if key in device.facts},
+    }
+
+
+def figures(device: Any) -> Iterator[Step]:
+    """The product that ours are measured by, as the vendor's library computes it."""
+    for kind in ("float32", "float16"):
+        yield Step(f"the same by cupy.matmul, {kind}", functools.partial(matmul, device, kind))
+
+
+def matmul(device: Any, kind: str) -> Answer:
+    """CuPy's own product, measured as ours is."""
+    import cupy
+
+    with cupy.cuda.Device(device.number):
+        columns, weights = (cupy.asarray(values.astype(kind)) for values in factors())
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                cupy.matmul(columns, weights.T)
+            cupy.cuda.get_current_stream().synchronize()
+
+        return library_product(run)
+
+
+DOOR = Door("ggplug_cuda.gpu_report", lambda name: registered(CudaRegistration()), facts, figures)
+
+if __name__ == "__main__":
+    sys.exit(main(door=DOOR))
