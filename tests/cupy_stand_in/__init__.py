@@ -51,7 +51,8 @@ class StandIn:
     """CuPy on a machine with these devices.
 
     ``driver``, ``runtime``: their versions of CUDA; a driver of 0 is none.  ``architectures``: what the compiler
-    knows.  ``hip``: CuPy's build for AMD.  ``blas``: whether cuBLAS is installed.
+    knows.  ``hip``: CuPy's build for AMD.  ``blas``: whether cuBLAS is installed.  ``limit``: what the environment
+    variable CUPY_GPU_MEMORY_LIMIT sets, in bytes.
     """
 
     OutOfMemoryError = OutOfMemoryError
@@ -64,6 +65,7 @@ class StandIn:
         architectures: tuple[int, ...] = (75, 80, 86, 89, 90, 100, 120),
         hip: bool = False,
         blas: bool = True,
+        limit: int = 0,
     ) -> None:
         self.machine = Machine(gpus, hip)
         self.runtime = Runtime(self.machine, driver, runtime)
@@ -73,7 +75,7 @@ class StandIn:
         self.Device = functools.partial(Device, self.machine)
         self.Stream = functools.partial(Stream, self.machine)
         self.Event = functools.partial(Event, self.machine)
-        self.MemoryPool = functools.partial(MemoryPool, self.machine)
+        self.MemoryPool = functools.partial(MemoryPool, self.machine, limit=limit)
         self.Module = functools.partial(Module, self.machine)
         self.alloc_pinned_memory = PinnedAllocator(self.machine).alloc_pinned_memory
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cupy_stand_in import kernels
-from cupy_stand_in.errors import CUBLASError, CUDADriverError, CUDARuntimeError, Fault, NVRTCError
+from cupy_stand_in.errors import CUBLASError, CUDADriverError, CUDARuntimeError, Fault, NVRTCError, Status
 from cupy_stand_in.machine import Device, Machine, Queue
 from cupy_stand_in.products import Matrices, product
 
@@ -45,7 +45,7 @@ def call(function: F) -> F:
 
 
 def query(function: F) -> F:
-    """A call that works whatever happened to the devices, and does nothing."""
+    """A call that is not noted: it asks, or belongs to the thread, and works whatever happened to the devices."""
 
     @functools.wraps(function)
     def locked(self: Noted, *args: Any, **keywords: Any) -> Any:
@@ -58,7 +58,7 @@ def query(function: F) -> F:
 class Noted:
     """What makes calls.  ``_error``: what they raise.  ``_noted``: the arguments in the log, to say more about them."""
 
-    _error: type[Exception] = CUDARuntimeError
+    _error: type[Status] = CUDARuntimeError
     _noted: dict[str, Any]
 
     def __init__(self, machine: Machine) -> None:
@@ -189,7 +189,7 @@ class Function:
     def __init__(self, device: Device, text: str, name: str) -> None:
         self.device = device
         self.name = name
-        self.signature = kernels.Signature(text)
+        self.signature = kernels.signature(text)
         self.loaded = True
         self.kernel = kernels.kernel(text, name)
 
@@ -368,8 +368,6 @@ class Cublas(Noted):
         queue, blas = self._queue_here(self._machine.streams[-1]), self._blas(handle)
         if queue.captured is not None:
             raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
-        if blas.device is not queue.device:
-            raise CUBLASError(13)
         a = Matrices(A, *((k, m) if transa else (m, k)), lda, strideA, batchCount)
         b = Matrices(B, *((n, k) if transb else (k, n)), ldb, strideB, batchCount)
         c = Matrices(C, m, n, ldc, strideC, batchCount)
@@ -391,4 +389,6 @@ class Cublas(Noted):
         found: Blas | None = self._machine.meant(handle, Blas)
         if found is None:
             raise CUBLASError(1)
+        if found.device is not self._machine.device:
+            raise Fault("a cuBLAS handle was used while another device was current")
         return found

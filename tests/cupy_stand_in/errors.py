@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 _CUDA = {
     1: ("InvalidValue", "INVALID_VALUE", "invalid argument"),
     2: ("MemoryAllocation", "OUT_OF_MEMORY", "out of memory"),
@@ -35,15 +37,20 @@ _NVRTC = {4: "INVALID_PROGRAM", 5: "INVALID_OPTION", 6: "COMPILATION"}
 _CUBLAS = {1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR"}
 
 
-class _Status(RuntimeError):
+class Status(RuntimeError):
     """An error with the library's number for it."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
+    @classmethod
+    def of_lost(cls, status: int) -> Self | None:
+        """What a call raises where the device was lost for a status; None if it needs no device."""
+        return cls(status)  # type: ignore[call-arg]
 
-class CUDARuntimeError(_Status):
+
+class CUDARuntimeError(Status):
     """As ``cupy_backends.cuda.api.runtime`` raises it."""
 
     def __init__(self, status: int) -> None:
@@ -51,7 +58,7 @@ class CUDARuntimeError(_Status):
         super().__init__(status, f"cudaError{name}: {message}")
 
 
-class CUDADriverError(_Status):
+class CUDADriverError(Status):
     """As ``cupy_backends.cuda.api.driver`` raises it."""
 
     def __init__(self, status: int) -> None:
@@ -59,18 +66,26 @@ class CUDADriverError(_Status):
         super().__init__(status, f"CUDA_ERROR_{name}: {message}")
 
 
-class NVRTCError(_Status):
+class NVRTCError(Status):
     """As ``cupy_backends.cuda.libs.nvrtc`` raises it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status, f"NVRTC_ERROR_{_NVRTC[status]} ({status})")
 
+    @classmethod
+    def of_lost(cls, status: int) -> None:
+        return None
 
-class CUBLASError(_Status):
+
+class CUBLASError(Status):
     """As ``cupy_backends.cuda.libs.cublas`` raises it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status, f"CUBLAS_STATUS_{_CUBLAS[status]}")
+
+    @classmethod
+    def of_lost(cls, status: int) -> Self:
+        return cls(13)
 
 
 class OutOfMemoryError(MemoryError):

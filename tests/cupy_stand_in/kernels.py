@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ except ImportError:
 
 Size = tuple[int, int, int]
 
+_lock = threading.Lock()
+
 _MEMBERS = {
     "tensor": np.dtype([("offset", "i8"), ("nb", "i8", 4), ("ne", "i4", 4)]),
     "int": np.dtype("i4"),
@@ -40,17 +43,23 @@ class Refused(Exception):
     """A program does not compile; its text is the compiler's log."""
 
 
-class Signature:
-    """A kernel's parameters as its program's text declares them: ``pointers``, then a struct of ``bytes``."""
+class Signature(NamedTuple):
+    """A kernel's parameters: pointers, and then a struct of so many bytes."""
 
-    def __init__(self, text: str) -> None:
-        declared = re.search(r"^#define PARAMETERS (.*), const arguments args$", text, re.M)
-        struct = re.search(r"^typedef struct \{\n([^{}]*)\} arguments;$", text, re.M)
-        assert declared, "the program has no PARAMETERS"
-        assert struct, "the program has no arguments struct"
-        self.pointers = declared[1].count("*")
-        members = [line.strip(" ;").split() for line in struct[1].splitlines()]
-        self.bytes = np.dtype([(name, _MEMBERS[kind]) for kind, name in members], align=True).itemsize
+    pointers: int
+    bytes: int
+
+
+@functools.cache
+def signature(text: str) -> Signature:
+    """The parameters of a program's kernel, as its text declares them."""
+    declared = re.search(r"^#define PARAMETERS (.*), const arguments args$", text, re.M)
+    struct = re.search(r"^typedef struct \{\n([^{}]*)\} arguments;$", text, re.M)
+    assert declared, "the program has no PARAMETERS"
+    assert struct, "the program has no arguments struct"
+    members = [line.strip(" ;").split() for line in struct[1].splitlines()]
+    layout = np.dtype([(name, _MEMBERS[kind]) for kind, name in members], align=True)
+    return Signature(declared[1].count("*"), layout.itemsize)
 
 
 @functools.cache
@@ -85,8 +94,9 @@ def program(text: str) -> Any:
             raise Refused(str(error)) from error
 
 
+@functools.cache
 def kernel(text: str, name: str) -> Any:
-    """A kernel of a program, with arguments of its own; None where there is no OpenCL."""
+    """A kernel of a program; None where there is no OpenCL."""
     found = program(text)
     return found and cl.Kernel(found, name)
 
@@ -103,8 +113,9 @@ def run(kernel: Any, grid: Size, block: Size, buffers: list[Any], struct: bytes)
     found = opencl()
     assert found is not None
     try:
-        kernel.set_args(*buffers, np.frombuffer(struct, np.uint8))
-        cl.enqueue_nd_range_kernel(found[1], kernel, tuple(g * b for g, b in zip(grid, block, strict=True)), block)
-        found[1].finish()
+        with _lock:  # a kernel keeps its arguments
+            kernel.set_args(*buffers, np.frombuffer(struct, np.uint8))
+            cl.enqueue_nd_range_kernel(found[1], kernel, tuple(g * b for g, b in zip(grid, block, strict=True)), block)
+            found[1].finish()
     except cl.Error as error:
         raise Fault(f"{kernel.function_name}: {error}") from error

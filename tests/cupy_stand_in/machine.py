@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cupy_stand_in.errors import STICKY, CUDARuntimeError, Fault
+from cupy_stand_in.errors import STICKY, CUDARuntimeError, Fault, Status
 
 Bytes = npt.NDArray[np.uint8]
 Work = Callable[[], None]
@@ -209,7 +209,7 @@ class Machine:
 
     # -- calls ---------------------------------------------------------------------------------------
 
-    def note(self, name: str, device: Device, error: type[Exception], arguments: dict[str, Any]) -> Call:
+    def note(self, name: str, device: Device, error: type[Status], arguments: dict[str, Any]) -> Call:
         """Puts a call into the log; raises what a test has ordered for it, or what the device was lost for."""
         made = Call(name, self.current, arguments)
         self.log.append(made)
@@ -219,8 +219,11 @@ class Machine:
             raise refusal
         if refusal in STICKY:
             device.lost = refusal
-        if refusal or device.lost:
-            raise error(refusal or device.lost)
+        elif refusal:
+            raise error(refusal)
+        lost = error.of_lost(device.lost) if device.lost else None
+        if lost is not None:
+            raise lost
         return made
 
     def order(self, name: str, error: Exception | int, after: int) -> None:

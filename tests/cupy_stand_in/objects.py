@@ -194,11 +194,11 @@ class MemoryPool(Noted):
     Blocks that were given back serve any request that is as large as they are together.
     """
 
-    def __init__(self, machine: Machine, allocator: None = None) -> None:
+    def __init__(self, machine: Machine, allocator: None = None, *, limit: int = 0) -> None:
         super().__init__(machine)
         self._used = [0] * len(machine.devices)
         self._total = [0] * len(machine.devices)
-        self._limit = [0] * len(machine.devices)
+        self._limit = [limit] * len(machine.devices)
 
     @call
     def malloc(self, size: int) -> MemoryPointer:

@@ -1,0 +1,97 @@
+"""The CUDA device conforms, on a stand-in for CuPy whose kernels run on an OpenCL device that is a processor."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggplug as gg
+import ggplug_models
+from ggplug.backend import Device
+from ggplug.testing import BackendSuite
+from ggplug.testing.vectors import Recording, replay, report
+
+pytest.importorskip("ggplug_cuda")
+
+from cupy_stand_in import Gpu, StandIn, opencl
+from cupy_stand_in.registration import devices
+
+if opencl() is None:
+    pytest.skip("install ggplug-core[opencl,pocl]", allow_module_level=True)
+
+IDS = [[2, 9, 33, 120, 7, 3], [2, 250, 11, 3]]
+
+
+@functools.cache
+def cuda() -> StandIn:
+    """Two GPUs for all tests, so that each program is compiled once."""
+    return StandIn(Gpu(), Gpu(pci=(0, 2, 0), peers=frozenset({0})))
+
+
+@functools.cache
+def gpus() -> Sequence[Device]:
+    return devices(cuda())
+
+
+@pytest.fixture
+def device() -> Device:
+    return gpus()[0]
+
+
+@pytest.fixture(autouse=True)
+def _no_mistakes() -> Iterator[None]:
+    yield
+    cuda().verify()
+    cuda().forget()
+
+
+class TestContract(BackendSuite):
+    """What takes seconds: the contract, and graphs of many ops."""
+
+    test_op = None
+
+    @pytest.fixture
+    def device(self) -> Device:
+        return gpus()[0]
+
+
+# Some hundred kernels are compiled, which takes a minute or more.
+@pytest.mark.long
+class TestCuda(BackendSuite):
+    test_contract = None
+    test_graphs = None
+
+    @pytest.fixture
+    def device(self) -> Device:
+        return gpus()[0]
+
+
+@pytest.mark.long
+def test_recorded_cases_of_ggml_pass(device: Device, shared: Path | None, data: Path) -> None:
+    file = data / "ggml_ops_compact.npz" if shared is None else shared / "vectors" / "ggml_ops.npz"
+    found = report(replay(Recording(file), device))
+    assert found["failed"] == []
+    assert found["passed"] >= (100 if shared is None else 501)
+
+
+def alternate(name: str, devices: Sequence[Device]) -> Device:
+    """Even layers on the first device, odd ones and everything outside of layers on the second."""
+    layer = name.split(".")[1] if name.startswith("blk.") else "1"
+    return devices[int(layer) % 2]
+
+
+def test_a_model_gives_the_cpus_result_alone_and_with_layers_alternating(data: Path) -> None:
+    pytest.importorskip("ggplug_cpu")
+    cpu = gg.device("CPU")
+    with ggplug_models.load(data / "bert.gguf", [cpu]) as model:
+        wanted = model.embed_ids(IDS)
+    for chosen, placement in (([gpus()[0]], None), ([gpus()[0], cpu], alternate), ([*gpus(), cpu], alternate)):
+        with ggplug_models.load(data / "bert.gguf", chosen, placement=placement) as model:
+            first, again = model.embed_ids(IDS), model.embed_ids(IDS)
+        # Weights of blocks and halves meet activations of ten bits of mantissa: see ggplug_simt.kernels.matrix.
+        np.testing.assert_allclose(first, wanted, rtol=0, atol=5e-4)
+        np.testing.assert_array_equal(first, again)
