@@ -74,9 +74,11 @@ class CudaQueue(Queue):
         return self.cuda.cublas, self._blas_handle
 
     def free(self) -> None:
-        if self._blas_handle is not None:
-            self.cuda.cublas.destroy(self._blas_handle)
-            self._blas_handle = None
+        handle, self._blas_handle = self._blas_handle, None
+        if handle is not None:
+            lost = (self.cuda.cublas.CUBLASError, self.cuda.runtime.CUDARuntimeError)  # then there is nothing to give
+            with contextlib.suppress(*lost), self.cuda.Device(self.stream.device_id):
+                self.cuda.cublas.destroy(handle)
 
     def write(self, handle: Any, offset: int, data: Bytes) -> object:
         self._move(handle.ptr + offset, data.ctypes.data, data.size)
@@ -171,7 +173,7 @@ class CudaDriver(Driver):
     def free(self, handle: Any) -> None:
         # To the pool, and what the pool does not need at all to other programs.  A lost device frees nothing.
         handle.mem.free()
-        with self._device, contextlib.suppress(self.cuda.runtime.CUDARuntimeError):
+        with contextlib.suppress(self.cuda.runtime.CUDARuntimeError), self._device:
             if not self._pool.used_bytes():
                 self._pool.free_all_blocks()
 
