@@ -27,14 +27,14 @@ from ggplug.types import BufferUsage, DeviceKind, Precision
 pytest.importorskip("ggplug_cuda")
 
 import cupy_stand_in
-from cupy_stand_in import CUBLASError, CUDADriverError, CUDARuntimeError, Gpu, StandIn, opencl
+from cupy_stand_in import CUBLASError, CUDADriverError, CUDARuntimeError, Gpu, StandIn, can_run
 from cupy_stand_in.registration import devices
 
 from ggplug_cuda import CudaRegistration
 from ggplug_cuda.devices import CudaDevice
 from ggplug_simt import Failure, SimtBuffer, source
 
-needs_opencl = pytest.mark.skipif(opencl() is None, reason="install ggplug-core[opencl,pocl]")
+needs_compiler = pytest.mark.skipif(not can_run(), reason="install ziglang")
 
 TENSOR = np.dtype([("offset", "i8"), ("nb", "i8", 4), ("ne", "i4", 4)])
 
@@ -177,7 +177,7 @@ def test_a_launch_is_given_pointers_and_the_struct_of_places(cuda: StandIn, devi
         assert np.frombuffer(launch.struct, np.float32)[28] == 0.25
 
 
-@needs_opencl
+@needs_compiler
 def test_a_graph_is_captured_when_it_is_computed_again_and_then_launched_as_one(
     cuda: StandIn, device: CudaDevice
 ) -> None:
@@ -283,7 +283,7 @@ def test_batches_and_strides_are_cublas_own(cuda: StandIn, device: CudaDevice) -
     assert calls[1].B - calls[0].B == 4 * 3 * 9 * 24
 
 
-@needs_opencl
+@needs_compiler
 @pytest.mark.parametrize("precision", list(Precision))
 def test_blocks_are_decoded_for_cublas_which_may_round_them(
     cuda: StandIn, device: CudaDevice, precision: Precision
@@ -308,7 +308,7 @@ def test_blocks_are_decoded_for_cublas_which_may_round_them(
     assert device.used == allocation.buffers[0].size
 
 
-@needs_opencl
+@needs_compiler
 def test_products_without_cublas_are_our_own() -> None:
     cuda = StandIn(Gpu(), blas=False)
     (device,) = devices(cuda)
@@ -397,7 +397,21 @@ def test_buffers_of_two_devices_are_copied_directly_and_in_order(cuda: StandIn) 
             assert out.tolist() == [9] * 16 + [0] * 16 + [9] * 32
 
 
-@needs_opencl
+def test_a_buffer_that_another_device_still_copies_from_is_freed_when_that_is_done(cuda: StandIn) -> None:
+    first, second, _ = devices(cuda)
+    source_, target = first.buffer_type.alloc(64), second.buffer_type.alloc(64)
+    source_.set(0, np.full(64, 9, np.uint8))
+    with second.init() as mover:
+        mover.copy_async(source_, 0, target, 0, 64)
+        source_.free()
+        mover.synchronize()
+    out = np.empty(64, np.uint8)
+    target.get(0, out)
+    target.free()
+    assert (out == 9).all()
+
+
+@needs_compiler
 @pytest.mark.parametrize("n_copies", [1, 2])
 def test_computations_over_two_devices_given_one_after_the_other_do_not_disturb_each_other(
     cuda: StandIn, n_copies: int
@@ -432,7 +446,7 @@ def test_computations_over_two_devices_given_one_after_the_other_do_not_disturb_
         np.testing.assert_allclose(raw.view(np.float32).reshape(3, 8), wanted, rtol=1e-4, atol=1e-4)
 
 
-@needs_opencl
+@needs_compiler
 def test_threads_compute_on_one_device_at_once(cuda: StandIn, device: CudaDevice) -> None:
     found: dict[int, Any] = {}
 
@@ -563,7 +577,7 @@ def test_a_gpu_newer_than_the_compiler_gets_portable_code() -> None:
     assert len(cuda.calls("getPTX")) == len(cuda.calls("load")) == 3
 
 
-@needs_opencl
+@needs_compiler
 def test_a_kernel_that_does_not_compile_gives_the_compilers_log(
     cuda: StandIn, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,7 +589,7 @@ def test_a_kernel_that_does_not_compile_gives_the_compilers_log(
     assert len(cuda.calls("destroyProgram")) == 1
 
 
-@needs_opencl
+@needs_compiler
 def test_amds_gpus_compute_without_what_their_build_of_cupy_lacks() -> None:
     cuda = StandIn(Gpu(name="AMD Instinct MI300X"), driver=70051831, runtime=70051831, hip=True)
     (device,) = devices(cuda)

@@ -10,6 +10,8 @@ import importlib.util
 import inspect
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from cupy_stand_in import (
     NVRTCError,
     OutOfMemoryError,
     StandIn,
-    opencl,
+    can_run,
 )
 
 from ggplug import ops, types
@@ -40,7 +42,16 @@ from ggplug_simt.source import Source
 
 PROFILE = Profile.of(Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024))
 SIZE = 256
-needs_opencl = pytest.mark.skipif(opencl() is None, reason="install ggplug-core[opencl,pocl]")
+needs_compiler = pytest.mark.skipif(not can_run(), reason="install ziglang")
+
+
+@contextmanager
+def on(cuda: StandIn, number: int) -> Iterator[None]:
+    """Makes a device the thread's own for a while."""
+    before = cuda.runtime.getDevice()
+    cuda.runtime.setDevice(number)
+    yield
+    cuda.runtime.setDevice(before)
 
 
 def write(cuda: StandIn, stream: Any, to: Any, data: npt.NDArray[Any]) -> None:
@@ -106,7 +117,7 @@ def test_a_stream_waits_for_an_event_as_it_was_recorded_then() -> None:
     first, event = cuda.Stream(non_blocking=True), cuda.Event(disable_timing=True)
     fill(cuda, first, source, 1)
     first.record(event)
-    with cuda.Device(1):
+    with on(cuda, 1):
         target, second = cuda.MemoryPool().malloc(SIZE), cuda.Stream(non_blocking=True)
     second.wait_event(event)
     copy(cuda, second, source, target)
@@ -209,7 +220,7 @@ def test_each_thread_has_a_current_device() -> None:
     thread = threading.Thread(target=lambda: seen.append(cuda.runtime.getDevice()))
     thread.start()
     thread.join()
-    with cuda.Device(0), cuda.Device(1):
+    with on(cuda, 0), on(cuda, 1):
         seen.append(cuda.runtime.getDevice())
     assert [*seen, cuda.runtime.getDevice()] == [0, 1, 1]
 
@@ -217,7 +228,7 @@ def test_each_thread_has_a_current_device() -> None:
 def test_what_belongs_to_another_device_is_refused_and_copies_are_not() -> None:
     cuda = StandIn(Gpu(), Gpu())
     here, stream = cuda.MemoryPool().malloc(SIZE), cuda.Stream(non_blocking=True)
-    with cuda.Device(1):
+    with on(cuda, 1):
         there, foreign = cuda.MemoryPool().malloc(SIZE), cuda.Event()
         with pytest.raises(CUDARuntimeError, match="invalid resource handle"):
             fill(cuda, stream, here, 1)
@@ -327,7 +338,7 @@ def test_a_call_raises_what_a_test_ordered_and_some_errors_end_the_device() -> N
             stream.synchronize()
     with pytest.raises(CUDARuntimeError, match="illegal memory access"):
         pool.malloc(SIZE)
-    with cuda.Device(1):
+    with on(cuda, 1):
         cuda.Stream(non_blocking=True).synchronize()
 
 
@@ -447,7 +458,7 @@ def test_a_launch_is_in_the_log_with_what_it_was_given() -> None:
     assert not call.captured
 
 
-@needs_opencl
+@needs_compiler
 def test_kernels_compute_when_somebody_waits() -> None:
     cuda = StandIn(Gpu())
     pool, stream, launch = cuda.MemoryPool(), cuda.Stream(non_blocking=True), squares(1000)
@@ -465,7 +476,29 @@ def test_kernels_compute_when_somebody_waits() -> None:
     cuda.verify()
 
 
-@needs_opencl
+def test_a_launch_needs_a_thread_with_a_context() -> None:
+    cuda = StandIn(Gpu())
+    pool, stream, launch = cuda.MemoryPool(), cuda.Stream(non_blocking=True), squares(8)
+    memory = pool.malloc(32), pool.malloc(32)
+    function = start(cuda, stream, launch, *memory)
+    seen: list[str] = []
+
+    def work() -> None:
+        try:
+            start(cuda, stream, launch, *memory, function=function)
+        except CUDADriverError as error:
+            seen.append(str(error))
+        cuda.runtime.setDevice(0)
+        start(cuda, stream, launch, *memory, function=function)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == ["CUDA_ERROR_INVALID_CONTEXT: invalid device context"]
+    stream.synchronize()
+
+
+@needs_compiler
 def test_a_kernel_that_writes_beside_its_memory_is_a_mistake() -> None:
     cuda = StandIn(Gpu())
     pool, stream = cuda.MemoryPool(), cuda.Stream(non_blocking=True)
@@ -480,12 +513,12 @@ def test_a_kernel_reaches_only_peers_with_access() -> None:
     cuda = StandIn(Gpu(peers=frozenset({1})), Gpu())
     pool, stream, launch = cuda.MemoryPool(), cuda.Stream(non_blocking=True), squares(8)
     here = pool.malloc(32)
-    with cuda.Device(1):
+    with on(cuda, 1):
         there, other = pool.malloc(32), cuda.Stream(non_blocking=True)
     cuda.runtime.deviceEnablePeerAccess(1)
     function = start(cuda, stream, launch, here, there)
     stream.synchronize()
-    with cuda.Device(1):
+    with on(cuda, 1):
         foreign = start(cuda, other, launch, here, there)
         with pytest.raises(CUDARuntimeError, match="IllegalAddress"):
             other.synchronize()
@@ -498,7 +531,7 @@ def test_a_launch_that_cuda_refuses_is_refused() -> None:
     pool, stream, launch = cuda.MemoryPool(), cuda.Stream(non_blocking=True), squares(8)
     memory = pool.malloc(32), pool.malloc(32)
     function = start(cuda, stream, launch, *memory)
-    with cuda.Device(1), pytest.raises(CUDADriverError, match="INVALID_HANDLE"):
+    with on(cuda, 1), pytest.raises(CUDADriverError, match="INVALID_HANDLE"):
         start(cuda, stream, launch, *memory, function=function)
     with pytest.raises(CUDADriverError, match="INVALID_VALUE"):
         start(cuda, stream, launch._replace(lanes=513), *memory, function=function)
@@ -517,7 +550,7 @@ def test_a_kernel_whose_module_was_unloaded_is_a_mistake() -> None:
         stream.synchronize()
 
 
-@needs_opencl
+@needs_compiler
 def test_a_program_that_does_not_compile_leaves_a_log() -> None:
     cuda = StandIn(Gpu())
     program = cuda.nvrtc.createProgram(text_of(squares(8)) + "\nvoid broken( {", "a.cu", (), ())
@@ -551,7 +584,6 @@ MODULES = {
     "nvrtc": "cupy_backends.cuda.libs.nvrtc",
 }
 OBJECTS = {
-    "Device": "cupy.cuda.Device",
     "Event": "cupy.cuda.Event",
     "Stream": "cupy.cuda.Stream",
     "MemoryPool": "cupy.cuda.MemoryPool",
@@ -626,8 +658,7 @@ def test_objects_have_nothing_that_cupys_lack(cuda: StandIn, name: str) -> None:
     where, _, called = OBJECTS[name].rpartition(".")
     real, stand_in = getattr(importlib.import_module(where), called), getattr(cuda, name)
     if inspect.isclass(real) and not issubclass(real, Exception):
-        made = {"Device": (0,)}.get(name, ()), {"Stream": {"non_blocking": True}}.get(name, {})
-        instance = stand_in(*made[0], **made[1])
+        instance = stand_in(**({"non_blocking": True} if name == "Stream" else {}))
         assert_alike(real, stand_in)
         assert_has(real, instance, public(instance))
     elif inspect.isclass(real):

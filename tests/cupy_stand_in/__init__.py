@@ -2,7 +2,7 @@
 
 ==================  ====================================================================================================
 devices             ``runtime``: getDeviceCount, getDeviceProperties, driverGetVersion, runtimeGetVersion, is_hip,
-                    getDevice, setDevice, memGetInfo, deviceCanAccessPeer, deviceEnablePeerAccess; ``Device``
+                    getDevice, setDevice, memGetInfo, deviceCanAccessPeer, deviceEnablePeerAccess
 memory              ``MemoryPool``, ``alloc_pinned_memory``; ``runtime``: memcpyAsync, memcpyDefault, memsetAsync
 order               ``Stream``, ``Event``; a stream's capture gives a graph to launch
 programs            ``nvrtc``: createProgram, compileProgram, getCUBIN, getPTX, getProgramLog, destroyProgram,
@@ -12,8 +12,8 @@ errors              ``runtime.CUDARuntimeError``, ``driver.CUDADriverError``, ``
                     ``cublas.CUBLASError``, ``OutOfMemoryError``
 ==================  ====================================================================================================
 
-Kernels run on an OpenCL device that is a processor, if there is one (:mod:`cupy_stand_in.kernels`); otherwise they do
-nothing.  A test asks for the ``calls`` of a name, orders the next one to ``refuse``, and ends with ``verify``.
+Kernels run on the processor, if there is a compiler for them (:mod:`cuda_on_host`); otherwise they do nothing.
+A test asks for the ``calls`` of a name, orders the next one to ``refuse``, and ends with ``verify``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from cupy_stand_in.errors import (
     NVRTCError,
     OutOfMemoryError,
 )
-from cupy_stand_in.kernels import opencl
+from cupy_stand_in.kernels import can_run
 from cupy_stand_in.machine import Call, Gpu, Machine
-from cupy_stand_in.objects import Device, Event, MemoryPool, Module, PinnedAllocator, Stream
+from cupy_stand_in.objects import Event, MemoryPool, Module, PinnedAllocator, Stream
 
 __all__ = [
     "CUBLASError",
@@ -43,7 +43,7 @@ __all__ = [
     "NVRTCError",
     "OutOfMemoryError",
     "StandIn",
-    "opencl",
+    "can_run",
 ]
 
 
@@ -72,7 +72,6 @@ class StandIn:
         self.driver = Driver(self.machine)
         self.nvrtc = Nvrtc(self.machine, architectures)
         self.cublas = Cublas(self.machine) if blas else None
-        self.Device = functools.partial(Device, self.machine)
         self.Stream = functools.partial(Stream, self.machine)
         self.Event = functools.partial(Event, self.machine)
         self.MemoryPool = functools.partial(MemoryPool, self.machine, limit=limit)

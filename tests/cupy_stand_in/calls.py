@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+from cuda_on_host import DoesNotCompile
 
 from cupy_stand_in import kernels
 from cupy_stand_in.errors import CUBLASError, CUDADriverError, CUDARuntimeError, Fault, NVRTCError, Status
@@ -131,6 +132,7 @@ class Runtime(Noted):
     @query
     def setDevice(self, device: int) -> None:
         self._machine.current = self._device(device).number
+        self._machine.bound = True
 
     @query
     def deviceCanAccessPeer(self, device: int, peerDevice: int) -> int:
@@ -191,7 +193,7 @@ class Function:
         self.name = name
         self.signature = kernels.signature(text)
         self.loaded = True
-        self.kernel = kernels.kernel(text, name)
+        self.program = kernels.program(text)
 
 
 class Driver(Noted):
@@ -208,6 +210,8 @@ class Driver(Noted):
         """The arguments are read now: ``kernel_params`` is the address of an array with the address of each."""
         queue, function = self._queue_here(stream), self._machine.meant(f, Function)
         grid, block = (grid_dim_x, grid_dim_y, grid_dim_z), (block_dim_x, block_dim_y, block_dim_z)
+        if not self._machine.bound:
+            raise CUDADriverError(201)
         if function is None or not function.loaded or function.device is not queue.device:
             raise CUDADriverError(400)
         if min(grid + block) < 1 or max(grid[1:]) > 65535 or np.prod(block) > queue.device.gpu.threads or extra:
@@ -224,18 +228,15 @@ class Driver(Noted):
         def work() -> None:
             if not function.loaded:
                 raise Fault(f"{function.name}: the module was unloaded")
-            buffers, touched = [], []
+            memories, touched = [], []
             for pointer in pointers:
                 allocation, offset = self._machine.allocation(pointer, function.name)
                 if allocation.device not in {queue.device.number, *queue.device.reached}:
                     raise CUDARuntimeError(700)
-                memory = allocation.bytes(offset, None, function.name)
-                if function.kernel is not None and offset not in allocation.wrapped:
-                    allocation.wrapped[offset] = kernels.wrapped(memory)
-                buffers.append(allocation.wrapped.get(offset))
+                memories.append(allocation.bytes(offset, None, function.name))
                 touched.append(allocation)
-            if function.kernel is not None:
-                kernels.run(function.kernel, grid, block, buffers, struct)
+            if function.program is not None:
+                kernels.run(function.program, grid, block, [each.ctypes.data for each in memories], struct)
                 for allocation in touched:
                     allocation.check(function.name)
 
@@ -287,7 +288,7 @@ class Nvrtc(Noted):
             raise NVRTCError(5)
         try:
             kernels.program(program.text)
-        except kernels.Refused as refused:
+        except DoesNotCompile as refused:
             program.log = str(refused)
             raise NVRTCError(6) from None
 

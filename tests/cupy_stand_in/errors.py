@@ -12,6 +12,7 @@ _CUDA = {
     100: ("NoDevice", "NO_DEVICE", "no CUDA-capable device is detected"),
     101: ("InvalidDevice", "INVALID_DEVICE", "invalid device ordinal"),
     200: ("InvalidKernelImage", "INVALID_IMAGE", "device kernel image is invalid"),
+    201: ("DeviceUninitialized", "INVALID_CONTEXT", "invalid device context"),
     209: ("NoKernelImageForDevice", "NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"),
     217: ("PeerAccessUnsupported", "PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"),
     400: ("InvalidResourceHandle", "INVALID_HANDLE", "invalid resource handle"),

@@ -68,8 +68,6 @@ class Allocation:
     size: int
     device: int
     whole: Bytes | None
-    wrapped: dict[int, Any] = field(default_factory=dict)
-    """What OpenCL knows the memory as, by offset."""
 
     def bytes(self, offset: int, size: int | None, what: str) -> Bytes:
         """What is there from an offset on, to the end without a size.  Raises Fault."""
@@ -221,6 +219,7 @@ class Machine:
             device.lost = refusal
         elif refusal:
             raise error(refusal)
+        self.bound |= error is CUDARuntimeError
         lost = error.of_lost(device.lost) if device.lost else None
         if lost is not None:
             raise lost
@@ -257,10 +256,13 @@ class Machine:
         self._thread.device = number
 
     @property
-    def before(self) -> list[int]:
-        """The devices to which the calling thread's ``with`` blocks go back."""
-        found: list[int] = self._thread.__dict__.setdefault("before", [])
-        return found
+    def bound(self) -> bool:
+        """Whether the calling thread has a context: calls of the runtime see to it, those of the driver need it."""
+        return getattr(self._thread, "bound", False)
+
+    @bound.setter
+    def bound(self, there: bool) -> None:
+        self._thread.bound = there
 
     @property
     def device(self) -> Device:

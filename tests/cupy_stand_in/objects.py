@@ -1,4 +1,4 @@
-"""CuPy's objects: devices, streams, events, graphs, memory and modules."""
+"""CuPy's objects: streams, events, graphs, memory and modules."""
 
 from __future__ import annotations
 
@@ -10,30 +10,9 @@ import numpy as np
 
 from cupy_stand_in.calls import CUBIN, Function, Noted, call, query
 from cupy_stand_in.errors import CUDADriverError, CUDARuntimeError, Fault, OutOfMemoryError
-from cupy_stand_in.machine import FRESH, Allocation, Machine, Mark, Pinned, Queue, Work, rounded
-from cupy_stand_in.machine import Device as State
+from cupy_stand_in.machine import FRESH, Allocation, Device, Machine, Mark, Pinned, Queue, Work, rounded
 
 _PAGE = 4096
-
-
-class Device(Noted):
-    """``cupy.cuda.Device``: the current one in a ``with`` block."""
-
-    def __init__(self, machine: Machine, device: int) -> None:
-        super().__init__(machine)
-        if not 0 <= device < len(machine.devices):
-            raise CUDARuntimeError(101)
-        self.id = device
-
-    @query
-    def __enter__(self) -> Device:
-        self._machine.before.append(self._machine.current)
-        self._machine.current = self.id
-        return self
-
-    @query
-    def __exit__(self, *_: object) -> None:
-        self._machine.current = self._machine.before.pop()
 
 
 class Event(Noted):
@@ -45,7 +24,7 @@ class Event(Noted):
         self.ptr = machine.handle(self._device)
         self._mark: Mark | None = None
 
-    def _about(self) -> State:
+    def _about(self) -> Device:
         return self._device
 
     @call
@@ -60,7 +39,7 @@ class Event(Noted):
 class Graph(Noted):
     """``cupy.cuda.Graph``: what a stream was given while it captured, with the arguments of then."""
 
-    def __init__(self, machine: Machine, device: State, work: list[Work]) -> None:
+    def __init__(self, machine: Machine, device: Device, work: list[Work]) -> None:
         super().__init__(machine)
         self._device = device
         self._work = work
@@ -84,7 +63,7 @@ class Stream(Noted):
         self.device_id = self._work.device.number
         self.ptr = machine.handle(self._work)
 
-    def _about(self) -> State:
+    def _about(self) -> Device:
         return self._work.device
 
     @call
@@ -162,7 +141,7 @@ class Stream(Noted):
 class PooledMemory(Noted):
     """``cupy.cuda.memory.PooledMemory``: goes back to its pool at the latest with the object."""
 
-    def __init__(self, pool: MemoryPool, device: State, size: int) -> None:
+    def __init__(self, pool: MemoryPool, device: Device, size: int) -> None:
         super().__init__(pool._machine)
         self._pool = pool
         self._allocation: Allocation | None = None
@@ -227,7 +206,6 @@ class MemoryPool(Noted):
         except Fault as fault:
             self._machine.faults.append(fault)
         allocation.whole = None
-        allocation.wrapped.clear()
 
     @call
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
@@ -283,7 +261,7 @@ class Module(Noted):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self._text = ""
-        self._device: State | None = None
+        self._device: Device | None = None
         self._functions: list[int] = []
 
     @call
@@ -299,6 +277,7 @@ class Module(Noted):
             if wanted > (major, minor) or (kind == "sm" and wanted[0] != major):
                 raise CUDADriverError(209)
         self._text, self._device = text, self._machine.device
+        self._machine.bound = True
 
     @call
     def get_function(self, name: str) -> KernelFunction:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cupy.cuda import Device, Event, MemoryPool, Stream, alloc_pinned_memory
+from cupy.cuda import Event, MemoryPool, Stream, alloc_pinned_memory
 from cupy.cuda.function import Module
 from cupy.cuda.memory import OutOfMemoryError
 from cupy_backends.cuda.api import driver, runtime
@@ -22,7 +22,6 @@ cublas: Any = _cublas
 """cuBLAS, or None where its library is not installed: products then go through our own kernels."""
 
 __all__ = [
-    "Device",
     "Event",
     "MemoryPool",
     "Module",

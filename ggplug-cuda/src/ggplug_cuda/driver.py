@@ -7,7 +7,6 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -56,12 +55,30 @@ class CudaKernel(Bound):
         return lambda: launch(function, groups, 1, 1, lanes, 1, 1, 0, stream, addresses, 0)
 
 
+class Current:
+    """Makes a device the thread's own, and in the end the one that was."""
+
+    def __init__(self, runtime: Any, number: int) -> None:
+        self._runtime = runtime
+        self._number = number
+
+    def __enter__(self) -> None:
+        self._before = self._runtime.getDevice()
+        # Even if it is the thread's own already: this binds the context, which launches in a new thread need.
+        self._runtime.setDevice(self._number)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before != self._number:
+            self._runtime.setDevice(self._before)
+
+
 class CudaQueue(Queue):
     """A stream of its own, which does not wait for CUDA's default one."""
 
-    def __init__(self, cuda: Any) -> None:
-        self.cuda = cuda
-        self.stream = cuda.Stream(non_blocking=True)
+    def __init__(self, driver: CudaDriver) -> None:
+        self._driver = driver
+        self.cuda = driver.cuda
+        self.stream = driver.cuda.Stream(non_blocking=True)
         # Another thread that waits for a stream while it captures would spoil the capture.
         self._capturing = threading.Lock()
         self._blas_handle: int | None = None
@@ -77,7 +94,7 @@ class CudaQueue(Queue):
         handle, self._blas_handle = self._blas_handle, None
         if handle is not None:
             lost = (self.cuda.cublas.CUBLASError, self.cuda.runtime.CUDARuntimeError)  # then there is nothing to give
-            with contextlib.suppress(*lost), self.cuda.Device(self.stream.device_id):
+            with contextlib.suppress(*lost), self._driver.current():
                 self.cuda.cublas.destroy(handle)
 
     def write(self, handle: Any, offset: int, data: Bytes) -> object:
@@ -143,9 +160,8 @@ class CudaDriver(Driver):
     def __init__(self, cuda: Any, number: int, facts: Mapping[str, Any]) -> None:
         self.cuda = cuda
         self.number = number
-        self._device = cuda.Device(number)
         self._peers: set[int] = set()
-        with self._device:
+        with self.current():
             self._pool = cuda.MemoryPool()  # takes its limit from CUPY_GPU_MEMORY_LIMIT
             limit = self._pool.get_limit()
         self.total_memory = min(facts["totalGlobalMem"], limit or facts["totalGlobalMem"])
@@ -161,9 +177,8 @@ class CudaDriver(Driver):
         self._options = compiler_options(cuda, facts)
         self.identity = "\n".join((facts["name"].decode(), str(cuda.nvrtc.getVersion()), *self._options))
 
-    def current(self) -> AbstractContextManager[object]:
-        device: AbstractContextManager[object] = self._device
-        return device
+    def current(self) -> Current:
+        return Current(self.cuda.runtime, self.number)
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -173,12 +188,12 @@ class CudaDriver(Driver):
     def free(self, handle: Any) -> None:
         # To the pool, and what the pool does not need at all to other programs.  A lost device frees nothing.
         handle.mem.free()
-        with contextlib.suppress(self.cuda.runtime.CUDARuntimeError), self._device:
+        with contextlib.suppress(self.cuda.runtime.CUDARuntimeError), self.current():
             if not self._pool.used_bytes():
                 self._pool.free_all_blocks()
 
     def free_memory(self) -> int | None:
-        with contextlib.suppress(self.cuda.runtime.CUDARuntimeError), self._device:
+        with contextlib.suppress(self.cuda.runtime.CUDARuntimeError), self.current():
             free = self.cuda.runtime.memGetInfo()[0] + self._pool.free_bytes()
             return int(min(free, self.total_memory - self._pool.used_bytes()))
         return None  # a lost device does not answer
@@ -206,7 +221,7 @@ class CudaDriver(Driver):
     # -- order -------------------------------------------------------------------------------------
 
     def queue(self) -> CudaQueue:
-        return CudaQueue(self.cuda)
+        return CudaQueue(self)
 
     def finish_mark(self, mark: Any) -> None:
         mark.synchronize()
@@ -220,7 +235,7 @@ class CudaDriver(Driver):
         if other.number not in self._peers:
             self._peers.add(other.number)
             if self.cuda.runtime.deviceCanAccessPeer(self.number, other.number):
-                with self._device, contextlib.suppress(self.cuda.runtime.CUDARuntimeError):  # enabled by others
+                with self.current(), contextlib.suppress(self.cuda.runtime.CUDARuntimeError):  # enabled by others
                     self.cuda.runtime.deviceEnablePeerAccess(other.number)
         return True
 

@@ -57,6 +57,8 @@ class SimtDevice(Device):
         self.used = 0
         """Bytes that buffers of this process take."""
         self.total_memory = total_memory
+        self.readers: set[SimtDevice] = set()
+        """Other devices whose streams have copied from this one's memory."""
         self.programs = Programs(self)
         self._lock = threading.RLock()
         self._driver: Driver | None = None
@@ -220,11 +222,12 @@ class SimtDevice(Device):
     # -- order -------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Waits for everything that was given to any stream.  Errors stay with their stream."""
-        with self._lock:
-            streams = list(self._streams)
-        for stream in streams:
-            stream.settle()
+        """Waits for everything that may use memory of this device.  Errors stay with their stream."""
+        for device in (self, *tuple(self.readers)):
+            with device._lock:
+                streams = list(device._streams)
+            for stream in streams:
+                stream.settle()
 
     @contextmanager
     def transfer(self, what: str) -> Iterator[Queue]:

@@ -63,6 +63,8 @@ class SimtBackend(Backend):
                 mark = source_stream.mark()
                 with self.device.guarded("waiting"):
                     self.queue.wait(mark)
+            if source.device is not self.device:
+                source.device.readers.add(self.device)
             if size:
                 with self.device.guarded("copying"):
                     self.queue.copy(source.handle, source_offset, own.handle, target_offset, size)
