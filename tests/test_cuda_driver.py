@@ -120,7 +120,7 @@ def test_without_driver_or_gpu_the_error_tells_what_to_do(cuda: StandIn, said: s
     ("error", "said"),
     [
         (ModuleNotFoundError("No module named 'cupy'"), "CuPy is not installed"),
-        (ImportError("Failure finding libnvrtc.so\nmore"), "does not find a library of CUDA: .* libnvrtc.so \\("),
+        (ImportError("Failure finding libnvrtc.so\nmore"), "lacks a library of CUDA: .* libnvrtc.so \\("),
     ],
     ids=["no CuPy", "no library"],
 )

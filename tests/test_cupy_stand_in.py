@@ -589,7 +589,6 @@ OBJECTS = {
     "MemoryPool": "cupy.cuda.MemoryPool",
     "Module": "cupy.cuda.function.Module",
     "alloc_pinned_memory": "cupy.cuda.alloc_pinned_memory",
-    "OutOfMemoryError": "cupy.cuda.memory.OutOfMemoryError",
 }
 
 
@@ -642,7 +641,7 @@ def test_all_names_are_those_of_cupy_calls(cuda: StandIn) -> None:
     pytest.importorskip("cupy")
     calls = importlib.import_module("ggplug_cuda.cupy_calls")
     own = {"calls", "forget", "machine", "refuse", "verify"}
-    assert set(public(cuda)) - own == set(calls.__all__)
+    assert set(public(cuda)) - own == set(public(calls)) - {"Any", "annotations"}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 from importlib import resources
@@ -22,6 +23,7 @@ from ggplug_simt.kernels.elementwise import ONE, TWO
 from ggplug_simt.launch import DST, SCRATCH, TENSOR, Kernel, Operand, Product, collapsed
 from ggplug_simt.profile import Profile, Properties, Tile
 
+ROOT = Path(__file__).resolve().parent.parent
 GPU = Profile.of(Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024))
 LIBRARY = dataclasses.replace(GPU, products=True)
 CPU = Profile.of(Properties(processor=True, vector_width=16, local_bytes=1 << 20, max_lanes=4096))
@@ -54,7 +56,22 @@ def test_no_kernel_source_stands_twice() -> None:
         for name in re.findall(r"^KERNEL void (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert len(names) == len(set(names)) > 10
-    assert not list(Path(str(folder)).parent.parent.parent.parent.glob("ggplug-opencl/**/*.c*l"))
+    for vendor in ("ggplug_opencl", "ggplug_cuda"):
+        assert {path.suffix for path in (ROOT / vendor.replace("_", "-") / "src" / vendor).iterdir()} <= {
+            ".py", ".typed", "",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("vendor", ["ggplug_opencl", "ggplug_cuda"])
+def test_a_vendors_package_is_small(vendor: str) -> None:
+    lines = 0
+    for path in (ROOT / vendor.replace("_", "-") / "src" / vendor).glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        strings = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Expr)]
+        strings = [each for each in strings if isinstance(each.value, ast.Constant)]
+        docstrings = {n for each in strings for n in range(each.lineno, (each.end_lineno or 0) + 1)}
+        lines += sum(bool(line.strip()) for n, line in enumerate(text.splitlines(), 1) if n not in docstrings)
+    assert 100 < lines < 400
 
 
 def test_the_tensor_struct_is_as_c_lays_it_out() -> None:

@@ -55,8 +55,6 @@ class StandIn:
     variable CUPY_GPU_MEMORY_LIMIT sets, in bytes.
     """
 
-    OutOfMemoryError = OutOfMemoryError
-
     def __init__(
         self,
         *gpus: Gpu,

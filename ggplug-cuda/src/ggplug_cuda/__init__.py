@@ -27,15 +27,11 @@ class CudaRegistration(Registration):
         """:mod:`ggplug_cuda.cupy_calls`.  Raises PluginError if CuPy or NVIDIA's compiler is not installed."""
         try:
             return importlib.import_module("ggplug_cuda.cupy_calls")
-        except ModuleNotFoundError as error:
-            raise PluginError(
-                f"CuPy is not installed ({error})",
-                remedy='pip install "ggplug-core[cuda13]" (or cuda12, by the driver; rocm7 for GPUs of AMD)',
-            ) from error
         except ImportError as error:
+            absent = isinstance(error, ModuleNotFoundError)
             raise PluginError(
-                f"CuPy does not find a library of CUDA: {str(error).splitlines()[0]}",
-                remedy='pip install "ggplug-core[cuda13]" (or cuda12, by the driver) brings CUDA\'s libraries',
+                "CuPy is not installed" if absent else f"CuPy lacks a library of CUDA: {str(error).splitlines()[0]}",
+                remedy='pip install "ggplug-core[cuda13]" (or cuda12, by the driver; rocm7 for GPUs of AMD)',
             ) from error
 
     def devices(self) -> Sequence[Device]:

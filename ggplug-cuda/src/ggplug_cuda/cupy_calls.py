@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from cupy.cuda import Event, MemoryPool, Stream, alloc_pinned_memory
-from cupy.cuda.function import Module
-from cupy.cuda.memory import OutOfMemoryError
-from cupy_backends.cuda.api import driver, runtime
-from cupy_backends.cuda.libs import nvrtc
+from cupy.cuda import Event as Event
+from cupy.cuda import MemoryPool as MemoryPool
+from cupy.cuda import Stream as Stream
+from cupy.cuda import alloc_pinned_memory as alloc_pinned_memory
+from cupy.cuda.function import Module as Module
+from cupy_backends.cuda.api import driver as driver
+from cupy_backends.cuda.api import runtime as runtime
+from cupy_backends.cuda.libs import nvrtc as nvrtc
 
 try:
     from cupy_backends.cuda.libs import cublas as _cublas
@@ -20,16 +23,3 @@ except ImportError:
 
 cublas: Any = _cublas
 """cuBLAS, or None where its library is not installed: products then go through our own kernels."""
-
-__all__ = [
-    "Event",
-    "MemoryPool",
-    "Module",
-    "OutOfMemoryError",
-    "Stream",
-    "alloc_pinned_memory",
-    "cublas",
-    "driver",
-    "nvrtc",
-    "runtime",
-]

@@ -21,11 +21,12 @@ log = logging.getLogger("ggplug")
 ARGUMENTS = 16
 """Pointers that a kernel takes at most."""
 
-_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 _NO_BLAS_MEMORY = 3  # CUBLAS_STATUS_ALLOC_FAILED
 _CAPTURE = range(900, 910)  # cudaErrorStreamCapture...: something else in the process was in the way
 # After these the process cannot use the device any more: ECC errors, NVLink, faults of a kernel, a destroyed context.
-_LOST = {46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999}
+_LOST = (46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999)
+# cudaError_t and CUresult agree where they mean the same.
+_MEANINGS = {2: Failure.MEMORY, **dict.fromkeys(_LOST, Failure.LOST)}
 
 
 class CompileError(Exception):
@@ -168,12 +169,9 @@ class CudaDriver(Driver):
         self.max_buffer = self.total_memory
         self.alignment = 256
         self.properties = Properties(
-            processor=False,
-            vector_width=1,
-            local_bytes=facts["sharedMemPerBlock"],
-            max_lanes=facts["maxThreadsPerBlock"],
-            products=cuda.cublas is not None,
-        )
+            processor=False, vector_width=1, local_bytes=facts["sharedMemPerBlock"],
+            max_lanes=facts["maxThreadsPerBlock"], products=cuda.cublas is not None,
+        )  # fmt: skip
         self._options = compiler_options(cuda, facts)
         self.identity = "\n".join((facts["name"].decode(), str(cuda.nvrtc.getVersion()), *self._options))
 
@@ -240,20 +238,16 @@ class CudaDriver(Driver):
         return True
 
     def failure(self, error: Exception) -> tuple[Failure, str]:
+        blas, meaning = self.cuda.cublas, Failure.OTHER
         if isinstance(error, CompileError):
-            return Failure.COMPILE, str(error)
-        if isinstance(error, (MemoryError, self.cuda.OutOfMemoryError)):
-            return Failure.MEMORY, str(error)
-        blas = self.cuda.cublas
-        if blas is not None and isinstance(error, blas.CUBLASError):
-            return (Failure.MEMORY if error.status == _NO_BLAS_MEMORY else Failure.OTHER), str(error)
-        if isinstance(error, (self.cuda.runtime.CUDARuntimeError, self.cuda.driver.CUDADriverError)):
-            status = error.status
-            if status == _OUT_OF_MEMORY:
-                return Failure.MEMORY, str(error)
-            if status in _LOST:
-                return Failure.LOST, str(error)
-        return Failure.OTHER, str(error)
+            meaning = Failure.COMPILE
+        elif isinstance(error, MemoryError):  # CuPy's own among them
+            meaning = Failure.MEMORY
+        elif isinstance(error, (self.cuda.runtime.CUDARuntimeError, self.cuda.driver.CUDADriverError)):
+            meaning = _MEANINGS.get(error.status, meaning)
+        elif blas is not None and isinstance(error, blas.CUBLASError) and error.status == _NO_BLAS_MEMORY:
+            meaning = Failure.MEMORY
+        return meaning, str(error)
 
 
 def compiler_options(cuda: Any, facts: Mapping[str, Any]) -> tuple[str, ...]:
