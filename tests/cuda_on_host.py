@@ -28,11 +28,11 @@ from ggplug_simt import Bound, Compiled, Driver, Failure, Properties, Queue, Sim
 
 GPU = Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024)
 
-_ONE = [
+ONE_ARGUMENT = [
     "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "sqrt", "fabs", "floor", "ceil", "round", "rint",
     "trunc",
 ]  # fmt: skip
-_TWO = ["pow", "fmax", "fmin"]
+TWO_ARGUMENTS = ["pow", "fmax", "fmin"]
 
 # What CUDA has without any header.  Names of our own would not clash with anything: no system header is read.
 BEFORE = "\n".join(
@@ -50,9 +50,9 @@ BEFORE = "\n".join(
         "static inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }",
         "#define fmaf(a, b, c) __builtin_fmaf(a, b, c)",
         "#define ldexp(x, n) __builtin_ldexpf(x, n)",
-        *(f"static inline float {f}(float x) {{ return __builtin_{f}f(x); }}" for f in _ONE),
-        *(f"static inline float {f}(float x, float y) {{ return __builtin_{f}f(x, y); }}" for f in _TWO),
-        *(f"#define {f}f {f}" for f in (*_ONE, *_TWO)),
+        *(f"static inline float {f}(float x) {{ return __builtin_{f}f(x); }}" for f in ONE_ARGUMENT),
+        *(f"static inline float {f}(float x, float y) {{ return __builtin_{f}f(x, y); }}" for f in TWO_ARGUMENTS),
+        *(f"#define {f}f {f}" for f in (*ONE_ARGUMENT, *TWO_ARGUMENTS)),
         "",
     ]
 )

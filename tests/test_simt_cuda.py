@@ -1,9 +1,11 @@
-"""Every kernel compiles as CUDA C++ with NVRTC, which needs neither a driver nor a GPU."""
+"""Every kernel compiles for the GPUs of NVIDIA with NVRTC, of AMD with clang, which need neither a driver nor a GPU."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from ggplug.testing.vectors import Recording
 
 pytest.importorskip("ggplug_cuda")
 pytest.importorskip("cupy")
+
+from cuda_on_host import ONE_ARGUMENT, TWO_ARGUMENTS
 
 from ggplug_cuda import CudaRegistration
 from ggplug_cuda.driver import CompileError, compile_text, compiler_options
@@ -42,6 +46,10 @@ def sources(data: Path) -> Iterator[Source]:
                 yield from (launch.source for launch in found.launches if isinstance(launch.source, Source))
 
 
+def one_of_each_kernel(found: Iterable[Source]) -> list[Source]:
+    return list({source.kernel: source for source in found}.values())
+
+
 @pytest.mark.parametrize(("major", "minor"), [(7, 5), (9, 0), (10, 0)])
 def test_every_kernel_compiles_for_nvidia(data: Path, major: int, minor: int) -> None:
     cuda = CudaRegistration().cuda
@@ -50,7 +58,7 @@ def test_every_kernel_compiles_for_nvidia(data: Path, major: int, minor: int) ->
     found = list(dict.fromkeys(sources(data)))
     assert len({source.kernel for source in found}) >= 15
     if major > 7:  # one of each kernel: what differs between architectures is not the types
-        found = list({source.kernel: source for source in found}.values())
+        found = one_of_each_kernel(found)
     for source in found:
         assert compile_text(cuda, source.text("cuda"), options).startswith(b"\x7fELF")
 
@@ -75,3 +83,45 @@ def test_without_a_driver_the_reason_and_the_remedy_are_told() -> None:
     with pytest.raises(PluginError, match="no driver of a GPU is installed") as caught:
         registration.devices()
     assert caught.value.remedy == "install the GPU vendor's driver"
+
+
+# What hipRTC has without any header, as far as kernels use it.
+HIP = "\n".join(
+    [
+        "#define __HIP_PLATFORM_AMD__ 1",
+        "#define __global__ __attribute__((global))",
+        "#define __device__ __attribute__((device))",
+        "#define __shared__ __attribute__((shared))",
+        "#define __forceinline__ inline __attribute__((always_inline))",
+        "struct index { int x; };",
+        "#define threadIdx (index{(int)__builtin_amdgcn_workitem_id_x()})",
+        "#define blockIdx (index{(int)__builtin_amdgcn_workgroup_id_x()})",
+        "static __device__ inline void __syncthreads() { __builtin_amdgcn_s_barrier(); }",
+        "static __device__ inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }",
+        "static __device__ inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }",
+        "#define fmaf __builtin_fmaf",
+        'extern "C" __device__ float ldexpf(float x, int n);',
+        "#define ldexp ldexpf",
+        *(
+            f'extern "C" __device__ float {f}f({taken});\n'
+            f"static __device__ inline float {f}({taken}) {{ return {f}f({given}); }}"
+            for functions, taken, given in ((ONE_ARGUMENT, "float x", "x"), (TWO_ARGUMENTS, "float x, float y", "x, y"))
+            for f in functions
+        ),
+        "",
+    ]
+)
+
+
+@pytest.mark.parametrize("architecture", ["gfx90a", "gfx942", "gfx1100"])
+def test_every_kernel_compiles_for_amd(data: Path, tmp_path: Path, architecture: str) -> None:
+    pytest.importorskip("ziglang")
+    for source in one_of_each_kernel(sources(data)):
+        (tmp_path / "kernel.hip").write_text(HIP + source.text("cuda"), encoding="utf-8")
+        command = [
+            sys.executable, "-m", "ziglang", "clang", "-x", "hip", f"--offload-arch={architecture}", "-nogpuinc",
+            "-nogpulib", "--cuda-device-only", "-O2", "-ffp-contract=off", "-S", "kernel.hip", "-o", "kernel.s",
+        ]  # fmt: skip
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{source}: {done.stderr}"
+        assert f".globl\t{source.kernel}" in (tmp_path / "kernel.s").read_text(encoding="utf-8")
