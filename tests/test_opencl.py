@@ -202,6 +202,26 @@ def test_products_cut_as_for_a_gpu_are_those_cut_as_for_a_cpu(
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("order", [0, 1], ids=["ascending", "descending"])
+@pytest.mark.parametrize("length", [7, 256, 2048, 2049, 5000, 70000])
+def test_rows_of_any_length_are_sorted_stably_with_nan_last(device: OpenCLDevice, length: int, order: int) -> None:
+    assert device.registration is not None
+    as_gpu = AsGpu("OpenCL0 as GPU", device.handle, device.registration)
+    generator = np.random.default_rng(length)
+    few = np.array([-np.inf, np.inf, np.nan, -np.nan, -0.0, 0.0, 1, -1, 1e-40, -3], np.float32)
+    values = np.stack([generator.choice(few, length), generator.standard_normal(length).astype(np.float32)])
+    wanted = np.argsort(-values if order else values, axis=-1, kind="stable")
+    for each in (device, as_gpu):
+        x = new_tensor(types.F32, (length, 2)).set_input()
+        graph = Graph(ops.argsort(x, order=order).set_output())
+        with each.init() as stream:
+            allocation = allocate_graph(graph, each.buffer_type)
+            allocation.prepare(graph)
+            x.set(values)
+            stream.compute(graph, allocation)
+            np.testing.assert_array_equal(graph.nodes[0].numpy(), wanted)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PoCL's wheel is for Linux")
 def test_a_processor_that_pocl_does_not_know_is_found_by_its_placeholder() -> None:
     name = ctypes.create_string_buffer(b"generic")

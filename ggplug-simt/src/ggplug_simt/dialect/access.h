@@ -161,8 +161,9 @@ INLINE void store_q4_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     if (i3 >= args.name.ne[3]) return
 
 /* One group a row: (i1, i2, i3) */
-#define ROW_OF(name) \
-    uint32_t rest = (uint32_t)GROUP; \
+#define ROW_OF(name) ROW_NUMBER(name, GROUP)
+#define ROW_NUMBER(name, number) \
+    uint32_t rest = (uint32_t)(number); \
     const int i1 = (int)(rest % (uint32_t)args.name.ne[1]); \
     rest /= (uint32_t)args.name.ne[1]; \
     const int i2 = (int)(rest % (uint32_t)args.name.ne[2]); \

@@ -2,36 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug.types import I32
 from ggplug_simt.kernels.accepted import FLOATS, refuse
-from ggplug_simt.launch import DST, Kernel, kernel_of, launch, operand, units
+from ggplug_simt.launch import DST, Kernel, Launch, kernel_of, launch, operand, units
 from ggplug_simt.profile import Profile
 
-LONGEST = 1 << 16
-"""Elements of a row up to which comparing all pairs is taken."""
+_SHORT = (32, 256)  # each size of a block is a program to compile, so there are few
+_WORD = 8  # bytes of an element while it is sorted
 
 
 def argsort(profile: Profile, node: Tensor) -> Kernel | Decline:
-    """The positions of each row's elements in sorted order; of equal ones the first comes first."""
+    """The positions of each row's elements in sorted order, NaN last; of equal ones the first comes first.
+
+    A row that fits is sorted in local memory.  A longer one is sorted in blocks that do, which are then merged, two by
+    two: comparators that reach beyond a block run in global memory, and the others again in local memory.
+    """
     refused = refuse(node, {I32}, FLOATS)
     if refused is not None:
         return refused
+    return kernel_of(*_launches(profile, node))
+
+
+def _launches(profile: Profile, node: Tensor) -> Iterator[Launch | Decline]:
     (x,) = node.src
-    assert isinstance(node.op, ops.Argsort)
     assert x is not None
-    if x.ne[0] > LONGEST:
-        return Decline(f"argsort compares all pairs of a row, {x.ne[0]} elements are too many (up to {LONGEST})")
-    order = {"DESCENDING": 1} if node.op.order else {}
-    return kernel_of(
-        launch(
-            "sort", "argsort", {"dst": operand(DST, node), "x": operand(0, x)},
-            groups=-(-units(node.ne, 1) // profile.unit_lanes), lanes=profile.unit_lanes,
-            defines={"VEC": profile.vec, "TX": x.type.name, **order},
-        )
-    )  # fmt: skip
+    assert isinstance(node.op, ops.Argsort)
+    n = x.ne[0]
+    operands = {"dst": operand(DST, node), "x": operand(0, x)}
+    defines = {"VEC": profile.vec, "TX": x.type.name, **({"DESCENDING": 1} if node.op.order else {})}
+    longest = _power_of_two(profile.tile.local_bytes // _WORD)
+    block = next((size for size in _SHORT if n <= size <= longest), longest)
+
+    def blocks(done: bool) -> Launch | Decline:
+        return launch(
+            "sort", "sort_blocks", operands, groups=-(-n // block) * node.nrows,
+            lanes=min(profile.row_lanes, block // 2), defines={**defines, "SIZE": block}, sorted=int(done),
+        )  # fmt: skip
+
+    def pairs(stride: int, mirrored: bool) -> Launch | Decline:
+        counted = operands["dst"]._replace(ne=(-(-n // (2 * stride)) * stride, *node.ne[1:]))
+        return launch(
+            "sort", "sort_pairs", {**operands, "dst": counted},
+            groups=-(-units(counted.ne, 1) // profile.unit_lanes), lanes=profile.unit_lanes,
+            defines=defines, stride=stride, mirrored=int(mirrored),
+        )  # fmt: skip
+
+    yield blocks(done=False)
+    merged = block
+    while merged < n:
+        stride = merged
+        while stride >= block:
+            yield pairs(stride, mirrored=stride == merged)
+            stride //= 2
+        yield blocks(done=True)
+        merged *= 2
+
+
+def _power_of_two(n: int) -> int:
+    """The largest one up to n."""
+    return 1 << (n.bit_length() - 1)
 
 
 CHOOSERS = {ops.Argsort: argsort}
