@@ -23,11 +23,34 @@ _STATUS = {getattr(cl.status_code, name): name for name in (*_LOST, *_MEMORY, *_
 OPTIONS = ["-cl-std=CL1.2"]
 
 
-class OpenCLBound(Bound):
-    """A ``cl_kernel`` of its own: OpenCL keeps arguments in it."""
+class OpenCLProgram:
+    """A built program of one kernel.
 
-    def __init__(self, kernel: Any) -> None:
+    ``spare``: its ``cl_kernel`` objects that nobody uses now.  pyopencl writes Python code for each that it makes,
+    which takes longer than all else that a plan does for a launch.
+    """
+
+    def __init__(self, built: Any) -> None:
+        self.built = built
+        self.spare: list[Any] = []
+
+    def kernel(self, name: str) -> Any:
+        """A ``cl_kernel`` for one user."""
+        try:
+            return self.spare.pop()
+        except IndexError:
+            return cl.Kernel(self.built, name)
+
+
+class OpenCLBound(Bound):
+    """A ``cl_kernel`` of its own: OpenCL keeps arguments in it.  Goes to ``spare`` in the end."""
+
+    def __init__(self, kernel: Any, spare: list[Any]) -> None:
         self.kernel = kernel
+        self.spare = spare
+
+    def __del__(self) -> None:
+        self.spare.append(self.kernel)
 
     def set_buffer(self, position: int, handle: Any) -> None:
         self.kernel.set_arg(position, handle)
@@ -60,9 +83,9 @@ class OpenCLQueue(Queue):
 
     def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
         assert isinstance(bound, OpenCLBound)
-        enqueue, queue, kernel = cl.enqueue_nd_range_kernel, self.queue, bound.kernel
+        enqueue, queue = cl.enqueue_nd_range_kernel, self.queue
         size, group = (groups * lanes,), (lanes,)
-        return lambda: enqueue(queue, kernel, size, group)
+        return lambda: enqueue(queue, bound.kernel, size, group)
 
     def record(self) -> Any:
         return cl.enqueue_marker(self.queue)
@@ -114,20 +137,20 @@ class OpenCLDriver(Driver):
         program = self._built(cl.Program(self.context, text))
         if self.keeps_programs:
             return Compiled(program, b"")
-        binaries: Any = program.get_info(cl.program_info.BINARIES)
+        binaries: Any = program.built.get_info(cl.program_info.BINARIES)
         return Compiled(program, binaries[0])
 
-    def load(self, binary: bytes) -> Any:
+    def load(self, binary: bytes) -> OpenCLProgram:
         return self._built(cl.Program(self.context, [self.device], [binary]))
 
-    def _built(self, program: Any) -> Any:
+    def _built(self, program: Any) -> OpenCLProgram:
         with warnings.catch_warnings():
             # Some compilers always have something to say, if only that they are done.
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            return program.build(options=OPTIONS, devices=[self.device])
+            return OpenCLProgram(program.build(options=OPTIONS, devices=[self.device]))
 
     def bind(self, program: Any, kernel: str) -> OpenCLBound:
-        return OpenCLBound(cl.Kernel(program, kernel))
+        return OpenCLBound(program.kernel(kernel), program.spare)
 
     def finish_mark(self, mark: Any) -> None:
         mark.wait()
