@@ -81,7 +81,10 @@ def features(session: nox.Session, features: str) -> None:
 @nox.session
 @nox.parametrize("runtime", ["pocl", "intel"])
 def opencl(session: nox.Session, runtime: str) -> None:
-    """The whole conformance suite and all recorded cases on an OpenCL that comes from PyPI."""
+    """The whole conformance suite and all recorded cases on an OpenCL that comes from PyPI.
+
+    ``repeat=20`` among the arguments does it twenty times, up to the first failure; the others go to pytest.
+    """
     if runtime == "pocl":
         install(session, *TEST_NEEDS)
         environment = {}
@@ -91,7 +94,10 @@ def opencl(session: nox.Session, runtime: str) -> None:
         vendors = Path(session.create_tmp())
         (vendors / "intel.icd").write_text(f"{libraries / 'libintelocl.so'}\n", encoding="utf-8")
         environment = {"OCL_ICD_VENDORS": str(vendors), "LD_LIBRARY_PATH": str(libraries)}
-    session.run("pytest", "-m", "long or not long", "-k", "opencl", *session.posargs, env=environment)
+    times = [int(each.partition("=")[2]) for each in session.posargs if each.startswith("repeat=")]
+    arguments = [each for each in session.posargs if not each.startswith("repeat=")]
+    for _ in range(max(times, default=1)):
+        session.run("pytest", "-m", "long or not long", "-k", "opencl", *arguments, env=environment)
 
 
 @nox.session(name="bench-peers")
