@@ -41,7 +41,7 @@ def _first_extreme(columns: Floats) -> Floats:
 
 
 def _encode_q4_0(values: Values, blocks: Blocks) -> None:
-    columns: Floats = np.ascontiguousarray(values.T)
+    columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scale = _first_extreme(columns) / np.float32(-8)
         blocks["d"] = scale
@@ -64,7 +64,7 @@ def _decode_q4_0(blocks: Blocks, values: Values) -> None:
 
 
 def _encode_q8_0(values: Values, blocks: Blocks) -> None:
-    columns: Floats = np.ascontiguousarray(values.T)
+    columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         # abs, because a block of zeros has the scale +0.
         largest = np.abs(np.maximum(columns.max(axis=0), -columns.min(axis=0)))
