@@ -118,6 +118,23 @@ def test_a_strict_doctor_exits_with_1_if_something_is_wrong(site: Site) -> None:
     assert site.ggplug("doctor", "--strict", "NPU", "Bad").returncode == 1
 
 
+def test_a_plugin_that_says_why_it_has_no_device_is_fine_and_quoted(site: Site) -> None:
+    site.add_backend("NPU")
+    good = GOOD.format(name="Absent", version="1.0", api_version=1)
+    nothing = 'raise DeviceNotFoundError("no chip is plugged in", remedy="plug one in")'
+    absent = "from ggplug.errors import DeviceNotFoundError\n" + good.replace("return self.given", nothing)
+    site.add_backend("Absent", absent)
+    done = site.ggplug("doctor", "NPU", "Absent", "--strict")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_readable(done.stdout)
+    assert "  it found no device: no chip is plugged in\n  -> plug one in" in done.stdout
+    (row,) = json.loads(site.ggplug("doctor", "Absent", "--json").stdout)
+    assert (row["ok"], row["no_device"], row["remedy"]) == (True, "no chip is plugged in", "plug one in")
+    done = site.ggplug("devices", GGPLUG_BACKENDS="NPU,Absent")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Absent of fake-absent 1.0 found no device: no chip is plugged in\n  -> plug one in" in done.stdout
+
+
 def test_doctor_shows_what_the_user_left_out(site: Site) -> None:
     site.add_backend("NPU", "raise SystemExit('must not run')")
     (row,) = json.loads(site.ggplug("doctor", "NPU", "--json", GGPLUG_DISABLE="NPU").stdout)

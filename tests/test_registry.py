@@ -174,6 +174,31 @@ def test_a_plugin_without_devices_is_no_failure(shelf: Shelf) -> None:
         registry.device("NPU0")
 
 
+def test_a_plugin_may_say_why_it_has_no_device(shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+    class Nothing(PaperBackend):
+        def devices(self) -> tuple[Device, ...]:
+            super().devices()
+            raise DeviceNotFoundError("no NPU is plugged in", remedy="plug one in")
+
+    nothing = Nothing("NPU")
+    shelf.add("NPU", plugin_object(nothing))
+    shelf.add("Other")
+    registry = shelf.registry()
+    assert [device.name for device in registry.devices()] == ["Other0"]
+    assert registry.failures() == []
+    assert caplog.messages == []
+    status = next(status for status in registry.status() if status.name == "NPU")
+    assert (status.ok, status.stage, status.error) == (True, "probed", None)
+    assert (status.no_device, status.remedy) == ("no NPU is plugged in", "plug one in")
+    with pytest.raises(DeviceNotFoundError, match=r"found no device: NPU \(no NPU is plugged in\)") as caught:
+        registry.device("NPU0")
+    assert caught.value.remedy == "plug one in"
+    with pytest.raises(DeviceNotFoundError) as caught:
+        registry.device("Another0")
+    assert caught.value.remedy != "plug one in"
+    assert nothing.probes == 1
+
+
 def test_hooks_beside_the_registration_are_heard_once_the_plugin_is_loaded(shelf: Shelf) -> None:
     told: list[str] = []
     both = plugin_object(PaperBackend("NPU"))

@@ -345,7 +345,12 @@ class Registration(ABC):
 
     @abstractmethod
     def devices(self) -> Sequence[Device]:
-        """The devices there are, without taking a context or device memory.  Always the same objects."""
+        """The devices there are, without taking a context or device memory.  Always the same objects.
+
+        Where there is none because there is no hardware or no driver for it, it may raise DeviceNotFoundError with the
+        reason, and with what to install as ``remedy``.  Nothing failed then: other backends are used without a word,
+        and whoever asks for this one's devices, or asks the doctor, is told.
+        """
 
     def get(self, name: str) -> Any:
         """An extra of this backend by name, or None (ggml_backend_reg_get_proc_address; default None)."""

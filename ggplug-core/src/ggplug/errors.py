@@ -106,7 +106,10 @@ class OverlapError(GGPlugError, AssertionError):
 
 
 class DeviceNotFoundError(GGPlugError, LookupError):
-    """No device has that name.  The message lists the devices there are and the plugins that failed."""
+    """No device has that name.  The message lists the devices there are and the plugins that failed.
+
+    Raised by a backend's ``devices``: it has none here, and why.
+    """
 
 
 class DuplicateNameError(GGPlugError, ValueError):

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ggplug.backend import Registration
 from ggplug.cli.output import byte_count, console, json_option, print_json, table
-from ggplug.errors import ParameterError
+from ggplug.errors import DeviceNotFoundError, ParameterError
 from ggplug.registry import REGISTRY
 from ggplug.registry.extras import KernelCache
 
@@ -81,7 +81,11 @@ def prebuild(backend: str | None, as_json: bool) -> None:
             def progress(done: int, total: int, name: str, task: Any = task) -> None:
                 bar.update(task, completed=done, total=total, description=name)
 
-            counts[registration.name] = kernels.prebuild(progress)
+            try:
+                counts[registration.name] = kernels.prebuild(progress)
+            except DeviceNotFoundError:
+                if backend is not None:
+                    raise
     if as_json:
         print_json([{"backend": name, "compiled": count} for name, count in counts.items()])
         return

@@ -20,7 +20,8 @@ from ggplug.registry.records import reason_of
 def devices(as_json: bool) -> None:
     """List the devices there are, in order of priority.
 
-    Loads every installed plugin. Those that fail are named below the list; `ggplug doctor` tells more.
+    Loads every installed plugin. Those that fail, and those that say why they have no device, are named below the
+    list; `ggplug doctor` tells more.
     """
     with warnings_held_back():
         rows = [describe(device) for device in REGISTRY.devices(unique=False)]
@@ -34,12 +35,18 @@ def devices(as_json: bool) -> None:
         out.print("There is no device.")
         if missing := missing_extras():
             out.print(f'Install one: pip install "ggplug-core[EXTRA]", where EXTRA is one of {", ".join(missing)}.')
-    for failure in REGISTRY.failures():
-        source = f"{failure.distribution} {failure.version}" if failure.distribution else failure.source
+    for plugin in REGISTRY.status():
+        source = f"{plugin.distribution} {plugin.version}" if plugin.distribution else plugin.source
+        if not plugin.ok:
+            finding = text(f"{plugin.name} of {source} {plugin.error}", "red")
+        elif plugin.no_device:
+            finding = text(f"{plugin.name} of {source} found no device: {plugin.no_device}")
+        else:
+            continue
         out.print()
-        out.print(text(f"{failure.name} of {source} {failure.error}", "red"))
-        if failure.remedy:
-            out.print(advice(failure.remedy))
+        out.print(finding)
+        if plugin.remedy:
+            out.print(advice(plugin.remedy))
 
 
 def describe(device: Device) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def _show(out: Console, finding: PluginStatus, tracebacks: bool) -> None:
     out.print(Text.assemble((printable(finding.name), "bold"), f"  {printable(source)}  ", (mark, style)))
     out.print(indented(_progress(finding), 2))
     if finding.ok and finding.stage == "probed" and not finding.devices:
-        out.print("  it found no device")
+        out.print(indented(f"it found no device{f': {finding.no_device}' if finding.no_device else ''}", 2))
     if finding.disabled:
         out.print(f"  left out by {finding.disabled}")
     if finding.error:

@@ -110,7 +110,7 @@ def _exit(code: int) -> str:
 
 
 def _conclude(plugin: Plugin, known: PluginStatus, found: dict[str, Any], ending: str | None) -> PluginStatus:
-    taken = ("stage", "version", "error", "remedy", "traceback", "milliseconds", "stages")
+    taken = ("stage", "version", "error", "remedy", "traceback", "no_device", "milliseconds", "stages")
     fields: dict[str, Any] = {name: found[name] for name in taken if name in found}
     fields["devices"] = tuple(found.get("devices", ()))
     if ending is not None:

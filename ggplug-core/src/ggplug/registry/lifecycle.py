@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from ggplug.backend import Device, Registration
-from ggplug.errors import PluginError
+from ggplug.errors import DeviceNotFoundError, PluginError
 from ggplug.hookspecs import Hooks
 from ggplug.registry.catalog import LOADING, Catalog
 from ggplug.registry.discover import core_version, fits
 from ggplug.registry.loading import (
+    FaultError,
     RefusalError,
     check_devices,
     check_registration,
@@ -105,7 +106,13 @@ class Lifecycle:
         registration = plugin.registration
         assert registration is not None
         limit = self.catalog.settings.timeout
-        found = within(limit, plugin.name, lambda: check_devices(registration, registration.devices()))
+        try:
+            found = within(limit, plugin.name, lambda: check_devices(registration, registration.devices()))
+        except FaultError as error:
+            if not isinstance(error.cause, DeviceNotFoundError):
+                raise
+            found, plugin.no_device = (), error.cause
+            log.info("the plugin %s found no device: %s", plugin.described, error.cause)
         with self.catalog.lock:
             for device in found:
                 self.catalog.check_free(device.name, plugin)
@@ -118,6 +125,7 @@ class Lifecycle:
         if plugin.find is not None:
             plugin.object, plugin.registration = None, None
         plugin.devices = ()
+        plugin.no_device = None
         plugin.forget()
         self.catalog.drop_brought_by(plugin)
 

@@ -151,25 +151,36 @@ def not_found(what: str, name: str | None, plugins: Sequence[Plugin]) -> DeviceN
     unprobed = [p for p in plugins if p.reachable_as in idle and not _probed(p)]
     if unprobed:
         parts.append(f"plugins not asked yet: {', '.join(p.reachable_as for p in unprobed)}")
-    empty = [p.reachable_as for p in plugins if p.reachable_as in idle and _probed(p)]
+    empty = [p for p in plugins if p.reachable_as in idle and _probed(p)]
     if empty:
-        parts.append(f"plugins that found no device: {', '.join(empty)}")
+        parts.append(f"plugins that found no device: {', '.join(map(_why_empty, empty))}")
     if failed:
         parts.append("plugins that failed: " + ", ".join(p.reachable_as for p in failed) + " (see: ggplug doctor)")
     if left_out:
         parts.append("left out: " + ", ".join(f"{p.reachable_as} (by {p.disabled})" for p in left_out))
     if not plugins:
         parts.append("no backend is installed")
-    return DeviceNotFoundError("; ".join(parts), got=name, remedy=_remedy(name or "", left_out))
+    return DeviceNotFoundError("; ".join(parts), got=name, remedy=_remedy(name or "", left_out, empty))
 
 
 def _probed(plugin: Plugin) -> bool:
     return plugin.stage.value in ("probed", "initialised")
 
 
-def _remedy(name: str, left_out: Sequence[Plugin]) -> str | None:
+def _why_empty(plugin: Plugin) -> str:
+    reason = plugin.no_device
+    return plugin.reachable_as if reason is None else f"{plugin.reachable_as} ({reason.message})"
+
+
+def _remedy(name: str, left_out: Sequence[Plugin], empty: Sequence[Plugin]) -> str | None:
+    def begins_with(plugin: Plugin) -> bool:
+        return split_name(name)[1].casefold().startswith(plugin.name.casefold())
+
+    for plugin in empty:
+        if plugin.no_device is not None and begins_with(plugin) and is_whole(plugin, name):
+            return plugin.no_device.remedy
     for plugin in left_out:
-        if split_name(name)[1].casefold().startswith(plugin.name.casefold()):
+        if begins_with(plugin):
             if plugin.disabled == "unload":
                 return f'ggplug.load("{plugin.reachable_as}") brings it back'
             return f"change {plugin.disabled} to use it"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ggplug.backend import Device, Registration
-from ggplug.errors import DuplicateNameError, GGPlugError, PluginError
+from ggplug.errors import DeviceNotFoundError, DuplicateNameError, GGPlugError, PluginError
 
 
 class Stage(enum.Enum):
@@ -42,7 +42,7 @@ class PluginStatus:
     ``name``: what it is reached by, ``distribution:entry_point`` if the plain name is taken.  ``source``: the object
     reference of the entry point, or a file.  ``stage``: how far it got.  ``ok``: nothing is wrong with it (a plugin
     that the user left out is fine too: then ``disabled`` says by what).  ``milliseconds``: all its stages together;
-    ``stages``: each of them.
+    ``stages``: each of them.  ``no_device``: why it found no device, if it said so; that alone is nothing wrong.
     """
 
     name: str
@@ -56,6 +56,7 @@ class PluginStatus:
     remedy: str | None = None
     traceback: str | None = None
     disabled: str | None = None
+    no_device: str | None = None
     devices: tuple[str, ...] = ()
     milliseconds: float = 0.0
     stages: dict[str, float] = field(default_factory=dict)
@@ -114,6 +115,8 @@ class Plugin:
     devices: tuple[Device, ...] = ()
     failure: Failure | None = None
     duplicate: DuplicateNameError | None = None
+    no_device: DeviceNotFoundError | None = None
+    """Why it found no device."""
     disabled: str | None = None
     lock: Any = field(default_factory=threading.RLock)
 
@@ -153,6 +156,8 @@ class Plugin:
             error, remedy = f"{self.failure.stage.action}: {self.failure.reason}", self.failure.remedy
         elif self.duplicate is not None:
             error, remedy = self.duplicate.message, self.duplicate.remedy
+        elif self.no_device is not None:
+            remedy = self.no_device.remedy
         return PluginStatus(
             name=self.reachable_as,
             entry_point=self.name,
@@ -165,6 +170,7 @@ class Plugin:
             remedy=remedy,
             traceback=self.failure.traceback if self.failure is not None else None,
             disabled=self.disabled,
+            no_device=None if self.no_device is None else self.no_device.message,
             devices=tuple(device.name for device in self.devices),
             milliseconds=round(sum(self.stages.values()), 3),
             stages={stage: round(time, 3) for stage, time in self.stages.items()},
