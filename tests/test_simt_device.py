@@ -189,6 +189,13 @@ def test_memory_beyond_the_devices_is_refused_before_the_driver_is_asked() -> No
     assert device.memory().free == 1 << 20
 
 
+def test_a_buffer_that_is_dropped_gives_its_memory_back() -> None:
+    device = StandInDevice()
+    for _ in range(3):  # more than there is, if it were not given back
+        device.buffer_type.alloc(1 << 19)
+    assert device.memory().free == 1 << 20
+
+
 def test_memory_that_the_driver_refuses_is_the_same_error_and_not_counted() -> None:
     device = StandInDevice()
     device.stand_in.errors["allocate"] = Refused(Failure.MEMORY)

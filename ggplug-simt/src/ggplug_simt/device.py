@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from abc import abstractmethod
@@ -29,11 +30,14 @@ from ggplug_simt.programs import Programs
 from ggplug_simt.source import Source
 from ggplug_simt.stream import SimtBackend, SimtEvent
 
+_DEVICES: weakref.WeakSet[SimtDevice] = weakref.WeakSet()
+
 
 class SimtDevice(Device):
     """A device with memory, queues and programs of its own.
 
-    Listing devices costs no context: the driver is made by ``open_driver`` when it is first needed.
+    Listing devices costs no context: the driver is made by ``open_driver`` when it is first needed.  A process that is
+    forked after that list was made cannot use them: vendors' libraries, and the threads of some, stay with the parent.
     """
 
     def __init__(
@@ -53,7 +57,8 @@ class SimtDevice(Device):
         self.device_id = device_id
         self.registration = registration
         self.capabilities = Capabilities(asynchronous=True, host_buffer=pinned, events=True)
-        self.lost = False
+        self.lost = ""
+        """Why it cannot be used any more; empty while it can."""
         self.used = 0
         """Bytes that buffers of this process take."""
         self.total_memory = total_memory
@@ -68,6 +73,7 @@ class SimtDevice(Device):
         self._buffer_type = SimtBufferType(self)
         self._host_buffer_type = SimtHostBufferType(self) if pinned else None
         self._matches: dict[Any, Kernel | Decline] = {}
+        _DEVICES.add(self)
 
     @abstractmethod
     def open_driver(self) -> Driver:
@@ -120,6 +126,8 @@ class SimtDevice(Device):
         if self._driver is None:
             with self._lock:
                 if self._driver is None:
+                    if self.lost:
+                        raise self._gone(f"{self.name} is lost: {self.lost}")
                     try:
                         self._driver = self.open_driver()
                     except Exception as error:
@@ -142,10 +150,7 @@ class SimtDevice(Device):
     ) -> Iterator[None]:
         """Turns what the vendor's library raises inside into the typed error; refuses a lost device at once."""
         if self.lost:
-            raise DeviceLostError(
-                f"{self.name} was lost; its buffers hold nothing", device=self, op=op, kernel=kernel,
-                remedy="the other devices go on; start the process again to use this one",
-            )  # fmt: skip
+            raise self._gone(f"{self.name} is lost, its buffers hold nothing: {self.lost}", op=op, kernel=kernel)
         try:
             with self.driver.current():
                 yield
@@ -171,12 +176,13 @@ class SimtDevice(Device):
         if failure is Failure.COMPILE:
             return KernelCompileError(f"{where} failed\n{details}", device=self, op=op, kernel=kernel, log=details)
         if failure is Failure.LOST:
-            self.lost = True
-            return DeviceLostError(
-                f"{where}: the device is gone ({error})", device=self, op=op, kernel=kernel,
-                remedy="the other devices go on; start the process again to use this one",
-            )  # fmt: skip
+            self.lost = str(error)
+            return self._gone(f"{where}: the device is gone ({error})", op=op, kernel=kernel)
         return ComputeError(f"{where} failed: {error}", device=self, op=op, kernel=kernel)
+
+    def _gone(self, message: str, *, op: object = None, kernel: str | None = None) -> DeviceLostError:
+        remedy = "the other devices go on; a new process, spawned and not forked, can use this one"
+        return DeviceLostError(message, device=self, op=op, kernel=kernel, remedy=remedy)
 
     def bind(self, source: Source | Product, op: object) -> Bound:
         """A kernel, or the library's product, its arguments not set yet.  Raises KernelCompileError."""
@@ -247,3 +253,14 @@ class SimtDevice(Device):
 
 def _shape(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.type.id, tensor.ne, tensor.nb
+
+
+def _lose_all() -> None:
+    """What a forked process does first."""
+    for device in _DEVICES:
+        device.lost = "this process was forked from the one that listed it"
+        device._lock = threading.RLock()  # a thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lose_all)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,6 +101,11 @@ class SimtBuffer(Buffer):
     def _free(self) -> None:
         self.device.give(self.handle, self.size)
         self.handle = None
+
+    def __del__(self) -> None:
+        # Vendors' libraries give memory back that nobody holds; it has to be counted, and nothing may be using it.
+        if not self.freed and not sys.is_finalizing():
+            self._free()
 
 
 class SimtHostBufferType(HostBufferType):

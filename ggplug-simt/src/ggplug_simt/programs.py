@@ -8,6 +8,7 @@ driver refuses is as good as none.  Files are written under another name and ren
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -160,6 +161,7 @@ def _read(path: Path) -> bytes | None:
 
 def _write(path: Path, name: str, target: str, binary: bytes) -> None:
     content = json.dumps({"name": name, "target": target}).encode() + b"\n" + binary
+    temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".new")
@@ -167,4 +169,12 @@ def _write(path: Path, name: str, target: str, binary: bytes) -> None:
             file.write(_MAGIC + hashlib.sha256(content).digest() + content)
         os.replace(temporary, path)
     except OSError as error:
-        log.warning("compiled programs cannot be kept in %s: %s", path.parent, error)
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        _cannot_keep(path.parent, error.strerror or str(error))
+
+
+@functools.cache
+def _cannot_keep(folder: Path, reason: str) -> None:
+    """Said once, not for each program."""
+    log.warning("compiled programs cannot be kept in %s: %s", folder, reason)
