@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +17,15 @@ import pytest
 import ggplug as gg
 import ggplug_models
 from ggplug import ops, registry, types
-from ggplug.backend import Device
-from ggplug.errors import KernelCompileError, OutOfMemoryError
+from ggplug.backend import Backend, Device
+from ggplug.errors import (
+    ComputeError,
+    DeviceLostError,
+    DeviceNotFoundError,
+    GGPlugError,
+    KernelCompileError,
+    OutOfMemoryError,
+)
 from ggplug.graph import Graph
 from ggplug.memory import allocate_graph
 from ggplug.tensor import new_tensor
@@ -23,6 +33,8 @@ from ggplug.testing.vectors import Recording, replay, report
 from ggplug.types import DeviceKind
 
 pytest.importorskip("ggplug_opencl")
+
+import pyopencl as cl
 
 from ggplug_opencl import OpenCLRegistration, pocl
 from ggplug_opencl.devices import OpenCLDevice, device_id, device_kind
@@ -54,6 +66,42 @@ def test_listing_devices_opens_no_driver() -> None:
     made = OpenCLRegistration().devices()
     assert made
     assert all(isinstance(d, OpenCLDevice) and d._driver is None for d in made)
+
+
+class _Broken(cl.Error):
+    """What pyopencl raises, without asking an OpenCL."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"OpenCL error {code}")
+        self.told = code
+
+    code = property(lambda self: self.told)
+    __str__ = Exception.__str__
+
+
+def test_without_an_opencl_driver_the_reason_and_the_remedy_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get_platforms() -> list[object]:
+        raise _Broken(cl.status_code.PLATFORM_NOT_FOUND_KHR)
+
+    monkeypatch.setattr(cl, "get_platforms", get_platforms)
+    with pytest.raises(DeviceNotFoundError, match="no OpenCL driver is installed") as caught:
+        OpenCLRegistration().devices()
+    assert 'pip install "ggplug-core[pocl]"' in str(caught.value.remedy)
+
+
+def test_drivers_that_show_no_device_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> list[object]:
+        raise _Broken(cl.status_code.OUT_OF_HOST_MEMORY)
+
+    useless = _Handle(available=True, compiler_available=False)
+    platforms = [_Handle(name="A", get_devices=fail), _Handle(name="B", get_devices=lambda: [useless])]
+    monkeypatch.setattr(cl, "get_platforms", lambda: platforms)
+    with pytest.raises(DeviceNotFoundError, match="drivers that are installed: A, B") as caught:
+        OpenCLRegistration().devices()
+    assert "clinfo" in str(caught.value.remedy)
+    assert ["platform A lists no devices" in message for message in caplog.messages] == [True]
 
 
 class _Handle:
@@ -147,25 +195,167 @@ def test_a_kernel_that_does_not_compile_gives_the_compilers_log(
     assert "error" in (caught.value.log or "").lower()
 
 
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        ("DEVICE_NOT_AVAILABLE", DeviceLostError),
+        ("MEM_OBJECT_ALLOCATION_FAILURE", OutOfMemoryError),
+        ("INVALID_KERNEL_ARGS", ComputeError),
+    ],
+)
+def test_a_launch_that_fails_names_op_kernel_and_device_and_others_go_on(
+    device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch, status: str, error: type[GGPlugError]
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise _Broken(getattr(cl.status_code, status))
+
+    assert device.registration is not None
+    fresh = OpenCLDevice("fresh", device.handle, device.registration)
+    with monkeypatch.context() as patch:
+        patch.setattr(cl, "enqueue_nd_range_kernel", refuse)
+        with pytest.raises(error, match="launching normalise") as caught:
+            normalised(fresh, fresh.init())
+    assert type(caught.value) is error
+    assert (caught.value.op.name, caught.value.device, caught.value.kernel) == (
+        "norm",
+        fresh,
+        "normalise[TD=f32 TX=f32]",
+    )
+    assert bool(fresh.lost) == (error is DeviceLostError)
+    for each in (device,) if fresh.lost else (device, fresh):
+        with each.init() as stream:
+            np.testing.assert_allclose(normalised(each, stream).mean(axis=1), 0, atol=1e-6)
+
+
+def normalised(device: OpenCLDevice, stream: Backend) -> Any:
+    """Two rows that a stream has normalised."""
+    x = new_tensor(types.F32, (8, 2)).set_input()
+    graph = Graph(ops.norm(x).set_output())
+    allocation = allocate_graph(graph, device.buffer_type)
+    allocation.prepare(graph)
+    x.set(np.arange(16, dtype=np.float32).reshape(2, 8))
+    stream.compute(graph, allocation)
+    return graph.nodes[0].numpy()
+
+
 def test_compiled_programs_are_found_again(
     device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GGPLUG_CACHE_DIR", str(tmp_path))
     assert device.registration is not None
-    x = new_tensor(types.F32, (8, 2)).set_input()
     counts = []
     for name in ("first", "second"):
         fresh = OpenCLDevice(name, device.handle, device.registration)
         monkeypatch.setattr(fresh.driver, "keeps_programs", False)
-        graph = Graph(ops.norm(x).set_output())
         with fresh.init() as stream:
-            allocation = allocate_graph(graph, fresh.buffer_type)
-            allocation.prepare(graph)
-            x.set(np.arange(16, dtype=np.float32).reshape(2, 8))
-            stream.compute(graph, allocation)
-            np.testing.assert_allclose(graph.nodes[0].numpy().mean(axis=1), 0, atol=1e-6)
+            np.testing.assert_allclose(normalised(fresh, stream).mean(axis=1), 0, atol=1e-6)
         counts.append((fresh.programs.compiled, fresh.programs.found))
     assert counts == [(1, 0), (0, 1)]
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+_SQUARES = """
+import os
+import numpy as np
+from ggplug import ops, registry, types
+from ggplug.graph import Graph
+from ggplug.memory import allocate_graph
+from ggplug.tensor import new_tensor
+
+def squares():
+    device = registry.device("OpenCL0")
+    x = new_tensor(types.F32, (8,)).set_input()
+    graph = Graph(ops.sqr(x).set_output())
+    with device.init() as stream:
+        allocation = allocate_graph(graph, device.buffer_type)
+        allocation.prepare(graph)
+        x.set(np.arange(8, dtype=np.float32))
+        stream.compute(graph, allocation)
+        return graph.nodes[0].numpy().astype(int).tolist()
+"""
+
+
+def in_a_process(script: str, **environment: str) -> str:
+    """What a process prints that computes ``squares()`` as it likes; no warning passes."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _SQUARES + script],
+        capture_output=True, text=True, timeout=120, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+def test_where_no_cache_can_be_written_computing_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    nowhere = str(tmp_path / "file" / "cache")
+    # Where ggplug keeps programs is its own matter, and worth a warning.
+    printed = in_a_process("print(squares())", XDG_CACHE_HOME=nowhere, GGPLUG_CACHE_DIR=str(tmp_path / "cache"))
+    assert printed == "[0, 1, 4, 9, 16, 25, 36, 49]"
+
+
+def test_caches_may_lie_in_folders_with_spaces_and_accents(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder for café"
+    folder.mkdir()
+    for _ in ("compiled", "found"):
+        printed = in_a_process("print(squares())", XDG_CACHE_HOME=str(folder), GGPLUG_CACHE_DIR=str(folder))
+        assert printed == "[0, 1, 4, 9, 16, 25, 36, 49]"
+
+
+def test_processes_share_the_caches(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", _SQUARES + "print(squares())"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "GGPLUG_CACHE_DIR": str(tmp_path)}
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        for _ in range(4)
+    ]
+    ended = [(*process.communicate(timeout=120), process.returncode) for process in started]
+    assert ended == [("[0, 1, 4, 9, 16, 25, 36, 49]\n", "", 0)] * 4
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory are Linux's")
+def test_memory_that_the_host_does_not_have_is_out_of_memory_and_not_the_end() -> None:
+    script = """
+import resource
+from ggplug.errors import OutOfMemoryError
+squares()
+with open("/proc/self/statm") as file:
+    pages = int(file.read().split()[0])
+limit = pages * resource.getpagesize() + (256 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+held = []
+try:
+    while True:
+        held.append(registry.device("OpenCL0").buffer_type.alloc(16 << 20))
+        held[-1].clear(1)
+except OutOfMemoryError as error:
+    print(error.requested >> 20, len(held) < 64)
+del held
+print(squares()[-1])
+"""
+    assert in_a_process(script) == "16 True\n49"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.parametrize("first", ["squares()", "registry.device('OpenCL0').props()"], ids=["used", "listed"])
+def test_a_forked_process_is_told_that_the_device_stays_with_its_parent(first: str) -> None:
+    script = f"""
+import warnings
+from ggplug.errors import DeviceLostError
+{first}
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+child = os.fork()
+if child == 0:
+    import signal
+    signal.alarm(60)  # some drivers would wait for ever
+    try:
+        squares()
+    except DeviceLostError as error:
+        os._exit(7 if "forked" in str(error) else 1)
+    os._exit(2)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), squares()[-1])
+"""
+    assert in_a_process(script) == "7 49"
 
 
 class AsGpu(OpenCLDevice):

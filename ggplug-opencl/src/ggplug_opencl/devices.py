@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pyopencl as cl
 
 from ggplug.backend import Device, Registration
+from ggplug.errors import DeviceNotFoundError
 from ggplug.types import DeviceKind
+from ggplug_opencl.caches import writable_caches
 from ggplug_opencl.driver import OpenCLDriver
 from ggplug_opencl.pocl import name_processor
 from ggplug_simt import SimtDevice
@@ -41,24 +44,43 @@ class OpenCLDevice(SimtDevice):
 
 
 def list_devices(registration: Registration) -> list[Device]:
-    """All devices of all platforms, in the loader's order.  A platform that fails is logged and left out."""
-    try:
-        platforms = cl.get_platforms()
-    except cl.Error as error:
-        # The loader says so when there is no driver at all (CL_PLATFORM_NOT_FOUND_KHR).
-        log.info("OpenCL: no platform: %s", error)
-        return []
+    """All devices of all platforms, in the loader's order.  A platform that fails is logged and left out.
+
+    Raises DeviceNotFoundError if there is none.
+    """
     found: list[Device] = []
-    for platform in platforms:
-        try:
-            handles = platform.get_devices()
-        except cl.Error as error:
-            log.warning("OpenCL: platform %s lists no devices: %s", platform.name, error)
-            continue
-        for handle in handles:
-            if handle.available and handle.compiler_available:
-                found.append(OpenCLDevice(f"{registration.name}{len(found)}", handle, registration))
+    with writable_caches():
+        platforms = _platforms()
+        for platform in platforms:
+            try:
+                handles = platform.get_devices()
+            except cl.Error as error:
+                log.warning("OpenCL: platform %s lists no devices: %s", platform.name, error)
+                continue
+            for handle in handles:
+                if handle.available and handle.compiler_available:
+                    found.append(OpenCLDevice(f"{registration.name}{len(found)}", handle, registration))
+    if not found:
+        names = ", ".join(platform.name.strip() for platform in platforms)
+        cache = os.environ.get("POCL_CACHE_DIR")
+        raise DeviceNotFoundError(
+            f"no device that can be used is shown by the OpenCL drivers that are installed: {names}",
+            remedy="see whether clinfo shows one, and whether this user may open it (often the group render)"
+            + (f"; PoCL has to write in POCL_CACHE_DIR={cache}" if cache else ""),
+        )
     return found
+
+
+def _platforms() -> list[Any]:
+    try:
+        return cl.get_platforms()
+    except cl.Error as error:
+        if error.code != cl.status_code.PLATFORM_NOT_FOUND_KHR:
+            raise
+        raise DeviceNotFoundError(
+            "no OpenCL driver is installed",
+            remedy='install the driver of the GPU\'s vendor, or pip install "ggplug-core[pocl]" to use the CPU',
+        ) from error
 
 
 def device_kind(handle: Any) -> DeviceKind:

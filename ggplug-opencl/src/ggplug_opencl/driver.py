@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
 from ggplug.backend import Bytes
+from ggplug_opencl.caches import writable_caches
 from ggplug_simt import Bound, Compiled, Driver, Failure, Properties, Queue
 
 _LOST = {"DEVICE_NOT_AVAILABLE", "DEVICE_NOT_FOUND", "INVALID_DEVICE", "INVALID_CONTEXT", "INVALID_COMMAND_QUEUE"}
@@ -107,6 +109,8 @@ class OpenCLDriver(Driver):
 
     def __init__(self, device: Any) -> None:
         self.device = device
+        with writable_caches():
+            importlib.import_module("pyopencl.invoker")  # which opens its file when it is imported
         self.context = cl.Context([device])
         processor = bool(device.type & cl.device_type.CPU)
         self.identity = "\n".join(
@@ -118,6 +122,8 @@ class OpenCLDriver(Driver):
             local_bytes=device.local_mem_size,
             max_lanes=device.max_work_group_size,
         )
+        # PoCL would allocate when memory is first used, and crash if there is none then; on a CPU both are host memory.
+        self.memory_flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if processor else 0)
         self.total_memory = device.global_mem_size
         self.max_buffer = device.max_mem_alloc_size
         self.alignment = device.mem_base_addr_align // 8
@@ -125,7 +131,7 @@ class OpenCLDriver(Driver):
         self.keeps_programs = bool(has_src_build_cache(device))
 
     def allocate(self, size: int) -> Any:
-        return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
+        return cl.Buffer(self.context, self.memory_flags, size)
 
     def free(self, handle: Any) -> None:
         handle.release()
@@ -147,7 +153,8 @@ class OpenCLDriver(Driver):
         with warnings.catch_warnings():
             # Some compilers always have something to say, if only that they are done.
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            return OpenCLProgram(program.build(options=OPTIONS, devices=[self.device]))
+            # Binaries are kept by ggplug or by the driver, so pyopencl need not keep them too.
+            return OpenCLProgram(program.build(options=OPTIONS, devices=[self.device], cache_dir=False))
 
     def bind(self, program: Any, kernel: str) -> OpenCLBound:
         return OpenCLBound(program.kernel(kernel), program.spare)
