@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ggplug import ops, types
 from ggplug.backend import Decline
 from ggplug.errors import GGPlugError, PluginError
+from ggplug.tensor import new_tensor
 from ggplug.testing.vectors import Recording
 
 pytest.importorskip("ggplug_cuda")
@@ -31,8 +33,8 @@ PROFILES = [Profile.of(GPU), Profile.of(dataclasses.replace(GPU, products=True))
 
 
 def sources(data: Path) -> Iterator[Source]:
-    """The programs of the recorded cases, and those that models need."""
-    nodes = list(likely_nodes())
+    """The programs of the recorded cases, those that models need, and that of rows too long to be sorted at once."""
+    nodes = [*likely_nodes(), ops.argsort(new_tensor(types.F32, (5000, 2)))]
     for case in Recording(data / "ggml_ops_compact.npz"):
         try:
             if case.build() is None:
