@@ -16,7 +16,15 @@ import pytest
 
 from ggplug import ops, types
 from ggplug.backend import Buffer
-from ggplug.errors import ComputeError, DeviceLostError, KernelCompileError, OutOfMemoryError, PluginError
+from ggplug.errors import (
+    ComputeError,
+    DeviceLostError,
+    DeviceNotFoundError,
+    GGPlugError,
+    KernelCompileError,
+    OutOfMemoryError,
+    PluginError,
+)
 from ggplug.graph import Graph
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.scheduler import Scheduler
@@ -102,36 +110,39 @@ def test_devices_are_listed_with_what_cuda_tells_and_nothing_is_made(cuda: Stand
 
 
 @pytest.mark.parametrize(
-    ("cuda", "said", "remedy"),
+    ("cuda", "kind", "said", "remedy"),
     [
-        (StandIn(Gpu(), driver=0), "no driver", "install the GPU vendor's driver"),
-        (StandIn(Gpu(), driver=12080), "for CUDA 12.8, CuPy was built for CUDA 13.2", "ggplug-core[cuda12]"),
-        (StandIn(), "finds no GPU", "nvidia-smi"),
+        (StandIn(Gpu(), driver=0), DeviceNotFoundError, "no driver", "install the GPU vendor's driver"),
+        (StandIn(Gpu(), driver=12080), PluginError, "for CUDA 12.8, CuPy was built for CUDA 13.2", "core[cuda12]"),
+        (StandIn(), DeviceNotFoundError, "finds no GPU", "nvidia-smi"),
     ],
     ids=["no driver", "old driver", "no GPU"],
 )
-def test_without_driver_or_gpu_the_error_tells_what_to_do(cuda: StandIn, said: str, remedy: str) -> None:
-    with pytest.raises(PluginError, match=said) as caught:
+def test_without_driver_or_gpu_the_error_tells_what_to_do(
+    cuda: StandIn, kind: type[GGPlugError], said: str, remedy: str
+) -> None:
+    with pytest.raises(kind, match=said) as caught:
         devices(cuda)
+    assert type(caught.value) is kind
     assert remedy in (caught.value.remedy or "")
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "kind", "said"),
     [
-        (ModuleNotFoundError("No module named 'cupy'"), "CuPy is not installed"),
-        (ImportError("Failure finding libnvrtc.so\nmore"), "lacks a library of CUDA: .* libnvrtc.so \\("),
+        (ModuleNotFoundError("No module named 'cupy'"), DeviceNotFoundError, "CuPy is not installed"),
+        (ImportError("Failure finding libnvrtc.so\nmore"), PluginError, "lacks a library of CUDA: .* libnvrtc.so \\("),
     ],
     ids=["no CuPy", "no library"],
 )
 def test_without_cupy_the_error_tells_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, error: ImportError, said: str
+    monkeypatch: pytest.MonkeyPatch, error: ImportError, kind: type[GGPlugError], said: str
 ) -> None:
     def fail(name: str) -> None:
         raise error
 
     monkeypatch.setattr(importlib, "import_module", fail)
-    with pytest.raises(PluginError, match=said) as caught:
+    with pytest.raises(kind, match=said) as caught:
         CudaRegistration().devices()
     assert "ggplug-core[cuda13]" in (caught.value.remedy or "")
 
@@ -142,7 +153,7 @@ def test_importing_the_package_imports_no_cupy(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     fresh = importlib.import_module("ggplug_cuda")
-    with pytest.raises(PluginError, match="CuPy is not installed"):
+    with pytest.raises(DeviceNotFoundError, match="CuPy is not installed"):
         fresh.CudaRegistration().devices()
 
 
@@ -150,7 +161,7 @@ def test_real_cupy_gives_devices_or_says_why_not() -> None:
     pytest.importorskip("cupy")
     try:
         found = CudaRegistration().devices()
-    except PluginError as error:
+    except DeviceNotFoundError as error:
         found, remedy = (), error.remedy
     assert found or remedy
 

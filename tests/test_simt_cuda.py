@@ -12,7 +12,7 @@ import pytest
 
 from ggplug import ops, types
 from ggplug.backend import Decline
-from ggplug.errors import GGPlugError, PluginError
+from ggplug.errors import DeviceNotFoundError, GGPlugError
 from ggplug.tensor import new_tensor
 from ggplug.testing.vectors import Recording
 
@@ -82,7 +82,7 @@ def test_without_a_driver_the_reason_and_the_remedy_are_told() -> None:
     registration = CudaRegistration()
     if registration.cuda.runtime.driverGetVersion():
         pytest.skip("there is a driver")
-    with pytest.raises(PluginError, match="no driver of a GPU is installed") as caught:
+    with pytest.raises(DeviceNotFoundError, match="no driver of a GPU is installed") as caught:
         registration.devices()
     assert caught.value.remedy == "install the GPU vendor's driver"
 

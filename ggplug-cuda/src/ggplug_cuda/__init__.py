@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ggplug.backend import Device, Registration
-from ggplug.errors import PluginError
+from ggplug.errors import DeviceNotFoundError, PluginError
 from ggplug.hookspecs import hookimpl
+
+_INSTALL = 'pip install "ggplug-core[cuda13]" (or cuda12, by the driver; rocm7 for GPUs of AMD)'
 
 
 class CudaRegistration(Registration):
@@ -24,15 +26,17 @@ class CudaRegistration(Registration):
 
     @functools.cached_property
     def cuda(self) -> Any:
-        """:mod:`ggplug_cuda.cupy_calls`.  Raises PluginError if CuPy or NVIDIA's compiler is not installed."""
+        """:mod:`ggplug_cuda.cupy_calls`.
+
+        Raises DeviceNotFoundError if CuPy is not installed, PluginError if it lacks NVIDIA's compiler.
+        """
         try:
             return importlib.import_module("ggplug_cuda.cupy_calls")
+        except ModuleNotFoundError as error:
+            raise DeviceNotFoundError("CuPy is not installed", remedy=_INSTALL) from error
         except ImportError as error:
-            absent = isinstance(error, ModuleNotFoundError)
-            raise PluginError(
-                "CuPy is not installed" if absent else f"CuPy lacks a library of CUDA: {str(error).splitlines()[0]}",
-                remedy='pip install "ggplug-core[cuda13]" (or cuda12, by the driver; rocm7 for GPUs of AMD)',
-            ) from error
+            lacking = f"CuPy lacks a library of CUDA: {str(error).splitlines()[0]}"
+            raise PluginError(lacking, remedy=_INSTALL) from error
 
     def devices(self) -> Sequence[Device]:
         if self._devices is None:

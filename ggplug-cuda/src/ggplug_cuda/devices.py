@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ggplug.backend import Device
-from ggplug.errors import PluginError
+from ggplug.errors import DeviceNotFoundError, GGPlugError, PluginError
 from ggplug.types import DeviceKind
 from ggplug_cuda.driver import CudaDriver
 from ggplug_simt import SimtDevice
@@ -49,7 +49,10 @@ def architecture(facts: Mapping[str, Any], is_hip: bool) -> str:
 
 
 def list_devices(registration: CudaRegistration) -> list[Device]:
-    """All GPUs that CUDA shows, from attributes that need no context.  Raises PluginError if there are none."""
+    """All GPUs that CUDA shows, from attributes that need no context.
+
+    Raises DeviceNotFoundError if there are none, PluginError if CUDA does not work.
+    """
     runtime = registration.cuda.runtime
     try:
         count = runtime.getDeviceCount()
@@ -58,18 +61,18 @@ def list_devices(registration: CudaRegistration) -> list[Device]:
         raise _nothing(runtime, error) from error
 
 
-def _nothing(runtime: Any, error: Any) -> PluginError:
+def _nothing(runtime: Any, error: Any) -> GGPlugError:
     """Why there is no device, in words for people who do not know CUDA's."""
     installed, wanted = runtime.driverGetVersion(), runtime.runtimeGetVersion()
     if error.status == _INSUFFICIENT_DRIVER and installed == 0:
-        return PluginError("no driver of a GPU is installed", remedy="install the GPU vendor's driver")
+        return DeviceNotFoundError("no driver of a GPU is installed", remedy="install the GPU vendor's driver")
     if error.status == _INSUFFICIENT_DRIVER:
         return PluginError(
             f"the driver is for CUDA {_version(installed)}, CuPy was built for CUDA {_version(wanted)}",
             remedy=f'update the driver, or pip install "ggplug-core[cuda{installed // 1000}]" in place of this CuPy',
         )
     if error.status == _NO_DEVICE:
-        return PluginError("the driver finds no GPU", remedy="see nvidia-smi, and CUDA_VISIBLE_DEVICES")
+        return DeviceNotFoundError("the driver finds no GPU", remedy="see nvidia-smi, and CUDA_VISIBLE_DEVICES")
     return PluginError(f"CUDA does not start: {error}", remedy="see whether nvidia-smi works; restart the machine")
 
 
