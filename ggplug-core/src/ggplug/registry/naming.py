@@ -143,9 +143,10 @@ def not_found(what: str, name: str | None, plugins: Sequence[Plugin]) -> DeviceN
     failed = [p for p in plugins if p.failure is not None and p.disabled is None]
     left_out = [p for p in plugins if p.disabled is not None]
     parts = [f"there is {what}"]
-    close = difflib.get_close_matches((name or "").casefold(), [n.casefold() for n in (*names, *idle)], 3, 0.6)
+    possible = [*names, *(p.reachable_as for p in plugins if p.reachable_as in idle and p.no_device is None)]
+    close = difflib.get_close_matches((name or "").casefold(), [n.casefold() for n in possible], 3, 0.6)
     if close:
-        parts.append("did you mean " + " or ".join(n for n in (*names, *idle) if n.casefold() in close) + "?")
+        parts.append("did you mean " + " or ".join(n for n in possible if n.casefold() in close) + "?")
     if names:
         parts.append(f"devices: {', '.join(names)}")
     unprobed = [p for p in plugins if p.reachable_as in idle and not _probed(p)]
