@@ -86,10 +86,11 @@ def opencl(session: nox.Session, runtime: str) -> None:
     ``repeat=20`` among the arguments does it twenty times, up to the first failure; the others go to pytest.
     """
     if runtime == "pocl":
-        install(session, *TEST_NEEDS)
+        install(session, *TEST_NEEDS, model=True)
         environment = {}
     else:
-        install(session, *(need for need in TEST_NEEDS if need is not POCL), "intel-opencl-rt", "intel-cmplr-lib-rt")
+        needs = [need for need in TEST_NEEDS if need is not POCL]
+        install(session, *needs, "intel-opencl-rt", "intel-cmplr-lib-rt", model=True)
         libraries = Path(session.virtualenv.location) / "lib"
         vendors = Path(session.create_tmp())
         (vendors / "intel.icd").write_text(f"{libraries / 'libintelocl.so'}\n", encoding="utf-8")
