@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Memory, Registration
@@ -61,6 +62,8 @@ class SimtDevice(Device):
         """Why it cannot be used any more; empty while it can."""
         self.used = 0
         """Bytes that buffers of this process take."""
+        self.dropped: deque[tuple[Handle, int]] = deque()
+        """Memory, and its bytes, of buffers that nobody freed and nobody has any more."""
         self.total_memory = total_memory
         self.readers: set[SimtDevice] = set()
         """Other devices whose streams have copied from this one's memory."""
@@ -82,6 +85,7 @@ class SimtDevice(Device):
     # -- the interface -----------------------------------------------------------------------------
 
     def memory(self) -> Memory:
+        self._give_dropped()
         free = self._driver.free_memory() if self._driver is not None else None
         return Memory(self.total_memory - self.used if free is None else free, self.total_memory)
 
@@ -144,7 +148,7 @@ class SimtDevice(Device):
             self._profile = Profile.of(self.driver.properties)
         return self._profile
 
-    @contextmanager
+    @contextlib.contextmanager
     def guarded(
         self, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None
     ) -> Iterator[None]:
@@ -203,6 +207,7 @@ class SimtDevice(Device):
 
     def take(self, size: int) -> Handle:
         """Memory of the device, counted.  Raises OutOfMemoryError."""
+        self._give_dropped()
         with self._lock:
             # Drivers promise more than there is and fail when it is used, so the sum is checked here.
             if self.used + size > self.total_memory:
@@ -225,6 +230,11 @@ class SimtDevice(Device):
             self.used -= size
             self.driver.free(handle)
 
+    def _give_dropped(self) -> None:
+        while self.dropped:
+            with contextlib.suppress(IndexError):  # another thread was quicker
+                self.give(*self.dropped.popleft())
+
     # -- order -------------------------------------------------------------------------------------
 
     def finish(self) -> None:
@@ -235,7 +245,7 @@ class SimtDevice(Device):
             for stream in streams:
                 stream.settle()
 
-    @contextmanager
+    @contextlib.contextmanager
     def transfer(self, what: str) -> Iterator[Queue]:
         """A queue for a synchronous transfer: after everything given before, and done at the end."""
         self.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,9 +102,9 @@ class SimtBuffer(Buffer):
         self.handle = None
 
     def __del__(self) -> None:
-        # Vendors' libraries give memory back that nobody holds; it has to be counted, and nothing may be using it.
-        if not self.freed and not sys.is_finalizing():
-            self._free()
+        # Objects die anywhere, even amid a vendor's call, so the memory of a dropped buffer is given back later.
+        if not self.freed:
+            self.device.dropped.append((self.handle, self.size))
 
 
 class SimtHostBufferType(HostBufferType):
