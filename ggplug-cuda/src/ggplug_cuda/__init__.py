@@ -10,19 +10,18 @@ from typing import Any
 from ggplug.backend import Device, Registration
 from ggplug.errors import DeviceNotFoundError, PluginError
 from ggplug.hookspecs import hookimpl
+from ggplug_simt import SimtRegistration
 
 _INSTALL = 'pip install "ggplug-core[cuda13]" (or cuda12, by the driver; rocm7 for GPUs of AMD)'
 
 
-class CudaRegistration(Registration):
+class CudaRegistration(SimtRegistration):
     """The CUDA backend; devices are listed without making a context."""
 
     name = "CUDA"
     version = "0.1.0"
     api_version = 1
-
-    def __init__(self) -> None:
-        self._devices: list[Device] | None = None
+    dialect = "cuda"
 
     @functools.cached_property
     def cuda(self) -> Any:
@@ -38,19 +37,10 @@ class CudaRegistration(Registration):
             lacking = f"CuPy lacks a library of CUDA: {str(error).splitlines()[0]}"
             raise PluginError(lacking, remedy=_INSTALL) from error
 
-    def devices(self) -> Sequence[Device]:
-        if self._devices is None:
-            from ggplug_cuda.devices import list_devices
+    def list_devices(self) -> Sequence[Device]:
+        from ggplug_cuda.devices import list_devices
 
-            self._devices = list_devices(self)
-        return self._devices
-
-    def get(self, name: str) -> Any:
-        if name != "cache":
-            return None
-        from ggplug_simt.cache import ProgramCache
-
-        return ProgramCache("cuda", self.devices)
+        return list_devices(self)
 
 
 @hookimpl

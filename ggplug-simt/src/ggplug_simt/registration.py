@@ -1,0 +1,34 @@
+"""What the registrations of all vendors have: devices that are listed once, and a cache of programs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from ggplug.backend import Device, Registration
+from ggplug_simt.cache import ProgramCache
+
+
+class SimtRegistration(Registration):
+    """A vendor's backend.  ``dialect``: that of its devices' drivers."""
+
+    dialect: str
+
+    def __init__(self) -> None:
+        self._devices: Sequence[Device] | None = None
+
+    @abstractmethod
+    def list_devices(self) -> Sequence[Device]:
+        """The devices there are, without making a context.
+
+        Raises DeviceNotFoundError where there are none, with the reason and the remedy.
+        """
+
+    def devices(self) -> Sequence[Device]:
+        if self._devices is None:
+            self._devices = self.list_devices()
+        return self._devices
+
+    def get(self, name: str) -> Any:
+        return ProgramCache(self.dialect, self.devices) if name == "cache" else None
