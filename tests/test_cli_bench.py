@@ -126,3 +126,6 @@ def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypat
         rows = list(instrument.run(host_device, Options()))
         assert [row["case"] for row in rows] == ["f32", "q8_0"]
         assert all(row["milliseconds"] > 0 for row in rows)
+    beside = list(products.MatrixVector().run(host_device, Options(beside=host_device)))[1::2]
+    assert [row["case"] for row in beside] == ["f32 4096 x 4096", "q8_0 4096 x 4096"]
+    assert all(row[f"relative_to_{host_device.name}"] > 0 for row in beside)

@@ -30,6 +30,9 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 @click.command()
 @click.argument("instruments", nargs=-1, metavar="[INSTRUMENT]...")
 @click.option("--device", "device_name", metavar="NAME", help="Default: the first that runs whole graphs.")
+@click.option(
+    "--beside", metavar="NAME", help="Another device to compare with in the same run (matvec), on weights in caches."
+)
 @click.option("--threads", type=click.IntRange(1), help="For devices on the host. Default: the device's own.")
 @click.option("--overhead", is_flag=True, help="Measure what the framework costs beside the arithmetic.")
 @click.option("--peers", is_flag=True, help="Measure other libraries too, where they are installed.")
@@ -38,6 +41,7 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 def bench(
     instruments: tuple[str, ...],
     device_name: str | None,
+    beside: str | None,
     threads: int | None,
     overhead: bool,
     peers: bool,
@@ -54,7 +58,7 @@ def bench(
         _list(there, broken)
         return
     chosen = select(there, instruments, overhead)
-    options = Options(threads, peers)
+    options = Options(threads, peers, None if beside is None else choose(beside))
     results = []
     out = console()
     if not as_json:

@@ -125,7 +125,30 @@ class MatrixVector:
                 row["streaming_gigabytes_per_second"] = streaming
                 row["share_of_streaming"] = speed / streaming
             yield row
+            if options.beside is not None:
+                yield self.compared(kind, stream, stream_on(options.beside, options))
         stream.free()
+
+    def compared(self, kind: Type, *streams: Backend) -> Mapping[str, Any]:
+        """K x K weights on two devices in turn, which caches may hold."""
+        values = np.random.default_rng(SEED).standard_normal((1, K), np.float32)
+        matrices = [weights(stream.device, kind, K) for stream in streams]
+        products = [
+            prepared(stream, ops.mul_mat(matrix, on(stream.device, values)))
+            for stream, matrix in zip(streams, matrices, strict=True)
+        ]
+        name = streams[1].device.name
+        best = best_times({"ours": products[0], "theirs": products[1]}, 8 * self.REPEATS)
+        for matrix in matrices:
+            assert matrix.buffer is not None
+            matrix.buffer.free()
+        streams[1].free()
+        return {
+            "case": f"{kind.name} {K} x {K}",
+            "milliseconds": best["ours"] * 1e3,
+            f"{name}_milliseconds": best["theirs"] * 1e3,
+            f"relative_to_{name}": best["theirs"] / best["ours"],
+        }
 
     @staticmethod
     def size(device: Device) -> int:

@@ -42,11 +42,12 @@ class Options:
     """What ``ggplug bench`` was asked for.
 
     ``threads``: as many as a device on the host shall use; None is its default.  ``peers``: whether to measure other
-    libraries too, where they are installed, and give ratios.
+    libraries too, where they are installed, and give ratios.  ``beside``: another device to measure in the same run.
     """
 
     threads: int | None = None
     peers: bool = False
+    beside: Device | None = None
 
 
 class Instrument(Protocol):
