@@ -14,6 +14,7 @@ import ggplug_models
 from ggplug.backend import Device
 from ggplug.testing import BackendSuite
 from ggplug.testing.vectors import Recording, replay, report
+from ggplug_models.placement import in_turn
 
 pytest.importorskip("ggplug_cuda")
 
@@ -78,18 +79,12 @@ def test_recorded_cases_of_ggml_pass(device: Device, shared: Path | None, data: 
     assert found["passed"] >= (100 if shared is None else 501)
 
 
-def alternate(name: str, devices: Sequence[Device]) -> Device:
-    """Even layers on the first device, odd ones and everything outside of layers on the second."""
-    layer = name.split(".")[1] if name.startswith("blk.") else "1"
-    return devices[int(layer) % 2]
-
-
 def test_a_model_gives_the_cpus_result_alone_and_with_layers_alternating(data: Path) -> None:
     pytest.importorskip("ggplug_cpu")
     cpu = gg.device("CPU")
     with ggplug_models.load(data / "bert.gguf", [cpu]) as model:
         wanted = model.embed_ids(IDS)
-    for chosen, placement in (([gpus()[0]], None), ([gpus()[0], cpu], alternate), ([*gpus(), cpu], alternate)):
+    for chosen, placement in (([gpus()[0]], None), ([gpus()[0], cpu], in_turn), ([*gpus(), cpu], in_turn)):
         with ggplug_models.load(data / "bert.gguf", chosen, placement=placement) as model:
             first, again = model.embed_ids(IDS), model.embed_ids(IDS)
         # Weights of blocks and halves meet activations of ten bits of mantissa: see ggplug_simt.kernels.matrix.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from ggplug.backend import Device
 from ggplug.errors import GGUFError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models.bert import batches
+from ggplug_models.placement import in_turn
 from ggplug_models.tokenizer import HF_JSON
 
 
@@ -63,12 +63,6 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.sum(a * b, -1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
 
 
-def alternate(name: str, devices: Sequence[Device]) -> Device:
-    """Even layers on the first device, odd ones and everything outside of layers on the last: the most copies."""
-    layer = name.split(".")[1] if name.startswith("blk.") else "1"
-    return devices[-(int(layer) % 2)]
-
-
 @pytest.mark.parametrize("devices", [["CPU"], ["OpenCL0"], ["OpenCL0", "CPU"]], ids=" and ".join)
 @pytest.mark.parametrize(
     ("kind", "least"), [("F32", 0.99999), ("F16", 0.9999), ("Q8_0", 0.998), ("Q4_0", 0.9)], ids=lambda v: str(v)
@@ -78,7 +72,7 @@ def test_embeddings_are_those_of_the_reference(
 ) -> None:
     for name in devices:
         device_or_skip(name)
-    with ggplug_models.load(minilm(kind), devices, placement=alternate) as model:
+    with ggplug_models.load(minilm(kind), devices, placement=in_turn) as model:
         found = model.embed(reference["texts"])
         held = {weight.buffer.type.device.name for weight in model.weights}
     assert held == set(devices)

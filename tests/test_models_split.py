@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +14,9 @@ from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug.testing import FakeDevice
 from ggplug_models import LayerSplit
+from ggplug_models.placement import in_turn
 
 IDS = [[2, 9, 33, 120, 7, 3], [2, 250, 11, 3]]
-
-
-def alternate(name: str, devices: Sequence[Device]) -> Device:
-    """Even layers on the first device, odd ones and everything outside of layers on the second."""
-    layer = name.split(".")[1] if name.startswith("blk.") else "1"
-    return devices[int(layer) % 2]
 
 
 @pytest.mark.parametrize("execution", ["now", "late", "thread"])
@@ -33,7 +27,7 @@ def test_layers_alternating_between_a_discrete_device_and_the_cpu_give_the_cpus_
     with ggplug_models.load(data / "bert.gguf", [cpu]) as whole:
         wanted = whole.embed_ids(IDS)
     fake = FakeDevice(execution=execution, inner=cpu)
-    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=alternate) as split:
+    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=in_turn) as split:
         first = split.embed_ids(IDS)
         again = split.embed_ids(IDS)
     np.testing.assert_allclose(first, wanted, rtol=0, atol=1e-6)
@@ -43,7 +37,7 @@ def test_layers_alternating_between_a_discrete_device_and_the_cpu_give_the_cpus_
 def test_explained_copies_and_nodes_are_those_that_the_device_counted(data: Path) -> None:
     cpu = gg.device("CPU")
     fake = FakeDevice(inner=cpu)
-    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=alternate) as model:
+    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=in_turn) as model:
         batch = model.build(2, 8)
         model.scheduler.allocate(batch.graph)
         batch.ids.set(np.ones(16, np.int32))

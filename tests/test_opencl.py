@@ -7,7 +7,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 import ggplug as gg
 import ggplug_models
 from ggplug import ops, registry, types
-from ggplug.backend import Backend, Device
+from ggplug.backend import Backend
 from ggplug.errors import (
     ComputeError,
     DeviceLostError,
@@ -31,6 +30,7 @@ from ggplug.memory import allocate_graph
 from ggplug.tensor import new_tensor
 from ggplug.testing.vectors import Recording, replay, report
 from ggplug.types import DeviceKind
+from ggplug_models.placement import in_turn
 
 pytest.importorskip("ggplug_opencl")
 
@@ -150,12 +150,6 @@ def test_all_recorded_cases_of_ggml_pass(device: OpenCLDevice, shared: Path | No
     assert found["passed"] >= (100 if shared is None else 501)
 
 
-def alternate(name: str, devices: Sequence[Device]) -> Device:
-    """Even layers on the first device, odd ones and everything outside of layers on the second."""
-    layer = name.split(".")[1] if name.startswith("blk.") else "1"
-    return devices[int(layer) % 2]
-
-
 def test_a_model_gives_the_cpus_result_alone_and_with_layers_alternating(device: OpenCLDevice, data: Path) -> None:
     pytest.importorskip("ggplug_cpu")
     cpu = gg.device("CPU")
@@ -163,7 +157,7 @@ def test_a_model_gives_the_cpus_result_alone_and_with_layers_alternating(device:
         wanted = model.embed_ids(IDS)
     with ggplug_models.load(data / "bert.gguf", [device]) as model:
         alone = model.embed_ids(IDS)
-    with ggplug_models.load(data / "bert.gguf", [device, cpu], placement=alternate) as model:
+    with ggplug_models.load(data / "bert.gguf", [device, cpu], placement=in_turn) as model:
         split = model.embed_ids(IDS)
     np.testing.assert_allclose(alone, wanted, rtol=0, atol=1e-4)
     np.testing.assert_allclose(split, wanted, rtol=0, atol=1e-4)

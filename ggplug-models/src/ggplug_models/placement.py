@@ -22,6 +22,15 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 _AFTER_THE_LAYERS = re.compile(r"output|cls|pooler")
 
 
+def in_turn(name: str, devices: Sequence[Device]) -> Device:
+    """A placement that copies as much as can be, for proofs of devices and schedulers.
+
+    Even layers go to the first device, odd ones and everything outside of layers to the second, if there is one.
+    """
+    found = _LAYER.match(name)
+    return devices[(int(found[1]) if found else 1) % min(2, len(devices))]
+
+
 class LayerSplit:
     """A model's layers in consecutive runs, one for each of its devices, in their order.
 

@@ -119,19 +119,15 @@ def host_device() -> Device:
     return next((device for device in installed if device.buffer_type.is_host), None) or ReferenceDevice()
 
 
-def alternate(name: str, devices: Sequence[Device]) -> Device:
-    """Layers on the devices in turn; what is outside of layers on the last one."""
-    return devices[(int(name.split(".")[1]) if name.startswith("blk.") else -1) % len(devices)]
-
-
 def _embedded(subject: Subject, kind: str, devices: Sequence[Device]) -> Answer:
     from ggplug_models import load
+    from ggplug_models.placement import in_turn
 
     ids, wanted = subject.folder.embeddings()
     if len(devices) > 1:  # the host may be slow: the shorter half of the texts will do
         chosen = sorted(range(len(ids)), key=lambda text: len(ids[text]))[: -(-len(ids) // 2)]
         ids, wanted = [ids[text] for text in chosen], wanted[chosen]
-    with load(subject.folder.model(kind), devices, placement=alternate) as encoder:
+    with load(subject.folder.model(kind), devices, placement=in_turn) as encoder:
         got = encoder.embed_ids(ids).astype(np.float64)
         splits = encoder.scheduler.n_splits
     cosines = np.sum(got * wanted, -1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(wanted, axis=-1)
