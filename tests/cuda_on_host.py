@@ -131,7 +131,8 @@ def build(text: str, language: str) -> ctypes.CDLL:
             sys.executable, "-m", "ziglang", "cc", "-x", language, "-O1", "-w", "-fno-sanitize=all",
             "-ffp-contract=off", "-fno-exceptions", "-shared", "-fPIC", "-o", str(made), str(source), "-lm",
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
+        own = {f"ZIG_{scope}_CACHE_DIR": str(folder / "zig") for scope in ("GLOBAL", "LOCAL")}
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | own)
         source.unlink()
         if done.returncode:
             raise DoesNotCompile(done.stderr)
