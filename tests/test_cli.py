@@ -189,7 +189,7 @@ CACHE = """
 from types import SimpleNamespace
 class Kernels:
     def entries(self):
-        return [SimpleNamespace(name="mul_mat", target="avx2", bytes=2048, modified=0.0)]
+        return [SimpleNamespace(name="mul_mat", target="avx2", bytes=2048, used=0.0)]
     def clear(self):
         return 3
     def prebuild(self, progress):

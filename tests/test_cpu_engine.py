@@ -21,9 +21,11 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
+from ggplug import cache
 from ggplug.errors import KernelCompileError, ParameterError
-from ggplug_cpu import cache, features, loader
+from ggplug_cpu import cache_key, features, loader
 from ggplug_cpu.compiler import (
+    FILES,
     CompileEvent,
     Kernel,
     device_function,
@@ -308,14 +310,13 @@ def test_bad_code_of_an_intrinsic_is_a_compile_error() -> None:
 # -- the disk ---------------------------------------------------------------------------------------
 
 _PROGRAM = """
-    import logging, sys, time
+    import logging, sys
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     sys.path.insert(0, {folder!r})
     import kernels
     handles = [kernels.add_up(i) for i in range(30)]
-    started = time.perf_counter()
     addresses = [handle.address() for handle in handles]
-    print(len(set(addresses)), "numba" in sys.modules, time.perf_counter() - started)
+    print(len(set(addresses)), "numba" in sys.modules)
 """
 
 _KERNELS = """
@@ -339,12 +340,11 @@ def start(program: str, tmp_path: Path) -> subprocess.Popen[str]:
 
 def test_a_process_that_finds_its_kernels_on_disk_never_imports_numba(tmp_path: Path) -> None:
     cold, cold_log = start(_PROGRAM, tmp_path).communicate()
-    assert cold.split()[:2] == ["30", "True"]
+    assert cold.split() == ["30", "True"]
     assert "INFO:ggplug:compiling add_up[29]" in cold_log
     warm, warm_log = start(_PROGRAM, tmp_path).communicate()
-    assert warm.split()[:2] == ["30", "False"]
+    assert warm.split() == ["30", "False"]
     assert warm_log == ""
-    assert float(warm.split()[2]) < 0.2
 
 
 def test_two_processes_may_compile_the_same_kernels_at_once(tmp_path: Path, folder: Path) -> None:
@@ -409,50 +409,12 @@ def test_a_damaged_file_is_compiled_anew_with_one_warning(
     assert numbers[0] == 41
 
 
-def test_a_folder_that_cannot_be_written_is_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    monkeypatch.setenv(cache.ENVIRONMENT_VARIABLE, str(tmp_path / "file"))
-    with caplog.at_level(logging.WARNING, "ggplug"):
-        for number in (43, 44):
-            forget(fill(number))
-            fill(number).address()
-    messages = [record.message for record in caplog.records]
-    assert len([m for m in messages if "cannot be kept" in m]) == 1
-    assert cache.entries() == []
-
-
-def test_code_of_another_user_is_not_run() -> None:
-    if not hasattr(os, "geteuid"):
-        pytest.skip("this system has no owners of files")
-    mine, other = os.stat_result([0, 0, 0, 0, os.geteuid(), 0, 0, 0, 0, 0]), os.stat_result([0] * 4 + [12345] + [0] * 5)
-    assert cache._trusted(mine)
-    assert not cache._trusted(other)
-
-
-def test_entries_size_and_clear(folder: Path) -> None:
-    assert (cache.entries(), cache.size(), cache.clear()) == ([], 0, 0)
-    for number in (45, 46):
-        forget(fill(number))
-        fill(number).address()
-    (folder / "broken.kernel").write_bytes(b"?")
-    found = cache.entries()
-    assert [entry.name for entry in found] == ["broken.kernel", "fill[45,False]", "fill[46,False]"]
-    assert found[1].target == str(features.target())
-    assert cache.size() == sum(entry.bytes for entry in found) > 1000
-    assert cache.clear() == 3
-    assert cache.entries() == []
-
-
-def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(cache.ENVIRONMENT_VARIABLE)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.folder() == tmp_path / "ggplug" / "cpu"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache.folder() == tmp_path / ".cache" / "ggplug" / "cpu"
+def test_what_was_compiled_is_listed_with_its_target() -> None:
+    forget(fill(45))
+    fill(45).address()
+    (entry,) = FILES.entries()
+    assert (entry.name, entry.target) == ("fill[45,False]", str(features.target()))
+    assert entry.bytes > 500
 
 
 # -- the key ----------------------------------------------------------------------------------------
@@ -478,7 +440,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget_sources() -> None:
-    for function in (cache._sources, cache._imports, cache._package_files, cache._read):
+    for function in (cache_key._sources, cache_key._imports, cache_key._package_files, cache_key._read):
         function.cache_clear()
 
 
@@ -488,11 +450,11 @@ def key_of_loops() -> str:
     def factory(n: int) -> Any: ...
 
     factory.__module__ = "ggplug_made_up.loops"
-    return cache.key(factory, (1,), features.parse("generic"))
+    return cache_key.cache_key(factory, (1,), features.parse("generic"))
 
 
 def test_imports_are_followed_within_the_package_and_sub_packages_count_whole(package: Path) -> None:
-    drawn = cache.drawn_in("ggplug_made_up.loops")
+    drawn = cache_key.drawn_in("ggplug_made_up.loops")
     assert {name for name in drawn if name.startswith("ggplug_made_up")} == {
         "ggplug_made_up.loops",
         "ggplug_made_up.tools",
@@ -501,7 +463,7 @@ def test_imports_are_followed_within_the_package_and_sub_packages_count_whole(pa
     }
     assert "ggplug.errors" in drawn
     assert "ggplug_cpu.frontend" in drawn
-    assert cache.drawn_in("ggplug_cpu.walker") >= {"ggplug_cpu.context", "ggplug_cpu.walker"}
+    assert cache_key.drawn_in("ggplug_cpu.walker") >= {"ggplug_cpu.context", "ggplug_cpu.walker"}
 
 
 @pytest.mark.parametrize("file", ["loops.py", "tools.py", "parts/inner.py"])
@@ -530,7 +492,7 @@ def test_a_function_without_a_source_file_is_known_by_its_byte_code() -> None:
     for text in ("return 1", "return 2", "return 1"):
         scope: dict[str, Any] = {"__name__": "typed_at_a_prompt"}
         exec(f"def factory():\n    def body(ctx, params):\n        {text}\n    return body", scope)
-        keys.add(cache.key(scope["factory"], (), features.parse("generic")))
+        keys.add(cache_key.cache_key(scope["factory"], (), features.parse("generic")))
     assert len(keys) == 2
 
 
@@ -614,7 +576,7 @@ def test_numba_itself_still_compiles_for_its_own_target() -> None:
 def test_symbols_of_an_object_file_are_found_without_loading_it() -> None:
     forget(fill(54))
     fill(54).address()
-    code = cache.load(fill(54).name, fill(54).cache_key())
+    code = FILES.load(fill(54).name, fill(54).cache_key())
     assert code is not None
     assert loader.undefined_symbols(code) in (None, [], ["memset"])
     assert loader.undefined_symbols(b"MZ") is None

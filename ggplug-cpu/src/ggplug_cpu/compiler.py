@@ -74,12 +74,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from ggplug_cpu import cache, features
+from ggplug.cache import KernelFiles
+from ggplug_cpu import features
+from ggplug_cpu.cache_key import cache_key
 
 if TYPE_CHECKING:
     from llvmlite import ir
 
 log = logging.getLogger("ggplug")
+
+#: Compiled kernels on disk.
+FILES = KernelFiles("cpu")
 
 #: What a kernel factory's arguments may be.
 Parameter = str | int | bool | None
@@ -185,7 +190,7 @@ class Kernel:
 
     def cache_key(self) -> str:
         """The key of the disk cache for the current target; hexadecimal."""
-        return cache.key(self.factory.function, self.arguments, features.target())
+        return cache_key(self.factory.function, self.arguments, features.target())
 
     def assembly(self) -> str:
         """The machine code as text, compiled anew; for authors of kernels."""
@@ -305,11 +310,11 @@ def _obtain(wanted: Kernel, target: features.Target) -> int:
         found = wanted._addresses.get(target.key)
         if found is None:
             key = wanted.cache_key()
-            code = cache.load(wanted.name, key)
+            code = FILES.load(wanted.name, key)
             if code is None:
                 code = _compile(wanted, target)
                 address = loader.load(wanted.name, code)  # a missing symbol must not reach the disk
-                cache.store(wanted.name, key, code)
+                FILES.store(wanted.name, key, str(target), code)
             else:
                 address = loader.load(wanted.name, code)
             found = wanted._addresses[target.key] = address

@@ -12,10 +12,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ggplug_cpu import cache, features
+from ggplug.cache import KernelFiles
+from ggplug_cpu import features
 
 if TYPE_CHECKING:
     from ggplug_cpu.backend import CpuBackend
@@ -51,16 +52,8 @@ def feature_names() -> tuple[str, ...]:
     return tuple(sorted(features.target().flags))
 
 
-class KernelCache:
-    """Compiled kernels on disk; see :mod:`ggplug_cpu.cache`."""
-
-    def entries(self) -> Sequence[cache.CacheEntry]:
-        """What is there, by name."""
-        return cache.entries()
-
-    def clear(self) -> int:
-        """Deletes all; returns how many there were.  Kernels in use stay in memory."""
-        return cache.clear()
+class KernelCache(KernelFiles):
+    """Compiled kernels on disk, and how to compile them ahead of time."""
 
     def prebuild(self, progress: Callable[[int, int, str], None] | None = None) -> int:
         """Compiles what encoders and decoders are likely to need; returns how many had to be compiled.
@@ -83,5 +76,5 @@ _EXTRAS: dict[str, Any] = {
     "set_abort_callback": set_abort_callback,
     "set_threadpool": set_threadpool,
     "features": feature_names,
-    "cache": KernelCache(),
+    "cache": KernelCache("cpu"),
 }

@@ -6,29 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ggplug import ops, types
 from ggplug.backend import Decline, Device
+from ggplug.cache import KernelFiles
 from ggplug.tensor import Tensor, new_tensor
-from ggplug_simt import programs
 from ggplug_simt.device import SimtDevice
-from ggplug_simt.programs import ProgramFile
 from ggplug_simt.source import Source
 
 Progress = Callable[[int, int, str], None]
 
 
-class ProgramCache:
-    """The compiled programs of a dialect, and of the devices that use it."""
+class ProgramCache(KernelFiles):
+    """The compiled programs of a dialect on disk, and how to compile them ahead of time."""
 
     def __init__(self, dialect: str, devices: Callable[[], Sequence[Device]]) -> None:
-        self._dialect = dialect
+        super().__init__(dialect)
         self._devices = devices
-
-    def entries(self) -> Sequence[ProgramFile]:
-        """What is on disk."""
-        return programs.entries(self._dialect)
-
-    def clear(self) -> int:
-        """Deletes all; returns how many there were."""
-        return programs.clear(self._dialect)
 
     def prebuild(self, progress: Progress) -> int:
         """Compiles what encoders and decoders need and is missing; returns how many were compiled."""

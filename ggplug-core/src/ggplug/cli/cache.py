@@ -44,10 +44,10 @@ def show(backend: str | None, as_json: bool) -> None:
     out = console()
     if found:
         rows = [
-            (each["backend"], each["name"], each["target"] or "", byte_count(each["bytes"]), _when(each["modified"]))
+            (each["backend"], each["name"], each["target"] or "", byte_count(each["bytes"]), _when(each["used"]))
             for each in found
         ]
-        out.print(table(["backend", "kernel", "target", "bytes", "written"], rows, right=["bytes"]))
+        out.print(table(["backend", "kernel", "target", "bytes", "last used"], rows, right=["bytes"]))
         out.print()
     out.print(f"{len(found)} kernels, {byte_count(sum(e['bytes'] for e in found))}")
 
@@ -105,11 +105,11 @@ def _caches(backend: str | None) -> Iterator[tuple[Registration, KernelCache]]:
 
 
 def _entry(entry: Any) -> dict[str, Any]:
-    facts = {key: getattr(entry, key, None) for key in ("name", "target", "bytes", "modified", "path")}
+    facts = {key: getattr(entry, key, None) for key in ("name", "target", "bytes", "used", "path")}
     facts["bytes"] = int(facts["bytes"] or 0)
     facts["path"] = None if facts["path"] is None else str(facts["path"])
     return facts
 
 
 def _when(seconds: float | None) -> str:
-    return "" if not seconds else time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    return "" if not seconds else time.strftime("%Y-%m-%d", time.localtime(seconds))

@@ -25,10 +25,10 @@ Progress = Callable[[int, int, str], None]
 
 @runtime_checkable
 class KernelCache(Protocol):
-    """Compiled kernels on disk."""
+    """Compiled kernels on disk; :class:`ggplug.cache.KernelFiles` with a method more is one."""
 
     def entries(self) -> Sequence[Any]:
-        """What is there: objects with ``name``, ``bytes``; if known ``target``, ``modified`` (in seconds), ``path``."""
+        """What is there: objects with ``name``, ``bytes``; if known ``target``, ``used`` (in seconds), ``path``."""
 
     def clear(self) -> int:
         """Deletes all; returns how many there were."""

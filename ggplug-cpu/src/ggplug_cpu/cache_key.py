@@ -1,0 +1,165 @@
+"""What a kernel's code is made from, as a key of the files in which :mod:`ggplug.cache` keeps it.
+
+The key covers the kernel's arguments, the target, the versions of the compilers, and the source of every module that
+the kernel's own draws in.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from ggplug_cpu import features
+
+#: Parts of this package that run no differently for other code they produce; kernels import some of them.
+_NOT_DRAWN_IN = frozenset(f"ggplug_cpu.{name}" for name in ("cache_key", "compiler", "features", "loader", "team"))
+#: These make code from Python, whatever the kernel imports.
+_ALWAYS_DRAWN_IN = ("ggplug_cpu.frontend", "ggplug_cpu.vectors")
+
+_IMPORT = re.compile(
+    r"""^[ \t]*(?: from [ \t]+ (?P<base>[.\w]+) [ \t]+ import [ \t]+ (?P<names> \( [^)]* \) | [^\n\#;]+ )
+              | import [ \t]+ (?P<plain> [^\n\#;]+ ) )""",
+    re.MULTILINE | re.VERBOSE,
+)
+
+
+def cache_key(function: Callable[..., Any], arguments: tuple[Any, ...], target: features.Target) -> str:
+    """Sixty-four hex digits that stand for everything a kernel's code is made from."""
+    text = "\0".join(
+        (
+            function.__module__,
+            function.__qualname__,
+            repr(arguments),
+            target.key,
+            _versions(),
+            _sources(function.__module__, function.__code__),
+        )
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def _versions() -> str:
+    """Of what turns source into code.  Numba is not imported for it: what its version file says will do."""
+    import llvmlite
+
+    numba = importlib.util.find_spec("numba")
+    version = _read(os.path.join(os.path.dirname(numba.origin), "_version.py")) if numba and numba.origin else b""
+    return f"{sys.version}|{llvmlite.__version__}|{hashlib.sha256(version).hexdigest()}"
+
+
+@functools.cache
+def _sources(module: str, code: CodeType) -> str:
+    """A digest of the module's source and of what it draws in."""
+    digest = hashlib.sha256()
+    for name in sorted(drawn_in(module)):
+        path = _source_path(name)
+        digest.update(name.encode() + b"\0" + (_read(path) if path else b""))
+    if _source_path(module) is None:  # typed at a prompt: its file if it names one, else its byte code
+        digest.update(_read(code.co_filename) or _code_bytes(code))
+    return digest.hexdigest()
+
+
+def drawn_in(module: str) -> frozenset[str]:
+    """Names of the modules whose source decides about the kernels of ``module``, itself included.
+
+    Imports are followed within this package and the kernel's own; a sub-package counts whole.  Modules of other ggplug
+    distributions count where they are imported directly.
+    """
+    own = {module.partition(".")[0], "ggplug_cpu"}
+    found: set[str] = set(_ALWAYS_DRAWN_IN)
+    pending = [module]
+    while pending:
+        name = pending.pop()
+        if name in found or name in _NOT_DRAWN_IN:
+            continue
+        found.add(name)
+        if name.partition(".")[0] in own:
+            pending.extend(_imports(name))
+    return frozenset(found)
+
+
+@functools.cache
+def _imports(module: str) -> tuple[str, ...]:
+    """The modules of ggplug distributions, and of ``module``'s own package, that its source imports."""
+    path = _source_path(module)
+    if path is None:
+        return ()
+    own = module.partition(".")[0]
+    is_package = os.path.basename(path) == "__init__.py"
+    found: set[str] = set()
+    for match in _IMPORT.finditer(_read(path).decode("utf-8", "replace")):
+        if match["plain"]:
+            wanted = [(part.split(" as ")[0].strip(), "") for part in match["plain"].split(",")]
+        else:
+            base = _absolute(match["base"], module, is_package)
+            wanted = [(base, part.split(" as ")[0].strip()) for part in match["names"].strip("()").split(",")]
+        for base, name in wanted:
+            top = base.partition(".")[0]
+            if top == own or top.startswith("ggplug"):
+                modules = _package_files(top)
+                found.add(f"{base}.{name}" if f"{base}.{name}" in modules else base)
+    return tuple(each for name in found for each in _whole(name))
+
+
+def _absolute(base: str, module: str, is_package: bool) -> str:
+    """``..types`` in ``a.b.c`` -> ``a.types``."""
+    relative = base.lstrip(".")
+    dots = len(base) - len(relative)
+    if not dots:
+        return base
+    parts = module.split(".")
+    parts = parts[: len(parts) - dots + is_package]
+    return ".".join([*parts, relative] if relative else parts)
+
+
+def _whole(name: str) -> Iterator[str]:
+    """``name``, and if it is a sub-package all that is in it; a distribution's own ``__init__`` decides nothing."""
+    if "." in name:
+        yield name
+        yield from (each for each in _package_files(name.partition(".")[0]) if each.startswith(name + "."))
+
+
+def _source_path(module: str) -> str | None:
+    """The source file of a module of a ggplug distribution, or of any module that is loaded."""
+    found = _package_files(module.partition(".")[0]).get(module)
+    return found or getattr(sys.modules.get(module), "__file__", None)
+
+
+@functools.cache
+def _package_files(top: str) -> dict[str, str]:
+    """Module name -> source file, for a package that is loaded."""
+    found: dict[str, str] = {}
+    for root in getattr(sys.modules.get(top), "__path__", ()):
+        for directory, _, files in os.walk(root):
+            below = [part for part in os.path.relpath(directory, root).split(os.sep) if part != "."]
+            prefix = ".".join([top, *below])
+            for file in files:
+                if file == "__init__.py":
+                    found[prefix] = os.path.join(directory, file)
+                elif file.endswith(".py"):
+                    found[f"{prefix}.{file[:-3]}"] = os.path.join(directory, file)
+    return found
+
+
+@functools.cache
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def _code_bytes(code: CodeType) -> bytes:
+    """Byte code, names and constants of a function and of those defined in it."""
+    nested = b"".join(_code_bytes(each) for each in code.co_consts if isinstance(each, CodeType))
+    constants = repr([each for each in code.co_consts if not isinstance(each, CodeType)])
+    return code.co_code + repr((code.co_names, code.co_varnames, constants)).encode() + nested
