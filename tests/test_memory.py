@@ -28,9 +28,7 @@ class Small(HostBufferType):
     def alloc_size(self, tensor: gg.Tensor) -> int:
         return tensor.nbytes + self.pad
 
-    def alloc(self, size: int) -> HostBuffer:
-        if self.limit is not None:
-            assert size <= self.limit
+    def _alloc(self, size: int) -> HostBuffer:
         if sum(b.size for b in self.made if not b.freed) + size > self.total:
             raise gg.OutOfMemoryError(f"small: no {size} bytes", requested=size, free=0)
         self.made.append(Noting(self, np.empty(size, np.uint8)))

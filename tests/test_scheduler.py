@@ -429,8 +429,8 @@ def test_weights_in_a_layout_of_their_own_are_copied_through_the_tensor() -> Non
     class Reversed(HostBufferType):
         """Keeps the bytes of each tensor in reverse."""
 
-        def alloc(self, size: int) -> HostBuffer:
-            plain = super().alloc(size)
+        def _alloc(self, size: int) -> HostBuffer:
+            plain = super()._alloc(size)
             return ReversedBuffer(self, plain.bytes(0, size), plain)
 
     class ReversedBuffer(HostBuffer):

@@ -52,7 +52,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError, OutOfMemoryError, UnsupportedOpError
+from ggplug.errors import (
+    BufferUseError,
+    ComputeError,
+    GGPlugError,
+    OutOfMemoryError,
+    ParameterError,
+    UnsupportedOpError,
+)
 from ggplug.graph import Graph, Signature
 from ggplug.ops.base import Op
 from ggplug.tensor import Epoch, Tensor, as_bytes, strided
@@ -127,15 +134,33 @@ Support = Accept | Decline
 
 
 class BufferType(ABC):
-    """A kind of memory.  ``name`` is unique among a device's types; ``device`` is None for plain host memory."""
+    """A kind of memory.  ``name`` is unique among a device's types; ``device`` is None for plain host memory.
+
+    Subclasses provide ``_alloc``; the rest follows.
+    """
 
     def __init__(self, name: str, device: Device | None) -> None:
         self.name = name
         self.device = device
 
     @abstractmethod
+    def _alloc(self, size: int) -> Buffer:
+        """Takes the memory, contents undefined; the size is checked already.  Raises OutOfMemoryError."""
+
     def alloc(self, size: int) -> Buffer:
-        """A new buffer of ``size`` bytes, contents undefined.  Raises OutOfMemoryError."""
+        """A new buffer of ``size`` bytes, contents undefined.
+
+        Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative.
+        """
+        if size < 0:
+            raise ParameterError(f"{self.name}: a buffer cannot have {size} bytes", got=size)
+        limit = self.max_size
+        if limit is not None and size > limit:
+            raise OutOfMemoryError(
+                f"{self.name}: {size} bytes were asked for, one buffer has at most {limit}",
+                device=self.device, requested=size, free=limit, remedy="spread the tensors over several buffers",
+            )  # fmt: skip
+        return self._alloc(size)
 
     @property
     def alignment(self) -> int:

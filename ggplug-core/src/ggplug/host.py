@@ -76,7 +76,7 @@ class HostBufferType(BufferType):
     def is_host(self) -> bool:
         return True
 
-    def alloc(self, size: int) -> HostBuffer:
+    def _alloc(self, size: int) -> HostBuffer:
         free, total = memory()
         if total is not None and size > total:
             raise OutOfMemoryError(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ggplug.backend import Buffer, BufferType, Bytes
-from ggplug.errors import OutOfMemoryError
 from ggplug.host import HostBuffer, HostBufferType
 from ggplug_simt.driver import Handle
 
@@ -30,16 +29,8 @@ class SimtBufferType(BufferType):
     def max_size(self) -> int | None:
         return self._simt.driver.max_buffer
 
-    def alloc(self, size: int) -> SimtBuffer:
-        limit = self._simt.driver.max_buffer
-        if size > limit:
-            raise OutOfMemoryError(
-                f"{self.name}: {size} bytes were asked for, one buffer of this device has at most {limit}",
-                device=self._simt, requested=size, free=self._simt.memory().free,
-                remedy="spread the tensors over several buffers",
-            )  # fmt: skip
-        handle = self._simt.take(size)
-        return SimtBuffer(self, self._simt, handle, size)
+    def _alloc(self, size: int) -> SimtBuffer:
+        return SimtBuffer(self, self._simt, self._simt.take(size), size)
 
 
 class SimtBuffer(Buffer):
@@ -114,7 +105,7 @@ class SimtHostBufferType(HostBufferType):
         super().__init__(f"{device.name}_Host", device)
         self._simt = device
 
-    def alloc(self, size: int) -> HostBuffer:
+    def _alloc(self, size: int) -> HostBuffer:
         with self._simt.guarded("allocating pinned memory", requested=size):
             memory = self._simt.driver.allocate_host(max(size, 1))
         assert memory is not None

@@ -8,7 +8,7 @@ import numpy as np
 
 from ggplug import types
 from ggplug.backend import Buffer, Device
-from ggplug.errors import BufferUseError, OutOfMemoryError
+from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError
 from ggplug.host import HOST
 from ggplug.ops.views import view
 from ggplug.tensor import Spec, Tensor, as_bytes, extents
@@ -206,6 +206,18 @@ def too_much_memory_raises(device: Device) -> None:
             expect(False, f"an allocation of {wanted} bytes must raise OutOfMemoryError")
         expect_equal(read(buffer), pattern(_SIZE), "a buffer after another one could not be allocated")
         _filled(device, 1).free()
+
+
+@clause
+def impossible_sizes_raise(device: Device) -> None:
+    """A negative size raises ParameterError, one beyond ``max_size`` OutOfMemoryError; the device goes on."""
+    kind = device.buffer_type
+    with expect_raises(ParameterError, "a buffer of -1 bytes"):
+        kind.alloc(-1)
+    if kind.max_size is not None:
+        with expect_raises(OutOfMemoryError, "a buffer larger than max_size"):
+            kind.alloc(kind.max_size + 1)
+    _filled(device, 1).free()
 
 
 @clause

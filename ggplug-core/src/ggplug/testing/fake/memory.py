@@ -28,7 +28,7 @@ class FakeBufferType(BufferType):
     def alignment(self) -> int:
         return self._alignment
 
-    def alloc(self, size: int) -> FakeBuffer:
+    def _alloc(self, size: int) -> FakeBuffer:
         self._fake.take(size)
         return FakeBuffer(self, self._fake, size)
 

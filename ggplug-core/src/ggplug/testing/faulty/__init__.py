@@ -62,7 +62,7 @@ FAULTS: tuple[Fault, ...] = (
     _memory("freeing twice fails", memory.FreesTwice, "a freed buffer refuses use"),
     _memory("frees what is exported", memory.FreesExports, "an exported buffer refuses to be freed"),
     _memory("loses the usage", memory.LosesUsage, "usage is only a mark"),
-    Fault("promises memory it does not have", memory.Greedy, ("too much memory raises",)),
+    Fault("promises memory it does not have", memory.Greedy, ("too much memory raises", "impossible sizes raise")),
     Fault("declines without a reason", lambda: answers.Silent("faulty"), ("every answer has its reason",)),
     Fault("claims everything", lambda: answers.Boastful("faulty"), ("every answer has its reason",)),
     Fault("refuses views", lambda: answers.RefusesViews("faulty"), ("every answer has its reason",)),

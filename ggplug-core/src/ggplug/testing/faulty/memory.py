@@ -26,9 +26,9 @@ class _OtherBufferType(HostBufferType):
         super().__init__(name, device)
         self._kind = kind
 
-    def alloc(self, size: int) -> Any:
+    def _alloc(self, size: int) -> Any:
         if size > 1 << 40:
-            return super().alloc(size)
+            return super()._alloc(size)
         return self._kind(self, size)
 
 
@@ -96,4 +96,4 @@ class Greedy(ReferenceDevice):
 
 class _GreedyType(HostBufferType):
     def alloc(self, size: int) -> HostBuffer:
-        return super().alloc(min(size, 1 << 20))
+        return super()._alloc(min(max(size, 0), 1 << 20))

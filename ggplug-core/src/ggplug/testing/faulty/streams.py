@@ -22,7 +22,7 @@ class Impatient(FakeDevice):
 
 
 class _ImpatientType(FakeBufferType):
-    def alloc(self, size: int) -> FakeBuffer:
+    def _alloc(self, size: int) -> FakeBuffer:
         self._fake.take(size)
         return _ImpatientBuffer(self, self._fake, size)
 
@@ -41,7 +41,7 @@ class Hasty(Impatient):
 
 
 class _HastyType(FakeBufferType):
-    def alloc(self, size: int) -> FakeBuffer:
+    def _alloc(self, size: int) -> FakeBuffer:
         self._fake.take(size)
         return _HastyBuffer(self, self._fake, size)
 
