@@ -14,6 +14,8 @@ from ggplug.errors import ComputeError, DeviceLostError, KernelCompileError, Out
 from ggplug.graph import Graph
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.tensor import new_tensor
+from ggplug.testing import ReferenceDevice
+from ggplug.types import BufferUsage, DeviceKind
 
 pytest.importorskip("ggplug_simt")
 
@@ -139,6 +141,31 @@ def test_programs_are_compiled_once_and_found_on_disk_by_the_next_process() -> N
         done = device.stand_in.did("compile", "load")
         assert {kind for kind, *_ in done} == kinds
         assert len(done) == 3
+
+
+def test_a_gpu_takes_host_weights_that_many_columns_share() -> None:
+    device, host = StandInDevice(), ReferenceDevice()
+
+    def weight(*ne: int) -> gg.Tensor:
+        made = new_tensor(types.F32, ne)
+        made.place(host.buffer_type.alloc(made.nbytes))
+        made.root.buffer.usage = BufferUsage.WEIGHTS
+        return made
+
+    w, experts, scale = weight(8, 4), weight(8, 4, 3), weight(8)
+
+    def where(node: gg.Tensor) -> str:
+        return gg.Scheduler([device.init(), host.init()]).explain(Graph(node.set_output())).rows[-1].device
+
+    for columns, name in ((31, host.name), (32, device.name)):
+        x = new_tensor(types.F32, (8, columns)).set_input()
+        ids = new_tensor(types.I32, (1, columns)).set_input()
+        assert where(ops.mul_mat(w, x)) == name
+        assert where(ops.mul(x, scale)) == name
+        assert where(ops.mul_mat_id(experts, ops.reshape(x, 8, 1, columns), ids)) == name
+    assert where(ops.get_rows(w, new_tensor(types.I32, (32,)).set_input())) == host.name
+    device.kind = DeviceKind.IGPU
+    assert where(ops.mul_mat(w, x)) == host.name
 
 
 def test_programs_of_another_driver_and_damaged_files_are_compiled_anew(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ class Model:
         self.metadata = metadata
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
-        self.scheduler = Scheduler(self.devices)
+        # Whoever placed a weight said where it is computed with.
+        self.scheduler = Scheduler(self.devices, op_offload=False)
 
     def weight(self, name: str, *ne: int) -> Tensor:
         """A weight by name; ``ne`` are the extents that it must have.  Raises ModelError."""

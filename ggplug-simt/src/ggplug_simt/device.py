@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from ggplug import ops
 from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Memory, Registration
 from ggplug.errors import (
     ComputeError,
@@ -30,6 +31,9 @@ from ggplug_simt.profile import Profile
 from ggplug_simt.programs import Programs
 from ggplug_simt.source import Source
 from ggplug_simt.stream import SimtBackend, SimtEvent
+
+OFFLOADED = 32
+"""Columns from which copying weights over pays (GGML_OP_OFFLOAD_MIN_BATCH of ggml-cuda)."""
 
 _DEVICES: weakref.WeakSet[SimtDevice] = weakref.WeakSet()
 
@@ -110,6 +114,10 @@ class SimtDevice(Device):
             if len(self._matches) > 16384:
                 self._matches.clear()
         return found
+
+    def offload_op(self, node: Tensor) -> bool:
+        """On a GPU with memory of its own: if so many columns use the weights that copying them over pays."""
+        return self.kind is DeviceKind.GPU and _columns(node) >= OFFLOADED
 
     def init(self, **params: Any) -> SimtBackend:
         with self.guarded("making a stream"):
@@ -263,6 +271,17 @@ class SimtDevice(Device):
 
 def _shape(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.type.id, tensor.ne, tensor.nb
+
+
+def _columns(node: Tensor) -> int:
+    """How many columns share the weights of a node (get_op_batch_size of ggml-cuda)."""
+    if isinstance(node.op, ops.GetRows):
+        return 0  # of all the rows that would be copied it takes a few
+    if isinstance(node.op, ops.MulMat):
+        return node.ne[1]
+    if isinstance(node.op, (ops.MulMatId, ops.Rope)):
+        return node.ne[2]
+    return node.nrows
 
 
 def _lose_all() -> None:
