@@ -46,6 +46,18 @@ def tests(session: nox.Session) -> None:
     install(session, *TEST_NEEDS, *STYLE_NEEDS, model=True)
     if not session.posargs:
         check_style(session)
+    run_pytest(session)
+
+
+@nox.session(python=["3.12", "3.13"])
+def pythons(session: nox.Session) -> None:
+    """The tests with other Pythons, where they are installed, and the newest libraries that they get."""
+    install(session, *TEST_NEEDS, model=True)
+    run_pytest(session)
+
+
+def run_pytest(session: nox.Session) -> None:
+    """All tests that take seconds, on as many processes as there are cores, up to four."""
     workers = str(min(os.cpu_count() or 1, 4))
     session.run("pytest", "-n", workers, "--dist", "worksteal", *session.posargs)
 
