@@ -117,6 +117,24 @@ def test_few_columns_go_by_rows_and_many_by_tiles() -> None:
         assert matched(node).launches[0].source.kernel == name
 
 
+def test_columns_that_chose_the_same_expert_share_tiles_where_they_are_many() -> None:
+    experts = new_tensor(types.Q4_0, (256, 100, 4))
+    few, many = (
+        ops.mul_mat_id(experts, new_tensor(types.F32, (256, 1, tokens)), new_tensor(types.I32, (2, tokens)))
+        for tokens in (42, 43)
+    )
+    assert [each.source.kernel for each in matched(few).launches] == ["mul_mat_id"]
+    found = matched(many)
+    route, tiles = found.launches
+    assert (route.source.kernel, route.groups) == ("route", 4)
+    assert tiles.source.kernel == "mul_mat_tiles"
+    # 86 columns fill five tiles of 16, and every expert may have one that is not full; rows take two tiles of 64
+    assert dict(tiles.source.defines)["TILE_N"] == "16"
+    assert tiles.groups == 2 * (4 + 5)
+    assert found.scratch == 4 * (1 + 86) * 4
+    assert [place.position for place in (route.operands[0], tiles.operands[-1])] == [SCRATCH, SCRATCH]
+
+
 def test_tiles_fit_into_local_memory_and_into_a_group() -> None:
     for local, lanes in ((49152, 1024), (16384, 256), (8192, 64)):
         profile = Profile.of(Properties(processor=False, vector_width=1, local_bytes=local, max_lanes=lanes))

@@ -75,6 +75,9 @@ def likely_nodes() -> Iterator[Tensor]:
         yield ops.get_rows(weight, ids)
         for columns in (1, 24, 512):
             yield ops.mul_mat(weight, new_tensor(types.F32, (512, columns)))
+        experts = new_tensor(kind, (512, 512, 8))
+        for tokens in (1, 64, 512):
+            yield ops.mul_mat_id(experts, new_tensor(types.F32, (512, 1, tokens)), new_tensor(types.I32, (2, tokens)))
     for length in (1, 64):  # attention: scores, and the mixture of values
         keys = ops.permute(new_tensor(types.F32, (64, 8, 64)), 0, 2, 1, 3)
         queries = ops.permute(new_tensor(types.F32, (64, 8, length)), 0, 2, 1, 3)

@@ -99,9 +99,33 @@ KERNEL void mul_mat_id(PARAMETERS)
 }
 #endif
 
+#ifdef ROUTE
+/* Which columns each expert computes: row e of dst has their number, and then in order the columns, u + t U.  One group
+   an expert; each lane looks at a part of the ids. */
+#define ID(column) (*(GLOBAL const int32_t *)(ROW(ids, (column) / used, 0, 0) + (column) % used * args.ids.nb[0]))
+KERNEL void route(PARAMETERS)
+{
+    SHARED int counts[LANES];
+    GLOBAL int32_t *row = (GLOBAL int32_t *)ROW(dst, GROUP, 0, 0);
+    const int used = args.ids.ne[0], all = used * args.ids.ne[1];
+    const int share = (all + LANES - 1) / LANES, first = LANE * share;
+    const int end = first + share < all ? first + share : all;
+    int count = 0;
+    for (int column = first; column < end; column++) count += ID(column) == GROUP;
+    counts[LANE] = count;
+    BARRIER();
+    int place = 1;
+    for (int lane = 0; lane < LANE; lane++) place += counts[lane];
+    for (int column = first; column < end; column++)
+        if (ID(column) == GROUP) row[place++] = column;
+    if (LANE == LANES - 1) row[0] = place - 1;
+}
+#endif
+
 #ifdef MUL_MAT_TILES
 /* A group computes a tile of TILE_M x TILE_N, from slices of TILE_K decoded into local memory; an item computes
-   blocks of ITEM_M x ITEM_N of it in registers. */
+   blocks of ITEM_M x ITEM_N of it in registers.
+   ROUTED: of mul_mat_id; the columns of a tile are those that one expert computes. */
 #define ITEM_VECS (ITEM_M / VEC)
 #define BLOCKS_M (TILE_M / ITEM_M)
 #define BLOCKS (BLOCKS_M * (TILE_N / ITEM_N))
@@ -116,19 +140,45 @@ KERNEL void mul_mat_id(PARAMETERS)
 #define TAKE_B(row, k) FETCH(TB)(row, args.b.nb[0], k, k_end, 0.0f)
 #endif
 
+#ifdef ROUTED
+#define USED ((uint32_t)args.dst.ne[1])
+#define ROUTES(expert) ((GLOBAL const int32_t *)ROW(routes, expert, 0, 0))
+#define ROW_OF_A(m) ROW(a, m, expert, 0)
+#define ROW_OF_B(n) ROW(b, columns[n] % USED % (uint32_t)args.b.ne[1], columns[n] / USED, 0)
+#define ROW_OF_DST(n) ROW(dst, columns[n] % USED, columns[n] / USED, 0)
+#else
+#define ROW_OF_A(m) ROW(a, m, i2 / args.share_2, i3 / args.share_3)
+#define ROW_OF_B(n) ROW(b, n, i2, i3)
+#define ROW_OF_DST(n) ROW(dst, n, i2, i3)
+#endif
+
 KERNEL void mul_mat_tiles(PARAMETERS)
 {
     SHARED float a_slice[TILE_K * TILE_M];
     SHARED float b_slice[TILE_K * TILE_N];
-    const int m_end = args.dst.ne[0], n_end = args.dst.ne[1], k_end = args.a.ne[0];
+    const int m_end = args.dst.ne[0], k_end = args.a.ne[0];
     uint32_t rest = (uint32_t)GROUP;
-    const uint32_t tiles_m = ((uint32_t)m_end + TILE_M - 1) / TILE_M, tiles_n = ((uint32_t)n_end + TILE_N - 1) / TILE_N;
+    const uint32_t tiles_m = ((uint32_t)m_end + TILE_M - 1) / TILE_M;
     const int m0 = (int)(rest % tiles_m) * TILE_M;
     rest /= tiles_m;
+#ifdef ROUTED
+    /* The tiles of all experts follow each other; there are as many groups as there may be tiles. */
+    int expert = 0, n_end = 0, n0 = (int)rest * TILE_N;
+    for (; expert < args.routes.ne[1]; expert++) {
+        n_end = ROUTES(expert)[0];
+        if (n0 < n_end) break;
+        n0 -= (n_end + TILE_N - 1) / TILE_N * TILE_N;
+    }
+    if (expert == args.routes.ne[1]) return;
+    GLOBAL const int32_t *columns = ROUTES(expert) + 1;
+#else
+    const int n_end = args.dst.ne[1];
+    const uint32_t tiles_n = ((uint32_t)n_end + TILE_N - 1) / TILE_N;
     const int n0 = (int)(rest % tiles_n) * TILE_N;
     rest /= tiles_n;
     const int i2 = (int)(rest % (uint32_t)args.dst.ne[2]);
     const int i3 = (int)(rest / (uint32_t)args.dst.ne[2]);
+#endif
 
     vec sums[BLOCKS / LANES][ITEM_N * ITEM_VECS];
     for (int t = 0; t < BLOCKS / LANES; t++)
@@ -138,7 +188,7 @@ KERNEL void mul_mat_tiles(PARAMETERS)
         for (int e = LANE; e < TILE_M * PARTS; e += LANES) {
             const int m = e / PARTS, k = e % PARTS * PART;
             const int there = m0 + m < m_end && k0 + k < k_end;
-            GLOBAL const char *row = ROW(a, m0 + m, i2 / args.share_2, i3 / args.share_3);
+            GLOBAL const char *row = ROW_OF_A(m0 + m);
 #ifdef SCALED
             const vec scale = VEC_OF(there ? SCALE(TA)(row, k0 + k) : 0.0f);
 #endif
@@ -158,7 +208,7 @@ KERNEL void mul_mat_tiles(PARAMETERS)
         for (int e = LANE; e < TILE_N * (TILE_K / VEC); e += LANES) {
             const int n = e / (TILE_K / VEC), k = e % (TILE_K / VEC) * VEC;
             vec v = VEC_OF(0.0f);
-            if (n0 + n < n_end && k0 + k < k_end) v = TAKE_B(ROW(b, n0 + n, i2, i3), k0 + k);
+            if (n0 + n < n_end && k0 + k < k_end) v = TAKE_B(ROW_OF_B(n0 + n), k0 + k);
             float values[VEC];
             VEC_PUT(v, values);
 #pragma unroll
@@ -194,7 +244,7 @@ KERNEL void mul_mat_tiles(PARAMETERS)
         const int m = m0 + block % BLOCKS_M * ITEM_M, n = n0 + block / BLOCKS_M * ITEM_N;
         for (int j = 0; j < ITEM_N && n + j < n_end; j++)
             for (int i = 0; i < ITEM_VECS && m + i * VEC < m_end; i++)
-                store_f32(ROW(dst, n + j, i2, i3), args.dst.nb[0], m + i * VEC, m_end, &sums[t][j * ITEM_VECS + i]);
+                store_f32(ROW_OF_DST(n + j), args.dst.nb[0], m + i * VEC, m_end, &sums[t][j * ITEM_VECS + i]);
     }
 }
 #endif

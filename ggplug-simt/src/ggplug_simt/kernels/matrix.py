@@ -9,10 +9,13 @@ from ggplug.types import F32, I32, Precision
 from ggplug_simt.kernels.accepted import READABLE, refuse
 from ggplug_simt.kernels.elementwise import IDENTITY, map_one
 from ggplug_simt.launch import DST, LIMIT, SCRATCH, Kernel, Launch, Operand, Product, kernel_of, launch, operand
-from ggplug_simt.profile import Profile
+from ggplug_simt.profile import Profile, Tile
 
 FEW = 8
 """Columns up to which blocks of a are decoded in registers, for all columns at once."""
+
+FILLED = 3
+"""The part of a tile that an expert's columns fill in the mean, from which they go by tiles: more than a third."""
 
 DECODED = 64 << 20
 """Bytes of float32 up to which weights are decoded at once for the vendor's library: more would only take memory."""
@@ -77,13 +80,17 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
         launch(
             "matrix", "mul_mat_tiles", operands,
             groups=-(-m // tile.m) * -(-n // tile.n) * batches, lanes=profile.tile_lanes or tile.blocks,
-            defines={
-                "VEC": profile.vec, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "ITEM_M": tile.item_m,
-                "ITEM_N": tile.item_n, **_types(profile, a, b),
-            },
-            **shares,
+            defines=_tiles(profile, tile, a, b), **shares,
         )
     )  # fmt: skip
+
+
+def _tiles(profile: Profile, tile: Tile, a: Tensor, b: Tensor) -> dict[str, object]:
+    """Sizes of ``mul_mat_tiles``."""
+    return {
+        "VEC": profile.vec, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "ITEM_M": tile.item_m,
+        "ITEM_N": tile.item_n, **_types(profile, a, b),
+    }  # fmt: skip
 
 
 def _by_library(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> Kernel | Decline | None:
@@ -144,7 +151,7 @@ def _columns(node: Tensor, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | 
 
 
 def mul_mat_id(profile: Profile, node: Tensor) -> Kernel | Decline:
-    """The product with the chosen expert, column by column."""
+    """The product with the chosen expert: column by column, or by tiles of columns that chose the same one."""
     refused = refuse(node, {F32}, READABLE, READABLE, {I32})
     if refused is not None:
         return refused
@@ -153,12 +160,35 @@ def mul_mat_id(profile: Profile, node: Tensor) -> Kernel | Decline:
     assert b is not None
     assert ids is not None
     operands = {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b), "ids": operand(2, ids)}
+    if FILLED * ids.size > profile.tile.n * a.ne[2]:
+        return _routed(profile, node, a, b, ids)
     return kernel_of(
         launch(
             "matrix", "mul_mat_id", operands,
             groups=-(-node.ne[0] // profile.dot_rows) * node.ne[1] * node.ne[2], lanes=profile.dot_lanes,
             defines=_dot(profile, 1, a, b),
         )
+    )  # fmt: skip
+
+
+def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Kernel | Decline:
+    """A list of each expert's columns, and then tiles for as many experts and columns as there may be."""
+    experts, columns = a.ne[2], ids.size
+    extents = (1 + columns, experts, 1, 1)
+    routes = Operand(SCRATCH, extents, contiguous_strides(I32, extents))
+    tile = profile.tile.fitted(node.ne[0], -(-columns // experts))
+    return kernel_of(
+        launch(
+            "matrix", "route", {"dst": routes, "ids": operand(2, ids)},
+            groups=experts, lanes=profile.row_lanes, defines={"VEC": profile.vec},
+        ),
+        launch(
+            "matrix", "mul_mat_tiles",
+            {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b), "routes": routes},
+            groups=-(-node.ne[0] // tile.m) * (experts + columns // tile.n), lanes=profile.tile_lanes or tile.blocks,
+            defines={**_tiles(profile, tile, a, b), "ROUTED": 1},
+        ),
+        scratch=contiguous_strides(I32, extents)[2],
     )  # fmt: skip
 
 

@@ -137,21 +137,23 @@ def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
     """Few and many experts, one activation for all of a token's experts or one for each, experts that nobody chose."""
 
     def case(
-        types: tuple[Type, Type], k: int, m: int, experts: int, used: int, tokens: int, own: bool, layouts: Any
-    ) -> Case:
+        types: tuple[Type, Type], k: int, m: int, experts: int, used: int, tokens: int, own: bool, layouts: Any,
+        chosen: int | None = None,
+    ) -> Case:  # fmt: skip
         def make(leafs: Leafs) -> Any:
             weights = leafs.tensor(types[0], k, m, experts, layout=layouts[0])
             b = leafs.tensor(types[1], k, used if own else 1, tokens, layout=layouts[1])
-            return node(cls, weights, b, leafs.indices((used, tokens), experts, distinct=True, layout=layouts[2]))
+            ids = leafs.indices((used, tokens), chosen or experts, distinct=True, layout=layouts[2])
+            return node(cls, weights, b, ids)
 
         shape = f"k={k} m={m} experts={experts} used={used} tokens={tokens}{'' if own else ' shared'}"
-        how = "" if layouts == packed else f" {layouts}"
+        how = ("" if layouts == packed else f" {layouts}") + (f", {chosen} chosen" if chosen else "")
         return Case(cls.name, f"{types[0].name} x {types[1].name} {shape}{how}", make, allowed)
 
     packed = ("packed", "packed", "packed")
     for weights in WEIGHTS:
         for own in (True, False):
-            for experts, used, tokens in ((4, 2, 1), (4, 2, 7), (8, 8, 3), (1, 1, 5), (16, 3, 33)):
+            for experts, used, tokens in ((4, 2, 1), (4, 2, 7), (8, 8, 3), (1, 1, 5), (16, 3, 33), (3, 2, 60)):
                 yield case((weights, F32), 64, 9, experts, used, tokens, own, packed)
         yield case((weights, F32), 256, 33, 4, 2, 40, True, packed)
         for layouts in (
@@ -159,7 +161,10 @@ def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
             ("packed", "window", "packed"),
             ("packed", "packed", "window"),
         ):
-            yield case((weights, F32), 96, 7, 5, 2, 6, True, layouts)
-    yield case((F32, F32), 37, 5, 3, 2, 4, True, packed)
+            for tokens in (6, 90):
+                yield case((weights, F32), 96, 7, 5, 2, tokens, True, layouts)
+        yield case((weights, F32), 64, 70, 7, 3, 120, False, packed, chosen=4)
+    for tokens in (4, 60):
+        yield case((F32, F32), 37, 5, 3, 2, tokens, True, packed)
     yield case((F32, F32), 37, 5, 3, 2, 0, True, packed)
     yield case((F16, F16), 40, 5, 3, 2, 4, False, packed)
