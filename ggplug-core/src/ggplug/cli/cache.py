@@ -56,7 +56,10 @@ def show(backend: str | None, as_json: bool) -> None:
 @backend_option
 @json_option
 def clear(backend: str | None, as_json: bool) -> None:
-    """Delete compiled kernels; they are compiled again when they are needed."""
+    """Delete compiled kernels.
+
+    They are compiled again when they are needed.
+    """
     counts = {registration.name: kernels.clear() for registration, kernels in _caches(backend)}
     if as_json:
         print_json([{"backend": name, "deleted": count} for name, count in counts.items()])
@@ -69,7 +72,10 @@ def clear(backend: str | None, as_json: bool) -> None:
 @backend_option
 @json_option
 def prebuild(backend: str | None, as_json: bool) -> None:
-    """Compile the kernels that are likely to be needed, so that no first run has to."""
+    """Compile what models are likely to need.
+
+    No first run has to do it then.
+    """
     counts: dict[str, int] = {}
     backend_name, kernel = TextColumn("{task.fields[backend]}"), TextColumn("{task.description}")
     columns = (backend_name, BarColumn(), MofNCompleteColumn(), kernel)
