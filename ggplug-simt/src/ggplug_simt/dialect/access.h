@@ -50,8 +50,6 @@ typedef struct {
 
 #define GET_F32(p) (*(GLOBAL const float *)(p))
 #define PUT_F32(x, p) (*(GLOBAL float *)(p) = (x))
-#define VEC_GET_F32(p) VEC_GET((GLOBAL const float *)(p))
-#define VEC_PUT_F32(v, p) VEC_PUT(v, (GLOBAL float *)(p))
 PLAIN_TYPE(f32, 4, GET_F32, VEC_GET_F32, PUT_F32, VEC_PUT_F32)
 
 PLAIN_TYPE(f16, 2, GET_F16, VEC_GET_F16, PUT_F16, VEC_PUT_F16)
@@ -118,8 +116,7 @@ INLINE float scale_q4_0(GLOBAL const char *row, int i) { return GET_SCALE(&((GLO
 INLINE vec dense_q4_0(GLOBAL const char *row, int i, int j)
 {
     GLOBAL const block_q4_0 *block = (GLOBAL const block_q4_0 *)row + i / 32;
-    if (j < 16) return VEC_GET_LOW(block->qs + j, 8);
-    return VEC_GET_HIGH(block->qs + j - 16, 8);
+    return VEC_GET_NIBBLES(block->qs + j % 16, j / 16 * 4, 8);
 }
 INLINE vec fetch_q4_0(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond)
 {

@@ -9,7 +9,7 @@
 #define KERNEL extern "C" __global__
 #define GLOBAL
 #define LOCAL
-#define SHARED __shared__
+#define SHARED __shared__ __attribute__((aligned(16)))
 #define INLINE static __device__ __forceinline__
 #define BARRIER() __syncthreads()
 #define INFINITY __int_as_float(0x7f800000)
@@ -45,6 +45,35 @@ typedef float real;
 INLINE vec VEC_OF(float x) { vec r; EACH r.v[j_] = x; return r; }
 INLINE vec VEC_GET(const float *p) { vec r; EACH r.v[j_] = p[j_]; return r; }
 INLINE void VEC_PUT(vec v, float *p) { EACH p[j_] = v.v[j_]; }
+
+/* VEC numbers in global memory: moved as one word where they lie at a multiple of its size, as they mostly do. */
+template <typename T> struct __attribute__((aligned(VEC * sizeof(T)))) packed { T v[VEC]; };
+template <typename T> INLINE packed<T> get_packed(const char *p)
+{
+    if ((uint64_t)p % sizeof(packed<T>) == 0) return *(const packed<T> *)p;
+    packed<T> r;
+    EACH r.v[j_] = ((const T *)p)[j_];
+    return r;
+}
+template <typename T> INLINE void put_packed(packed<T> x, char *p)
+{
+    if ((uint64_t)p % sizeof(packed<T>) == 0) *(packed<T> *)p = x;
+    else EACH ((T *)p)[j_] = x.v[j_];
+}
+INLINE vec VEC_GET_F32(const char *p)
+{
+    const packed<float> x = get_packed<float>(p);
+    vec r;
+    EACH r.v[j_] = x.v[j_];
+    return r;
+}
+INLINE void VEC_PUT_F32(vec v, char *p)
+{
+    packed<float> x;
+    EACH x.v[j_] = v.v[j_];
+    put_packed(x, p);
+}
+
 INLINE vec operator+(vec a, vec b) { EACH a.v[j_] += b.v[j_]; return a; }
 INLINE vec operator-(vec a, vec b) { EACH a.v[j_] -= b.v[j_]; return a; }
 INLINE vec operator*(vec a, vec b) { EACH a.v[j_] *= b.v[j_]; return a; }
@@ -94,25 +123,41 @@ INLINE float GET_F16(const ggml_half *p) { return half_to_float(*p); }
 INLINE float GET_SCALE(const ggml_half *p) { return half_to_float(*p); }
 INLINE void PUT_F16(float x, char *p) { *(uint16_t *)p = float_to_half(x); }
 INLINE void PUT_F16(float x, ggml_half *p) { *p = float_to_half(x); }
-INLINE vec VEC_GET_F16(const char *p) { vec r; EACH r.v[j_] = half_to_float(((const uint16_t *)p)[j_]); return r; }
-INLINE void VEC_PUT_F16(vec v, char *p) { EACH ((uint16_t *)p)[j_] = float_to_half(v.v[j_]); }
-INLINE vec VEC_GET_BF16(const char *p)
+INLINE vec VEC_GET_F16(const char *p)
 {
+    const packed<uint16_t> x = get_packed<uint16_t>(p);
     vec r;
-    EACH r.v[j_] = __int_as_float((int)((const uint16_t *)p)[j_] << 16);
+    EACH r.v[j_] = half_to_float(x.v[j_]);
     return r;
 }
-INLINE void vec_put_bf16(vec v, char *p) { EACH ((uint16_t *)p)[j_] = float_to_bf16(v.v[j_]); }
+INLINE void VEC_PUT_F16(vec v, char *p)
+{
+    packed<uint16_t> x;
+    EACH x.v[j_] = float_to_half(v.v[j_]);
+    put_packed(x, p);
+}
+INLINE vec VEC_GET_BF16(const char *p)
+{
+    const packed<uint16_t> x = get_packed<uint16_t>(p);
+    vec r;
+    EACH r.v[j_] = __int_as_float((int)x.v[j_] << 16);
+    return r;
+}
+INLINE void vec_put_bf16(vec v, char *p)
+{
+    packed<uint16_t> x;
+    EACH x.v[j_] = float_to_bf16(v.v[j_]);
+    put_packed(x, p);
+}
 
 /* Bytes of blocks lie at even addresses, and are read two by two. */
 #define BYTE(p, j) (((const uint16_t *)(p))[(j) / 2] >> 8 * ((j) % 2))
 INLINE vec VEC_GET_I8(const int8_t *p) { vec r; EACH r.v[j_] = (float)(int8_t)BYTE(p, j_); return r; }
 INLINE void VEC_PUT_I8(vec v, int8_t *p) { EACH p[j_] = (int8_t)v.v[j_]; }
-INLINE vec VEC_GET_LOW(const uint8_t *p, int zero) { vec r; EACH r.v[j_] = (float)((BYTE(p, j_) & 15) - zero); return r; }
-INLINE vec VEC_GET_HIGH(const uint8_t *p, int zero)
+INLINE vec VEC_GET_NIBBLES(const uint8_t *p, int shift, int zero)
 {
     vec r;
-    EACH r.v[j_] = (float)((BYTE(p, j_) >> 4 & 15) - zero);
+    EACH r.v[j_] = (float)((BYTE(p, j_) >> shift & 15) - zero);
     return r;
 }
 INLINE void VEC_PUT_HALVES(vec low, vec high, uint8_t *p)

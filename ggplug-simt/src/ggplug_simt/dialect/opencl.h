@@ -39,6 +39,8 @@ typedef vec real;
 
 #define VEC_GET(p) JOIN(vload, VEC)(0, p)
 #define VEC_PUT(v, p) JOIN(vstore, VEC)(v, 0, p)
+#define VEC_GET_F32(p) VEC_GET((GLOBAL const float *)(p))
+#define VEC_PUT_F32(v, p) VEC_PUT(v, (GLOBAL float *)(p))
 #define VEC_OF(x) ((vec)(x))
 #define FMA(a, b, c) fma(a, b, c)
 #define VEC_FMA(a, b, c) fma(a, b, c)
@@ -87,7 +89,7 @@ INLINE void vec_put_bf16(vec v, GLOBAL char *p)
     JOIN(vstore, VEC)(JOIN(convert_ushort, VEC)(chosen & 0xffff), 0, (GLOBAL ushort *)p);
 }
 
-/* VEC small integers as floats, and back: signed bytes; low and high halves of bytes, less a zero point.  Bytes of
+/* VEC small integers as floats, and back: signed bytes; halves of bytes, less a zero point.  Bytes of
    blocks lie at even addresses, and are moved two by two: some compilers (PoCL's) move single ones one after the
    other. */
 
@@ -103,8 +105,7 @@ INLINE void vec_put_bf16(vec v, GLOBAL char *p)
 #define VEC_GET_I8(p) JOIN(convert_float, VEC)(JOIN(as_char, VEC)(BYTES_GET(p)))
 #define VEC_PUT_I8(v, p) BYTES_PUT(JOIN(convert_char, VEC)(v), p)
 #define LESS(v, zero) JOIN(convert_float, VEC)(JOIN(as_char, VEC)(v) - (char)(zero))
-#define VEC_GET_LOW(p, zero) LESS(JOIN(as_uchar, VEC)(BYTES_GET(p)) & (uchar)15, zero)
-#define VEC_GET_HIGH(p, zero) LESS(JOIN(as_uchar, VEC)(BYTES_GET(p)) >> (uchar)4, zero)
+#define VEC_GET_NIBBLES(p, shift, zero) LESS(JOIN(as_uchar, VEC)(BYTES_GET(p)) >> (uchar)(shift) & (uchar)15, zero)
 #define VEC_PUT_HALVES(low, high, p) \
     BYTES_PUT(JOIN(convert_uchar, VEC)(low) | (JOIN(convert_uchar, VEC)(high) << (uchar)4), p)
 #define VEC_ROUND(v) round(v)

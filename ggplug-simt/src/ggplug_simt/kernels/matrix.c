@@ -3,7 +3,9 @@
 #if defined(MUL_MAT_ROWS) || defined(MUL_MAT_ID)
 /* The product of a row of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers.
    A lane takes CHUNK elements at once, in parts of PART: a block, or a vec.  Parts add to CHAINS sums in turn.
+   BLOCK: elements of a block of a; WITHIN: where a part begins in its block.
    PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK. */
+#define WITHIN(k) (PART < BLOCK ? (k) % BLOCK : 0)
 INLINE void dot_rows(
     GLOBAL const char *a, int64_t a_nb, GLOBAL const char *b, int64_t b_nb0, int64_t b_nb1, int columns, int n, vec *sum)
 {
@@ -18,7 +20,7 @@ INLINE void dot_rows(
 #ifdef PLAIN_ROWS
             vec x[PART / VEC];
 #pragma unroll
-            for (int j = 0; j < PART / VEC; j++) x[j] = DENSE(TA)(a, k, j * VEC);
+            for (int j = 0; j < PART / VEC; j++) x[j] = DENSE(TA)(a, k, WITHIN(k) + j * VEC);
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
                 GLOBAL const char *row = rows[c];

@@ -25,27 +25,32 @@ BATCHES = 16
 
 
 def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, object]:
-    """Sizes of ``dot_rows``: parts add to chains of sums that do not wait for each other."""
-    chains = 1 if profile.dot_lanes > 1 or columns > 4 else 2 if columns > 1 else 4
-    part = _part(profile, a)
+    """Sizes of ``dot_rows``.
+
+    Where many lanes share a row, lanes beside each other read vectors beside each other, which memory serves at once.
+    A lane alone takes whole blocks, and adds them to chains of sums that do not wait for each other.
+    """
+    shared = profile.dot_lanes > 1
+    chains = 1 if shared or columns > 4 else 2 if columns > 1 else 4
+    part = profile.vec if shared else _block(profile, a)
     while a.ne[0] % (chains * part) and chains > 1:
         chains //= 2
     return {
         "VEC": profile.vec, "ROWS": profile.dot_rows, "COLUMNS": columns, "CHUNK": chains * part, "CHAINS": chains,
-        **_types(profile, a, b),
+        **_types(part, a, b),
     }  # fmt: skip
 
 
-def _part(profile: Profile, a: Tensor) -> int:
-    """Elements of a that are read together: a block, or a vector."""
+def _block(profile: Profile, a: Tensor) -> int:
+    """Elements of a block of a, or of a vector."""
     return max(profile.vec, a.type.block_size)
 
 
-def _types(profile: Profile, a: Tensor, b: Tensor) -> dict[str, object]:
-    """Types, and whether rows are as plain as they mostly are: dense, whole vectors, b not of blocks."""
-    found: dict[str, object] = {"TA": a.type.name, "TB": b.type.name, "PART": _part(profile, a)}
+def _types(part: int, a: Tensor, b: Tensor) -> dict[str, object]:
+    """Types, and whether rows are as plain as they mostly are: dense, whole parts, b not of blocks."""
+    found: dict[str, object] = {"TA": a.type.name, "TB": b.type.name, "PART": part, "BLOCK": a.type.block_size}
     dense = all(t.nb[0] == t.type.block_bytes for t in (a, b))
-    if dense and a.ne[0] % _part(profile, a) == 0 and not b.type.is_quantized:
+    if dense and a.ne[0] % part == 0 and not b.type.is_quantized:
         found["PLAIN_ROWS"] = 1
         if a.type.is_quantized:
             found["SCALED"] = 1
@@ -89,7 +94,7 @@ def _tiles(profile: Profile, tile: Tile, a: Tensor, b: Tensor) -> dict[str, obje
     """Sizes of ``mul_mat_tiles``."""
     return {
         "VEC": profile.vec, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "ITEM_M": tile.item_m,
-        "ITEM_N": tile.item_n, **_types(profile, a, b),
+        "ITEM_N": tile.item_n, **_types(_block(profile, a), a, b),
     }  # fmt: skip
 
 
