@@ -5,7 +5,8 @@
                               declaration in the memory of a work-group
      GROUP, LANE              number of the work-group, and of the work-item in it;  LANES of them are in a group
      BARRIER()                all items of a group come here before one goes on
-     vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT move them from and to float pointers
+     vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT move them from and to float pointers;
+                              MOVE_WORDS copies VEC words of any type in global memory
      real, REAL, SELECT       what element-wise expressions compute with;  MAP1, MAP2 apply them to vecs
 
    A kernel's PARAMETERS are a pointer name_data for each tensor, and `arguments args` with a `tensor` for each. */

@@ -60,6 +60,7 @@ template <typename T> INLINE void put_packed(packed<T> x, char *p)
     if ((uint64_t)p % sizeof(packed<T>) == 0) *(packed<T> *)p = x;
     else EACH ((T *)p)[j_] = x.v[j_];
 }
+#define MOVE_WORDS(T, to, from) put_packed(get_packed<T>(from), to)
 INLINE vec VEC_GET_F32(const char *p)
 {
     const packed<float> x = get_packed<float>(p);

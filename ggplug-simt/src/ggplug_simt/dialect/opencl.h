@@ -41,6 +41,8 @@ typedef vec real;
 #define VEC_PUT(v, p) JOIN(vstore, VEC)(v, 0, p)
 #define VEC_GET_F32(p) VEC_GET((GLOBAL const float *)(p))
 #define VEC_PUT_F32(v, p) VEC_PUT(v, (GLOBAL float *)(p))
+#define MOVE_WORDS(T, to, from) \
+    JOIN(vstore, VEC)(JOIN(vload, VEC)(0, (GLOBAL const T *)(from)), 0, (GLOBAL T *)(to))
 #define VEC_OF(x) ((vec)(x))
 #define FMA(a, b, c) fma(a, b, c)
 #define VEC_FMA(a, b, c) fma(a, b, c)

@@ -1,30 +1,28 @@
 /* Elements moved without looking at them: copies between equal types, repeats, parts of a concatenation. */
 
 /* An element is PARTS words; blocks and plain types alike. */
-#define PIECE 8
-
 INLINE void move_element(GLOBAL char *to, GLOBAL const char *from)
 {
     for (int j = 0; j < PARTS; j++) ((GLOBAL WORD *)to)[j] = ((GLOBAL const WORD *)from)[j];
 }
 
 #ifdef MOVE
-/* dst[i] = x[i mod x's extents], PIECE elements of a row an item */
-#define UNIT PIECE
+/* dst[i] = x[i mod x's extents], VEC elements of a row an item */
+#define UNIT VEC
 KERNEL void move(PARAMETERS)
 {
     UNIT_OF(dst);
     GLOBAL char *to = ROW(dst, i1, i2, i3);
     GLOBAL const char *from = ROW(x, i1 % args.x.ne[1], i2 % args.x.ne[2], i3 % args.x.ne[3]);
     const int n = args.dst.ne[0], n_x = args.x.ne[0];
-    const int64_t to_nb = args.dst.nb[0], from_nb = args.x.nb[0];
-    if (n == n_x && i0 + PIECE <= n && to_nb == sizeof(WORD) * PARTS && from_nb == sizeof(WORD) * PARTS) {
-        WORD piece[PIECE * PARTS];
-        for (int j = 0; j < PIECE * PARTS; j++) piece[j] = ((GLOBAL const WORD *)from)[i0 * PARTS + j];
-        for (int j = 0; j < PIECE * PARTS; j++) ((GLOBAL WORD *)to)[i0 * PARTS + j] = piece[j];
+    const int64_t to_nb = args.dst.nb[0], from_nb = args.x.nb[0], size = sizeof(WORD) * PARTS;
+    if (n == n_x && i0 + VEC <= n && to_nb == size && from_nb == size) {
+        to += i0 * size;
+        from += i0 * size;
+        for (int j = 0; j < PARTS; j++) MOVE_WORDS(WORD, to + j * VEC * sizeof(WORD), from + j * VEC * sizeof(WORD));
         return;
     }
-    for (int i = i0; i < i0 + PIECE && i < n; i++) move_element(to + i * to_nb, from + (i % n_x) * from_nb);
+    for (int i = i0; i < i0 + VEC && i < n; i++) move_element(to + i * to_nb, from + (i % n_x) * from_nb);
 }
 #endif
 

@@ -13,7 +13,6 @@ from ggplug_simt.kernels.elementwise import IDENTITY, map_one
 from ggplug_simt.launch import DST, Kernel, Launch, Operand, collapsed, kernel_of, launch, operand, units
 from ggplug_simt.profile import Profile
 
-_PIECE = 8  # PIECE of copy.c
 _WORDS = {8: "uint64_t", 4: "uint32_t", 2: "uint16_t", 1: "uint8_t"}
 
 
@@ -38,7 +37,7 @@ def move(profile: Profile, type: Type, dst: Operand, x: Operand) -> Launch | Dec
     spelled, parts = word(type)
     return launch(
         "copy", "move", {"dst": dst, "x": x},
-        groups=-(-units(dst.ne, _PIECE) // profile.unit_lanes), lanes=profile.unit_lanes,
+        groups=-(-units(dst.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
         defines={"VEC": profile.vec, "WORD": spelled, "PARTS": parts},
     )  # fmt: skip
 
