@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +37,21 @@ def test_recorded_cases_of_ggml_pass(data: Path) -> None:
     found = report(replay(Recording(data / "ggml_ops_compact.npz"), on_host()))
     assert found["failed"] == []
     assert found["passed"] > 100
+
+
+@pytest.mark.parametrize("side", ["begin", "end"])
+def test_no_kernel_touches_a_byte_outside_of_its_tensors(side: str) -> None:
+    script = Path(__file__).with_name("bounds_on_host.py")
+    done = subprocess.run([sys.executable, script, side], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert int(done.stdout.split()[0]) > 4000
+
+
+def test_touching_a_byte_outside_is_found() -> None:
+    for side, offset in (("begin", -1), ("end", 100)):
+        touch = f"ctypes.string_at(FencedDriver('{side}').allocate(100).ctypes.data + {offset}, 1)"
+        code = f"import ctypes; from bounds_on_host import FencedDriver; {touch}"
+        assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent).returncode == -signal.SIGSEGV
 
 
 def test_a_barrier_that_only_some_items_reach_is_found() -> None:
