@@ -1,7 +1,7 @@
 """A process in which a GPU's kernels die if they touch a byte outside of their tensors.
 
-``python bounds_on_host.py begin|end``: each tensor lies in memory of its own that begins, or ends, at a page that may not be
-touched, and all cases of all ops are computed by the CUDA programs on the processor.  Prints what failed.
+``python bounds_on_host.py begin|end``: each tensor lies in memory of its own that begins, or ends, at a page that may
+not be touched, and all cases of all ops are computed by the CUDA programs on the processor.  Prints what failed.
 """
 
 from __future__ import annotations
