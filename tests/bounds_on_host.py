@@ -28,6 +28,7 @@ libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 class FencedDriver(HostDriver):
     def __init__(self, side: str) -> None:
+        super().__init__()
         self.side = side
         self.maps: dict[int, mmap.mmap] = {}
 

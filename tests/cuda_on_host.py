@@ -159,7 +159,7 @@ class HostProgram:
 
     def launch(self, groups: int, lanes: int, parameters: int) -> None:
         """Runs it; ``parameters``: address of the addresses of the arguments."""
-        run = fibers().run if self.waits and lanes > 1 else fibers().run_without_barriers
+        run = fibers().run if self.waits else fibers().run_without_barriers
         with _turn:
             failed = self.library.launch(groups, lanes, ctypes.c_void_p(parameters), run, fibers().barrier)
         assert not failed, "a barrier that only some items of a group came to"
@@ -220,9 +220,11 @@ class HostQueue(Queue):
 class HostDriver(Driver):
     dialect = "cuda"
     identity = "the host"
-    properties = GPU
     total_memory = max_buffer = 1 << 30
     alignment = 256
+
+    def __init__(self, properties: Properties = GPU) -> None:
+        self.properties = properties
 
     def allocate(self, size: int) -> Any:
         return np.full(size, 0xA5, np.uint8)
@@ -250,12 +252,13 @@ class HostDriver(Driver):
 
 
 class HostDevice(SimtDevice):
-    """A GPU's kernels on the processor."""
+    """A GPU's kernels on the processor, cut for ``properties``."""
 
-    def __init__(self) -> None:
+    def __init__(self, properties: Properties = GPU) -> None:
+        self.properties = properties
         super().__init__(
             "CUDAonHost0", description="CUDA programs on the processor", kind=DeviceKind.GPU, total_memory=1 << 30
         )
 
     def open_driver(self) -> HostDriver:
-        return HostDriver()
+        return HostDriver(self.properties)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import signal
 import subprocess
@@ -12,13 +13,15 @@ import numpy as np
 import pytest
 
 from ggplug.backend import Device
+from ggplug.ops.base import OPS
 from ggplug.testing import BackendSuite
+from ggplug.testing.runner import cases_of, run_op
 from ggplug.testing.vectors import Recording, replay, report
 
 pytest.importorskip("ggplug_simt")
 pytest.importorskip("ziglang")
 
-from cuda_on_host import HostDevice, HostProgram
+from cuda_on_host import GPU, HostDevice, HostProgram
 
 
 @functools.cache
@@ -31,6 +34,16 @@ class TestCudaOnHost(BackendSuite):
     @pytest.fixture
     def device(self) -> Device:
         return on_host()
+
+
+@pytest.mark.parametrize("most", [1, 12])
+def test_kernels_conform_where_groups_are_small(most: int) -> None:
+    device = HostDevice(dataclasses.replace(GPU, max_lanes=most, local_bytes=8192))
+    for name in ("norm", "soft_max", "sum", "argmax", "argsort", "mul_mat", "mul_mat_id"):
+        cases = list(cases_of(OPS[name]))[::5]
+        findings = run_op(device, OPS[name], cases=cases)
+        assert [str(finding) for finding in findings if finding.bad] == []
+        assert len(findings) > 5
 
 
 def test_recorded_cases_of_ggml_pass(data: Path) -> None:

@@ -136,11 +136,16 @@ def test_columns_that_chose_the_same_expert_share_tiles_where_they_are_many() ->
 
 
 def test_tiles_fit_into_local_memory_and_into_a_group() -> None:
-    for local, lanes in ((49152, 1024), (16384, 256), (8192, 64)):
+    for local, lanes in ((49152, 1024), (16384, 256), (8192, 64), (16384, 100), (16384, 12), (4096, 1)):
         profile = Profile.of(Properties(processor=False, vector_width=1, local_bytes=local, max_lanes=lanes))
-        assert profile.tile.local_bytes <= local
-        assert profile.tile.blocks <= lanes
-        assert profile.tile.k % 32 == 0
+        tile = profile.tile
+        assert tile.local_bytes <= local
+        assert tile.k % 32 == 0
+        assert tile.m % tile.item_m == tile.n % tile.item_n == 0
+        assert tile.blocks % min(profile.tile_lanes, tile.blocks) == 0
+        for most in (profile.unit_lanes, profile.row_lanes, profile.dot_lanes, profile.tile_lanes):
+            assert 1 <= most <= lanes
+            assert most.bit_count() == 1, "groups add up in halves"
 
 
 def test_a_tile_shrinks_where_it_would_be_mostly_empty() -> None:

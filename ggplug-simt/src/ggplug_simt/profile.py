@@ -6,6 +6,7 @@ and CPUs, where it is one lane that computes with the widest vectors there are.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 
@@ -48,6 +49,11 @@ class Tile:
         """Blocks of one item each."""
         return (self.m // self.item_m) * (self.n // self.item_n)
 
+    @property
+    def halves(self) -> bool:
+        """Whether half of it in both directions is still a tile."""
+        return self.m % (2 * self.item_m) == 0 and self.n % (2 * self.item_n) == 0
+
     def fitted(self, m: int, n: int) -> Tile:
         """A tile that wastes less on a product of ``m`` x ``n``: a quarter as long where that fits better.
 
@@ -68,11 +74,11 @@ def _fitted(extent: int, tile: int, item: int) -> int:
 
 @dataclass(frozen=True)
 class Profile:
-    """The sizes that kernels are compiled with.
+    """The sizes that kernels are compiled with.  All numbers of lanes are powers of two: groups add up in halves.
 
     ``vec``: floats that an item handles at once.  ``unit_lanes``: items of a group where each has a unit of its own.
     ``row_lanes``: items that share a row.  ``dot_lanes``, ``dot_rows``: items that share a product of two rows, and
-    how many such products a group computes one after the other.  ``tile_lanes``: items of a tile; 0: as many as blocks.
+    how many such products a group computes one after the other.  ``tile_lanes``: items of a tile at most.
     ``products``: the vendor's library multiplies matrices.
     """
 
@@ -89,14 +95,14 @@ class Profile:
     def of(cls, properties: Properties) -> Profile:
         """The profile that suits a device."""
         profile = _PROCESSORS[_width(properties.vector_width)] if properties.processor else _GPU
+        most = 1 << max(1, properties.max_lanes).bit_length() - 1
+        lanes = {name: min(getattr(profile, name), most) for name in _LANES}
+        # Where a group has fewer items than it should, each still has one block of a tile, as far as tiles go.
+        blocks = lanes["tile_lanes"] if most < profile.tile_lanes else profile.tile.blocks
         tile = profile.tile
-        lanes = max(1, properties.max_lanes)
-        while tile.local_bytes > properties.local_bytes or (not profile.tile_lanes and tile.blocks > lanes):
+        while tile.halves and (tile.local_bytes > properties.local_bytes or tile.blocks > blocks):
             tile = Tile(tile.m // 2, tile.n // 2, tile.k, tile.item_m, tile.item_n)
-        return cls(
-            profile.vec, min(profile.unit_lanes, lanes), min(profile.row_lanes, lanes), min(profile.dot_lanes, lanes),
-            profile.dot_rows, tile, profile.tile_lanes, properties.products,
-        )  # fmt: skip
+        return dataclasses.replace(profile, tile=tile, products=properties.products, **lanes)
 
 
 def _width(reported: int) -> int:
@@ -109,4 +115,5 @@ _PROCESSORS = {
     8: Profile(8, 64, 1, 1, 8, Tile(64, 48, 32, 16, 6), 1),
     4: Profile(4, 64, 1, 1, 8, Tile(32, 48, 32, 8, 6), 1),
 }
-_GPU = Profile(4, 128, 128, 64, 1, Tile(64, 64, 32, 8, 4), 0)
+_GPU = Profile(4, 128, 128, 64, 1, Tile(64, 64, 32, 8, 4), 128)
+_LANES = ("unit_lanes", "row_lanes", "dot_lanes", "tile_lanes")

@@ -84,7 +84,7 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
     return kernel_of(
         launch(
             "matrix", "mul_mat_tiles", operands,
-            groups=-(-m // tile.m) * -(-n // tile.n) * batches, lanes=profile.tile_lanes or tile.blocks,
+            groups=-(-m // tile.m) * -(-n // tile.n) * batches, lanes=min(profile.tile_lanes, tile.blocks),
             defines=_tiles(profile, tile, a, b), **shares,
         )
     )  # fmt: skip
@@ -190,7 +190,7 @@ def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -
         launch(
             "matrix", "mul_mat_tiles",
             {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b), "routes": routes},
-            groups=-(-node.ne[0] // tile.m) * (experts + columns // tile.n), lanes=profile.tile_lanes or tile.blocks,
+            groups=-(-node.ne[0] // tile.m) * (experts + columns // tile.n), lanes=min(profile.tile_lanes, tile.blocks),
             defines={**_tiles(profile, tile, a, b), "ROUTED": 1},
         ),
         scratch=contiguous_strides(I32, extents)[2],
