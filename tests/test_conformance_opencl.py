@@ -17,9 +17,6 @@ pytest.importorskip("ggplug_opencl")
 from ggplug_opencl.devices import OpenCLDevice
 from ggplug_opencl.driver import OpenCLDriver
 
-# Some hundred kernels are compiled, which takes minutes; nox -s opencl runs them.
-pytestmark = pytest.mark.long
-
 
 class AsGpu(OpenCLDevice):
     """The device of any kind, with kernels cut as for a GPU: many narrow lanes, tiles in local memory."""
@@ -57,6 +54,7 @@ class TestOpenCL(BackendSuite):
     device_name = "OpenCL0"
 
 
+@pytest.mark.long  # some hundred kernels more to compile; nox -s opencl runs them
 class TestOpenCLAsGpu(BackendSuite):
     @pytest.fixture
     def device(self) -> Device:

@@ -22,7 +22,8 @@ class SortOrder(enum.IntEnum):
 class Argsort(Op):
     """y = for each row the positions of its elements in sorted order: I32 [ne0, ne1, ne2, ne3]  (ggml_argsort).
 
-    ``order``: a :class:`SortOrder`.  Which of two equal elements comes first, and where NaN stands, is up to the device.
+    ``order``: a :class:`SortOrder`.  Which of two equal elements comes first is up to the device, and so is where NaN
+    stands.
     """
 
     order: int = 0
