@@ -54,7 +54,6 @@ class TestOpenCL(BackendSuite):
     device_name = "OpenCL0"
 
 
-@pytest.mark.long  # some hundred kernels more to compile; nox -s opencl runs them
 class TestOpenCLAsGpu(BackendSuite):
     @pytest.fixture
     def device(self) -> Device:
