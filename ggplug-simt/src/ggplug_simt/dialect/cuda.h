@@ -9,7 +9,7 @@
 #define KERNEL extern "C" __global__
 #define GLOBAL
 #define LOCAL
-#define SHARED __shared__ __attribute__((aligned(16)))
+#define SHARED __shared__ __attribute__((aligned(16))) /* so that the compiler may read it 16 bytes at a time */
 #define INLINE static __device__ __forceinline__
 #define BARRIER() __syncthreads()
 #define INFINITY __int_as_float(0x7f800000)
