@@ -15,7 +15,7 @@ FEW = 8
 """Columns up to which blocks of a are decoded in registers, for all columns at once."""
 
 FILLED = 3
-"""The part of a tile that an expert's columns fill in the mean, from which they go by tiles: more than a third."""
+"""Columns go to their experts by tiles where those of an expert fill, in the mean, more than a third of one."""
 
 DECODED = 64 << 20
 """Bytes of float32 up to which weights are decoded at once for the vendor's library: more would only take memory."""
