@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ggplug.backend import Device
+from ggplug.cli.turns import take_turns
 from ggplug.errors import ModelError
 from ggplug.registry.extras import Options
 from ggplug_models.convert import convert
@@ -26,7 +26,7 @@ TYPES = ("F32", "F16", "Q8_0", "Q4_0")
 REPEATS = 7
 
 REST = 0.3
-"""Seconds between two measurements: thread pools of other libraries spin for a while after their work."""
+"""Seconds for which a contestant runs before it is timed: PyTorch's threads spin that long after their work."""
 
 
 def weights_folder() -> Path:
@@ -55,7 +55,7 @@ class Embeddings:
                 contestants[kind] = functools.partial(model.embed_ids, ids, batch=N_SEQ)
             if options.peers and importlib.util.find_spec("torch") is not None:
                 contestants["torch F32"] = _torch_encoder(folder, ids)
-            times = _take_turns(contestants, REPEATS)
+            times = take_turns(contestants, REPEATS, REST)
         peer = times.get("torch F32")
         for name, taken in times.items():
             row: dict[str, Any] = {
@@ -70,20 +70,6 @@ class Embeddings:
 
 
 EMBEDDINGS = Embeddings()
-
-
-def _take_turns(contestants: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for run in contestants.values():
-        run()
-    for _ in range(repeats):
-        for name, run in contestants.items():
-            time.sleep(REST)
-            run()  # wakes the threads and fills the caches
-            start = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - start)
-    return times
 
 
 def _torch_encoder(folder: Path, ids: Sequence[Sequence[int]]) -> Callable[[], Any]:

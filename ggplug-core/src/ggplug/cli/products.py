@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from ggplug import host, ops, types
 from ggplug.backend import Backend, Device, Plan
+from ggplug.cli.turns import best_times
 from ggplug.errors import UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory import Allocation, allocate_graph
@@ -23,9 +23,6 @@ from ggplug.types import BufferUsage, Type
 SEED = 20240817
 K = 4096
 """Elements of a row of weights: what models of seven thousand million parameters have."""
-
-REST = 0.005
-"""Seconds for which a contestant runs before it is timed."""
 
 WEIGHTS = (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_0)
 
@@ -52,24 +49,6 @@ class Prepared:
     def __call__(self) -> None:
         self.plan.compute()
         self.stream.synchronize()
-
-
-def best_times(contestants: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Seconds of the best run of each; they take turns, so that a slower minute is a slower minute for all."""
-    best = dict.fromkeys(contestants, float("inf"))
-    for run in contestants.values():
-        run()
-    for _ in range(repeats):
-        for name, run in contestants.items():
-            # Wakes threads, takes the caches back from the one before, and lets its threads, which spin, fall asleep.
-            rested = time.perf_counter() + REST
-            run()
-            while time.perf_counter() < rested:
-                run()
-            start = time.perf_counter()
-            run()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
 
 
 def weights(device: Device, kind: Type, rows: int) -> Tensor:
