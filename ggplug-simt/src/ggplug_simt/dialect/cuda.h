@@ -61,19 +61,6 @@ template <typename T> INLINE void put_packed(packed<T> x, char *p)
     else EACH ((T *)p)[j_] = x.v[j_];
 }
 #define MOVE_WORDS(T, to, from) put_packed(get_packed<T>(from), to)
-INLINE vec VEC_GET_F32(const char *p)
-{
-    const packed<float> x = get_packed<float>(p);
-    vec r;
-    EACH r.v[j_] = x.v[j_];
-    return r;
-}
-INLINE void VEC_PUT_F32(vec v, char *p)
-{
-    packed<float> x;
-    EACH x.v[j_] = v.v[j_];
-    put_packed(x, p);
-}
 
 INLINE vec operator+(vec a, vec b) { EACH a.v[j_] += b.v[j_]; return a; }
 INLINE vec operator-(vec a, vec b) { EACH a.v[j_] -= b.v[j_]; return a; }
@@ -112,6 +99,8 @@ INLINE uint16_t float_to_half(float f)
     return bits;
 }
 
+INLINE float bf16_to_float(uint16_t bits) { return __int_as_float((int)bits << 16); }
+
 INLINE uint16_t float_to_bf16(float f)
 {
     const int32_t bits = __float_as_int(f);
@@ -124,32 +113,24 @@ INLINE float GET_F16(const ggml_half *p) { return half_to_float(*p); }
 INLINE float GET_SCALE(const ggml_half *p) { return half_to_float(*p); }
 INLINE void PUT_F16(float x, char *p) { *(uint16_t *)p = float_to_half(x); }
 INLINE void PUT_F16(float x, ggml_half *p) { *p = float_to_half(x); }
-INLINE vec VEC_GET_F16(const char *p)
-{
-    const packed<uint16_t> x = get_packed<uint16_t>(p);
-    vec r;
-    EACH r.v[j_] = half_to_float(x.v[j_]);
-    return r;
-}
-INLINE void VEC_PUT_F16(vec v, char *p)
-{
-    packed<uint16_t> x;
-    EACH x.v[j_] = float_to_half(v.v[j_]);
-    put_packed(x, p);
-}
-INLINE vec VEC_GET_BF16(const char *p)
-{
-    const packed<uint16_t> x = get_packed<uint16_t>(p);
-    vec r;
-    EACH r.v[j_] = __int_as_float((int)x.v[j_] << 16);
-    return r;
-}
-INLINE void vec_put_bf16(vec v, char *p)
-{
-    packed<uint16_t> x;
-    EACH x.v[j_] = float_to_bf16(v.v[j_]);
-    put_packed(x, p);
-}
+
+#define PACKED_TYPE(T, GET, DECODED, PUT, ENCODED) \
+    INLINE vec GET(const char *p) \
+    { \
+        const packed<T> x = get_packed<T>(p); \
+        vec r; \
+        EACH r.v[j_] = DECODED(x.v[j_]); \
+        return r; \
+    } \
+    INLINE void PUT(vec v, char *p) \
+    { \
+        packed<T> x; \
+        EACH x.v[j_] = ENCODED(v.v[j_]); \
+        put_packed(x, p); \
+    }
+PACKED_TYPE(float, VEC_GET_F32, (float), VEC_PUT_F32, (float))
+PACKED_TYPE(uint16_t, VEC_GET_F16, half_to_float, VEC_PUT_F16, float_to_half)
+PACKED_TYPE(uint16_t, VEC_GET_BF16, bf16_to_float, vec_put_bf16, float_to_bf16)
 
 /* Bytes of blocks lie at even addresses, and are read two by two. */
 #define BYTE(p, j) (((const uint16_t *)(p))[(j) / 2] >> 8 * ((j) % 2))
