@@ -81,21 +81,23 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
         if found is not None:
             return found
     tile = profile.tile.fitted(m, n)
-    return kernel_of(
-        launch(
-            "matrix", "mul_mat_tiles", operands,
-            groups=-(-m // tile.m) * -(-n // tile.n) * batches, lanes=min(profile.tile_lanes, tile.blocks),
-            defines=_tiles(profile, tile, a, b), **shares,
-        )
+    return kernel_of(_tiles(profile, tile, a, b, operands, -(-n // tile.n) * batches, **shares))
+
+
+def _tiles(
+    profile: Profile, tile: Tile, a: Tensor, b: Tensor, operands: dict[str, Operand], across: int, **shares: int
+) -> Launch | Decline:
+    """All rows of a by ``across`` tiles of columns, which ``routes`` lists if it is among the operands."""
+    routed = {"ROUTED": 1} if "routes" in operands else {}
+    return launch(
+        "matrix", "mul_mat_tiles", operands,
+        groups=-(-a.ne[1] // tile.m) * across, lanes=min(profile.tile_lanes, tile.blocks),
+        defines={
+            "VEC": profile.vec, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "ITEM_M": tile.item_m,
+            "ITEM_N": tile.item_n, **_types(_block(profile, a), a, b), **routed,
+        },
+        **shares,
     )  # fmt: skip
-
-
-def _tiles(profile: Profile, tile: Tile, a: Tensor, b: Tensor) -> dict[str, object]:
-    """Sizes of ``mul_mat_tiles``."""
-    return {
-        "VEC": profile.vec, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "ITEM_M": tile.item_m,
-        "ITEM_N": tile.item_n, **_types(_block(profile, a), a, b),
-    }  # fmt: skip
 
 
 def _by_library(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> Kernel | Decline | None:
@@ -187,11 +189,9 @@ def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -
             "matrix", "route", {"dst": routes, "ids": operand(2, ids)},
             groups=experts, lanes=profile.row_lanes, defines={"VEC": profile.vec},
         ),
-        launch(
-            "matrix", "mul_mat_tiles",
-            {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b), "routes": routes},
-            groups=-(-node.ne[0] // tile.m) * (experts + columns // tile.n), lanes=min(profile.tile_lanes, tile.blocks),
-            defines={**_tiles(profile, tile, a, b), "ROUTED": 1},
+        _tiles(
+            profile, tile, a, b, {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b), "routes": routes},
+            experts + columns // tile.n,
         ),
         scratch=contiguous_strides(I32, extents)[2],
     )  # fmt: skip
