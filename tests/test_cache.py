@@ -71,7 +71,7 @@ def test_entries_and_clear(files: KernelFiles) -> None:
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "another kernel's"])
 def test_a_damaged_file_is_as_good_as_none(damage: str, files: KernelFiles, caplog: pytest.LogCaptureFixture) -> None:
     files.store("add", KEY, "a device", b"a long code")
-    ((path,),) = [list(files.folder.iterdir())]
+    (path,) = files.folder.iterdir()
     content = path.read_bytes()
     if damage == "truncated":
         path.write_bytes(content[:-1])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggplug.cache import KernelFiles
 from ggplug_cpu import features
+from ggplug_cpu.compiler import FILES
 
 if TYPE_CHECKING:
     from ggplug_cpu.backend import CpuBackend
@@ -76,5 +77,5 @@ _EXTRAS: dict[str, Any] = {
     "set_abort_callback": set_abort_callback,
     "set_threadpool": set_threadpool,
     "features": feature_names,
-    "cache": KernelCache("cpu"),
+    "cache": KernelCache(FILES.part),
 }

@@ -97,9 +97,9 @@ class Profile:
         profile = _PROCESSORS[_width(properties.vector_width)] if properties.processor else _GPU
         most = 1 << max(1, properties.max_lanes).bit_length() - 1
         lanes = {name: min(getattr(profile, name), most) for name in _LANES}
-        # Where a group has fewer items than it should, each still has one block of a tile, as far as tiles go.
-        blocks = lanes["tile_lanes"] if most < profile.tile_lanes else profile.tile.blocks
         tile = profile.tile
+        # Where a group has fewer items than it should, each still has as many blocks of a tile, as far as tiles go.
+        blocks = tile.blocks * lanes["tile_lanes"] // profile.tile_lanes
         while tile.halves and (tile.local_bytes > properties.local_bytes or tile.blocks > blocks):
             tile = Tile(tile.m // 2, tile.n // 2, tile.k, tile.item_m, tile.item_n)
         return dataclasses.replace(profile, tile=tile, products=properties.products, **lanes)
