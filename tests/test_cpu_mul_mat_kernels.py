@@ -16,8 +16,9 @@ pytest.importorskip("ggplug_cpu")
 
 import ggplug as gg
 from ggplug import types
+from ggplug.arrays import decode, encode
 from ggplug.backend import Decline
-from ggplug.tensor import Tensor, decode, encode, new_tensor
+from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import features
 from ggplug_cpu.kernels.mul_mat import DOT_COLUMNS, plan_mul_mat, plan_mul_mat_id
 from ggplug_cpu.kernels.steps import FAULT_WORDS, FAULTS, POSITION, Steps

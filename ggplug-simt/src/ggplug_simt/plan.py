@@ -35,6 +35,7 @@ class SimtPlan(Plan):
 
     def __init__(self, stream: SimtBackend, graph: Graph) -> None:
         self._stream = stream
+        self._structure = graph.structure
         device = stream.device
         self._bound: list[Bound] = []
         self._launchers: list[Callable[[], object]] = []
@@ -90,6 +91,7 @@ class SimtPlan(Plan):
         self._steps: list[tuple[int, Callable[[], object]]] = []
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
         places = allocation.places(graph)
         device = self._stream.device
         buffers: list[SimtBuffer] = []

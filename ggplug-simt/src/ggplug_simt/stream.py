@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ggplug.backend import Backend, Buffer, Bytes, Event, Plan
+from ggplug.arrays import as_bytes
+from ggplug.backend import Backend, Buffer, Bytes, Event, Plan, check_target
 from ggplug.errors import BufferUseError, GGPlugError
 from ggplug.graph import Graph
 from ggplug_simt.driver import Handle, Mark, Queue
@@ -34,8 +33,8 @@ class SimtBackend(Backend):
 
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
         own = self.own(buffer)
-        raw = np.asarray(data).reshape(-1).view(np.uint8)
-        own._check(offset, raw.size)
+        raw = as_bytes(data)
+        offset, _ = own._check_write(offset, raw.size)
         if raw.size:
             with self.device.guarded("writing"):
                 pending = self.queue.write(own.handle, offset, raw)
@@ -43,7 +42,8 @@ class SimtBackend(Backend):
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
         own = self.own(buffer)
-        own._check(offset, out.size)
+        check_target(out)
+        offset, _ = own._check(offset, out.size)
         if out.size:
             with self.device.guarded("reading"):
                 pending = self.queue.read(own.handle, offset, out)
@@ -55,8 +55,8 @@ class SimtBackend(Backend):
         source_stream: Backend | None = None,
     ) -> None:  # fmt: skip
         own = self.own(target)
-        own._check(target_offset, size)
-        source._check(source_offset, size)
+        target_offset, size = own._check_write(target_offset, size)
+        source_offset, _ = source._check(source_offset, size)
         overlaps = source is target and abs(source_offset - target_offset) < size
         if isinstance(source, SimtBuffer) and self.device.reaches(source.device) and not overlaps:
             if isinstance(source_stream, SimtBackend) and source_stream is not self:

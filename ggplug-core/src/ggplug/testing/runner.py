@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from ggplug.arrays import strided
 from ggplug.backend import Backend, Decline, Device
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
 from ggplug.ops.base import Op
-from ggplug.tensor import Tensor, strided
+from ggplug.tensor import Tensor
 from ggplug.testing.cases import Case, Leafs, cases_of, graph_cases
 from ggplug.testing.compare import SELECTING, UNORDERED, Comparison, compare, compare_selected, default_max_nmse
 from ggplug.testing.oracle import Evaluation, evaluate
