@@ -225,7 +225,7 @@ class Buffer(ABC):
 
     @abstractmethod
     def _get(self, offset: int, out: Bytes) -> None:
-        """Fetches bytes into a contiguous array; bounds are checked already."""
+        """Fetches bytes into a flat, contiguous array; it and the bounds are checked already."""
 
     @abstractmethod
     def _free(self) -> None:
@@ -287,9 +287,8 @@ class Buffer(ABC):
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         """Fetches ``rows`` rows that lie ``stride`` bytes apart into packed ``out`` (default: row by row)."""
-        check_target(out)
-        offset, row_bytes, rows, stride = self._check_rows(offset, out.size, row_bytes, rows, stride)
-        packed = out.reshape(-1)
+        packed = check_target(out)
+        offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
         for row in range(rows):
             self._get(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
@@ -310,10 +309,10 @@ class Buffer(ABC):
 
         Raises BufferUseError, TypeMismatchError.
         """
-        check_target(out)
-        offset, size = self._check(offset, out.size)
+        target = check_target(out)
+        offset, size = self._check(offset, target.size)
         if size:
-            self._get(offset, out)
+            self._get(offset, target)
 
     def clear(self, value: int = 0) -> None:
         """Fills the whole buffer with a byte."""
@@ -449,8 +448,8 @@ class _HostMemory:
         self.__array_interface__ = {"data": (address, read_only), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
-def check_target(out: Any) -> None:
-    """Raises unless bytes can be fetched into ``out`` as it is: a contiguous uint8 array that may be written.
+def check_target(out: Any) -> Bytes:
+    """``out`` as a flat array, if bytes can be fetched into it: a contiguous uint8 array that may be written.
 
     For everything that fetches, before it gives an address away.  Raises TypeMismatchError, BufferUseError.
     """
@@ -460,6 +459,7 @@ def check_target(out: Any) -> None:
     if not out.flags.c_contiguous or not out.flags.writeable:
         what = "is read-only" if out.flags.c_contiguous else f"has gaps (strides {out.strides})"
         raise BufferUseError(f"bytes cannot be fetched into an array that {what}", got=out)
+    return out.reshape(-1)
 
 
 # -- devices ---------------------------------------------------------------------------------------
