@@ -26,6 +26,13 @@ A source array handed to ``set_async`` must stay as it is, and the target of ``g
 until the stream was synchronized.  ``Buffer.get``/``set``/``clear``/``copy_from`` are synchronous: they wait for
 everything given before to any stream of their device, and are done when they return.
 
+*Memory.*  A tensor lies inside of its buffer, at an offset that :meth:`Buffer.check_place` allows, and a view inside of
+its root; kernels may rely on it.  Offsets of views, and addresses of tensors in host memory, are multiples of their
+type's ``alignment`` and of nothing more.  Memory that says :attr:`Buffer.is_read_only` is read like any other and never
+written: whatever fills it or copies into it raises BufferUseError before a byte changes, and so does
+:meth:`Plan.rebind` if one of the plan's nodes would write there.  Buffers and streams check what callers give them
+(offsets, sizes, strides, targets of fetches) before they hand an address to native code.
+
 *Ownership.*  Whoever allocated a buffer frees it, once, when nothing pending uses it; ``free`` waits for the
 device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events belong to who
 made them.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
@@ -589,7 +596,8 @@ class Device(ABC):
     def buffer_from_host(self, memory: Any, *, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
         """A buffer over memory that the caller keeps (anything with the buffer protocol, such as a memory map).
 
-        Default: raises BufferUseError; ``capabilities.buffer_from_host`` tells.
+        Over read-only memory it is read-only, too.  ``capabilities.buffer_from_host`` tells whether a device has this
+        (default: raises BufferUseError).
         """
         raise BufferUseError(f"{self.name} cannot use host memory in place", device=self)
 
@@ -653,11 +661,16 @@ class Plan(ABC):
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
         """Takes over the places of all tensors.
 
-        ``graph`` is the one planned or an equal one; ``allocation`` tells where its tensors lie, all at once through
-        ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)`` (handles).  Costs no Python call
-        per node.  The caller keeps both alive as long as it computes; a plan need not.  A computation that was given
-        to the stream before goes on with the places that it was given with; a
-        plan that cannot do that waits for it.
+        ``graph`` is the one planned or an equal one; for another graph this raises GraphError, which
+        ``graph.check_structure`` does with the ``graph.structure`` that was planned.  ``allocation`` tells where its
+        tensors lie, all at once through ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)``
+        (handles).  Both refuse places that the graph cannot be computed in: unplaced tensors, freed buffers, memory
+        that a node would write and that may not be written (TensorStateError, BufferUseError).  A plan that finds the
+        places in another way calls ``allocation.check(graph)``.  Then it stays bound to what it was bound to before.
+
+        Costs no Python call per node.  The caller keeps graph and allocation alive as long as it computes; a plan need
+        not.  A computation that was given to the stream before goes on with the places that it was given with; a plan
+        that cannot do that waits for it.
         """
 
     @abstractmethod
