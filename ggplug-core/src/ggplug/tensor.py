@@ -61,8 +61,10 @@ class Geometry(NamedTuple):
     rank: int
 
 
-MAX_BYTES = 1 << 58
-"""Bytes of the largest tensor; dimensions without extent count as one.  NumPy has a limit like it."""
+MAX_BYTES = 1 << 50
+"""Bytes of the largest tensor, dimensions without extent counted as one: more than any machine has, and few enough for
+sums and products of offsets and strides to fit into 64 bits.  NumPy has a limit like it.
+"""
 
 _geometries: dict[tuple[Type, Extents, Extents | None], Geometry] = {}
 
