@@ -12,6 +12,7 @@
 #define SHARED __shared__ __attribute__((aligned(16))) /* so that the compiler may read it 16 bytes at a time */
 #define INLINE static __device__ __forceinline__
 #define BARRIER() __syncthreads()
+#define CLAIM(p, value) (atomicCAS((int *)(p), 0, value) == 0)
 #define INFINITY __int_as_float(0x7f800000)
 #define GROUP ((int)blockIdx.x)
 #define LANE ((int)threadIdx.x)

@@ -9,6 +9,7 @@
 #define SHARED __local
 #define INLINE static inline
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define CLAIM(p, value) (atomic_cmpxchg((volatile GLOBAL int *)(p), 0, value) == 0)
 #define GROUP ((int)get_group_id(0))
 #define LANE ((int)get_local_id(0))
 
