@@ -20,7 +20,7 @@ from ggplug.backend import Decline
 from ggplug.tensor import Tensor, decode, encode, new_tensor
 from ggplug_cpu import features
 from ggplug_cpu.kernels.mul_mat import DOT_COLUMNS, plan_mul_mat, plan_mul_mat_id
-from ggplug_cpu.kernels.steps import FAULT_WORDS, FAULTS, POSITION, Steps
+from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
 from ggplug_cpu.tape import WORKSPACE, Entry, Ref, Tape
 from ggplug_cpu.team import Team
 
@@ -428,7 +428,7 @@ def test_an_id_that_names_no_expert_is_a_fault_and_gives_zeros(target: str, team
     ids = np.array([[0, 1], [7, 2], [3, -1]])
     node, sources = routed("f32", 32, 20, 4, 2, 3, 2, ids)
     got, faults = compute(teams[2], node, *sources)
-    assert faults == [1, _POSITION, 7, 4]
+    assert (faults[NOTED], faults[AT], faults[GOT]) == (1, _POSITION, 7)
     assert nmse(got, routed_product(sources[0].values, sources[1].values, ids)) <= 1e-11
     assert not got[0, 1, 0].any()
     assert not got[0, 2, 1].any()

@@ -33,6 +33,13 @@ made them.  Freeing twice is harmless; using a freed buffer raises BufferUseErro
 *Threads.*  Registrations, devices, buffer types and buffers may be used by several threads at once.  A stream is
 used by one thread at a time; streams of one device may be used by different threads at once.
 
+*Ids out of range.*  A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes
+nothing that is not its own.  The rows of its result that belong to such ids are zeros; set_rows leaves such rows out;
+the node's other rows are computed as usual.  ``compute`` of a synchronous device, or the next ``synchronize``, raises
+once the ComputeError that :func:`id_out_of_range` makes: it names the node, the id and the limit.  Of several faults it
+is the first node's in the graph's order, and of these the first id's in the order of its tensor's elements, for any
+number of threads.  Ids are not looked at where the node writes nothing because its result or its rows are empty.
+
 *Errors.*  Every failure is a :class:`~ggplug.errors.GGPlugError`.  An asynchronous failure is raised by the next
 ``synchronize`` of the stream.  After a failed computation the results are undefined, but buffers, other tensors and
 the stream stay usable, unless the error is a DeviceLostError.
@@ -691,7 +698,9 @@ class Operand(NamedTuple):
 class WalkPlan(Plan):
     """Calls ``kernel(op, dst, *src)`` for node after node; views and empty tensors are skipped.
 
-    ``dst`` and ``src`` are :class:`Operand` (None for absent sources).  The plan of the smallest backends.
+    ``dst`` and ``src`` are :class:`Operand` (None for absent sources).  The plan of the smallest backends.  Kernels of
+    ops with ids write zeros (or nothing, where the op writes into a source) for those out of range; the plan raises the
+    error.
     """
 
     def __init__(self, stream: Backend, graph: Graph) -> None:
@@ -715,24 +724,70 @@ class WalkPlan(Plan):
 
     def compute(self) -> None:
         for kernel, node, operands in self._calls:
-            try:
-                kernel(node.op, *operands)
-            except GGPlugError:
-                raise
-            except Exception as error:
-                raise compute_error(self.stream.device, node, error) from error
+            call_kernel(self.stream.device, kernel, node, operands)
 
     def compute_traced(self) -> list[NodeTime]:
         times = []
         for (position, _), call in zip(self._steps, self._calls, strict=True):
             start = time.perf_counter_ns()
-            kernel, node, operands = call
-            kernel(node.op, *operands)
+            call_kernel(self.stream.device, *call)
             times.append(NodeTime(position, start, time.perf_counter_ns()))
         return times
 
     def kernel_names(self) -> list[str]:
         return [getattr(kernel, "__name__", repr(kernel)) for _, kernel in self._steps]
+
+
+def call_kernel(
+    device: Device, kernel: Callable[..., None], node: Tensor, operands: Sequence[Operand | None]
+) -> None:
+    """Calls ``kernel(op, dst, *src)`` on host memory; then raises ComputeError if an id of the node is out of range.
+
+    Raises what the kernel raised, as a typed error.
+    """
+    try:
+        kernel(node.op, *operands)
+    except GGPlugError:
+        raise
+    except Exception as error:
+        raise compute_error(device, node, error) from error
+    op = node.op
+    if op is not None and op.indexes is not None:
+        ids = operands[1 + op.indexes.ids]
+        assert ids is not None
+        got = first_out_of_range(node, ids.array())
+        if got is not None:
+            raise id_out_of_range(device, node, got)
+
+
+def first_out_of_range(node: Tensor, ids: npt.NDArray[Any]) -> int | None:
+    """Of a node's ids, in NumPy order, the first that is out of range; None if there is none."""
+    outside = ids[(ids < 0) | (ids >= limit_of_ids(node))]
+    return int(outside[0]) if outside.size else None
+
+
+def limit_of_ids(node: Tensor) -> int:
+    """What the ids of a node have to stay below."""
+    assert node.op is not None
+    assert node.op.indexes is not None
+    indexed = node.src[node.op.indexes.of]
+    assert indexed is not None
+    return indexed.ne[node.op.indexes.dim]
+
+
+def id_out_of_range(device: Device, node: Tensor, got: int) -> ComputeError:
+    """The error of a node that was given the id ``got``; its op says what the ids choose from (``Op.indexes``)."""
+    op = node.op
+    assert op is not None
+    assert op.indexes is not None
+    ids, of, dim = op.indexes
+    limit = limit_of_ids(node)
+    consequence = "that row was left out" if op.writes else "its row of the result is zeros"
+    return ComputeError(
+        f"{device.name}: {node!r} was given the id {got} in {op.sources[ids]!r}; ids must be at least 0 and less than "
+        f"{limit}, ne{dim} of {op.sources[of]!r}; {consequence}",
+        op=op, device=device, tensor=node, got=got, wanted=limit,
+    )  # fmt: skip
 
 
 def compute_error(device: Device, node: Tensor, error: BaseException) -> GGPlugError:

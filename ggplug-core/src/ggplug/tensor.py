@@ -178,9 +178,11 @@ class Tensor:
         return self.is_contiguous_from(0)
 
     def is_contiguous_from(self, dim: int) -> bool:
-        """Whether strides above dimension ``dim`` are those of a contiguous tensor (ggml_is_contiguous_n).
+        """Whether strides above dimension ``dim`` are those of a contiguous tensor (ggml_is_contiguous_0 to _2).
 
-        ``dim`` 0: everything; 1: rows may be spaced; 2: matrices may be spaced.  Extents of one are ignored.
+        ``dim`` 0: everything; 1: rows may be spaced; 2: matrices may be spaced.  The stride of an extent of one counts
+        only where ``dim`` lets it differ: what lies above has to follow it.  A tensor without elements is judged by its
+        strides, as any other.
         """
         ne, nb = self.ne, self.nb
         if self.nb == contiguous_strides(self.type, ne):
@@ -190,21 +192,23 @@ class Tensor:
             return False
         expected = self.type.row_bytes(ne[0])
         for i in range(1, 4):
-            if ne[i] != 1:
-                if i > dim:
-                    if nb[i] != expected:
-                        return False
-                    expected = ne[i] * nb[i]
-                else:
-                    expected = ne[i] * nb[i]
+            if i > dim:
+                if ne[i] != 1 and nb[i] != expected:
+                    return False
+                expected *= ne[i]
+            else:
+                expected = ne[i] * nb[i]
         return True
 
     def is_transposed(self) -> bool:
-        """Whether the first two dimensions were swapped (ggml_is_transposed)."""
+        """Whether elements of a row lie further apart than rows (ggml_is_transposed).
+
+        Strides alone decide: a contiguous tensor with ne0 = 0 counts as transposed, for its rows take no bytes.
+        """
         return self.nb[0] > self.nb[1]
 
     def is_permuted(self) -> bool:
-        """Whether dimensions are out of stride order (ggml_is_permuted)."""
+        """Whether dimensions are out of stride order (ggml_is_permuted), by strides alone as :meth:`is_transposed`."""
         nb = self.nb
         return nb[0] > nb[1] or nb[1] > nb[2] or nb[2] > nb[3]
 

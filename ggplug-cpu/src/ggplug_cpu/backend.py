@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import Backend, NodeTime, Plan
-from ggplug.errors import ComputeError, GraphError, TensorStateError
+from ggplug.backend import Backend, NodeTime, Plan, id_out_of_range
+from ggplug.errors import GraphError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.tensor import Epoch, Tensor
-from ggplug_cpu.kernels.steps import FAULT_WORDS, FAULTS, POSITION, Steps
+from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
 from ggplug_cpu.tape import BoundTape, Entry, Ref, Tape, TraceRing
 
 if TYPE_CHECKING:
@@ -147,19 +147,14 @@ class CpuPlan(Plan):
             raise TensorStateError("the plan is bound to no memory: call rebind(graph, allocation) and keep both")
         if self._epoch != Epoch.now:
             self.rebind(graph, allocation)
-        self.device.team.run(self._bound, ring)
-        if self._faults[0]:
-            self._raise_fault(graph)
-
-    def _raise_fault(self, graph: Graph) -> None:
-        _, position, got, limit = self._faults
-        self._faults[0] = 0
-        node = graph.tensors[position]
-        raise ComputeError(
-            f"{self.device.name}: {node!r} was given the index {got}, which is not in 0 to {limit - 1}; "
-            "rows with such indices were left out",
-            op=node.op, device=self.device, tensor=node, got=got, wanted=limit,
-        )  # fmt: skip
+        try:
+            self.device.team.run(self._bound, ring)
+        except BaseException:
+            self._faults[NOTED] = 0  # it belongs to the computation that was broken off
+            raise
+        if self._faults[NOTED]:
+            self._faults[NOTED] = 0
+            raise id_out_of_range(self.device, graph.tensors[self._faults[AT]], self._faults[GOT])
 
     def __repr__(self) -> str:
         return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"

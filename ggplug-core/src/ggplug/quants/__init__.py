@@ -30,7 +30,7 @@ def quantize(array: npt.ArrayLike, type: Type) -> npt.NDArray[np.uint8]:
 
     Args:
         array: [..., ne0], converted to float32 first (for F64 to float64; integer types take the values as they
-            are).  Elements have to be finite for quantised types, or their block means nothing.
+            are).  A block of a quantised type with a NaN or an infinity reads as NaN.
         type: any type that has a reference encoder.
 
     Returns:

@@ -1,7 +1,8 @@
 """Round-to-nearest types: blocks of 32 elements with one F16 scale (ggml's ``quantize_row_*_ref``).
 
 The arithmetic is float32 in ggml's order, so the bytes are ggml's.  A block whose scale is so small that
-its reciprocal overflows encodes as zeros: in C the result is undefined there.
+its reciprocal overflows encodes as zeros: in C the result is undefined there.  So it is of a NaN or an infinity,
+which make their whole block NaN: its scale is not finite (NaN as 0x7E00) and its numbers are zeros.
 
 The encoders transpose first: with blocks along the last axis every step is one long vector operation, and
 32-element reductions become 31 of them.
@@ -29,6 +30,14 @@ def _reciprocal(scale: Floats) -> Floats:
     return inverse
 
 
+def _poison(columns: Floats, scale: Floats) -> None:
+    """Of blocks whose scale is not finite: no numbers, and one NaN for all."""
+    bad = ~np.isfinite(scale)
+    if bad.any():
+        columns[:, bad] = 0
+        scale[np.isnan(scale)] = np.nan
+
+
 def _first_extreme(columns: Floats) -> Floats:
     """The element of largest magnitude in each column with its sign; of a tie, the first."""
     low, high = columns.min(axis=0), columns.max(axis=0)
@@ -44,6 +53,7 @@ def _encode_q4_0(values: Values, blocks: Blocks) -> None:
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scale = _first_extreme(columns) / np.float32(-8)
+        _poison(columns, scale)
         blocks["d"] = scale
         columns *= _reciprocal(scale)
         columns += np.float32(8.5)
@@ -69,6 +79,7 @@ def _encode_q8_0(values: Values, blocks: Blocks) -> None:
         # abs, because a block of zeros has the scale +0.
         largest = np.abs(np.maximum(columns.max(axis=0), -columns.min(axis=0)))
         scale = largest / np.float32(127)
+        _poison(columns, scale)
         blocks["d"] = scale
         columns *= _reciprocal(scale)
         columns += np.copysign(_BELOW_HALF, columns)

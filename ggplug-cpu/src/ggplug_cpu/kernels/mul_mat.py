@@ -302,9 +302,10 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     most = _PANEL_BYTES // max(1, shape.panel_bytes(min(K, shape.k_numbers)))
     panels = -(-M // shape.columns)
     m_chunks = -(-panels // max(1, most))
+    matrices = max(1, work.matrices)  # there may be no expert
     # routed rows are spread over experts, nobody knows how
-    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (work.matrices * m_chunks)), work.rows // _LEAST_ROWS[kind])
+    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[kind])
     v_chunks = max(1, v_chunks)
-    m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * work.matrices * v_chunks))))
+    m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
     v_block = max(1, -(-work.rows // v_chunks))
     return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows

@@ -60,6 +60,5 @@ def rope_cases(cls: type[Op]) -> Iterator[Case]:
     for n in (2, 4, 6, 10, 34, 80, 96, 130):
         yield case(f"rows of {n}", RopeMode.NEOX, (n, 2, 3), n)
         yield case(f"rows of {n}, neighbours", RopeMode.NORMAL, (n, 2, 3), n)
-    yield case("no positions", RopeMode.NEOX, (32, 2, 0), 32)
     yield case("all sections", RopeMode.MROPE, (32, 2, 4), 32, sections=(4, 6, 4, 2))
     yield case("sections shorter than the row", RopeMode.MROPE, (64, 2, 4), 64, sections=(4, 3, 3, 0))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, compute_error
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError
+from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, call_kernel
+from ggplug.errors import BufferUseError, ComputeError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
 from ggplug.tensor import Tensor
@@ -202,12 +202,7 @@ class FakePlan(Plan):
             assert node.op is not None
             start = time.perf_counter_ns()
             self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
-            try:
-                kernel(node.op, *(operand(tensor) for tensor in (node, *node.src)))
-            except GGPlugError:
-                raise
-            except Exception as error:
-                raise compute_error(self._stream.device, node, error) from error
+            call_kernel(self._stream.device, kernel, node, [operand(tensor) for tensor in (node, *node.src)])
             self._times.append(NodeTime(position, start, time.perf_counter_ns()))
 
         return run
