@@ -5,6 +5,7 @@
                               declaration in the memory of a work-group
      GROUP, LANE              number of the work-group, and of the work-item in it;  LANES of them are in a group
      BARRIER()                all items of a group come here before one goes on
+     KEEPS_NAN                defined where halves are read that have to keep NaN's sign and payload as float
      CLAIM(p, value)          puts value where 0 is in global memory; true for the one item that does it
      vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT move them from and to float pointers;
                               MOVE_WORDS copies VEC words of any type in global memory

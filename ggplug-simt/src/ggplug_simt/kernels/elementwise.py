@@ -13,7 +13,7 @@ from ggplug.backend import Decline
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.types import Type
-from ggplug_simt.kernels.accepted import FLOATS, READABLE, WRITABLE, refuse
+from ggplug_simt.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, refuse
 from ggplug_simt.launch import DST, Kernel, Launch, Operand, collapsed, kernel_of, launch, operand, units
 from ggplug_simt.profile import Profile
 
@@ -113,6 +113,7 @@ def map_one(
         groups=-(-units(dst.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes,
         defines={
             "VEC": profile.vec, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name, "F(x)": expression.text, **names,
+            **(KEPT if expression is IDENTITY else {}),
         },
         **values,
     )  # fmt: skip
