@@ -9,6 +9,7 @@ from ggplug.backend import Backend, Buffer, Bytes, Event, Plan, check_target
 from ggplug.errors import BufferUseError, GGPlugError
 from ggplug.graph import Graph
 from ggplug_simt.driver import Handle, Mark, Queue
+from ggplug_simt.faults import Faults
 from ggplug_simt.memory import SimtBuffer
 from ggplug_simt.plan import SimtPlan
 
@@ -24,6 +25,7 @@ class SimtBackend(Backend):
     def __init__(self, device: SimtDevice, queue: Queue) -> None:
         super().__init__(device)
         self.queue = queue
+        self.faults = Faults(device, queue)
         self._kept: list[Any] = []
         self._scratch: list[tuple[int, Handle]] = []
         self._error: GGPlugError | None = None
@@ -92,10 +94,17 @@ class SimtBackend(Backend):
         return mark
 
     def synchronize(self) -> None:
+        reading = None
+        try:
+            reading = self.faults.ask()
+        except GGPlugError as error:
+            self._error = self._error or error
         self.settle()
+        del reading
         error, self._error = self._error, None
-        if error is not None:
-            raise error
+        fault = self.faults.answer(failed=error is not None)
+        if error is not None or fault is not None:
+            raise error or fault
 
     def settle(self) -> None:
         """Waits for everything given, and keeps what went wrong for :meth:`synchronize`."""
@@ -133,6 +142,7 @@ class SimtBackend(Backend):
         finally:
             for size, handle in self._scratch:
                 self.device.give(handle, size)
+            self.faults.free()
             self._freed = True
             self.device.forget(self)
             self.queue.free()
