@@ -410,6 +410,8 @@ def test_wrong_tensors_are_refused_when_they_are_added(tmp_path: Path) -> None:
         writer.add_tensor("é" * 32, np.zeros(3, np.float32))
     with pytest.raises(ParameterError, match="4 extents"):
         writer.add_tensor("deep", np.zeros((1,) * 5, np.float32))
+    with pytest.raises(ParameterError, match="impossible"):
+        writer.add_tensor("wide", b"", types.F32, (0, 2**62))
     with pytest.raises(TypeMismatchError, match="uint32"):
         writer.add_tensor("u32", np.zeros(3, np.uint32))
     with pytest.raises(TypeMismatchError, match="float32 is not the dtype of a q4_0 tensor"):

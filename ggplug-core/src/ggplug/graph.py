@@ -372,17 +372,21 @@ class Graph:
     def dump(self, path: str | Path) -> Path:
         """Writes a picture: ``.dot``, or ``.svg``, ``.png`` or ``.pdf`` where Graphviz's ``dot`` is installed.
 
-        Raises GraphError for another ending, and when ``dot`` is missing or fails.
+        Raises GraphError for another ending, and when ``dot`` is missing or fails, FileKindError for a path that names
+        a device, FIFO or folder, and other OSErrors.
         """
         # Imported here: together they take longer to import than all of core's tensors and graphs.
         import shutil
         import subprocess
         from pathlib import Path
 
+        from ggplug.files import replacing
+
         target = Path(path)
         kind = target.suffix.lower().lstrip(".")
         if kind in ("dot", "gv"):
-            target.write_text(self.dot(), encoding="utf-8")
+            with replacing(target) as file:
+                file.write(self.dot().encode())
             return target
         if kind not in ("svg", "png", "pdf"):
             ending = target.suffix or "a file without ending"
@@ -392,9 +396,11 @@ class Graph:
             raise GraphError(
                 "drawing needs Graphviz's program 'dot', which is not on PATH", remedy="install graphviz, or write .dot"
             )
-        done = subprocess.run([program, f"-T{kind}", "-o", str(target)], input=self.dot().encode(), capture_output=True)
+        done = subprocess.run([program, f"-T{kind}"], input=self.dot().encode(), capture_output=True)
         if done.returncode:
             raise GraphError(f"Graphviz failed: {done.stderr.decode(errors='replace').strip()}")
+        with replacing(target) as file:
+            file.write(done.stdout)
         return target
 
 

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ggplug.backend import Device
+from ggplug.backend import BufferType
 from ggplug.errors import GGPlugError
 from ggplug.registry import REGISTRY
+from ggplug.registry.facts import DeviceFacts, RefusalError, ask
+from ggplug.registry.isolation import FaultError, HangError, within
 from ggplug.registry.lifecycle import Lifecycle
-from ggplug.registry.loading import FaultError, HangError, within
 from ggplug.registry.records import Plugin, Stage
 from ggplug.registry.remedies import failure_of
 
@@ -54,20 +55,22 @@ def try_out(life: Lifecycle, plugin: Plugin, say: Any) -> None:
     say(plugin)
     life.load(plugin)
     say(plugin)
-    devices = life.probe(plugin)
+    life.probe(plugin)
     say(plugin)
     start = time.perf_counter()
     try:
-        for device in devices:
-            within(life.catalog.settings.timeout, device.name, partial(_start_and_stop, device))
+        for each in plugin.facts:
+            within(life.catalog.settings.timeout, each.name, partial(_start_and_stop, each))
     except (HangError, FaultError) as error:
         plugin.failure = failure_of(plugin, Stage.INITIALISED, error)
         return
-    if devices:
+    if plugin.facts:
         plugin.stage = Stage.INITIALISED
         plugin.stages[Stage.INITIALISED.value] = (time.perf_counter() - start) * 1e3
 
 
-def _start_and_stop(device: Device) -> None:
-    device.props()
-    device.init().free()
+def _start_and_stop(facts: DeviceFacts) -> None:
+    ask(facts)
+    if not isinstance(facts.device.buffer_type, BufferType):
+        raise RefusalError(f"the buffer_type of the device {facts.name} is no BufferType")
+    facts.device.init().free()
