@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ from ggplug.registry.lifecycle import Lifecycle
 from ggplug.registry.loading import FaultError, HangError, within
 from ggplug.registry.records import Plugin, Stage
 from ggplug.registry.remedies import failure_of
+from ggplug.registry.trial import try_device
 
 
 def main(job: dict[str, Any]) -> NoReturn:
@@ -54,20 +56,33 @@ def try_out(life: Lifecycle, plugin: Plugin, say: Any) -> None:
     say(plugin)
     life.load(plugin)
     say(plugin)
-    devices = life.probe(plugin)
+    life.probe(plugin)
     say(plugin)
+    if _on_each(life, plugin, Stage.INITIALISED, _start_and_stop):
+        say(plugin)
+        _on_each(life, plugin, Stage.COMPUTED, try_device)
+
+
+def _on_each(life: Lifecycle, plugin: Plugin, stage: Stage, attempt: Callable[[Device], int]) -> bool:
+    """Takes a plugin to a stage by an attempt on each of its devices; False if there was nothing to try or it failed.
+
+    ``attempt`` returns how many things it tried.
+    """
     start = time.perf_counter()
+    tried = 0
     try:
-        for device in devices:
-            within(life.catalog.settings.timeout, device.name, partial(_start_and_stop, device))
+        for device in plugin.devices:
+            tried += within(life.catalog.settings.timeout, device.name, partial(attempt, device))
     except (HangError, FaultError) as error:
-        plugin.failure = failure_of(plugin, Stage.INITIALISED, error)
-        return
-    if devices:
-        plugin.stage = Stage.INITIALISED
-        plugin.stages[Stage.INITIALISED.value] = (time.perf_counter() - start) * 1e3
+        plugin.failure = failure_of(plugin, stage, error)
+        return False
+    if tried:
+        plugin.stage = stage
+        plugin.stages[stage.value] = (time.perf_counter() - start) * 1e3
+    return tried > 0
 
 
-def _start_and_stop(device: Device) -> None:
+def _start_and_stop(device: Device) -> int:
     device.props()
     device.init().free()
+    return 1
