@@ -9,10 +9,13 @@
 
 ========  =============================================================================================================
 ``f32``   weights and activations as f32: F32 and F16 weights; all types where nothing better exists
-``bf16``  both as bf16 with AVX512-BF16: BF16 weights
-``i8``    int8 with a scale for every 32 numbers, on VNNI: block types, activations are rounded by ``mul_mat_round``
+``bf16``  both as bf16: BF16 weights, where the processor has an instruction for it (AVX512-BF16, Arm's bf16)
+``i8``    int8 with a scale for every 32 numbers: block types, where the processor has an instruction for it (VNNI,
+          Arm's i8mm or dotprod); activations are rounded by ``mul_mat_round``
 ``amx``   both as bf16 in tile registers, on AMX: BF16 weights and block types
 ========  =============================================================================================================
+
+The instructions are those of the table in :mod:`ggplug_cpu.simd.dots`.
 
 Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
 ``mul_mat_widen`` to f32).  Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``),

@@ -2,8 +2,8 @@
 
 The work is cut into chunks of (matrix, block of weights, block of rows of activations) that threads take in turn; a
 chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of at most
-``K_BYTES`` bytes of a row, whose results add up in the result.  None of this depends on the number of threads, and no number in
-the result depends on how it is cut: results are bit-identical for any number of threads.
+``K_BYTES`` bytes of a row, whose results add up in the result.  None of this depends on the number of threads, and no
+number in the result depends on how it is cut: results are bit-identical for any number of threads.
 """
 
 from __future__ import annotations

@@ -249,8 +249,8 @@ def dot_i16(acc: Value, a: Value, b: Value) -> Value:
 def dot_bf16(acc: Value, a: Value, b: Value) -> Value:
     """``acc[i] + a[2i] * b[2i] + a[2i + 1] * b[2i + 1]`` of bf16 bits in int16 lanes.
 
-    AVX512-BF16 rounds after each of two fused steps and takes subnormal numbers as zero.  Arm's bf16 instructions add
-    two products first, round products and sums to odd (an inexact result gets its last bit set: within one unit in the
-    last place of float32), and take subnormal numbers as zero.  Elsewhere it is two :func:`fma`.
+    AVX512-BF16 rounds after each of two fused steps and takes subnormal numbers as zero.  So do Arm's instructions, but
+    they add two products first, and round to odd (an inexact sum gets its last bit set, so it is off by less than one
+    unit in the last place).  Elsewhere it is two :func:`fma`.
     """
     return emit_dot("bf16", acc, a, b)
