@@ -35,6 +35,8 @@ if features.has("avx512f"):
     _OTHERS.append("native+amx-emulated")
 if features.has("avxvnni"):
     _OTHERS.append("avx2+avxvnni")
+if features.has("dotprod"):
+    _OTHERS.append("generic+dotprod")
 
 #: NMSE allowed against float64 on the decoded weights; block types are compared with ggml's algorithm instead.
 _ALLOWED = {"f32": 1e-11, "f16": 1e-6, "bf16": 6e-6}
@@ -175,9 +177,9 @@ def expected_kind(weights: str, activations: str) -> str:
     if weights in BLOCK_TYPES:
         if tiles and activations not in BLOCK_TYPES:
             return "amx"
-        return "i8" if features.has("avx512vnni") or features.has("avxvnni") else "f32"
+        return "i8" if any(map(features.has, ("avx512vnni", "avxvnni", "i8mm", "dotprod"))) else "f32"
     if weights == "bf16":
-        return "amx" if tiles else "bf16" if features.has("avx512bf16") else "f32"
+        return "amx" if tiles else "bf16" if features.has("avx512bf16") or features.has("bf16") else "f32"
     return "f32"
 
 

@@ -204,7 +204,8 @@ def _processor_ticks(builder: ir.IRBuilder) -> ir.Value:
     if builder.module.triple.startswith("x86_64"):
         return llvm_call(builder, "llvm.readcyclecounter", ir.IntType(64))
     if builder.module.triple.startswith(("aarch64", "arm64")):  # the cycle counter is the kernel's there
-        return builder.asm(ir.FunctionType(ir.IntType(64), []), "mrs $0, cntvct_el0", "=r", [], side_effect=True)
+        register = builder.module.add_metadata(["cntvct_el0"])
+        return llvm_call(builder, "llvm.read_volatile_register.i64", ir.IntType(64), register)
     return ir.Constant(ir.IntType(64), 0)
 
 
