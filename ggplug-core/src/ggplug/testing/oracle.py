@@ -40,7 +40,8 @@ class Store:
                 f"{root!r} takes {size} bytes, got {memory.size}", tensor=root, got=memory.size, wanted=size
             )
         if self._wide:
-            memory = memory.view(np.float32).astype(np.float64).view(np.uint8)
+            with np.errstate(invalid="ignore"):  # a signalling NaN
+                memory = memory.view(np.float32).astype(np.float64).view(np.uint8)
         self._memory = memory
 
     def read(self, tensor: Tensor) -> Array:
