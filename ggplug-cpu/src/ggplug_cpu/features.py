@@ -65,6 +65,13 @@ class Target:
             return 64
         return 32 if "avx2" in self.flags else 16
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether it is code for this machine; :func:`elsewhere` makes other targets."""
+        import llvmlite.binding as llvm
+
+        return bool(self.triple == llvm.get_process_triple())
+
     def has(self, feature: str) -> bool:
         """Whether ``feature`` (LLVM's name, or a pseudo-feature) may be used."""
         return feature in self.flags
