@@ -26,6 +26,13 @@ A source array handed to ``set_async`` must stay as it is, and the target of ``g
 until the stream was synchronized.  ``Buffer.get``/``set``/``clear``/``copy_from`` are synchronous: they wait for
 everything given before to any stream of their device, and are done when they return.
 
+*Memory.*  A tensor lies inside of its buffer, at an offset that :meth:`Buffer.check_place` allows, and a view inside of
+its root; kernels may rely on it.  Offsets of views, and addresses of tensors in host memory, are multiples of their
+type's ``alignment`` and of nothing more.  Memory that says :attr:`Buffer.is_read_only` is read like any other and never
+written: whatever fills it or copies into it raises BufferUseError before a byte changes, and so does
+:meth:`Plan.rebind` if one of the plan's nodes would write there.  Buffers and streams check what callers give them
+(offsets, sizes, strides, targets of fetches) before they hand an address to native code.
+
 *Ownership.*  Whoever allocated a buffer frees it, once, when nothing pending uses it; ``free`` waits for the
 device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events belong to who
 made them.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
@@ -232,7 +239,7 @@ class Buffer(ABC):
 
     @abstractmethod
     def _get(self, offset: int, out: Bytes) -> None:
-        """Fetches bytes into a contiguous array; bounds are checked already."""
+        """Fetches bytes into a flat, contiguous array; it and the bounds are checked already."""
 
     @abstractmethod
     def _free(self) -> None:
@@ -294,9 +301,8 @@ class Buffer(ABC):
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         """Fetches ``rows`` rows that lie ``stride`` bytes apart into packed ``out`` (default: row by row)."""
-        check_target(out)
-        offset, row_bytes, rows, stride = self._check_rows(offset, out.size, row_bytes, rows, stride)
-        packed = out.reshape(-1)
+        packed = check_target(out)
+        offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
         for row in range(rows):
             self._get(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
@@ -317,10 +323,10 @@ class Buffer(ABC):
 
         Raises BufferUseError, TypeMismatchError.
         """
-        check_target(out)
-        offset, size = self._check(offset, out.size)
+        target = check_target(out)
+        offset, size = self._check(offset, target.size)
         if size:
-            self._get(offset, out)
+            self._get(offset, target)
 
     def clear(self, value: int = 0) -> None:
         """Fills the whole buffer with a byte."""
@@ -456,8 +462,8 @@ class _HostMemory:
         self.__array_interface__ = {"data": (address, read_only), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
-def check_target(out: Any) -> None:
-    """Raises unless bytes can be fetched into ``out`` as it is: a contiguous uint8 array that may be written.
+def check_target(out: Any) -> Bytes:
+    """``out`` as a flat array, if bytes can be fetched into it: a contiguous uint8 array that may be written.
 
     For everything that fetches, before it gives an address away.  Raises TypeMismatchError, BufferUseError.
     """
@@ -467,6 +473,7 @@ def check_target(out: Any) -> None:
     if not out.flags.c_contiguous or not out.flags.writeable:
         what = "is read-only" if out.flags.c_contiguous else f"has gaps (strides {out.strides})"
         raise BufferUseError(f"bytes cannot be fetched into an array that {what}", got=out)
+    return out.reshape(-1)
 
 
 # -- devices ---------------------------------------------------------------------------------------
@@ -596,7 +603,8 @@ class Device(ABC):
     def buffer_from_host(self, memory: Any, *, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
         """A buffer over memory that the caller keeps (anything with the buffer protocol, such as a memory map).
 
-        Default: raises BufferUseError; ``capabilities.buffer_from_host`` tells.
+        Over read-only memory it is read-only, too.  ``capabilities.buffer_from_host`` tells whether a device has this
+        (default: raises BufferUseError).
         """
         raise BufferUseError(f"{self.name} cannot use host memory in place", device=self)
 
@@ -660,11 +668,16 @@ class Plan(ABC):
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
         """Takes over the places of all tensors.
 
-        ``graph`` is the one planned or an equal one; ``allocation`` tells where its tensors lie, all at once through
-        ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)`` (handles).  Costs no Python call
-        per node.  The caller keeps both alive as long as it computes; a plan need not.  A computation that was given
-        to the stream before goes on with the places that it was given with; a
-        plan that cannot do that waits for it.
+        ``graph`` is the one planned or an equal one; for another graph this raises GraphError, which
+        ``graph.check_structure`` does with the ``graph.structure`` that was planned.  ``allocation`` tells where its
+        tensors lie, all at once through ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)``
+        (handles).  Both refuse places that the graph cannot be computed in: unplaced tensors, freed buffers, memory
+        that a node would write and that may not be written (TensorStateError, BufferUseError).  A plan that finds the
+        places in another way calls ``allocation.check(graph)``.  Then it stays bound to what it was bound to before.
+
+        Costs no Python call per node.  The caller keeps graph and allocation alive as long as it computes; a plan need
+        not.  A computation that was given to the stream before goes on with the places that it was given with; a plan
+        that cannot do that waits for it.
         """
 
     @abstractmethod

@@ -96,7 +96,11 @@ class OutOfMemoryError(GGPlugError, MemoryError):
 
 
 class BufferUseError(GGPlugError, BufferError):
-    """A buffer was used wrongly: out of bounds, freed, or freed while exported."""
+    """A buffer was used wrongly, and nothing happened.
+
+    Bytes or a tensor's place outside of it; written although it may not be (a read-only memory map, ``bytes``); used
+    after it was freed; freed while somebody has a zero-copy view of it; computed with by a device that cannot reach it.
+    """
 
 
 class OverlapError(GGPlugError, AssertionError):

@@ -49,7 +49,7 @@ class HostBuffer(Buffer):
 
     def _get(self, offset: int, out: Bytes) -> None:
         assert self._memory is not None
-        out[...] = self._memory[offset : offset + out.size].reshape(out.shape)
+        out[...] = self._memory[offset : offset + out.size]
 
     def memset(self, offset: int, size: int, value: int) -> None:
         offset, size, value = self._check_fill(offset, size, value)

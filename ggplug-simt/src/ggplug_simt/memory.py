@@ -78,10 +78,10 @@ class SimtBuffer(Buffer):
                 del kept
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
-        check_target(out)
-        offset, row_bytes, rows, stride = self._check_rows(offset, out.size, row_bytes, rows, stride)
-        if out.size:
-            packed = out.reshape(rows, row_bytes)
+        packed = check_target(out)
+        offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+        if packed.size:
+            packed = packed.reshape(rows, row_bytes)
             with self.device.transfer("reading") as queue:
                 kept = [queue.read(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
                 queue.finish()

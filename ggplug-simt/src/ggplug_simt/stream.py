@@ -44,7 +44,7 @@ class SimtBackend(Backend):
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
         own = self.own(buffer)
-        check_target(out)
+        out = check_target(out)
         offset, _ = own._check(offset, out.size)
         if out.size:
             with self.device.guarded("reading"):

@@ -90,7 +90,7 @@ class FakeBackend(Backend):
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
         fake = self._own(buffer)
-        check_target(out)
+        out = check_target(out)
         offset, _ = fake._check(offset, out.size)
         # Whoever reads the target before synchronizing shall notice.
         out.fill(POISON)
