@@ -126,3 +126,10 @@ def build(session: nox.Session) -> None:
     session.install("build")
     for name in DISTRIBUTIONS:
         session.run("python", "-m", "build", "--outdir", "dist", name)
+
+
+@nox.session
+def litmus(session: nox.Session) -> None:
+    """Whether the thread team's hand-overs hold in Arm's model of memory; needs herd7, of the herdtools suite."""
+    install(session, *TEST_NEEDS)
+    session.run("pytest", "-m", "long or not long", "tests/test_cpu_memory_order.py", *session.posargs)

@@ -16,8 +16,9 @@ pytest.importorskip("ggplug_cpu")
 
 import ggplug as gg
 from ggplug import types
+from ggplug.arrays import decode, encode
 from ggplug.backend import Decline
-from ggplug.tensor import Tensor, decode, encode, new_tensor
+from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import features
 from ggplug_cpu.kernels.mul_mat import DOT_COLUMNS, plan_mul_mat, plan_mul_mat_id
 from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
@@ -34,6 +35,8 @@ if features.has("avx512f"):
     _OTHERS.append("native+amx-emulated")
 if features.has("avxvnni"):
     _OTHERS.append("avx2+avxvnni")
+if features.has("dotprod"):
+    _OTHERS.append("generic+dotprod")
 
 #: NMSE allowed against float64 on the decoded weights; block types are compared with ggml's algorithm instead.
 _ALLOWED = {"f32": 1e-11, "f16": 1e-6, "bf16": 6e-6}
@@ -174,9 +177,9 @@ def expected_kind(weights: str, activations: str) -> str:
     if weights in BLOCK_TYPES:
         if tiles and activations not in BLOCK_TYPES:
             return "amx"
-        return "i8" if features.has("avx512vnni") or features.has("avxvnni") else "f32"
+        return "i8" if any(map(features.has, ("avx512vnni", "avxvnni", "i8mm", "dotprod"))) else "f32"
     if weights == "bf16":
-        return "amx" if tiles else "bf16" if features.has("avx512bf16") else "f32"
+        return "amx" if tiles else "bf16" if features.has("avx512bf16") or features.has("bf16") else "f32"
     return "f32"
 
 

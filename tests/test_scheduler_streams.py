@@ -10,8 +10,8 @@ import pytest
 from random_graphs import compute_apart, random_case
 
 import ggplug as gg
+from ggplug.arrays import decode
 from ggplug.scheduler import Scheduler
-from ggplug.tensor import decode
 from ggplug.testing import FakeDevice, ReferenceDevice
 from ggplug.types import BufferUsage
 

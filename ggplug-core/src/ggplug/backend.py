@@ -59,17 +59,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ggplug.arrays import as_bytes, strided, whole_number
 from ggplug.errors import (
     BufferUseError,
     ComputeError,
     GGPlugError,
     OutOfMemoryError,
     ParameterError,
+    ShapeError,
+    TypeMismatchError,
     UnsupportedOpError,
 )
 from ggplug.graph import Graph, Signature
 from ggplug.ops.base import Op
-from ggplug.tensor import Epoch, Tensor, as_bytes, strided
+from ggplug.tensor import Epoch, Tensor
 from ggplug.types import BufferUsage, DeviceKind
 
 if TYPE_CHECKING:
@@ -82,6 +85,9 @@ API_VERSIONS = range(1, 2)
 """The versions that this core accepts."""
 
 Bytes = npt.NDArray[np.uint8]
+
+COPY_FIRST = "copy the tensor first, or load it into memory that may be written"
+"""What to do about memory that may not be written."""
 
 
 class Memory(NamedTuple):
@@ -157,8 +163,10 @@ class BufferType(ABC):
     def alloc(self, size: int) -> Buffer:
         """A new buffer of ``size`` bytes, contents undefined.
 
-        Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative.
+        Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative,
+        TypeMismatchError if it is no integer; BufferUseError if ``_alloc`` gave less than that.
         """
+        size = whole_number(size, "the size of a buffer")
         if size < 0:
             raise ParameterError(f"{self.name}: a buffer cannot have {size} bytes", got=size)
         limit = self.max_size
@@ -167,11 +175,19 @@ class BufferType(ABC):
                 f"{self.name}: {size} bytes were asked for, one buffer has at most {limit}",
                 device=self.device, requested=size, free=limit, remedy="spread the tensors over several buffers",
             )  # fmt: skip
-        return self._alloc(size)
+        buffer = self._alloc(size)
+        if buffer.size < size:
+            raise BufferUseError(
+                f"{self.name}: {size} bytes were asked for, the buffer has {buffer.size}", got=buffer.size, wanted=size
+            )
+        return buffer
 
     @property
     def alignment(self) -> int:
-        """Bytes that every tensor's offset is a multiple of (default 64)."""
+        """Bytes that the offset of every tensor is a multiple of that an allocator places (default 64).
+
+        See :meth:`Buffer.check_place` for what callers may ask for.
+        """
         return 64
 
     @property
@@ -224,6 +240,16 @@ class Buffer(ABC):
 
     # Optional
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether these bytes may not be written (default no); a read-only memory map, for example.
+
+        Tensors that lie here are read like all others.  Whatever would write here raises BufferUseError before
+        anything is written: transfers, and plans when they are bound.  The answer does not change while a plan is
+        bound.
+        """
+        return False
+
     def init_tensor(self, tensor: Tensor) -> None:
         """Called when a persistent tensor, or a view of one, got its place in this buffer (default: nothing).
 
@@ -240,15 +266,15 @@ class Buffer(ABC):
 
     def memset(self, offset: int, size: int, value: int) -> None:
         """Fills a range with a byte (default: stores from the host in pieces)."""
-        self._check(offset, size)
+        offset, size, value = self._check_fill(offset, size, value)
         piece = np.full(min(size, 1 << 24), value, np.uint8)
         for done in range(0, size, 1 << 24):
             self._set(offset + done, piece[: min(size - done, 1 << 24)])
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         """Copies bytes from another buffer, of any type (default: through the host)."""
-        self._check(offset, size)
-        source._check(source_offset, size)
+        offset, size = self._check_write(offset, size)
+        source_offset, _ = source._check(source_offset, size)
         if source.address is not None:
             self._set(offset, source.bytes(source_offset, size))
         elif self.address is not None:
@@ -260,17 +286,19 @@ class Buffer(ABC):
 
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row)."""
-        packed = as_bytes(data).reshape(rows, row_bytes)
-        self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
+        packed = as_bytes(data)
+        offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+        self._check_write(offset, 0)
         for row in range(rows):
-            self._set(offset + row * stride, packed[row])
+            self._set(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         """Fetches ``rows`` rows that lie ``stride`` bytes apart into packed ``out`` (default: row by row)."""
-        packed = out.reshape(rows, row_bytes)
-        self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
+        check_target(out)
+        offset, row_bytes, rows, stride = self._check_rows(offset, out.size, row_bytes, rows, stride)
+        packed = out.reshape(-1)
         for row in range(rows):
-            self._get(offset + row * stride, packed[row])
+            self._get(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
     def reset(self) -> None:
         """Called before the buffer's tensors are placed anew (default: nothing)."""
@@ -280,14 +308,18 @@ class Buffer(ABC):
     def set(self, offset: int, data: Any) -> None:
         """Stores raw bytes at ``offset``.  Raises BufferUseError."""
         raw = as_bytes(data)
-        self._check(offset, raw.size)
-        if raw.size:
+        offset, size = self._check_write(offset, raw.size)
+        if size:
             self._set(offset, raw)
 
     def get(self, offset: int, out: Bytes) -> None:
-        """Fetches ``out.size`` bytes from ``offset`` into a contiguous uint8 array.  Raises BufferUseError."""
-        self._check(offset, out.size)
-        if out.size:
+        """Fetches ``out.size`` bytes from ``offset`` into a contiguous, writable array of uint8.
+
+        Raises BufferUseError, TypeMismatchError.
+        """
+        check_target(out)
+        offset, size = self._check(offset, out.size)
+        if size:
             self._get(offset, out)
 
     def clear(self, value: int = 0) -> None:
@@ -295,11 +327,39 @@ class Buffer(ABC):
         self.memset(0, self.size, value)
 
     def bytes(self, offset: int, size: int) -> Bytes:
-        """A zero-copy view of host memory.  The caller must not keep it: see :meth:`export`."""
-        self._check(offset, size)
+        """A zero-copy view of host memory, read-only if that is.  The caller must not keep it: see :meth:`export`.
+
+        Raises BufferUseError.
+        """
+        offset, size = self._check(offset, size)
         if self.address is None:
             raise BufferUseError(f"{self!r} has no host address; copy with get()")
-        return host_bytes(self.address + offset, size)
+        return host_bytes(self.address + offset, size, read_only=self.is_read_only)
+
+    def check_place(self, tensor: Tensor, offset: int) -> int:
+        """``offset`` as a plain int, if a tensor may lie there; :meth:`Tensor.place` asks.
+
+        All ``alloc_size`` bytes of the tensor have to be inside of the buffer.  In host memory the address has to be
+        a multiple of the alignment of the tensor's type, elsewhere the offset one of the alignment of the memory.
+        Raises BufferUseError, also for a freed buffer; TypeMismatchError.
+        """
+        offset = whole_number(offset, f"the offset of {tensor!r}")
+        size = max(tensor.nbytes, self.type.alloc_size(tensor))
+        if self.freed or not 0 <= offset <= self.size - size:
+            why = "was freed" if self.freed else f"does not have the bytes {offset} to {offset + size}"
+            raise BufferUseError(
+                f"{tensor!r} cannot be placed: {self!r} {why}", tensor=tensor, got=offset, wanted=self.size - size
+            )
+        if self.address is not None:
+            alignment, place, what = tensor.type.alignment, self.address + offset, tensor.type.name
+        else:
+            alignment, place, what = self.type.alignment, offset, self.type.name
+        if place % alignment:
+            raise BufferUseError(
+                f"{tensor!r} cannot be placed at byte {offset} of {self!r}: {what} needs a multiple of {alignment}",
+                tensor=tensor, got=offset, wanted=alignment,
+            )  # fmt: skip
+        return offset
 
     def export(self) -> None:
         """Counts a zero-copy view that outlives the call; until :meth:`release`, ``free`` raises."""
@@ -330,11 +390,46 @@ class Buffer(ABC):
         self._free()
         Epoch.advance()
 
-    def _check(self, offset: int, size: int) -> None:
+    def _check(self, offset: int, size: int) -> tuple[int, int]:
+        """Offset and size as plain ints, if these bytes can be read.  Raises BufferUseError, TypeMismatchError."""
         if self.freed:
             raise BufferUseError(f"{self!r} was freed")
+        offset, size = whole_number(offset, "an offset"), whole_number(size, "a size")
         if offset < 0 or size < 0 or offset + size > self.size:
             raise BufferUseError(f"bytes {offset} to {offset + size} are outside of {self!r}", got=(offset, size))
+        return offset, size
+
+    def _check_write(self, offset: int, size: int) -> tuple[int, int]:
+        """Likewise, if these bytes can be written."""
+        found = self._check(offset, size)
+        if self.is_read_only:
+            raise BufferUseError(f"{self!r} may not be written", remedy=COPY_FIRST)
+        return found
+
+    def _check_fill(self, offset: int, size: int, value: int) -> tuple[int, int, int]:
+        """Likewise, if they can be filled with this value.  Raises ParameterError if it is none of a byte."""
+        value = whole_number(value, "a byte")
+        if not 0 <= value <= 255:
+            raise ParameterError(f"a byte is 0 to 255, got {value}", got=value)
+        return *self._check_write(offset, size), value
+
+    def _check_rows(
+        self, offset: int, size: int, row_bytes: int, rows: int, stride: int
+    ) -> tuple[int, int, int, int]:
+        """Offset, bytes of a row, rows and stride as plain ints, if these rows can be read.
+
+        ``size``: bytes on the host's side.  Raises BufferUseError, ShapeError, TypeMismatchError.
+        """
+        row_bytes, rows = whole_number(row_bytes, "the bytes of a row"), whole_number(rows, "the number of rows")
+        stride = whole_number(stride, "a stride")
+        if row_bytes < 0 or rows < 0 or stride < 0:
+            raise BufferUseError(
+                f"there are no {rows} rows of {row_bytes} bytes, {stride} apart", got=(row_bytes, rows, stride)
+            )
+        if size != rows * row_bytes:
+            raise ShapeError(f"{rows} rows of {row_bytes} bytes are not {size} bytes", got=size)
+        offset, _ = self._check(offset, (rows - 1) * stride + row_bytes if size else 0)
+        return offset, row_bytes, rows, stride
 
     def __enter__(self) -> Buffer:
         return self
@@ -343,22 +438,35 @@ class Buffer(ABC):
         self.free()
 
     def __repr__(self) -> str:
-        state = ", freed" if self.freed else ""
+        state = ", freed" if self.freed else ", read-only" if self.is_read_only else ""
         return f"<Buffer {self.type.name}, {self.size} bytes, {self.usage.name.lower()}{state}>"
 
 
-def host_bytes(address: int, size: int) -> Bytes:
-    """A uint8 array over host memory that somebody else keeps alive."""
+def host_bytes(address: int, size: int, *, read_only: bool = False) -> Bytes:
+    """A uint8 array over host memory that somebody else keeps alive.  A read-only one cannot be made writable."""
     if size == 0:
         return np.empty(0, np.uint8)
-    return np.asarray(_HostMemory(address, size))
+    return np.asarray(_HostMemory(address, size, read_only))
 
 
 class _HostMemory:
     __slots__ = ("__array_interface__", "__weakref__")
 
-    def __init__(self, address: int, size: int) -> None:
-        self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+    def __init__(self, address: int, size: int, read_only: bool) -> None:
+        self.__array_interface__ = {"data": (address, read_only), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+def check_target(out: Any) -> None:
+    """Raises unless bytes can be fetched into ``out`` as it is: a contiguous uint8 array that may be written.
+
+    For everything that fetches, before it gives an address away.  Raises TypeMismatchError, BufferUseError.
+    """
+    if not isinstance(out, np.ndarray) or out.dtype != np.uint8:
+        got = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
+        raise TypeMismatchError(f"bytes are fetched into an array of uint8, got {got}", got=got, wanted=np.uint8)
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        what = "is read-only" if out.flags.c_contiguous else f"has gaps (strides {out.strides})"
+        raise BufferUseError(f"bytes cannot be fetched into an array that {what}", got=out)
 
 
 # -- devices ---------------------------------------------------------------------------------------
@@ -646,6 +754,7 @@ class Backend:
         if planned.allocation is not allocation or planned.epoch != Epoch.now or planned.graph() is not graph:
             planned.epoch = -1
             epoch = Epoch.now
+            allocation.check(graph)
             planned.plan.rebind(graph, allocation)
             planned.graph, planned.allocation, planned.epoch = weakref.ref(graph), allocation, epoch
         planned.plan.compute()
@@ -705,22 +814,23 @@ class WalkPlan(Plan):
 
     def __init__(self, stream: Backend, graph: Graph) -> None:
         self.stream = stream
+        self._structure = graph.structure
         self._steps: list[tuple[int, Callable[..., None]]] = [
             (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
         ]
         self._calls: list[tuple[Callable[..., None], Tensor, list[Operand | None]]] = []
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
         self._calls = []
+        buffers, which, offsets = allocation.places(graph)
+        operands = [
+            Operand(tensor, buffers[number], offset)
+            for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True)
+        ]
         for position, kernel in self._steps:
-            node = graph.tensors[position]
-            operands: list[Operand | None] = []
-            for tensor in (node, *node.src):
-                if tensor is None:
-                    operands.append(None)
-                else:
-                    operands.append(Operand(tensor, *allocation.place(graph, graph.index[tensor])))
-            self._calls.append((kernel, node, operands))
+            sources = [None if source < 0 else operands[source] for source in graph.sources[position]]
+            self._calls.append((kernel, graph.tensors[position], [operands[position], *sources]))
 
     def compute(self) -> None:
         for kernel, node, operands in self._calls:

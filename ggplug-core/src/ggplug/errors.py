@@ -19,6 +19,7 @@ __all__ = [
     "DeviceLostError",
     "DeviceNotFoundError",
     "DuplicateNameError",
+    "FileKindError",
     "GGPlugError",
     "GGUFError",
     "GraphError",
@@ -154,6 +155,13 @@ class KernelCompileError(ComputeError):
 
 
 # -- files -----------------------------------------------------------------------------------------
+
+
+class FileKindError(GGPlugError, OSError):
+    """A path names a folder, FIFO, socket or device where a regular file is needed.  Fields: ``path``, ``kind``."""
+
+    path: Any = None
+    kind: str | None = None
 
 
 class GGUFError(GGPlugError, ValueError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggplug.backend import Backend, NodeTime, Plan, id_out_of_range
-from ggplug.errors import GraphError, TensorStateError
+from ggplug.errors import TensorStateError
 from ggplug.graph import Graph
 from ggplug.tensor import Epoch, Tensor
 from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
@@ -78,6 +78,7 @@ class CpuPlan(Plan):
     def __init__(self, device: CpuDevice, graph: Graph) -> None:
         self.device = device
         self._n_tensors = len(graph.tensors)
+        self._structure = graph.structure
         entries: list[Entry] = []
         self._positions: list[int] = []
         """For each entry the node's position in the graph."""
@@ -102,10 +103,7 @@ class CpuPlan(Plan):
         """Takes the addresses over; does nothing if they cannot have changed since the last time."""
         if self._graph() is graph and self._allocation() is allocation and self._epoch == Epoch.now:
             return
-        if len(graph.tensors) != self._n_tensors:
-            raise GraphError(
-                f"{graph!r} was not planned: it has {len(graph.tensors)} tensors, the plan's {self._n_tensors}"
-            )
+        self._structure = graph.check_structure(self._structure, "the plan")
         epoch = Epoch.now
         self._bases[:-1] = allocation.addresses(graph)
         if self._bound is None:

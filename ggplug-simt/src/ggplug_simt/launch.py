@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ggplug.backend import Decline
 from ggplug.tensor import Extents, Tensor
+from ggplug.types import I64, Type
 from ggplug_simt.source import Source
 
 LIMIT = 1 << 31
@@ -27,6 +28,9 @@ DST = -1
 
 SCRATCH = -2
 """Position of memory that only the launches of one kernel share: see ``Kernel.scratch``."""
+
+FAULTS = -3
+"""Position of the stream's record of indices out of range: see :mod:`ggplug_simt.faults`."""
 
 
 class Operand(NamedTuple):
@@ -76,8 +80,9 @@ class Launch(NamedTuple):
             filled[name]["offset"] = place.delta
             filled[name]["nb"] = place.nb
             filled[name]["ne"] = place.ne
-        for (name, _), value in zip(self.source.scalars, self.values, strict=True):
-            filled[name] = value
+        with np.errstate(over="ignore"):  # what float32 does not reach is infinite in it
+            for (name, _), value in zip(self.source.scalars, self.values, strict=True):
+                filled[name] = value
         return filled
 
 
@@ -109,11 +114,22 @@ def launch(
     groups: int,
     lanes: int,
     defines: Mapping[str, object],
+    ids: Type | None = None,
     **values: float | int,
 ) -> Launch | Decline:
-    """A launch of ``kernel`` in ``family``; ``values`` become members of its arguments, as float or int."""
+    """A launch of ``kernel`` in ``family``; ``values`` become members of its arguments, as float or int.
+
+    ``ids``: the type of the operand ``ids``, whose values may be out of range.  The kernel then has the record of such
+    faults as another operand, and the plan tells it what to note there: ``plan`` and ``node``.
+    """
+    if ids is not None:
+        defines = {**defines, "ID_TYPE": "int64_t" if ids is I64 else "int32_t"}
+        operands = {**operands, "faults": Operand(FAULTS, (1, 1, 1, 1), (0, 0, 0, 0))}
+        values = {**values, "plan": 0, "node": 0}
     if groups * lanes >= LIMIT or any(n >= LIMIT for o in operands.values() for n in o.ne):
         return Decline(f"{kernel} counts work-items in 32 bits, {groups * lanes} are too many")
+    if any(isinstance(value, int) and abs(value) >= LIMIT for value in values.values()):
+        return Decline(f"{kernel} has parameters beyond 32 bits: {values}")
     scalars = tuple((name, "float" if isinstance(value, float) else "int") for name, value in values.items())
     spelled = [("LANES", str(lanes)), *((name, str(value)) for name, value in defines.items())]
     source = Source(family, kernel, tuple(spelled), tuple(operands), scalars)

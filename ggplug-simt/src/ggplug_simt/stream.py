@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ggplug.backend import Backend, Buffer, Bytes, Event, Plan
+from ggplug.arrays import as_bytes
+from ggplug.backend import Backend, Buffer, Bytes, Event, Plan, check_target
 from ggplug.errors import BufferUseError, GGPlugError
 from ggplug.graph import Graph
 from ggplug_simt.driver import Handle, Mark, Queue
+from ggplug_simt.faults import Faults
 from ggplug_simt.memory import SimtBuffer
 from ggplug_simt.plan import SimtPlan
 
@@ -25,6 +25,7 @@ class SimtBackend(Backend):
     def __init__(self, device: SimtDevice, queue: Queue) -> None:
         super().__init__(device)
         self.queue = queue
+        self.faults = Faults(device, queue)
         self._kept: list[Any] = []
         self._scratch: list[tuple[int, Handle]] = []
         self._error: GGPlugError | None = None
@@ -34,8 +35,8 @@ class SimtBackend(Backend):
 
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
         own = self.own(buffer)
-        raw = np.asarray(data).reshape(-1).view(np.uint8)
-        own._check(offset, raw.size)
+        raw = as_bytes(data)
+        offset, _ = own._check_write(offset, raw.size)
         if raw.size:
             with self.device.guarded("writing"):
                 pending = self.queue.write(own.handle, offset, raw)
@@ -43,7 +44,8 @@ class SimtBackend(Backend):
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
         own = self.own(buffer)
-        own._check(offset, out.size)
+        check_target(out)
+        offset, _ = own._check(offset, out.size)
         if out.size:
             with self.device.guarded("reading"):
                 pending = self.queue.read(own.handle, offset, out)
@@ -55,8 +57,8 @@ class SimtBackend(Backend):
         source_stream: Backend | None = None,
     ) -> None:  # fmt: skip
         own = self.own(target)
-        own._check(target_offset, size)
-        source._check(source_offset, size)
+        target_offset, size = own._check_write(target_offset, size)
+        source_offset, _ = source._check(source_offset, size)
         overlaps = source is target and abs(source_offset - target_offset) < size
         if isinstance(source, SimtBuffer) and self.device.reaches(source.device) and not overlaps:
             if isinstance(source_stream, SimtBackend) and source_stream is not self:
@@ -92,10 +94,17 @@ class SimtBackend(Backend):
         return mark
 
     def synchronize(self) -> None:
+        reading = None
+        try:
+            reading = self.faults.ask()
+        except GGPlugError as error:
+            self._error = self._error or error
         self.settle()
+        del reading
         error, self._error = self._error, None
-        if error is not None:
-            raise error
+        fault = self.faults.answer(failed=error is not None)
+        if error is not None or fault is not None:
+            raise error or fault
 
     def settle(self) -> None:
         """Waits for everything given, and keeps what went wrong for :meth:`synchronize`."""
@@ -133,6 +142,7 @@ class SimtBackend(Backend):
         finally:
             for size, handle in self._scratch:
                 self.device.give(handle, size)
+            self.faults.free()
             self._freed = True
             self.device.forget(self)
             self.queue.free()

@@ -17,7 +17,7 @@ from ggplug.errors import DeviceNotFoundError, GGPlugError, ParameterError
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import scan
 from ggplug.registry.extras import Instrument, Options
-from ggplug.registry.loading import FaultError, within
+from ggplug.registry.isolation import FaultError, within
 from ggplug.registry.records import reason_of
 from ggplug.types import DeviceKind
 

@@ -24,8 +24,7 @@ _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 
 def _reciprocal(scale: Floats) -> Floats:
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        inverse: Floats = np.float32(1) / scale
+    inverse: Floats = np.float32(1) / scale
     inverse[~np.isfinite(inverse)] = 0
     return inverse
 
@@ -51,13 +50,12 @@ def _first_extreme(columns: Floats) -> Floats:
 
 def _encode_q4_0(values: Values, blocks: Blocks) -> None:
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        scale = _first_extreme(columns) / np.float32(-8)
-        _poison(columns, scale)
-        blocks["d"] = scale
-        columns *= _reciprocal(scale)
-        columns += np.float32(8.5)
-        quants = columns.astype(np.uint8)
+    scale = _first_extreme(columns) / np.float32(-8)
+    _poison(columns, scale)
+    blocks["d"] = scale
+    columns *= _reciprocal(scale)
+    columns += np.float32(8.5)
+    quants = columns.astype(np.uint8)
     np.minimum(quants, 15, out=quants)
     high = quants[16:]
     high <<= 4
@@ -68,28 +66,25 @@ def _encode_q4_0(values: Values, blocks: Blocks) -> None:
 def _decode_q4_0(blocks: Blocks, values: Values) -> None:
     packed = blocks["qs"]
     scale = blocks["d"].astype(np.float32)[:, None]
-    with np.errstate(invalid="ignore"):
-        np.multiply((packed & 0x0F).view(np.int8) - np.int8(8), scale, out=values[:, :16])
-        np.multiply((packed >> 4).view(np.int8) - np.int8(8), scale, out=values[:, 16:])
+    np.multiply((packed & 0x0F).view(np.int8) - np.int8(8), scale, out=values[:, :16])
+    np.multiply((packed >> 4).view(np.int8) - np.int8(8), scale, out=values[:, 16:])
 
 
 def _encode_q8_0(values: Values, blocks: Blocks) -> None:
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        # abs, because a block of zeros has the scale +0.
-        largest = np.abs(np.maximum(columns.max(axis=0), -columns.min(axis=0)))
-        scale = largest / np.float32(127)
-        _poison(columns, scale)
-        blocks["d"] = scale
-        columns *= _reciprocal(scale)
-        columns += np.copysign(_BELOW_HALF, columns)
-        quants = columns.astype(np.int8)
+    # abs, because a block of zeros has the scale +0.
+    largest = np.abs(np.maximum(columns.max(axis=0), -columns.min(axis=0)))
+    scale = largest / np.float32(127)
+    _poison(columns, scale)
+    blocks["d"] = scale
+    columns *= _reciprocal(scale)
+    columns += np.copysign(_BELOW_HALF, columns)
+    quants = columns.astype(np.int8)
     blocks["qs"] = quants.T
 
 
 def _decode_q8_0(blocks: Blocks, values: Values) -> None:
-    with np.errstate(invalid="ignore"):
-        np.multiply(blocks["qs"], blocks["d"].astype(np.float32)[:, None], out=values)
+    np.multiply(blocks["qs"], blocks["d"].astype(np.float32)[:, None], out=values)
 
 
 register(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ggplug.errors import GGPlugError, KernelCompileError
-from ggplug.registry.loading import FaultError, HangError, RefusalError
+from ggplug.registry.facts import RefusalError
+from ggplug.registry.isolation import FaultError, HangError
 from ggplug.registry.records import Failure, Plugin, Stage, reason_of
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from ggplug import quants
+from ggplug.arrays import as_bytes, encode
 from ggplug.backend import first_out_of_range
 from ggplug.errors import GraphError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.ops.base import Array
-from ggplug.tensor import Tensor, as_bytes, encode
+from ggplug.tensor import Tensor
 from ggplug.types import BF16, F32
 
 Reading = Callable[[Tensor, int, Array], Array]

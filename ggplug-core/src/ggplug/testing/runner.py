@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ggplug.arrays import strided
 from ggplug.backend import Backend, Decline, Device, limit_of_ids
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.ops.base import Op
-from ggplug.tensor import Tensor, strided
+from ggplug.tensor import Tensor
 from ggplug.testing.cases import Case, Leafs, cases_of, graph_cases
 from ggplug.testing.compare import (
     FIRST,

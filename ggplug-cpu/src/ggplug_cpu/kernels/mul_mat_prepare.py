@@ -88,7 +88,7 @@ def _write_group(row: Value, K: Value, i: Value, quants: Value, scale: Value, of
     if offset:
         zero = constant(row.b, vector(I32, GROUP // 4), 0)
         weight = constant(row.b, quants.type, offset - 256 if offset > 127 else offset)
-        sums = zero - dots.emit_dot_u8i8(zero, weight, quants)
+        sums = zero - dots.emit_dot("u8i8", zero, weight, quants)
         values.store(row + K + K.lshr(3) + i * GROUP, sums)
 
 

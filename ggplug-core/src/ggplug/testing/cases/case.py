@@ -11,11 +11,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ggplug.arrays import as_bytes, encode
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.ops.base import Array, Op, apply
 from ggplug.ops.views import permute, transpose, view
-from ggplug.tensor import Extents, Spec, Tensor, as_bytes, contiguous_strides, encode, extents
+from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, extents
 from ggplug.testing.compare import Agreement
 from ggplug.types import BF16, F16, F32, I32, Q4_0, Q8_0, Type
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from ggplug import types
+from ggplug.arrays import as_bytes
 from ggplug.backend import Buffer, Device
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError
 from ggplug.host import HOST
 from ggplug.ops.views import view
-from ggplug.tensor import Spec, Tensor, as_bytes, extents
+from ggplug.tensor import Spec, Tensor, extents
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern, read
 from ggplug.types import BufferUsage
 

@@ -52,14 +52,14 @@ class FakeBuffer(Buffer):
         self.host.get(offset, out)
 
     def memset(self, offset: int, size: int, value: int) -> None:
-        self._check(offset, size)
+        offset, size, value = self._check_fill(offset, size, value)
         self.device.queue.drain()
         self.device.act("memset", size)
         self.host.memset(offset, size, value)
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
-        self._check(offset, size)
-        source._check(source_offset, size)
+        offset, size = self._check_write(offset, size)
+        source_offset, _ = source._check(source_offset, size)
         self.device.queue.drain()
         if isinstance(source, FakeBuffer) and source.device is not self.device:
             source.device.queue.drain()
