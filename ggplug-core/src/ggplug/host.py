@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory, host_bytes
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
+from ggplug.sharing import accessing
 from ggplug.tensor import Spec, Tensor, as_array, extents, strided
 from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, Type, by_name
 
@@ -44,8 +45,9 @@ class HostBuffer(Buffer):
         out[...] = self._memory[offset : offset + out.size].reshape(out.shape)
 
     def memset(self, offset: int, size: int, value: int) -> None:
-        self._check(offset, size)
-        self._writable()[offset : offset + size] = value
+        with accessing(self):
+            self._check(offset, size)
+            self._writable()[offset : offset + size] = value
 
     def _free(self) -> None:
         self._memory = None
@@ -188,19 +190,23 @@ def asarray(tensor: Tensor) -> npt.NDArray[Any]:
     While the array lives the buffer refuses to be freed.  BF16 shows its bits, block types their blocks as bytes.
     Raises BufferUseError if the bytes are not in host memory, TensorStateError if there are none.
     """
-    buffer, offset = tensor.locate()
-    if buffer.address is None:
-        raise BufferUseError(f"{tensor!r} is not in host memory: copy it with numpy()", tensor=tensor)
-    buffer.get(offset, np.empty(0, np.uint8))  # waits for pending work, checks that the buffer lives
-    buffer.export()
-    raw = host_bytes(buffer.address + offset, tensor.nbytes)
-    weakref.finalize(_owner_of(raw), buffer.release)
+    buffer, raw = tensor.access(lambda buffer, offset: _exported(tensor, buffer, offset))
     array = strided(raw, tensor)
     if isinstance(buffer, HostBuffer) and buffer.is_read_only:
         array.flags.writeable = False
     if tensor.type.is_quantized:
         return array
     return array.reshape(tensor.shape) if tensor.is_contiguous() else array[(0,) * (4 - tensor.rank)]
+
+
+def _exported(tensor: Tensor, buffer: Buffer, offset: int) -> tuple[Buffer, Bytes]:
+    if buffer.address is None:
+        raise BufferUseError(f"{tensor!r} is not in host memory: copy it with numpy()", tensor=tensor)
+    buffer.get(offset, np.empty(0, np.uint8))  # waits for pending work, checks that the buffer lives
+    buffer.export()
+    raw = host_bytes(buffer.address + offset, tensor.nbytes)
+    weakref.finalize(_owner_of(raw), buffer.release)
+    return buffer, raw
 
 
 def _owner_of(array: npt.NDArray[Any]) -> Any:
