@@ -164,7 +164,7 @@ def test_what_a_thread_may_claim_within_its_own_claim(outer: Any, inner: Any, re
     with outer():
         before = dict(HELD)
         if refused:
-            with pytest.raises(BusyError, match="called|made from within") as caught, inner():
+            with pytest.raises(BusyError, match="made from within") as caught, inner():
                 pass
             assert caught.value.thing in (A, B)
         else:
@@ -209,9 +209,8 @@ def test_threads_that_would_wait_for_each_other_are_told() -> None:
 def test_a_claim_that_was_refused_leaves_nothing_behind() -> None:
     gate = Gate()
     with held(lambda: inside(turn(A), gate), gate):
-        with turn(B):
-            with pytest.raises(BusyError), turn(B):
-                pass
+        with turn(B), pytest.raises(BusyError), turn(B):
+            pass
         behind = entering(accessing(A))
         assert behind.settled()
     behind.result()
