@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from ggplug.backend import Decline
 from ggplug.tensor import Extents, Tensor
-from ggplug.types import I64, Type
 from ggplug_simt.source import Source
 
 LIMIT = 1 << 31
@@ -114,16 +113,14 @@ def launch(
     groups: int,
     lanes: int,
     defines: Mapping[str, object],
-    ids: Type | None = None,
     **values: float | int,
 ) -> Launch | Decline:
     """A launch of ``kernel`` in ``family``; ``values`` become members of its arguments, as float or int.
 
-    ``ids``: the type of the operand ``ids``, whose values may be out of range.  The kernel then has the record of such
-    faults as another operand, and the plan tells it what to note there: ``plan`` and ``node``.
+    Those of the operand ``ids``, whose type ``defines`` tells as ID_TYPE, may be out of range.  The kernel then has the
+    record of such faults as another operand, and the plan tells it what to note there: ``plan`` and ``node``.
     """
-    if ids is not None:
-        defines = {**defines, "ID_TYPE": "int64_t" if ids is I64 else "int32_t"}
+    if "ids" in operands:
         operands = {**operands, "faults": Operand(FAULTS, (1, 1, 1, 1), (0, 0, 0, 0))}
         values = {**values, "plan": 0, "node": 0}
     if groups * lanes >= LIMIT or any(n >= LIMIT for o in operands.values() for n in o.ne):

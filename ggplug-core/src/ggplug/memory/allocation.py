@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import Buffer
-from ggplug.errors import BufferUseError, TensorStateError
+from ggplug.errors import BufferUseError, GGPlugError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.memory.layout import PERSISTENT, Layout
 from ggplug.tensor import Tensor
@@ -48,9 +48,19 @@ class Arena:
     def synchronize(self) -> None:
         """Waits for the last computation; raises what went wrong in it, and then its results are gone."""
         pending, self.pending = self.pending, ()
+        self.wait(pending)
+
+    def wait(self, pending: Iterable[Pending]) -> None:
+        """Waits for all of ``pending``, parts of the last computation; raises as :meth:`synchronize`."""
+        failure: GGPlugError | None = None
         try:
             for each in pending:
-                each.synchronize()
+                try:
+                    each.synchronize()
+                except GGPlugError as error:  # the others are waited for nevertheless, so that none fails later
+                    failure = failure or error
+            if failure is not None:
+                raise failure
         except BaseException:
             self.use()
             raise
@@ -210,8 +220,7 @@ class Allocation:
 
     def _wait_for_leafs(self) -> None:
         pending, self.pending = self.pending, ()
-        for each in pending:
-            each.synchronize()
+        self.arena.wait(pending)
 
     def locate(self, graph: Graph, position: int) -> tuple[Buffer, int]:
         """As :meth:`place`, for reading a result or setting a leaf; waits for what is still at it.
