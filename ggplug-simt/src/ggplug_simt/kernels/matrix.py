@@ -150,7 +150,7 @@ def _columns(node: Tensor, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | 
     all.
     """
     n, share = b.ne[1], b.ne[2] // a.ne[2]
-    if share > 1 and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
+    if share > 1 and n * share < LIMIT and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
         return n * share, a.ne[2], share * b.nb[2], share * node.nb[2]
     if share == 1 or a.ne[2] == 1:
         return n, b.ne[2], b.nb[2], node.nb[2]
