@@ -103,17 +103,18 @@ class SimtBackend(Backend):
         return mark
 
     def synchronize(self) -> None:
-        reading = None
-        try:
-            reading = self.faults.ask()
-        except GGPlugError as error:
-            self._error = self._error or error
+        reading: object = None
+        if not self._freed:
+            try:
+                reading = self.faults.ask()
+            except GGPlugError as failure:
+                self._error = self._error or failure
         self.settle()
         del reading
         error, self._error = self._error, None
-        fault = self.faults.answer(failed=error is not None)
-        if error is not None or fault is not None:
-            raise error or fault
+        error = self.faults.answer(failed=error is not None) or error
+        if error is not None:
+            raise error
 
     def settle(self) -> None:
         """Waits for everything given, and keeps what went wrong for :meth:`synchronize`."""

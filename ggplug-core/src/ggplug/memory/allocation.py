@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import COPY_FIRST, Buffer, BufferType
-from ggplug.errors import BufferUseError, ShapeError, TensorStateError, TypeMismatchError
+from ggplug.errors import BufferUseError, GGPlugError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.memory.hazards import written_positions
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
@@ -58,19 +58,30 @@ class Arena:
 
     def synchronize(self) -> None:
         """Waits for the last computation; raises what went wrong in it, and then its results are gone."""
-        if not self.pending:
-            return
-        # In turn: that one thread is waiting must not make another one believe that there is nothing to wait for.
+        if self.pending:
+            self.wait(lambda: self.pending)
+
+    def wait(self, pending: Callable[[], tuple[Pending, ...]]) -> None:
+        """Waits for what ``pending()`` names, parts of the last computation; raises as :meth:`synchronize`.
+
+        In turn: that one thread is waiting must not make another one believe that there is nothing to wait for.
+        """
         with turn(self):
-            pending = self.pending
+            waited = pending()
+            failure: GGPlugError | None = None
             try:
-                for each in pending:
-                    each.synchronize()
+                for each in waited:
+                    try:
+                        each.synchronize()
+                    except GGPlugError as error:  # the others are waited for nevertheless, so that none fails later
+                        failure = failure or error
+                if failure is not None:
+                    raise failure
             except BaseException:
                 self.use()
                 raise
             finally:
-                if self.pending is pending:
+                if self.pending is waited:
                     self.pending = ()
 
     def __repr__(self) -> str:
@@ -396,11 +407,14 @@ class Allocation:
         self.begin(graph).end(*pending, progress=len(graph.nodes) if progress is None else progress)
 
     def _wait_for_leafs(self) -> None:
+        if not self.pending:
+            return
         pending = self.pending
-        for each in pending:
-            each.synchronize()
-        if self.pending is pending:
-            self.pending = ()
+        try:
+            self.arena.wait(lambda: pending)
+        finally:
+            if self.pending is pending:
+                self.pending = ()
 
     def locate(self, graph: Graph, position: int, computation: Computation | None = None) -> tuple[Buffer, int]:
         """As :meth:`place`, for reading a result or setting a leaf; waits for what is still at it.

@@ -216,8 +216,10 @@ class Scheduler:
     def _forget(self, execution: Execution) -> None:
         if execution is self._current:
             self._current = None
-        self._settle()
-        execution.free()
+        try:
+            self.synchronize()
+        finally:
+            execution.free()
 
     # -- memory ------------------------------------------------------------------------------------
 
