@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .run import Outcome
+from .outcome import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,7 +11,7 @@ from ggplug.types import TYPES
 
 from .draw import Target
 from .layouts import LAYOUTS
-from .run import Outcome
+from .outcome import Outcome
 
 Cell = tuple[str, str, str]
 """An op, one of its sources, and a layout or the name of a type."""

@@ -23,10 +23,10 @@ from ggplug.types import F64, by_name
 
 from . import guard, values
 from .layouts import LAYOUTS, Lay, lay, show
-from .recipes import Draw, Drawn, Source, recipe_of
+from .recipes import Draw, Drawn, recipe_of
 
-ROUTES = ("plan", "stream", "scheduler", "compute")
-"""Who computes: a plan, a stream, a scheduler, or ``gg.compute``."""
+ROUTES = ("plan", "stream", "scheduler", "fallback", "compute")
+"""Who computes: a plan, a stream, a scheduler, one that has the CPU behind the device, or ``gg.compute``."""
 
 
 class Target(NamedTuple):
@@ -99,13 +99,13 @@ def draw(name: str, given: Mapping[str, Any] | None = None) -> Case:
     _misshape(choices, drawn)
     case = Case(name, cls, choices, drawn, [])
     case.lays = [None if s is None else lay(choices, s.name, s.layout, s.type, s.ne) for s in drawn.sources]
-    case.route = choices.pick("route", ROUTES, (5, 3, 2, 1))
-    case.threads = choices.pick("threads", (1, 2))
+    case.route = choices.pick("route", ROUTES, (8, 5, 3, 1, 1))
+    case.threads = choices.pick("threads", (1, 2), (3, 1))
     case.then = choices.pick("then", ("nothing", "cont", "neg", "twice", "turned", "window", "flat"), (8, 1, 1, 1, 1, 1, 1))
     for s in drawn.sources:
         label = "" if s is None else s.name
         case.made_by.append("leaf" if s is None else choices.pick(f"{label}.made", ("leaf", "cont", "neg"), (8, 1, 1)))
-        case.where.append(choices.pick(f"{label}.where", guard.WHERE, (4, 2, 2)))
+        case.where.append(choices.pick(f"{label}.where", guard.WHERE, (6, 3, 3, 1)))
         case.owned.append(choices.pick(f"{label}.owned", (True, False)))
     if cls.inplace and choices.rarely("in place", 4):
         case.shares = choices.pick("shares", cls.inplace)
@@ -157,7 +157,9 @@ def build(case: Case) -> Built:
             continue
         leaf = root = Tensor(Spec(source.type, how.root, 4), name=source.name)
         leafs.append((leaf, number))
-        if case.made_by[number] == "neg" and source.type in values.FLOATS and source.type is not F64:
+        # Where a source does not begin at an element of its root, negating those elements would make anything of it.
+        whole = source.layout != "misaligned"
+        if case.made_by[number] == "neg" and whole and source.type in values.FLOATS and source.type is not F64:
             root = apply(Neg(), (leaf,))
         elif case.made_by[number] != "leaf":
             root = apply(Cont(), (leaf,))
@@ -188,17 +190,20 @@ def _then(how: str, node: Tensor) -> Tensor:
     return node
 
 
-def fill(leaf: Tensor, source: Source, how: Lay, random: np.random.Generator, garbage: int) -> values.Array:
-    """The bytes of a leaf: the source's values where the source is, and garbage around it."""
-    shown = show(Tensor(Spec(source.type, how.root, 4)), how.steps)
-    content = np.full(leaf.nbytes, garbage, np.uint8)
-    packed = Tensor(Spec(source.type, source.ne, 4))
-    raw = values.raw(source.kind, random, packed, source.values)
-    if not raw.size:
-        return content
-    target = strided(content[shown.view_offset :], shown)
-    target[...] = raw.view(target.dtype).reshape(target.shape)
-    return content
+def content(case: Case, built: Built, leaf: Tensor, garbage: int) -> values.Array:
+    """The bytes of a leaf: the values of its sources where they are, and garbage around them."""
+    raw = np.full(leaf.nbytes, garbage, np.uint8)
+    for other, number in built.leafs:
+        source, how = case.drawn.sources[number], case.lays[number]
+        if other is not leaf or source is None or how is None:
+            continue
+        random = np.random.default_rng(case.draw.number(f"{source.name}.content"))
+        shown = show(Tensor(Spec(source.type, how.root, 4)), how.steps)
+        elements = values.raw(source.kind, random, Tensor(Spec(source.type, source.ne, 4)), source.values)
+        if elements.size:
+            target = strided(raw[shown.view_offset :], shown)
+            target[...] = elements.view(target.dtype).reshape(target.shape)
+    return raw
 
 
 def describe(case: Case) -> str:

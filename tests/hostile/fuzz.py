@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from .child import LIMIT, Child
 from .coverage import Coverage
 from .draw import describe, draw
 from .minimise import minimise
-from .run import Outcome
+from .outcome import Outcome
 from .script import script
 
 
@@ -49,9 +49,10 @@ class Fuzzer:
 
     def __init__(
         self, device: str, *, seed: int = 0, ops: Sequence[str] = (), types: Sequence[str] = (), limit: float = LIMIT,
-        wanted: int = 200,
+        wanted: int = 200, given: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.device = device
+        self.given = dict(given or {})
         self.limit = limit
         self.coverage = Coverage(ops or list(OPS), types or [t.name for t in TYPES], seed, wanted)
         self.found: dict[tuple[str, str], Found] = {}
@@ -76,7 +77,7 @@ class Fuzzer:
                     self.count += 1
                     name = self.coverage.next()
                 history = [*child.history, name]
-                outcome = child.ask(name)
+                outcome = child.ask(name, self.given)
                 with self._lock:
                     self.coverage.note(name, outcome)
                     if outcome.how == "fault":
@@ -97,15 +98,16 @@ class Fuzzer:
             for (_, kind), found in self.found.items():
 
                 def same(given: dict[str, Any], found: Found = found, kind: str = kind) -> bool:
-                    outcome = child.ask(found.name, given)
+                    outcome = child.ask(found.name, {**self.given, **given})
                     if outcome.kind != kind:
                         return False
                     found.outcome = outcome
                     return True
 
+                found.given = dict(self.given)
                 found.alone = same({})
                 if found.alone:
-                    found.given = minimise(found.name, same, 60 if kind.startswith(("crash", "hang")) else 200)
+                    found.given |= minimise(found.name, same, 60 if kind.startswith(("crash", "hang")) else 200)
 
 
 def _line(outcome: Outcome) -> str:
@@ -152,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _repeat(devices[0], given.case, _choices(given.given), as_script=given.script)
     seconds = given.seconds + 60 * given.minutes
     fuzzers = [
-        Fuzzer(device, seed=given.seed, ops=_names(given.ops), types=_names(given.types), limit=given.limit)
+        Fuzzer(device, seed=given.seed, ops=_names(given.ops), types=_names(given.types), limit=given.limit,
+               given=_choices(given.given))
         for device in devices
     ]
     limits: dict[str, Any] = {"cases": given.cases, "seconds": seconds or (None if given.cases else 60)}

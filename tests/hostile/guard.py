@@ -25,8 +25,10 @@ BORDER = 512
 
 _PROT_NONE, _PROT_READ = 0, 1
 
-WHERE = ("end", "start", "inside")
-"""Where a tensor lies in guarded memory: flush with the end, with the beginning, or inside of a larger buffer."""
+WHERE = ("end", "start", "inside", "odd")
+"""Where a tensor lies in guarded memory: flush with the end, with the beginning, or inside of a larger buffer.
+
+``odd`` is inside, and a persistent tensor is placed there at an offset that is not aligned, if that is taken."""
 
 READ_ONLY = ("array", "bytes", "map")
 """Memory that may not be written: a read-only array (over protected pages), ``bytes``, a read-only memory map."""
@@ -54,8 +56,16 @@ class Place:
     buffer: Buffer
     offset: int
 
+    def at(self) -> tuple[Buffer, int]:
+        """Buffer and offset."""
+        return self.buffer, self.offset
+
     def get(self) -> Bytes:
         """The bytes of the tensor now."""
+        raise NotImplementedError
+
+    def odd(self, by: int = 1) -> int:
+        """Moves the bytes to an odd offset, or back; by how many bytes."""
         raise NotImplementedError
 
     def stray(self) -> str:
@@ -72,14 +82,14 @@ class HostPlace(Place):
 
     def __init__(self, wrap: Any, raw: Bytes, where: str, pattern: int, read_only: str = "") -> None:
         size = raw.size
-        inside = where == "inside"
+        inside = where in ("inside", "odd")
         self._pages = guarded(size + (3 * 64 if inside else 0))
         self._pages[:] = pattern
         self._pattern = pattern
-        self._start = {"end": self._pages.size - size, "start": 0, "inside": 64 * (1 + size % 2)}[where]
+        self._start = 64 * (1 + size % 2) if inside else 0 if where == "start" else self._pages.size - size
         self._bytes = self._pages[self._start : self._start + size]
         self._bytes[:] = raw
-        self._first = raw.copy()
+        self._size = size
         self.offset = self._start if inside else 0
         memory: Any = self._pages if inside else self._bytes
         if read_only == "array":
@@ -97,10 +107,21 @@ class HostPlace(Place):
     def get(self) -> Bytes:
         return self._bytes.copy()
 
+    def odd(self, by: int = 1) -> int:
+        if not self.offset or not self._bytes.flags.writeable:
+            return 0  # not inside, or not to be written
+        content = self.get()
+        self._bytes[:] = self._pattern
+        self._start += by
+        self.offset += by
+        self._bytes = self._pages[self._start : self._start + self._size]
+        self._bytes[:] = content
+        return by
+
     def stray(self) -> str:
         for name, part in (
             ("before the beginning", self._pages[: self._start][::-1]),
-            ("behind the end", self._pages[self._start + self._first.size :]),
+            ("behind the end", self._pages[self._start + self._size :]),
         ):
             changed = np.flatnonzero(part != self._pattern)
             if changed.size:
@@ -139,6 +160,13 @@ class DevicePlace(Place):
 
     def get(self) -> Bytes:
         return self._all()[self.offset : self.offset + self._size]
+
+    def odd(self, by: int = 1) -> int:
+        content = self.get()
+        self.buffer.memset(self.offset, self._size, self._pattern)
+        self.offset += by
+        self.buffer.set(self.offset, content)
+        return by
 
     def stray(self) -> str:
         content = self._all()

@@ -219,6 +219,14 @@ def unary(c: Draw, cls: type[Op]) -> Drawn:
     return Drawn([x], {n: c.pick(n, NUMBERS) for n in cls.parameters})
 
 
+@recipe(ops.Xielu)
+def xielu(c: Draw, cls: type[Op]) -> Drawn:
+    kind = c.type("x", FLOATS)
+    x = c.source("x", kind, c.shape(kind), ROWS, ("normal", "ties", "constant", "hundreds", "NaN"))
+    # Larger slopes would show nothing but the rounding of e**x - 1 - x.
+    return Drawn([x], {n: c.pick(n, (1.0, 0.0, -1.0, 0.5, 3.0)) for n in cls.parameters})
+
+
 @recipe(ops.Clamp)
 def clamp(c: Draw, cls: type[Op]) -> Drawn:
     drawn = unary(c, cls)
@@ -257,8 +265,7 @@ def binary(c: Draw, cls: type[Op]) -> Drawn:
 def glu(c: Draw, cls: type[Op]) -> Drawn:
     kind = c.type(c.target[0], FLOATS)
     ne = c.shape(kind)
-    rowwise = ("packed", "offset", "rows apart", "misaligned")
-    x = c.source("x", kind, ne, rowwise, ELEMENTWISE)
+    x = c.source("x", kind, ne, CONTIGUOUS, ELEMENTWISE)
     two = c.optional("gate")
     parameters: dict[str, Any] = {"swapped": c.pick("swapped", (False, True))}
     for name in ("alpha", "limit"):
@@ -266,7 +273,7 @@ def glu(c: Draw, cls: type[Op]) -> Drawn:
             parameters[name] = c.pick(name, (1.702, 7.0, 0.0, 1.0, -1.0))
     if two and parameters["swapped"]:
         c.promised = False
-    return Drawn([x, c.source("gate", kind, ne, rowwise, ELEMENTWISE) if two else None], parameters)
+    return Drawn([x, c.source("gate", kind, ne, CONTIGUOUS, ELEMENTWISE) if two else None], parameters)
 
 
 @recipe(ops.RowNorm)

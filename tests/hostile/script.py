@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import base64
 import zlib
-from typing import Any
 
-import numpy as np
-
-from .draw import Case, Lay, Source, build, fill
-from .run import GARBAGE
+from .draw import Case, build, content
+from .trial import GARBAGE
 
 
 def script(case: Case, device: str) -> str:
@@ -37,7 +34,7 @@ def script(case: Case, device: str) -> str:
             sources.append("None")
             continue
         label = f"{source.name.rstrip('_')}{number}"
-        lines.append(f"{label}, {label}_raw = leaf({source.name!r}, {source.type.name!r}, {how.root}, {_packed(case, source, how)!r})")
+        lines.append(f"{label}, {label}_raw = leaf({source.name!r}, {source.type.name!r}, {how.root}, {_packed(case, number)!r})")
         values.append(f"{label}: {label}_raw")
         if case.made_by[number] != "leaf":
             lines.append(f"{label} = apply(OPS[{case.made_by[number]!r}](), ({label},))")
@@ -88,7 +85,7 @@ def _after(case: Case) -> list[str]:
     return notes
 
 
-def _packed(case: Case, source: Source, how: Lay) -> str:
-    leaf = next(t for t, number in build(case).leafs if case.drawn.sources[number] is source)
-    random: Any = np.random.default_rng(case.draw.number(f"{source.name}.content"))
-    return base64.b64encode(zlib.compress(fill(leaf, source, how, random, GARBAGE[1]).tobytes(), 9)).decode()
+def _packed(case: Case, number: int) -> str:
+    built = build(case)
+    leaf = next(leaf for leaf, each in built.leafs if each == number)
+    return base64.b64encode(zlib.compress(content(case, built, leaf, GARBAGE[1]).tobytes(), 9)).decode()
