@@ -38,6 +38,16 @@ def test_views_of_quantised_roots_show_whole_blocks() -> None:
     np.testing.assert_array_equal(got[0, 0], whole[1::2, 32:64])
 
 
+def test_signalling_nans_are_values_like_others() -> None:
+    signalling = np.array([0x7F80_0001], np.uint32).view(np.float32)
+    x = leaf("f32", 1)
+    assert np.isnan(evaluate(gg.Graph(y := gg.neg(x)), {x: signalling})[y]).all()
+    wide = np.array([0x7FF0_0000_0000_0001], np.uint64).view(np.float64)
+    for type in ("f32", "f64", "f16", "bf16"):
+        assert np.isnan(gg.tensor(wide, type).numpy()).all()
+    assert np.isnan(gg.tensor(signalling, "f64").numpy()).all()
+
+
 def test_a_write_through_a_view_is_seen_by_later_readers_of_the_root() -> None:
     cache, new = leaf("f32", 8, 6), leaf("f32", 8, 2)
     window = gg.view(cache, 8, 2, nb=cache.nb[1:], offset=3 * cache.nb[1])

@@ -84,15 +84,17 @@ def encode(array: npt.NDArray[Any], type: Type) -> npt.NDArray[np.uint8]:
         return np.empty(0, np.uint8)
     if not type.is_quantized and dtype.kind == "i":
         if array.dtype.kind == "f" or not np.can_cast(array.dtype, dtype):
-            exact = array.astype(dtype)
+            with np.errstate(invalid="ignore"):  # infinities and NaNs, which do not fit
+                exact = array.astype(dtype)
             if not np.array_equal(exact, array):
                 raise TypeMismatchError(f"values do not fit into {type.name}", got=array.dtype, wanted=type)
         return as_bytes(array.astype(dtype))
     if not type.is_quantized and array.dtype == dtype and dtype.kind == "f":
         return as_bytes(array)
-    if not type.is_quantized and dtype == np.float64:
-        return as_bytes(array.astype(dtype))
-    return as_bytes(quants.quantize(np.ascontiguousarray(array, np.float32), type))
+    with np.errstate(over="ignore", invalid="ignore"):  # too large for F32; a signalling NaN
+        if not type.is_quantized and dtype == np.float64:
+            return as_bytes(array.astype(dtype))
+        return as_bytes(quants.quantize(np.ascontiguousarray(array, np.float32), type))
 
 
 def strided(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:

@@ -14,11 +14,13 @@ from typing import Any
 
 __all__ = [
     "BufferUseError",
+    "BusyError",
     "ComputeAborted",
     "ComputeError",
     "DeviceLostError",
     "DeviceNotFoundError",
     "DuplicateNameError",
+    "FileKindError",
     "GGPlugError",
     "GGUFError",
     "GraphError",
@@ -102,6 +104,17 @@ class BufferUseError(GGPlugError, BufferError):
     """
 
 
+class BusyError(GGPlugError, RuntimeError):
+    """Something is in use, and waiting for it is not possible or not meant.
+
+    Either another thread is in an object that one thread uses at a time (a scheduler, a stream), or the call was made
+    from within what it would have to wait for: an abort callback, a signal handler or a finalizer that computes with,
+    or frees, what the interrupted computation uses.  Nothing was changed.  Field: ``thing``.
+    """
+
+    thing: Any = None
+
+
 class OverlapError(GGPlugError, AssertionError):
     """The overlap checker found two live tensors sharing bytes."""
 
@@ -158,6 +171,13 @@ class KernelCompileError(ComputeError):
 
 
 # -- files -----------------------------------------------------------------------------------------
+
+
+class FileKindError(GGPlugError, OSError):
+    """A path names a folder, FIFO, socket or device where a regular file is needed.  Fields: ``path``, ``kind``."""
+
+    path: Any = None
+    kind: str | None = None
 
 
 class GGUFError(GGPlugError, ValueError):

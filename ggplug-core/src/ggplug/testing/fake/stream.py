@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, check_target, compute_error
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError
+from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, call_kernel, check_target
+from ggplug.errors import BufferUseError, ComputeError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
+from ggplug.sharing import using
 from ggplug.tensor import Tensor
 from ggplug.testing.fake.memory import POISON, FakeBuffer
 from ggplug.testing.fake.queue import Group, Lane
@@ -148,7 +149,7 @@ class FakePlan(Plan):
             (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
         ]
         self._inner = stream.inner.plan(graph) if stream.inner is not None else None
-        self._bound: tuple[Graph, list[tuple[FakeBuffer, int]]] | None = None
+        self._bound: tuple[Graph, list[tuple[FakeBuffer, int]], frozenset[FakeBuffer]] | None = None
         self._times: list[NodeTime] = []
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
@@ -164,13 +165,19 @@ class FakePlan(Plan):
                 )  # fmt: skip
             buffer._check(offset, tensor.nbytes)
             places.append((buffer, offset))
-        self._bound = (graph, places)
+        self._bound = graph, places, frozenset(buffer for buffer, _ in places)
 
     def compute(self) -> None:
         if self._bound is None:
             raise ComputeError("the plan was not bound to an allocation")
+        graph, places, buffers = self._bound
+        with using(buffers):
+            for buffer in buffers:
+                buffer._check(0, 0)
+            self._give(graph, places)
+
+    def _give(self, graph: Graph, places: list[tuple[FakeBuffer, int]]) -> None:
         stream = self._stream
-        graph, places = self._bound
         group = Group()
         stream.give(lambda: stream.device.act("compute", 0, stream.lane.name), group=group)
         if self._inner is not None:
@@ -207,12 +214,9 @@ class FakePlan(Plan):
             assert node.op is not None
             start = time.perf_counter_ns()
             self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
-            try:
-                kernel(node.op, *(operand(tensor) for tensor in (node, *node.src)))
-            except GGPlugError:
-                raise
-            except Exception as error:
-                raise compute_error(self._stream.device, node, error) from error
+            operands = [operand(tensor) for tensor in (node, *node.src)]
+            with using([each.buffer for each in operands if each is not None]):
+                call_kernel(self._stream.device, kernel, node, operands)
             self._times.append(NodeTime(position, start, time.perf_counter_ns()))
 
         return run

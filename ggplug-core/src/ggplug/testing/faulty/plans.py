@@ -81,7 +81,7 @@ class _WritesLastStream(Backend):
 class _WritesLastPlan(WalkPlan):
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
         super().rebind(graph, allocation)
-        self._calls.sort(key=lambda call: call[1].op is not None and call[1].op.writes != ())
+        self._bound[0].sort(key=lambda call: call.node.op is not None and call.node.op.writes != ())
 
 
 class WritesAnywhere(ReferenceDevice):
