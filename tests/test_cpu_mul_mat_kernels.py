@@ -35,8 +35,7 @@ if features.has("avx512f"):
     _OTHERS.append("native+amx-emulated")
 if features.has("avxvnni"):
     _OTHERS.append("avx2+avxvnni")
-if features.has("dotprod"):
-    _OTHERS.append("generic+dotprod")
+_OTHERS += [f"generic+{name}" for name in ("dotprod", "i8mm") if features.has(name)]
 
 #: NMSE allowed against float64 on the decoded weights; block types are compared with ggml's algorithm instead.
 _ALLOWED = {"f32": 1e-11, "f16": 1e-6, "bf16": 6e-6}

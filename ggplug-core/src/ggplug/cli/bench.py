@@ -12,7 +12,7 @@ import numpy as np
 
 from ggplug.backend import Device
 from ggplug.cli.app import debugging
-from ggplug.cli.output import console, json_option, print_json, table, text
+from ggplug.cli.output import Command, console, json_option, print_json, print_table, text
 from ggplug.errors import DeviceNotFoundError, GGPlugError, ParameterError
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import scan
@@ -27,7 +27,7 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 """What figures' names say in full and headings say in short."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("instruments", nargs=-1, metavar="[INSTRUMENT]...")
 @click.option("--device", "device_name", metavar="NAME", help="Default: the first that runs whole graphs.")
 @click.option(
@@ -151,7 +151,7 @@ def machine() -> dict[str, Any]:
 
 def _list(there: Mapping[str, Instrument], broken: Mapping[str, str]) -> None:
     out = console()
-    out.print(table(["instrument", "what it measures"], [(i.name, i.description) for i in there.values()]))
+    print_table(["instrument", "what it measures"], [(i.name, i.description) for i in there.values()])
     for name, reason in broken.items():
         out.print(text(f"{name} cannot be used: {reason}", "red"))
 
@@ -164,7 +164,7 @@ def _show(instrument: Instrument, rows: list[dict[str, Any]]) -> None:
     keys = list(dict.fromkeys(key for row in rows for key in row if key not in ("benchmark", "device", "case")))
     shown = [(str(row.get("case", "")), *(_figure(row.get(key)) for key in keys)) for row in rows]
     headings = [_heading(key) for key in keys]
-    out.print(table(["case", *headings], shown, right=[heading for heading in headings if heading != "note"]))
+    print_table(["case", *headings], shown, right=[heading for heading in headings if heading != "note"])
 
 
 def _heading(key: str) -> str:
