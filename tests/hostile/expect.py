@@ -15,10 +15,10 @@ import numpy.typing as npt
 from ggplug import ops
 from ggplug.graph import Graph
 from ggplug.ops.base import Array, apply
-from ggplug.tensor import Spec, Tensor, encode, strided
+from ggplug.tensor import Spec, Tensor, encode
 from ggplug.testing.cases.matrix import allowed
 from ggplug.testing.compare import SELECTING, compare, compare_selected, default_max_nmse
-from ggplug.testing.oracle import Store, can_interpret, compute_node, decoded, moves_bits, round_into
+from ggplug.testing.oracle import Store, can_interpret, compute_node, decoded, round_into
 from ggplug.types import BF16, F16
 
 Bytes = npt.NDArray[np.uint8]
