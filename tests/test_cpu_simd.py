@@ -414,7 +414,7 @@ def bf16_bits(x: Array) -> Array:
 
 
 def f16_bits(x: Array) -> Array:
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # AArch64's conversions tell of signalling NaNs
         plain = x.astype(np.float16).view(np.uint16)
     sign = (x.view(np.uint32) >> 16 & 0x8000).astype(np.uint16)
     return np.where(np.isnan(x), sign | 0x7E00, plain).astype(np.uint16)
@@ -428,9 +428,9 @@ def test_every_half_width_number_is_widened_exactly(target: str, team: Team, ele
     bits = np.arange(65536 + 5, dtype=np.uint32).astype(np.uint16)
     out = np.zeros((2, bits.size), np.float32)
     run(team, widen(elem), bits.size, bits, out)
-    exact = (
-        bits.view(np.float16).astype(np.float32) if elem == "f16" else (bits.astype(np.uint32) << 16).view(np.float32)
-    )
+    with np.errstate(invalid="ignore"):  # AArch64's conversions tell of signalling NaNs
+        widened = bits.view(np.float16).astype(np.float32)
+    exact = widened if elem == "f16" else (bits.astype(np.uint32) << 16).view(np.float32)
     for got in out:
         np.testing.assert_array_equal(got, exact)
         np.testing.assert_array_equal(np.signbit(got), np.signbit(exact))
@@ -495,6 +495,26 @@ def test_dot_products_of_bf16_add_in_f32(target: str, team: Team, width: int) ->
     run(team, dots(width), x, y, acc.view(np.int32), acc, out)
     wide = [(v.astype(np.uint32) << 16).view(np.float32).reshape(width, 2).astype(np.float64) for v in (x, y)]
     np.testing.assert_allclose(out[3], acc + (wide[0] * wide[1]).sum(1), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_dot_products_of_bf16_take_subnormal_numbers_as_zero_where_an_instruction_makes_them(
+    target: str, team: Team, width: int
+) -> None:
+    # infinity and a large number by a subnormal one; a product that is subnormal; a subnormal sum
+    subnormal, smallest, infinite, large, half = 0x0001, 0x0080, 0x7F80, 0x7149, 0x3F00
+    pairs = [(infinite, subnormal), (large, subnormal), (smallest, half), (0, 0)]
+    x, y = (np.zeros(2 * width, np.uint16) for _ in range(2))
+    x[:8:2], y[:8:2] = zip(*pairs, strict=True)
+    acc = np.zeros(width, np.float32)
+    acc[3] = 1e-39
+    out = np.zeros((4, width), np.float32)
+    run(team, dots(width), x, y, acc.view(np.int32), acc, out)
+    if simd.has_bf16_dot(width):
+        np.testing.assert_array_equal(out[3, :4], [np.nan, 0, 0, 0])
+    else:
+        a, b = ((v[:8:2].astype(np.uint32) << 16).view(np.float32) for v in (x, y))
+        np.testing.assert_array_equal(out[3, :4], a * b + acc[:4])
 
 
 # -- tiles -----------------------------------------------------------------------------------------------

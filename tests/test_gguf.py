@@ -270,6 +270,14 @@ def test_python_values_get_the_types_that_model_files_use(tmp_path: Path) -> Non
             assert got == wanted
 
 
+def test_a_signalling_nan_of_float64_is_written_as_float32_without_a_warning(tmp_path: Path) -> None:
+    signalling = np.array([0x7FF0_0000_0000_0001], np.uint64).view(np.float64)
+    with GGUFWriter(tmp_path / "nan.gguf") as writer:
+        writer.add("key", signalling, (ValueType.ARRAY, ValueType.FLOAT32))
+    with GGUFReader(tmp_path / "nan.gguf") as reader:
+        assert np.isnan(reader.metadata["key"]).all()
+
+
 @pytest.mark.parametrize(
     ("value", "kinds", "message"),
     [

@@ -23,8 +23,8 @@ from ggplug.registry.discover import missing_extras
 def doctor(plugins: tuple[str, ...], as_json: bool, tracebacks: bool, strict: bool) -> int:
     """Try all PLUGINS (default: every one that is installed), each in a process of its own.
 
-    So a plugin that crashes or hangs is a finding like any other. Each is loaded, its devices are listed, and a
-    stream is started on each of them.
+    So a plugin that crashes or hangs is a finding like any other. Each is loaded, its devices are listed, a stream is
+    started on each of them, and a tiny graph is computed there, whose values are compared with NumPy's.
     """
     out = console()
     err = console(stderr=True)

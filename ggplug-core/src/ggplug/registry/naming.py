@@ -158,7 +158,7 @@ def not_found(what: str, name: str | None, plugins: Sequence[Plugin]) -> DeviceN
 
 
 def _probed(plugin: Plugin) -> bool:
-    return plugin.stage.value in ("probed", "initialised")
+    return plugin.stage.value not in ("installed", "loaded")
 
 
 def _why_empty(plugin: Plugin) -> str:

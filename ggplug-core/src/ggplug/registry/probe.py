@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from ggplug.registry.isolation import FaultError, HangError, within
 from ggplug.registry.lifecycle import Lifecycle
 from ggplug.registry.records import Plugin, Stage
 from ggplug.registry.remedies import failure_of
+from ggplug.registry.trial import try_device
 
 
 def main(job: dict[str, Any]) -> NoReturn:
@@ -57,20 +59,37 @@ def try_out(life: Lifecycle, plugin: Plugin, say: Any) -> None:
     say(plugin)
     life.probe(plugin)
     say(plugin)
+    if _on_each(life, plugin, Stage.INITIALISED, _start_and_stop):
+        say(plugin)
+        _on_each(life, plugin, Stage.COMPUTED, _compute)
+
+
+def _on_each(life: Lifecycle, plugin: Plugin, stage: Stage, attempt: Callable[[DeviceFacts], int]) -> bool:
+    """Takes a plugin to a stage by an attempt on each of its devices; False if there was nothing to try or it failed.
+
+    ``attempt`` returns how many things it tried.
+    """
     start = time.perf_counter()
+    tried = 0
     try:
         for each in plugin.facts:
-            within(life.catalog.settings.timeout, each.name, partial(_start_and_stop, each))
+            tried += within(life.catalog.settings.timeout, each.name, partial(attempt, each))
     except (HangError, FaultError) as error:
-        plugin.failure = failure_of(plugin, Stage.INITIALISED, error)
-        return
-    if plugin.facts:
-        plugin.stage = Stage.INITIALISED
-        plugin.stages[Stage.INITIALISED.value] = (time.perf_counter() - start) * 1e3
+        plugin.failure = failure_of(plugin, stage, error)
+        return False
+    if tried:
+        plugin.stage = stage
+        plugin.stages[stage.value] = (time.perf_counter() - start) * 1e3
+    return tried > 0
 
 
-def _start_and_stop(facts: DeviceFacts) -> None:
+def _start_and_stop(facts: DeviceFacts) -> int:
     ask(facts)
     if not isinstance(facts.device.buffer_type, BufferType):
         raise RefusalError(f"the buffer_type of the device {facts.name} is no BufferType")
     facts.device.init().free()
+    return 1
+
+
+def _compute(facts: DeviceFacts) -> int:
+    return try_device(facts.device)

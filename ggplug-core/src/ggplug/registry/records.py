@@ -21,6 +21,7 @@ class Stage(enum.Enum):
     LOADED = "loaded"  #: imported and registered, no hardware touched
     PROBED = "probed"  #: its devices are known, without a context or device memory
     INITIALISED = "initialised"  #: a stream on one of its devices was made
+    COMPUTED = "computed"  #: its devices computed a tiny graph, and rightly; the doctor alone tries that
 
     @property
     def action(self) -> str:
@@ -33,6 +34,7 @@ _ACTIONS = {
     Stage.LOADED: "failed to load",
     Stage.PROBED: "failed to list its devices",
     Stage.INITIALISED: "failed to start a stream",
+    Stage.COMPUTED: "failed to compute",
 }
 
 

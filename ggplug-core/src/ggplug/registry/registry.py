@@ -316,11 +316,11 @@ class Registry:
     # -- finding out -------------------------------------------------------------------------------
 
     def doctor(self, names: Sequence[str] | None = None) -> list[PluginStatus]:
-        """Loads, probes and initialises every plugin in a child process; tells what works, what does not, and why.
+        """Tries every plugin in a child process, up to a tiny computation on each of its devices.
 
-        ``names``: only these plugins (default all).  A plugin that crashes or hangs is a finding like any other.  What
-        the program itself handed over is reported as it is in this process.  Raises DeviceNotFoundError for an unknown
-        name.
+        Tells what works, what does not, and why.  ``names``: only these plugins (default all).  A plugin that crashes
+        or hangs is a finding like any other.  What the program itself handed over is reported as it is in this process.
+        Raises DeviceNotFoundError for an unknown name.
         """
         if names is None:
             chosen = self.catalog.plugins()
