@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -13,13 +13,12 @@ import numpy as np
 from ggplug.backend import Device
 from ggplug.cli.app import debugging
 from ggplug.cli.output import Command, console, json_option, print_json, print_table, text
-from ggplug.errors import DeviceNotFoundError, GGPlugError, ParameterError
+from ggplug.errors import GGPlugError, ParameterError
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import scan
 from ggplug.registry.extras import Instrument, Options
-from ggplug.registry.isolation import FaultError, within
+from ggplug.registry.isolation import FaultError, HangError, within
 from ggplug.registry.records import reason_of
-from ggplug.types import DeviceKind
 
 GROUP = "ggplug.benchmarks"
 
@@ -77,12 +76,7 @@ def bench(
 
 def choose(name: str | None) -> Device:
     """The device of that name, or the first that runs whole graphs.  Raises DeviceNotFoundError."""
-    if name is not None:
-        return REGISTRY.device(name)
-    found = next((device for device in REGISTRY.devices() if device.kind is not DeviceKind.ACCEL), None)
-    if found is None:
-        raise DeviceNotFoundError("there is no device to measure", remedy="`ggplug devices` tells what there is")
-    return found
+    return REGISTRY.best() if name is None else REGISTRY.device(name)
 
 
 def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
@@ -93,8 +87,14 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     found: dict[str, Instrument] = {instrument.name: instrument for instrument in (*INSTRUMENTS, Overhead())}
     broken: dict[str, str] = {}
     registration = device.registration
-    for instrument in (registration.get("benchmarks") if registration is not None else None) or ():
-        found.setdefault(instrument.name, instrument)
+    if registration is not None:
+        try:
+            own = within(REGISTRY.settings.timeout, "benchmarks", lambda: _offered(registration.get("benchmarks")))
+            found |= {name: instrument for name, instrument in own.items() if name not in found}
+        except FaultError as error:
+            broken[f"benchmarks of {REGISTRY.name_of(device)}"] = reason_of(error.cause)
+        except HangError as error:
+            broken[f"benchmarks of {REGISTRY.name_of(device)}"] = str(error)
     for installed in scan(GROUP):
         where = f"{installed.name} of {installed.distribution}"
         if installed.entry_point is None:
@@ -108,6 +108,10 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
         except AttributeError as error:
             broken[where] = f"{installed.value} is no instrument: {error}"
     return found, broken
+
+
+def _offered(instruments: Iterable[Instrument] | None) -> dict[str, Instrument]:
+    return {str(instrument.name): instrument for instrument in instruments or ()}
 
 
 def select(there: Mapping[str, Instrument], names: tuple[str, ...], overhead: bool) -> list[str]:
