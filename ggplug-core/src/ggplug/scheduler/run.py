@@ -217,7 +217,7 @@ class Scheduler:
         if execution is self._current:
             self._current = None
         try:
-            self.synchronize()
+            self._synchronize()
         finally:
             execution.free()
 
