@@ -25,8 +25,8 @@ class Model:
     :class:`~ggplug.Context` by the tensors' names in the file.  As a context manager the model frees its memory at
     the end.
 
-    Several threads may use a model: what computes takes turns (:meth:`turn`), and gets its own results.  Its scheduler and
-    the graphs that it keeps are its own affair.
+    Several threads may use a model: what computes takes turns (:meth:`turn`), and gets its own results.  Its scheduler
+    and the graphs that it keeps are used inside a turn.
     """
 
     architecture: ClassVar[str] = ""

@@ -130,7 +130,7 @@ class Allocation:
         self.arena = arena if arena is not None else Arena()
         self.pending: tuple[Pending, ...] = ()
         """What may still read the leafs that lie here."""
-        self.unplaced: list[int] = [] if graph.positions is not None else _unplaced(graph)
+        self.unplaced: list[int] = [] if graph.positions is not None else self._leafs(graph)
         """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
         self._placed = np.flatnonzero(self.slots != PERSISTENT)
         self._used: list[int] = np.unique(self.slots[self._placed]).tolist()
@@ -154,9 +154,10 @@ class Allocation:
         if slot != PERSISTENT:
             return self.buffers[slot], offset
         root = graph.tensors[graph.roots[position]]
-        if root.buffer is None:
+        buffer = root.buffer
+        if buffer is None:
             raise _no_bytes(root)
-        return root.buffer, root.offset + offset
+        return buffer, root.offset + offset
 
     def places(self, graph: Graph) -> Places:
         """All places at once, for plans on devices whose buffers are handles.
@@ -207,10 +208,14 @@ class Allocation:
                     raise BufferUseError(
                         f"{tensor!r} lies in {buffer!r}, which is not host memory", tensor=tensor
                     ) from None
-            raise
+            raise TensorStateError(f"another thread gives tensors of {graph!r} other places") from None
         if held is not None:
             held |= buffers
         return addresses
+
+    def _leafs(self, graph: Graph) -> list[int]:
+        positions = (graph.index[leaf] for leaf in graph.leafs if leaf.view_src is None)
+        return [position for position in positions if self.slots[position] != PERSISTENT]
 
     def used_buffers(self) -> set[Buffer]:
         """Those of ``buffers`` in which tensors of the graph lie."""
@@ -228,7 +233,10 @@ class Allocation:
                 raise BufferUseError(f"{buffer!r} holds tensors of this graph but was freed")
         else:
             return
-        raise _no_bytes(next(t for t in map(graph.tensors.__getitem__, self._own_roots) if t.buffer is None))
+        for root in map(graph.tensors.__getitem__, self._own_roots):
+            if root.buffer is None:
+                raise _no_bytes(root)
+        raise TensorStateError(f"another thread gives tensors of {graph!r} other places")
 
     # -- computing and reading ---------------------------------------------------------------------
 
@@ -313,10 +321,6 @@ class Allocation:
         if self.layout is not None:
             return self.layout.born.get(root, 0) < progress
         return graph.order.index(root) < progress
-
-
-def _unplaced(graph: Graph) -> list[int]:
-    return [graph.index[leaf] for leaf in graph.leafs if leaf.view_src is None and leaf.buffer is None]
 
 
 def _reused(tensor: Tensor) -> TensorStateError:
