@@ -13,6 +13,7 @@ from ggplug.ops.base import apply
 from ggplug.ops.views import Permute, Reshape, Transpose, View
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug.types import Type
+
 from .choices import Choices
 
 Ne = tuple[int, int, int, int]
