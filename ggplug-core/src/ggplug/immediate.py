@@ -12,8 +12,8 @@ from ggplug.backend import Backend, Buffer, Device
 from ggplug.errors import ParameterError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.host import HOST
-from ggplug.memory.allocation import Allocation
-from ggplug.memory.layout import PERSISTENT
+from ggplug.memory.allocation import Allocation, Computation
+from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind, TensorFlag
@@ -95,11 +95,13 @@ class _Results(Allocation):
         slots, offsets = [], []
         for position, tensor in enumerate(graph.tensors):
             root_position = graph.roots[position]
-            slots.append(PERSISTENT if tensor.root.buffer is not None else self._kept.get(root_position, 0))
+            slots.append(PERSISTENT if tensor.root.buffer is not None else self._kept.get(root_position, NOWHERE))
             offsets.append(tensor.view_offset)
         super().__init__(graph, buffers, slots, offsets)
 
-    def locate(self, graph: Graph, position: int) -> tuple[Buffer, int]:
+    def locate(
+        self, graph: Graph, position: int, computation: Computation | None = None
+    ) -> tuple[Buffer, int]:
         root = graph.roots[position]
         if graph.tensors[root].buffer is None and root not in self._kept:
             tensor = graph.tensors[position]
@@ -107,4 +109,4 @@ class _Results(Allocation):
                 f"{tensor!r} was computed on the way to something else and not kept",
                 tensor=tensor, remedy="give it to compute() as well",
             )  # fmt: skip
-        return super().locate(graph, position)
+        return super().locate(graph, position, computation)

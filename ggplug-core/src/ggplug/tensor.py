@@ -14,20 +14,25 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug import quants
+from ggplug.arrays import as_array, as_bytes, decode, encode, strided, whole_number
 from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMismatchError
+from ggplug.sharing import accessing, freeing
 from ggplug.types import TensorFlag, Type, by_name
 
 if TYPE_CHECKING:
     from ggplug.backend import Buffer, BufferType
     from ggplug.graph import Graph
+    from ggplug.memory.allocation import Computation
     from ggplug.ops.base import Op
+
+T = TypeVar("T")
 
 Extents = tuple[int, int, int, int]
 
@@ -49,20 +54,85 @@ class Epoch:
         cls.now = next(cls._count)
 
 
+class Geometry(NamedTuple):
+    """Validated extents and strides: plain integers that fit into 64 bits, whatever is computed with them.
+
+    ``nbytes``: from the first to the last byte.  ``rank``: the least number of dimensions that shows all extents.
+    """
+
+    ne: Extents
+    nb: Extents
+    nbytes: int
+    rank: int
+
+
+MAX_BYTES = 1 << 50
+"""Bytes of the largest tensor, dimensions without extent counted as one: more than any machine has, and few enough for
+sums and products of offsets and strides to fit into 64 bits.  NumPy has a limit like it.
+"""
+
+_geometries: dict[tuple[Type, Extents, Extents | None], Geometry] = {}
+
+
+def geometry(type: Type, ne: Extents, nb: Extents | None = None) -> Geometry:
+    """Checks extents and strides; those that were seen before cost a look into a dictionary.
+
+    ``nb``: by default those of a tensor without gaps (ggml_new_tensor).  Raises ShapeError, TypeMismatchError.
+    """
+    try:
+        found = _geometries.get((type, ne, nb))
+    except TypeError:  # a list, or something worse
+        raise ShapeError(f"extents and strides must be tuples, got {ne!r} and {nb!r}", got=(ne, nb)) from None
+    if found is None:
+        found = _check_geometry(type, ne, nb)
+        if len(_geometries) > 65536:
+            _geometries.clear()
+        _geometries[type, ne, nb] = found
+    return found
+
+
+def _check_geometry(type: Type, ne: Extents, nb: Extents | None) -> Geometry:
+    if not isinstance(type, Type):
+        raise TypeMismatchError(f"a tensor's type must be a ggplug.types.Type, got {type!r}", got=type)
+    ne = _four(ne, "extents")
+    row = type.row_bytes(ne[0])
+    rank = max((i + 1 for i in range(MAX_RANK) if ne[i] != 1), default=0)
+    if math.prod(n or 1 for n in ne) // type.block_size * type.block_bytes > MAX_BYTES:
+        raise ShapeError(f"a tensor of {type.name} with extents {ne} would have more than {MAX_BYTES} bytes", got=ne)
+    packed = (type.block_bytes, row, row * ne[1], row * ne[1] * ne[2])
+    if nb is None:
+        return Geometry(ne, packed, packed[3] * ne[3], rank)
+    nb = _four(nb, "strides")
+    if any(stride % type.alignment for stride in nb):
+        raise ShapeError(f"strides of {type.name} must be multiples of {type.alignment} bytes, got {nb}", got=nb)
+    if type.is_quantized and nb[0] != type.block_bytes:
+        raise ShapeError(
+            f"blocks of {type.name} must lie side by side, {type.block_bytes} bytes each; the stride is {nb[0]}",
+            got=nb[0], wanted=type.block_bytes,
+        )  # fmt: skip
+    if max(nb) > MAX_BYTES:
+        raise ShapeError(f"strides of more than {MAX_BYTES} bytes: {nb}", got=nb)
+    nbytes = 0
+    if 0 not in ne:
+        last = (ne[0] // type.block_size - 1, ne[1] - 1, ne[2] - 1, ne[3] - 1)
+        nbytes = type.block_bytes + sum(n * stride for n, stride in zip(last, nb, strict=True))
+    if nbytes > MAX_BYTES:
+        raise ShapeError(f"extents {ne} with strides {nb} span more than {MAX_BYTES} bytes", got=nbytes)
+    return Geometry(ne, nb, nbytes, rank)
+
+
+def _four(values: Any, what: str) -> Extents:
+    if not isinstance(values, tuple) or len(values) != MAX_RANK:
+        raise ShapeError(f"a tensor has {MAX_RANK} {what}, got {values!r}", got=values)
+    for value in values:
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
+            raise ShapeError(f"{what} must be non-negative integers, got {values!r}", got=values)
+    return int(values[0]), int(values[1]), int(values[2]), int(values[3])
+
+
 def contiguous_strides(type: Type, ne: Extents) -> Extents:
     """Byte strides of a tensor without gaps; ``nb[0]`` is the bytes of one block (ggml_new_tensor)."""
-    key = (type.id, ne)
-    nb = _strides.get(key)
-    if nb is None:
-        row = type.row_bytes(ne[0])
-        nb = (type.block_bytes, row, row * ne[1], row * ne[1] * ne[2])
-        if len(_strides) > 65536:
-            _strides.clear()
-        _strides[key] = nb
-    return nb
-
-
-_strides: dict[tuple[int, Extents], Extents] = {}
+    return geometry(type, ne).nb
 
 
 def extents(ne: int | Iterable[int], *, what: str = "ne") -> tuple[Extents, int]:
@@ -81,7 +151,8 @@ class Spec(NamedTuple):
     """What an op's shape rule answers: the result's type, extents and rank, or that it is a view.
 
     ``nb`` is given only where the result is not contiguous.  ``view_of`` names the source whose bytes
-    the result shares, ``view_offset`` bytes after that source's first.
+    the result shares, ``view_offset`` bytes after that source's first.  The tensor that is made of it checks all of
+    this.
     """
 
     type: Type
@@ -96,19 +167,23 @@ class Tensor:
     """A typed, strided array of up to four dimensions in a graph or in a buffer.
 
     ``ne``: extents, innermost first, always four.  ``nb``: byte strides, same order.  ``rank``: how many
-    extents the shape has.  ``op``/``src``: the op that computes it and that op's sources (absent optional
-    sources are ``None``); a leaf has ``op is None``.
+    extents the shape has.  ``nbytes``: bytes from the first to the last byte, gaps included (ggml_nbytes).
+    ``op``/``src``: the op that computes it and that op's sources (absent optional sources are ``None``); a leaf has
+    ``op is None``.
+
+    Raises ShapeError or TypeMismatchError for extents and strides that no tensor can have, and for a view that leaves
+    the bytes of its root.
     """
 
     __slots__ = (
-        "__weakref__", "_graphs", "buffer", "buffer_type", "flags", "name", "nb", "ne", "offset", "op", "rank", "src",
-        "type",
-        "view_offset", "view_src",
+        "__weakref__", "_graphs", "buffer", "buffer_type", "flags", "name", "nb", "nbytes", "ne", "offset", "op",
+        "rank", "src", "type", "view_offset", "view_src",
     )  # fmt: skip
 
     type: Type
     ne: Extents
     nb: Extents
+    nbytes: int
     rank: int
     op: Op | None
     src: tuple[Tensor | None, ...]
@@ -127,8 +202,10 @@ class Tensor:
     def __init__(
         self, spec: Spec, op: Op | None = None, src: tuple[Tensor | None, ...] = (), name: str = ""
     ) -> None:
-        self.type, self.ne, self.rank, nb, parent, view_offset = spec
-        self.nb = nb if nb is not None else contiguous_strides(spec.type, spec.ne)
+        self.type, ne, self.rank, nb, parent, view_offset = spec
+        self.ne, self.nb, self.nbytes, rank = geometry(self.type, ne, nb)
+        if not rank <= self.rank <= MAX_RANK:
+            raise ShapeError(f"a tensor with extents {ne} cannot have rank {self.rank}", got=self.rank)
         self.op = op
         self.src = src
         self.name = name
@@ -143,6 +220,17 @@ class Tensor:
         else:
             self.view_src = parent if parent.view_src is None else parent.view_src
             self.view_offset = parent.view_offset + view_offset
+            offset = self.view_offset
+            if not 0 <= offset <= self.view_src.nbytes - self.nbytes or offset % self.type.alignment:
+                raise self._misplaced_view()
+
+    def _misplaced_view(self) -> ShapeError:
+        kind, root, offset = self.type, self.root, self.view_offset
+        if offset % kind.alignment:
+            what = f"begins at byte {offset} of {root!r}; {kind.name} needs a multiple of {kind.alignment}"
+        else:
+            what = f"spans bytes {offset} to {offset + self.nbytes} of {root!r}, which has {root.nbytes}"
+        return ShapeError(f"{self!r} {what}", tensor=self, got=offset, wanted=root.nbytes)
 
     # -- shape -------------------------------------------------------------------------------------
 
@@ -161,26 +249,16 @@ class Tensor:
         """Number of rows of ``ne[0]`` elements (ggml_nrows)."""
         return self.ne[1] * self.ne[2] * self.ne[3]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes from the first to the last byte of the tensor, gaps included (ggml_nbytes)."""
-        ne, nb = self.ne, self.nb
-        if 0 in ne:
-            return 0
-        if self.type.block_size == 1:
-            extent = self.type.block_bytes + (ne[0] - 1) * nb[0]
-        else:
-            extent = ne[0] * nb[0] // self.type.block_size
-        return extent + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
-
     def is_contiguous(self) -> bool:
         """Whether elements follow each other without gaps in ``ne`` order (ggml_is_contiguous)."""
         return self.is_contiguous_from(0)
 
     def is_contiguous_from(self, dim: int) -> bool:
-        """Whether strides above dimension ``dim`` are those of a contiguous tensor (ggml_is_contiguous_n).
+        """Whether strides above dimension ``dim`` are those of a contiguous tensor (ggml_is_contiguous_0 to _2).
 
-        ``dim`` 0: everything; 1: rows may be spaced; 2: matrices may be spaced.  Extents of one are ignored.
+        ``dim`` 0: everything; 1: rows may be spaced; 2: matrices may be spaced.  The stride of an extent of one counts
+        only where ``dim`` lets it differ: what lies above has to follow it.  A tensor without elements is judged by its
+        strides, as any other.
         """
         ne, nb = self.ne, self.nb
         if self.nb == contiguous_strides(self.type, ne):
@@ -190,21 +268,23 @@ class Tensor:
             return False
         expected = self.type.row_bytes(ne[0])
         for i in range(1, 4):
-            if ne[i] != 1:
-                if i > dim:
-                    if nb[i] != expected:
-                        return False
-                    expected = ne[i] * nb[i]
-                else:
-                    expected = ne[i] * nb[i]
+            if i > dim:
+                if ne[i] != 1 and nb[i] != expected:
+                    return False
+                expected *= ne[i]
+            else:
+                expected = ne[i] * nb[i]
         return True
 
     def is_transposed(self) -> bool:
-        """Whether the first two dimensions were swapped (ggml_is_transposed)."""
+        """Whether elements of a row lie further apart than rows (ggml_is_transposed).
+
+        Strides alone decide: a contiguous tensor with ne0 = 0 counts as transposed, for its rows take no bytes.
+        """
         return self.nb[0] > self.nb[1]
 
     def is_permuted(self) -> bool:
-        """Whether dimensions are out of stride order (ggml_is_permuted)."""
+        """Whether dimensions are out of stride order (ggml_is_permuted), by strides alone as :meth:`is_transposed`."""
         nb = self.nb
         return nb[0] > nb[1] or nb[1] > nb[2] or nb[2] > nb[3]
 
@@ -243,10 +323,18 @@ class Tensor:
     def place(self, buffer: Buffer | None, offset: int = 0) -> None:
         """Makes the tensor persistent at ``offset`` bytes into ``buffer``; ``None`` takes the place away.
 
-        Only roots have a place; a view follows its root.  Raises ParameterError for a view.
+        Only roots have a place; a view follows its root.  Raises ParameterError for a view; BufferUseError if the
+        tensor would not lie inside of the buffer (see :meth:`Buffer.check_place`), or the buffer was freed;
+        TypeMismatchError for what is no buffer, or no integer.  Then the tensor keeps the place that it has.
         """
         if self.view_src is not None:
             raise ParameterError(f"{self!r} is a view: place its root {self.view_src!r}", tensor=self)
+        if buffer is None:
+            offset = 0
+        elif (check := getattr(buffer, "check_place", None)) is not None:
+            offset = check(self, offset)
+        else:
+            raise TypeMismatchError(f"{self!r} can only be placed in a Buffer, got {buffer!r}", tensor=self, got=buffer)
         self.buffer = buffer
         self.buffer_type = None if buffer is None else buffer.type
         self.offset = offset
@@ -257,17 +345,47 @@ class Tensor:
 
         Raises TensorStateError if there is none: not placed, not computed yet, or reused since.
         """
+        buffer, offset, _ = self._find()
+        return buffer, offset
+
+    def _find(self) -> tuple[Buffer, int, Computation | None]:
+        """As :meth:`locate`, and of an intermediate the computation whose result it is."""
         root = self.root
-        if root.buffer is not None:
-            return root.buffer, root.offset + self.view_offset
-        latest: Graph | None = None
+        buffer = root.buffer
+        if buffer is not None:
+            return buffer, root.offset + self.view_offset, None
+        latest: tuple[Graph, Computation] | None = None
+        elsewhere: tuple[Graph, Computation] | None = None
         for reference in self._graphs or ():
             graph = reference()
-            if graph is not None and graph.computed > (latest.computed if latest else 0):
-                latest = graph
-        if latest is None:
+            computation = None if graph is None else graph.computation
+            if graph is None or computation is None:
+                continue
+            if computation.thread and computation.thread != get_ident():
+                elsewhere = graph, computation
+            elif latest is None or computation.serial > latest[1].serial:
+                latest = graph, computation
+        found = latest or elsewhere  # what another thread is just computing counts when that is done
+        if found is None:
             raise TensorStateError(f"{self!r} has no bytes yet: allocate it, or compute a graph with it", tensor=self)
-        return latest.locate(self)
+        return *found[0].locate_in(found[1], self), found[1]
+
+    def access(self, action: Callable[[Buffer, int], T]) -> T:
+        """``action(buffer, offset)`` with the tensor's place, while nobody else uses that buffer.
+
+        Waits for computations in it.  Raises as :meth:`locate`.
+        """
+        while True:
+            buffer, offset, computation = self._find()
+            with accessing(buffer):
+                # While this thread waited, the bytes may have become somebody else's.
+                if computation is not None:
+                    unmoved = computation.current
+                else:
+                    root = self.root
+                    unmoved = root.buffer is buffer and root.offset + self.view_offset == offset
+                if unmoved:
+                    return action(buffer, offset)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -277,7 +395,7 @@ class Tensor:
         ``values``: anything with the buffer protocol, ``__array_interface__`` or DLPack, or nested sequences
         and scalars; its shape must be ``self.shape`` (a scalar fills).  Floats are rounded to the tensor's
         type, quantised types with their reference quantiser.  Raises ShapeError, TypeMismatchError,
-        TensorStateError.
+        TensorStateError; BufferUseError for memory that may not be written.
         """
         array = as_array(values)
         if array.ndim and array.shape != self.shape:
@@ -291,42 +409,49 @@ class Tensor:
     def numpy(self) -> npt.NDArray[Any]:
         """A copy of the values in ``self.shape``, after waiting for pending work on them.
 
-        Plain types keep their dtype (BF16 widens to float32); quantised types are decoded to float32.
-        Raises TensorStateError if the tensor has no bytes or they were reused.
+        Plain types keep their dtype (BF16 widens to float32); quantised types are decoded to float32.  A tensor
+        without elements gives an empty array.  Raises TensorStateError if the tensor has no bytes or they were reused.
         """
-        buffer, offset = self.locate()
-        raw = np.empty(self.nbytes, np.uint8)
-        buffer.get_tensor(self, raw, offset)
-        return np.ascontiguousarray(decode(raw, self)).reshape(self.shape)
+        return np.ascontiguousarray(decode(self._fetched(), self)).reshape(self.shape)
 
     def set_bytes(self, data: Any, offset: int = 0) -> Tensor:
         """Stores raw bytes at ``offset`` bytes into the tensor (ggml_backend_tensor_set).
 
-        A strided tensor takes either its packed bytes, all at once, or a range of its extent.
+        A strided tensor takes either its packed bytes, all at once, or a range of its extent.  Raises ShapeError if
+        they do not fit, TypeMismatchError, TensorStateError; BufferUseError for memory that may not be written.
         """
-        raw = as_bytes(data)
-        buffer, start = self.locate()
-        packed = self.type.row_bytes(self.ne[0]) * self.nrows
-        if raw.size == packed and packed != self.nbytes and offset == 0:
-            raw = self._spread(raw, buffer, start)
-        if offset < 0 or offset + raw.size > self.nbytes:
-            raise ShapeError(
-                f"{raw.size} bytes at offset {offset} do not fit into {self!r} of {self.nbytes} bytes",
-                tensor=self, got=raw.size, wanted=self.nbytes,
-            )  # fmt: skip
-        buffer.set_tensor(self, raw, start, offset)
+        given = as_bytes(data)
+        offset = whole_number(offset, "the offset")
+
+        def store(buffer: Buffer, start: int) -> None:
+            raw = given
+            packed = self.type.row_bytes(self.ne[0]) * self.nrows
+            if raw.size == packed and packed != self.nbytes and offset == 0:
+                raw = self._spread(raw, buffer, start)
+            if offset < 0 or offset + raw.size > self.nbytes:
+                raise ShapeError(
+                    f"{raw.size} bytes at offset {offset} do not fit into {self!r} of {self.nbytes} bytes",
+                    tensor=self, got=raw.size, wanted=self.nbytes,
+                )  # fmt: skip
+            buffer.set_tensor(self, raw, start, offset)
+
+        self.access(store)
         return self
 
     def tobytes(self) -> bytes:
         """The raw bytes of the tensor's extent, gaps included (ggml_backend_tensor_get)."""
-        buffer, offset = self.locate()
-        raw = np.empty(self.nbytes, np.uint8)
-        buffer.get_tensor(self, raw, offset)
-        return raw.tobytes()
+        return self._fetched().tobytes()
 
     def item(self) -> Any:
-        """The value of a tensor with one element."""
+        """The value of a tensor with one element.  Raises ShapeError if it has none, or several; TensorStateError."""
+        if self.size != 1:
+            raise ShapeError(f"{self!r} has {self.size} elements, not one", tensor=self, got=self.size, wanted=1)
         return self.numpy().item()
+
+    def _fetched(self) -> npt.NDArray[np.uint8]:
+        raw = np.empty(self.nbytes, np.uint8)
+        self.access(lambda buffer, offset: buffer.get_tensor(self, raw, offset))
+        return raw
 
     def _spread(self, packed: npt.NDArray[np.uint8], buffer: Buffer, start: int) -> npt.NDArray[np.uint8]:
         """Packed bytes in the layout of a strided tensor; what lies in the gaps is kept."""
@@ -395,17 +520,21 @@ class Context:
         self.tensors: list[Tensor] = []
         self.buffers: list[Buffer] = []
         self._by_name: dict[str, Tensor] = {}
+        self._members: set[Tensor] = set()
 
     def new_tensor(self, type: Type | str, ne: int | Iterable[int], name: str = "") -> Tensor:
         """A leaf that belongs to this context; see :func:`new_tensor`.  A name is used once."""
         return self.add(new_tensor(type, ne, name))
 
     def add(self, tensor: Tensor) -> Tensor:
-        """Takes a tensor in.  Raises ParameterError if its name is taken."""
+        """Takes a tensor in.  Raises ParameterError if it is in already, or its name is taken."""
+        if tensor in self._members:
+            raise ParameterError(f"context {self.name!r} already has {tensor!r}", tensor=tensor)
         if tensor.name:
             if tensor.name in self._by_name:
                 raise ParameterError(f"context {self.name!r} already has a tensor {tensor.name!r}", tensor=tensor)
             self._by_name[tensor.name] = tensor
+        self._members.add(tensor)
         self.tensors.append(tensor)
         return tensor
 
@@ -434,15 +563,20 @@ class Context:
         return sum(t.nbytes for t in self.tensors if not t.is_view)
 
     def free(self) -> None:
-        """Takes every tensor's place away and frees the buffers.  Raises BufferUseError while one is exported."""
-        for buffer in self.buffers:
-            buffer.check_free()
-        for tensor in self.tensors:
-            if not tensor.is_view and tensor.buffer in self.buffers:
-                tensor.place(None)
-        for buffer in self.buffers:
-            buffer.free()
-        self.buffers.clear()
+        """Takes every tensor's place away and frees the buffers, after waiting for computations that use them.
+
+        Raises BufferUseError while one is exported, and BusyError if it is called from within such a computation; then
+        nothing has changed.
+        """
+        with freeing(*self.buffers):
+            for buffer in self.buffers:
+                buffer.check_free()
+            for tensor in self.tensors:
+                if not tensor.is_view and tensor.buffer in self.buffers:
+                    tensor.place(None)
+            for buffer in self.buffers:
+                buffer.free()
+            self.buffers.clear()
 
     def __enter__(self) -> Context:
         return self
@@ -454,72 +588,7 @@ class Context:
         return f"<Context {self.name!r}: {len(self.tensors)} tensors, {self.nbytes / 2**20:.1f} MiB>"
 
 
-# -- arrays in and out -----------------------------------------------------------------------------
-
-
-def as_array(values: Any) -> npt.NDArray[Any]:
-    """A NumPy array of whatever holds values; zero-copy where the object allows it."""
-    if isinstance(values, np.ndarray):
-        return values
-    if hasattr(values, "__array_interface__") or isinstance(values, (memoryview, bytes, bytearray)):
-        return np.asarray(values)
-    if hasattr(values, "__dlpack__"):
-        return np.from_dlpack(values)
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ShapeError(f"values are not a regular array: {error}") from None
-    if array.dtype == object:
-        raise TypeMismatchError(f"values of type {type(values).__name__} are not numbers", got=type(values))
-    return array
-
-
-def as_bytes(data: Any) -> npt.NDArray[np.uint8]:
-    """The raw bytes of an array or of anything with the buffer protocol, as a flat uint8 array."""
-    array = np.frombuffer(data, np.uint8) if isinstance(data, (bytes, bytearray, memoryview)) else as_array(data)
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def encode(array: npt.NDArray[Any], type: Type) -> npt.NDArray[np.uint8]:
-    """Packed bytes of values in NumPy order, rounded or quantised to ``type``.
-
-    Integers convert only if every value fits.  Raises TypeMismatchError.
-    """
-    if array.dtype.kind not in "fiub":
-        raise TypeMismatchError(f"cannot store {array.dtype} values as {type.name}", got=array.dtype, wanted=type)
-    dtype = type.dtype
-    if not type.is_quantized and dtype.kind == "i":
-        if array.dtype.kind == "f" or (array.size and not np.can_cast(array.dtype, dtype)):
-            exact = array.astype(dtype)
-            if not np.array_equal(exact, array):
-                raise TypeMismatchError(f"values do not fit into {type.name}", got=array.dtype, wanted=type)
-        return as_bytes(array.astype(dtype))
-    if not type.is_quantized and array.dtype == dtype and dtype.kind == "f":
-        return as_bytes(array)
-    if not type.is_quantized and dtype == np.float64:
-        return as_bytes(array.astype(dtype))
-    return as_bytes(quants.quantize(np.ascontiguousarray(array, np.float32), type))
-
-
-def strided(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
-    """A view of a tensor's raw extent with its strides: 4-D, outermost first, storage dtype.
-
-    For block types the innermost axis counts blocks.
-    """
-    kind = tensor.type
-    ne = (tensor.ne[0] // kind.block_size, *tensor.ne[1:])
-    return np.ndarray(ne[::-1], kind.dtype, raw.data, 0, tensor.nb[::-1])
-
-
-def decode(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
-    """Values of a tensor's raw extent: 4-D, outermost first."""
-    stored = strided(raw, tensor)
-    kind = tensor.type
-    if not kind.is_quantized and kind.name != "bf16":
-        return stored
-    packed = np.ascontiguousarray(stored)
-    rows = packed.view(np.uint8).reshape(*packed.shape[:3], -1)
-    return quants.dequantize(rows, kind).reshape(tensor.ne[::-1])
+# -- for ops ---------------------------------------------------------------------------------------
 
 
 def like(tensor: Tensor, type: Type | None = None) -> Spec:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ggplug.backend import NodeTime, Plan
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation
+from ggplug.memory.allocation import Allocation, Places
 from ggplug.ops.base import Op
+from ggplug.sharing import Claim, turn
 from ggplug.tensor import Tensor
 from ggplug_simt.driver import Bound
-from ggplug_simt.launch import DST, SCRATCH
+from ggplug_simt.launch import DST, FAULTS, SCRATCH
 from ggplug_simt.memory import SimtBuffer
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class SimtPlan(Plan):
 
     def __init__(self, stream: SimtBackend, graph: Graph) -> None:
         self._stream = stream
+        self._structure = graph.structure
         device = stream.device
         self._bound: list[Bound] = []
         self._launchers: list[Callable[[], object]] = []
@@ -42,6 +45,9 @@ class SimtPlan(Plan):
         self._names: list[str] = []
         self._ops: list[Op] = []
         self._count: list[int] = []
+        self._number = 0
+        """Of a plan with indices, what its kernels call it in the stream's record of faults."""
+        self._graph: Callable[[], Graph | None] = lambda: None
         spans: list[tuple[int, int]] = []
         owner, position, delta, field, argument = [], [], [], [], []
         structs = []
@@ -61,11 +67,17 @@ class SimtPlan(Plan):
                 self._ops.append(node.op)
                 self._count.append(len(launch.operands))
                 struct = launch.arguments()
+                if any(place.position == FAULTS for place in launch.operands):
+                    self._number = self._number or stream.faults.number()
+                    struct["plan"], struct["node"] = self._number, graph.index[node]
                 structs.append(np.frombuffer(struct.tobytes(), np.uint8))
                 assert struct.dtype.fields is not None
                 for n, (name, place) in enumerate(zip(launch.source.tensors, launch.operands, strict=True)):
                     if place.position == SCRATCH:
                         bound.set_buffer(n, scratch)
+                        continue
+                    if place.position == FAULTS:
+                        bound.set_buffer(n, stream.faults.memory)
                         continue
                     tensor: Tensor | None = node if place.position == DST else node.src[place.position]
                     assert tensor is not None
@@ -84,13 +96,19 @@ class SimtPlan(Plan):
         self._field = np.array(field, np.int64)
         self._argument = argument
         self._buffers: list[SimtBuffer] = []
+        self._claimed: frozenset[SimtBuffer] = frozenset()
         self._which: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
         self._ready = False
         self._computed = 0
         self._steps: list[tuple[int, Callable[[], object]]] = []
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
         places = allocation.places(graph)
+        with turn(self._stream):
+            self._bind(graph, places)
+
+    def _bind(self, graph: Graph, places: Places) -> None:
         device = self._stream.device
         buffers: list[SimtBuffer] = []
         known: dict[int, int] = {}
@@ -126,15 +144,27 @@ class SimtPlan(Plan):
         if stale or moved.any():
             self._steps = list(enumerate(self._launchers))
             self._computed = 0
-        self._buffers, self._which = buffers, which
+        self._buffers, self._which, self._claimed = buffers, which, frozenset(buffers)
+        self._graph = weakref.ref(graph)  # weakly: a plan that is kept must not keep a model's weights alive
         self._ready = True
 
     def compute(self) -> None:
-        device = self._stream.device
+        # From the check of the buffers to the last launch nobody frees one of them; freeing waits for the queue, too.
+        with Claim((self._stream,), self._claimed):
+            self._check()
+            self._launch()
+
+    def _check(self) -> None:
+        """Raises what keeps the plan from being launched."""
+        self._stream.check_open()
         if not self._ready:
+            device = self._stream.device
             raise ComputeError(f"{device.name}: the plan was not bound to an allocation", device=device)
         for buffer in self._buffers:
             buffer._check(0, 0)
+
+    def _launch(self) -> None:
+        device = self._stream.device
         if device.lost:
             with device.guarded("launching"):
                 return
@@ -142,6 +172,7 @@ class SimtPlan(Plan):
         if self._computed == 2:
             with device.guarded("capturing"):
                 self._steps = self._captured()
+        self._note_computed()
         number = 0
         try:
             with device.driver.current():
@@ -152,6 +183,14 @@ class SimtPlan(Plan):
             raise
         except Exception as error:
             raise device.typed(error, "launching", op=self._ops[number], kernel=self._names[number]) from error
+
+    def _note_computed(self) -> None:
+        """Tells the stream's record of faults which graph is computed, if there are indices in it."""
+        if self._number:
+            graph = self._graph()
+            if graph is None:
+                raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
+            self._stream.faults.computed(self._number, graph)
 
     def _captured(self) -> list[tuple[int, Callable[[], object]]]:
         """The launches, runs of them as one where the queue can do that; each with the number of its first."""
@@ -168,7 +207,13 @@ class SimtPlan(Plan):
     def compute_traced(self) -> list[NodeTime]:
         """One entry a node.  The queue is finished after each launch, so times hold its latency too."""
         self._stream.synchronize()
+        with Claim((self._stream,), self._claimed):
+            self._check()
+            return self._launch_traced()
+
+    def _launch_traced(self) -> list[NodeTime]:
         times: list[NodeTime] = []
+        self._note_computed()
         for node, name, op, launch in zip(self._nodes, self._names, self._ops, self._launchers, strict=True):
             begin = time.perf_counter_ns()
             with self._stream.device.guarded("launching", op=op, kernel=name):

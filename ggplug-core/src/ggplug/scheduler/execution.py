@@ -13,7 +13,7 @@ import numpy as np
 
 from ggplug.backend import Backend, Buffer, Event, Plan
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation
+from ggplug.memory.allocation import Allocation, Computation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
@@ -51,7 +51,7 @@ class BoundSplit:
 
     __slots__ = (
         "allocation", "copied", "copies", "copy_reads", "copy_writes", "done", "mover", "part", "plan", "reads",
-        "split", "stream", "token", "writes", "written",
+        "split", "stream", "token", "writes",
     )  # fmt: skip
 
     def __init__(self, split: Split, stream: Backend, mover: Backend) -> None:
@@ -67,7 +67,6 @@ class BoundSplit:
         self.writes: set[Any] = set()
         self.copy_reads: set[Any] = set()
         self.copy_writes: set[Any] = set()
-        self.written: list[int] | None = None
         self.token = object()
         self.done: Event | None = stream.device.event() if is_asynchronous(stream) else None
         self.copied: Event | None = mover.device.event() if is_asynchronous(mover) and split.copies else None
@@ -135,7 +134,10 @@ class Execution:
         """The version that an allocation belongs to, or None if it is none of this execution as memory is now."""
         if allocation is None or self._generation != self.allocator.generation:
             return None
-        return next((n for n, bound in enumerate(self._versions) if bound.allocation is allocation), None)
+        for number, bound in enumerate(self._versions):
+            if bound.allocation is allocation:
+                return number
+        return None
 
     def _ensure(self) -> None:
         if self._generation != self.allocator.generation:
@@ -176,6 +178,8 @@ class Execution:
             split.allocation = self._place(split.part, version, split.split)
         if split.plan is None:
             split.plan = split.stream.plan(split.part)
+        # The plan asks, too, if it is one of ggplug's own; with one that does not, nothing may be written either.
+        split.allocation.check(split.part)
         split.plan.rebind(split.part, split.allocation)
         ranges = self.schedule.versions[version].copies
         split.copies = []
@@ -184,6 +188,7 @@ class Execution:
             if copy.nbytes:
                 source, offset = whole.place(graph, copy.position)
                 target = whole.buffers[place.slot]
+                target._check_write(place.offset, copy.nbytes)
                 split.copies.append(BoundCopy(graph.tensors[copy.position], source, offset, target, place.offset))
         if self._asynchronous:
             self._note_touched(split)
@@ -211,15 +216,7 @@ class Execution:
         part, allocation = split.part, split.allocation
         assert part is not None
         assert allocation is not None
-        if split.written is None:
-            split.written = [
-                part.sources[position][which]
-                for position, node in zip(part.order, part.nodes, strict=True)
-                for which in node.op.writes  # type: ignore[union-attr]
-                if part.sources[position][which] >= 0
-            ]
-        split.writes = set(allocation.used_buffers())
-        split.writes.update(allocation.place(part, position)[0] for position in split.written)
+        split.writes = allocation.used_buffers() | allocation.written_buffers(part)
         split.reads = {*allocation.persistent_buffers(part)} - split.writes
         split.copy_reads = {copy.source for copy in split.copies}
         if split.mover is split.stream:
@@ -277,12 +274,13 @@ class Execution:
             ordering.note(mover, split.copied, split.copy_reads, split.copy_writes)
 
     def run_observed(
-        self, graph: Graph, bound: BoundVersion, ordering: Ordering, callback: EvalCallback | None, poison: bool
-    ) -> int:
+        self, graph: Graph, bound: BoundVersion, ordering: Ordering, computation: Computation,
+        callback: EvalCallback | None, poison: bool,
+    ) -> None:
         """Computes piece by piece, each up to a node that the callback wants to see.
 
-        Returns how many nodes were computed.  ``poison``: goes node by node, and fills bytes with NaNs before they are
-        first used and as soon as nobody needs them.
+        ``computation`` is told how many nodes were computed.  ``poison``: goes node by node, and fills bytes with NaNs
+        before they are first used and as soon as nobody needs them.
         """
         assert bound.allocation is not None
         layout, buffers = self.schedule.layout, bound.allocation.buffers
@@ -300,13 +298,13 @@ class Execution:
                 self._run_chunk(graph, bound, split, ordering, begin, number + 1)
                 split.stream.synchronize()
                 begin = number + 1
-                graph.progress = begin
+                computation.progress = begin
                 go_on = not wanted or callback is None or callback(node, False)
                 if poison:
                     poison_after(layout, buffers, number)
                 if not go_on:
-                    return begin
-        return len(order)
+                    return
+        computation.progress = len(order)
 
     def _run_chunk(
         self, graph: Graph, bound: BoundVersion, split: BoundSplit, ordering: Ordering, begin: int, end: int
@@ -334,6 +332,7 @@ class Execution:
         # Whoever binds a plan keeps the graph and the allocation that it is bound to.
         allocation = self._place(part, version, split.split)
         self._chunks[version, begin, end] = part, plan, allocation
+        allocation.check(part)
         plan.rebind(part, allocation)
         self.compute(split, ordering, plan)
 

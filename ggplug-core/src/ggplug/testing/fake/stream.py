@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, compute_error
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError
+from ggplug.arrays import as_bytes
+from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, call_kernel, check_target
+from ggplug.errors import BufferUseError, ComputeError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
+from ggplug.sharing import using
 from ggplug.tensor import Tensor
 from ggplug.testing.fake.memory import POISON, FakeBuffer
 from ggplug.testing.fake.queue import Group, Lane
@@ -75,8 +77,8 @@ class FakeBackend(Backend):
 
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
         fake = self._own(buffer)
-        raw = np.asarray(data).reshape(-1).view(np.uint8)
-        fake._check(offset, raw.size)
+        raw = as_bytes(data)
+        offset, _ = fake._check_write(offset, raw.size)
         promised = raw.copy()
 
         def store() -> None:
@@ -89,7 +91,8 @@ class FakeBackend(Backend):
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
         fake = self._own(buffer)
-        fake._check(offset, out.size)
+        out = check_target(out)
+        offset, _ = fake._check(offset, out.size)
         # Whoever reads the target before synchronizing shall notice.
         out.fill(POISON)
 
@@ -104,8 +107,8 @@ class FakeBackend(Backend):
         source_stream: Backend | None = None,
     ) -> None:  # fmt: skip
         fake = self._own(target)
-        fake._check(target_offset, size)
-        source._check(source_offset, size)
+        target_offset, size = fake._check_write(target_offset, size)
+        source_offset, _ = source._check(source_offset, size)
         if isinstance(source_stream, FakeBackend) and source_stream.device is self.device:
             if source_stream is not self:
                 written = self.device.event()
@@ -141,17 +144,20 @@ class FakePlan(Plan):
 
     def __init__(self, stream: FakeBackend, graph: Graph) -> None:
         self._stream = stream
+        self._structure = graph.structure
         self._steps: list[tuple[int, Callable[..., None]]] = [
             (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
         ]
         self._inner = stream.inner.plan(graph) if stream.inner is not None else None
-        self._bound: tuple[Graph, list[tuple[FakeBuffer, int]]] | None = None
+        self._bound: tuple[Graph, list[tuple[FakeBuffer, int]], frozenset[FakeBuffer]] | None = None
         self._times: list[NodeTime] = []
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
         places = []
-        for position, tensor in enumerate(graph.tensors):
-            buffer, offset = allocation.place(graph, position)
+        buffers, which, offsets = allocation.places(graph)
+        for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True):
+            buffer = buffers[number]
             if not isinstance(buffer, FakeBuffer) or buffer.device is not self._stream.device:
                 raise BufferUseError(
                     f"{self._stream.device.name} cannot reach {tensor!r} in {buffer!r}: copy it over first",
@@ -159,13 +165,19 @@ class FakePlan(Plan):
                 )  # fmt: skip
             buffer._check(offset, tensor.nbytes)
             places.append((buffer, offset))
-        self._bound = (graph, places)
+        self._bound = graph, places, frozenset(buffer for buffer, _ in places)
 
     def compute(self) -> None:
         if self._bound is None:
             raise ComputeError("the plan was not bound to an allocation")
+        graph, places, buffers = self._bound
+        with using(buffers):
+            for buffer in buffers:
+                buffer._check(0, 0)
+            self._give(graph, places)
+
+    def _give(self, graph: Graph, places: list[tuple[FakeBuffer, int]]) -> None:
         stream = self._stream
-        graph, places = self._bound
         group = Group()
         stream.give(lambda: stream.device.act("compute", 0, stream.lane.name), group=group)
         if self._inner is not None:
@@ -202,12 +214,9 @@ class FakePlan(Plan):
             assert node.op is not None
             start = time.perf_counter_ns()
             self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
-            try:
-                kernel(node.op, *(operand(tensor) for tensor in (node, *node.src)))
-            except GGPlugError:
-                raise
-            except Exception as error:
-                raise compute_error(self._stream.device, node, error) from error
+            operands = [operand(tensor) for tensor in (node, *node.src)]
+            with using([each.buffer for each in operands if each is not None]):
+                call_kernel(self._stream.device, kernel, node, operands)
             self._times.append(NodeTime(position, start, time.perf_counter_ns()))
 
         return run
