@@ -386,8 +386,7 @@ def mul_mat(c: Draw, cls: type[Op]) -> Drawn:
     if not a2 or not a3:
         c.promised = False
     straight = tuple(layout for layout in ROWS if layout not in ("zero stride", "overlapping"))
-    finite = a.is_quantized or b.is_quantized
-    kinds = MODERATE if finite else (*MODERATE, "NaN", "infinite")
+    kinds = (*MODERATE, "NaN", "infinite")
     return Drawn(
         [
             c.source("a", a, (k, m, a2, a3), straight, kinds),
@@ -406,8 +405,7 @@ def mul_mat_id(c: Draw, cls: type[Op]) -> Drawn:
     own = c.pick("own", (True, False))
     c.promised &= used > 0 or not own
     straight = tuple(layout for layout in ROWS if layout not in ("zero stride", "overlapping"))
-    finite = a.is_quantized or b.is_quantized
-    kinds = MODERATE if finite else (*MODERATE, "NaN", "infinite")
+    kinds = (*MODERATE, "NaN", "infinite")
     ids = c.indices("ids", (I32,), (used, tokens), experts)
     return Drawn(
         [
