@@ -69,8 +69,10 @@ class Geometry(NamedTuple):
 MAX_BYTES = 1 << 50
 """Bytes of the largest tensor: more than any machine has, and few enough for sums of offsets to fit into 64 bits."""
 
-MAX_ELEMENTS = 1 << 60
-"""A tensor has fewer, even if extents of nothing are counted as one: so many of 8 bytes NumPy makes no array of."""
+MAX_ELEMENTS = 1 << 54
+"""A tensor has fewer, even if extents of nothing are counted as one; of so many blocks, of any type, NumPy can make an
+array.
+"""
 
 _MAX_STRIDE = 1 << 62
 
