@@ -75,6 +75,11 @@ FAULTS: tuple[Fault, ...] = (
     _plan("computes once", plans.ComputesOnce, "a plan computes again with new values"),
     Fault("writes come last", lambda: plans.WritesLast("faulty"), ("set_rows", "cpy", "graph")),
     _plan("times run backwards", plans.TimesRunBackwards, "tracing tells when nodes ran"),
+    Fault(
+        "computes where others write",
+        lambda: plans.ClaimsNothing("faulty"),
+        ("a write comes before or after the computations of other threads",),
+    ),
     Fault("reads do not wait", streams.Impatient, ("synchronous reads wait",)),
     Fault("writes do not wait", streams.Hasty, ("synchronous writes wait",)),
     Fault("streams do not wait for events", streams.WithoutEvents, ("events order streams",)),
