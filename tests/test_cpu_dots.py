@@ -14,10 +14,12 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from ggplug_cpu import features
+from ggplug_cpu.compiler import Intrinsic
 from ggplug_cpu.features import Target
 from ggplug_cpu.instruction_sets import AARCH64, X86_64, InstructionSet
 from ggplug_cpu.kernels.mul_mat_dot import blocks_at_once, dot_blocks
 from ggplug_cpu.kernels.mul_mat_layout import layout
+from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_quantized, pack_weights
 from ggplug_cpu.kernels.mul_mat_tiles import tile
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS
 from ggplug_cpu.simd import dots
@@ -122,14 +124,17 @@ def loops(code: str) -> list[Counter[str]]:
     ]
 
 
-def inner_loop(names: tuple[str, ...], intrinsic: Callable[[], object], arguments: int) -> Counter[str]:
-    """The instructions of the loop that multiplies most, of an intrinsic that takes addresses and numbers."""
+def code_of(make: Callable[[], Intrinsic], names: tuple[str, ...]) -> str:
+    """The assembly of an intrinsic that takes addresses and numbers, for an Arm processor."""
     target = features.elsewhere(AARCH64, "generic", names)
     with features.forced(target):
-        emit = intrinsic().function  # type: ignore[attr-defined]
-        code = assembly(target, [I64] * arguments, ir.VoidType(), emit)
-    found: Counter[str] = max(loops(code), key=lambda loop: sum(loop[name] for name in _MULTIPLICATIONS))
-    return found
+        made = make()
+        return assembly(target, [I64] * str(made.signature).count("i64"), ir.VoidType(), made.function)
+
+
+def inner_loop(make: Callable[[], Intrinsic], names: tuple[str, ...]) -> Counter[str]:
+    """The instructions of the loop that multiplies most."""
+    return max(loops(code_of(make, names)), key=lambda loop: sum(loop[name] for name in _MULTIPLICATIONS))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,7 @@ def inner_loop(names: tuple[str, ...], intrinsic: Callable[[], object], argument
 def test_few_columns_take_few_instructions_for_32_weights(
     weights: str, columns: int, names: tuple[str, ...], instruction: str, most: float
 ) -> None:
-    loop = inner_loop(names, lambda: dot_blocks(weights, 2, columns), 7)
+    loop = inner_loop(lambda: dot_blocks(weights, 2, columns), names)
     with features.forced(features.elsewhere(AARCH64, "generic", names)):
         products = 2 * columns * blocks_at_once(BLOCKS[weights])
     assert loop[instruction] >= 2 * products
@@ -164,7 +169,23 @@ def test_many_columns_take_few_instructions_for_32_weights(
 ) -> None:
     with features.forced(features.elsewhere(AARCH64, "generic", names)):
         shape = layout(kind)
-    loop = inner_loop(names, lambda: tile(kind, shape.rows, shape.vecs, False), 7)
+    loop = inner_loop(lambda: tile(kind, shape.rows, shape.vecs, False), names)
     products = shape.rows * shape.columns * shape.step_numbers / 32
     assert loop[instruction] * {"smmla": 32, "sdot": 16, "bfmmla": 16, "fmla": 4}[instruction] >= products * 32
     assert loop.total() / products <= 1.1 * most
+
+
+@pytest.mark.parametrize(
+    ("family", "arguments"),
+    [
+        (tile, ("i8", 4, 2, False)), (dot_blocks, ("q4_0", 2, 1)), (pack_weights, ("i8", "q4_0")),
+        (pack_activations, ("bf16", "f32", 12)), (pack_quantized, (4,)),
+    ],
+)  # fmt: skip
+def test_what_was_written_for_one_processor_is_written_anew_for_another(
+    family: Callable[..., Intrinsic], arguments: tuple[object, ...]
+) -> None:
+    first = code_of(lambda: family(*arguments), NEOVERSE_N2)
+    second = code_of(lambda: family(*arguments), CORTEX_A53)
+    family.cache_clear()  # type: ignore[attr-defined]
+    assert code_of(lambda: family(*arguments), CORTEX_A53) == second != first

@@ -24,6 +24,7 @@ import pytest
 pytest.importorskip("ggplug_cpu")
 
 from ggplug.errors import ComputeAborted, ComputeError, ParameterError
+from ggplug.sharing import held_by_others
 from ggplug_cpu import topology
 from ggplug_cpu.compiler import Body, intrinsic, kernel
 from ggplug_cpu.context import (
@@ -571,7 +572,7 @@ def test_a_fork_during_a_computation_leaves_the_child_a_usable_team(team: Team) 
     thread = threading.Thread(target=lambda: team.call(until_set(), at(x)))
     still_works(team)
     thread.start()
-    while not team._lock.locked():
+    while not held_by_others(team):
         pass
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

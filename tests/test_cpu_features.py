@@ -19,7 +19,7 @@ from ggplug.errors import KernelCompileError, ParameterError
 from ggplug_cpu import detect, features
 from ggplug_cpu.compiler import intrinsic, kernel
 from ggplug_cpu.context import word
-from ggplug_cpu.instruction_sets import AARCH64, INSTRUCTION_SETS, X86_64, InstructionSet
+from ggplug_cpu.instruction_sets import AARCH64, INSTRUCTION_SETS, X86_64, InstructionSet, of_this_machine
 
 X86 = platform.machine().lower() in X86_64.machines
 
@@ -197,6 +197,67 @@ def test_a_feature_that_this_cpu_lacks_cannot_be_switched_on(monkeypatch: pytest
     if X86:
         with pytest.raises(ParameterError, match="this CPU lacks avx"):
             features.parse.__wrapped__("avx2")
+
+
+@pytest.mark.parametrize("name", of_this_machine().baseline)
+def test_what_every_processor_of_the_architecture_has_cannot_be_switched_off(name: str) -> None:
+    for level in ("native", "generic"):
+        with pytest.raises(ParameterError, match=f"{name} cannot be switched off: .* baseline") as caught:
+            features.parse(f"{level}-{name}")
+        assert caught.value.got == f"{level}-{name}"
+        assert "it may be one of" in str(caught.value)
+        with pytest.raises(ParameterError, match="baseline"):
+            features.parse(f"{level}-{name}+{name}")
+
+
+NONSENSE = [
+    "-", "+", "native-", "native+", "native--fma", "native+-emulated", "generic,-fma", "native -fma", "native;+fma",
+    "native+neverheardof", "native-neverheardof", "native+prefer-256-bit", "x86-64-v4", "\0", "native\0-fma",
+    "ＮＡＴＩＶＥ", "nätive", "native-ﬀ", "İ", "\udcff", "native+a+b-emulated", "native+" + "a" * 1900,
+    "native+" + "-".join("ab" * 400), "native" + "+a-b" * 400, "native" + "-fma" * 100_000, "n" * 1_000_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NONSENSE, ids=lambda text: ascii(text[:24]))
+def test_text_that_describes_no_target_is_an_error_that_says_what_may_stand_there(text: str) -> None:
+    with pytest.raises(ParameterError, match=r"on this machine it may be one of .*generic") as caught:
+        features.parse(text)
+    assert caught.value.got == text
+    assert len(str(caught.value)) < 600
+
+
+_EMIT_FOR_ALL = """
+import llvmlite.binding as llvm
+from ggplug.errors import ParameterError
+from ggplug_cpu import features
+
+llvm.initialize_native_target()
+llvm.initialize_native_asmprinter()
+code = "define <16 x float> @f(<16 x float> %a, <16 x float> %b) { %c = fmul <16 x float> %a, %b ret <16 x float> %c }"
+host = features.host_features()
+emitted = refused = 0
+for text in [f"{level}{sign}{name}" for name in sorted(host) for level in ("native", "generic") for sign in "+-"]:
+    try:
+        target = features.parse(text)
+    except ParameterError:
+        refused += 1
+        continue
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, codemodel="jitdefault", jit=True
+    )
+    module = llvm.parse_assembly(code)
+    module.triple = target.triple
+    emitted += bool(machine.emit_object(module))
+print(emitted, refused, len(host))
+"""
+
+
+def test_llvm_makes_code_for_each_feature_switched_on_and_off() -> None:
+    done = subprocess.run([sys.executable, "-c", _EMIT_FOR_ALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    emitted, refused, count = map(int, done.stdout.split())
+    baseline = len(of_this_machine().baseline)
+    assert (emitted, refused) == (4 * count - 2 * baseline, 2 * baseline)
 
 
 def test_targets_with_other_features_have_other_keys() -> None:

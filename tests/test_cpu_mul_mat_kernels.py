@@ -35,8 +35,7 @@ if features.has("avx512f"):
     _OTHERS.append("native+amx-emulated")
 if features.has("avxvnni"):
     _OTHERS.append("avx2+avxvnni")
-if features.has("dotprod"):
-    _OTHERS.append("generic+dotprod")
+_OTHERS += [f"generic+{name}" for name in ("dotprod", "i8mm") if features.has(name)]
 
 #: NMSE allowed against float64 on the decoded weights; block types are compared with ggml's algorithm instead.
 _ALLOWED = {"f32": 1e-11, "f16": 1e-6, "bf16": 6e-6}
@@ -237,6 +236,20 @@ def test_results_do_not_depend_on_the_number_of_threads(
     a, b = operand(weights, 1056, 200, seed=1), operand(activations, 1056, N, seed=2)
     one, two = (compute(teams[n], gg.mul_mat(a.tensor, b.tensor), a, b)[0] for n in (1, 2))
     assert one.tobytes() == two.tobytes()
+
+
+def test_products_of_many_columns_take_subnormal_bf16_as_zero_where_the_processor_multiplies_bf16(
+    target: str, teams: dict[int, Team]
+) -> None:
+    a, b = operand("bf16", 64, 5, seed=1), operand("f32", 64, 40, seed=2)
+    a.raw.view(np.uint16)[:] = 1  # the smallest number there is
+    b.raw.view(np.float32).reshape(40, 64)[:, 7] = np.inf
+    few = b.view(gg.view(b.tensor, 64, 1))
+    got, _ = compute(teams[1], gg.mul_mat(a.tensor, few.tensor), a, few)
+    np.testing.assert_array_equal(got, np.inf)
+    got, _ = compute(teams[1], gg.mul_mat(a.tensor, b.tensor), a, b)
+    flushed = expected_kind("bf16", "f32") in ("bf16", "amx") and not features.has("amx-emulated")
+    np.testing.assert_array_equal(got, np.nan if flushed else np.inf)
 
 
 @pytest.mark.parametrize("weights", ["f32", "q8_0"])

@@ -245,6 +245,8 @@ REFUSED: list[tuple[Any, type[GGPlugError], str]] = [
     (lambda: ops.soft_max(ops.transpose(t(8, 4))), ShapeError, "contiguous"),
     (lambda: ops.rope(t(64, 2, 3), t(2, type=I), 32), ShapeError, "pos must be a vector of 3"),
     (lambda: ops.rope(t(64, 2, 3), t(3), 32), TypeMismatchError, "pos must be i32"),
+    (lambda: ops.rope(t(64, 2, 3), t(3, type=I), 32, freq_factors=t(15)), ShapeError, "a vector of at least 16"),
+    (lambda: ops.rope(t(64, 2, 3), t(3, type=I), 32, freq_factors=t(16, 1, 0)), ShapeError, "a vector of at least 16"),
     (lambda: ops.rope(t(64, 2, 3), t(3, type=I), 66), ShapeError, "exceeds ne0"),
     (lambda: ops.rope(t(64, 2, 3), t(3, type=I), 32, n_offs=33), ShapeError, "exceeds ne0"),
     (lambda: ops.rope(t(64, 2, 3), t(3, type=I), 31), ParameterError, "even"),

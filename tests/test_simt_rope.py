@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -17,36 +15,25 @@ from ggplug.types import RopeMode
 
 pytest.importorskip("ggplug_simt")
 
+from simt_devices import device as device
+from simt_devices import everywhere
+
 from ggplug_simt.kernels import match
 from ggplug_simt.profile import Profile, Properties
 
 PAIRS, HEADS = 32, 11
 
 
-@functools.cache
-def opencl() -> Device:
-    pytest.importorskip("ggplug_opencl")
-    from ggplug import registry
-
-    return registry.device("OpenCL0")
-
-
-@functools.cache
-def cuda_on_host() -> Device:
-    pytest.importorskip("ziglang")
-    from cuda_on_host import HostDevice
-
-    return HostDevice()
-
-
-@pytest.mark.parametrize("made", [opencl, cuda_on_host], ids=["OpenCL", "CUDA"])
+@everywhere
 @pytest.mark.parametrize(
     "parameters",
     [{}, {"freq_base": 5e5, "n_ctx_orig": 8192, "freq_scale": 1 / 40, "ext_factor": 0.9, "attn_factor": 0.8}],
     ids=["plain", "yarn and factors"],
 )
-def test_rotations_of_far_positions_are_as_good_as_those_of_near_ones(made, parameters) -> None:  # type: ignore[no-untyped-def]
-    device, generator = made(), np.random.default_rng(5)
+def test_rotations_of_far_positions_are_as_good_as_those_of_near_ones(
+    parameters: dict[str, float], device: Device
+) -> None:
+    generator = np.random.default_rng(5)
     near = [0, 1, 2, 77, -3, -1000]
     far = [8192, 131_071, 1 << 20, (1 << 20) - 3, (1 << 24) + 1, -131_071]
     positions = np.array(near + far, np.int32)

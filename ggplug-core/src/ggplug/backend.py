@@ -25,13 +25,26 @@ ordered except through an :class:`Event`.
 A source array handed to ``set_async`` must stay as it is, and the target of ``get_async`` is not readable,
 until the stream was synchronized.  ``Buffer.get``/``set``/``clear``/``copy_from`` are synchronous: they wait for
 everything given before to any stream of their device, and are done when they return.
+Claims (:mod:`ggplug.sharing`) keep them out of each other's way, and out of that of computations: what this module
+provides claims a buffer before it calls ``_set``, ``_get`` or ``_free``.  A subclass that overrides ``memset``,
+``copy_from``, ``set_2d`` or ``get_2d`` does so by ``with accessing(self):``; a plan that works in buffers while
+``compute`` runs, or gives work on them to a queue, does so by ``with using(buffers):``.
+
+*Memory.*  A tensor lies inside of its buffer, at an offset that :meth:`Buffer.check_place` allows, and a view inside of
+its root; kernels may rely on it.  Offsets of views, and addresses of tensors in host memory, are multiples of their
+type's ``alignment`` and of nothing more.  Memory that says :attr:`Buffer.is_read_only` is read like any other and never
+written: whatever fills it or copies into it raises BufferUseError before a byte changes, and so does
+:meth:`Plan.rebind` if one of the plan's nodes would write there.  Buffers and streams check what callers give them
+(offsets, sizes, strides, targets of fetches) before they hand an address to native code.
 
 *Ownership.*  Whoever allocated a buffer frees it, once, when nothing pending uses it; ``free`` waits for the
 device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events belong to who
 made them.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
 
 *Threads.*  Registrations, devices, buffer types and buffers may be used by several threads at once.  A stream is
-used by one thread at a time; streams of one device may be used by different threads at once.
+used by one thread at a time; streams of one device may be used by different threads at once.  What would have to wait
+for itself raises BusyError: an abort callback or a signal handler that computes on the device that it interrupted.
+See ``docs/threads-and-lifetimes.md``.
 
 *Ids out of range.*  A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes
 nothing that is not its own.  The rows of its result that belong to such ids are zeros; set_rows leaves such rows out;
@@ -47,7 +60,6 @@ the stream stay usable, unless the error is a DeviceLostError.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -72,6 +84,7 @@ from ggplug.errors import (
 )
 from ggplug.graph import Graph, Signature
 from ggplug.ops.base import Op
+from ggplug.sharing import NOTHING, accessing, alone, freeing, using
 from ggplug.tensor import Epoch, Tensor
 from ggplug.types import BufferUsage, DeviceKind
 
@@ -186,7 +199,8 @@ class BufferType(ABC):
     def alignment(self) -> int:
         """Bytes that the offset of every tensor is a multiple of that an allocator places (default 64).
 
-        See :meth:`Buffer.check_place` for what callers may ask for.
+        A power of two, at least 8, which is what the blocks of every type are content with.  See
+        :meth:`Buffer.check_place` for what callers may ask for.
         """
         return 64
 
@@ -221,8 +235,7 @@ class Buffer(ABC):
         self.address = address
         self.usage = BufferUsage.ANY
         self.freed = False
-        self._exports = 0
-        self._lock = threading.Lock()
+        self._exports: list[None] = []
 
     # Required
 
@@ -232,7 +245,7 @@ class Buffer(ABC):
 
     @abstractmethod
     def _get(self, offset: int, out: Bytes) -> None:
-        """Fetches bytes into a contiguous array; bounds are checked already."""
+        """Fetches bytes into a flat, contiguous array; it and the bounds are checked already."""
 
     @abstractmethod
     def _free(self) -> None:
@@ -266,39 +279,42 @@ class Buffer(ABC):
 
     def memset(self, offset: int, size: int, value: int) -> None:
         """Fills a range with a byte (default: stores from the host in pieces)."""
-        offset, size, value = self._check_fill(offset, size, value)
-        piece = np.full(min(size, 1 << 24), value, np.uint8)
-        for done in range(0, size, 1 << 24):
-            self._set(offset + done, piece[: min(size - done, 1 << 24)])
+        with accessing(self):
+            offset, size, value = self._check_fill(offset, size, value)
+            piece = np.full(min(size, 1 << 24), value, np.uint8)
+            for done in range(0, size, 1 << 24):
+                self._set(offset + done, piece[: min(size - done, 1 << 24)])
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         """Copies bytes from another buffer, of any type (default: through the host)."""
-        offset, size = self._check_write(offset, size)
-        source_offset, _ = source._check(source_offset, size)
-        if source.address is not None:
-            self._set(offset, source.bytes(source_offset, size))
-        elif self.address is not None:
-            source._get(source_offset, self.bytes(offset, size))
-        else:
-            staging = np.empty(size, np.uint8)
-            source._get(source_offset, staging)
-            self._set(offset, staging)
+        with accessing(self, source):
+            offset, size = self._check_write(offset, size)
+            source_offset, _ = source._check(source_offset, size)
+            if source.address is not None:
+                self._set(offset, source.bytes(source_offset, size))
+            elif self.address is not None:
+                source._get(source_offset, self.bytes(offset, size))
+            else:
+                staging = np.empty(size, np.uint8)
+                source._get(source_offset, staging)
+                self._set(offset, staging)
 
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row)."""
         packed = as_bytes(data)
-        offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
-        self._check_write(offset, 0)
-        for row in range(rows):
-            self._set(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
+        with accessing(self):
+            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+            self._check_write(offset, 0)
+            for row in range(rows):
+                self._set(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         """Fetches ``rows`` rows that lie ``stride`` bytes apart into packed ``out`` (default: row by row)."""
-        check_target(out)
-        offset, row_bytes, rows, stride = self._check_rows(offset, out.size, row_bytes, rows, stride)
-        packed = out.reshape(-1)
-        for row in range(rows):
-            self._get(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
+        packed = check_target(out)
+        with accessing(self):
+            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+            for row in range(rows):
+                self._get(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
     def reset(self) -> None:
         """Called before the buffer's tensors are placed anew (default: nothing)."""
@@ -308,19 +324,21 @@ class Buffer(ABC):
     def set(self, offset: int, data: Any) -> None:
         """Stores raw bytes at ``offset``.  Raises BufferUseError."""
         raw = as_bytes(data)
-        offset, size = self._check_write(offset, raw.size)
-        if size:
-            self._set(offset, raw)
+        with accessing(self):
+            offset, size = self._check_write(offset, raw.size)
+            if size:
+                self._set(offset, raw)
 
     def get(self, offset: int, out: Bytes) -> None:
         """Fetches ``out.size`` bytes from ``offset`` into a contiguous, writable array of uint8.
 
         Raises BufferUseError, TypeMismatchError.
         """
-        check_target(out)
-        offset, size = self._check(offset, out.size)
-        if size:
-            self._get(offset, out)
+        target = check_target(out)
+        with accessing(self):
+            offset, size = self._check(offset, target.size)
+            if size:
+                self._get(offset, target)
 
     def clear(self, value: int = 0) -> None:
         """Fills the whole buffer with a byte."""
@@ -340,7 +358,7 @@ class Buffer(ABC):
         """``offset`` as a plain int, if a tensor may lie there; :meth:`Tensor.place` asks.
 
         All ``alloc_size`` bytes of the tensor have to be inside of the buffer.  In host memory the address has to be
-        a multiple of the alignment of the tensor's type, elsewhere the offset one of the alignment of the memory.
+        a multiple of the alignment of the tensor's type, elsewhere the offset one of that of the buffer's type.
         Raises BufferUseError, also for a freed buffer; TypeMismatchError.
         """
         offset = whole_number(offset, f"the offset of {tensor!r}")
@@ -363,32 +381,37 @@ class Buffer(ABC):
 
     def export(self) -> None:
         """Counts a zero-copy view that outlives the call; until :meth:`release`, ``free`` raises."""
-        with self._lock:
+        with accessing(self):
             self._check(0, 0)
-            self._exports += 1
+            self._exports.append(None)
 
     def release(self) -> None:
-        """Ends an export."""
-        with self._lock:
-            self._exports -= 1
+        """Ends an export.  Waits for nothing: arrays go away anywhere, even within a computation."""
+        self._exports.pop()
 
     def check_free(self) -> None:
         """Raises BufferUseError while zero-copy views of the buffer exist."""
         if self._exports:
             raise BufferUseError(
-                f"{self!r} cannot be freed: {self._exports} zero-copy view(s) of its memory are alive",
+                f"{self!r} cannot be freed: {len(self._exports)} zero-copy view(s) of its memory are alive",
                 remedy="delete the arrays first, or copy them",
             )
 
     def free(self) -> None:
-        """Gives the memory back.  Freeing twice does nothing; raises BufferUseError while exported."""
-        with self._lock:
+        """Gives the memory back, after waiting for what uses it.  Freeing twice does nothing.
+
+        Raises BufferUseError while exported, and BusyError if it is called from within what it would have to wait for.
+        """
+        if self.freed:
+            return
+        with freeing(self):
             if self.freed:
                 return
             self.check_free()
+            # In this order: a computation that begins after this looks at the epoch, and then at ``freed``.
             self.freed = True
-        self._free()
-        Epoch.advance()
+            Epoch.advance()
+            self._free()
 
     def _check(self, offset: int, size: int) -> tuple[int, int]:
         """Offset and size as plain ints, if these bytes can be read.  Raises BufferUseError, TypeMismatchError."""
@@ -456,8 +479,8 @@ class _HostMemory:
         self.__array_interface__ = {"data": (address, read_only), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
-def check_target(out: Any) -> None:
-    """Raises unless bytes can be fetched into ``out`` as it is: a contiguous uint8 array that may be written.
+def check_target(out: Any) -> Bytes:
+    """``out`` as a flat array, if bytes can be fetched into it: a contiguous uint8 array that may be written.
 
     For everything that fetches, before it gives an address away.  Raises TypeMismatchError, BufferUseError.
     """
@@ -467,6 +490,7 @@ def check_target(out: Any) -> None:
     if not out.flags.c_contiguous or not out.flags.writeable:
         what = "is read-only" if out.flags.c_contiguous else f"has gaps (strides {out.strides})"
         raise BufferUseError(f"bytes cannot be fetched into an array that {what}", got=out)
+    return out.reshape(-1)
 
 
 # -- devices ---------------------------------------------------------------------------------------
@@ -596,7 +620,8 @@ class Device(ABC):
     def buffer_from_host(self, memory: Any, *, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
         """A buffer over memory that the caller keeps (anything with the buffer protocol, such as a memory map).
 
-        Default: raises BufferUseError; ``capabilities.buffer_from_host`` tells.
+        Over read-only memory it is read-only, too.  ``capabilities.buffer_from_host`` tells whether a device has this
+        (default: raises BufferUseError).
         """
         raise BufferUseError(f"{self.name} cannot use host memory in place", device=self)
 
@@ -660,11 +685,16 @@ class Plan(ABC):
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
         """Takes over the places of all tensors.
 
-        ``graph`` is the one planned or an equal one; ``allocation`` tells where its tensors lie, all at once through
-        ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)`` (handles).  Costs no Python call
-        per node.  The caller keeps both alive as long as it computes; a plan need not.  A computation that was given
-        to the stream before goes on with the places that it was given with; a
-        plan that cannot do that waits for it.
+        ``graph`` is the one planned or an equal one; for another graph this raises GraphError, which
+        ``graph.check_structure`` does with the ``graph.structure`` that was planned.  ``allocation`` tells where its
+        tensors lie, all at once through ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)``
+        (handles).  Both refuse places that the graph cannot be computed in: unplaced tensors, freed buffers, memory
+        that a node would write and that may not be written (TensorStateError, BufferUseError).  A plan that finds the
+        places in another way calls ``allocation.check(graph)``.  Then it stays bound to what it was bound to before.
+
+        Costs no Python call per node.  The caller keeps graph and allocation alive as long as it computes; a plan need
+        not.  A computation that was given to the stream before goes on with the places that it was given with; a plan
+        that cannot do that waits for it.
         """
 
     @abstractmethod
@@ -697,6 +727,9 @@ class Backend:
 
     PLANS = 64
     """How many plans :meth:`compute` keeps; the one used longest ago goes first."""
+
+    _thread = 0
+    """The thread that computes or frees now (:func:`ggplug.sharing.alone`)."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -741,8 +774,12 @@ class Backend:
         """A graph with the same results that suits the device better (default: the same graph)."""
         return graph
 
+    @alone
     def compute(self, graph: Graph, allocation: Allocation) -> None:
-        """Plans once for all equal graphs, binds, and computes."""
+        """Plans once for all equal graphs, binds, and computes.
+
+        Raises BusyError if another thread is in it, or if it is called from within itself.
+        """
         signature = graph.signature()
         planned = self._plans.get(signature)
         if planned is None:
@@ -757,11 +794,17 @@ class Backend:
             allocation.check(graph)
             planned.plan.rebind(graph, allocation)
             planned.graph, planned.allocation, planned.epoch = weakref.ref(graph), allocation, epoch
-        planned.plan.compute()
-        allocation.computed(graph, self)
+        computation = allocation.begin(graph)
+        done = 0
+        try:
+            planned.plan.compute()
+            done = len(graph.nodes)
+        finally:
+            computation.end(self, progress=done)
 
+    @alone
     def free(self) -> None:
-        """Waits, and gives plans and stream back."""
+        """Waits, and gives plans and stream back.  Raises BusyError while another thread computes on the stream."""
         self.synchronize()
         for planned in self._plans.values():
             planned.plan.free()
@@ -804,6 +847,13 @@ class Operand(NamedTuple):
         return strided(self.buffer.bytes(self.offset, self.tensor.nbytes), self.tensor)
 
 
+class _Call(NamedTuple):
+    position: int
+    kernel: Callable[..., None]
+    node: Tensor
+    operands: list[Operand | None]
+
+
 class WalkPlan(Plan):
     """Calls ``kernel(op, dst, *src)`` for node after node; views and empty tensors are skipped.
 
@@ -818,31 +868,46 @@ class WalkPlan(Plan):
         self._steps: list[tuple[int, Callable[..., None]]] = [
             (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
         ]
-        self._calls: list[tuple[Callable[..., None], Tensor, list[Operand | None]]] = []
+        self._bound: tuple[list[_Call], frozenset[Buffer]] = [], NOTHING
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
-        self._calls = []
         buffers, which, offsets = allocation.places(graph)
-        operands = [
+        bound = [
             Operand(tensor, buffers[number], offset)
             for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True)
         ]
+        calls: list[_Call] = []
         for position, kernel in self._steps:
-            sources = [None if source < 0 else operands[source] for source in graph.sources[position]]
-            self._calls.append((kernel, graph.tensors[position], [operands[position], *sources]))
+            sources = [None if source < 0 else bound[source] for source in graph.sources[position]]
+            calls.append(_Call(position, kernel, graph.tensors[position], [bound[position], *sources]))
+        self._bound = calls, frozenset(each.buffer for call in calls for each in call.operands if each is not None)
 
     def compute(self) -> None:
-        for kernel, node, operands in self._calls:
-            call_kernel(self.stream.device, kernel, node, operands)
+        self._run(lambda position: None)
 
     def compute_traced(self) -> list[NodeTime]:
-        times = []
-        for (position, _), call in zip(self._steps, self._calls, strict=True):
-            start = time.perf_counter_ns()
-            call_kernel(self.stream.device, *call)
-            times.append(NodeTime(position, start, time.perf_counter_ns()))
+        times: list[NodeTime] = []
+        start = time.perf_counter_ns()
+
+        def note(position: int) -> None:
+            nonlocal start
+            end = time.perf_counter_ns()
+            times.append(NodeTime(position, start, end))
+            start = end
+
+        self._run(note)
         return times
+
+    def _run(self, computed: Callable[[int], None]) -> None:
+        """Calls the kernels, and ``computed`` with each node's position; others leave the buffers alone meanwhile."""
+        calls, buffers = self._bound
+        with using(buffers):
+            for buffer in buffers:
+                buffer._check(0, 0)
+            for position, kernel, node, operands in calls:
+                call_kernel(self.stream.device, kernel, node, operands)
+                computed(position)
 
     def kernel_names(self) -> list[str]:
         return [getattr(kernel, "__name__", repr(kernel)) for _, kernel in self._steps]

@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "BufferUseError",
+    "BusyError",
     "ComputeAborted",
     "ComputeError",
     "DeviceLostError",
@@ -96,7 +97,22 @@ class OutOfMemoryError(GGPlugError, MemoryError):
 
 
 class BufferUseError(GGPlugError, BufferError):
-    """A buffer was used wrongly: out of bounds, freed, or freed while exported."""
+    """A buffer was used wrongly, and nothing happened.
+
+    Bytes or a tensor's place outside of it; written although it may not be (a read-only memory map, ``bytes``); used
+    after it was freed; freed while somebody has a zero-copy view of it; computed with by a device that cannot reach it.
+    """
+
+
+class BusyError(GGPlugError, RuntimeError):
+    """Something is in use, and waiting for it is not possible or not meant.
+
+    Either another thread is in an object that one thread uses at a time (a scheduler, a stream), or the call was made
+    from within what it would have to wait for: an abort callback, a signal handler or a finalizer that computes with,
+    or frees, what the interrupted computation uses.  Nothing was changed.  Field: ``thing``.
+    """
+
+    thing: Any = None
 
 
 class OverlapError(GGPlugError, AssertionError):

@@ -6,10 +6,11 @@ can be placed, split and pipelined in several ways at once.
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Collection, Iterator, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import attrgetter, is_
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ggplug.errors import GraphError, TensorStateError
 from ggplug.tensor import Epoch, Tensor
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ggplug.backend import Buffer
-    from ggplug.memory.allocation import Allocation
+    from ggplug.memory.allocation import Allocation, Computation
 
+T = TypeVar("T")
+
+_listing = threading.RLock()
+"""Held while a tensor's list of graphs is replaced: two threads may build graphs over the same tensors."""
+_TRIES = 10
+_buffer = attrgetter("buffer")
 _flags = attrgetter("flags")
 _buffer_type = attrgetter("buffer_type")
 
@@ -93,17 +100,13 @@ class Graph:
         self.roots: list[int] = []
         self.positions: list[int] | None = None
         """Of a part: where its tensors are in the whole graph's ``tensors``."""
-        self.computed = 0
-        """Serial number of the last computation, or of the allocation that prepares one; 0 if there was none."""
-        self.progress = 0
-        """How many nodes the last computation has computed so far."""
-        self.allocation: Allocation | None = None
-        """Where the last computation put the tensors."""
+        self.computation: Computation | None = None
+        """The last computation, or the allocation that prepares one.  A whole new one each time, so that threads that
+        compute or read the graph at the same time see one or the other."""
         self._entries: list[tuple[Any, ...]] = []
         self._leaf_order: list[int] | None = None
-        self._signature: Signature | None = None
+        self._signature: tuple[int, Signature] | None = None
         self._structure: tuple[Any, ...] | None = None
-        self._epoch = -1
         self._reference: weakref.ref[Graph] = weakref.ref(self)
         for tensor in outputs:
             self.expand(tensor)
@@ -218,10 +221,12 @@ class Graph:
         self._signature = self._structure = None
         if self.positions is not None or tensor.root.buffer is not None:
             return  # the whole tells where results are; persistent tensors tell themselves
-        if tensor._graphs is None:
-            tensor._graphs = [self._reference]
-        else:
-            tensor._graphs = [r for r in tensor._graphs if r() is not None] + [self._reference]
+        with _listing:
+            others = tensor._graphs
+            if others is None:
+                tensor._graphs = [self._reference]
+            else:
+                tensor._graphs = [r for r in others if r() is not None] + [self._reference]
 
     # -- equality ----------------------------------------------------------------------------------
 
@@ -248,15 +253,40 @@ class Graph:
     def signature(self) -> Signature:
         """The graph's structure as it is now, flags and buffer types of its tensors included."""
         last = self._signature
-        if last is not None and self._epoch == Epoch.now:
-            return last
-        self._epoch = Epoch.now
+        if last is not None and last[0] == Epoch.now:
+            return last[1]
+        # The epoch of before, and kept together with what was found: other threads may change or ask for it meanwhile.
+        epoch = Epoch.now
         flags = tuple(map(_flags, self.tensors))
         buffer_types = tuple(map(_buffer_type, self.tensors))
-        if last is not None and last.flags == flags and last.buffer_types == buffer_types:
-            return last
-        self._signature = Signature(self.structure, flags, buffer_types)
-        return self._signature
+        if last is not None and last[1].flags == flags and last[1].buffer_types == buffer_types:
+            found = last[1]
+        else:
+            found = Signature(self.structure, flags, buffer_types)
+        self._signature = epoch, found
+        return found
+
+    def steadily(self, action: Callable[[], T]) -> T:
+        """``action()``, which looks at the places of the graph's tensors several times and must find them unchanged.
+
+        Where another thread changes them meanwhile it is repeated; what goes wrong in it then is not told.  Raises
+        TensorStateError if that happens again and again.
+        """
+        for _ in range(_TRIES):
+            buffers = list(map(_buffer, self.tensors))
+            flags = list(map(_flags, self.tensors))
+            try:
+                found = action()
+            except Exception:
+                if self._as_before(buffers, flags):
+                    raise
+            else:
+                if self._as_before(buffers, flags):
+                    return found
+        raise TensorStateError(f"another thread keeps placing and marking tensors of {self!r}")
+
+    def _as_before(self, buffers: list[Any], flags: list[int]) -> bool:
+        return flags == list(map(_flags, self.tensors)) and all(map(is_, buffers, map(_buffer, self.tensors)))
 
     # -- results -----------------------------------------------------------------------------------
 
@@ -265,9 +295,31 @@ class Graph:
 
         Raises TensorStateError if it has no bytes, or if they were reused.
         """
-        if self.allocation is None or tensor not in self.index:
+        return self.locate_in(self.computation, tensor)
+
+    def locate_in(self, computation: Computation | None, tensor: Tensor) -> tuple[Buffer, int]:
+        """As :meth:`locate`, of one of this graph's computations."""
+        if computation is None or tensor not in self.index:
             raise TensorStateError(f"{tensor!r} was not computed: compute a graph that contains it", tensor=tensor)
-        return self.allocation.locate(self, self.index[tensor])
+        return computation.allocation.locate(self, self.index[tensor], computation)
+
+    @property
+    def allocation(self) -> Allocation | None:
+        """Where the last computation put the tensors."""
+        computation = self.computation
+        return None if computation is None else computation.allocation
+
+    @property
+    def computed(self) -> int:
+        """Serial number of the last computation, or of the allocation that prepares one; 0 if there was none."""
+        computation = self.computation
+        return 0 if computation is None else computation.serial
+
+    @property
+    def progress(self) -> int:
+        """How many nodes the last computation has computed so far."""
+        computation = self.computation
+        return 0 if computation is None else computation.progress
 
     def live_with(self, *tensors: Tensor) -> None:
         """Makes the graph live as long as these tensors of it do, so that they can be read for all that time.
@@ -276,8 +328,9 @@ class Graph:
         """
         held = _Held(self)
         for tensor in tensors:
-            others = [r for r in tensor._graphs or () if not isinstance(r, _Held) and r() is not None]
-            tensor._graphs = [*others, held]  # type: ignore[list-item]
+            with _listing:
+                others = [r for r in tensor._graphs or () if not isinstance(r, _Held) and r() is not None]
+                tensor._graphs = [*others, held]  # type: ignore[list-item]
 
     # -- inspection --------------------------------------------------------------------------------
 
@@ -320,13 +373,13 @@ class Graph:
     def clear(self) -> None:
         """Forgets all tensors (ggml_graph_clear); they themselves stay as they are."""
         for tensor in self.tensors:
-            if tensor._graphs is not None:
-                tensor._graphs = [r for r in tensor._graphs if r() is not self]
+            with _listing:
+                if tensor._graphs is not None:
+                    tensor._graphs = [r for r in tensor._graphs if r() is not self]
         self.tensors, self.nodes, self.leafs, self.outputs, self.index = [], [], [], [], {}
         self.order, self.sources, self.roots, self.positions, self._entries = [], [], [], None, []
         self._signature = self._structure = None
-        self.allocation = None
-        self.computed = self.progress = 0
+        self.computation = None
 
     def __repr__(self) -> str:
         label = f" {self.name!r}" if self.name else ""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ggplug.arrays import as_array, as_bytes, strided
 from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
+from ggplug.sharing import accessing
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, Type, by_name
 
@@ -49,12 +50,13 @@ class HostBuffer(Buffer):
 
     def _get(self, offset: int, out: Bytes) -> None:
         assert self._memory is not None
-        out[...] = self._memory[offset : offset + out.size].reshape(out.shape)
+        out[...] = self._memory[offset : offset + out.size]
 
     def memset(self, offset: int, size: int, value: int) -> None:
-        offset, size, value = self._check_fill(offset, size, value)
-        assert self._memory is not None
-        self._memory[offset : offset + size] = value
+        with accessing(self):
+            offset, size, value = self._check_fill(offset, size, value)
+            assert self._memory is not None
+            self._memory[offset : offset + size] = value
 
     def _free(self) -> None:
         self._memory = None
@@ -211,17 +213,21 @@ def asarray(tensor: Tensor) -> npt.NDArray[Any]:
     types their blocks, four-dimensional.  Raises BufferUseError if the bytes are not in host memory, TensorStateError
     if there are none.
     """
-    buffer, offset = tensor.locate()
+    raw = tensor.access(lambda buffer, offset: _exported(tensor, buffer, offset))
+    array = strided(raw, tensor)
+    if tensor.type.is_quantized:
+        return array
+    return array.reshape(tensor.shape) if tensor.is_contiguous() else array[(0,) * (4 - tensor.rank)]
+
+
+def _exported(tensor: Tensor, buffer: Buffer, offset: int) -> Bytes:
     if buffer.address is None:
         raise BufferUseError(f"{tensor!r} is not in host memory: copy it with numpy()", tensor=tensor)
     buffer.get(offset, np.empty(0, np.uint8))  # waits for pending work
     raw = buffer.bytes(offset, tensor.nbytes)
     buffer.export()
     weakref.finalize(_owner_of(raw), buffer.release)
-    array = strided(raw, tensor)
-    if tensor.type.is_quantized:
-        return array
-    return array.reshape(tensor.shape) if tensor.is_contiguous() else array[(0,) * (4 - tensor.rank)]
+    return raw
 
 
 def _owner_of(array: npt.NDArray[Any]) -> Any:

@@ -12,7 +12,7 @@ from ggplug.backend import Backend, Buffer, Device
 from ggplug.errors import ParameterError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.host import HOST
-from ggplug.memory.allocation import Allocation
+from ggplug.memory.allocation import Allocation, Computation
 from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
@@ -99,7 +99,9 @@ class _Results(Allocation):
             offsets.append(tensor.view_offset)
         super().__init__(graph, buffers, slots, offsets)
 
-    def locate(self, graph: Graph, position: int) -> tuple[Buffer, int]:
+    def locate(
+        self, graph: Graph, position: int, computation: Computation | None = None
+    ) -> tuple[Buffer, int]:
         root = graph.roots[position]
         if graph.tensors[root].buffer is None and root not in self._kept:
             tensor = graph.tensors[position]
@@ -107,4 +109,4 @@ class _Results(Allocation):
                 f"{tensor!r} was computed on the way to something else and not kept",
                 tensor=tensor, remedy="give it to compute() as well",
             )  # fmt: skip
-        return super().locate(graph, position)
+        return super().locate(graph, position, computation)

@@ -14,20 +14,25 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.arrays import as_array, as_bytes, decode, encode, strided, whole_number
 from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMismatchError
+from ggplug.sharing import accessing, freeing
 from ggplug.types import TensorFlag, Type, by_name
 
 if TYPE_CHECKING:
     from ggplug.backend import Buffer, BufferType
     from ggplug.graph import Graph
+    from ggplug.memory.allocation import Computation
     from ggplug.ops.base import Op
+
+T = TypeVar("T")
 
 Extents = tuple[int, int, int, int]
 
@@ -61,8 +66,10 @@ class Geometry(NamedTuple):
     rank: int
 
 
-MAX_BYTES = 1 << 58
-"""Bytes of the largest tensor; dimensions without extent count as one.  NumPy has a limit like it."""
+MAX_BYTES = 1 << 50
+"""Bytes of the largest tensor, dimensions without extent counted as one: more than any machine has, and few enough for
+sums and products of offsets and strides to fit into 64 bits.  NumPy has a limit like it.
+"""
 
 _geometries: dict[tuple[Type, Extents, Extents | None], Geometry] = {}
 
@@ -338,17 +345,47 @@ class Tensor:
 
         Raises TensorStateError if there is none: not placed, not computed yet, or reused since.
         """
+        buffer, offset, _ = self._find()
+        return buffer, offset
+
+    def _find(self) -> tuple[Buffer, int, Computation | None]:
+        """As :meth:`locate`, and of an intermediate the computation whose result it is."""
         root = self.root
-        if root.buffer is not None:
-            return root.buffer, root.offset + self.view_offset
-        latest: Graph | None = None
+        buffer = root.buffer
+        if buffer is not None:
+            return buffer, root.offset + self.view_offset, None
+        latest: tuple[Graph, Computation] | None = None
+        elsewhere: tuple[Graph, Computation] | None = None
         for reference in self._graphs or ():
             graph = reference()
-            if graph is not None and graph.computed > (latest.computed if latest else 0):
-                latest = graph
-        if latest is None:
+            computation = None if graph is None else graph.computation
+            if graph is None or computation is None:
+                continue
+            if computation.thread and computation.thread != get_ident():
+                elsewhere = graph, computation
+            elif latest is None or computation.serial > latest[1].serial:
+                latest = graph, computation
+        found = latest or elsewhere  # what another thread is just computing counts when that is done
+        if found is None:
             raise TensorStateError(f"{self!r} has no bytes yet: allocate it, or compute a graph with it", tensor=self)
-        return latest.locate(self)
+        return *found[0].locate_in(found[1], self), found[1]
+
+    def access(self, action: Callable[[Buffer, int], T]) -> T:
+        """``action(buffer, offset)`` with the tensor's place, while nobody else uses that buffer.
+
+        Waits for computations in it.  Raises as :meth:`locate`.
+        """
+        while True:
+            buffer, offset, computation = self._find()
+            with accessing(buffer):
+                # While this thread waited, the bytes may have become somebody else's.
+                if computation is not None:
+                    unmoved = computation.current
+                else:
+                    root = self.root
+                    unmoved = root.buffer is buffer and root.offset + self.view_offset == offset
+                if unmoved:
+                    return action(buffer, offset)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -375,10 +412,7 @@ class Tensor:
         Plain types keep their dtype (BF16 widens to float32); quantised types are decoded to float32.  A tensor
         without elements gives an empty array.  Raises TensorStateError if the tensor has no bytes or they were reused.
         """
-        buffer, offset = self.locate()
-        raw = np.empty(self.nbytes, np.uint8)
-        buffer.get_tensor(self, raw, offset)
-        return np.ascontiguousarray(decode(raw, self)).reshape(self.shape)
+        return np.ascontiguousarray(decode(self._fetched(), self)).reshape(self.shape)
 
     def set_bytes(self, data: Any, offset: int = 0) -> Tensor:
         """Stores raw bytes at ``offset`` bytes into the tensor (ggml_backend_tensor_set).
@@ -386,32 +420,38 @@ class Tensor:
         A strided tensor takes either its packed bytes, all at once, or a range of its extent.  Raises ShapeError if
         they do not fit, TypeMismatchError, TensorStateError; BufferUseError for memory that may not be written.
         """
-        raw = as_bytes(data)
+        given = as_bytes(data)
         offset = whole_number(offset, "the offset")
-        buffer, start = self.locate()
-        packed = self.type.row_bytes(self.ne[0]) * self.nrows
-        if raw.size == packed and packed != self.nbytes and offset == 0:
-            raw = self._spread(raw, buffer, start)
-        if offset < 0 or offset + raw.size > self.nbytes:
-            raise ShapeError(
-                f"{raw.size} bytes at offset {offset} do not fit into {self!r} of {self.nbytes} bytes",
-                tensor=self, got=raw.size, wanted=self.nbytes,
-            )  # fmt: skip
-        buffer.set_tensor(self, raw, start, offset)
+
+        def store(buffer: Buffer, start: int) -> None:
+            raw = given
+            packed = self.type.row_bytes(self.ne[0]) * self.nrows
+            if raw.size == packed and packed != self.nbytes and offset == 0:
+                raw = self._spread(raw, buffer, start)
+            if offset < 0 or offset + raw.size > self.nbytes:
+                raise ShapeError(
+                    f"{raw.size} bytes at offset {offset} do not fit into {self!r} of {self.nbytes} bytes",
+                    tensor=self, got=raw.size, wanted=self.nbytes,
+                )  # fmt: skip
+            buffer.set_tensor(self, raw, start, offset)
+
+        self.access(store)
         return self
 
     def tobytes(self) -> bytes:
         """The raw bytes of the tensor's extent, gaps included (ggml_backend_tensor_get)."""
-        buffer, offset = self.locate()
-        raw = np.empty(self.nbytes, np.uint8)
-        buffer.get_tensor(self, raw, offset)
-        return raw.tobytes()
+        return self._fetched().tobytes()
 
     def item(self) -> Any:
         """The value of a tensor with one element.  Raises ShapeError if it has none, or several; TensorStateError."""
         if self.size != 1:
             raise ShapeError(f"{self!r} has {self.size} elements, not one", tensor=self, got=self.size, wanted=1)
         return self.numpy().item()
+
+    def _fetched(self) -> npt.NDArray[np.uint8]:
+        raw = np.empty(self.nbytes, np.uint8)
+        self.access(lambda buffer, offset: buffer.get_tensor(self, raw, offset))
+        return raw
 
     def _spread(self, packed: npt.NDArray[np.uint8], buffer: Buffer, start: int) -> npt.NDArray[np.uint8]:
         """Packed bytes in the layout of a strided tensor; what lies in the gaps is kept."""
@@ -523,15 +563,20 @@ class Context:
         return sum(t.nbytes for t in self.tensors if not t.is_view)
 
     def free(self) -> None:
-        """Takes every tensor's place away and frees the buffers.  Raises BufferUseError while one is exported."""
-        for buffer in self.buffers:
-            buffer.check_free()
-        for tensor in self.tensors:
-            if not tensor.is_view and tensor.buffer in self.buffers:
-                tensor.place(None)
-        for buffer in self.buffers:
-            buffer.free()
-        self.buffers.clear()
+        """Takes every tensor's place away and frees the buffers, after waiting for computations that use them.
+
+        Raises BufferUseError while one is exported, and BusyError if it is called from within such a computation; then
+        nothing has changed.
+        """
+        with freeing(*self.buffers):
+            for buffer in self.buffers:
+                buffer.check_free()
+            for tensor in self.tensors:
+                if not tensor.is_view and tensor.buffer in self.buffers:
+                    tensor.place(None)
+            for buffer in self.buffers:
+                buffer.free()
+            self.buffers.clear()
 
     def __enter__(self) -> Context:
         return self

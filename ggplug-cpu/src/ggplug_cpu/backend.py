@@ -9,16 +9,18 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import Backend, NodeTime, Plan, id_out_of_range
-from ggplug.errors import TensorStateError
+from ggplug.backend import Backend, Buffer, NodeTime, Plan, id_out_of_range
+from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
+from ggplug.sharing import NOTHING, turn
 from ggplug.tensor import Epoch, Tensor
 from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
-from ggplug_cpu.tape import BoundTape, Entry, Ref, Tape, TraceRing
+from ggplug_cpu.tape import Entry, Ref, Tape, TraceRing
 
 if TYPE_CHECKING:
     from ggplug.memory.allocation import Allocation
@@ -53,11 +55,11 @@ class CpuBackend(Backend):
 
     def set_n_threads(self, n_threads: int) -> None:
         """Computes with so many threads from now on, on all streams of the device (ggml_backend_cpu_set_n_threads)."""
-        self.device.team.set_n_threads(n_threads)
+        self.device.with_team(lambda team: team.set_n_threads(n_threads))
 
     def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
         """Asks ``callback()`` every now and then; true makes computations of the device raise ComputeAborted."""
-        self.device.team.set_abort_callback(callback)
+        self.device.with_team(lambda team: team.set_abort_callback(callback))
 
     def abort(self) -> None:
         """Stops the computation that is running, from another thread: it raises ComputeAborted."""
@@ -65,11 +67,11 @@ class CpuBackend(Backend):
 
     def pause(self) -> None:
         """Lets the threads sleep instead of waiting for work (ggml_threadpool_pause)."""
-        self.device.team.pause()
+        self.device.with_team(lambda team: team.pause())
 
     def resume(self) -> None:
         """Lets the threads wait for work actively again (ggml_threadpool_resume)."""
-        self.device.team.resume()
+        self.device.with_team(lambda team: team.resume())
 
 
 class CpuPlan(Plan):
@@ -90,29 +92,46 @@ class CpuPlan(Plan):
             workspace = max(workspace, steps.workspace_bytes)
             scratch = max(scratch, steps.scratch_bytes)
         self._tape = Tape(entries, self._n_tensors + 1, workspace, scratch)
-        device.team.reserve(workspace, scratch)
+        device.with_team(lambda team: team.reserve(workspace, scratch))
         self._faults = (ctypes.c_int64 * FAULT_WORDS)()
         self._bases = np.zeros(self._n_tensors + 1, np.int64)
         self._bases[-1] = ctypes.addressof(self._faults)
-        self._bound: BoundTape | None = None
+        self._bound = self._tape.bind(self._bases)
+        self.buffers: frozenset[Buffer] = NOTHING
+        """What the addresses lie in.  Let go with the graph, since a plan outlives what it computes."""
+        self.epoch = -1
         self._graph: Callable[[], Graph | None] = _nobody
         self._allocation: Callable[[], Allocation | None] = _nobody
-        self._epoch = -1
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
-        """Takes the addresses over; does nothing if they cannot have changed since the last time."""
-        if self._graph() is graph and self._allocation() is allocation and self._epoch == Epoch.now:
+        """Takes the addresses over; does nothing if they cannot have changed since the last time.
+
+        Waits for a computation of this plan by another thread; raises BusyError within one.
+        """
+        if self._graph() is graph and self._allocation() is allocation and self.epoch == Epoch.now:
             return
         self._structure = graph.check_structure(self._structure, "the plan")
+        with turn(self._bound):
+            self._bind(graph, allocation)
+
+    def renew(self) -> None:
+        """Binds the same graph anew: the team asks for it in its turn."""
+        graph, allocation = self._memory()
+        self._bind(graph, allocation)
+
+    def _bind(self, graph: Graph, allocation: Allocation) -> None:
         epoch = Epoch.now
-        self._bases[:-1] = allocation.addresses(graph)
-        if self._bound is None:
-            self._bound = self._tape.bind(self._bases)
-        else:
-            self._bound.rebind(self._bases)
+        buffers: set[Buffer] = set()
+        addresses = allocation.addresses(graph, buffers)
+        # Without a graph for now: if the last one goes away meanwhile, that is no longer this plan's affair.
+        self._graph = _nobody
+        self.epoch = -1
+        self._bases[:-1] = addresses
+        self._bound.rebind(self._bases)
+        self.buffers = frozenset(buffers)
         # weakly: a plan kept for the next equal graph must not keep a model's weights alive
-        self._graph, self._allocation = weakref.ref(graph), weakref.ref(allocation)
-        self._epoch = epoch
+        self._graph, self._allocation = weakref.ref(graph, partial(_let_go, weakref.ref(self))), weakref.ref(allocation)
+        self.epoch = epoch
 
     def compute(self) -> None:
         self._run(None)
@@ -135,24 +154,34 @@ class CpuPlan(Plan):
         return [entry.kernel.name for entry in self._tape.entries]
 
     def free(self) -> None:
-        self._bound = None
         self._graph = self._allocation = _nobody
+        self.buffers = NOTHING
+        self.epoch = -1
+
+    def _memory(self) -> tuple[Graph, Allocation]:
+        graph, allocation = self._graph(), self._allocation()
+        if graph is None or allocation is None:
+            raise TensorStateError("the plan is bound to no memory: call rebind(graph, allocation) and keep both")
+        return graph, allocation
 
     def _run(self, ring: TraceRing | None) -> None:
         # held while computing: graph and allocation own the memory
-        graph, allocation = self._graph(), self._allocation()
-        if graph is None or allocation is None or self._bound is None:
-            raise TensorStateError("the plan is bound to no memory: call rebind(graph, allocation) and keep both")
-        if self._epoch != Epoch.now:
-            self.rebind(graph, allocation)
+        held = self._memory()
         try:
-            self.device.team.run(self._bound, ring)
+            while True:
+                team = self.device.team
+                try:
+                    team.run(self._bound, ring, self)
+                    break
+                except ComputeError:
+                    if team is self.device.team:
+                        raise  # else it was replaced while this thread waited for its turn
         except BaseException:
             self._faults[NOTED] = 0  # it belongs to the computation that was broken off
             raise
         if self._faults[NOTED]:
             self._faults[NOTED] = 0
-            raise id_out_of_range(self.device, graph.tensors[self._faults[AT]], self._faults[GOT])
+            raise id_out_of_range(self.device, held[0].tensors[self._faults[AT]], self._faults[GOT])
 
     def __repr__(self) -> str:
         return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"
@@ -160,6 +189,14 @@ class CpuPlan(Plan):
 
 def _nobody() -> None:
     return None
+
+
+def _let_go(plan: Callable[[], CpuPlan | None], graph: object) -> None:
+    """The graph that a plan was bound to is gone."""
+    found = plan()
+    if found is not None:
+        found.buffers = NOTHING
+        found.epoch = -1
 
 
 def _placed(steps: Steps, graph: Graph, node: Tensor) -> list[Entry]:

@@ -7,10 +7,13 @@ import platform
 import sys
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ggplug import host
 from ggplug.backend import Accept, Buffer, BufferType, Capabilities, Decline, Device, Memory, Support
+from ggplug.errors import ComputeError
+from ggplug.sharing import turn
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
 from ggplug_cpu import features, topology
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from ggplug_cpu.backend import CpuBackend
     from ggplug_cpu.kernels.steps import Steps
     from ggplug_cpu.team import Team
+
+
+T = TypeVar("T")
 
 
 class CpuDevice(Device):
@@ -33,7 +39,7 @@ class CpuDevice(Device):
 
     def __init__(self) -> None:
         self._buffer_type = host.HostBufferType(self.name, self)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._team: Team | None = None
         self._choices: OrderedDict[Any, Steps | Decline] = OrderedDict()
 
@@ -109,11 +115,30 @@ class CpuDevice(Device):
         return topology.default_threads()
 
     def set_team(self, team: Team) -> None:
-        """Computes on another team from now on: another number of threads, affinity, priority or polling."""
-        with self._lock:
-            old, self._team = self._team, team
-        if old is not None and old is not team:
-            old.close()
+        """Computes on another team from now on: another number of threads, affinity, priority or polling.
+
+        Waits for the computations of the old one; raises BusyError within one of them.
+        """
+        while (old := self._team) is not team:
+            if old is None:
+                with self._lock:
+                    if self._team is None:
+                        self._team = team
+                continue
+            with turn(old):
+                if self._team is old:
+                    self._team = team
+                    old.end()
+
+    def with_team(self, action: Callable[[Team], T]) -> T:
+        """``action(team)``, with the new team if the first was replaced before it got its turn."""
+        while True:
+            team = self.team
+            try:
+                return action(team)
+            except ComputeError:
+                if team is self.team:
+                    raise
 
     def init(self, **params: Any) -> CpuBackend:
         """A new stream.

@@ -10,7 +10,7 @@
 ``+name``      switches one LLVM feature on (``avx512+avx512vnni``), and what it needs;
                the host must have it
 ``-name``      switches one off (``native-amx-tile``), and what needs it; names with
-               dashes are no problem
+               dashes are no problem.  The architecture's baseline stays on
 =============  =======================================================================
 
 Names that end in ``-emulated`` (``avx512+amx-emulated``) are pseudo-features: LLVM never sees them, kernels
@@ -36,6 +36,11 @@ ENVIRONMENT_VARIABLE = "GGPLUG_CPU_FEATURES"
 
 #: Pseudo-features end like this: they are for kernels to ask about and never reach LLVM.
 EMULATED_SUFFIX = "-emulated"
+
+#: Characters that a value of the variable may have: all features of a processor, each with its sign, are fewer.
+_LONGEST = 2000
+#: Of a value that is wrong, how many characters messages show.
+_SHOWN = 80
 
 @dataclass(frozen=True)
 class Target:
@@ -123,7 +128,10 @@ def choices() -> tuple[str, ...]:
 
 @functools.cache
 def parse(specification: str) -> Target:
-    """The target that ``specification`` (the value of ``GGPLUG_CPU_FEATURES``) describes on this machine."""
+    """The target that ``specification`` (the value of ``GGPLUG_CPU_FEATURES``) describes on this machine.
+
+    Modifiers apply one after the other.  Raises ParameterError for whatever cannot be compiled for and run here.
+    """
     import llvmlite.binding as llvm
 
     level, modifiers = _split(specification)
@@ -138,11 +146,14 @@ def parse(specification: str) -> Target:
         flags = {*family.baseline, *needs}
     for sign, name in modifiers:
         if sign == "-":
+            if name in family.baseline:
+                why = f"{name} cannot be switched off: it belongs to the baseline of {family.name}"
+                raise _unavailable(specification, why)
             flags = {flag for flag in flags if name not in family.with_needs(flag)}
         elif name.endswith(EMULATED_SUFFIX) or name in host:
             flags |= family.with_needs(name)
         else:
-            raise _unavailable(specification, f"this CPU has no feature {name!r}")
+            raise _unavailable(specification, f"this CPU has no feature {_shortened(name)}")
     text = _llvm_features(family, flags, _known_features())
     return Target(level, cpu, text, frozenset(flags), llvm.get_process_triple())
 
@@ -160,11 +171,13 @@ def elsewhere(family: InstructionSet, cpu: str, names: Iterable[str]) -> Target:
 def _split(specification: str) -> tuple[str, list[tuple[str, str]]]:
     """``avx512+avx512vnni-fma`` -> (``avx512``, [(``+``, ``avx512vnni``), (``-``, ``fma``)])."""
     text = specification.strip().lower()
+    if len(text) > _LONGEST:
+        raise _unavailable(specification, f"it has {len(text)} characters, at most {_LONGEST} are read")
     level = re.match(r"[a-z0-9]*", text).group()  # type: ignore[union-attr]  # the pattern matches any text
     rest = text[len(level) :]
     level = level or "native"
     if level != "native" and level not in of_this_machine().levels:
-        raise _unavailable(specification, f"there is no level {level!r}")
+        raise _unavailable(specification, f"there is no level {_shortened(level)}")
     return level, _modifiers(specification, rest)
 
 
@@ -174,14 +187,16 @@ def _modifiers(specification: str, text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     while text:
         sign, text = text[0], text[1:]
-        parts = re.split(r"([+-])", text)
+        if sign not in "+-":
+            raise _unavailable(specification, f"there is {_shortened(sign + text)} in the place of + or -")
+        parts = text.partition("+")[0].split("-")
         # the longest run of dash-joined parts that is a known or emulated name
-        for end in range(len(parts), 0, -2):
-            name = "".join(parts[:end])
-            if sign in "+-" and "+" not in name and (name in known or name.endswith(EMULATED_SUFFIX)):
+        for end in range(len(parts), 0, -1):
+            name = "-".join(parts[:end])
+            if name in known or (name.endswith(EMULATED_SUFFIX) and name != EMULATED_SUFFIX):
                 break
         else:
-            raise _unavailable(specification, f"there is no feature {parts[0]!r}")
+            raise _unavailable(specification, f"there is no feature {_shortened(parts[0])}")
         found.append((sign, name))
         text = text[len(name) :]
     return found
@@ -209,9 +224,14 @@ def _llvm_features(family: InstructionSet, flags: set[str], known: Iterable[str]
     return ",".join(text)
 
 
+def _shortened(text: str) -> str:
+    """A piece of a wrong value for a message."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
+
+
 def _unavailable(specification: str, why: str) -> ParameterError:
     return ParameterError(
-        f"{ENVIRONMENT_VARIABLE}={specification!r}: {why}",
+        f"{ENVIRONMENT_VARIABLE}={_shortened(specification)}: {why}",
         got=specification,
         wanted=choices(),
         remedy=f"on this machine it may be one of {', '.join(choices())}, followed by +feature or -feature",

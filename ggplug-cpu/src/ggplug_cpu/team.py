@@ -4,12 +4,15 @@ A :class:`Team` of ``n`` threads is the calling thread, which is thread 0 of eve
 that live as long as the team.  The others never run Python after they have started, so nothing in Python delays them.
 Between computations they spin briefly (``poll``), then sleep.
 
-- Computations of one team take turns; a second Python thread that calls :meth:`Team.run` waits for the first.
+- Computations of one team take turns; a second Python thread that calls :meth:`Team.run` waits for the first.  So do
+  all that change the team.  What an abort callback or a signal handler calls from within a computation cannot wait for
+  it: it gets :class:`~ggplug.errors.BusyError`, and the computation goes on.
+- A computation claims its buffers (:mod:`ggplug.sharing`): nobody frees them or changes them under it.
 - About every 50 ms thread 0 visits Python: signal handlers run, so Ctrl-C in the main thread ends the computation with
   ``KeyboardInterrupt``; the abort callback is asked, and a true answer ends it with
   :class:`~ggplug.errors.ComputeAborted`.  Both leave the team usable.
 - After ``os.fork`` the child's team starts threads of its own when it first computes.
-- Leaving the interpreter stops what runs and does not wait for it for long.
+- Leaving the interpreter stops what runs and does not wait for it for long.  Daemon threads end then, without a word.
 """
 
 from __future__ import annotations
@@ -23,10 +26,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
+from ggplug import sharing
 from ggplug.errors import ComputeAborted, ComputeError, ParameterError
+from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, settle, turn, wake
+from ggplug.tensor import Epoch
 from ggplug_cpu import context, topology, walker
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.tape import BoundTape, Entry, Ref, Tape, TraceRing, aligned_memory
@@ -39,9 +46,25 @@ _PATIENCE, _PATIENCE_IF_CROWDED = 4096, 16
 #: Ticks of the processor's counter until thread 0 first visits Python; adapts itself to 50 ms.
 _FIRST_SLICE = 1 << 20
 
+_TRACE, _MAY_POLL, _ABORT = context.TRACE // 8, context.MAY_POLL // 8, context.ABORT // 8
+
 _Native = Callable[[int, int], None]
 _CALL_WITHOUT_LOCK = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 _CALL_WITH_LOCK = ctypes.PYFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+
+
+class Memory(Protocol):
+    """The memory that a tape is bound to, as :meth:`Team.run` asks for it.
+
+    ``epoch``: ``Epoch.now`` of when it was bound; when that has moved, buffers may have been freed, or tensors may lie
+    elsewhere.  ``buffers``: what the tape's addresses lie in.
+    """
+
+    epoch: int
+    buffers: frozenset[Any]
+
+    def renew(self) -> None:
+        """Binds the tape anew, and sets both.  Raises what there is to say about buffers that were freed."""
 
 
 class Team:
@@ -77,19 +100,34 @@ class Team:
         self._paused = False
         self._abort_callback: Callable[[], Any] | None = None
         self._retired_callbacks: list[Any] = []
-        self._lock = threading.Lock()
         self._crew: _Crew | None = None
         _teams.add(self)
 
     # -- computing
 
-    def run(self, tape: BoundTape, trace: TraceRing | None = None) -> None:
+    def run(self, tape: BoundTape, trace: TraceRing | None = None, memory: Memory | None = None) -> None:
         """Compute ``tape``; with ``trace``, write time stamps of every entry into it.
+
+        ``memory`` is what the tape is bound to: it is bound anew if it may have changed, and all others leave it alone
+        until the computation has ended.
 
         Raises :class:`~ggplug.errors.ComputeAborted` after :meth:`abort` or a true answer of the abort callback, and
         whatever a signal handler or the abort callback raised.  What an aborted computation wrote is undefined.
+        :class:`~ggplug.errors.BusyError` if one of these calls it.
         """
-        with self._lock:
+        # As sharing.Claim does it, but without a call, and safe from Ctrl-C: that strikes after calls.
+        ident = get_ident()
+        outer = HELD[ident] if ident in HELD else None  # noqa: SIM401 - get() would be a call
+        own = (self, tape)
+        try:
+            while True:
+                buffers = NOTHING if memory is None else memory.buffers
+                HELD[ident] = held = (outer, own, buffers, CLOSED)
+                if outer is not None or WAITING or len(HELD) != 1:
+                    settle(ident, held)
+                if memory is None or (memory.epoch == Epoch.now and memory.buffers is buffers):
+                    break
+                memory.renew()
             crew = self._crew
             if (
                 crew is None
@@ -99,16 +137,24 @@ class Team:
                 or tape.tape.thread_scratch_bytes > crew.scratch_bytes
             ):
                 crew = self._prepare(tape)
-            self._retired_callbacks.clear()
+            if self._retired_callbacks:
+                self._retired_callbacks.clear()
             words = crew.words
-            words[context.TRACE // 8] = 0 if trace is None else trace.address
+            words[_TRACE] = 0 if trace is None else trace.address
             # signals are handled by the main thread only, elsewhere there is no reason to visit Python
-            words[context.MAY_POLL // 8] = (
-                self._abort_callback is not None or threading.get_ident() == threading.main_thread().ident
-            )
+            words[_MAY_POLL] = self._abort_callback is not None or ident == _main_thread
             crew.compute(crew.address, tape.address)
-            if words[context.ABORT // 8] != walker.RUNNING:
-                raise ComputeAborted("the computation was aborted; what it was to write is undefined")
+            aborted = words[_ABORT] != walker.RUNNING
+        finally:
+            if outer is not None:
+                HELD[ident] = outer
+            elif ident in HELD:
+                del HELD[ident]
+            if WAITING:
+                wake()
+        if aborted:
+            sharing.end_thread_if_leaving()
+            raise ComputeAborted("the computation was aborted; what it was to write is undefined")
 
     def call(self, kernel: Kernel, *words: int | float | Ref, tasks: int | None = None) -> None:
         """Compute a single kernel: for tests, and for work outside any graph.  ``words`` hold plain addresses."""
@@ -116,7 +162,7 @@ class Team:
 
     def reserve(self, workspace_bytes: int, thread_scratch_bytes: int) -> None:
         """Allocate what tapes will need, so that no computation has to; sizes only grow."""
-        with self._lock:
+        with turn(self):
             self._started().reserve(workspace_bytes, thread_scratch_bytes)
 
     # -- stopping
@@ -145,21 +191,21 @@ class Team:
     def set_n_threads(self, n_threads: int) -> None:
         """Compute with ``n_threads`` threads from now on."""
         n_threads = _checked_threads(n_threads)
-        with self._lock:
+        with turn(self):
             if n_threads != self._n_threads:
                 self._dismiss()
                 self._n_threads = n_threads
 
     def pause(self) -> None:
         """Let the threads sleep at once instead of spinning; the next computation, or :meth:`resume`, undoes it."""
-        with self._lock:
+        with turn(self):
             self._paused = True
             if self._crew is not None:
                 self._crew.words[context.SPINS // 8] = 0
 
     def resume(self) -> None:
         """Let the threads spin again between computations."""
-        with self._lock:
+        with turn(self):
             self._resume()
 
     def _resume(self) -> None:
@@ -169,9 +215,13 @@ class Team:
 
     def close(self) -> None:
         """End the threads.  Computing afterwards raises :class:`~ggplug.errors.ComputeError`."""
-        with self._lock:
-            self._closed = True
-            self._dismiss()
+        with turn(self):
+            self.end()
+
+    def end(self) -> None:
+        """As :meth:`close`, for whoever has the team to itself."""
+        self._closed = True
+        self._dismiss()
 
     def __enter__(self) -> Team:
         return self
@@ -210,17 +260,15 @@ class Team:
             crew.close()
 
     def _after_fork(self) -> None:
-        """In the child: the threads are gone, the lock may be held by one of them."""
-        self._lock = threading.Lock()
+        """In the child: the threads are gone."""
         crew, self._crew = self._crew, None
         if crew is not None:
             crew.abandon()
 
     def _at_exit(self) -> None:
-        self.abort()
-        if self._lock.acquire(timeout=1.0):
-            self._closed = True
-            self._dismiss()
+        """When the computations of other threads have ended, or should have."""
+        if not sharing.held_by_others(self):
+            self.end()
 
 
 def _checked_threads(n_threads: int) -> int:
@@ -367,16 +415,27 @@ def _foreign_functions() -> Any:
 # -- the process ------------------------------------------------------------------------------------
 
 _teams: weakref.WeakSet[Team] = weakref.WeakSet()
+_main_thread = threading.main_thread().ident
+"""The thread that handles signals."""
 
 
 def _after_fork() -> None:
+    global _main_thread
+    _main_thread = threading.main_thread().ident
     for team in list(_teams):
         team._after_fork()
 
 
 @atexit.register
 def _at_exit() -> None:
-    for team in list(_teams):
+    teams = list(_teams)
+
+    def stop() -> None:
+        for team in teams:
+            team.abort()
+
+    sharing.leave(stop)
+    for team in teams:
         with contextlib.suppress(Exception):
             team._at_exit()
 

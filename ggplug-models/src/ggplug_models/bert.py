@@ -121,7 +121,10 @@ class BertEncoder(Model):
     # -- the graph ---------------------------------------------------------------------------------
 
     def build(self, n_seq: int, n_tok: int) -> Batch:
-        """The graph of ``n_seq`` texts padded to ``n_tok`` tokens; kept for the next batch of that size."""
+        """The graph of ``n_seq`` texts padded to ``n_tok`` tokens; kept for the next batch of that size.
+
+        What computes it belongs into a :meth:`turn`.
+        """
         key = (n_seq, n_tok)
         batch = self._batches.get(key)
         if batch is None:
@@ -227,7 +230,8 @@ class BertEncoder(Model):
                 raise ParameterError(f"text {position} has a token outside of the vocabulary of {n_vocab}")
         out = np.empty((len(ids), self.config.n_embd), np.float32)
         for chosen in batches([len(tokens) for tokens in ids], batch):
-            out[chosen] = self._compute([ids[i] for i in chosen]).pooled.numpy()
+            with self.turn():
+                out[chosen] = self._compute([ids[i] for i in chosen]).pooled.numpy()
             if progress is not None:
                 progress(len(chosen))
         if normalize:
@@ -236,7 +240,8 @@ class BertEncoder(Model):
 
     def hidden_states(self, ids: Sequence[int]) -> Floats:
         """The last layer's vector of every token of one text: float32 of shape ``(len(ids), n_embd)``."""
-        states: Floats = self._compute([ids]).hidden.numpy()[0, : len(ids)]
+        with self.turn():
+            states: Floats = self._compute([ids]).hidden.numpy()[0, : len(ids)]
         return states
 
     def _compute(self, texts: Sequence[Sequence[int]]) -> Batch:

@@ -11,6 +11,7 @@ from ggplug import gguf
 from ggplug.backend import Device
 from ggplug.errors import ModelError
 from ggplug.scheduler import Scheduler
+from ggplug.sharing import Claim, turn
 from ggplug.tensor import Context, Tensor
 from ggplug.types import DeviceKind
 from ggplug_models.hyperparameters import Hyperparameters
@@ -23,6 +24,9 @@ class Model:
     ``devices``: in order of preference; a device that can run any op (the CPU) belongs at the end.  ``weights``: a
     :class:`~ggplug.Context` by the tensors' names in the file.  As a context manager the model frees its memory at
     the end.
+
+    Several threads may use a model: what computes takes turns (:meth:`turn`), and gets its own results.  Its scheduler
+    and the graphs that it keeps are used inside a turn.
     """
 
     architecture: ClassVar[str] = ""
@@ -32,6 +36,7 @@ class Model:
         self.metadata = metadata
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
+        self.freed = False
         # Whoever placed a weight said where it is computed with.
         self.scheduler = Scheduler(self.devices, op_offload=False)
 
@@ -47,10 +52,20 @@ class Model:
             )
         return tensor
 
+    def turn(self) -> Claim:
+        """For a ``with`` block from setting inputs to reading results: other threads wait for it with theirs.
+
+        Raises BusyError inside another one of the same thread (an abort callback that computes with the model), and
+        ModelError if the model was freed.
+        """
+        return _Turn(self)
+
     def free(self) -> None:
-        """Gives weights and compute memory back."""
-        self.scheduler.free()
-        self.weights.free()
+        """Gives weights and compute memory back, after waiting for other threads' turns."""
+        with turn(self):
+            self.scheduler.free()
+            self.weights.free()
+            self.freed = True
 
     def __enter__(self) -> Model:
         return self
@@ -62,6 +77,20 @@ class Model:
         name = self.metadata.get("general.name", "")
         where = ", ".join(device.name for device in self.devices)
         return f"<{type(self).__name__} {name!r}: {self.weights.nbytes / 2**20:.1f} MiB of weights, on {where}>"
+
+
+class _Turn(Claim):
+    """A turn with a model that was not freed."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__((model,))
+        self._model = model
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        if self._model.freed:
+            self.__exit__()
+            raise ModelError(f"{self._model!r} was freed")
 
 
 M = TypeVar("M", bound=type[Model])

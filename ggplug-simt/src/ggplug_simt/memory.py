@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ggplug.arrays import as_bytes
 from ggplug.backend import Buffer, BufferType, Bytes, check_target
 from ggplug.host import HostBuffer, HostBufferType
+from ggplug.sharing import accessing
 from ggplug_simt.driver import Handle
 
 if TYPE_CHECKING:
@@ -49,43 +50,49 @@ class SimtBuffer(Buffer):
             queue.read(self.handle, offset, out)
 
     def memset(self, offset: int, size: int, value: int) -> None:
-        offset, size, value = self._check_fill(offset, size, value)
-        if size:
-            with self.device.transfer("filling") as queue:
-                queue.fill(self.handle, offset, size, value)
+        with accessing(self):
+            offset, size, value = self._check_fill(offset, size, value)
+            if size:
+                with self.device.transfer("filling") as queue:
+                    queue.fill(self.handle, offset, size, value)
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         offset, size = self._check_write(offset, size)
         source_offset, _ = source._check(source_offset, size)
         overlaps = source is self and abs(source_offset - offset) < size
         if isinstance(source, SimtBuffer) and self.device.reaches(source.device) and not overlaps:
-            if size:
-                source.device.finish()
-                with self.device.transfer("copying") as queue:
-                    queue.copy(source.handle, source_offset, self.handle, offset, size)
+            with accessing(self, source):
+                offset, size = self._check_write(offset, size)
+                source_offset, _ = source._check(source_offset, size)
+                if size:
+                    source.device.finish()
+                    with self.device.transfer("copying") as queue:
+                        queue.copy(source.handle, source_offset, self.handle, offset, size)
         else:
             super().copy_from(source, source_offset, offset, size)
 
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         packed = as_bytes(data)
-        offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
-        self._check_write(offset, 0)
-        if packed.size:
-            packed = packed.reshape(rows, row_bytes)
-            with self.device.transfer("writing") as queue:
-                kept = [queue.write(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
-                queue.finish()
-                del kept
+        with accessing(self):
+            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+            self._check_write(offset, 0)
+            if packed.size:
+                packed = packed.reshape(rows, row_bytes)
+                with self.device.transfer("writing") as queue:
+                    kept = [queue.write(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
+                    queue.finish()
+                    del kept
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
-        check_target(out)
-        offset, row_bytes, rows, stride = self._check_rows(offset, out.size, row_bytes, rows, stride)
-        if out.size:
-            packed = out.reshape(rows, row_bytes)
-            with self.device.transfer("reading") as queue:
-                kept = [queue.read(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
-                queue.finish()
-                del kept
+        packed = check_target(out)
+        with accessing(self):
+            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+            if packed.size:
+                packed = packed.reshape(rows, row_bytes)
+                with self.device.transfer("reading") as queue:
+                    kept = [queue.read(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
+                    queue.finish()
+                    del kept
 
     def _free(self) -> None:
         self.device.give(self.handle, self.size)

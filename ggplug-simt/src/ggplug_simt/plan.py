@@ -13,8 +13,9 @@ import numpy as np
 from ggplug.backend import NodeTime, Plan
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation
+from ggplug.memory.allocation import Allocation, Places
 from ggplug.ops.base import Op
+from ggplug.sharing import Claim, turn
 from ggplug.tensor import Tensor
 from ggplug_simt.driver import Bound
 from ggplug_simt.launch import DST, FAULTS, SCRATCH
@@ -95,6 +96,7 @@ class SimtPlan(Plan):
         self._field = np.array(field, np.int64)
         self._argument = argument
         self._buffers: list[SimtBuffer] = []
+        self._claimed: frozenset[SimtBuffer] = frozenset()
         self._which: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
         self._ready = False
         self._computed = 0
@@ -103,6 +105,10 @@ class SimtPlan(Plan):
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
         places = allocation.places(graph)
+        with turn(self._stream):
+            self._bind(graph, places)
+
+    def _bind(self, graph: Graph, places: Places) -> None:
         device = self._stream.device
         buffers: list[SimtBuffer] = []
         known: dict[int, int] = {}
@@ -138,16 +144,27 @@ class SimtPlan(Plan):
         if stale or moved.any():
             self._steps = list(enumerate(self._launchers))
             self._computed = 0
-        self._buffers, self._which = buffers, which
+        self._buffers, self._which, self._claimed = buffers, which, frozenset(buffers)
         self._graph = weakref.ref(graph)  # weakly: a plan that is kept must not keep a model's weights alive
         self._ready = True
 
     def compute(self) -> None:
-        device = self._stream.device
+        # From the check of the buffers to the last launch nobody frees one of them; freeing waits for the queue, too.
+        with Claim((self._stream,), self._claimed):
+            self._check()
+            self._launch()
+
+    def _check(self) -> None:
+        """Raises what keeps the plan from being launched."""
+        self._stream.check_open()
         if not self._ready:
+            device = self._stream.device
             raise ComputeError(f"{device.name}: the plan was not bound to an allocation", device=device)
         for buffer in self._buffers:
             buffer._check(0, 0)
+
+    def _launch(self) -> None:
+        device = self._stream.device
         if device.lost:
             with device.guarded("launching"):
                 return
@@ -190,6 +207,11 @@ class SimtPlan(Plan):
     def compute_traced(self) -> list[NodeTime]:
         """One entry a node.  The queue is finished after each launch, so times hold its latency too."""
         self._stream.synchronize()
+        with Claim((self._stream,), self._claimed):
+            self._check()
+            return self._launch_traced()
+
+    def _launch_traced(self) -> list[NodeTime]:
         times: list[NodeTime] = []
         self._note_computed()
         for node, name, op, launch in zip(self._nodes, self._names, self._ops, self._launchers, strict=True):

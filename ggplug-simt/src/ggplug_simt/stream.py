@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ggplug.arrays import as_bytes
 from ggplug.backend import Backend, Buffer, Bytes, Event, Plan, check_target
-from ggplug.errors import BufferUseError, GGPlugError
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError
 from ggplug.graph import Graph
+from ggplug.sharing import accessing, turn, using
 from ggplug_simt.driver import Handle, Mark, Queue
 from ggplug_simt.faults import Faults
 from ggplug_simt.memory import SimtBuffer
@@ -36,21 +37,23 @@ class SimtBackend(Backend):
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
         own = self.own(buffer)
         raw = as_bytes(data)
-        offset, _ = own._check_write(offset, raw.size)
-        if raw.size:
-            with self.device.guarded("writing"):
-                pending = self.queue.write(own.handle, offset, raw)
-            self._kept.append((own, raw, pending))
+        with using((own,)):
+            offset, _ = own._check_write(offset, raw.size)
+            if raw.size:
+                with self.device.guarded("writing"):
+                    pending = self.queue.write(own.handle, offset, raw)
+                self._kept.append((own, raw, pending))
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
         own = self.own(buffer)
-        check_target(out)
-        offset, _ = own._check(offset, out.size)
-        if out.size:
-            with self.device.guarded("reading"):
-                pending = self.queue.read(own.handle, offset, out)
-                self.queue.flush()
-            self._kept.append((own, out, pending))
+        out = check_target(out)
+        with using((own,)):
+            offset, _ = own._check(offset, out.size)
+            if out.size:
+                with self.device.guarded("reading"):
+                    pending = self.queue.read(own.handle, offset, out)
+                    self.queue.flush()
+                self._kept.append((own, out, pending))
 
     def copy_async(
         self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int,
@@ -65,21 +68,27 @@ class SimtBackend(Backend):
                 mark = source_stream.mark()
                 with self.device.guarded("waiting"):
                     self.queue.wait(mark)
-            if source.device is not self.device:
-                source.device.readers.add(self.device)
-            if size:
-                with self.device.guarded("copying"):
-                    self.queue.copy(source.handle, source_offset, own.handle, target_offset, size)
+            with using((own, source)):
+                own._check(target_offset, size)
+                source._check(source_offset, size)
+                if source.device is not self.device:
+                    source.device.readers.add(self.device)
+                if size:
+                    with self.device.guarded("copying"):
+                        self.queue.copy(source.handle, source_offset, own.handle, target_offset, size)
         elif source.address is not None:
             # The source may be written again as soon as its stream goes on, so what is sent is a copy.
             if source_stream is not None:
                 source_stream.synchronize()
-            self.set_async(own, target_offset, source.bytes(source_offset, size).copy())
+            with accessing(source):
+                copied = source.bytes(source_offset, size).copy()
+            self.set_async(own, target_offset, copied)
         else:
             super().copy_async(source, source_offset, target, target_offset, size, source_stream)
 
     def own(self, buffer: Buffer) -> SimtBuffer:
-        """The buffer, if it is this device's memory.  Raises BufferUseError."""
+        """The buffer, if it is this device's memory.  Raises BufferUseError, or ComputeError on a freed stream."""
+        self.check_open()
         if not isinstance(buffer, SimtBuffer) or buffer.device is not self.device:
             raise BufferUseError(f"{buffer!r} is no memory of {self.device.name}", device=self.device)
         return buffer
@@ -94,17 +103,18 @@ class SimtBackend(Backend):
         return mark
 
     def synchronize(self) -> None:
-        reading = None
-        try:
-            reading = self.faults.ask()
-        except GGPlugError as error:
-            self._error = self._error or error
+        reading: object = None
+        if not self._freed:
+            try:
+                reading = self.faults.ask()
+            except GGPlugError as failure:
+                self._error = self._error or failure
         self.settle()
         del reading
         error, self._error = self._error, None
-        fault = self.faults.answer(failed=error is not None)
-        if error is not None or fault is not None:
-            raise error or fault
+        error = self.faults.answer(failed=error is not None) or error
+        if error is not None:
+            raise error
 
     def settle(self) -> None:
         """Waits for everything given, and keeps what went wrong for :meth:`synchronize`."""
@@ -128,6 +138,8 @@ class SimtBackend(Backend):
     def scratch(self, size: int) -> Handle:
         """Memory that launches of one kernel share; all plans have the same, because a stream runs one at a time.
 
+        (A plan has the stream to itself while it gives its launches: those of two threads do not mix.)
+
         What was handed out stays until the stream is freed: plans hold it.
         """
         if not self._scratch or self._scratch[-1][0] < size:
@@ -137,15 +149,21 @@ class SimtBackend(Backend):
     def free(self) -> None:
         if self._freed:
             return
-        try:
-            super().free()
-        finally:
-            for size, handle in self._scratch:
-                self.device.give(handle, size)
-            self.faults.free()
-            self._freed = True
-            self.device.forget(self)
-            self.queue.free()
+        with turn(self):
+            try:
+                super().free()
+            finally:
+                for size, handle in self._scratch:
+                    self.device.give(handle, size)
+                self.faults.free()
+                self._freed = True
+                self.device.forget(self)
+                self.queue.free()
+
+    def check_open(self) -> None:
+        """Raises ComputeError if the stream was freed."""
+        if self._freed:
+            raise ComputeError(f"a stream of {self.device.name} is used after it was freed", device=self.device)
 
 
 class SimtEvent(Event):

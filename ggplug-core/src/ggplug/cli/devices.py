@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from ggplug.cli.app import warnings_held_back
-from ggplug.cli.output import advice, byte_count, console, json_option, print_json, table, text
+from ggplug.cli.output import Command, advice, byte_count, console, json_option, print_json, print_table, text
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import missing_extras
 from ggplug.registry.registry import Description
 
 
-@click.command()
+@click.command(cls=Command)
 @json_option
 def devices(as_json: bool) -> None:
     """List the devices there are, in order of priority.
@@ -29,7 +29,7 @@ def devices(as_json: bool) -> None:
         return
     out = console()
     if rows:
-        out.print(table(["device", "kind", "memory", "what it is"], [_row(row) for row in rows]))
+        print_table(["device", "kind", "memory", "what it is"], map(_row, rows))
     else:
         out.print("There is no device.")
         if missing := missing_extras():

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from ggplug.cli.app import warnings_held_back
-from ggplug.cli.output import advice, console, indented, json_option, print_json, printable
+from ggplug.cli.output import Command, advice, console, indented, json_option, print_json, printable
 from ggplug.registry import REGISTRY, PluginStatus
 from ggplug.registry.discover import missing_extras
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("plugins", nargs=-1)
 @json_option
 @click.option("--traceback", "tracebacks", is_flag=True, help="Show the tracebacks of what failed.")

@@ -26,6 +26,7 @@ from ggplug.gguf.format import (
     is_foreign,
     swap_byte_order,
 )
+from ggplug.gguf.metadata import Metadata
 from ggplug.gguf.parse import Header, parse_header
 from ggplug.gguf.split import sibling_path
 
@@ -64,7 +65,7 @@ class GGUFReader:
     version: int
     endian: Endian
     alignment: int
-    metadata: Mapping[str, Value]
+    metadata: Metadata
     metadata_types: Mapping[str, tuple[ValueType, ...]]
     tensors: dict[str, TensorInfo]
 

@@ -6,21 +6,23 @@ import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
+from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import COPY_FIRST, Buffer, BufferType
-from ggplug.errors import BufferUseError, ShapeError, TensorStateError, TypeMismatchError
+from ggplug.errors import BufferUseError, GGPlugError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.memory.hazards import written_positions
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
+from ggplug.sharing import entered, turn
 from ggplug.tensor import Epoch, Tensor
 
-_address = attrgetter("buffer.address")
+_address = attrgetter("address")
 _buffer = attrgetter("buffer")
-_size = attrgetter("buffer.size")
+_size = attrgetter("size")
 _offset = attrgetter("offset")
 _nbytes = attrgetter("nbytes")
 _alignment = attrgetter("type.alignment")
@@ -39,13 +41,14 @@ class Arena:
     """The memory that an allocator hands out again and again.
 
     ``serial``: number of the last use of it; the results of an earlier one are gone.  ``pending``: what the last
-    computation in it may still be doing.
+    computation in it may still be doing.  ``thread``: which one gives a computation in it to a stream now; 0 if none.
     """
 
-    __slots__ = ("pending", "serial")
+    __slots__ = ("__weakref__", "pending", "serial", "thread")
 
     def __init__(self) -> None:
         self.serial = 0
+        self.thread = 0
         self.pending: tuple[Pending, ...] = ()
 
     def use(self) -> int:
@@ -55,13 +58,62 @@ class Arena:
 
     def synchronize(self) -> None:
         """Waits for the last computation; raises what went wrong in it, and then its results are gone."""
-        pending, self.pending = self.pending, ()
-        try:
-            for each in pending:
-                each.synchronize()
-        except BaseException:
-            self.use()
-            raise
+        if self.pending:
+            self.wait(lambda: self.pending)
+
+    def wait(self, pending: Callable[[], tuple[Pending, ...]]) -> None:
+        """Waits for what ``pending()`` names, parts of the last computation; raises as :meth:`synchronize`.
+
+        In turn: that one thread is waiting must not make another one believe that there is nothing to wait for.
+        """
+        with turn(self):
+            waited = pending()
+            failure: GGPlugError | None = None
+            try:
+                for each in waited:
+                    try:
+                        each.synchronize()
+                    except GGPlugError as error:  # the others are waited for nevertheless, so that none fails later
+                        failure = failure or error
+                if failure is not None:
+                    raise failure
+            except BaseException:
+                self.use()
+                raise
+            finally:
+                if self.pending is waited:
+                    self.pending = ()
+
+    def __repr__(self) -> str:
+        return f"<memory for intermediates, used {self.serial} times>"
+
+
+class Computation:
+    """A computation of a graph, or what prepares one: where its tensors lie and how far it got.
+
+    ``serial``: the use of the memory that it is; larger numbers came later.  ``progress``: nodes computed so far.
+    ``thread``: which one is giving it to streams now; 0 when it has ended, or is only prepared.
+    """
+
+    __slots__ = ("allocation", "progress", "serial", "thread")
+
+    def __init__(self, allocation: Allocation, thread: int = 0) -> None:
+        self.allocation = allocation
+        self.thread = thread
+        self.progress = 0
+        self.serial = allocation.arena.use()
+
+    @property
+    def current(self) -> bool:
+        """Whether nothing else has used the memory since."""
+        return self.serial == self.allocation.arena.serial
+
+    def end(self, *pending: Pending, progress: int) -> None:
+        """The computation was given to streams; ``pending`` are those that may still be at it."""
+        allocation = self.allocation
+        allocation.arena.pending = allocation.pending = pending
+        self.progress = progress
+        self.thread = allocation.arena.thread = 0
 
 
 class Places(NamedTuple):
@@ -101,7 +153,7 @@ class Allocation:
         self.arena = arena if arena is not None else Arena()
         self.pending: tuple[Pending, ...] = ()
         """What may still read the leafs that lie here."""
-        self.unplaced: list[int] = [] if graph.positions is not None else _unplaced(graph)
+        self.unplaced: list[int] = [] if graph.positions is not None else self._leafs(graph)
         """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
         self._placed = np.flatnonzero(self.slots >= 0)
         self._used: list[int] = np.unique(self.slots[self._placed]).tolist()
@@ -119,6 +171,7 @@ class Allocation:
         self._written_slots: list[int] = slots_written[slots_written >= 0].tolist()
         roots_written = np.asarray(graph.roots, np.int64)[self._written[self.slots[self._written] == PERSISTENT]]
         self._written_roots: list[int] = np.unique(roots_written).tolist()
+        self._written_own: list[int] = np.searchsorted(roots, self._written_roots).tolist()
         self._structure = graph.structure
         # What was checked last, and where the roots of its persistent tensors begin.
         self._checked: Callable[[], Graph | None] = lambda: None
@@ -193,9 +246,11 @@ class Allocation:
             return
         epoch = Epoch.now
         roots = list(map(graph.tensors.__getitem__, self._own_roots))
-        buffers: set[Buffer | None] = set(map(_buffer, roots))
+        # Gathered once: another thread may give a tensor another place meanwhile.
+        own: list[Buffer | None] = list(map(_buffer, roots))
+        buffers = set(own)
         if None in buffers:
-            raise _no_bytes(next(root for root in roots if root.buffer is None))
+            raise _no_bytes(roots[own.index(None)])
         if len(self._placed) + len(self._own) < len(self.slots):
             missing = graph.tensors[int(np.flatnonzero(self.slots == NOWHERE)[0])]
             raise TensorStateError(f"the bytes of {missing!r} were not kept", tensor=missing)
@@ -204,12 +259,13 @@ class Allocation:
             if buffer is not None and buffer.freed:
                 raise BufferUseError(f"{buffer!r} holds tensors of this graph but was freed")
         self._starts = np.fromiter(map(_offset, roots), np.int64, len(roots))
-        room = np.fromiter(map(_size, roots), np.int64, len(roots))
+        room = np.fromiter(map(_size, own), np.int64, len(roots))
         if ((self._starts < 0) | (self._starts > room - self._own_sizes)).any():
-            for root in roots:
-                assert root.buffer is not None
-                root.buffer.check_place(root, root.offset)
-        if any(buffer.is_read_only for buffer in self.written_buffers(graph)):
+            for root, buffer in zip(roots, own, strict=True):
+                assert buffer is not None
+                buffer.check_place(root, root.offset)
+        written = (*map(own.__getitem__, self._written_own), *map(self.buffers.__getitem__, self._written_slots))
+        if any(buffer is not None and buffer.is_read_only for buffer in written):
             raise self._read_only(graph)
         self._checked, self._epoch = weakref.ref(graph), epoch
 
@@ -234,9 +290,10 @@ class Allocation:
             tensor = graph.tensors[position]
             raise TensorStateError(f"the bytes of {tensor!r} were not kept", tensor=tensor)
         root = graph.tensors[graph.roots[position]]
-        if root.buffer is None:
+        buffer = root.buffer
+        if buffer is None:
             raise _no_bytes(root)
-        return root.buffer, root.offset + offset
+        return buffer, root.offset + offset
 
     def places(self, graph: Graph) -> Places:
         """All places at once, for plans on devices whose buffers are handles.
@@ -252,33 +309,46 @@ class Allocation:
         offsets[self._own] += self._starts[self._of_root]
         return Places(buffers, which, offsets)
 
-    def addresses(self, graph: Graph) -> npt.NDArray[np.int64]:
+    def addresses(self, graph: Graph, held: set[Buffer] | None = None) -> npt.NDArray[np.int64]:
         """Host addresses of all tensors, for plans that run on host memory.
 
-        Takes no Python call per tensor.  Raises as :meth:`check`, and BufferUseError if a buffer is not in host memory.
+        ``held`` gets the buffers that the addresses lie in: the plan has to claim them, and to keep them alive, when it
+        computes.  Takes no Python call per tensor.  Raises as :meth:`check`, and BufferUseError if a buffer is not in
+        host memory.
         """
         self.check(graph)
         addresses = self.offsets.copy()
+        buffers: set[Buffer] = set()
         try:
             if self._placed.size:
+                buffers.update(map(self.buffers.__getitem__, self._used))
                 bases = np.zeros(len(self.buffers), np.int64)
                 for slot in self._used:
                     bases[slot] = self.buffers[slot].address  # type: ignore[assignment]  # None is caught below
                 addresses[self._placed] += bases[self.slots[self._placed]]
             if self._own_roots:
-                roots = map(graph.tensors.__getitem__, self._own_roots)
-                bases = np.fromiter(map(_address, roots), np.int64, len(self._own_roots))
-                bases += self._starts
+                roots = list(map(graph.tensors.__getitem__, self._own_roots))
+                # Gathered once: another thread may give a tensor another place meanwhile.
+                own = list(map(_buffer, roots))
+                bases = np.fromiter(map(_address, own), np.int64, len(roots))
+                buffers.update(own)
+                bases += np.fromiter(map(_offset, roots), np.int64, len(roots))
                 addresses[self._own] += bases[self._of_root]
-        except TypeError:  # an address is None
+        except (AttributeError, TypeError):  # an address is None, or another thread took a place away
             for position, tensor in enumerate(graph.tensors):
                 buffer, _ = self._where(graph, position)
                 if buffer.address is None:
                     raise BufferUseError(
                         f"{tensor!r} lies in {buffer!r}, which is not host memory", tensor=tensor
                     ) from None
-            raise
+            raise TensorStateError(f"another thread gives tensors of {graph!r} other places") from None
+        if held is not None:
+            held |= buffers
         return addresses
+
+    def _leafs(self, graph: Graph) -> list[int]:
+        positions = (graph.index[leaf] for leaf in graph.leafs if leaf.view_src is None)
+        return [position for position in positions if self.slots[position] != PERSISTENT]
 
     def used_buffers(self) -> set[Buffer]:
         """Those of ``buffers`` in which tensors of the graph lie."""
@@ -315,9 +385,7 @@ class Allocation:
     def prepare(self, graph: Graph) -> None:
         """Takes the memory over for ``graph``: its leafs can be set, what other graphs left here is gone."""
         self._wait_for_leafs()
-        graph.computed = self.arena.use()
-        graph.progress = 0
-        graph.allocation = self
+        graph.computation = Computation(self)
 
     def holds(self, graph: Graph) -> bool:
         """Whether the leafs of ``graph`` that lie here still have the values that they were set to.
@@ -326,59 +394,81 @@ class Allocation:
         """
         return not self.unplaced or (graph.computed == self.arena.serial and graph.allocation is not None)
 
+    def begin(self, graph: Graph) -> Computation:
+        """Begins a computation of ``graph`` here: from now on results of earlier ones are gone.
+
+        Whoever begins one calls its ``end``.  Raises BusyError if another thread is computing here.
+        """
+        thread = get_ident()
+        arena = self.arena
+        if arena.thread and arena.thread != thread:
+            raise entered(arena, arena.thread)
+        arena.thread = thread
+        graph.computation = made = Computation(self, thread)
+        return made
+
     def computed(self, graph: Graph, *pending: Pending, progress: int | None = None) -> None:
         """Notes that ``graph`` was just computed here: its results are read from this allocation.
 
-        ``pending``: streams that may still be at it.  ``progress``: how many nodes were computed, by default all.
+        For whoever computes by a plan.  ``pending``: streams that may still be at it.  ``progress``: how many nodes
+        were computed, by default all.
         """
-        graph.computed = self.arena.use()
-        graph.progress = len(graph.nodes) if progress is None else progress
-        graph.allocation = self
-        self.arena.pending = self.pending = pending
+        self.begin(graph).end(*pending, progress=len(graph.nodes) if progress is None else progress)
 
     def _wait_for_leafs(self) -> None:
-        pending, self.pending = self.pending, ()
-        for each in pending:
-            each.synchronize()
+        if not self.pending:
+            return
+        pending = self.pending
+        try:
+            self.arena.wait(lambda: pending)
+        finally:
+            if self.pending is pending:
+                self.pending = ()
 
-    def locate(self, graph: Graph, position: int) -> tuple[Buffer, int]:
+    def locate(self, graph: Graph, position: int, computation: Computation | None = None) -> tuple[Buffer, int]:
         """As :meth:`place`, for reading a result or setting a leaf; waits for what is still at it.
 
-        Raises TensorStateError if its bytes were reused, or if it was not computed yet.
+        ``computation``: the one of the graph that is meant, by default the latest.  Raises TensorStateError if its
+        bytes were reused, if it was not computed yet, or if another thread is computing it.
         """
         if position >= len(self.slots):
             tensor = graph.tensors[position]
             raise TensorStateError(f"{tensor!r} came to its graph after that was computed last", tensor=tensor)
         if int(self.slots[position]) != PERSISTENT:
             tensor = graph.tensors[position]
-            if graph.computed != self.arena.serial:
+            if computation is None:
+                computation = graph.computation
+            if computation is None or not computation.current:
+                raise _reused(tensor)
+            leaf = graph.tensors[graph.roots[position]].op is None
+            if computation.thread and not leaf and computation.thread != get_ident():
                 raise TensorStateError(
-                    f"the bytes of {tensor!r} were reused by a later computation, or its own failed",
-                    tensor=tensor, remedy="read results before computing the next graph, or copy them",
+                    f"{tensor!r} is being computed by another thread", tensor=tensor,
+                    remedy="read it when that is done, or compute a graph of your own",
                 )  # fmt: skip
             lost = self.lost.get(position)
-            if lost is not None and lost < graph.progress:
+            if lost is not None and lost < computation.progress:
                 raise TensorStateError(
                     f"the bytes of {tensor!r} were reused by a later node of its graph",
                     tensor=tensor, remedy="mark it with set_output() before computing",
                 )  # fmt: skip
-            if not self._is_computed(graph, position):
-                raise TensorStateError(f"{tensor!r} has a place, but was not computed yet", tensor=tensor)
-            if graph.tensors[graph.roots[position]].op is None:
+            if leaf:
                 self._wait_for_leafs()
-            else:
+            elif self._is_computed(graph, position, computation.progress):
                 self.arena.synchronize()
+            else:
+                raise TensorStateError(f"{tensor!r} has a place, but was not computed yet", tensor=tensor)
+            if not computation.current:
+                raise _reused(tensor)
         return self._where(graph, position)
 
-    def _is_computed(self, graph: Graph, position: int) -> bool:
-        if graph.progress >= len(graph.nodes):
+    def _is_computed(self, graph: Graph, position: int, progress: int) -> bool:
+        if progress >= len(graph.nodes):
             return True
         root = graph.roots[position]
-        if graph.tensors[root].op is None:
-            return True
         if self.layout is not None:
-            return self.layout.born.get(root, 0) < graph.progress
-        return graph.order.index(root) < graph.progress
+            return self.layout.born.get(root, 0) < progress
+        return graph.order.index(root) < progress
 
 
 def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) -> Numbers:
@@ -401,8 +491,11 @@ def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) 
         raise TypeMismatchError(f"{what} must be integers: {error}", got=values) from None
 
 
-def _unplaced(graph: Graph) -> list[int]:
-    return [graph.index[leaf] for leaf in graph.leafs if leaf.view_src is None and leaf.buffer is None]
+def _reused(tensor: Tensor) -> TensorStateError:
+    return TensorStateError(
+        f"the bytes of {tensor!r} were reused by a later computation, or its own failed",
+        tensor=tensor, remedy="read results before computing the next graph, or copy them",
+    )  # fmt: skip
 
 
 def _no_bytes(root: Tensor) -> TensorStateError:

@@ -15,6 +15,7 @@ from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation, Arena
 from ggplug.memory.hazards import Hazards
 from ggplug.memory.layout import Layout, Range, Request, lay_out
+from ggplug.sharing import alone, freeing
 from ggplug.types import BufferUsage
 
 POISON = 0xFF
@@ -26,7 +27,7 @@ class GraphAllocator:
 
     ``buffer_types``: what ``assignment`` numbers.  The same type may be given twice; its memory is then shared.
     ``reuse=False`` gives each tensor bytes of its own, so that all intermediates can be read.  Used by one thread at
-    a time.
+    a time: a second one gets BusyError.
     """
 
     def __init__(self, buffer_types: BufferType | Sequence[BufferType], *, reuse: bool = True) -> None:
@@ -42,6 +43,7 @@ class GraphAllocator:
         self._memory_of = tuple(self._memories.index(kind) for kind in given)
         self._buffers: list[list[Buffer]] = [[] for _ in self._memories]
         self._retired: list[Buffer] = []
+        self._thread = 0
 
     # -- deciding ----------------------------------------------------------------------------------
 
@@ -63,7 +65,9 @@ class GraphAllocator:
             else:
                 found = [self._memory_of[number] for number in assignment]
         requests = [request._replace(memory=self._memory_of[request.memory]) for request in extra]
-        return lay_out(graph, self._memories, found, order=order, extra=requests, reuse=self.reuse)
+        return graph.steadily(
+            lambda: lay_out(graph, self._memories, found, order=order, extra=requests, reuse=self.reuse)
+        )
 
     def sizes(self, layout: Layout | None = None) -> list[int]:
         """Bytes by buffer type (ggml_gallocr_get_buffer_size).
@@ -77,6 +81,7 @@ class GraphAllocator:
 
     # -- allocating --------------------------------------------------------------------------------
 
+    @alone
     def reserve(self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None) -> list[int]:
         """Allocates what a graph needs, to be ready for all that need no more (ggml_gallocr_reserve).
 
@@ -86,6 +91,7 @@ class GraphAllocator:
         self.ensure(self.plan(graph, assignment))
         return self.sizes()
 
+    @alone
     def allocate(self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None) -> Allocation:
         """Gives all tensors of a graph a place (ggml_gallocr_alloc_graph); its leafs can be set after that.
 
@@ -166,17 +172,23 @@ class GraphAllocator:
         for buffer in self._held():
             buffer.check_free()
 
+    @alone
     def free(self) -> None:
-        """Gives all buffers back.  Raises BufferUseError while zero-copy views of them exist; then nothing is freed."""
+        """Gives all buffers back, after waiting for computations in them.
+
+        Raises BufferUseError while zero-copy views of them exist, and BusyError if it is called from within such a
+        computation; then nothing is freed.
+        """
         self.arena.synchronize()
-        self.check_free()
-        self.arena.use()
-        self.generation += 1
-        for buffer in self._held():
-            buffer.free()
-        self._retired.clear()
-        for buffers in self._buffers:
-            buffers.clear()
+        with freeing(*self._held()):
+            self.check_free()
+            self.arena.use()
+            self.generation += 1
+            for buffer in self._held():
+                buffer.free()
+            self._retired.clear()
+            for buffers in self._buffers:
+                buffers.clear()
 
     def __enter__(self) -> GraphAllocator:
         return self
@@ -228,7 +240,17 @@ def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> N
     if layout is None:
         raise ParameterError("only allocations of a graph allocator know which bytes are needed when")
     allocation.check(graph)
-    poison_before(layout, allocation.buffers)
+    computation = allocation.begin(graph)
+    done = 0
+    try:
+        poison_before(layout, allocation.buffers)
+        _poisoned(stream, graph, allocation, layout)
+        done = len(graph.nodes)
+    finally:
+        computation.end(stream, progress=done)
+
+
+def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Layout) -> None:
     for number, node in enumerate(graph.nodes):
         part = Graph.part([node], whole=graph)
         at = part.positions
@@ -239,4 +261,3 @@ def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> N
         stream.synchronize()
         plan.free()
         poison_after(layout, allocation.buffers, number)
-    allocation.computed(graph, stream)

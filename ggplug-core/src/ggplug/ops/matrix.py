@@ -19,7 +19,8 @@ class MulMat(Op):
 
     With K = 0 the result is zeros.  Where a is quantised, devices may round activations to eight bits: a NaN or an
     infinity in a row of b, or in the scale of a block of a, then makes the results that it enters not finite, either of
-    them.
+    them.  Devices may multiply BF16 with instructions that take subnormal numbers as zero, which makes infinity times
+    one of them NaN.
     """
 
     precision: int = 0

@@ -126,7 +126,7 @@ def ask(facts: DeviceFacts) -> DeviceProps:
     given = (props.memory_free, props.memory_total)
     for count in given:
         if count is not None and (not isinstance(count, Integral) or isinstance(count, bool) or count < 0):
-            raise RefusalError(f"memory() returned {_what(given)}; that are no numbers of bytes")
+            raise RefusalError(f"memory() returned {_what(given)}; these are no numbers of bytes")
     free, total = (None if count is None else int(count) for count in given)
     if free is not None and total is not None and free > total:
         raise RefusalError(f"memory() says that {free} of {total} bytes are free")

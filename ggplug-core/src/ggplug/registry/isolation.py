@@ -24,7 +24,7 @@ class FaultError(Exception):
     """Code of a plugin raised ``cause``, which may be a SystemExit."""
 
     def __init__(self, cause: BaseException) -> None:
-        super().__init__(str(cause))
+        super().__init__(type(cause).__name__)
         self.cause = cause
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ggplug.backend import Device, Registration
 from ggplug.errors import DeviceNotFoundError, DuplicateNameError, GGPlugError, PluginError
-from ggplug.registry.facts import DeviceFacts
+from ggplug.registry.facts import DeviceFacts, RefusalError
 
 
 class Stage(enum.Enum):
@@ -190,6 +190,11 @@ class Plugin:
 def reason_of(error: BaseException) -> str:
     """An exception in one line: its class and its message."""
     if isinstance(error, GGPlugError):
-        return error.message
-    text = " ".join(str(error).split())
+        return str(error.message)
+    if isinstance(error, RefusalError):
+        return str(error)
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # an exception that cannot say what is wrong
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

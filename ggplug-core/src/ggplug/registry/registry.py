@@ -16,8 +16,8 @@ from ggplug.registry import naming
 from ggplug.registry.catalog import LOADING, Catalog
 from ggplug.registry.discover import Installed, Settings
 from ggplug.registry.doctor import examine_all
-from ggplug.registry.facts import DeviceFacts, RefusalError, ask, check_device, check_registration, silent
-from ggplug.registry.isolation import FaultError, HangError, all_within
+from ggplug.registry.facts import DeviceFacts, ask, check_device, check_registration, silent
+from ggplug.registry.isolation import FaultError, HangError, all_within, within
 from ggplug.registry.lifecycle import Lifecycle
 from ggplug.registry.loading import plugins_in
 from ggplug.registry.records import Plugin, PluginStatus, Stage, reason_of
@@ -291,10 +291,7 @@ class Registry:
 
         Raises PluginError if it does not fit the interface, DuplicateNameError if its name is taken.
         """
-        try:
-            facts = check_registration(registration)
-        except RefusalError as error:
-            raise PluginError(f"cannot register this backend: {error}", remedy=error.remedy) from None
+        facts = _accepted("backend", lambda: check_registration(registration))
         plugin = Plugin(facts.name, type(registration).__module__, None, explicit=True)
         plugin.version, plugin.backend = facts.version, facts.name
         plugin.registration, plugin.stage = registration, Stage.LOADED
@@ -306,10 +303,7 @@ class Registry:
 
         Raises PluginError if it does not fit the interface, DuplicateNameError if its name is taken.
         """
-        try:
-            facts = check_device(device)
-        except RefusalError as error:
-            raise PluginError(f"cannot register this device: {error}", remedy=error.remedy) from None
+        facts = _accepted("device", lambda: check_device(device))
         single = _SingleDevice(device, facts.name)
         plugin = Plugin(facts.name, type(device).__module__, None, explicit=True)
         plugin.registration, plugin.facts, plugin.stage = single, (facts,), Stage.PROBED
@@ -384,6 +378,15 @@ def _quietly(step: Callable[[Plugin], T], plugin: Plugin) -> T | None:
         return step(plugin)
     except PluginError:
         return None
+
+
+def _accepted(what: str, check: Callable[[], T]) -> T:
+    """What the program hands over, checked.  Raises PluginError."""
+    try:
+        return within(0, what, check)
+    except FaultError as fault:
+        remedy = getattr(fault.cause, "remedy", None)
+        raise PluginError(f"cannot register this {what}: {reason_of(fault.cause)}", remedy=remedy) from fault.cause
 
 
 def _kind(kind: DeviceKind | str) -> DeviceKind:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ggplug.backend import Backend, Buffer, Event, Plan
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation
+from ggplug.memory.allocation import Allocation, Computation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
@@ -134,7 +134,10 @@ class Execution:
         """The version that an allocation belongs to, or None if it is none of this execution as memory is now."""
         if allocation is None or self._generation != self.allocator.generation:
             return None
-        return next((n for n, bound in enumerate(self._versions) if bound.allocation is allocation), None)
+        for number, bound in enumerate(self._versions):
+            if bound.allocation is allocation:
+                return number
+        return None
 
     def _ensure(self) -> None:
         if self._generation != self.allocator.generation:
@@ -271,12 +274,13 @@ class Execution:
             ordering.note(mover, split.copied, split.copy_reads, split.copy_writes)
 
     def run_observed(
-        self, graph: Graph, bound: BoundVersion, ordering: Ordering, callback: EvalCallback | None, poison: bool
-    ) -> int:
+        self, graph: Graph, bound: BoundVersion, ordering: Ordering, computation: Computation,
+        callback: EvalCallback | None, poison: bool,
+    ) -> None:
         """Computes piece by piece, each up to a node that the callback wants to see.
 
-        Returns how many nodes were computed.  ``poison``: goes node by node, and fills bytes with NaNs before they are
-        first used and as soon as nobody needs them.
+        ``computation`` is told how many nodes were computed.  ``poison``: goes node by node, and fills bytes with NaNs
+        before they are first used and as soon as nobody needs them.
         """
         assert bound.allocation is not None
         layout, buffers = self.schedule.layout, bound.allocation.buffers
@@ -294,13 +298,13 @@ class Execution:
                 self._run_chunk(graph, bound, split, ordering, begin, number + 1)
                 split.stream.synchronize()
                 begin = number + 1
-                graph.progress = begin
+                computation.progress = begin
                 go_on = not wanted or callback is None or callback(node, False)
                 if poison:
                     poison_after(layout, buffers, number)
                 if not go_on:
-                    return begin
-        return len(order)
+                    return
+        computation.progress = len(order)
 
     def _run_chunk(
         self, graph: Graph, bound: BoundVersion, split: BoundSplit, ordering: Ordering, begin: int, end: int

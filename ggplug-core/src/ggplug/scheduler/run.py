@@ -22,6 +22,7 @@ from ggplug.scheduler.explain import Explanation, SplitRow, explanation
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
+from ggplug.sharing import alone
 from ggplug.tensor import Epoch, Tensor
 
 _usage = attrgetter("buffer.usage._value_")
@@ -42,7 +43,10 @@ class Scheduler:
     ``poison``: computes node by node and fills what must not be read with NaNs (default: what ``GGPLUG_POISON`` says).
 
     Graphs are not changed, and equal graphs share everything: a graph that was seen before, or an equal new one,
-    costs a few calls for each split.  Used by one thread at a time.
+    costs a few calls for each split.
+
+    Used by one thread at a time: while a thread is in one of the methods, another thread gets BusyError, and so does a
+    call from within, by an eval callback or an observer of splits.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Scheduler:
         self.policy = policy
         self.cache_size = cache_size
         self.poison = poison_wanted() if poison is None else poison
+        self._asynchronous = tuple(filter(is_asynchronous, self.backends))
         self._streams = Streams(self.backends, self.buffer_types)
         self._movers = tuple(self._mover(backend) for backend in self.backends)
         self._allocator = GraphAllocator(self.buffer_types, reuse=reuse)
@@ -83,6 +88,7 @@ class Scheduler:
         self._executions: OrderedDict[Any, Execution] = OrderedDict()
         self._current: Execution | None = None
         self._found: tuple[Graph, int, int, Execution] | None = None
+        self._thread = 0
 
     def _stream(self, given: Backend | Device) -> Backend:
         if isinstance(given, Backend):
@@ -103,6 +109,7 @@ class Scheduler:
 
     # -- deciding ----------------------------------------------------------------------------------
 
+    @alone
     def pin(self, tensor: Tensor, backend: Backend | None) -> None:
         """Decides where a node is computed, or an input lies (ggml_backend_sched_set_tensor_backend).
 
@@ -115,39 +122,48 @@ class Scheduler:
             self._pins[tensor] = self._number(backend)
         self._found = None
 
+    @alone
     def reset(self) -> None:
         """Takes all pins back and lets the last graph go (ggml_backend_sched_reset).
 
         What is known about the structures of graphs is kept: it does not depend on either.
         """
-        self.synchronize()
+        self._synchronize()
         self._pins.clear()
         self._found = None
         self._allocator.arena.use()
 
+    @alone
     def split(self, graph: Graph) -> tuple[SplitRow, ...]:
         """Decides who computes what, without allocating or computing (ggml_backend_sched_split_graph).
 
         Raises PlacementError.
         """
-        self._find(graph)
-        return self.explain(graph).splits
+        return self._explain(graph).splits
 
+    @alone
     def explain(self, graph: Graph) -> Explanation:
         """Per node the device and the reason, and all splits and copies, exactly as they will be executed.
 
         Needs no memory on any device.  Raises PlacementError.
         """
+        return self._explain(graph)
+
+    def _explain(self, graph: Graph) -> Explanation:
         schedule = self._find(graph).schedule
         sizes = self._allocator.sizes(schedule.layout)
         memory = dict(zip(self._streams.names(), sizes, strict=True))
         return explanation(graph, self._streams, schedule.assignment, schedule.cut, memory)
 
+    @alone
     def backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
         """Who computes a node of a graph, or keeps a leaf (ggml_backend_sched_get_tensor_backend).
 
         None for a persistent leaf that no stream can work on in its place.
         """
+        return self._backend_of(tensor, graph)
+
+    def _backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
         if tensor not in graph.index:
             raise ParameterError(f"{tensor!r} is not in {graph!r}", tensor=tensor)
         stream = self._find(graph).schedule.assignment.streams[graph.index[tensor]]
@@ -172,6 +188,22 @@ class Scheduler:
             if same and epoch == Epoch.now and hooks == HOOKS.epoch:
                 return execution
         epoch = Epoch.now
+        try:
+            key, found = self._look_up(graph)
+        except AttributeError:  # another thread took a tensor's place away
+            key, found = graph.steadily(lambda: self._look_up(graph))
+        if found is None:
+            key, found = graph.steadily(lambda: self._make(graph))
+            self._executions[key] = found
+            if len(self._executions) > self.cache_size:
+                self._forget(self._executions.popitem(last=False)[1])
+        else:
+            self._executions.move_to_end(key)
+        self._found = graph, epoch, HOOKS.epoch, found
+        return found
+
+    def _look_up(self, graph: Graph) -> tuple[Any, Execution | None]:
+        """What a graph's schedule is kept by, and the execution that is known."""
         signature = graph.signature()
         pins: tuple[tuple[int, int], ...] = ()
         if self._pins:
@@ -180,16 +212,12 @@ class Scheduler:
         asks = HOOKS.epoch if HOOKS.listeners("ggplug_placement") is not None else -1
         usages = tuple(map(_usage, compress(graph.tensors, signature.buffer_types)))
         key = (signature, usages, pins, asks)
-        found = self._executions.get(key)
-        if found is None:
-            schedule = self._schedule(graph, dict(pins))
-            found = self._executions[key] = Execution(schedule, self._streams, self._movers, self._allocator)
-            if len(self._executions) > self.cache_size:
-                self._forget(self._executions.popitem(last=False)[1])
-        else:
-            self._executions.move_to_end(key)
-        self._found = graph, epoch, HOOKS.epoch, found
-        return found
+        return key, self._executions.get(key)
+
+    def _make(self, graph: Graph) -> tuple[Any, Execution]:
+        key, _ = self._look_up(graph)
+        schedule = self._schedule(graph, dict(key[2]))
+        return key, Execution(schedule, self._streams, self._movers, self._allocator)
 
     def _schedule(self, graph: Graph, pins: dict[int, int]) -> Schedule:
         return make_schedule(
@@ -200,19 +228,23 @@ class Scheduler:
     def _forget(self, execution: Execution) -> None:
         if execution is self._current:
             self._current = None
-        self._settle()
-        execution.free()
+        try:
+            self._synchronize()
+        finally:
+            execution.free()
 
     # -- memory ------------------------------------------------------------------------------------
 
+    @alone
     def reserve(self, graph: Graph) -> None:
         """Allocates what a graph needs (ggml_backend_sched_reserve); smaller ones then allocate nothing.
 
         Results of earlier graphs are gone if memory has to grow.  Raises OutOfMemoryError.
         """
-        self.synchronize()
+        self._synchronize()
         self._allocator.ensure(self._find(graph).schedule.layout)
 
+    @alone
     def reserve_size(self, graph: Graph) -> list[int]:
         """By stream the bytes that :meth:`reserve` would make sure of (ggml_backend_sched_reserve_size)."""
         return self._allocator.sizes(self._find(graph).schedule.layout)
@@ -221,6 +253,7 @@ class Scheduler:
         """Bytes that are allocated for results of a stream (ggml_backend_sched_get_buffer_size)."""
         return self._allocator.sizes()[self._number(backend)]
 
+    @alone
     def allocate(self, graph: Graph) -> Allocation:
         """Gives all tensors of a graph a place, so that its inputs can be set (ggml_backend_sched_alloc_graph).
 
@@ -236,7 +269,7 @@ class Scheduler:
         execution = self._find(graph)
         if execution is not self._current:
             # Another structure uses the same bytes in another way.
-            self.synchronize()
+            self._synchronize()
             self._current = execution
         return execution
 
@@ -248,14 +281,22 @@ class Scheduler:
         Raises as :meth:`compute_async`, and whatever went wrong on a device.
         """
         start = time.perf_counter_ns()
-        self.compute_async(graph)
-        self.synchronize()
-        if HOOKS.listeners("ggplug_graph_computed") is not None:
-            devices = list(dict.fromkeys(split.stream.device for split in self._bound(graph).splits))
+        devices = self._compute(graph)
+        if devices is not None:
             HOOKS.notify(
                 "ggplug_graph_computed", graph=graph, devices=devices, start=start, end=time.perf_counter_ns()
             )
 
+    @alone
+    def _compute(self, graph: Graph) -> list[Device] | None:
+        """Computes and waits.  Returns the devices that took part, if anybody wants to know."""
+        self._compute_async(graph)
+        self._synchronize()
+        if HOOKS.listeners("ggplug_graph_computed") is None:
+            return None
+        return list(dict.fromkeys(split.stream.device for split in self._bound(graph).splits))
+
+    @alone
     def compute_async(self, graph: Graph) -> None:
         """Gives a graph to the streams (ggml_backend_sched_graph_compute_async).
 
@@ -266,33 +307,40 @@ class Scheduler:
         Raises PlacementError, OutOfMemoryError, and TensorStateError if an input has no value: it lies in the
         scheduler's memory and was not set since the graph was allocated or another one was computed.
         """
+        self._compute_async(graph)
+
+    def _compute_async(self, graph: Graph) -> None:
         execution = self._enter(graph)
         version = self._version(execution, graph)
         allocation = execution.allocation(graph, version)
+        computation = allocation.begin(graph)
+        pending: tuple[Backend, ...] = ()
+        done = 0
         try:
             bound = execution.bind(graph, version)
             if self._callback is not None or self.poison:
-                allocation.computed(graph, progress=0)
-                done = execution.run_observed(graph, bound, self._ordering, self._callback, self.poison)
-                allocation.computed(graph, progress=done)
-                return
-            if any(HOOKS.listeners(hook) is not None for hook in ("ggplug_split_computed", "ggplug_nodes_timed")):
-                self._run_traced(graph, execution, bound)
+                execution.run_observed(graph, bound, self._ordering, computation, self._callback, self.poison)
+                done = computation.progress
             else:
-                execution.run(bound, self._ordering)
+                if HOOKS.listeners("ggplug_split_computed") or HOOKS.listeners("ggplug_nodes_timed"):
+                    self._run_traced(graph, execution, bound)
+                else:
+                    execution.run(bound, self._ordering)
+                done = len(graph.nodes)
+                pending = self._asynchronous
         except BaseException:
             self._settle()
-            allocation.computed(graph, progress=0)
             raise
-        allocation.computed(graph, *filter(is_asynchronous, self.backends))
-        if self.n_copies > 1:
+        finally:
+            computation.end(*pending, progress=done)
+        if self.n_copies > 1 and pending:
             # The next version's inputs can be set while this one is under way.
             allocation.pending = tuple(split.done for split in bound.splits if split.done is not None)
 
     def _version(self, execution: Execution, graph: Graph) -> int:
         """Which version computes: the one that the graph was allocated in, or the next if it has no inputs there."""
-        version = execution.version_of(graph.allocation)
         known = graph.allocation
+        version = execution.version_of(known)
         if version is not None and known is not None and (self.n_copies == 1 or known.unplaced) and known.holds(graph):
             return version
         execution.turn = (execution.turn + 1) % self.n_copies
@@ -315,7 +363,7 @@ class Scheduler:
         """One split after the other, each waited for, telling the observers."""
         for split in bound.splits:
             execution.copy(split, self._ordering)
-            self.synchronize()
+            self._synchronize()
             start = time.perf_counter_ns()
             plan, part = split.plan, split.part
             assert plan is not None
@@ -332,11 +380,15 @@ class Scheduler:
                 ]
                 HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole)
 
+    @alone
     def synchronize(self) -> None:
         """Waits for all streams (ggml_backend_sched_synchronize); raises the first thing that went wrong on one.
 
         All others are waited for nevertheless.  After an error the results of the last graph are undefined.
         """
+        self._synchronize()
+
+    def _synchronize(self) -> None:
         failure: BaseException | None = None
         for stream in (*self.backends, *self._owned):
             try:
@@ -372,6 +424,7 @@ class Scheduler:
         """
         self._callback = callback
 
+    @alone
     def get_async(self, tensor: Tensor, graph: Graph, out: Bytes) -> Backend:
         """Fetches a result in the order of the stream that computes it, and returns that stream.
 
@@ -389,7 +442,7 @@ class Scheduler:
                 tensor=tensor, got=out.size, wanted=tensor.nbytes,
             )  # fmt: skip
         execution = self._find(graph)
-        backend = self.backend_of(tensor, graph)
+        backend = self._backend_of(tensor, graph)
         if graph.allocation is None or execution.version_of(graph.allocation) is None or backend is None:
             raise TensorStateError(f"{tensor!r} was not computed by this scheduler", tensor=tensor)
         buffer, offset = graph.allocation.place(graph, graph.index[tensor])
@@ -406,6 +459,7 @@ class Scheduler:
             self._ordering.note(backend, event, (buffer,), ())
         return backend
 
+    @alone
     def free(self) -> None:
         """Waits, and gives plans, memory and the scheduler's own streams back.  Results cannot be read any more.
 

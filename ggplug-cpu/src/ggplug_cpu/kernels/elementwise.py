@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ggplug import ops
+from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Kernel, kernel
@@ -59,10 +60,12 @@ def plan_unary(node: Tensor) -> Steps:
     return _steps(unary(op.name), nest_words(nest, operands, own), nest.elements, op.name)
 
 
-def plan_binary(node: Tensor) -> Steps:
+def plan_binary(node: Tensor) -> Steps | Decline:
     """y = f(a, b), b repeated to a's shape."""
     op, a, b = node.op, given(node, 0), given(node, 1)
     assert op is not None
+    if 1 < b.ne[0] < a.ne[0] and b.ne[0] % a.type.block_size:
+        return Decline(f"b repeats within blocks of {a.type.name}")
     nest = element_nest(node.ne, Shape.of(node), Shape.of(a), Shape.of(b))
     strides = nest.inner.strides
     operands = [

@@ -187,9 +187,10 @@ def pack_activations(kind: str, type_name: str, rows: int) -> compiler.Intrinsic
 
     ``place`` is where the row's first units go.
     """
-    t, s = PLAIN[type_name], layout(kind)
+    t = PLAIN[type_name]
 
     def emit(place: Value, source: Value, numbers: Value) -> None:
+        s = layout(kind)
         count = max(s.width, s.step_numbers)  # numbers that are read at once
         groups = count // (s.together * s.unit)
 
@@ -216,10 +217,11 @@ def pack_activations(kind: str, type_name: str, rows: int) -> compiler.Intrinsic
 @functools.cache
 def pack_quantized(rows: int) -> compiler.Intrinsic:
     """``pack_quantized(rows)(place, scale_place, quants, scales, blocks)``: one row of int8 activations of a tile."""
-    s = layout("i8")
-    step, numbers = rows * s.step_bytes, s.together * s.unit
 
     def emit(place: Value, scale_place: Value, quants: Value, scales: Value, blocks: Value) -> None:
+        s = layout("i8")
+        step, numbers = rows * s.step_bytes, s.together * s.unit
+
         def block(i: Value, _: list[Value]) -> list[Value]:
             x = values.load(quants + i * GROUP, vector(I8, GROUP))
             if activations_are_unsigned():

@@ -110,8 +110,11 @@ def _split(ne: Extents, operands: Sequence[Shape]) -> list[Axis]:
         strides = tuple(s.nb[i] if s.ne[i] > 1 or ne[i] == 1 else 0 for s in operands)
         axes.append(Axis(repeated, strides))
         if repeated != ne[i]:
+            # Along dimension 0 the strides of block types are between blocks.
+            steps = [repeated // (s.block_size if i == 0 else 1) for s in operands]
             over = tuple(
-                stride * repeated if s.ne[i] == ne[i] else 0 for stride, s in zip(strides, operands, strict=True)
+                stride * step if s.ne[i] == ne[i] else 0
+                for stride, step, s in zip(strides, steps, operands, strict=True)
             )
             axes.append(Axis(ne[i] // repeated, over))
     return axes

@@ -50,12 +50,9 @@ def plan_sum(node: Tensor) -> Steps:
     """y = the sum of all elements, by way of sums of pieces."""
     x = given(node, 0)
     nest = element_nest(x.ne, Shape.of(x))
-    result = write_operand(Ref(RESULT), node.type, 4)
-    if not x.size:
-        nothing = Entry(sum_up(), [0, 0, Ref(RESULT), result.convert], 1)
-        return Steps((nothing,), scratch_bytes=2 * ARGUMENTS)
     operands = [read_operand(Ref(source(0)), x.type, nest.inner.strides[0])]
     pieces = Entry(sum_pieces(), nest_words(nest, operands, [Ref(WORKSPACE)]), tasks(x.size))
+    result = write_operand(Ref(RESULT), node.type, 4)
     total = Entry(sum_up(), [Ref(WORKSPACE), nest.rows, Ref(RESULT), result.convert], 1)
     return Steps((pieces, total), 8 * nest.rows, 2 * ARGUMENTS + 4 * nest.inner.extent)
 

@@ -150,7 +150,7 @@ def _columns(node: Tensor, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | 
     all.
     """
     n, share = b.ne[1], b.ne[2] // a.ne[2]
-    if share > 1 and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
+    if share > 1 and n * share < LIMIT and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
         return n * share, a.ne[2], share * b.nb[2], share * node.nb[2]
     if share == 1 or a.ne[2] == 1:
         return n, b.ne[2], b.nb[2], node.nb[2]
@@ -173,7 +173,7 @@ def mul_mat_id(profile: Profile, node: Tensor) -> Kernel | Decline:
         launch(
             "matrix", "mul_mat_id", operands,
             groups=-(-node.ne[0] // profile.dot_rows) * node.ne[1] * node.ne[2], lanes=profile.dot_lanes,
-            defines=_dot(profile, 1, a, b), ids=ids.type,
+            defines={**_dot(profile, 1, a, b), "ID_TYPE": "int32_t"},
         )
     )  # fmt: skip
 
@@ -190,7 +190,8 @@ def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -
     return kernel_of(
         launch(
             "matrix", "route", {"dst": routes, "ids": operand(2, ids)},
-            groups=experts + 1, lanes=profile.row_lanes, defines={"VEC": profile.vec}, ids=ids.type, experts=experts,
+            groups=experts + 1, lanes=profile.row_lanes, defines={"VEC": profile.vec, "ID_TYPE": "int32_t"},
+            experts=experts,
         ),
         _tiles(
             profile, tile, a, b, {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b), "routes": routes},

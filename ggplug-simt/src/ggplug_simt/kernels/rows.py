@@ -24,7 +24,7 @@ def get_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
         launch(
             "rows", "get_rows", {"dst": operand(DST, node), "x": operand(0, x), "ids": operand(1, ids)},
             groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
-            defines={"VEC": profile.vec, "UNIT": profile.vec, **types}, ids=ids.type,
+            defines={"VEC": profile.vec, "UNIT": profile.vec, "ID_TYPE": "int32_t", **types},
         )
     )  # fmt: skip
 
@@ -44,7 +44,10 @@ def set_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
         launch(
             "rows", "set_rows", {"dst": operand(DST, node), "rows": operand(1, rows), "ids": operand(2, ids)},
             groups=-(-units(rows.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes,
-            defines={"VEC": profile.vec, "UNIT": unit, "TX": rows.type.name, "TD": node.type.name}, ids=ids.type,
+            defines={
+                "VEC": profile.vec, "UNIT": unit, "TX": rows.type.name, "TD": node.type.name,
+                "ID_TYPE": "int64_t" if ids.type is I64 else "int32_t",
+            },
         )
     )  # fmt: skip
 

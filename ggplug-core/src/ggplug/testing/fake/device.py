@@ -96,7 +96,7 @@ class FakeDevice(Device):
         self._host_buffer_type = HostBufferType(f"{name}_host", self) if host_buffer else None
         self._failures: dict[str, list[tuple[int, GGPlugError | None]]] = {}
         self._streams = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     # The interface
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ggplug.backend import Buffer, BufferType, Bytes
 from ggplug.host import HOST, HostBuffer
+from ggplug.sharing import accessing
 
 if TYPE_CHECKING:
     from ggplug.testing.fake.device import FakeDevice
@@ -52,18 +53,20 @@ class FakeBuffer(Buffer):
         self.host.get(offset, out)
 
     def memset(self, offset: int, size: int, value: int) -> None:
-        offset, size, value = self._check_fill(offset, size, value)
-        self.device.queue.drain()
-        self.device.act("memset", size)
-        self.host.memset(offset, size, value)
+        with accessing(self):
+            offset, size, value = self._check_fill(offset, size, value)
+            self.device.queue.drain()
+            self.device.act("memset", size)
+            self.host.memset(offset, size, value)
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
-        offset, size = self._check_write(offset, size)
-        source_offset, _ = source._check(source_offset, size)
-        self.device.queue.drain()
-        if isinstance(source, FakeBuffer) and source.device is not self.device:
-            source.device.queue.drain()
-        self.copy_now(source, source_offset, offset, size, "")
+        with accessing(self):
+            offset, size = self._check_write(offset, size)
+            source_offset, _ = source._check(source_offset, size)
+            self.device.queue.drain()
+            if isinstance(source, FakeBuffer) and source.device is not self.device:
+                source.device.queue.drain()
+            self.copy_now(source, source_offset, offset, size, "")
 
     def copy_now(self, source: Buffer, source_offset: int, offset: int, size: int, stream: str) -> None:
         """Copies without waiting for anything: what a copy in a stream's queue does."""

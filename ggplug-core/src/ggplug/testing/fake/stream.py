@@ -13,6 +13,7 @@ from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Pla
 from ggplug.errors import BufferUseError, ComputeError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
+from ggplug.sharing import using
 from ggplug.tensor import Tensor
 from ggplug.testing.fake.memory import POISON, FakeBuffer
 from ggplug.testing.fake.queue import Group, Lane
@@ -90,7 +91,7 @@ class FakeBackend(Backend):
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
         fake = self._own(buffer)
-        check_target(out)
+        out = check_target(out)
         offset, _ = fake._check(offset, out.size)
         # Whoever reads the target before synchronizing shall notice.
         out.fill(POISON)
@@ -148,7 +149,7 @@ class FakePlan(Plan):
             (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
         ]
         self._inner = stream.inner.plan(graph) if stream.inner is not None else None
-        self._bound: tuple[Graph, list[tuple[FakeBuffer, int]]] | None = None
+        self._bound: tuple[Graph, list[tuple[FakeBuffer, int]], frozenset[FakeBuffer]] | None = None
         self._times: list[NodeTime] = []
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
@@ -164,13 +165,19 @@ class FakePlan(Plan):
                 )  # fmt: skip
             buffer._check(offset, tensor.nbytes)
             places.append((buffer, offset))
-        self._bound = (graph, places)
+        self._bound = graph, places, frozenset(buffer for buffer, _ in places)
 
     def compute(self) -> None:
         if self._bound is None:
             raise ComputeError("the plan was not bound to an allocation")
+        graph, places, buffers = self._bound
+        with using(buffers):
+            for buffer in buffers:
+                buffer._check(0, 0)
+            self._give(graph, places)
+
+    def _give(self, graph: Graph, places: list[tuple[FakeBuffer, int]]) -> None:
         stream = self._stream
-        graph, places = self._bound
         group = Group()
         stream.give(lambda: stream.device.act("compute", 0, stream.lane.name), group=group)
         if self._inner is not None:
@@ -207,7 +214,9 @@ class FakePlan(Plan):
             assert node.op is not None
             start = time.perf_counter_ns()
             self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
-            call_kernel(self._stream.device, kernel, node, [operand(tensor) for tensor in (node, *node.src)])
+            operands = [operand(tensor) for tensor in (node, *node.src)]
+            with using([each.buffer for each in operands if each is not None]):
+                call_kernel(self._stream.device, kernel, node, operands)
             self._times.append(NodeTime(position, start, time.perf_counter_ns()))
 
         return run

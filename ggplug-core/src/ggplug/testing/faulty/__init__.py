@@ -52,6 +52,16 @@ FAULTS: tuple[Fault, ...] = (
     _memory("memory is not aligned", memory.Misaligned, "buffer types describe their memory"),
     _memory("memset leaves the end", memory.ShortMemset, "memset fills a range"),
     _memory("memset is not checked", memory.UncheckedMemset, "accesses out of bounds raise"),
+    _memory("rows are not checked", memory.UncheckedRows, "accesses out of bounds raise"),
+    _memory(
+        "fetches into anything", memory.FetchesBlindly, "bytes are fetched into writable arrays of bytes"
+    ),
+    _memory("tensors lie anywhere", memory.PlacesAnywhere, "places are inside of their buffer"),
+    Fault(
+        "forgets that memory is read-only",
+        memory.ForgetsReadOnly,
+        ("memory of the host is used in place", "memory that may not be written is refused"),
+    ),
     _memory("rows are packed", memory.PackedRows, "rows are transferred with a stride"),
     _memory(
         "copies from the beginning",
@@ -74,6 +84,14 @@ FAULTS: tuple[Fault, ...] = (
     _plan("binds once", plans.BindsOnce, "a plan binds to other places"),
     _plan("computes once", plans.ComputesOnce, "a plan computes again with new values"),
     Fault("writes come last", lambda: plans.WritesLast("faulty"), ("set_rows", "cpy", "graph")),
+    Fault(
+        "writes into read-only memory",
+        lambda: plans.WritesAnywhere("faulty"),
+        ("memory that may not be written is refused",),
+    ),
+    Fault(
+        "binds plans to any graph", lambda: plans.TakesAnyGraph("faulty"), ("a plan is bound to equal graphs only",)
+    ),
     _plan("times run backwards", plans.TimesRunBackwards, "tracing tells when nodes ran"),
     Fault("reads do not wait", streams.Impatient, ("synchronous reads wait",)),
     Fault("writes do not wait", streams.Hasty, ("synchronous writes wait",)),

@@ -1,0 +1,379 @@
+"""Claims: who waits for whom, in which order, and who is told that it would wait for itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from held import Doing, Gate, held, until
+
+from ggplug import sharing
+from ggplug.errors import BusyError
+from ggplug.sharing import HELD, WAITING, Claim, accessing, alone, freeing, turn, using
+
+
+class Thing:
+    """Something that threads share."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+A, B, C = Thing("A"), Thing("B"), Thing("C")
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Any:
+    yield
+    assert not HELD
+    assert not WAITING
+
+
+def inside(claim: AbstractContextManager[None], gate: Gate) -> None:
+    with claim:
+        gate()
+
+
+def entering(claim: AbstractContextManager[None]) -> Doing:
+    def enter() -> None:
+        with claim:
+            pass
+
+    return Doing(enter)
+
+
+# -- who waits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "waits"),
+    [
+        (lambda: accessing(A), lambda: accessing(A), True),
+        (lambda: accessing(A), lambda: accessing(B), False),
+        (lambda: accessing(A), lambda: using({A, B}), True),
+        (lambda: using({A, B}), lambda: freeing(B), True),
+        (lambda: using({A, B}), lambda: using({A}), False),
+        (lambda: using({A, B}), lambda: accessing(C, B), True),
+        (lambda: turn(A), lambda: turn(A), True),
+        (lambda: Claim((A,), {B}), lambda: Claim((C,), {B}), False),
+        (lambda: Claim((A,), {B}), lambda: Claim((B,), {C}), True),
+    ],
+)
+def test_a_claim_waits_for_those_that_conflict_with_it(first: Any, second: Any, waits: bool) -> None:
+    gate = Gate()
+    with held(lambda: inside(first(), gate), gate):
+        other = entering(second())
+        assert other.settled() is waits
+    other.result()
+
+
+def test_claims_are_granted_in_the_order_in_which_they_came() -> None:
+    order: list[int] = []
+
+    def note(number: int, claim: AbstractContextManager[None]) -> None:
+        with claim:
+            order.append(number)
+
+    gate = Gate()
+    threads: list[Doing] = []
+    with held(lambda: inside(using({A}), gate), gate):
+        for number in range(6):
+            claim = using({A}) if number == 3 else accessing(A)
+            threads.append(Doing(lambda number=number, claim=claim: note(number, claim)))
+            until(lambda: len(WAITING) == number + 1)  # noqa: B023
+        # Sharing would be possible at once, but others have waited for longer.
+        threads.append(Doing(lambda: note(6, using({A}))))
+        until(lambda: len(WAITING) == 7)
+        assert not order
+    for thread in threads:
+        thread.result()
+    assert order == list(range(7))
+
+
+def test_a_thread_that_claims_in_a_loop_lets_others_in() -> None:
+    done = threading.Event()
+
+    def loop() -> int:
+        rounds = 0
+        while not done.is_set():
+            with using({A}):
+                rounds += 1
+        return rounds
+
+    looping = [Doing(loop), Doing(loop)]
+    for _ in range(50):
+        with accessing(A):
+            pass
+    done.set()
+    assert all(thread.result() for thread in looping)
+
+
+def test_a_claim_is_granted_as_a_whole() -> None:
+    gate = Gate()
+    with held(lambda: inside(accessing(A), gate), gate):
+        both = entering(accessing(B, A))
+        assert both.settled()
+        with turn(C), accessing(B):  # within another claim, so it does not stand in line: B is not taken yet
+            pass
+    both.result()
+
+
+def test_claims_in_opposite_order_never_hold_what_the_other_waits_for() -> None:
+    def cross(*things: Thing) -> None:
+        for _ in range(300):
+            with accessing(*things):
+                pass
+
+    threads = [Doing(lambda: cross(A, B)), Doing(lambda: cross(B, A)), Doing(lambda: cross(A, C, B))]
+    for thread in threads:
+        thread.result()
+
+
+# -- claims within claims ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "refused"),
+    [
+        (lambda: accessing(A), lambda: accessing(A), False),
+        (lambda: using({A}), lambda: accessing(A), False),
+        (lambda: using({A}), lambda: freeing(A), True),
+        (lambda: accessing(A), lambda: freeing(A), True),
+        (lambda: freeing(A, B), lambda: freeing(A), False),
+        (lambda: freeing(A), lambda: accessing(A), False),
+        (lambda: freeing(A), lambda: Claim((B,), {A}), True),
+        (lambda: Claim((A,), {B}), lambda: accessing(B), True),
+        (lambda: Claim((A,), {B}), lambda: freeing(B), True),
+        (lambda: Claim((A,), {B}), lambda: turn(A), True),
+        (lambda: Claim((A,), {B}), lambda: Claim((C,), {B}), False),
+        (lambda: Claim((A,), {B}), lambda: freeing(C), False),
+    ],
+)
+def test_what_a_thread_may_claim_within_its_own_claim(outer: Any, inner: Any, refused: bool) -> None:
+    with outer():
+        before = dict(HELD)
+        if refused:
+            with pytest.raises(BusyError, match="made from within") as caught, inner():
+                pass
+            assert caught.value.thing in (A, B)
+        else:
+            with inner():
+                pass
+        assert before == HELD
+
+
+def test_what_lies_two_claims_above_counts_too() -> None:
+    with Claim((A,), {B}), accessing(C), pytest.raises(BusyError), freeing(B):
+        pass
+
+
+def test_who_waits_while_it_holds_something_does_not_stand_in_line() -> None:
+    # The computation of A holds its team; a second one waits for that, and would share B.  What the first does to B
+    # from within must not wait for the second.
+    team = Thing("team")
+    with turn(team):
+        second = entering(Claim((team,), {B}))
+        assert second.settled()
+        with freeing(B):
+            pass
+    second.result()
+
+
+def test_threads_that_would_wait_for_each_other_are_told() -> None:
+    gate = Gate()
+
+    def first() -> None:
+        with accessing(A):
+            gate()
+            with accessing(B):
+                pass
+
+    with held(first, gate) as thread, accessing(B):
+        gate.open()
+        until(lambda: thread.waits)
+        with pytest.raises(BusyError, match="neither could go on"), accessing(A):
+            pass
+
+
+def test_a_claim_that_was_refused_leaves_nothing_behind() -> None:
+    gate = Gate()
+    with held(lambda: inside(turn(A), gate), gate):
+        with turn(B), pytest.raises(BusyError), turn(B):
+            pass
+        behind = entering(accessing(A))
+        assert behind.settled()
+    behind.result()
+
+
+# -- interruptions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent to threads")
+def test_ctrl_c_ends_waiting() -> None:
+    gate = Gate()
+
+    def press() -> None:
+        until(lambda: len(WAITING) == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with held(lambda: inside(accessing(A), gate), gate):
+        presses = Doing(press)
+        with pytest.raises(KeyboardInterrupt), accessing(A):
+            pass
+        presses.result()
+        assert not WAITING
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent to threads")
+def test_a_signal_handler_that_waits_behind_what_it_interrupted_is_told() -> None:
+    gate = Gate()
+    outcomes: list[Any] = []
+
+    def handler(number: int, frame: Any) -> None:
+        with accessing(B):
+            outcomes.append("free things are to be had")
+        other = entering(accessing(A))
+        until(lambda: len(WAITING) == 2)
+        try:
+            with accessing(A):
+                pass
+        except BusyError as error:
+            outcomes.append(type(error))
+        gate.open()
+        threads.append(other)
+
+    def press() -> None:
+        until(lambda: len(WAITING) == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threads: list[Doing] = []
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with held(lambda: inside(using({A}), gate), gate):
+            threads.append(Doing(press))
+            with accessing(A):
+                outcomes.append("in turn")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for thread in threads:
+        thread.result()
+    assert outcomes == ["free things are to be had", BusyError, "in turn"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_waits_for_none_of_its_parents_threads() -> None:
+    gate = Gate()
+    with held(lambda: inside(accessing(A), gate), gate):
+        waiting = entering(accessing(A))
+        assert waiting.settled()
+        with accessing(B), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on: this process has threads
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                with accessing(A):
+                    os._exit(0 if len(HELD) == 1 and not WAITING else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# -- one thread at a time -------------------------------------------------------------------------------------
+
+
+class Counter:
+    _thread = 0
+
+    def __repr__(self) -> str:
+        return "<a counter>"
+
+    @alone
+    def count(self, action: Any) -> Any:
+        return action()
+
+    @alone
+    def other(self) -> int:
+        return 1
+
+
+def test_a_second_thread_in_an_object_for_one_is_told() -> None:
+    counter, gate = Counter(), Gate()
+    with held(lambda: counter.count(gate), gate):
+        with pytest.raises(BusyError, match="<a counter> is in use by another thread") as caught:
+            counter.other()
+        assert caught.value.thing is counter
+    assert counter.other() == 1
+
+
+def test_a_call_from_within_an_object_for_one_thread_is_told() -> None:
+    counter = Counter()
+    with pytest.raises(BusyError, match="from within"):
+        counter.count(counter.other)
+    with pytest.raises(ZeroDivisionError):
+        counter.count(lambda: 1 // 0)
+    assert counter.other() == 1
+
+
+# -- the end --------------------------------------------------------------------------------------------------
+
+_LEAVE = """
+    import sys, threading
+    from ggplug import sharing
+
+    class Thing: pass
+    thing, inside = Thing(), threading.Event()
+
+    def hold():
+        with sharing.accessing(thing):
+            inside.set()
+            while True:
+                with sharing.accessing(Thing()):
+                    pass
+
+    def wait():
+        try:
+            with sharing.accessing(thing):
+                print("never")
+        finally:
+            print("a waiting thread was ended")
+
+    threading.Thread(target=hold, daemon=True).start()
+    inside.wait()
+    threading.Thread(target=wait, daemon=True).start()
+    while not sharing.WAITING:
+        pass
+    print("leaving")
+    sys.exit(3)
+"""
+
+
+def test_leaving_the_interpreter_ends_daemon_threads_without_a_word() -> None:
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(_LEAVE)], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("leaving\na waiting thread was ended\n", "", 3)
+
+
+def test_leaving_the_interpreter_waits_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_LEAVE_WITHIN", 0.05)
+    monkeypatch.setattr(sharing, "_leaving", 0)
+    stopped: list[int] = []
+    gate = Gate()
+    try:
+        with held(lambda: inside(turn(A), gate), gate):
+            sharing.leave(lambda: stopped.append(1))
+            assert stopped
+            with turn(B):  # the thread that leaves goes on as before
+                pass
+            with pytest.raises(SystemExit):
+                entering(turn(B)).result()
+    finally:
+        sharing._leaving = 0
+        WAITING.clear()
