@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,6 +158,14 @@ def test_llvm_knows_every_extension(family: InstructionSet) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert done.stderr == ""  # "'x' is not a recognized feature for this target"
+
+
+def test_names_of_features_in_the_documentation_are_those_of_the_table() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "api-map.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"has\('([^']+)'\)", text))
+    assert names >= {"dotprod", "i8mm", "sve", "sme", "fullfp16", "avx512vnni", "amx-int8"}
+    other_families = {"v", "vsx", "vector"}  # RISC-V, POWER, z/Architecture
+    assert names - other_families <= set(X86_64.extensions) | set(AARCH64.extensions)
 
 
 # -- what GGPLUG_CPU_FEATURES says ------------------------------------------------------------------
