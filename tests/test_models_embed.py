@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,22 +64,14 @@ def test_lines_before_one_that_is_not_utf_8_are_answered_first(model: Path) -> N
     assert "line 3 of standard input is not UTF-8" in str(done.exception)
 
 
-@pytest.mark.parametrize("before", [0, 1, 3, 4, 5, 8])
-def test_lines_are_read_in_windows_whatever_comes_after_them(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
-    monkeypatch.setattr(commands, "WINDOW", 4)
-    texts = [f"line {n}" for n in range(before)]
-    for bad in (b"", b"\xff\nnever read\n"):
-        given = "".join(f"{text}\n" for text in texts).encode() + bad
-        monkeypatch.setattr(commands, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=io.BytesIO(given))))
-        windows = commands._windows(commands._lines())
-        read: list[str] = []
-        for start in range(0, before, 4):
-            window = next(windows)
-            assert window == texts[start : start + 4]
-            read += window
-        with pytest.raises(ParameterError if bad else StopIteration):
-            next(windows)
-        assert read == texts
+def test_a_long_line_is_answered_like_any_other_and_printed_whole(model: Path) -> None:
+    words = [f"w{n % 290}" for n in range(60_000)]
+    text = f'{" ".join(words)}\t"quoted" \\ ü 漢 😀'
+    done = embed(model, f"w1\n{text}\r\n{' '.join(words[:600])}\nw2".encode(), "--device", "CPU")
+    assert done.exit_code == 0, done.output
+    found = records(done)
+    assert [record["text"] for record in found] == ["w1", text, " ".join(words[:600]), "w2"]
+    assert found[1]["embedding"] == found[2]["embedding"]  # both are cut where the model takes no more
 
 
 def test_layers_are_split_between_the_named_devices(model: Path, fake: FakeDevice) -> None:
