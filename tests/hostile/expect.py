@@ -208,7 +208,7 @@ def _underflows(node: Tensor, sources: list[Array | None]) -> npt.NDArray[np.boo
         x, gate = x[..., :n], x[..., n : 2 * n]
         if getattr(node.op, "swapped", False):
             x, gate = gate, x
-    return (x < -3) & ~np.isfinite(gate)
+    return ((x < -3) | (np.abs(x) < 1e-37)) & ~np.isfinite(gate)
 
 
 def _magnitude(node: Tensor, want: Array, sources: list[Array | None]) -> Array:

@@ -8,7 +8,7 @@ from ggplug.arrays import as_bytes
 from ggplug.backend import Backend, Buffer, Bytes, Event, Plan, check_target
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError
 from ggplug.graph import Graph
-from ggplug.sharing import accessing, turn, using
+from ggplug.sharing import accessing, present, turn, using
 from ggplug_simt.driver import Handle, Mark, Queue
 from ggplug_simt.faults import Faults
 from ggplug_simt.memory import SimtBuffer
@@ -103,16 +103,16 @@ class SimtBackend(Backend):
         return mark
 
     def synchronize(self) -> None:
-        reading: object = None
+        asked = None
         if not self._freed:
             try:
-                reading = self.faults.ask()
+                asked = self.faults.ask()
             except GGPlugError as failure:
                 self._error = self._error or failure
         self.settle()
-        del reading
         error, self._error = self._error, None
-        error = self.faults.answer(failed=error is not None) or error
+        if asked is not None:
+            error = error or self.faults.error(asked)
         if error is not None:
             raise error
 
@@ -120,15 +120,17 @@ class SimtBackend(Backend):
         """Waits for everything given, and keeps what went wrong for :meth:`synchronize`."""
         if self._freed:
             return
-        # Another thread may wait for this stream while its own gives it more: only what was given before is done after.
-        done, self._kept = self._kept, []
-        try:
-            with self.device.guarded("waiting"):
-                self.queue.finish()
-        except GGPlugError as error:
-            if self._error is None:
-                self._error = error
-        del done
+        with present():
+            # Another thread may wait for this stream while its own gives it more: only what was given before is done
+            # after.
+            done, self._kept = self._kept, []
+            try:
+                with self.device.guarded("waiting"):
+                    self.queue.finish()
+            except GGPlugError as error:
+                if self._error is None:
+                    self._error = error
+            del done
 
     # -- computing ---------------------------------------------------------------------------------
 

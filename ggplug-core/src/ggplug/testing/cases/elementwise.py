@@ -151,6 +151,8 @@ def binary_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"f16, both {layout}", (F16, F16), (ne, ne), (layout, layout))
     for type in QUANTIZED:
         yield case(f"{type.name} with f32", (type, F32), ((96, 5), (96, 5)))
+        for b in ((32, 5), (48, 1), (3, 5), (1, 5)):
+            yield case(f"{type.name} with {spell(F32, b)}", (type, F32), ((96, 5), b))
     yield Case(cls.name, "with itself", lambda leafs: _twice(cls, leafs))
 
 
