@@ -252,13 +252,15 @@ def test_few_columns_decode_weights_in_registers_even_with_a_library() -> None:
 
 def test_more_than_32_bits_count_is_declined() -> None:
     far = 2**31 - 8
+    blocks = new_tensor(types.Q8_0, (2**18 + 32, 2**16))
+    apart = ops.view(blocks, 2**18, 2**16, nb=(blocks.nb[1],), offset=0)
     for node in (
         ops.abs(new_tensor(types.F32, (far,))),
         ops.sum_rows(new_tensor(types.F16, (far, 2))),
         ops.norm(new_tensor(types.F16, (far,))),
         ops.argsort(new_tensor(types.F16, (2**30 + 1,))),
         ops.set_rows(new_tensor(types.F32, (8, far)), new_tensor(types.F32, (8, 1)), new_tensor(types.I64, (1,))),
-        ops.cpy(ops.transpose(new_tensor(types.F32, (2**17, 2**17))), new_tensor(types.F16, (2**18, 2**16))),
+        ops.cpy(ops.transpose(new_tensor(types.F32, (2**17, 2**17))), apart),
         ops.soft_max(new_tensor(types.F32, (4, 2**25))),
         ops.rope(
             new_tensor(types.F32, (64, 2, 3)), new_tensor(types.I32, (12,)), n_dims=64, mode=types.RopeMode.MROPE,
