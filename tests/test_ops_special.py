@@ -210,6 +210,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("no activations for three slots", lambda: ops.mul_mat_id(t(4, 5, 3), t(4, 0, 7), t(2, 7, type="i32"))),
     ("masks of no heads for three", lambda: ops.soft_max(t(4, 5, 3), t(4, 5, 0))),
     ("turning nothing", lambda: ops.rope(t(0, 2, 3), t(3, type="i32"), 2)),
+    ("frequencies of nothing", lambda: ops.rope(t(8, 2, 3), t(3, type="i32"), 8, t(4, 1, 0))),
     ("an extent that could be any", lambda: ops.reshape(t(0, 6), 0, -1)),
 ]
 
@@ -299,8 +300,8 @@ def test_ops_on_nothing_compute_where_nothing_has_an_address(device: str) -> Non
         ((0, 5, 1, 1), (4, 0, 0, 0), True, True, True, True),
         ((5, 0, 1, 1), (4, 20, 0, 0), True, True, False, True),
         # the strides of extents of one do not matter for being contiguous
-        ((1, 5, 1, 1), (64, 4, 99, 7), True, True, True, True),
-        ((5, 1, 3, 1), (4, 999, 20, 60), True, False, False, True),
+        ((1, 5, 1, 1), (64, 4, 96, 8), True, True, True, True),
+        ((5, 1, 3, 1), (4, 1000, 20, 60), True, False, False, True),
         # but rows may lie apart only if what is above follows them
         ((5, 1, 3, 1), (4, 100, 100, 300), False, True, False, False),
         ((5, 2, 3, 1), (4, 100, 200, 600), False, True, False, False),

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug import types
-from ggplug.backend import BufferType, Device
+from ggplug import host, types
+from ggplug.backend import BufferType, Device, Memory
 from ggplug.graph import Graph
 from ggplug.host import HOST, HostBuffer, HostBufferType
 from ggplug.memory import Allocation, GraphAllocator, allocate_graph
@@ -45,7 +45,7 @@ class Stingy(HostBufferType):
 
 
 @pytest.mark.parametrize("offset", [-1, -16, -(2**63), 49, 52, 64, 80, *HUGE, *(-n for n in HUGE)])
-@pytest.mark.parametrize("kind", [HOST, FakeDevice(alignment=1).buffer_type], ids=["host", "device"])
+@pytest.mark.parametrize("kind", [HOST, FakeDevice(alignment=8).buffer_type], ids=["host", "device"])
 def test_a_place_that_leaves_its_buffer_is_refused(kind: BufferType, offset: int) -> None:
     tensor, buffer = vector(), kind.alloc(64)
     with pytest.raises(gg.BufferUseError, match="does not have the bytes") as caught:
@@ -203,6 +203,7 @@ NE = (4, 2, 1, 1)
         ("must be tuples", Spec(F32, [4, 2, 1, 1], 2)),  # type: ignore[arg-type]
         ("more than", Spec(F32, (2**62, 1, 1, 1), 1)),
         ("more than", Spec(F32, (2**20, 2**20, 2**20, 2**20), 4)),
+        ("more than", Spec(F32, (2**20, 2**31, 1, 1), 2)),
         ("more than", Spec(F32, (0, 2**62, 1, 1), 2)),
         ("whole number of q4_0 blocks", Spec(Q4_0, (33, 1, 1, 1), 1)),
         ("rank 1", Spec(F32, NE, 1)),
@@ -220,13 +221,20 @@ def test_a_type_is_a_type() -> None:
 
 
 def test_the_largest_tensor_can_be_described_but_not_allocated() -> None:
-    tensor = gg.new_tensor("f32", (2**28, 2**28))
+    tensor = gg.new_tensor("f32", (2**24, 2**24))
     assert tensor.nbytes == MAX_BYTES
     with pytest.raises(gg.OutOfMemoryError):
         HOST.alloc(tensor.nbytes)
     with pytest.raises(gg.OutOfMemoryError):
         allocate_graph(Graph(tensor), HOST)
-    for size in HUGE[1:]:
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_memory_beyond_all_addresses_is_not_there(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not the system tells how much there is."""
+    if not known:
+        monkeypatch.setattr(host, "memory", lambda: Memory(None, None))
+    for size in (2**56, *HUGE[1:]):
         with pytest.raises(gg.OutOfMemoryError):
             HOST.alloc(size)
 

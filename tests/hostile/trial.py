@@ -22,7 +22,7 @@ from .expect import Expected
 from .guard import Place
 from .machine import Machine
 from .outcome import Fault, Outcome
-from .verdict import judge_leafs, judge_memory, judge_values, packed, same_again
+from .verdict import judge_leafs, judge_memory, judge_values, judge_vast, packed, same_again
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -56,6 +56,8 @@ class Trial:
                 said = f"the op refuses what its docstring promises to take: {spell(error)}"
                 raise Fault("refused", said) from error
             return Outcome("refused", spell(error))
+        if case.vast:
+            judge_vast(case.drawn.sources, case.vast)
         answers = [self.machine.device.supports_op(node) for node in self.built.graph.nodes]
         declined = next((a for a in answers if isinstance(a, Decline)), None)
         if case.read_only:
@@ -82,7 +84,7 @@ class Trial:
     def _placed(self, turn: int, read_only: str = "") -> Iterator[dict[Tensor, Place]]:
         """Places for all roots; leafs hold their values, results hold garbage."""
         case, graph = self.case, self.built.graph
-        number_of = dict(self.built.leafs)
+        number_of = self._numbers()
         places: dict[Tensor, Place] = {}
         self.raw = {}
         try:
@@ -114,9 +116,14 @@ class Trial:
             for place in places.values():
                 place.free()
 
+    def _numbers(self) -> dict[Tensor, int]:
+        """Of each leaf the number of its source; of one that is written the source that is."""
+        writes = self.case.cls.writes
+        return dict(sorted(self.built.leafs, key=lambda each: each[1] in writes))
+
     def _place(self, leaf: Tensor, place: Place) -> None:
         """Makes a leaf persistent, now and then where it is not aligned, if that is taken."""
-        number = dict(self.built.leafs)[leaf]
+        number = self._numbers()[leaf]
         if self.case.where[number] == "odd":
             by = place.odd()
             try:
@@ -305,7 +312,8 @@ class Trial:
                     raise Fault("read-only", f"read-only memory ({case.read_only}) was written by {node!r}")
         nothing = not node.size or any(s is not None and not s.size for s in node.src)
         if error is None and not nothing:
-            raise Fault("read-only", f"{node!r} writes into read-only memory ({case.read_only}), and nothing was raised")
+            said = f"{node!r} writes into read-only memory ({case.read_only}), and nothing was raised"
+            raise Fault("read-only", said)
         return Outcome("raised", spell(error)) if error is not None else Outcome("right")
 
 

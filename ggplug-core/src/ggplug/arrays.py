@@ -38,8 +38,7 @@ def as_array(values: Any) -> npt.NDArray[Any]:
     holds them where the host cannot read them.
     """
     if isinstance(values, np.ndarray):
-        # Subclasses have shapes of their own: a np.matrix stays two-dimensional.
-        return values if type(values) is np.ndarray else values.view(np.ndarray)
+        return values
     try:
         if hasattr(values, "__array_interface__") or isinstance(values, (memoryview, bytes, bytearray)):
             return np.asarray(values)

@@ -199,7 +199,8 @@ class BufferType(ABC):
     def alignment(self) -> int:
         """Bytes that the offset of every tensor is a multiple of that an allocator places (default 64).
 
-        See :meth:`Buffer.check_place` for what callers may ask for.
+        A power of two, at least 8, which is what the blocks of every type are content with.  See
+        :meth:`Buffer.check_place` for what callers may ask for.
         """
         return 64
 
@@ -357,7 +358,7 @@ class Buffer(ABC):
         """``offset`` as a plain int, if a tensor may lie there; :meth:`Tensor.place` asks.
 
         All ``alloc_size`` bytes of the tensor have to be inside of the buffer.  In host memory the address has to be
-        a multiple of the alignment of the tensor's type, elsewhere the offset one of the alignment of the memory.
+        a multiple of the alignment of the tensor's type, elsewhere the offset one of that of the buffer's type.
         Raises BufferUseError, also for a freed buffer; TypeMismatchError.
         """
         offset = whole_number(offset, f"the offset of {tensor!r}")
@@ -901,7 +902,8 @@ class WalkPlan(Plan):
     def _run(self, computed: Callable[[int], None]) -> None:
         """Calls the kernels, and ``computed`` with each node's position; others leave the buffers alone meanwhile."""
         calls, buffers = self._bound
-        with using(buffers):
+        # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
+        with using(buffers), np.errstate(all="ignore"):
             for buffer in buffers:
                 buffer._check(0, 0)
             for position, kernel, node, operands in calls:

@@ -205,7 +205,8 @@ def an_exported_buffer_refuses_to_be_freed(device: Device) -> None:
 
 @clause
 def buffer_types_describe_their_memory(device: Device) -> None:
-    """Types are the same objects each time; alignment is a power of two and kept; sizes suffice; names differ."""
+    """Types are the same objects each time; alignment is a power of two, at least 8, and kept; sizes suffice; names
+    differ."""
     kind = device.buffer_type
     expect(device.buffer_type is kind, "the default buffer type is always the same object")
     expect(kind.device is device, "the default buffer type belongs to its device")
@@ -214,7 +215,7 @@ def buffer_types_describe_their_memory(device: Device) -> None:
     expect(len(set(names)) == len(names), f"names of buffer types are unique, got {names}")
     for each in every:
         alignment = each.alignment
-        expect(alignment > 0 and alignment & (alignment - 1) == 0, f"alignment {alignment} of {each.name}")
+        expect(alignment >= 8 and alignment & (alignment - 1) == 0, f"alignment {alignment} of {each.name}")
         expect(each.max_size is None or each.max_size > 0, f"max_size {each.max_size} of {each.name}")
         for type in types.TYPES:
             ne, rank = extents((type.block_size * 3, 5))

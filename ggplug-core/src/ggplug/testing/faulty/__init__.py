@@ -93,6 +93,11 @@ FAULTS: tuple[Fault, ...] = (
         "binds plans to any graph", lambda: plans.TakesAnyGraph("faulty"), ("a plan is bound to equal graphs only",)
     ),
     _plan("times run backwards", plans.TimesRunBackwards, "tracing tells when nodes ran"),
+    Fault(
+        "computes where others write",
+        lambda: plans.ClaimsNothing("faulty"),
+        ("a write comes before or after the computations of other threads",),
+    ),
     Fault("reads do not wait", streams.Impatient, ("synchronous reads wait",)),
     Fault("writes do not wait", streams.Hasty, ("synchronous writes wait",)),
     Fault("streams do not wait for events", streams.WithoutEvents, ("events order streams",)),
