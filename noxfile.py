@@ -186,6 +186,17 @@ def opencl(session: nox.Session, runtime: str) -> None:
         session.run("pytest", "-m", "long or not long", "-k", "opencl", *arguments, env=environment)
 
 
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Random cases between guard pages against the oracle, by default half an hour on CPU and OpenCL.
+
+    Arguments go to the fuzzer: ``--minutes 5 --device CPU:generic --children 2 --seed 7``; ``--help`` tells them all.
+    """
+    install(session, *TEST_NEEDS)
+    devices = ("--device", "CPU", "--device", "CPU:generic", "--device", "OpenCL0")
+    session.run("python", "-m", "tests.hostile.fuzz", *(session.posargs or ("--minutes", "30", *devices)))
+
+
 @nox.session(name="bench-peers")
 def bench_peers(session: nox.Session) -> None:
     """Sentence embeddings against PyTorch, in one run."""
