@@ -42,8 +42,6 @@ typedef float real;
 #define MAP2(result, f, x, y) do { EACH (result).v[j_] = f((x).v[j_], (y).v[j_]); } while (0)
 
 #define FMA(a, b, c) fmaf(a, b, c)
-#define SIN(x) sinf(x)
-#define COS(x) cosf(x)
 #define BITS_OF(x) __float_as_int(x)
 #define FLOAT_OF(x) __int_as_float(x)
 

@@ -40,21 +40,6 @@ typedef vec real;
 
 #define VEC_GET(p) JOIN(vload, VEC)(0, p)
 #define VEC_PUT(v, p) JOIN(vstore, VEC)(v, 0, p)
-/* Lane after lane: PoCL 3 reduces all lanes' angles like the largest one, so small angles beside it would be lost. */
-INLINE vec SIN(vec v)
-{
-    float lanes[VEC];
-    VEC_PUT(v, lanes);
-    for (int j = 0; j < VEC; j++) lanes[j] = sin(lanes[j]);
-    return VEC_GET(lanes);
-}
-INLINE vec COS(vec v)
-{
-    float lanes[VEC];
-    VEC_PUT(v, lanes);
-    for (int j = 0; j < VEC; j++) lanes[j] = cos(lanes[j]);
-    return VEC_GET(lanes);
-}
 #define VEC_GET_F32(p) VEC_GET((GLOBAL const float *)(p))
 #define VEC_PUT_F32(v, p) VEC_PUT(v, (GLOBAL float *)(p))
 #define MOVE_WORDS(T, to, from) \
