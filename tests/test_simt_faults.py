@@ -53,6 +53,7 @@ class Picked(NamedTuple):
 
     def set(self, ids: list[int]) -> None:
         self.allocation.prepare(self.graph)
+        self.allocation.buffers[0].clear(0x7F)  # an earlier graph's data
         self.table.set(TABLE)
         self.ids.set(np.array(ids))
 

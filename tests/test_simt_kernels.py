@@ -260,6 +260,10 @@ def test_more_than_32_bits_count_is_declined() -> None:
         ops.set_rows(new_tensor(types.F32, (8, far)), new_tensor(types.F32, (8, 1)), new_tensor(types.I64, (1,))),
         ops.cpy(ops.transpose(new_tensor(types.F32, (2**17, 2**17))), new_tensor(types.F16, (2**18, 2**16))),
         ops.soft_max(new_tensor(types.F32, (4, 2**25))),
+        ops.rope(
+            new_tensor(types.F32, (64, 2, 3)), new_tensor(types.I32, (12,)), n_dims=64, mode=types.RopeMode.MROPE,
+            sections=(2**31, 8, 8, 0),
+        ),
     ):
         found = match(GPU, node)
         assert isinstance(found, Decline), node

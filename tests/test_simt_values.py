@@ -93,6 +93,19 @@ def test_products_with_one_repeated_element_are_sums(device: Device) -> None:
 
 
 @everywhere
+def test_columns_that_chose_no_expert_are_zero_where_columns_share_tiles(device: Device) -> None:
+    def make(leafs: Leafs) -> Any:
+        ids = leafs.random.integers(0, 2, (300, 2))
+        ids[7, 1], ids[100], ids[299, 0] = 2, [-1, 2**31 - 1], -(2**31)
+        return node(
+            OPS["mul_mat_id"], leafs.tensor(F32, 40, 70, 2), leafs.tensor(F32, 40, 2, 300), leafs.array(types.I32, ids)
+        )
+
+    assert "route" in [each.source.kernel for each in device.match(make(Leafs(0))).launches]
+    conforms(device, "mul_mat_id", few=make)
+
+
+@everywhere
 def test_infinite_elements_make_a_sum_infinite_wherever_they_are(device: Device) -> None:
     def infinite(place: int, sign: float) -> Make:
         def make(leafs: Leafs) -> Any:
