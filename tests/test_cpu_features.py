@@ -20,6 +20,7 @@ from ggplug.errors import KernelCompileError, ParameterError
 from ggplug_cpu import detect, features
 from ggplug_cpu.compiler import intrinsic, kernel
 from ggplug_cpu.context import word
+from ggplug_cpu.device import CpuDevice
 from ggplug_cpu.instruction_sets import AARCH64, INSTRUCTION_SETS, X86_64, InstructionSet, of_this_machine
 
 X86 = platform.machine().lower() in X86_64.machines
@@ -345,6 +346,14 @@ def test_the_name_of_a_processor_brings_no_instruction_that_is_switched_off() ->
     names = {name for name in names if "sve" not in AARCH64.with_needs(name)}
     with features.forced(features.elsewhere(AARCH64, "neoverse-v1", names)):
         assert not scalable.search(squares().assembly())
+
+
+def test_the_device_names_the_instructions_it_was_compiled_with() -> None:
+    names = AARCH64.complete(detect.from_auxiliary_vector(*NEOVERSE_N2))
+    with features.forced(features.elsewhere(AARCH64, "neoverse-n2", names)):
+        assert "(neon, sve2, dotprod, i8mm, bf16, fp16)" in CpuDevice().description
+    with features.forced(features.elsewhere(AARCH64, "cortex-a53", ())):
+        assert "(neon)" in CpuDevice().description
 
 
 def test_inline_assembly_compiles() -> None:

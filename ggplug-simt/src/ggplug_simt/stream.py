@@ -8,7 +8,7 @@ from ggplug.arrays import as_bytes
 from ggplug.backend import Backend, Buffer, Bytes, Event, Plan, check_target
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError
 from ggplug.graph import Graph
-from ggplug.sharing import accessing, present, turn, using
+from ggplug.sharing import accessing, turn, using
 from ggplug_simt.driver import Handle, Mark, Queue
 from ggplug_simt.faults import Faults
 from ggplug_simt.memory import SimtBuffer
@@ -120,17 +120,15 @@ class SimtBackend(Backend):
         """Waits for everything given, and keeps what went wrong for :meth:`synchronize`."""
         if self._freed:
             return
-        with present():
-            # Another thread may wait for this stream while its own gives it more: only what was given before is done
-            # after.
-            done, self._kept = self._kept, []
-            try:
-                with self.device.guarded("waiting"):
-                    self.queue.finish()
-            except GGPlugError as error:
-                if self._error is None:
-                    self._error = error
-            del done
+        # Another thread may wait for this stream while its own gives it more: only what was given before is done after.
+        done, self._kept = self._kept, []
+        try:
+            with self.device.guarded("waiting"):
+                self.queue.finish()
+                del done  # here, because what the vendor's library remembers of it may wait, too
+        except GGPlugError as error:
+            if self._error is None:
+                self._error = error
 
     # -- computing ---------------------------------------------------------------------------------
 

@@ -40,21 +40,6 @@ typedef vec real;
 
 #define VEC_GET(p) JOIN(vload, VEC)(0, p)
 #define VEC_PUT(v, p) JOIN(vstore, VEC)(v, 0, p)
-/* Lane after lane: PoCL 3 reduces all lanes' angles like the largest one, so small angles beside it would be lost. */
-INLINE vec SIN(vec v)
-{
-    float lanes[VEC];
-    VEC_PUT(v, lanes);
-    for (int j = 0; j < VEC; j++) lanes[j] = sin(lanes[j]);
-    return VEC_GET(lanes);
-}
-INLINE vec COS(vec v)
-{
-    float lanes[VEC];
-    VEC_PUT(v, lanes);
-    for (int j = 0; j < VEC; j++) lanes[j] = cos(lanes[j]);
-    return VEC_GET(lanes);
-}
 #define VEC_GET_F32(p) VEC_GET((GLOBAL const float *)(p))
 #define VEC_PUT_F32(v, p) VEC_PUT(v, (GLOBAL float *)(p))
 #define MOVE_WORDS(T, to, from) \
@@ -79,6 +64,23 @@ INLINE vec COS(vec v)
 #define FOLD_8(v, op) op(FOLD_4((v).lo, op), FOLD_4((v).hi, op))
 #define FOLD_16(v, op) op(FOLD_8((v).lo, op), FOLD_8((v).hi, op))
 #define PLUS(a, b) ((a) + (b))
+
+/* Sines and cosines of which those that are far from zero are computed alone: where PoCL 3.0 computes such a one in a vector,
+   the others of the vector are wrong. */
+#define IS_FAR(x) (fabs(x) > 1e5f)
+#define FAR_APART(name, f) \
+    INLINE vec name(vec x) \
+    { \
+        const vec near = f(IS_FAR(x) ? VEC_OF(0.0f) : x); \
+        if (!any(IS_FAR(x))) return near; \
+        float from[VEC], to[VEC]; \
+        VEC_PUT(x, from); \
+        VEC_PUT(near, to); \
+        for (int j = 0; j < VEC; j++) if (IS_FAR(from[j])) to[j] = f(from[j]); \
+        return VEC_GET(to); \
+    }
+FAR_APART(SIN, sin)
+FAR_APART(COS, cos)
 
 INLINE float vec_sum(vec v) { return VEC_FOLD(v, PLUS); }
 INLINE float vec_max(vec v) { return VEC_FOLD(v, fmax); }
