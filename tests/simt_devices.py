@@ -61,6 +61,9 @@ def cuda_on_host() -> Device:
 everywhere = pytest.mark.parametrize("device", [opencl, opencl_as_gpu, cuda_on_host], indirect=True)
 """Runs a test, which needs the fixture ``device`` of this module, on each of them."""
 
+in_vectors = pytest.mark.parametrize("device", [opencl, opencl_as_gpu], indirect=True)
+"""Runs it where the language has vectors, which a compiler may get wrong."""
+
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Device:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import mmap
+import os
 import subprocess
 import sys
 import threading
@@ -56,6 +58,16 @@ def chain(length: int, x: Tensor | None = None) -> Graph:
     for _ in range(length):
         y = ops.add(y, first)
     return Graph(y.set_output())
+
+
+def test_the_doctor_finds_that_it_computes_rightly() -> None:
+    command = [sys.executable, "-m", "ggplug", "doctor", "CPU", "--strict", "--json"]
+    environment = {**os.environ, "GGPLUG_LOAD_TIMEOUT": "1000"}  # kernels are compiled at first
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    (finding,) = json.loads(done.stdout)
+    assert finding["error"] is None
+    assert (finding["stage"], done.returncode) == ("computed", 0)
+
 
 
 def compute(device: CpuDevice, graph: Graph) -> list[npt.NDArray[Any]]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from ggplug.errors import KernelCompileError, ParameterError
 from ggplug_cpu import detect, features
 from ggplug_cpu.compiler import intrinsic, kernel
 from ggplug_cpu.context import word
+from ggplug_cpu.device import CpuDevice
 from ggplug_cpu.instruction_sets import AARCH64, INSTRUCTION_SETS, X86_64, InstructionSet, of_this_machine
 
 X86 = platform.machine().lower() in X86_64.machines
@@ -157,6 +159,14 @@ def test_llvm_knows_every_extension(family: InstructionSet) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert done.stderr == ""  # "'x' is not a recognized feature for this target"
+
+
+def test_names_of_features_in_the_documentation_are_those_of_the_table() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "api-map.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"has\('([^']+)'\)", text))
+    assert names >= {"dotprod", "i8mm", "sve", "sme", "fullfp16", "avx512vnni", "amx-int8"}
+    other_families = {"v", "vsx", "vector"}  # RISC-V, POWER, z/Architecture
+    assert names - other_families <= set(X86_64.extensions) | set(AARCH64.extensions)
 
 
 # -- what GGPLUG_CPU_FEATURES says ------------------------------------------------------------------
@@ -336,6 +346,14 @@ def test_the_name_of_a_processor_brings_no_instruction_that_is_switched_off() ->
     names = {name for name in names if "sve" not in AARCH64.with_needs(name)}
     with features.forced(features.elsewhere(AARCH64, "neoverse-v1", names)):
         assert not scalable.search(squares().assembly())
+
+
+def test_the_device_names_the_instructions_it_was_compiled_with() -> None:
+    names = AARCH64.complete(detect.from_auxiliary_vector(*NEOVERSE_N2))
+    with features.forced(features.elsewhere(AARCH64, "neoverse-n2", names)):
+        assert "(neon, sve2, dotprod, i8mm, bf16, fp16)" in CpuDevice().description
+    with features.forced(features.elsewhere(AARCH64, "cortex-a53", ())):
+        assert "(neon)" in CpuDevice().description
 
 
 def test_inline_assembly_compiles() -> None:

@@ -40,6 +40,19 @@ def test_the_graph_in_the_readme_runs(tmp_path: Path) -> None:
         assert done.stdout.startswith("(5, 32)")
 
 
+EXAMPLES = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs" / "threads-and-lifetimes.md").read_text(encoding="utf-8"), re.S
+)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_the_examples_of_threads_run(number: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMPLES[number]], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     reached = set(re.findall(r"docs/([\w-]+)\.md", readme))

@@ -84,3 +84,13 @@ def test_one_value_is_an_item_several_are_not() -> None:
         gg.tensor([1, 2]).item()
     with pytest.raises(gg.ShapeError, match="has 32 elements"):
         gg.tensor(np.ones(32, np.float32), "q8_0").item()
+
+
+@pytest.mark.parametrize("type", types.TYPES, ids=lambda type: type.name)
+def test_a_tensor_without_elements_may_have_as_many_rows_as_an_array(type: Type) -> None:
+    tensor = gg.new_tensor(type, (0, 2**53))
+    tensor.place(HOST.alloc(0))
+    assert tensor.numpy().shape == (2**53, 0)
+    assert gg.asarray(tensor).size == 0
+    with pytest.raises(gg.ShapeError, match="more than"):
+        gg.new_tensor(type, (0, 2**54))

@@ -152,7 +152,7 @@ def test_a_broken_file_is_refused_with_its_reason_and_position(
 ACCEPTED: list[tuple[str, bytes, dict[str, tuple[int, ...]]]] = [
     ("no tensors and no padding", file([pair("a", 0, b"\1")]), {}),
     ("a scalar tensor", file([], [tensor("t", ())], bytes(4)), {"t": ()}),
-    ("an empty tensor of many rows", file([], [tensor("t", (0, 2**59))]), {"t": (0, 2**59)}),
+    ("an empty tensor of many rows", file([], [tensor("t", (0, 2**53))]), {"t": (0, 2**53)}),
     ("an empty tensor of many blocks", file([], [tensor("t", (0, 3, 2**50), 2)]), {"t": (0, 3, 2**50)}),
     ("an empty tensor at the end", file([], [tensor("t", (4, 0))]), {"t": (4, 0)}),
     (

@@ -210,6 +210,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("no activations for three slots", lambda: ops.mul_mat_id(t(4, 5, 3), t(4, 0, 7), t(2, 7, type="i32"))),
     ("masks of no heads for three", lambda: ops.soft_max(t(4, 5, 3), t(4, 5, 0))),
     ("turning nothing", lambda: ops.rope(t(0, 2, 3), t(3, type="i32"), 2)),
+    ("frequencies of nothing", lambda: ops.rope(t(8, 2, 3), t(3, type="i32"), 8, t(4, 1, 0))),
     ("an extent that could be any", lambda: ops.reshape(t(0, 6), 0, -1)),
 ]
 

@@ -203,6 +203,7 @@ NE = (4, 2, 1, 1)
         ("must be tuples", Spec(F32, [4, 2, 1, 1], 2)),  # type: ignore[arg-type]
         ("more than", Spec(F32, (2**62, 1, 1, 1), 1)),
         ("more than", Spec(F32, (2**20, 2**20, 2**20, 2**20), 4)),
+        ("more than", Spec(F32, (2**20, 2**31, 1, 1), 2)),
         ("more than", Spec(F32, (0, 2**62, 1, 1), 2)),
         ("whole number of q4_0 blocks", Spec(Q4_0, (33, 1, 1, 1), 1)),
         ("rank 1", Spec(F32, NE, 1)),

@@ -361,7 +361,7 @@ def test_leaving_the_interpreter_ends_daemon_threads_without_a_word() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("leaving\na waiting thread was ended\n", "", 3)
 
 
-def test_leaving_the_interpreter_waits_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_the_interpreter_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "_LEAVE_WITHIN", 0.05)
     monkeypatch.setattr(sharing, "_leaving", 0)
     stopped: list[int] = []

@@ -21,7 +21,7 @@ from ggplug.tensor import Tensor, new_tensor
 
 pytest.importorskip("ggplug_simt")
 
-from simt_stand_in import Refused, StandInDevice
+from simt_stand_in import Refused, StandInDevice, StandInQueue
 
 from ggplug_simt import Failure
 from ggplug_simt.faults import RECORD
@@ -247,7 +247,7 @@ def test_the_record_is_read_by_the_same_waiting_and_only_where_there_are_ids() -
         assert {kind for kind, *_ in notes.log} == {"launch"}
         notes.log.clear()
         stream.synchronize()
-        assert notes.log == [("read", RECORD.itemsize), ("finish",)]
+        assert notes.log == [("read", RECORD.itemsize), ("fill", RECORD.itemsize), ("finish",)]
         notes.log.clear()
         stream.synchronize()
         assert notes.log == [("finish",)]
@@ -255,17 +255,49 @@ def test_the_record_is_read_by_the_same_waiting_and_only_where_there_are_ids() -
     assert notes.did("free")[-1] == ("free", RECORD.itemsize)
 
 
+def record_of(device: StandInDevice) -> Any:
+    (memory,) = (memory for bound in device.stand_in.bound for memory in bound.buffers.values() if memory.size < 64)
+    return memory.view(RECORD)
+
+
+def test_nobody_empties_the_record_between_the_launches_of_a_plan_or_before_it_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = StandInDevice()
+    stream = device.init()
+    each = picked(device, GOOD)
+    stream.compute(each.graph, each.allocation)
+    act, free = StandInQueue.act, []
+
+    def watched(queue: StandInQueue, what: str, *rest: Any) -> None:
+        def ask() -> None:
+            if stream.faults._lock.acquire(blocking=False):
+                stream.faults._lock.release()
+                free.append(what)
+
+        other = threading.Thread(target=ask)
+        other.start()
+        other.join()
+        act(queue, what, *rest)
+
+    monkeypatch.setattr(StandInQueue, "act", watched)
+    stream.compute(each.graph, each.allocation)
+    stream.synchronize()
+    assert free == ["finish"]
+    assert {"launch", "read", "fill"} <= {kind for kind, *_ in device.stand_in.log}
+
+
 def test_an_error_of_the_device_comes_before_and_leaves_no_fault_behind() -> None:
     device = StandInDevice()
     stream = device.init()
     each = picked(device, GOOD)
     stream.compute(each.graph, each.allocation)
-    (record,) = (memory for bound in device.stand_in.bound for memory in bound.buffers.values() if memory.size < 64)
-    record.view(RECORD)[0] = (1, each.graph.index[each.rows], 7)
+    record = record_of(device)
+    record[0] = (1, each.graph.index[each.rows], 7)
     device.stand_in.errors["finish"] = Refused(Failure.OTHER, "an illegal address")
     with pytest.raises(ComputeError, match="an illegal address"):
         stream.synchronize()
-    assert not record.any()
+    assert record[0].item() == (0, 0, 0)
     stream.synchronize()
     for name in ("read", "finish"):
         stream.compute(each.graph, each.allocation)

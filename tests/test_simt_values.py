@@ -7,20 +7,26 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from ggplug import ops, types
 from ggplug.backend import Device
+from ggplug.graph import Graph
+from ggplug.memory import allocate_graph
 from ggplug.ops.base import OPS
+from ggplug.ops.unary import Unary
+from ggplug.tensor import new_tensor
 from ggplug.testing.cases import Case, Leafs
 from ggplug.testing.cases.case import node
+from ggplug.testing.cases.elementwise import parameters_of
 from ggplug.testing.runner import run_case
 from ggplug.types import F32
 
 pytest.importorskip("ggplug_simt")
 
 from simt_devices import device as device
-from simt_devices import everywhere
+from simt_devices import everywhere, in_vectors
 
 Make = Callable[[Leafs], Any]
 
@@ -99,6 +105,30 @@ def test_infinite_elements_make_a_sum_infinite_wherever_they_are(device: Device)
 
     cases = {f"{sign} in row {place}": infinite(place, sign) for place in (0, 3, 5) for sign in (1, -1)}
     conforms(device, "sum", **cases)
+
+
+@in_vectors
+@pytest.mark.parametrize("op", sorted(op.name for op in OPS.values() if issubclass(op, Unary)))
+def test_an_element_has_no_part_in_the_results_of_its_neighbours(op: str, device: Device) -> None:
+    (parameters, *_) = parameters_of(OPS[op])
+
+    def beside(far: float) -> npt.NDArray[Any]:
+        values = np.random.default_rng(2).uniform(1, 2, 512) * 2.0 ** np.random.default_rng(3).integers(-20, 3, 512)
+        values = values.astype(np.float32)
+        values[5::16] = far
+        x = new_tensor(F32, (512,)).set_input()
+        graph = Graph(node(OPS[op], x, **parameters).set_output())
+        allocation = allocate_graph(graph, device.buffer_type)
+        allocation.prepare(graph)
+        x.set(values)
+        with device.init() as stream:
+            stream.compute(graph, allocation)
+            found: npt.NDArray[Any] = graph.nodes[0].numpy()
+        return np.delete(found, np.arange(5, 512, 16))
+
+    wanted = beside(0.75)
+    for far in (3e4, 1e6, 1e10, 3e38, math.inf, -math.inf, math.nan):
+        np.testing.assert_allclose(beside(far), wanted, rtol=1e-6)
 
 
 @everywhere

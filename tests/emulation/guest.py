@@ -73,6 +73,7 @@ def guest(
     fetched.
     """
     processor = PROCESSORS[name]
+    folder = folder.resolve()
     place = folder / processor.architecture
     qemu = _qemu(folder / "qemu", processor.machine)
     interpreter = _interpreter(place, processor.architecture)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .outcome import Outcome
 
@@ -26,7 +26,7 @@ LIMIT = 120.0
 class Child:
     """A process that runs cases on a device; one that ended is started anew by the next case.
 
-    ``device``: a device's name, with ``:`` and a value of GGPLUG_CPU_FEATURES after it if instructions are to be forced.
+    ``device``: a device's name; ``CPU:generic`` is the CPU with GGPLUG_CPU_FEATURES set to ``generic``.
     """
 
     def __init__(self, device: str, limit: float = LIMIT) -> None:
@@ -35,7 +35,7 @@ class Child:
         self.history: list[str] = []
         """The cases that the process has run since it was started."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors = tempfile.TemporaryFile()
+        self._errors: BinaryIO | None = None
         self._pending = b""
 
     def ask(self, name: str, given: Mapping[str, Any] | None = None) -> Outcome:
@@ -63,7 +63,10 @@ class Child:
     def close(self) -> None:
         """Ends the process."""
         process, self._process = self._process, None
+        errors, self._errors = self._errors, None
         self.history = []
+        if errors is not None:
+            errors.close()
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
@@ -77,11 +80,11 @@ class Child:
 
     def _start(self) -> None:
         device, _, features = self.device.partition(":")
-        environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+        # Compiled kernels stay where the tests have theirs.
+        environment = {"GGPLUG_CACHE_DIR": str(ROOT / ".cache"), **os.environ, "PYTHONFAULTHANDLER": "1"}
         if features:
             environment["GGPLUG_CPU_FEATURES"] = features
-        self._errors.seek(0)
-        self._errors.truncate()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._pending = b""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.hostile.run", device],
@@ -122,6 +125,7 @@ class Child:
 
     def _said(self) -> str:
         """The end of what the child wrote to its standard error."""
+        assert self._errors is not None
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, size - 3000))
         return self._errors.read().decode(errors="replace").rstrip()

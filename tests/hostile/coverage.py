@@ -70,7 +70,8 @@ class Coverage:
         drawn, computed = self.drawn[cell], self.computed[cell]
         if computed:
             return max(computed, drawn // 8)
-        return drawn if drawn < self.wanted else 1 << 40
+        # What was always refused can wait a little.
+        return 3 * drawn if drawn < self.wanted else 1 << 40
 
     def _urgent(self, row: tuple[str, str], names: Sequence[str]) -> str:
         return min(names, key=lambda each: (self._weight((*row, each)), self._random.random()))
@@ -114,7 +115,8 @@ class Coverage:
             least = min(self.drawn[*row, name] for name in (*LAYOUTS, *self.types))
             lines.append(f"{' '.join(row):28s}" + "".join(f"{cell:>10s}" for cell in cells) + f"{least:7d}")
         missing = self.missing()
-        lines.append(f"smallest count: {min((self.drawn[*r, n] for r in self.rows for n in (*LAYOUTS, *self.types)), default=0)}")
+        counts = (self.drawn[*row, name] for row in self.rows for name in (*LAYOUTS, *self.types))
+        lines.append(f"smallest count: {min(counts, default=0)}")
         shown = "; ".join(missing[:20]) + (f"; and {len(missing) - 20} more" if len(missing) > 20 else "")
         lines.append(f"drawn less than {self.wanted} times: {shown or 'nothing'}")
         return "\n".join(lines)

@@ -18,7 +18,7 @@ from ggplug.ops.copy import Cont
 from ggplug.ops.elementwise import Add
 from ggplug.ops.unary import Neg
 from ggplug.ops.views import Reshape, Transpose, View
-from ggplug.tensor import Spec, Tensor, strided
+from ggplug.tensor import Spec, Tensor, contiguous_strides, strided
 from ggplug.types import F64, by_name
 
 from . import guard, values
@@ -27,6 +27,9 @@ from .recipes import Draw, Drawn, recipe_of
 
 ROUTES = ("plan", "stream", "scheduler", "fallback", "compute")
 """Who computes: a plan, a stream, a scheduler, one that has the CPU behind the device, or ``gg.compute``."""
+
+THEN = ("nothing", "cont", "neg", "twice", "turned", "window", "flat")
+"""What is done with the op's result."""
 
 
 class Target(NamedTuple):
@@ -77,6 +80,10 @@ class Case:
     """Whether an equal graph is computed over writable memory before."""
     outside: int | None = None
     """An offset beyond the buffer to place the first leaf at, or None."""
+    together: int | None = None
+    """Both what is read and what is written are rows of one leaf: so many rows apart, or None."""
+    vast: int = 0
+    """An extent of the tensor without elements that is looked at beside the case, or 0."""
 
     @property
     def promised(self) -> bool:
@@ -101,22 +108,43 @@ def draw(name: str, given: Mapping[str, Any] | None = None) -> Case:
     case.lays = [None if s is None else lay(choices, s.name, s.layout, s.type, s.ne) for s in drawn.sources]
     case.route = choices.pick("route", ROUTES, (8, 5, 3, 1, 1))
     case.threads = choices.pick("threads", (1, 2), (3, 1))
-    case.then = choices.pick("then", ("nothing", "cont", "neg", "twice", "turned", "window", "flat"), (8, 1, 1, 1, 1, 1, 1))
+    case.then = choices.pick("then", THEN, (8, *[1] * (len(THEN) - 1)))
     for s in drawn.sources:
         label = "" if s is None else s.name
         case.made_by.append("leaf" if s is None else choices.pick(f"{label}.made", ("leaf", "cont", "neg"), (8, 1, 1)))
         case.where.append(choices.pick(f"{label}.where", guard.WHERE, (6, 3, 3, 1)))
         case.owned.append(choices.pick(f"{label}.owned", (True, False)))
-    if cls.inplace and choices.rarely("in place", 4):
+    if cls.inplace and choices.rarely("in place", 2):
         case.shares = choices.pick("shares", cls.inplace)
     if cls.writes and choices.rarely("read only", 6):
         case.read_only = choices.pick("read-only memory", guard.READ_ONLY)
         case.first_writable = choices.pick("first writable", (False, True))
         case.made_by[cls.writes[0]] = "leaf"
         case.owned[cls.writes[0]] = True
+    if cls.writes and not case.read_only and choices.rarely("together", 8):
+        _together(case, choices)
+    case.vast = choices.pick("vast", (0, 1 << 20, 1 << 40, 1 << 62), (60, 1, 1, 1))
     if choices.rarely("place outside", 16):
         case.outside = choices.pick("outside", (1, -1, 64, -64, 1 << 20, -(1 << 20), 1 << 62))
     return case
+
+
+def _together(case: Case, choices: Draw) -> None:
+    """What an op reads and what it writes become rows of one leaf, if their types and extents allow it."""
+    dst = case.cls.writes[0]
+    src = 1 - dst
+    read, written = case.drawn.sources[src], case.drawn.sources[dst]
+    if read is None or written is None or read.type is not written.type or read.ne[0] != written.ne[0]:
+        return
+    if read.ne[2:] != written.ne[2:] or read.layout != "packed" or written.layout != "packed" or 0 in written.ne:
+        return
+    case.together = choices.pick("apart", (written.ne[1], 0, 1))
+    rows = max(written.ne[1], case.together + read.ne[1])
+    root = (written.ne[0], rows, written.ne[2], written.ne[3])
+    nb = contiguous_strides(read.type, root)
+    case.lays[dst] = Lay(root, (("view", (written.ne, nb[1:], 0)),))
+    case.lays[src] = Lay(root, (("view", (read.ne, nb[1:], case.together * nb[1])),))
+    case.made_by[src] = case.made_by[dst] = "leaf"
 
 
 def _misshape(choices: Draw, drawn: Drawn) -> None:
@@ -126,8 +154,8 @@ def _misshape(choices: Draw, drawn: Drawn) -> None:
         if there:
             which = there[choices.pick("misshapen.source", (0, 1, 2)) % len(there)]
             dim = choices.pick("misshapen.dim", (0, 1, 2, 3))
-            ne = list(which.ne)
-            ne[dim] = max(0, ne[dim] + choices.pick("misshapen.by", (1, -1)) * (which.type.block_size if dim == 0 else 1))
+            ne, unit = list(which.ne), which.type.block_size if dim == 0 else 1
+            ne[dim] = max(0, ne[dim] + choices.pick("misshapen.by", (1, -1)) * unit)
             which.ne = (ne[0], ne[1], ne[2], ne[3])
             choices.promised = False
 
@@ -142,7 +170,7 @@ class Built:
     result: Tensor
     """The end of the graph."""
     leafs: list[tuple[Tensor, int]]
-    """The leafs, each with the number of its source."""
+    """The leafs, each with the number of its source; two sources may have one leaf."""
     shown: list[Tensor | None]
     """The sources of the op."""
 
@@ -155,7 +183,10 @@ def build(case: Case) -> Built:
         if source is None or how is None:
             sources.append(None)
             continue
-        leaf = root = Tensor(Spec(source.type, how.root, 4), name=source.name)
+        if case.together is not None and number < 2 and leafs:
+            leaf = root = leafs[0][0]
+        else:
+            leaf = root = Tensor(Spec(source.type, how.root, 4), name=source.name)
         leafs.append((leaf, number))
         # Where a source does not begin at an element of its root, negating those elements would make anything of it.
         whole = source.layout != "misaligned"
@@ -227,6 +258,10 @@ def describe(case: Case) -> str:
     if case.read_only:
         before = ", first over writable memory" if case.first_writable else ""
         lines.append(f"  writes into read-only memory ({case.read_only}){before}")
+    if case.together is not None:
+        lines.append(f"  what is read lies in the leaf that is written, {case.together} rows on")
+    if case.vast:
+        lines.append(f"  before, a tensor [0, {case.vast}] is made, read and set")
     if case.outside is not None:
         lines.append(f"  first places a leaf {case.outside} bytes outside of its buffer")
     if not case.promised:

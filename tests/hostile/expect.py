@@ -88,7 +88,8 @@ class Expected:
 
     def _leave_out(self, node: Tensor, target: Array, stored: list[Array | None], mask: Array) -> None:
         """set_rows without the rows whose index is out of range."""
-        dst, rows, ids = (decoded(a, s) for a, s in zip(stored, node.src, strict=True) if a is not None and s is not None)
+        given = [(array, tensor) for array, tensor in zip(stored, node.src, strict=True)]
+        dst, rows, ids = (decoded(a, s) for a, s in given if a is not None and s is not None)
         out = dst.copy()
         for k in range(rows.shape[0]):
             for j in range(rows.shape[1]):
@@ -130,6 +131,13 @@ def tolerance(node: Tensor, values: Mapping[Tensor, Array]) -> float | None:
         return allowed(Graph(apply(node.op, tuple(sources))), raw) if finite and sources[0].ne[2] else 1e-3
 
 
+SIGNED = frozenset(
+    ("abs", "neg", "sgn", "step", "sqr", "floor", "ceil", "round", "trunc", "relu", "leaky_relu", "clamp",
+     "hardsigmoid", "hardswish", "scale", "add", "sub", "mul", "div")
+)  # fmt: skip
+"""Ops of which a zero's sign is part of the answer."""
+
+
 def difference(
     node: Tensor, got: Array, want: Array, sources: list[Array | None], max_nmse: float | None, *,
     alone: bool,
@@ -146,9 +154,19 @@ def difference(
         return _selected(op, got, want, values)
     if want.dtype.kind in "iub":
         return compare(got, want, 0).reason
+    if isinstance(op, (ops.MulMat, ops.MulMatId)) and any(s is not None and s.type.is_quantized for s in node.src):
+        # Where numbers are rounded to blocks, what is not finite stays so, but may become any other such number.
+        lost = ~np.isfinite(want)
+        if np.isfinite(got[lost]).any():
+            return _first("must not be finite", got, want, lost & np.isfinite(got))
+        got, want = np.where(lost, 0, got), np.where(lost, 0, want)
     if isinstance(op, ops.Glu):
         got = np.where(_underflows(node, sources), want, got)
     limit = max_nmse if max_nmse is not None else default_max_nmse(node.type)
+    if op.name in SIGNED and alone and not node.type.is_quantized:
+        turned = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want))
+        if turned.any():
+            return _first("zero with another sign", got, want, turned)
     if not alone:
         overall = compare(got, want, 30 * limit)
         return "" if overall or not _each(node, got, want, sources, 30 * limit) else overall.reason
@@ -190,7 +208,7 @@ def _underflows(node: Tensor, sources: list[Array | None]) -> npt.NDArray[np.boo
         x, gate = x[..., :n], x[..., n : 2 * n]
         if getattr(node.op, "swapped", False):
             x, gate = gate, x
-    return (x < -3) & ~np.isfinite(gate)
+    return ((x < -3) | (np.abs(x) < 1e-37)) & ~np.isfinite(gate)
 
 
 def _magnitude(node: Tensor, want: Array, sources: list[Array | None]) -> Array:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import shlex
 import sys
 import threading
 import time
@@ -28,6 +29,9 @@ from .draw import describe, draw
 from .minimise import minimise
 from .outcome import Outcome
 from .script import script
+
+PRINTED = 6000
+"""Characters of a program that is printed with a fault."""
 
 
 @dataclass
@@ -84,7 +88,9 @@ class Fuzzer:
                         self._note(name, outcome, history)
 
     def _note(self, name: str, outcome: Outcome, history: list[str]) -> None:
-        key = name.partition("/")[0], outcome.kind
+        # These have nothing to do with the op.
+        op = "" if outcome.kind in ("place", "vast", "numpy", "set") else name.partition("/")[0]
+        key = op, outcome.kind
         known = self.found.get(key)
         if known is not None:
             known.count += 1
@@ -118,8 +124,8 @@ def _line(outcome: Outcome) -> str:
 
 def command(device: str, name: str, given: dict[str, Any]) -> str:
     """What repeats a case."""
-    choices = "".join(f" --with '{what}={value!r}'" for what, value in given.items())
-    return f"python -m tests.hostile.fuzz --device {device} --case '{name}'{choices}"
+    choices = "".join(f" --with {shlex.quote(f'{what}={value}')}" for what, value in given.items())
+    return f"python -m tests.hostile.fuzz --device {device} --case {shlex.quote(name)}{choices}"
 
 
 def report(found: Found) -> str:
@@ -127,8 +133,15 @@ def report(found: Found) -> str:
     lines = [f"== {found.device}: {found.outcome.kind}, {found.count} times", found.outcome.text.rstrip()]
     if not found.alone:
         lines.append(f"Only after other cases; the process had run: {' '.join(found.history)}")
-    lines += [describe(draw(found.name, found.given)), command(found.device, found.name, found.given)]
+    case = draw(found.name, found.given)
+    program = script(case, found.device)
+    lines += [describe(case), command(found.device, found.name, found.given)]
+    lines.append(_indented(program) if len(program) < PRINTED else "    (--script prints the case as a program)")
     return "\n".join(lines)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -90,6 +90,7 @@ class HostPlace(Place):
         self._bytes = self._pages[self._start : self._start + size]
         self._bytes[:] = raw
         self._size = size
+        self._fixed = bool(read_only) or not inside
         self.offset = self._start if inside else 0
         memory: Any = self._pages if inside else self._bytes
         if read_only == "array":
@@ -108,8 +109,8 @@ class HostPlace(Place):
         return self._bytes.copy()
 
     def odd(self, by: int = 1) -> int:
-        if not self.offset or not self._bytes.flags.writeable:
-            return 0  # not inside, or not to be written
+        if self._fixed:
+            return 0
         content = self.get()
         self._bytes[:] = self._pattern
         self._start += by

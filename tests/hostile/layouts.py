@@ -97,7 +97,7 @@ def overlapping(choices: Choices, source: str, type: Type, ne: Ne) -> Lay:
 
 
 def misaligned(choices: Choices, source: str, type: Type, ne: Ne) -> Lay:
-    """Contiguous, beginning at an address that is no multiple of the element's size."""
+    """Contiguous, beginning at an address that is no multiple of the element's size: no view may do that."""
     skip = choices.pick(f"{source}.skip", (1, 2, 3, 5))
     root = (math.prod(ne) + 8 * type.block_size, 1, 1, 1)
     return Lay(root, (("view", (ne, contiguous_strides(type, ne)[1:], skip)),))
@@ -129,13 +129,15 @@ LAYOUTS: dict[str, Callable[[Choices, str, Type, Ne], Lay]] = {
 }
 """All layouts, the simplest first."""
 
-ANY = tuple(LAYOUTS)
-ROWS = tuple(name for name in LAYOUTS if name != "transposed")
+ANY = tuple(name for name in LAYOUTS if name != "misaligned")
+"""What an op that takes any strides takes."""
+
+ROWS = tuple(name for name in ANY if name != "transposed")
 """Those whose rows are contiguous."""
 
-CONTIGUOUS = ("packed", "offset", "misaligned")
+CONTIGUOUS = ("packed", "offset")
 
-ONCE = tuple(name for name in LAYOUTS if name not in ("zero stride", "overlapping"))
+ONCE = tuple(name for name in ANY if name not in ("zero stride", "overlapping"))
 """Those in which no two elements share bytes, so that writing them has one outcome."""
 
 

@@ -36,8 +36,9 @@ class Machine:
         """A scheduler that has the CPU behind the device, where that is another one."""
         if self._fallback is None:
             if self.device.kind is not DeviceKind.CPU or not self.is_host:
-                self._others = [device.init() for device in registry.devices_by_kind(DeviceKind.CPU) if _is_host(device)]
-            self._fallback = Scheduler([self.stream, *self._others[:1]])
+                hosts = [each for each in registry.devices_by_kind(DeviceKind.CPU) if each.buffer_type.is_host]
+                self._others = [each.init() for each in hosts[:1]]
+            self._fallback = Scheduler([self.stream, *self._others])
         return self._fallback
 
     def set_threads(self, count: int) -> None:
@@ -63,7 +64,3 @@ class Machine:
         for each in (self._fallback, self.scheduler, self.stream, *self._others):
             if each is not None:
                 each.free()
-
-
-def _is_host(device: Device) -> bool:
-    return device.buffer_type.is_host

@@ -21,7 +21,7 @@ def minimise(name: str, same: Callable[[dict[str, Any]], bool], tries: int = TRI
         for what, (value, options) in made.items():
             for simpler in _simpler(value, options):
                 if tries <= 0:
-                    return given
+                    return _used(name, given)
                 tries -= 1
                 trial = {**given, what: simpler}
                 try:
@@ -31,7 +31,13 @@ def minimise(name: str, same: Callable[[dict[str, Any]], bool], tries: int = TRI
                 if same(trial):
                     given, progress = trial, True
                     break
-    return given
+    return _used(name, given)
+
+
+def _used(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the choices that the case still makes."""
+    made = draw(name, given).draw.made
+    return {what: value for what, value in given.items() if what in made}
 
 
 def _simpler(value: Any, options: tuple[Any, ...]) -> list[Any]:

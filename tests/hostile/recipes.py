@@ -19,7 +19,7 @@ from ggplug.ops.base import Op
 from ggplug.types import BF16, F16, F32, F64, I8, I16, I32, I64, Q4_0, Q8_0, TYPES, RopeMode, Type
 
 from .choices import Choices
-from .layouts import ANY, CONTIGUOUS, ONCE, ROWS, Ne
+from .layouts import ANY, CONTIGUOUS, LAYOUTS, ONCE, ROWS, Ne
 from .values import ANY as ANY_VALUES
 from .values import BITS, FINITE, MODERATE
 
@@ -93,7 +93,7 @@ class Draw(Choices):
     def layout(self, source: str, promised: Sequence[str]) -> str:
         """The layout that the case aims at, or one that the op promises to take, mostly a contiguous one."""
         if self.aims_at(source):
-            layout = self.pick(f"{source}.layout", (*promised, *(l for l in ANY if l not in promised)))
+            layout = self.pick(f"{source}.layout", (*promised, *(l for l in LAYOUTS if l not in promised)))
             if f"{source}.layout" not in self.given:
                 layout = self.target[1]
         else:
@@ -270,7 +270,7 @@ def glu(c: Draw, cls: type[Op]) -> Drawn:
     parameters: dict[str, Any] = {"swapped": c.pick("swapped", (False, True))}
     for name in ("alpha", "limit"):
         if name in cls.parameters:
-            parameters[name] = c.pick(name, (1.702, 7.0, 0.0, 1.0, -1.0))
+            parameters[name] = c.pick(name, (1.702, 7.0, 0.0, 1.0, 0.1))
     if two and parameters["swapped"]:
         c.promised = False
     return Drawn([x, c.source("gate", kind, ne, CONTIGUOUS, ELEMENTWISE) if two else None], parameters)
@@ -386,8 +386,7 @@ def mul_mat(c: Draw, cls: type[Op]) -> Drawn:
     if not a2 or not a3:
         c.promised = False
     straight = tuple(layout for layout in ROWS if layout not in ("zero stride", "overlapping"))
-    finite = a.is_quantized or b.is_quantized
-    kinds = MODERATE if finite else (*MODERATE, "NaN", "infinite")
+    kinds = (*MODERATE, "NaN", "infinite")
     return Drawn(
         [
             c.source("a", a, (k, m, a2, a3), straight, kinds),
@@ -406,8 +405,7 @@ def mul_mat_id(c: Draw, cls: type[Op]) -> Drawn:
     own = c.pick("own", (True, False))
     c.promised &= used > 0 or not own
     straight = tuple(layout for layout in ROWS if layout not in ("zero stride", "overlapping"))
-    finite = a.is_quantized or b.is_quantized
-    kinds = MODERATE if finite else (*MODERATE, "NaN", "infinite")
+    kinds = (*MODERATE, "NaN", "infinite")
     ids = c.indices("ids", (I32,), (used, tokens), experts)
     return Drawn(
         [
@@ -439,10 +437,9 @@ def set_rows(c: Draw, cls: type[Op]) -> Drawn:
         c.promised = False
     ids = c.indices("ids", (I64, I32), (count, i1, i2), ne[1], distinct=True)
     straight = tuple(layout for layout in ONCE if layout != "transposed")
-    kinds = FINITE if kind.is_quantized else ANY_VALUES
     return Drawn([
         c.source("dst", kind, ne, straight, ANY_VALUES),
-        c.source("rows", rows, (ne[0], count, ne[2], ne[3]), ROWS, kinds),
+        c.source("rows", rows, (ne[0], count, ne[2], ne[3]), ROWS, ANY_VALUES),
         ids,
     ])  # fmt: skip
 
@@ -471,8 +468,8 @@ def cpy(c: Draw, cls: type[Op]) -> Drawn:
 
 def _converted(x: Type, y: Type) -> Sequence[str]:
     """Values that have one answer in the other type."""
-    if y.is_quantized or y in WHOLE:
-        return FINITE if y.is_quantized else ("integers", "constant")
+    if y in WHOLE and y is not I32:
+        return ("integers", "constant")
     return ANY_VALUES
 
 

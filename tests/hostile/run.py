@@ -1,7 +1,7 @@
 """Runs cases in this process.
 
-``python -m tests.hostile.run DEVICE`` is the child: it reads cases from standard input, a line of JSON each, and answers
-each with a line, so that the parent knows which case ended the process.
+``python -m tests.hostile.run DEVICE`` is the child: it reads cases from standard input, a line of JSON each, and
+answers each with a line, so that the parent knows which case ended the process.
 """
 
 from __future__ import annotations

@@ -28,14 +28,15 @@ def script(case: Case, device: str) -> str:
         "    made = gg.new_tensor(type, ne, name=name)",
     ]
     lines += [f"    {line}" for line in _placing(case)] + ["    return made, raw", ""]
-    values, sources = [], []
+    raws, sources = [], []
     for number, (source, how) in enumerate(zip(case.drawn.sources, case.lays, strict=True)):
         if source is None or how is None:
             sources.append("None")
             continue
         label = f"{source.name.rstrip('_')}{number}"
-        lines.append(f"{label}, {label}_raw = leaf({source.name!r}, {source.type.name!r}, {how.root}, {_packed(case, number)!r})")
-        values.append(f"{label}: {label}_raw")
+        arguments = f"{source.name!r}, {source.type.name!r}, {how.root}, {_packed(case, number)!r}"
+        lines.append(f"{label}, {label}_raw = leaf({arguments})")
+        raws.append(f"{label}_raw")
         if case.made_by[number] != "leaf":
             lines.append(f"{label} = apply(OPS[{case.made_by[number]!r}](), ({label},))")
         for step, parameters in how.steps:
@@ -44,12 +45,13 @@ def script(case: Case, device: str) -> str:
     parameters = ", ".join(f"{k}={v!r}" for k, v in case.drawn.parameters.items())
     lines.append(f"node = apply(OPS[{case.cls.name!r}]({parameters}), ({', '.join(sources)},))")
     lines += [f"# {line}" for line in _after(case)]
+    computed = "gg.cont(node)" if case.cls.is_view else "node"
     lines += [
         "print(device.supports_op(node))",
-        "print(gg.compute(gg.cont(node), backends=[stream]).numpy())" if case.cls.is_view
-        else "print(gg.compute(node, backends=[stream]).numpy())",
-        f"print(evaluate(gg.Graph(node), {{t: r for t, r in zip(gg.Graph(node).leafs, [{', '.join(v.split(': ')[1] for v in values)}])}})[node])",
-    ]  # fmt: skip
+        f"print(gg.compute({computed}, backends=[stream]).numpy())",
+        "graph = gg.Graph(node)",
+        f"print(evaluate(graph, dict(zip(graph.leafs, [{', '.join(raws)}])))[node])  # by the references",
+    ]
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from .expect import Expected
 from .guard import Place
 from .machine import Machine
 from .outcome import Fault, Outcome
-from .verdict import judge_leafs, judge_memory, judge_values, packed, same_again
+from .verdict import judge_leafs, judge_memory, judge_values, judge_vast, packed, same_again
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -56,7 +56,10 @@ class Trial:
                 said = f"the op refuses what its docstring promises to take: {spell(error)}"
                 raise Fault("refused", said) from error
             return Outcome("refused", spell(error))
-        answers = [self.machine.device.supports_op(node) for node in self.built.graph.nodes]
+        if case.vast:
+            judge_vast(case.drawn.sources, case.vast)
+        graph = self.built.graph
+        answers = [self.machine.device.supports_op(node) for node in graph.nodes]
         declined = next((a for a in answers if isinstance(a, Decline)), None)
         if case.read_only:
             return self._refused_write(declined)
@@ -69,11 +72,13 @@ class Trial:
                     judge_leafs(self.built, self.raw, places)
                 error = self._compute(places, turn)
             if declined is not None and (error is not None or case.route != "fallback"):
+                if error is None and all(not n.size for n, a in zip(graph.nodes, answers, strict=True) if not a):
+                    continue  # nothing had to be computed
                 if not isinstance(error, (UnsupportedOpError, PlacementError)):
                     raise Fault("declined", f"declined ({declined.reason}), but then: {_trace(error)}") from error
                 return Outcome("declined", declined.reason)
             raised = self._judge_error(error)
-        same_again(self.built.graph, self.results)
+        same_again(graph, self.results)
         return Outcome("raised" if raised else "right", raised)
 
     # -- memory ------------------------------------------------------------------------------------
@@ -82,7 +87,7 @@ class Trial:
     def _placed(self, turn: int, read_only: str = "") -> Iterator[dict[Tensor, Place]]:
         """Places for all roots; leafs hold their values, results hold garbage."""
         case, graph = self.case, self.built.graph
-        number_of = dict(self.built.leafs)
+        number_of = self._numbers()
         places: dict[Tensor, Place] = {}
         self.raw = {}
         try:
@@ -114,9 +119,14 @@ class Trial:
             for place in places.values():
                 place.free()
 
+    def _numbers(self) -> dict[Tensor, int]:
+        """Of each leaf the number of its source; of one that is written the source that is."""
+        writes = self.case.cls.writes
+        return dict(sorted(self.built.leafs, key=lambda each: each[1] in writes))
+
     def _place(self, leaf: Tensor, place: Place) -> None:
         """Makes a leaf persistent, now and then where it is not aligned, if that is taken."""
-        number = dict(self.built.leafs)[leaf]
+        number = self._numbers()[leaf]
         if self.case.where[number] == "odd":
             by = place.odd()
             try:
@@ -193,15 +203,19 @@ class Trial:
         except Exception as raised:
             error = raised
         shared = self._sharing()
-        if error is not None and not isinstance(error, ComputeError):
-            judge_memory(self.built, self.raw, places, None, shared, changed=False)
-            return error
         if turn == 0:
             with contextlib.suppress(GGPlugError):
                 self.expected = Expected(self.built.graph, self.raw, self._seen(places) if self.direct else {})
+        if error is not None and not isinstance(error, ComputeError):
+            judge_memory(self.built, self.raw, places, None, shared, changed=False)
+            return error
         if error is None or (self.expected is not None and self.expected.bad):
             judge_memory(self.built, self.raw, places, self.expected, shared, changed=True)
             found = self._results(places) if self.direct else self._result() if error is None else {}
+            if error is not None and self.expected is not None:
+                # What comes after the node that failed may not have been computed.
+                last = self.built.graph.nodes.index(next(iter(self.expected.bad)))
+                found = {node: raw for node, raw in found.items() if node in self.built.graph.nodes[: last + 1]}
             if turn == 0 and self.expected is not None:
                 judge_values(self.built, self.expected, found, alone=self.direct)
             self.results.append(found)
@@ -278,8 +292,8 @@ class Trial:
             return ""
         if not isinstance(error, GGPlugError):
             raise Fault(f"untyped {type(error).__name__}", _trace(error)) from error
-        if bad and isinstance(error, ComputeError):
-            return spell(error)
+        if (bad and isinstance(error, ComputeError)) or self.expected is None:
+            return spell(error)  # as it has to be, or what the references themselves refuse
         raise Fault(f"raises {type(error).__name__}", _trace(error)) from error
 
     # -- writing into read-only memory -------------------------------------------------------------
@@ -305,7 +319,8 @@ class Trial:
                     raise Fault("read-only", f"read-only memory ({case.read_only}) was written by {node!r}")
         nothing = not node.size or any(s is not None and not s.size for s in node.src)
         if error is None and not nothing:
-            raise Fault("read-only", f"{node!r} writes into read-only memory ({case.read_only}), and nothing was raised")
+            said = f"{node!r} writes into read-only memory ({case.read_only}), and nothing was raised"
+            raise Fault("read-only", said)
         return Outcome("raised", spell(error)) if error is not None else Outcome("right")
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+import ggplug as gg
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
+from ggplug.host import HOST
 from ggplug.tensor import Tensor, strided
 from ggplug.testing.oracle import can_interpret, decoded, moves_bits
+from ggplug.testing.reference import ReferenceDevice
 
 from .draw import Built
 from .expect import Expected, difference, tolerance
 from .guard import Place
 from .outcome import Fault
+from .recipes import Source
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -82,6 +88,34 @@ def judge_memory(
             _judge_kept(written[root][-1], expected, before, after)
 
 
+def judge_vast(sources: Sequence[Source | None], extent: int) -> None:
+    """A tensor without elements has no bytes, whatever its other extents are, and is read and set without accident."""
+    type = next(s.type for s in sources if s is not None)
+    for ne in ((0, extent), (type.block_size, 0, extent), (type.block_size * extent, 0)):
+        steps: list[Callable[[Tensor], Any]] = [
+            lambda t: t.place(HOST.alloc(t.nbytes)),
+            lambda t: t.numpy().shape,
+            lambda t: t.tobytes(),
+            lambda t: t.set(np.empty(0, np.float32)),
+            lambda t: gg.compute(gg.cont(t), backends=[ReferenceDevice()]).numpy().shape,
+        ]
+        try:
+            tensor = gg.new_tensor(type, ne)
+        except GGPlugError:
+            continue
+        if tensor.nbytes:
+            raise Fault("vast", f"{tensor!r} has {tensor.nbytes} bytes")
+        for step in steps:
+            try:
+                answer = step(tensor)
+            except GGPlugError:
+                continue
+            except Exception as error:
+                raise Fault("vast", f"{ne}: untyped {''.join(traceback.format_exception(error))}") from error
+            if isinstance(answer, tuple) and answer != tensor.shape:
+                raise Fault("vast", f"numpy() of {tensor!r} has shape {answer}")
+
+
 def untouched(leaf: Tensor, views: Sequence[Tensor]) -> npt.NDArray[np.bool_]:
     """Which bytes of a leaf belong to none of these views of it."""
     kept = np.ones(leaf.nbytes, np.uint8)
@@ -116,11 +150,15 @@ def judge_values(built: Built, expected: Expected, found: Mapping[Tensor, Bytes]
     """
     if any(is_open(node) for node in built.graph.nodes):
         return
-    alone = alone or len(built.graph.nodes) == 1
+    nodes = built.graph.nodes
+    written = {node.root for node in nodes if node.op is not None and node.op.writes}
     for node, raw in found.items():
         if node.op is None or not node.size:
             continue
-        if (moves_bits(node) and alone) or node not in expected.values:
+        # What a later node makes of rows that were written is not seen apart from the writing.
+        seen = node.root in written or all(s is None or s.root not in written for s in node.src)
+        exact = len(nodes) == 1 or (alone and seen)
+        if (moves_bits(node) and exact) or node not in expected.values:
             wrong = np.flatnonzero(expected.bytes[node] != raw)
             if wrong.size:
                 raise Fault("bits", f"{node!r} moves elements, but {wrong.size} of {raw.size} bytes are not kept")
@@ -130,7 +168,7 @@ def judge_values(built: Built, expected: Expected, found: Mapping[Tensor, Bytes]
             got, want = decoded(blocks, node), expected.values[node]
             sources = [None if s is None else expected.values.get(s) for s in node.src]
             allowed = tolerance(built.node, expected.values)
-        reason = difference(node, got, want, sources, allowed, alone=alone)
+        reason = difference(node, got, want, sources, allowed, alone=exact)
         if reason:
             raise Fault("values", f"{node!r}: {reason}")
 

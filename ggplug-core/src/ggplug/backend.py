@@ -902,7 +902,8 @@ class WalkPlan(Plan):
     def _run(self, computed: Callable[[int], None]) -> None:
         """Calls the kernels, and ``computed`` with each node's position; others leave the buffers alone meanwhile."""
         calls, buffers = self._bound
-        with using(buffers):
+        # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
+        with using(buffers), np.errstate(all="ignore"):
             for buffer in buffers:
                 buffer._check(0, 0)
             for position, kernel, node, operands in calls:

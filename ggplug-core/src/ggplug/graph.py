@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import attrgetter, is_
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ggplug.errors import GraphError, TensorStateError
 from ggplug.tensor import Epoch, Tensor
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from ggplug.backend import Buffer
     from ggplug.memory.allocation import Allocation, Computation
 
+T = TypeVar("T")
+
 _listing = threading.RLock()
 """Held while a tensor's list of graphs is replaced: two threads may build graphs over the same tensors."""
+_TRIES = 10
+_buffer = attrgetter("buffer")
 _flags = attrgetter("flags")
 _buffer_type = attrgetter("buffer_type")
 
@@ -261,6 +265,28 @@ class Graph:
             found = Signature(self.structure, flags, buffer_types)
         self._signature = epoch, found
         return found
+
+    def steadily(self, action: Callable[[], T]) -> T:
+        """``action()``, which looks at the places of the graph's tensors several times and must find them unchanged.
+
+        Where another thread changes them meanwhile it is repeated; what goes wrong in it then is not told.  Raises
+        TensorStateError if that happens again and again.
+        """
+        for _ in range(_TRIES):
+            buffers = list(map(_buffer, self.tensors))
+            flags = list(map(_flags, self.tensors))
+            try:
+                found = action()
+            except Exception:
+                if self._as_before(buffers, flags):
+                    raise
+            else:
+                if self._as_before(buffers, flags):
+                    return found
+        raise TensorStateError(f"another thread keeps placing and marking tensors of {self!r}")
+
+    def _as_before(self, buffers: list[Any], flags: list[int]) -> bool:
+        return flags == list(map(_flags, self.tensors)) and all(map(is_, buffers, map(_buffer, self.tensors)))
 
     # -- results -----------------------------------------------------------------------------------
 

@@ -31,7 +31,8 @@ _BY_DTYPE: dict[str, Type] = {
 class HostBuffer(Buffer):
     """Bytes in this process's memory, a contiguous array of uint8; ``owner`` keeps them alive.
 
-    They may not be written if ``memory`` is read-only, or ``owner`` an array that is, now or later.  Raises
+    They may not be written if ``memory`` is read-only, or ``owner`` an array that is.  An array that is made read-only
+    later is refused from then on by ``set`` and the like, and by computations when their memory is bound next.  Raises
     TypeMismatchError, ParameterError.
     """
 

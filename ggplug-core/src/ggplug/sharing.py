@@ -73,12 +73,14 @@ NOTHING: frozenset[Any] = frozenset()
 
 _LOOK_AGAIN = 0.25
 """Seconds after which a waiting thread looks again, in case that Ctrl-C kept another one from waking it."""
-_LEAVE_WITHIN = 1.0
-"""Seconds that leaving the interpreter waits for the computations of other threads."""
+_LEAVE_WITHIN = 5.0
+"""Seconds that leaving the interpreter waits for other threads that compute: until a queue has run empty, say."""
 
 _changed = threading.Condition()
 _leaving = 0
 """The thread that leaves the interpreter; 0 while none does."""
+_ending: list[threading.Thread] = []
+"""The threads that were ended because of it."""
 
 
 class Claim:
@@ -127,6 +129,15 @@ def using(buffers: Collection[Any]) -> Claim:
     ``buffers``: best a frozenset, since it is searched.
     """
     return Claim((), buffers, OPEN)
+
+
+def present() -> Claim:
+    """Being in native code that gives Python's lock away: leaving the interpreter waits until the thread is out of it.
+
+    A daemon thread that comes back into an interpreter that has gone is ended on the spot, and libraries in C++ then
+    end the process.
+    """
+    return Claim((), NOTHING, OPEN)
 
 
 def turn(*things: Any) -> Claim:
@@ -327,8 +338,8 @@ def held_by_others(thing: Any) -> bool:
 def leave(stop: Callable[[], object] | None = None) -> None:
     """Leaving the interpreter: from now on claims of other threads end these threads, quietly, by SystemExit.
 
-    Only daemon threads still run then.  Waits, for a second at most, until they hold nothing; ``stop`` is called every
-    now and then, to make computations end.
+    Only daemon threads still run then.  Waits, for some seconds at most, until they hold nothing, and until those
+    that were ended have gone; ``stop`` is called every now and then, to make computations end.
     """
     global _leaving
     if not _leaving:
@@ -343,6 +354,8 @@ def leave(stop: Callable[[], object] | None = None) -> None:
             _changed.notify_all()
             _changed.wait(0.01)
         _changed.notify_all()
+    for thread in _ending:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def end_thread_if_leaving() -> None:
@@ -352,6 +365,7 @@ def end_thread_if_leaving() -> None:
 
 def _check_leaving(ident: int) -> None:
     if _leaving and ident != _leaving:
+        _ending.append(threading.current_thread())
         raise SystemExit
 
 

@@ -67,9 +67,14 @@ class Geometry(NamedTuple):
 
 
 MAX_BYTES = 1 << 50
-"""Bytes of the largest tensor, dimensions without extent counted as one: more than any machine has, and few enough for
-sums and products of offsets and strides to fit into 64 bits.  NumPy has a limit like it.
+"""Bytes of the largest tensor: more than any machine has, and few enough for sums of offsets to fit into 64 bits."""
+
+MAX_ELEMENTS = 1 << 54
+"""A tensor has fewer, even if extents of nothing are counted as one; of so many blocks, of any type, NumPy can make an
+array.
 """
+
+_MAX_STRIDE = 1 << 62
 
 _geometries: dict[tuple[Type, Extents, Extents | None], Geometry] = {}
 
@@ -97,11 +102,11 @@ def _check_geometry(type: Type, ne: Extents, nb: Extents | None) -> Geometry:
     ne = _four(ne, "extents")
     row = type.row_bytes(ne[0])
     rank = max((i + 1 for i in range(MAX_RANK) if ne[i] != 1), default=0)
-    if math.prod(n or 1 for n in ne) // type.block_size * type.block_bytes > MAX_BYTES:
-        raise ShapeError(f"a tensor of {type.name} with extents {ne} would have more than {MAX_BYTES} bytes", got=ne)
+    if not is_possible(ne):
+        raise ShapeError(f"a tensor cannot have the extents {ne}: its elements are more than {MAX_ELEMENTS}", got=ne)
     packed = (type.block_bytes, row, row * ne[1], row * ne[1] * ne[2])
     if nb is None:
-        return Geometry(ne, packed, packed[3] * ne[3], rank)
+        return Geometry(ne, packed, _limited(packed[3] * ne[3], ne, packed), rank)
     nb = _four(nb, "strides")
     if any(stride % type.alignment for stride in nb):
         raise ShapeError(f"strides of {type.name} must be multiples of {type.alignment} bytes, got {nb}", got=nb)
@@ -110,15 +115,24 @@ def _check_geometry(type: Type, ne: Extents, nb: Extents | None) -> Geometry:
             f"blocks of {type.name} must lie side by side, {type.block_bytes} bytes each; the stride is {nb[0]}",
             got=nb[0], wanted=type.block_bytes,
         )  # fmt: skip
-    if max(nb) > MAX_BYTES:
-        raise ShapeError(f"strides of more than {MAX_BYTES} bytes: {nb}", got=nb)
+    if max(nb) > _MAX_STRIDE:
+        raise ShapeError(f"strides of more than {_MAX_STRIDE} bytes: {nb}", got=nb)
     nbytes = 0
     if 0 not in ne:
         last = (ne[0] // type.block_size - 1, ne[1] - 1, ne[2] - 1, ne[3] - 1)
         nbytes = type.block_bytes + sum(n * stride for n, stride in zip(last, nb, strict=True))
+    return Geometry(ne, nb, _limited(nbytes, ne, nb), rank)
+
+
+def _limited(nbytes: int, ne: Extents, nb: Extents) -> int:
     if nbytes > MAX_BYTES:
         raise ShapeError(f"extents {ne} with strides {nb} span more than {MAX_BYTES} bytes", got=nbytes)
-    return Geometry(ne, nb, nbytes, rank)
+    return nbytes
+
+
+def is_possible(ne: Iterable[int]) -> bool:
+    """Whether a tensor, or an array, can have these extents; one without elements has strides, too."""
+    return math.prod(max(extent, 1) for extent in ne) < MAX_ELEMENTS
 
 
 def _four(values: Any, what: str) -> Extents:

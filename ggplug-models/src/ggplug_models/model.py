@@ -26,7 +26,7 @@ class Model:
     the end.
 
     Several threads may use a model: what computes takes turns (:meth:`turn`), and gets its own results.  Its scheduler
-    and the graphs that it keeps are its own affair.
+    and the graphs that it keeps are used inside a turn.
     """
 
     architecture: ClassVar[str] = ""

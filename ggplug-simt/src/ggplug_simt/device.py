@@ -21,6 +21,7 @@ from ggplug.errors import (
     OutOfMemoryError,
 )
 from ggplug.ops.base import Op
+from ggplug.sharing import present
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
 from ggplug_simt.driver import Bound, Driver, Failure, Handle, Queue
@@ -164,7 +165,7 @@ class SimtDevice(Device):
         if self.lost:
             raise self._gone(f"{self.name} is lost, its buffers hold nothing: {self.lost}", op=op, kernel=kernel)
         try:
-            with self.driver.current():
+            with present(), self.driver.current():
                 yield
         except GGPlugError:
             raise

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ggplug.backend import id_out_of_range
-from ggplug.errors import ComputeError, GGPlugError
+from ggplug.errors import ComputeError
 from ggplug.graph import Graph
 from ggplug_simt.driver import Handle, Queue
 
@@ -25,6 +28,14 @@ if TYPE_CHECKING:
 
 RECORD = np.dtype([("plan", "i4"), ("node", "i4"), ("id", "i8")], align=True)
 """``fault_record`` of dialect/faults.h."""
+
+
+class Asked(NamedTuple):
+    """What the queue reads, which graphs may have written it by plan number, and what must be kept meanwhile."""
+
+    record: npt.NDArray[Any]
+    graphs: dict[int, Graph]
+    reading: object
 
 
 class Faults:
@@ -36,7 +47,8 @@ class Faults:
         self._memory: Handle = None
         self._plans = itertools.count(1)
         self._pending: dict[int, Graph] = {}
-        self._read = np.zeros((), RECORD)
+        # One thread may wait for results while another one gives more to the stream.
+        self._lock = threading.RLock()
 
     @property
     def memory(self) -> Handle:
@@ -50,32 +62,28 @@ class Faults:
         """The number of a new plan with indices."""
         return next(self._plans)
 
-    def computed(self, number: int, graph: Graph) -> None:
-        """Notes that a plan with indices is given to the stream, and what it computes."""
-        self._pending[number] = graph
+    @contextlib.contextmanager
+    def computing(self, number: int, graph: Graph) -> Iterator[None]:
+        """While a plan with indices gives its launches to the queue: nobody has the record read in between."""
+        with self._lock:
+            self._pending[number] = graph
+            yield
 
-    def ask(self) -> object:
-        """Has the record read when all before is done; returns what must be kept until then, or None without need."""
+    def ask(self) -> Asked | None:
+        """Has the record read, and emptied, when all before is done; None if nothing was computed that may write it."""
         if not self._pending:
             return None
-        self._read[...] = np.zeros((), RECORD)
-        with self._device.guarded("reading"):
-            return self._queue.read(self._memory, 0, self._read.reshape(1).view(np.uint8))
+        record = np.zeros((), RECORD)
+        with self._device.guarded("reading"), self._lock:
+            reading = self._queue.read(self._memory, 0, record.reshape(1).view(np.uint8))
+            self._clear()
+            graphs, self._pending = self._pending, {}
+        return Asked(record, graphs, reading)
 
-    def answer(self, *, failed: bool) -> ComputeError | None:
-        """The error of the first fault, once what :meth:`ask` gave to the queue is done.  Empties the record.
-
-        ``failed``: something else went wrong meanwhile, so nobody knows what the record holds.
-        """
-        pending, self._pending = self._pending, {}
-        found = self._read
-        if pending and (failed or found["plan"]):
-            with contextlib.suppress(GGPlugError):  # a lost device has no record any more
-                self._clear()
-        graph = pending.get(int(found["plan"]))
-        if failed or graph is None:
-            return None
-        return id_out_of_range(self._device, graph.tensors[int(found["node"])], int(found["id"]))
+    def error(self, asked: Asked) -> ComputeError | None:
+        """The error of the first fault, once what :meth:`ask` gave to the queue is done."""
+        plan, node, got = asked.record.item()
+        return id_out_of_range(self._device, asked.graphs[plan].tensors[node], got) if plan else None
 
     def _clear(self) -> None:
         with self._device.guarded("filling"):

@@ -6,6 +6,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ggplug_simt.stream import SimtBackend
 
 _STRUCT_ALIGNMENT = 8
+_NOTHING = nullcontext()
 
 
 class SimtPlan(Plan):
@@ -172,10 +174,9 @@ class SimtPlan(Plan):
         if self._computed == 2:
             with device.guarded("capturing"):
                 self._steps = self._captured()
-        self._note_computed()
         number = 0
         try:
-            with device.driver.current():
+            with self._noted(), device.driver.current():
                 for number, start in self._steps:  # noqa: B007 - read by the handler
                     start()
                 self._stream.queue.flush()
@@ -184,13 +185,14 @@ class SimtPlan(Plan):
         except Exception as error:
             raise device.typed(error, "launching", op=self._ops[number], kernel=self._names[number]) from error
 
-    def _note_computed(self) -> None:
-        """Tells the stream's record of faults which graph is computed, if there are indices in it."""
-        if self._number:
-            graph = self._graph()
-            if graph is None:
-                raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
-            self._stream.faults.computed(self._number, graph)
+    def _noted(self) -> AbstractContextManager[object]:
+        """While launches are given to the queue: tells the stream's faults which graph that is, if it has indices."""
+        if not self._number:
+            return _NOTHING
+        graph = self._graph()
+        if graph is None:
+            raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
+        return self._stream.faults.computing(self._number, graph)
 
     def _captured(self) -> list[tuple[int, Callable[[], object]]]:
         """The launches, runs of them as one where the queue can do that; each with the number of its first."""
@@ -209,11 +211,11 @@ class SimtPlan(Plan):
         self._stream.synchronize()
         with Claim((self._stream,), self._claimed):
             self._check()
-            return self._launch_traced()
+            with self._noted():
+                return self._launch_traced()
 
     def _launch_traced(self) -> list[NodeTime]:
         times: list[NodeTime] = []
-        self._note_computed()
         for node, name, op, launch in zip(self._nodes, self._names, self._ops, self._launchers, strict=True):
             begin = time.perf_counter_ns()
             with self._stream.device.guarded("launching", op=op, kernel=name):

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ggplug.cache import KernelFiles
+from ggplug.sharing import present
 from ggplug_simt.driver import Program
 from ggplug_simt.source import Source
 
@@ -54,7 +55,7 @@ class Programs:
         binary = files.load(str(source), key)
         if binary is not None:
             try:
-                with driver.current():
+                with present(), driver.current():
                     program = driver.load(binary)
             except Exception as error:
                 log.debug("%s: the stored %s is of no use: %s", self._device.name, source, error)

@@ -103,16 +103,16 @@ class SimtBackend(Backend):
         return mark
 
     def synchronize(self) -> None:
-        reading: object = None
+        asked = None
         if not self._freed:
             try:
-                reading = self.faults.ask()
+                asked = self.faults.ask()
             except GGPlugError as failure:
                 self._error = self._error or failure
         self.settle()
-        del reading
         error, self._error = self._error, None
-        error = self.faults.answer(failed=error is not None) or error
+        if asked is not None:
+            error = error or self.faults.error(asked)
         if error is not None:
             raise error
 
@@ -125,10 +125,10 @@ class SimtBackend(Backend):
         try:
             with self.device.guarded("waiting"):
                 self.queue.finish()
+                del done  # here, because what the vendor's library remembers of it may wait, too
         except GGPlugError as error:
             if self._error is None:
                 self._error = error
-        del done
 
     # -- computing ---------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -24,8 +23,6 @@ VERSION = 3
 READABLE_VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_RANK = 4
-# Elements of a tensor, zero extents counted as one: as many float64 as an array can address.
-MAX_ELEMENTS = 1 << 60
 # ggml keeps names in 64 bytes with a terminating zero; longer ones can be read here but not by ggml.
 MAX_NAME_BYTES = 63
 # GGUF itself has no limit, and ggml reads no nested arrays at all.
@@ -127,11 +124,6 @@ class TensorInfo:
     def n_elements(self) -> int:
         """Product of the extents; 1 for a tensor without axes."""
         return math.prod(self.ne)
-
-
-def is_possible(ne: Sequence[int]) -> bool:
-    """Whether an array can have these extents; an empty one has strides too."""
-    return math.prod(max(extent, 1) for extent in ne) < MAX_ELEMENTS
 
 
 def padding(position: int, alignment: int) -> int:

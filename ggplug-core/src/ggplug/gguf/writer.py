@@ -31,13 +31,13 @@ from ggplug.gguf.format import (
     Endian,
     ValueType,
     is_foreign,
-    is_possible,
     padding,
     swap_byte_order,
 )
 from ggplug.gguf.reader import GGUFReader
 from ggplug.gguf.split import shard_path
 from ggplug.gguf.values import Order, encode_string, encode_value, infer_types
+from ggplug.tensor import is_possible
 from ggplug.types import Type
 
 #: A tensor's bytes: an array, anything with the buffer protocol, or a function that returns one of these, or an

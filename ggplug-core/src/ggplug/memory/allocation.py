@@ -22,7 +22,7 @@ from ggplug.tensor import Epoch, Tensor
 
 _address = attrgetter("address")
 _buffer = attrgetter("buffer")
-_size = attrgetter("buffer.size")
+_size = attrgetter("size")
 _offset = attrgetter("offset")
 _nbytes = attrgetter("nbytes")
 _alignment = attrgetter("type.alignment")
@@ -153,7 +153,7 @@ class Allocation:
         self.arena = arena if arena is not None else Arena()
         self.pending: tuple[Pending, ...] = ()
         """What may still read the leafs that lie here."""
-        self.unplaced: list[int] = [] if graph.positions is not None else _unplaced(graph)
+        self.unplaced: list[int] = [] if graph.positions is not None else self._leafs(graph)
         """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
         self._placed = np.flatnonzero(self.slots >= 0)
         self._used: list[int] = np.unique(self.slots[self._placed]).tolist()
@@ -171,6 +171,7 @@ class Allocation:
         self._written_slots: list[int] = slots_written[slots_written >= 0].tolist()
         roots_written = np.asarray(graph.roots, np.int64)[self._written[self.slots[self._written] == PERSISTENT]]
         self._written_roots: list[int] = np.unique(roots_written).tolist()
+        self._written_own: list[int] = np.searchsorted(roots, self._written_roots).tolist()
         self._structure = graph.structure
         # What was checked last, and where the roots of its persistent tensors begin.
         self._checked: Callable[[], Graph | None] = lambda: None
@@ -245,9 +246,11 @@ class Allocation:
             return
         epoch = Epoch.now
         roots = list(map(graph.tensors.__getitem__, self._own_roots))
-        buffers: set[Buffer | None] = set(map(_buffer, roots))
+        # Gathered once: another thread may give a tensor another place meanwhile.
+        own: list[Buffer | None] = list(map(_buffer, roots))
+        buffers = set(own)
         if None in buffers:
-            raise _no_bytes(next(root for root in roots if root.buffer is None))
+            raise _no_bytes(roots[own.index(None)])
         if len(self._placed) + len(self._own) < len(self.slots):
             missing = graph.tensors[int(np.flatnonzero(self.slots == NOWHERE)[0])]
             raise TensorStateError(f"the bytes of {missing!r} were not kept", tensor=missing)
@@ -256,12 +259,13 @@ class Allocation:
             if buffer is not None and buffer.freed:
                 raise BufferUseError(f"{buffer!r} holds tensors of this graph but was freed")
         self._starts = np.fromiter(map(_offset, roots), np.int64, len(roots))
-        room = np.fromiter(map(_size, roots), np.int64, len(roots))
+        room = np.fromiter(map(_size, own), np.int64, len(roots))
         if ((self._starts < 0) | (self._starts > room - self._own_sizes)).any():
-            for root in roots:
-                assert root.buffer is not None
-                root.buffer.check_place(root, root.offset)
-        if any(buffer.is_read_only for buffer in self.written_buffers(graph)):
+            for root, buffer in zip(roots, own, strict=True):
+                assert buffer is not None
+                buffer.check_place(root, root.offset)
+        written = (*map(own.__getitem__, self._written_own), *map(self.buffers.__getitem__, self._written_slots))
+        if any(buffer is not None and buffer.is_read_only for buffer in written):
             raise self._read_only(graph)
         self._checked, self._epoch = weakref.ref(graph), epoch
 
@@ -286,9 +290,10 @@ class Allocation:
             tensor = graph.tensors[position]
             raise TensorStateError(f"the bytes of {tensor!r} were not kept", tensor=tensor)
         root = graph.tensors[graph.roots[position]]
-        if root.buffer is None:
+        buffer = root.buffer
+        if buffer is None:
             raise _no_bytes(root)
-        return root.buffer, root.offset + offset
+        return buffer, root.offset + offset
 
     def places(self, graph: Graph) -> Places:
         """All places at once, for plans on devices whose buffers are handles.
@@ -336,10 +341,14 @@ class Allocation:
                     raise BufferUseError(
                         f"{tensor!r} lies in {buffer!r}, which is not host memory", tensor=tensor
                     ) from None
-            raise
+            raise TensorStateError(f"another thread gives tensors of {graph!r} other places") from None
         if held is not None:
             held |= buffers
         return addresses
+
+    def _leafs(self, graph: Graph) -> list[int]:
+        positions = (graph.index[leaf] for leaf in graph.leafs if leaf.view_src is None)
+        return [position for position in positions if self.slots[position] != PERSISTENT]
 
     def used_buffers(self) -> set[Buffer]:
         """Those of ``buffers`` in which tensors of the graph lie."""
@@ -480,10 +489,6 @@ def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) 
         if isinstance(error, ShapeError):
             raise
         raise TypeMismatchError(f"{what} must be integers: {error}", got=values) from None
-
-
-def _unplaced(graph: Graph) -> list[int]:
-    return [graph.index[leaf] for leaf in graph.leafs if leaf.view_src is None and leaf.buffer is None]
 
 
 def _reused(tensor: Tensor) -> TensorStateError:

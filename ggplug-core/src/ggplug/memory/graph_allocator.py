@@ -65,7 +65,9 @@ class GraphAllocator:
             else:
                 found = [self._memory_of[number] for number in assignment]
         requests = [request._replace(memory=self._memory_of[request.memory]) for request in extra]
-        return lay_out(graph, self._memories, found, order=order, extra=requests, reuse=self.reuse)
+        return graph.steadily(
+            lambda: lay_out(graph, self._memories, found, order=order, extra=requests, reuse=self.reuse)
+        )
 
     def sizes(self, layout: Layout | None = None) -> list[int]:
         """Bytes by buffer type (ggml_gallocr_get_buffer_size).

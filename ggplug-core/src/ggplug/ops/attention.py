@@ -30,9 +30,9 @@ class SoftMax(Op):
     max_bias: float = 0.0
 
     def validate(self) -> None:
-        if not self.max_bias >= 0:
+        if not 0 <= self.max_bias < math.inf:
             raise ParameterError(
-                f"soft_max: max_bias must not be negative, got {self.max_bias}", op=self, got=self.max_bias
+                f"soft_max: max_bias must be finite and not negative, got {self.max_bias}", op=self, got=self.max_bias
             )
 
     def result(self, x: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None) -> Spec:
@@ -91,7 +91,7 @@ def alibi_slopes(heads: int, max_bias: float) -> Array:
     h = np.arange(heads)
     first = 2.0 ** (-max_bias / power)
     between = 2.0 ** (-max_bias / 2 / power)
-    return np.where(h < power, first ** (h + 1.0), between ** (2.0 * (h - power) + 1))
+    return np.where(h < power, first ** (h + 1.0), between ** np.maximum(2.0 * (h - power) + 1, 1))
 
 
 soft_max = builder(SoftMax)

@@ -243,7 +243,7 @@ def _plain(op: Op, name: str, value: Any, kind: Any) -> Any:
         if typing.get_origin(kind) is tuple:
             inner = typing.get_args(kind)[0]
             return tuple(_plain(op, name, v, inner) for v in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise ParameterError(f"{op.name}: parameter {name!r} must be {_spell(kind)}, got {value!r}", op=op.name, got=value)
 

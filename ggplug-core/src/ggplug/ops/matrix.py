@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from ggplug.errors import ParameterError
 from ggplug.ops.base import Array, Cost, Indexes, Op, builder, is_multiple, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F32, I32
+from ggplug.types import F32, I32, Precision
+
+
+def _check_precision(op: Op, precision: int) -> None:
+    if precision not in list(Precision):
+        known = ", ".join(f"{each.name} {int(each)}" for each in Precision)
+        raise ParameterError(f"{op.name}: precision {precision} is none of {known}", op=op, got=precision)
 
 
 class MulMat(Op):
@@ -24,6 +31,9 @@ class MulMat(Op):
     """
 
     precision: int = 0
+
+    def validate(self) -> None:
+        _check_precision(self, self.precision)
 
     def result(self, a: Tensor, b: Tensor) -> Spec:
         na, nb = a.ne, b.ne
@@ -58,6 +68,9 @@ class MulMatId(Op):
     indexes = Indexes(ids=2, of=0, dim=2)
 
     precision: int = 0
+
+    def validate(self) -> None:
+        _check_precision(self, self.precision)
 
     def result(self, as_: Tensor, b: Tensor, ids: Tensor) -> Spec:
         if ids.type is not I32:

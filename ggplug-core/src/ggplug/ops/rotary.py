@@ -96,8 +96,8 @@ class Rope(Op):
         if freq_factors is not None:
             if freq_factors.type is not F32:
                 mismatch(self, "freq_factors must be f32", x, pos, freq_factors)
-            if freq_factors.ne[0] < self.pairs:
-                misfit(self, f"freq_factors must have at least {self.pairs} entries", x, pos, freq_factors)
+            if freq_factors.ne[0] < self.pairs or freq_factors.ne[1:] != (1, 1, 1):
+                misfit(self, f"freq_factors must be a vector of at least {self.pairs} entries", x, pos, freq_factors)
         return Spec(x.type, x.ne, x.rank)
 
     def reference(self, x: Array, pos: Array, freq_factors: Array | None = None) -> Array:

@@ -188,6 +188,22 @@ class Scheduler:
             if same and epoch == Epoch.now and hooks == HOOKS.epoch:
                 return execution
         epoch = Epoch.now
+        try:
+            key, found = self._look_up(graph)
+        except AttributeError:  # another thread took a tensor's place away
+            key, found = graph.steadily(lambda: self._look_up(graph))
+        if found is None:
+            key, found = graph.steadily(lambda: self._make(graph))
+            self._executions[key] = found
+            if len(self._executions) > self.cache_size:
+                self._forget(self._executions.popitem(last=False)[1])
+        else:
+            self._executions.move_to_end(key)
+        self._found = graph, epoch, HOOKS.epoch, found
+        return found
+
+    def _look_up(self, graph: Graph) -> tuple[Any, Execution | None]:
+        """What a graph's schedule is kept by, and the execution that is known."""
         signature = graph.signature()
         pins: tuple[tuple[int, int], ...] = ()
         if self._pins:
@@ -196,16 +212,12 @@ class Scheduler:
         asks = HOOKS.epoch if HOOKS.listeners("ggplug_placement") is not None else -1
         usages = tuple(map(_usage, compress(graph.tensors, signature.buffer_types)))
         key = (signature, usages, pins, asks)
-        found = self._executions.get(key)
-        if found is None:
-            schedule = self._schedule(graph, dict(pins))
-            found = self._executions[key] = Execution(schedule, self._streams, self._movers, self._allocator)
-            if len(self._executions) > self.cache_size:
-                self._forget(self._executions.popitem(last=False)[1])
-        else:
-            self._executions.move_to_end(key)
-        self._found = graph, epoch, HOOKS.epoch, found
-        return found
+        return key, self._executions.get(key)
+
+    def _make(self, graph: Graph) -> tuple[Any, Execution]:
+        key, _ = self._look_up(graph)
+        schedule = self._schedule(graph, dict(key[2]))
+        return key, Execution(schedule, self._streams, self._movers, self._allocator)
 
     def _schedule(self, graph: Graph, pins: dict[int, int]) -> Schedule:
         return make_schedule(

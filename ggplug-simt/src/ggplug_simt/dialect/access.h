@@ -9,7 +9,7 @@
      CLAIM(p, value)          puts value where 0 is in global memory; true for the one item that does it
      vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT move them from and to float pointers;
                               MOVE_WORDS copies VEC words of any type in global memory
-     real, REAL, SELECT       what element-wise expressions compute with;  MAP1, MAP2 apply them to vecs
+     real, REAL, SELECT       what element-wise expressions compute with, and SIN, COS;  MAP1, MAP2 apply them to vecs
 
    A kernel's PARAMETERS are a pointer name_data for each tensor, and `arguments args` with a `tensor` for each. */
 

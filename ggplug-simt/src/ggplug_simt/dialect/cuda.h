@@ -36,6 +36,8 @@ typedef float real;
 #define EACH for (int j_ = 0; j_ < VEC; j_++)
 #define REAL(x) ((float)(x))
 #define SELECT(condition, yes, no) ((condition) ? (yes) : (no))
+#define SIN(x) sinf(x)
+#define COS(x) cosf(x)
 #define MAP1(result, f, x) do { EACH (result).v[j_] = f((x).v[j_]); } while (0)
 #define MAP2(result, f, x, y) do { EACH (result).v[j_] = f((x).v[j_], (y).v[j_]); } while (0)
 

@@ -65,6 +65,23 @@ typedef vec real;
 #define FOLD_16(v, op) op(FOLD_8((v).lo, op), FOLD_8((v).hi, op))
 #define PLUS(a, b) ((a) + (b))
 
+/* Sines and cosines of which those that are far from zero are computed alone: where PoCL 3.0 computes such a one in a vector,
+   the others of the vector are wrong. */
+#define IS_FAR(x) (fabs(x) > 1e5f)
+#define FAR_APART(name, f) \
+    INLINE vec name(vec x) \
+    { \
+        const vec near = f(IS_FAR(x) ? VEC_OF(0.0f) : x); \
+        if (!any(IS_FAR(x))) return near; \
+        float from[VEC], to[VEC]; \
+        VEC_PUT(x, from); \
+        VEC_PUT(near, to); \
+        for (int j = 0; j < VEC; j++) if (IS_FAR(from[j])) to[j] = f(from[j]); \
+        return VEC_GET(to); \
+    }
+FAR_APART(SIN, sin)
+FAR_APART(COS, cos)
+
 INLINE float vec_sum(vec v) { return VEC_FOLD(v, PLUS); }
 INLINE float vec_max(vec v) { return VEC_FOLD(v, fmax); }
 

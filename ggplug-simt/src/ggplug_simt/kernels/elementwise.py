@@ -30,6 +30,7 @@ _GELU = "(x / (1.0f + exp(-1.5957691216057308f * x * (1.0f + 0.044715f * x * x))
 _GELU_ERF = "(0.5f * x * (1.0f + erf(x * 0.70710678118654752f)))"
 _GELU_QUICK = "(x / (1.0f + exp(-1.702f * x)))"
 _LIMITED = "SELECT(x > P1, REAL(P1), x)"
+_AT_LEAST = "SELECT(y < -P1, REAL(-P1), y)"
 _SILU = "(x / (1.0f + exp(-x)))"
 
 ONE: dict[type[Op], Expression] = {
@@ -42,8 +43,8 @@ ONE: dict[type[Op], Expression] = {
     ops.Log: Expression("log(x)"),
     ops.Exp: Expression("exp(x)"),
     ops.Expm1: Expression("expm1(x)"),
-    ops.Sin: Expression("sin(x)"),
-    ops.Cos: Expression("cos(x)"),
+    ops.Sin: Expression("SIN(x)"),
+    ops.Cos: Expression("COS(x)"),
     ops.Floor: Expression("floor(x)"),
     ops.Ceil: Expression("ceil(x)"),
     ops.Round: Expression("round(x)"),
@@ -86,7 +87,7 @@ TWO: dict[type[Op], Expression] = {
     ops.SwigluOai: Expression(
         # NaN stays what it is, which fmin would not let it
         f"({_LIMITED} / (1.0f + exp(-P0 * {_LIMITED}))"
-        " * (1.0f + SELECT(y < -P1, REAL(-P1), SELECT(y > P1, REAL(P1), y))))",
+        f" * (1.0f + SELECT({_AT_LEAST} > P1, REAL(P1), {_AT_LEAST})))",
         ("alpha", "limit"),
     ),
 }

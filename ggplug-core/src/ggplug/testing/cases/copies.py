@@ -25,6 +25,7 @@ from ggplug.types import F16, F32, I8, I16, I32, I64, Type
 
 _INTEGERS: tuple[Type, ...] = (I8, I16, I32, I64)
 _NE = (64, 5, 3, 2)
+_TURNED: tuple[tuple[Layout, Layout], ...] = (("permuted", "packed"), ("packed", "transposed"))
 _PACKED_OR_NOT: tuple[Layout, ...] = ("packed", "permuted")
 
 
@@ -58,6 +59,12 @@ def cpy_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"{layouts[0]} into {layouts[1]}", (F32, F16), (_NE, _NE), layouts)
     yield case("into another shape", (F32, F32), ((12, 5, 4), (20, 3, 4)))
     yield case("permuted into another shape", (F32, F16), ((12, 5, 4), (240,)), ("permuted", "packed"))
+    for block in QUANTIZED:
+        yield case(f"{block.name} into shorter rows", (block, F32), ((64, 4), (16, 16)))
+        yield case(f"{block.name} permuted into shorter rows", (block, F16), ((32, 4, 3), (16, 24)), _TURNED[0])
+        yield case(f"{block.name} from shorter rows", (F32, block), ((16, 24), (96, 4)))
+        yield case(f"{block.name} from permuted shorter rows", (F32, block), ((16, 4, 6), (96, 4)), _TURNED[0])
+        yield case(f"{block.name} into columns", (block, F32), ((64, 6), (24, 16)), _TURNED[1])
     yield case("i32 into f32", (I32, F32), ((33, 4), (33, 4)))
     yield Case(cls.name, "into a part, read as a whole", lambda leafs: _into_part(cls, leafs))
 

@@ -10,7 +10,7 @@ import numpy as np
 from ggplug.ops.base import Array, Op
 from ggplug.ops.elementwise import Add, Div, Mul, Sub
 from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Reglu, Swiglu, SwigluOai
-from ggplug.ops.unary import Clamp, LeakyRelu, Scale, Xielu
+from ggplug.ops.unary import Clamp, Cos, LeakyRelu, Scale, Sin, Xielu
 from ggplug.testing.cases.case import (
     FLOATS,
     LAYOUTS,
@@ -68,8 +68,16 @@ SPECIAL = np.array(
 """Zeros, halves (for rounding), tiny and huge numbers, both sides of where float32's exp overflows and vanishes."""
 
 
+ANGLES = np.array([-4e-28, 1e-3, 0.25, 1.0, 3.1415927, 314.15927, 51471.85, 1e5, 1e10])
+"""From tiny to billions of turns: how one of them is reduced must not depend on those beside it."""
+
+
 def _special(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return random.choice(SPECIAL, shape)
+
+
+def _angles(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return random.choice(ANGLES, shape)
 
 
 def unary_cases(cls: type[Op]) -> Iterator[Case]:
@@ -89,6 +97,8 @@ def unary_cases(cls: type[Op]) -> Iterator[Case]:
                 shape = (37, 5, 3, 2)
                 yield case(spell(type, shape, layout) + with_what, type, shape, parameters, layout=layout)
         yield case(f"special values{with_what}", F32, (64, 3), parameters, values=_clip(_special, cls))
+        if cls in (Sin, Cos):
+            yield case("tiny beside huge angles", F32, (48, 3), parameters, values=_angles)
         yield case(f"column of one element{with_what}", F32, (1, 9, 2), parameters, layout="transposed")
         yield case(f"many rows{with_what}", F32, (3, 700), parameters)
 
@@ -141,6 +151,8 @@ def binary_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"f16, both {layout}", (F16, F16), (ne, ne), (layout, layout))
     for type in QUANTIZED:
         yield case(f"{type.name} with f32", (type, F32), ((96, 5), (96, 5)))
+        for b in ((32, 5), (48, 1), (3, 5), (1, 5)):
+            yield case(f"{type.name} with {spell(F32, b)}", (type, F32), ((96, 5), b))
     yield Case(cls.name, "with itself", lambda leafs: _twice(cls, leafs))
 
 

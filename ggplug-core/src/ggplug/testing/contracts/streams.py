@@ -9,8 +9,11 @@ import numpy as np
 from ggplug.backend import Buffer, Device
 from ggplug.errors import BufferUseError
 from ggplug.host import HOST
+from ggplug.ops.base import Array
+from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import clause, expect, expect_equal, expect_raises, pattern, read
 from ggplug.testing.contracts.sample import Sample
+from ggplug.testing.oracle import evaluate
 from ggplug.testing.placement import Placement
 
 _SIZE = 4096
@@ -212,6 +215,40 @@ def streams_work_on_different_threads(device: Device) -> None:
         thread.join()
     if failures:
         raise failures[0]
+
+
+@clause
+def a_write_comes_before_or_after_the_computations_of_other_threads(device: Device) -> None:
+    """``Buffer.set`` in one thread while another one computes: each computation reads the old bytes or the new ones."""
+    sample = Sample(device, 20)
+    changed = sample.w if sample.w in sample.graph else sample.x
+    inputs = [sample.inputs(1), sample.inputs(1) | {changed: sample.inputs(2)[changed]}]
+    wanted = [evaluate(sample.graph, each)[sample.y] for each in inputs]
+    results: list[Array] = []
+    failures: list[BaseException] = []
+    with sample.place(device, 1) as placement, device.init() as stream:
+        stream.compute(sample.graph, placement.allocation)
+        stream.synchronize()
+
+        def work() -> None:
+            try:
+                for _ in range(10):
+                    stream.compute(sample.graph, placement.allocation)
+                    results.append(placement.read(sample.y))
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        while thread.is_alive():
+            for values in reversed(inputs):
+                placement.write(changed, values[changed])
+        thread.join()
+    if failures:
+        raise failures[0]
+    for got in results:
+        found = [compare(got.astype(np.float64).reshape(want.shape), want, 1e-6) for want in wanted]
+        expect(any(found), f"computed while an input was written: {found[0].reason}")
 
 
 @clause

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
 from ggplug.backend import Backend, Device, Operand, Plan, WalkPlan, host_bytes
+from ggplug.errors import ComputeError
 from ggplug.graph import Graph
 from ggplug.host import HostBuffer
 from ggplug.memory.allocation import Allocation
@@ -53,6 +56,12 @@ class BindsOnce(_Wrapped):
             self.bound = True
 
 
+class ForgetsFaults(_Wrapped):
+    def compute(self) -> None:
+        with contextlib.suppress(ComputeError):
+            super().compute()
+
+
 class ComputesOnce(_Wrapped):
     done = False
 
@@ -64,6 +73,26 @@ class ComputesOnce(_Wrapped):
         if not self.done:
             super().compute()
             self.done = True
+
+
+class ClaimsNothing(ReferenceDevice):
+    """Computes in memory that others may write at the same time."""
+
+    def init(self, **params: Any) -> Backend:
+        return _ClaimingNothingStream(self)
+
+
+class _ClaimingNothingStream(Backend):
+    def plan(self, graph: Graph) -> Plan:
+        return _ClaimingNothing(self, graph)
+
+
+class _ClaimingNothing(WalkPlan):
+    def compute(self) -> None:
+        calls, _ = self._bound
+        for call in calls:
+            call.kernel(call.node.op, *call.operands)
+            time.sleep(0.0002)  # kernels of native code let other threads run, too
 
 
 class WritesLast(ReferenceDevice):
