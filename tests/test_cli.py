@@ -191,7 +191,7 @@ ODD_KEYS = {
     "largest": np.float64(1.7976931348623157e308),
     "nested": [[1, 2], [3, 4]],
     "\x1b]0;owned\x07key": "\x1b[2J\x9b31m\u202ereversed\r\nfake.key   string   fake",
-    "a\nb": ["\x1b[31m\n", "plain"],
+    "a\nfake.key   string   fake": ["\x1b[31m\n", "plain"],
     "words": "several words " * 40,
     "wide": "漢字" * 100,
 }
