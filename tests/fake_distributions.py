@@ -32,6 +32,19 @@ def ggplug_backend_registration():
 """
 
 
+#: A good plugin whose device adds, by the function ``addition`` of two arrays that is written after it.
+ADDING = (
+    GOOD
+    + """
+import numpy as np
+from ggplug.ops import Add
+
+TheDevice.supports_buffer_type = lambda self, kind: kind.is_host
+TheDevice.kernels = {{Add: lambda op, dst, a, b: np.copyto(dst.array(), addition(a.array(), b.array()))}}
+"""
+)
+
+
 class Site:
     """A folder of distributions that a child process finds on its path."""
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import ggplug as gg
+from ggplug.arrays import decode
 from ggplug.backend import BufferType, Operand
 from ggplug.host import HOST
-from ggplug.tensor import decode
 from ggplug.testing.reference import interpret
 from ggplug.types import BufferUsage
 

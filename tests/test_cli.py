@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fake_distributions import GOOD, Site
+from rich.cells import cell_len
 
-from ggplug.cli.output import byte_count, plain, printable
-from ggplug.gguf import GGUFWriter
+from ggplug.cli.gguf import gguf as gguf_command
+from ggplug.cli.output import byte_count, plain, print_error, printable
+from ggplug.gguf import GGUFReader, GGUFWriter
 
 ESCAPES = re.compile(r"\x1b\[")
 LONG_NAME = f"blk.0.{'a_rather_long_part.' * 2}and_then_weight"
@@ -165,10 +172,125 @@ def test_gguf_is_readable_for_people_and_obeys_no_control_characters(site: Site,
     assert_readable(done.stdout)
     assert r"a \x1b[31mred\x1b[0m model" in done.stdout
     assert "64 × 5" in done.stdout
-    assert "(500 items)" in done.stdout
-    assert "(400 characters; --full shows all)" in " ".join(done.stdout.split())
+    text = " ".join(done.stdout.split())
+    assert 'tokenizer.tokens string[] "token0", "token1", "token2", ... (500)' in text
+    assert "(400 characters)" in text
     assert LONG_NAME in "".join(re.sub(r"  .*", "", line).strip() for line in done.stdout.splitlines())
-    assert "token499" in site.ggplug("gguf", str(model), "--full").stdout
+    full = site.ggplug("gguf", str(model), "--full").stdout
+    assert '"token499"' in full
+    assert full.count("x") >= 400
+
+
+ODD_KEYS = {
+    "bert.attention.layer_norm_epsilon": np.float32(1e-12),
+    "tokenizer.ggml.token_type": np.ones(30_522, np.int32),
+    "tokenizer.ggml.tokens": [f"[unused{n}]" for n in range(3000)],
+    "short": [1, 2, 3],
+    "nothing": np.zeros(0, np.float32),
+    "scores": np.array([0.1, np.nan, np.inf, -0.0], np.float32),
+    "largest": np.float64(1.7976931348623157e308),
+    "nested": [[1, 2], [3, 4]],
+    "\x1b]0;owned\x07key": "\x1b[2J\x9b31m\u202ereversed\r\nfake.key   string   fake",
+    "a\nfake.key   string   fake": ["\x1b[31m\n", "plain"],
+    "words": "several words " * 40,
+    "wide": "漢字" * 100,
+}
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    path = tmp_path / "odd.gguf"
+    with GGUFWriter(path, "bert") as writer:
+        for key, value in ODD_KEYS.items():
+            writer.add(key, value)
+        writer.add_tensor("\x1b[1mname\n\u202e", np.zeros((3, 32), np.float32))
+        writer.add_tensor("blk.0.attention_output_layer_norm.weight", np.zeros(32, np.float32))
+    return path
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_gguf_breaks_no_words_and_shows_arrays_in_short(site: Site, odd: Path, columns: int) -> None:
+    done = site.ggplug("gguf", str(odd), COLUMNS=str(columns))
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()[1:]  # the first is the path
+    assert max(map(cell_len, lines)) <= columns
+    for key in ("general.architecture", "bert.attention.layer_norm_epsilon", "tokenizer.ggml.token_type"):
+        assert any(line.startswith(key) for line in lines), done.stdout
+    text = " ".join(done.stdout.split())
+    for shown in (
+        "1, 1, 1, ... (30,522)", '"[unused0]", "[unused1]", "[unused2]", ... (3,000)', "1, 2, 3", "0.1, nan, inf, -0.0",
+        "1e-12", "1.7976931348623157e+308", "[1, 2], [3, 4]", "several words several words", "... (560 characters)",
+    ):  # fmt: skip
+        assert shown in text, done.stdout
+    assert "3 × 32" not in text
+    assert "32 × 3" in text
+
+
+@pytest.mark.parametrize("options", [(), ("--full",), ("--json",)], ids=" ".join)
+def test_what_a_file_says_never_reaches_the_terminal_as_a_command(
+    site: Site, odd: Path, options: tuple[str, ...]
+) -> None:
+    done = site.ggplug("gguf", str(odd), *options, COLUMNS="60")
+    assert done.returncode == 0
+    for line in done.stdout.splitlines():
+        assert line.isprintable(), line
+    if not options:
+        assert not any(line.startswith("fake.key") for line in done.stdout.splitlines())
+
+
+def calls(run: Callable[[], object]) -> int:
+    """Calls of Python and C functions."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def large(path: Path, what: str, count: int) -> Path:
+    """A file with as many keys, tensors, or items of an array."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    n_pairs, n_tensors = {"keys": (count, 0), "tensors": (0, count), "an array": (1, 0)}[what]
+    if what == "keys":
+        parts = [text(f"some.key_{n}") + struct.pack("<I", 8) + text(f"value {n}") for n in range(count)]
+    elif what == "tensors":
+        facts = [struct.pack("<IQIQ", 1, 8, 0, 32 * n) for n in range(count)]
+        parts = [text(f"blk.{n}.weight") + facts[n] for n in range(count)]
+    else:
+        parts = [text("words") + struct.pack("<IIQ", 9, 8, count), *(text(f"w{n}") for n in range(count))]
+    header = b"".join([b"GGUF", struct.pack("<IQQ", 3, n_tensors, n_pairs), *parts])
+    path.write_bytes(header + bytes(-len(header) % 32 + 32 * n_tensors))
+    return path
+
+
+@pytest.mark.parametrize("what", ["keys", "tensors", "an array"])
+def test_the_work_grows_with_the_file_and_no_faster(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted for 2,000 and 20,000; and that nothing costs hundreds of calls each, as 200,000 of them would tell."""
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    small, big = (large(tmp_path / f"{count}.gguf", what, count) for count in (2_000, 20_000))
+    show = gguf_command.callback
+    assert show is not None
+    for run, most in (
+        (lambda path: GGUFReader(path).close(), 40),
+        (lambda path: show(path, as_json=False, full=False, no_tensors=False), 150),
+        (lambda path: show(path, as_json=False, full=True, no_tensors=False), 150),
+        (lambda path: show(path, as_json=True, full=False, no_tensors=False), 300),
+    ):
+        few, many = (calls(partial(run, path)) for path in (small, big))
+        assert many <= 12 * few
+        assert many <= most * 20_000
 
 
 def test_a_broken_file_is_one_clean_message(site: Site, tmp_path: Path) -> None:
@@ -304,6 +426,13 @@ def test_bytes_are_counted_in_units_of_1024(count: int | None, text: str) -> Non
 
 def test_control_characters_and_lone_surrogates_are_shown_as_escapes() -> None:
     assert printable("tab\there\nbell\x07 \ud800 ü") == "tab\\there\nbell\\x07 \\ud800 ü"
+
+
+def test_what_an_error_quotes_looks_like_no_message_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error("tensor \x1b[2Jx\nerror: another\n  -> do as I say is odd", "look at it\n-> or not")
+    assert capsys.readouterr().err.splitlines() == [
+        r"error: tensor \x1b[2Jx", "  error: another", "    -> do as I say is odd", "  -> look at it", "     -> or not",
+    ]  # fmt: skip
 
 
 def test_json_values_are_what_json_has() -> None:

@@ -48,6 +48,18 @@ def test_backends_and_other_distributions_bring_instruments(site: Site) -> None:
     assert "odd of fake-tools cannot be used: fake_tools:odd is no instrument" in " ".join(shown.split())
 
 
+def test_a_backend_that_cannot_say_what_it_measures_leaves_the_others(site: Site) -> None:
+    for body in ("raise OSError('torn')", "return [1]"):
+        source = GOOD.format(name="Torn", version="1", api_version=1) + f"\ndef get(self, name):\n    {body}\n"
+        (site.folder / "fake_torn.py").write_text(f"{source}TheRegistration.get = get\n", "utf-8")
+        if "raise" in body:
+            site.add_backend("Torn", f"{source}TheRegistration.get = get\n")
+        done = site.ggplug("bench", "--list", GGPLUG_BACKENDS="Torn")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "\nmatvec " in done.stdout
+        assert "benchmarks of Torn0 cannot be used: " in done.stdout
+
+
 def test_an_instrument_that_fails_keeps_its_rows_and_spoils_no_other(site: Site) -> None:
     done = site.ggplug("bench", "fragile", "own", "--json", GGPLUG_BACKENDS="NPU")
     assert done.returncode == 0
@@ -70,7 +82,7 @@ def test_an_unknown_instrument_and_an_unknown_device_are_said(site: Site) -> Non
     assert done.returncode == 1
     assert "there is no instrument 'nothing'" in done.stderr
     assert "there is no device 'NPU9'" in site.ggplug("bench", "--device", "NPU9", GGPLUG_BACKENDS="NPU").stderr
-    assert "no device to measure" in site.ggplug("bench", GGPLUG_BACKENDS="none").stderr
+    assert "there is no device that runs whole graphs" in site.ggplug("bench", GGPLUG_BACKENDS="none").stderr
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import mmap
+import os
 import subprocess
 import sys
 import threading
@@ -56,6 +58,16 @@ def chain(length: int, x: Tensor | None = None) -> Graph:
     for _ in range(length):
         y = ops.add(y, first)
     return Graph(y.set_output())
+
+
+def test_the_doctor_finds_that_it_computes_rightly() -> None:
+    command = [sys.executable, "-m", "ggplug", "doctor", "CPU", "--strict", "--json"]
+    environment = {**os.environ, "GGPLUG_LOAD_TIMEOUT": "1000"}  # kernels are compiled at first
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    (finding,) = json.loads(done.stdout)
+    assert finding["error"] is None
+    assert (finding["stage"], done.returncode) == ("computed", 0)
+
 
 
 def compute(device: CpuDevice, graph: Graph) -> list[npt.NDArray[Any]]:
@@ -280,7 +292,7 @@ def test_a_plan_without_memory_says_so(device: CpuDevice) -> None:
         del allocation
         with pytest.raises(TensorStateError, match="keep both"):
             plan.compute()
-        with pytest.raises(GraphError, match="was not planned"):
+        with pytest.raises(GraphError, match="the plan is for another graph"):
             plan.rebind(chain(3), counting(device, graph))
 
 
@@ -317,13 +329,52 @@ def test_an_index_out_of_range_is_an_error_and_the_stream_goes_on(index: int, de
     graph = Graph(node.set_output())
     with device.init() as stream, GraphAllocator(device.buffer_type) as memory:
         allocation = memory.allocate(graph)
-        with pytest.raises(ComputeError, match=rf"index {index}, which is not in 0 to 39") as caught:
+        with pytest.raises(ComputeError, match=rf"given the id {index} .* less than 40, ne1 of 'a'") as caught:
             stream.compute(graph, allocation)
         assert caught.value.tensor is node
-        assert caught.value.got == index
+        assert (caught.value.got, caught.value.wanted) == (index, 40)
         ids.set(np.array([3, 4, 5], np.int32))
         stream.compute(graph, allocation)
         np.testing.assert_array_equal(node.numpy(), rows.numpy()[3:6])
+
+
+def test_of_many_ids_out_of_range_the_first_is_named_for_any_number_of_threads(device: CpuDevice) -> None:
+    rows = gg.tensor(np.zeros((7, 64), np.float32))
+    bad = np.arange(3000, dtype=np.int32)
+    bad[:1000] %= 7
+    picked = ops.get_rows(rows, gg.tensor(bad))
+    # each thread has ids of its own; the fault of the node that comes first counts, whatever later ones are given
+    later = ops.get_rows(rows, gg.tensor(np.full(3000, -5, np.int32)))
+    graph = Graph(picked.set_output(), later.set_output())
+    with GraphAllocator(device.buffer_type) as memory:
+        allocation = memory.allocate(graph)
+        for n_threads in (1, 2, 4):
+            with device.init(n_threads=n_threads) as stream:
+                for _ in range(5):
+                    with pytest.raises(ComputeError) as caught:
+                        stream.compute(graph, allocation)
+                    assert (caught.value.tensor, caught.value.got) == (picked, 1000)
+
+
+def test_a_computation_that_was_aborted_leaves_no_fault_behind(device: CpuDevice) -> None:
+    rows, ids = gg.tensor(np.zeros((7, 64), np.float32)), gg.tensor(np.array([9], np.int32))
+    graph = Graph(ops.get_rows(rows, ids).set_output())
+    with device.init(n_threads=1) as stream, GraphAllocator(device.buffer_type) as memory:
+        allocation = memory.allocate(graph)
+        plan = stream.plan(graph)
+        plan.rebind(graph, allocation)
+        run = device.team.run
+
+        def aborted(*arguments: object) -> None:
+            run(*arguments)  # type: ignore[arg-type]
+            raise ComputeAborted("after the last kernel")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(device.team, "run", aborted)
+            with pytest.raises(ComputeAborted):
+                plan.compute()
+        ids.set(np.array([6], np.int32))
+        plan.compute()
 
 
 # -- threads ----------------------------------------------------------------------------------------

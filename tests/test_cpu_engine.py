@@ -22,7 +22,7 @@ import pytest
 pytest.importorskip("ggplug_cpu")
 
 from ggplug import cache
-from ggplug.errors import KernelCompileError, ParameterError
+from ggplug.errors import KernelCompileError
 from ggplug_cpu import cache_key, features, loader
 from ggplug_cpu.compiler import (
     FILES,
@@ -203,52 +203,6 @@ def test_loops_are_vectorised_with_whole_registers() -> None:
 
     with features.forced("avx512"):
         assert "zmm" in made_of(squares).assembly()
-
-
-# -- features ---------------------------------------------------------------------------------------
-
-
-def test_an_unknown_level_is_refused_with_the_levels_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(features.ENVIRONMENT_VARIABLE, "sse9")
-    with pytest.raises(ParameterError, match=r"no level 'sse9' \(on this machine it may be one of .*generic"):
-        features.target()
-
-
-@pytest.mark.skipif(not X86, reason="features of x86-64")
-def test_levels_and_modifiers_switch_features_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert features.parse("generic").vector_bytes == 16
-    assert not features.parse("generic").has("avx")
-    if "avx2" not in features.choices():
-        pytest.skip("needs AVX2")
-    assert features.parse("avx2").flags >= {"avx2", "fma", "f16c"}
-    assert not features.parse("avx2").has("avx512f")
-    monkeypatch.setenv(features.ENVIRONMENT_VARIABLE, " avx2-fma+amx-emulated ")
-    assert features.has("amx-emulated")
-    assert not features.has("fma")
-    assert features.has("avx2")
-    assert "emulated" not in features.target().features
-    if "avx512" in features.choices():
-        # AVX-512 presupposes FMA: it goes with it, as it would in LLVM
-        assert not features.parse("avx512-fma").has("avx512f")
-        assert not features.parse("avx512").has("avx512vnni")
-
-
-def test_a_feature_that_this_cpu_lacks_cannot_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features, "_known_features", lambda: frozenset({"frobnicate"}))
-    monkeypatch.setattr(features, "host_features", lambda: frozenset())
-    with pytest.raises(ParameterError, match="this CPU has no feature 'frobnicate'"):
-        features.parse.__wrapped__("generic+frobnicate")
-    with pytest.raises(ParameterError, match="there is no feature 'nonsense'"):
-        features.parse.__wrapped__("generic+nonsense")
-    if X86:
-        with pytest.raises(ParameterError, match="this CPU lacks avx"):
-            features.parse.__wrapped__("avx2")
-
-
-def test_targets_with_other_features_have_other_keys() -> None:
-    keys = {features.parse(text).key for text in ("generic", "generic+a-emulated", "generic+b-emulated", "native")}
-    assert len(keys) == 4
-    assert features.parse("generic").key == features.parse(" GENERIC ").key
 
 
 # -- what cannot be compiled ------------------------------------------------------------------------

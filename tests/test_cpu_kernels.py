@@ -135,6 +135,14 @@ def test_the_second_source_repeats(whole: tuple[int, ...], part: tuple[int, ...]
         check(device, combine(a, b), 1e-13)
 
 
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("part", [(32,), (64,), (1,), (5, 1), (3, 1, 32), (16,), (48,), (3, 1, 24)])
+def test_the_second_source_repeats_to_blocks(kind: str, part: tuple[int, ...], device: CpuDevice) -> None:
+    rng = np.random.default_rng(8)
+    a, b = gg.tensor(rng.standard_normal((3, 5, 192)), kind), gg.tensor(10 * rng.standard_normal(part, np.float32))
+    check(device, ops.add(a, b), {"q8_0": 1e-4, "q4_0": 2e-2}[kind])
+
+
 def test_sources_may_be_permuted_sliced_and_the_same(device: CpuDevice, rng: np.random.Generator) -> None:
     x = gg.tensor(rng.standard_normal((5, 7, 9, 12), np.float32))
     turned = ops.permute(x, 2, 0, 1, 3)

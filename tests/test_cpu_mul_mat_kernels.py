@@ -16,11 +16,12 @@ pytest.importorskip("ggplug_cpu")
 
 import ggplug as gg
 from ggplug import types
+from ggplug.arrays import decode, encode
 from ggplug.backend import Decline
-from ggplug.tensor import Tensor, decode, encode, new_tensor
+from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import features
 from ggplug_cpu.kernels.mul_mat import DOT_COLUMNS, plan_mul_mat, plan_mul_mat_id
-from ggplug_cpu.kernels.steps import FAULT_WORDS, FAULTS, POSITION, Steps
+from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
 from ggplug_cpu.tape import WORKSPACE, Entry, Ref, Tape
 from ggplug_cpu.team import Team
 
@@ -34,6 +35,7 @@ if features.has("avx512f"):
     _OTHERS.append("native+amx-emulated")
 if features.has("avxvnni"):
     _OTHERS.append("avx2+avxvnni")
+_OTHERS += [f"generic+{name}" for name in ("dotprod", "i8mm") if features.has(name)]
 
 #: NMSE allowed against float64 on the decoded weights; block types are compared with ggml's algorithm instead.
 _ALLOWED = {"f32": 1e-11, "f16": 1e-6, "bf16": 6e-6}
@@ -174,9 +176,9 @@ def expected_kind(weights: str, activations: str) -> str:
     if weights in BLOCK_TYPES:
         if tiles and activations not in BLOCK_TYPES:
             return "amx"
-        return "i8" if features.has("avx512vnni") or features.has("avxvnni") else "f32"
+        return "i8" if any(map(features.has, ("avx512vnni", "avxvnni", "i8mm", "dotprod"))) else "f32"
     if weights == "bf16":
-        return "amx" if tiles else "bf16" if features.has("avx512bf16") else "f32"
+        return "amx" if tiles else "bf16" if features.has("avx512bf16") or features.has("bf16") else "f32"
     return "f32"
 
 
@@ -234,6 +236,20 @@ def test_results_do_not_depend_on_the_number_of_threads(
     a, b = operand(weights, 1056, 200, seed=1), operand(activations, 1056, N, seed=2)
     one, two = (compute(teams[n], gg.mul_mat(a.tensor, b.tensor), a, b)[0] for n in (1, 2))
     assert one.tobytes() == two.tobytes()
+
+
+def test_products_of_many_columns_take_subnormal_bf16_as_zero_where_the_processor_multiplies_bf16(
+    target: str, teams: dict[int, Team]
+) -> None:
+    a, b = operand("bf16", 64, 5, seed=1), operand("f32", 64, 40, seed=2)
+    a.raw.view(np.uint16)[:] = 1  # the smallest number there is
+    b.raw.view(np.float32).reshape(40, 64)[:, 7] = np.inf
+    few = b.view(gg.view(b.tensor, 64, 1))
+    got, _ = compute(teams[1], gg.mul_mat(a.tensor, few.tensor), a, few)
+    np.testing.assert_array_equal(got, np.inf)
+    got, _ = compute(teams[1], gg.mul_mat(a.tensor, b.tensor), a, b)
+    flushed = expected_kind("bf16", "f32") in ("bf16", "amx") and not features.has("amx-emulated")
+    np.testing.assert_array_equal(got, np.nan if flushed else np.inf)
 
 
 @pytest.mark.parametrize("weights", ["f32", "q8_0"])
@@ -428,7 +444,7 @@ def test_an_id_that_names_no_expert_is_a_fault_and_gives_zeros(target: str, team
     ids = np.array([[0, 1], [7, 2], [3, -1]])
     node, sources = routed("f32", 32, 20, 4, 2, 3, 2, ids)
     got, faults = compute(teams[2], node, *sources)
-    assert faults == [1, _POSITION, 7, 4]
+    assert (faults[NOTED], faults[AT], faults[GOT]) == (1, _POSITION, 7)
     assert nmse(got, routed_product(sources[0].values, sources[1].values, ids)) <= 1e-11
     assert not got[0, 1, 0].any()
     assert not got[0, 2, 1].any()

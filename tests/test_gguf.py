@@ -270,6 +270,14 @@ def test_python_values_get_the_types_that_model_files_use(tmp_path: Path) -> Non
             assert got == wanted
 
 
+def test_a_signalling_nan_of_float64_is_written_as_float32_without_a_warning(tmp_path: Path) -> None:
+    signalling = np.array([0x7FF0_0000_0000_0001], np.uint64).view(np.float64)
+    with GGUFWriter(tmp_path / "nan.gguf") as writer:
+        writer.add("key", signalling, (ValueType.ARRAY, ValueType.FLOAT32))
+    with GGUFReader(tmp_path / "nan.gguf") as reader:
+        assert np.isnan(reader.metadata["key"]).all()
+
+
 @pytest.mark.parametrize(
     ("value", "kinds", "message"),
     [
@@ -410,6 +418,8 @@ def test_wrong_tensors_are_refused_when_they_are_added(tmp_path: Path) -> None:
         writer.add_tensor("é" * 32, np.zeros(3, np.float32))
     with pytest.raises(ParameterError, match="4 extents"):
         writer.add_tensor("deep", np.zeros((1,) * 5, np.float32))
+    with pytest.raises(ParameterError, match="impossible"):
+        writer.add_tensor("wide", b"", types.F32, (0, 2**62))
     with pytest.raises(TypeMismatchError, match="uint32"):
         writer.add_tensor("u32", np.zeros(3, np.uint32))
     with pytest.raises(TypeMismatchError, match="float32 is not the dtype of a q4_0 tensor"):

@@ -288,9 +288,8 @@ def test_the_overlap_checker_names_both_tensors() -> None:
 
 def test_the_overlap_checker_finds_what_leaves_its_buffer() -> None:
     graph, allocation = overlapping()
-    offsets = [0, 128, 256, 960]
-    with pytest.raises(gg.OverlapError, match="leaves its buffer of 1024 bytes"):
-        check_overlaps(graph, Allocation(graph, allocation.buffers, [0] * 4, offsets))
+    with pytest.raises(gg.OverlapError, match="the copy at 960 to 1216 leaves its buffer of 1024 bytes"):
+        check_overlaps(graph, allocation, extra=[Held("the copy", 0, 960, 256, 0, 0)])
 
 
 def test_the_overlap_checker_knows_further_bytes_in_use() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,22 +67,14 @@ def test_lines_before_one_that_is_not_utf_8_are_answered_first(model: Path) -> N
     assert "line 3 of standard input is not UTF-8" in str(done.exception)
 
 
-@pytest.mark.parametrize("before", [0, 1, 3, 4, 5, 8])
-def test_lines_are_read_in_windows_whatever_comes_after_them(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
-    monkeypatch.setattr(commands, "WINDOW", 4)
-    texts = [f"line {n}" for n in range(before)]
-    for bad in (b"", b"\xff\nnever read\n"):
-        given = "".join(f"{text}\n" for text in texts).encode() + bad
-        monkeypatch.setattr(commands, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=io.BytesIO(given))))
-        windows = commands._windows(commands._lines())
-        read: list[str] = []
-        for start in range(0, before, 4):
-            window = next(windows)
-            assert window == texts[start : start + 4]
-            read += window
-        with pytest.raises(ParameterError if bad else StopIteration):
-            next(windows)
-        assert read == texts
+def test_a_long_line_is_answered_like_any_other_and_printed_whole(model: Path) -> None:
+    words = [f"w{n % 290}" for n in range(60_000)]
+    text = f'{" ".join(words)}\t"quoted" \\ ü 漢 😀'
+    done = embed(model, f"w1\n{text}\r\n{' '.join(words[:600])}\nw2".encode(), "--device", "CPU")
+    assert done.exit_code == 0, done.output
+    found = records(done)
+    assert [record["text"] for record in found] == ["w1", text, " ".join(words[:600]), "w2"]
+    assert found[1]["embedding"] == found[2]["embedding"]  # both are cut where the model takes no more
 
 
 def test_layers_are_split_between_the_named_devices(model: Path, fake: FakeDevice) -> None:
@@ -120,3 +113,88 @@ def test_a_split_that_makes_no_sense_is_refused_with_what_to_do(model: Path, fak
 def test_a_device_that_is_not_there_is_not_replaced(model: Path) -> None:
     done = embed(model, b"w1\n", "--device", "Nowhere0")
     assert isinstance(done.exception, DeviceNotFoundError)
+
+
+# -- in a process of its own -----------------------------------------------------------------------
+
+LOUD = """
+import os
+import ggplug as gg
+from ggplug.backend import Registration
+from ggplug.testing import FakeDevice
+
+print("at import")
+
+class LoudDevice(FakeDevice):
+    def init(self, **params):
+        print("in init")
+        return super().init(**params)
+
+class Loud(Registration):
+    name, version, api_version = "Loud", "1", 1
+    def devices(self):
+        return made
+
+made = ()
+
+@gg.hookimpl
+def ggplug_backend_registration():
+    global made
+    made = (LoudDevice("Loud0", inner=gg.device("CPU")),)
+    return Loud()
+
+@gg.hookimpl
+def ggplug_graph_computed(graph):
+    print("in compute")
+    os.write(1, b"by the descriptor")
+"""
+
+
+def shell(line: str, model: Path, given: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    script = f'embed() {{ "{sys.executable}" -P -m ggplug embed "{model}" "$@"; }}\n{line}'
+    return subprocess.run(
+        ["bash", "-c", script], input=given, capture_output=True, timeout=120, env={**os.environ, **environment}
+    )
+
+
+unix = pytest.mark.skipif(sys.platform == "win32", reason="the shell and the devices are Unix's")
+
+
+@unix
+def test_what_devices_print_while_they_compute_does_not_disturb_the_answers(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(LOUD, "utf-8")
+    line = "embed --device Loud0 --device CPU"
+    done = shell(line, model, b"w1\nw2 w3\n", GGPLUG_BACKEND_PATH=str(tmp_path / "loud.py"))
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == ["w1", "w2 w3"]
+    for said in (b"at import", b"in init", b"in compute", b"by the descriptor"):
+        assert said in done.stderr
+
+
+@unix
+def test_streams_that_are_closed_full_or_without_a_reader_are_said_in_one_line(model: Path) -> None:
+    for line, code, said in (
+        ("embed --device CPU <&-", 1, b"error: standard input: it is closed\n"),
+        ("embed --device CPU > /dev/full", 1, b"error: standard output: No space left on device\n"),
+        ("embed --device CPU >&-", 1, b"error: standard output: it is closed\n"),
+        ("embed --device CPU 2>&-", 0, b""),
+        ("embed --device CPU | true; exit ${PIPESTATUS[0]}", 141, b""),
+    ):
+        done = shell(line, model, b"w1\n" * 500)
+        assert (done.returncode, done.stderr) == (code, said), line
+
+
+@unix
+def test_a_terminal_that_knows_only_ascii_gets_json_all_the_same(model: Path) -> None:
+    done = shell("embed --device CPU", model, "w1 ü 漢 😀\n".encode(), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.decode("ascii"))["text"] == "w1 ü 漢 😀"
+
+
+@unix
+def test_a_model_that_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.gguf")
+    for path, kind in ((tmp_path / "fifo.gguf", "a FIFO"), (Path("/dev/zero"), "a device")):
+        done = shell("embed", path)
+        assert done.returncode == 1
+        assert done.stderr.decode() == f"error: {path} is no regular file but {kind}\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import os
 import subprocess
 import sys
@@ -35,10 +34,10 @@ from ggplug_models.placement import in_turn
 pytest.importorskip("ggplug_opencl")
 
 import pyopencl as cl
+from simt_devices import opencl_as_gpu
 
 from ggplug_opencl import OpenCLRegistration, pocl
 from ggplug_opencl.devices import OpenCLDevice, device_id, device_kind
-from ggplug_opencl.driver import OpenCLDriver
 from ggplug_simt import source
 
 IDS = [[2, 9, 33, 120, 7, 3], [2, 250, 11, 3]]
@@ -352,28 +351,15 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), squares()[-1])
     assert in_a_process(script) == "7 49"
 
 
-class AsGpu(OpenCLDevice):
-    """The device of any kind, with kernels cut as for a GPU: many narrow lanes, tiles in local memory."""
-
-    def open_driver(self) -> OpenCLDriver:
-        driver = super().open_driver()
-        driver.properties = dataclasses.replace(
-            driver.properties, processor=False, local_bytes=min(driver.properties.local_bytes, 32768)
-        )
-        return driver
-
-
 @pytest.mark.parametrize("kind", [types.F32, types.F16, types.Q8_0, types.Q4_0], ids=lambda kind: kind.name)
 @pytest.mark.parametrize(("k", "m", "n"), [(96, 70, 3), (64, 130, 40)])
 def test_products_cut_as_for_a_gpu_are_those_cut_as_for_a_cpu(
     device: OpenCLDevice, kind: types.Type, k: int, m: int, n: int
 ) -> None:
-    assert device.registration is not None
-    as_gpu = AsGpu("OpenCL0 as GPU", device.handle, device.registration)
     generator = np.random.default_rng(11)
     a_values, b_values = (generator.standard_normal((rows, k)).astype(np.float32) for rows in (m, n))
     found = []
-    for each in (device, as_gpu):
+    for each in (device, opencl_as_gpu()):
         a, b = new_tensor(kind, (k, m)).set_input(), new_tensor(types.F32, (k, n)).set_input()
         graph = Graph(ops.mul_mat(a, b).set_output())
         with each.init() as stream:
@@ -389,13 +375,11 @@ def test_products_cut_as_for_a_gpu_are_those_cut_as_for_a_cpu(
 @pytest.mark.parametrize("order", [0, 1], ids=["ascending", "descending"])
 @pytest.mark.parametrize("length", [7, 256, 2048, 2049, 5000, 70000])
 def test_rows_of_any_length_are_sorted_stably_with_nan_last(device: OpenCLDevice, length: int, order: int) -> None:
-    assert device.registration is not None
-    as_gpu = AsGpu("OpenCL0 as GPU", device.handle, device.registration)
     generator = np.random.default_rng(length)
     few = np.array([-np.inf, np.inf, np.nan, -np.nan, -0.0, 0.0, 1, -1, 1e-40, -3], np.float32)
     values = np.stack([generator.choice(few, length), generator.standard_normal(length).astype(np.float32)])
     wanted = np.argsort(-values if order else values, axis=-1, kind="stable")
-    for each in (device, as_gpu):
+    for each in (device, opencl_as_gpu()):
         x = new_tensor(types.F32, (length, 2)).set_input()
         graph = Graph(ops.argsort(x, order=order).set_output())
         with each.init() as stream:

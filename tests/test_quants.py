@@ -105,6 +105,16 @@ def test_exact_types_pass_through(type: Type) -> None:
     np.testing.assert_array_equal(quants.dequantize(encoded, type), values)
 
 
+@pytest.mark.parametrize("type", [types.F32, types.F64, *FLOAT_TYPES], ids=repr)
+def test_no_warning_is_given_for_what_is_no_number(type: Type) -> None:
+    signalling = np.array([0x7FF0_0000_0000_0001], np.uint64).view(np.float64)
+    for odd in ([math.nan], [math.inf], [-1e300], [1e-300], signalling):
+        quants.quantize(np.resize(odd, 32), type)
+    # in every 16 bits of a block a signalling NaN of F16, BF16 or F32
+    for pattern in (0x7C01, 0x7F81):
+        quants.dequantize(np.resize(np.array([pattern], np.uint16).view(np.uint8), type.block_bytes), type)
+
+
 def test_the_limits_of_integer_types_are_exact() -> None:
     limits = np.array([2**63 - 1, -(2**63)])
     np.testing.assert_array_equal(quants.quantize(limits, types.I64).view(np.int64), limits)

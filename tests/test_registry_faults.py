@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_distributions import GOOD, Site
+from fake_distributions import ADDING, GOOD, Site
 
 FAULTS = {
     "NoImport": "import a_module_that_nobody_has",
@@ -122,7 +122,8 @@ except KeyboardInterrupt:
 
 
 def test_the_doctor_names_distribution_and_cause_of_each_fault(broken: Site) -> None:
-    done = broken.ggplug("doctor", "--json", GGPLUG_LOAD_TIMEOUT="3")
+    names = [*({"NPU", *CAUSES} - {"Twice"}), "fake-twice:Twice", "fake-twice-too:Twice"]
+    done = broken.ggplug("doctor", *names, "--json", GGPLUG_LOAD_TIMEOUT="3")
     assert done.returncode == 0, done.stderr
     rows = [row for row in json.loads(done.stdout) if row["distribution"].startswith("fake-")]
     assert len(rows) == 10
@@ -177,6 +178,43 @@ def test_a_stream_that_does_not_start_is_found_by_the_doctor_alone(site: Site) -
     rows = of_faults(json.loads(site.ggplug("doctor", "NoStream", "--json").stdout))
     assert rows["NoStream"]["stage"] == "probed"
     assert rows["NoStream"]["error"] == "failed to start a stream: OSError: no context"
+
+
+def adding(site: Site, name: str, addition: str) -> None:
+    """A plugin whose device has one kernel: ``addition``, the body of a function of ``a`` and ``b``."""
+    source = ADDING.format(name=name, version="1", api_version=1)
+    site.add_backend(name, f"{source}\ndef addition(a, b):\n    {addition}\n")
+
+
+def test_the_doctor_computes_on_each_device(site: Site) -> None:
+    adding(site, "Adds", "return a + b")
+    rows = of_faults(json.loads(site.ggplug("doctor", "Adds", "--json").stdout))
+    assert (rows["Adds"]["ok"], rows["Adds"]["stage"]) == (True, "computed")
+    assert list(rows["Adds"]["stages"]) == ["loaded", "probed", "initialised", "computed"]
+
+
+@pytest.mark.parametrize("wrong", ["a + b + 1", "a + b * np.nan", "np.where(a > 100, a + b, 0)"])
+def test_a_device_that_computes_wrongly_is_found_by_the_doctor(site: Site, wrong: str) -> None:
+    adding(site, "Wrong", f"return {wrong}")
+    rows = of_faults(json.loads(site.ggplug("doctor", "Wrong", "--json").stdout))
+    assert (rows["Wrong"]["ok"], rows["Wrong"]["stage"]) == (False, "initialised")
+    assert "failed to compute: Wrong0 computes add of f32 and f32 wrongly" in rows["Wrong"]["error"]
+    assert "upgrade it" in rows["Wrong"]["remedy"]
+
+
+def test_a_device_that_crashes_or_hangs_while_it_computes_is_found_by_the_doctor(site: Site) -> None:
+    adding(site, "Crashes", "import os; os.abort()")
+    adding(site, "Hangs", "import threading; threading.Event().wait()")
+    adding(site, "Raises", "raise OSError('the chip is gone')")
+    done = site.ggplug("doctor", "Crashes", "Hangs", "Raises", "--json", GGPLUG_LOAD_TIMEOUT="3")
+    assert done.returncode == 0, done.stderr
+    rows = of_faults(json.loads(done.stdout))
+    assert {row["stage"] for row in rows.values()} == {"initialised"}
+    crash = "ended the process with exit code" if sys.platform == "win32" else "crashed the process with SIGABRT"
+    assert f"failed to compute: it {crash}" in rows["Crashes"]["error"]
+    assert rows["Hangs"]["error"] == "failed to compute: no answer within 3 seconds"
+    assert "failed to compute" in rows["Raises"]["error"]
+    assert "the chip is gone" in rows["Raises"]["error"]
 
 
 def test_damaged_metadata_hides_no_other_plugin(site: Site) -> None:

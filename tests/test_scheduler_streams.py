@@ -10,8 +10,8 @@ import pytest
 from random_graphs import compute_apart, random_case
 
 import ggplug as gg
+from ggplug.arrays import decode
 from ggplug.scheduler import Scheduler
-from ggplug.tensor import decode
 from ggplug.testing import FakeDevice, ReferenceDevice
 from ggplug.types import BufferUsage
 
@@ -209,6 +209,24 @@ def test_reading_a_result_waits_for_it() -> None:
     line.scheduler.compute_async(graph)
     assert sum(gpu.queue.pending for gpu in line.gpus) > 0
     np.testing.assert_array_equal(h.numpy(), line.wanted(batch(0)))
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_result_is_copied_after_it_was_computed_wherever_it_lies(placed: bool) -> None:
+    """Also one that the caller gave a place: its device writes there, and does not only read."""
+    first = FakeDevice("first", execution="late", declines=lambda node: "" if node.op.name == "neg" else "only neg")  # type: ignore[union-attr]
+    second = FakeDevice("second", execution="late", declines=lambda node: "" if node.op.name == "sqr" else "only sqr")  # type: ignore[union-attr]
+    x = gg.new_tensor("f32", 4)
+    x.place(first.buffer_type.alloc(16))
+    x.set([1, 2, 3, 4])
+    negated = gg.neg(x)
+    if placed:
+        negated.place(first.buffer_type.alloc(16))
+    result = gg.sqr(negated).set_output()
+    # The second device's stream is waited for first, and does all that it may do by then.
+    with Scheduler([second, first]) as scheduler:
+        scheduler.compute(gg.Graph(result))
+        assert result.numpy().tolist() == [1, 4, 9, 16]
 
 
 def test_another_structure_waits_for_the_one_before() -> None:

@@ -102,8 +102,11 @@ HIP = "\n".join(
         "static __device__ inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }",
         "static __device__ inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }",
         "#define fmaf __builtin_fmaf",
-        'extern "C" __device__ float ldexpf(float x, int n);',
-        "#define ldexp ldexpf",
+        "static __device__ inline int atomicCAS(int *p, int seen, int x) {",
+        "    __hip_atomic_compare_exchange_strong(p, &seen, x, __ATOMIC_RELAXED, __ATOMIC_RELAXED,",
+        "        __HIP_MEMORY_SCOPE_AGENT);",
+        "    return seen;",
+        "}",
         *(
             f'extern "C" __device__ float {f}f({taken});\n'
             f"static __device__ inline float {f}({taken}) {{ return {f}f({given}); }}"

@@ -62,8 +62,9 @@ def test_binding_again_tells_only_the_launches_whose_places_changed() -> None:
     assert not device.stand_in.did("set_buffer", "set_arguments")
     plan.rebind(graph, second)
     assert len(device.stand_in.did("set_buffer")) == 7
-    moved = Allocation(graph, second.buffers, second.slots, second.offsets.copy())
-    moved.offsets[graph.index[graph.nodes[-1]]] += 128
+    offsets = second.offsets.copy()
+    offsets[graph.index[graph.nodes[-1]]] -= 128
+    moved = Allocation(graph, second.buffers, second.slots, offsets)
     device.stand_in.log.clear()
     plan.rebind(graph, moved)
     assert device.stand_in.did("set_buffer", "set_arguments") == [("set_arguments", "normalise", 2)]

@@ -20,7 +20,7 @@ pytest.importorskip("ggplug_simt")
 
 from ggplug_simt.kernels import CHOOSERS, match, matrix
 from ggplug_simt.kernels.elementwise import ONE, TWO
-from ggplug_simt.launch import DST, SCRATCH, TENSOR, Kernel, Operand, Product, collapsed
+from ggplug_simt.launch import DST, FAULTS, SCRATCH, TENSOR, Kernel, Operand, Product, collapsed
 from ggplug_simt.profile import Profile, Properties, Tile
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -126,12 +126,13 @@ def test_columns_that_chose_the_same_expert_share_tiles_where_they_are_many() ->
     assert [each.source.kernel for each in matched(few).launches] == ["mul_mat_id"]
     found = matched(many)
     route, tiles = found.launches
-    assert (route.source.kernel, route.groups) == ("route", 4)
+    assert (route.source.kernel, route.groups) == ("route", 5)
     assert tiles.source.kernel == "mul_mat_tiles"
-    # 86 columns fill five tiles of 16, and every expert may have one that is not full; rows take two tiles of 64
+    # 86 columns fill five tiles of 16, and every expert may have one that is not full, as may those columns that
+    # chose none; rows take two tiles of 64
     assert dict(tiles.source.defines)["TILE_N"] == "16"
-    assert tiles.groups == 2 * (4 + 5)
-    assert found.scratch == 4 * (1 + 86) * 4
+    assert tiles.groups == 2 * (4 + 1 + 5)
+    assert found.scratch == 4 * (1 + 86) * (4 + 1)
     assert [place.position for place in (route.operands[0], tiles.operands[-1])] == [SCRATCH, SCRATCH]
 
 
@@ -247,3 +248,51 @@ def test_what_the_library_cannot_read_goes_through_tiles() -> None:
 def test_few_columns_decode_weights_in_registers_even_with_a_library() -> None:
     node = ops.mul_mat(new_tensor(types.F32, (64, 20)), new_tensor(types.F32, (64, matrix.FEW)))
     assert [each.source.kernel for each in matched(node, LIBRARY).launches] == ["mul_mat_rows"]
+
+
+def test_more_than_32_bits_count_is_declined() -> None:
+    far = 2**31 - 8
+    for node in (
+        ops.abs(new_tensor(types.F32, (far,))),
+        ops.sum_rows(new_tensor(types.F16, (far, 2))),
+        ops.norm(new_tensor(types.F16, (far,))),
+        ops.argsort(new_tensor(types.F16, (2**30 + 1,))),
+        ops.set_rows(new_tensor(types.F32, (8, far)), new_tensor(types.F32, (8, 1)), new_tensor(types.I64, (1,))),
+        ops.cpy(ops.transpose(new_tensor(types.F32, (2**17, 2**17))), new_tensor(types.F16, (2**18, 2**16))),
+        ops.soft_max(new_tensor(types.F32, (4, 2**25))),
+        ops.rope(
+            new_tensor(types.F32, (64, 2, 3)), new_tensor(types.I32, (12,)), n_dims=64, mode=types.RopeMode.MROPE,
+            sections=(2**31, 8, 8, 0),
+        ),
+    ):
+        found = match(GPU, node)
+        assert isinstance(found, Decline), node
+        assert "32 bits" in found.reason
+
+
+def test_dimensions_are_joined_only_as_far_as_32_bits_count() -> None:
+    kernel = matched(ops.abs(new_tensor(types.F16, (2**16, 2**15))))
+    (launch,) = kernel.launches
+    assert [place.ne for place in launch.operands] == [(2**16, 2**15, 1, 1)] * 2
+
+
+def test_products_over_nothing_are_no_work_for_the_library() -> None:
+    node = ops.mul_mat(new_tensor(types.Q8_0, (0, 64)), new_tensor(types.F32, (0, 40)))
+    assert [each.source.kernel for each in matched(node, LIBRARY).launches] == ["mul_mat_tiles"]
+
+
+def test_kernels_with_ids_have_a_record_for_faults_and_others_have_none() -> None:
+    x, ids = new_tensor(types.F32, (64, 9)), new_tensor(types.I32, (5,))
+    experts, tokens = new_tensor(types.F32, (64, 8, 3)), new_tensor(types.F32, (64, 1, 90))
+    indexed = [op for op in OPS.values() if op.indexes is not None]
+    nodes = [
+        ops.get_rows(x, ids), ops.set_rows(x, new_tensor(types.F32, (64, 5)), ids),
+        ops.mul_mat_id(experts, tokens, new_tensor(types.I32, (2, 90))),
+        ops.mul_mat_id(experts, new_tensor(types.F32, (64, 1, 2)), new_tensor(types.I32, (2, 2))),
+    ]  # fmt: skip
+    assert {type(node.op) for node in nodes} == set(indexed)
+    for node in nodes:
+        records = [place for each in matched(node).launches for place in each.operands if place.position == FAULTS]
+        assert len(records) == 1, node
+    for node in (ops.rope(x, new_tensor(types.I32, (1,)), n_dims=64), ops.norm(x)):
+        assert not [place for each in matched(node).launches for place in each.operands if place.position == FAULTS]

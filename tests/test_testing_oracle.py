@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import ggplug as gg
+from ggplug.arrays import encode
 from ggplug.errors import GraphError, ShapeError, TensorStateError
 from ggplug.ops.base import OPS, Op, apply
-from ggplug.tensor import encode, like
+from ggplug.tensor import like
 from ggplug.testing.oracle import evaluate
 
 rng = np.random.default_rng(3)
@@ -35,6 +36,16 @@ def test_views_of_quantised_roots_show_whole_blocks() -> None:
     part = gg.view(w, 32, 2, nb=(2 * w.nb[1],), offset=w.nb[1] + w.type.block_bytes)
     got = evaluate(gg.Graph(gg.cont(part)), {w: raw})[part]
     np.testing.assert_array_equal(got[0, 0], whole[1::2, 32:64])
+
+
+def test_signalling_nans_are_values_like_others() -> None:
+    signalling = np.array([0x7F80_0001], np.uint32).view(np.float32)
+    x = leaf("f32", 1)
+    assert np.isnan(evaluate(gg.Graph(y := gg.neg(x)), {x: signalling})[y]).all()
+    wide = np.array([0x7FF0_0000_0000_0001], np.uint64).view(np.float64)
+    for type in ("f32", "f64", "f16", "bf16"):
+        assert np.isnan(gg.tensor(wide, type).numpy()).all()
+    assert np.isnan(gg.tensor(signalling, "f64").numpy()).all()
 
 
 def test_a_write_through_a_view_is_seen_by_later_readers_of_the_root() -> None:

@@ -30,6 +30,13 @@ provides claims a buffer before it calls ``_set``, ``_get`` or ``_free``.  A sub
 ``copy_from``, ``set_2d`` or ``get_2d`` does so by ``with accessing(self):``; a plan that works in buffers while
 ``compute`` runs, or gives work on them to a queue, does so by ``with using(buffers):``.
 
+*Memory.*  A tensor lies inside of its buffer, at an offset that :meth:`Buffer.check_place` allows, and a view inside of
+its root; kernels may rely on it.  Offsets of views, and addresses of tensors in host memory, are multiples of their
+type's ``alignment`` and of nothing more.  Memory that says :attr:`Buffer.is_read_only` is read like any other and never
+written: whatever fills it or copies into it raises BufferUseError before a byte changes, and so does
+:meth:`Plan.rebind` if one of the plan's nodes would write there.  Buffers and streams check what callers give them
+(offsets, sizes, strides, targets of fetches) before they hand an address to native code.
+
 *Ownership.*  Whoever allocated a buffer frees it, once, when nothing pending uses it; ``free`` waits for the
 device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events belong to who
 made them.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
@@ -38,6 +45,13 @@ made them.  Freeing twice is harmless; using a freed buffer raises BufferUseErro
 used by one thread at a time; streams of one device may be used by different threads at once.  What would have to wait
 for itself raises BusyError: an abort callback or a signal handler that computes on the device that it interrupted.
 See ``docs/threads-and-lifetimes.md``.
+
+*Ids out of range.*  A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes
+nothing that is not its own.  The rows of its result that belong to such ids are zeros; set_rows leaves such rows out;
+the node's other rows are computed as usual.  ``compute`` of a synchronous device, or the next ``synchronize``, raises
+once the ComputeError that :func:`id_out_of_range` makes: it names the node, the id and the limit.  Of several faults it
+is the first node's in the graph's order, and of these the first id's in the order of its tensor's elements, for any
+number of threads.  Ids are not looked at where the node writes nothing because its result or its rows are empty.
 
 *Errors.*  Every failure is a :class:`~ggplug.errors.GGPlugError`.  An asynchronous failure is raised by the next
 ``synchronize`` of the stream.  After a failed computation the results are undefined, but buffers, other tensors and
@@ -57,18 +71,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ggplug.arrays import as_bytes, strided, whole_number
 from ggplug.errors import (
     BufferUseError,
     ComputeError,
     GGPlugError,
     OutOfMemoryError,
     ParameterError,
+    ShapeError,
+    TypeMismatchError,
     UnsupportedOpError,
 )
 from ggplug.graph import Graph, Signature
 from ggplug.ops.base import Op
 from ggplug.sharing import NOTHING, accessing, alone, freeing, using
-from ggplug.tensor import Epoch, Tensor, as_bytes, strided
+from ggplug.tensor import Epoch, Tensor
 from ggplug.types import BufferUsage, DeviceKind
 
 if TYPE_CHECKING:
@@ -81,6 +98,9 @@ API_VERSIONS = range(1, 2)
 """The versions that this core accepts."""
 
 Bytes = npt.NDArray[np.uint8]
+
+COPY_FIRST = "copy the tensor first, or load it into memory that may be written"
+"""What to do about memory that may not be written."""
 
 
 class Memory(NamedTuple):
@@ -156,8 +176,10 @@ class BufferType(ABC):
     def alloc(self, size: int) -> Buffer:
         """A new buffer of ``size`` bytes, contents undefined.
 
-        Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative.
+        Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative,
+        TypeMismatchError if it is no integer; BufferUseError if ``_alloc`` gave less than that.
         """
+        size = whole_number(size, "the size of a buffer")
         if size < 0:
             raise ParameterError(f"{self.name}: a buffer cannot have {size} bytes", got=size)
         limit = self.max_size
@@ -166,11 +188,20 @@ class BufferType(ABC):
                 f"{self.name}: {size} bytes were asked for, one buffer has at most {limit}",
                 device=self.device, requested=size, free=limit, remedy="spread the tensors over several buffers",
             )  # fmt: skip
-        return self._alloc(size)
+        buffer = self._alloc(size)
+        if buffer.size < size:
+            raise BufferUseError(
+                f"{self.name}: {size} bytes were asked for, the buffer has {buffer.size}", got=buffer.size, wanted=size
+            )
+        return buffer
 
     @property
     def alignment(self) -> int:
-        """Bytes that every tensor's offset is a multiple of (default 64)."""
+        """Bytes that the offset of every tensor is a multiple of that an allocator places (default 64).
+
+        A power of two, at least 8, which is what the blocks of every type are content with.  See
+        :meth:`Buffer.check_place` for what callers may ask for.
+        """
         return 64
 
     @property
@@ -214,13 +245,23 @@ class Buffer(ABC):
 
     @abstractmethod
     def _get(self, offset: int, out: Bytes) -> None:
-        """Fetches bytes into a contiguous array; bounds are checked already."""
+        """Fetches bytes into a flat, contiguous array; it and the bounds are checked already."""
 
     @abstractmethod
     def _free(self) -> None:
         """Gives the memory back; called once."""
 
     # Optional
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether these bytes may not be written (default no); a read-only memory map, for example.
+
+        Tensors that lie here are read like all others.  Whatever would write here raises BufferUseError before
+        anything is written: transfers, and plans when they are bound.  The answer does not change while a plan is
+        bound.
+        """
+        return False
 
     def init_tensor(self, tensor: Tensor) -> None:
         """Called when a persistent tensor, or a view of one, got its place in this buffer (default: nothing).
@@ -238,17 +279,17 @@ class Buffer(ABC):
 
     def memset(self, offset: int, size: int, value: int) -> None:
         """Fills a range with a byte (default: stores from the host in pieces)."""
-        piece = np.full(max(0, min(size, 1 << 24)), value, np.uint8)
         with accessing(self):
-            self._check(offset, size)
+            offset, size, value = self._check_fill(offset, size, value)
+            piece = np.full(min(size, 1 << 24), value, np.uint8)
             for done in range(0, size, 1 << 24):
                 self._set(offset + done, piece[: min(size - done, 1 << 24)])
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         """Copies bytes from another buffer, of any type (default: through the host)."""
         with accessing(self, source):
-            self._check(offset, size)
-            source._check(source_offset, size)
+            offset, size = self._check_write(offset, size)
+            source_offset, _ = source._check(source_offset, size)
             if source.address is not None:
                 self._set(offset, source.bytes(source_offset, size))
             elif self.address is not None:
@@ -260,19 +301,20 @@ class Buffer(ABC):
 
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row)."""
-        packed = as_bytes(data).reshape(rows, row_bytes)
+        packed = as_bytes(data)
         with accessing(self):
-            self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
+            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+            self._check_write(offset, 0)
             for row in range(rows):
-                self._set(offset + row * stride, packed[row])
+                self._set(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         """Fetches ``rows`` rows that lie ``stride`` bytes apart into packed ``out`` (default: row by row)."""
-        packed = out.reshape(rows, row_bytes)
+        packed = check_target(out)
         with accessing(self):
-            self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
+            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
             for row in range(rows):
-                self._get(offset + row * stride, packed[row])
+                self._get(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
     def reset(self) -> None:
         """Called before the buffer's tensors are placed anew (default: nothing)."""
@@ -283,27 +325,59 @@ class Buffer(ABC):
         """Stores raw bytes at ``offset``.  Raises BufferUseError."""
         raw = as_bytes(data)
         with accessing(self):
-            self._check(offset, raw.size)
-            if raw.size:
+            offset, size = self._check_write(offset, raw.size)
+            if size:
                 self._set(offset, raw)
 
     def get(self, offset: int, out: Bytes) -> None:
-        """Fetches ``out.size`` bytes from ``offset`` into a contiguous uint8 array.  Raises BufferUseError."""
+        """Fetches ``out.size`` bytes from ``offset`` into a contiguous, writable array of uint8.
+
+        Raises BufferUseError, TypeMismatchError.
+        """
+        target = check_target(out)
         with accessing(self):
-            self._check(offset, out.size)
-            if out.size:
-                self._get(offset, out)
+            offset, size = self._check(offset, target.size)
+            if size:
+                self._get(offset, target)
 
     def clear(self, value: int = 0) -> None:
         """Fills the whole buffer with a byte."""
         self.memset(0, self.size, value)
 
     def bytes(self, offset: int, size: int) -> Bytes:
-        """A zero-copy view of host memory.  The caller must not keep it: see :meth:`export`."""
-        self._check(offset, size)
+        """A zero-copy view of host memory, read-only if that is.  The caller must not keep it: see :meth:`export`.
+
+        Raises BufferUseError.
+        """
+        offset, size = self._check(offset, size)
         if self.address is None:
             raise BufferUseError(f"{self!r} has no host address; copy with get()")
-        return host_bytes(self.address + offset, size)
+        return host_bytes(self.address + offset, size, read_only=self.is_read_only)
+
+    def check_place(self, tensor: Tensor, offset: int) -> int:
+        """``offset`` as a plain int, if a tensor may lie there; :meth:`Tensor.place` asks.
+
+        All ``alloc_size`` bytes of the tensor have to be inside of the buffer.  In host memory the address has to be
+        a multiple of the alignment of the tensor's type, elsewhere the offset one of that of the buffer's type.
+        Raises BufferUseError, also for a freed buffer; TypeMismatchError.
+        """
+        offset = whole_number(offset, f"the offset of {tensor!r}")
+        size = max(tensor.nbytes, self.type.alloc_size(tensor))
+        if self.freed or not 0 <= offset <= self.size - size:
+            why = "was freed" if self.freed else f"does not have the bytes {offset} to {offset + size}"
+            raise BufferUseError(
+                f"{tensor!r} cannot be placed: {self!r} {why}", tensor=tensor, got=offset, wanted=self.size - size
+            )
+        if self.address is not None:
+            alignment, place, what = tensor.type.alignment, self.address + offset, tensor.type.name
+        else:
+            alignment, place, what = self.type.alignment, offset, self.type.name
+        if place % alignment:
+            raise BufferUseError(
+                f"{tensor!r} cannot be placed at byte {offset} of {self!r}: {what} needs a multiple of {alignment}",
+                tensor=tensor, got=offset, wanted=alignment,
+            )  # fmt: skip
+        return offset
 
     def export(self) -> None:
         """Counts a zero-copy view that outlives the call; until :meth:`release`, ``free`` raises."""
@@ -339,11 +413,46 @@ class Buffer(ABC):
             Epoch.advance()
             self._free()
 
-    def _check(self, offset: int, size: int) -> None:
+    def _check(self, offset: int, size: int) -> tuple[int, int]:
+        """Offset and size as plain ints, if these bytes can be read.  Raises BufferUseError, TypeMismatchError."""
         if self.freed:
             raise BufferUseError(f"{self!r} was freed")
+        offset, size = whole_number(offset, "an offset"), whole_number(size, "a size")
         if offset < 0 or size < 0 or offset + size > self.size:
             raise BufferUseError(f"bytes {offset} to {offset + size} are outside of {self!r}", got=(offset, size))
+        return offset, size
+
+    def _check_write(self, offset: int, size: int) -> tuple[int, int]:
+        """Likewise, if these bytes can be written."""
+        found = self._check(offset, size)
+        if self.is_read_only:
+            raise BufferUseError(f"{self!r} may not be written", remedy=COPY_FIRST)
+        return found
+
+    def _check_fill(self, offset: int, size: int, value: int) -> tuple[int, int, int]:
+        """Likewise, if they can be filled with this value.  Raises ParameterError if it is none of a byte."""
+        value = whole_number(value, "a byte")
+        if not 0 <= value <= 255:
+            raise ParameterError(f"a byte is 0 to 255, got {value}", got=value)
+        return *self._check_write(offset, size), value
+
+    def _check_rows(
+        self, offset: int, size: int, row_bytes: int, rows: int, stride: int
+    ) -> tuple[int, int, int, int]:
+        """Offset, bytes of a row, rows and stride as plain ints, if these rows can be read.
+
+        ``size``: bytes on the host's side.  Raises BufferUseError, ShapeError, TypeMismatchError.
+        """
+        row_bytes, rows = whole_number(row_bytes, "the bytes of a row"), whole_number(rows, "the number of rows")
+        stride = whole_number(stride, "a stride")
+        if row_bytes < 0 or rows < 0 or stride < 0:
+            raise BufferUseError(
+                f"there are no {rows} rows of {row_bytes} bytes, {stride} apart", got=(row_bytes, rows, stride)
+            )
+        if size != rows * row_bytes:
+            raise ShapeError(f"{rows} rows of {row_bytes} bytes are not {size} bytes", got=size)
+        offset, _ = self._check(offset, (rows - 1) * stride + row_bytes if size else 0)
+        return offset, row_bytes, rows, stride
 
     def __enter__(self) -> Buffer:
         return self
@@ -352,22 +461,36 @@ class Buffer(ABC):
         self.free()
 
     def __repr__(self) -> str:
-        state = ", freed" if self.freed else ""
+        state = ", freed" if self.freed else ", read-only" if self.is_read_only else ""
         return f"<Buffer {self.type.name}, {self.size} bytes, {self.usage.name.lower()}{state}>"
 
 
-def host_bytes(address: int, size: int) -> Bytes:
-    """A uint8 array over host memory that somebody else keeps alive."""
+def host_bytes(address: int, size: int, *, read_only: bool = False) -> Bytes:
+    """A uint8 array over host memory that somebody else keeps alive.  A read-only one cannot be made writable."""
     if size == 0:
         return np.empty(0, np.uint8)
-    return np.asarray(_HostMemory(address, size))
+    return np.asarray(_HostMemory(address, size, read_only))
 
 
 class _HostMemory:
     __slots__ = ("__array_interface__", "__weakref__")
 
-    def __init__(self, address: int, size: int) -> None:
-        self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+    def __init__(self, address: int, size: int, read_only: bool) -> None:
+        self.__array_interface__ = {"data": (address, read_only), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+def check_target(out: Any) -> Bytes:
+    """``out`` as a flat array, if bytes can be fetched into it: a contiguous uint8 array that may be written.
+
+    For everything that fetches, before it gives an address away.  Raises TypeMismatchError, BufferUseError.
+    """
+    if not isinstance(out, np.ndarray) or out.dtype != np.uint8:
+        got = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
+        raise TypeMismatchError(f"bytes are fetched into an array of uint8, got {got}", got=got, wanted=np.uint8)
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        what = "is read-only" if out.flags.c_contiguous else f"has gaps (strides {out.strides})"
+        raise BufferUseError(f"bytes cannot be fetched into an array that {what}", got=out)
+    return out.reshape(-1)
 
 
 # -- devices ---------------------------------------------------------------------------------------
@@ -497,7 +620,8 @@ class Device(ABC):
     def buffer_from_host(self, memory: Any, *, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
         """A buffer over memory that the caller keeps (anything with the buffer protocol, such as a memory map).
 
-        Default: raises BufferUseError; ``capabilities.buffer_from_host`` tells.
+        Over read-only memory it is read-only, too.  ``capabilities.buffer_from_host`` tells whether a device has this
+        (default: raises BufferUseError).
         """
         raise BufferUseError(f"{self.name} cannot use host memory in place", device=self)
 
@@ -561,11 +685,16 @@ class Plan(ABC):
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
         """Takes over the places of all tensors.
 
-        ``graph`` is the one planned or an equal one; ``allocation`` tells where its tensors lie, all at once through
-        ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)`` (handles).  Costs no Python call
-        per node.  The caller keeps both alive as long as it computes; a plan need not.  A computation that was given
-        to the stream before goes on with the places that it was given with; a
-        plan that cannot do that waits for it.
+        ``graph`` is the one planned or an equal one; for another graph this raises GraphError, which
+        ``graph.check_structure`` does with the ``graph.structure`` that was planned.  ``allocation`` tells where its
+        tensors lie, all at once through ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)``
+        (handles).  Both refuse places that the graph cannot be computed in: unplaced tensors, freed buffers, memory
+        that a node would write and that may not be written (TensorStateError, BufferUseError).  A plan that finds the
+        places in another way calls ``allocation.check(graph)``.  Then it stays bound to what it was bound to before.
+
+        Costs no Python call per node.  The caller keeps graph and allocation alive as long as it computes; a plan need
+        not.  A computation that was given to the stream before goes on with the places that it was given with; a plan
+        that cannot do that waits for it.
         """
 
     @abstractmethod
@@ -662,6 +791,7 @@ class Backend:
         if planned.allocation is not allocation or planned.epoch != Epoch.now or planned.graph() is not graph:
             planned.epoch = -1
             epoch = Epoch.now
+            allocation.check(graph)
             planned.plan.rebind(graph, allocation)
             planned.graph, planned.allocation, planned.epoch = weakref.ref(graph), allocation, epoch
         computation = allocation.begin(graph)
@@ -727,27 +857,30 @@ class _Call(NamedTuple):
 class WalkPlan(Plan):
     """Calls ``kernel(op, dst, *src)`` for node after node; views and empty tensors are skipped.
 
-    ``dst`` and ``src`` are :class:`Operand` (None for absent sources).  The plan of the smallest backends.
+    ``dst`` and ``src`` are :class:`Operand` (None for absent sources).  The plan of the smallest backends.  Kernels of
+    ops with ids write zeros (or nothing, where the op writes into a source) for those out of range; the plan raises the
+    error.
     """
 
     def __init__(self, stream: Backend, graph: Graph) -> None:
         self.stream = stream
+        self._structure = graph.structure
         self._steps: list[tuple[int, Callable[..., None]]] = [
             (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
         ]
         self._bound: tuple[list[_Call], frozenset[Buffer]] = [], NOTHING
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
+        buffers, which, offsets = allocation.places(graph)
+        bound = [
+            Operand(tensor, buffers[number], offset)
+            for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True)
+        ]
         calls: list[_Call] = []
         for position, kernel in self._steps:
-            node = graph.tensors[position]
-            operands: list[Operand | None] = []
-            for tensor in (node, *node.src):
-                if tensor is None:
-                    operands.append(None)
-                else:
-                    operands.append(Operand(tensor, *allocation.place(graph, graph.index[tensor])))
-            calls.append(_Call(position, kernel, node, operands))
+            sources = [None if source < 0 else bound[source] for source in graph.sources[position]]
+            calls.append(_Call(position, kernel, graph.tensors[position], [bound[position], *sources]))
         self._bound = calls, frozenset(each.buffer for call in calls for each in call.operands if each is not None)
 
     def compute(self) -> None:
@@ -769,20 +902,68 @@ class WalkPlan(Plan):
     def _run(self, computed: Callable[[int], None]) -> None:
         """Calls the kernels, and ``computed`` with each node's position; others leave the buffers alone meanwhile."""
         calls, buffers = self._bound
-        with using(buffers):
+        # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
+        with using(buffers), np.errstate(all="ignore"):
             for buffer in buffers:
                 buffer._check(0, 0)
             for position, kernel, node, operands in calls:
-                try:
-                    kernel(node.op, *operands)
-                except GGPlugError:
-                    raise
-                except Exception as error:
-                    raise compute_error(self.stream.device, node, error) from error
+                call_kernel(self.stream.device, kernel, node, operands)
                 computed(position)
 
     def kernel_names(self) -> list[str]:
         return [getattr(kernel, "__name__", repr(kernel)) for _, kernel in self._steps]
+
+
+def call_kernel(
+    device: Device, kernel: Callable[..., None], node: Tensor, operands: Sequence[Operand | None]
+) -> None:
+    """Calls ``kernel(op, dst, *src)`` on host memory; then raises ComputeError if an id of the node is out of range.
+
+    Raises what the kernel raised, as a typed error.
+    """
+    try:
+        kernel(node.op, *operands)
+    except GGPlugError:
+        raise
+    except Exception as error:
+        raise compute_error(device, node, error) from error
+    op = node.op
+    if op is not None and op.indexes is not None:
+        ids = operands[1 + op.indexes.ids]
+        assert ids is not None
+        got = first_out_of_range(node, ids.array())
+        if got is not None:
+            raise id_out_of_range(device, node, got)
+
+
+def first_out_of_range(node: Tensor, ids: npt.NDArray[Any]) -> int | None:
+    """Of a node's ids, in NumPy order, the first that is out of range; None if there is none."""
+    outside = ids[(ids < 0) | (ids >= limit_of_ids(node))]
+    return int(outside[0]) if outside.size else None
+
+
+def limit_of_ids(node: Tensor) -> int:
+    """What the ids of a node have to stay below."""
+    assert node.op is not None
+    assert node.op.indexes is not None
+    indexed = node.src[node.op.indexes.of]
+    assert indexed is not None
+    return indexed.ne[node.op.indexes.dim]
+
+
+def id_out_of_range(device: Device, node: Tensor, got: int) -> ComputeError:
+    """The error of a node that was given the id ``got``; its op says what the ids choose from (``Op.indexes``)."""
+    op = node.op
+    assert op is not None
+    assert op.indexes is not None
+    ids, of, dim = op.indexes
+    limit = limit_of_ids(node)
+    consequence = "that row was left out" if op.writes else "its row of the result is zeros"
+    return ComputeError(
+        f"{device.name}: {node!r} was given the id {got} in {op.sources[ids]!r}; ids must be at least 0 and less than "
+        f"{limit}, ne{dim} of {op.sources[of]!r}; {consequence}",
+        op=op, device=device, tensor=node, got=got, wanted=limit,
+    )  # fmt: skip
 
 
 def compute_error(device: Device, node: Tensor, error: BaseException) -> GGPlugError:

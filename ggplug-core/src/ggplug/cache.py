@@ -3,10 +3,12 @@
 The folder is ``$GGPLUG_CACHE_DIR``, else ``ggplug`` in the platform's cache folder (``~/.cache`` or ``$XDG_CACHE_HOME``
 on Linux, ``~/Library/Caches`` on macOS, ``%LOCALAPPDATA%`` on Windows).  Each backend has a folder of its own there.
 
-A kernel's file is found by everything its code was made from.  One that is damaged, or that belongs to another user, is
-as good as none; a folder that cannot be written costs compiling again in the next process.  Each is logged once as a
-warning, never an error.  Files are written under another name and renamed, so any number of processes may share
-the folder.
+A kernel's file is found by everything its code was made from.  One that is damaged or no regular file is as good as
+none; a folder that cannot be written costs compiling again in the next process.  Each is logged once as a warning,
+never an error.  Files are written under another name and renamed, so any number of processes may share the folder.
+
+*Code is run as it is found*, so only the user's own files and the administrator's are used: neither the folder nor
+a file in it may belong to somebody else or be writable by others, and no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ import json
 import logging
 import os
 import re
+import stat
 import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO
+
+from ggplug.errors import FileKindError
+from ggplug.files import is_unfinished, kind_of, open_regular, replacing
 
 ENVIRONMENT_VARIABLE = "GGPLUG_CACHE_DIR"
 
@@ -38,6 +43,8 @@ _PREFIX = struct.Struct("<8sIQ32s")
 _DAY = 24 * 3600.0
 _UNUSED = 30 * _DAY
 """A kernel that nobody used for so long (its source, its driver or the processor is another now) goes in the end."""
+_LARGEST_HEADER, _LARGEST_CODE = 1 << 16, 1 << 28
+"""Bytes; a header takes some hundreds, and a kernel's code at most some millions."""
 
 
 def folder(part: str) -> Path:
@@ -52,9 +59,11 @@ def folder(part: str) -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     expanded = os.path.expanduser(base)
-    if expanded.startswith("~"):  # no home folder: a user in a container
-        expanded = tempfile.gettempdir()
-    return Path(expanded) / "ggplug" / part
+    if os.path.isabs(expanded) and os.environ.get("HOME") != "":
+        return Path(expanded) / "ggplug" / part
+    # No home folder: a user in a container.
+    user = os.geteuid() if hasattr(os, "geteuid") else "user"
+    return Path(tempfile.gettempdir()) / f"ggplug-{user}" / part
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,8 @@ class KernelFile:
     """One compiled kernel on disk.
 
     ``name`` and ``target``: what was compiled, and for which device.  ``bytes``: of the file.  ``used``: when a process
-    last took it into use, in seconds since 1970, to the day.
+    last took it into use, in seconds since 1970, to the day.  ``problem``: why it is of no use, if it is not; then the
+    name is that of the file.
     """
 
     name: str
@@ -70,6 +80,7 @@ class KernelFile:
     bytes: int
     used: float
     path: Path
+    problem: str | None = None
 
 
 class KernelFiles:
@@ -84,34 +95,42 @@ class KernelFiles:
         return folder(self.part)
 
     def entries(self) -> list[KernelFile]:
-        """What is there, by name; damaged files are listed under their file name."""
-        return sorted((_describe(item) for item in self._files()), key=lambda entry: (entry.name, entry.target))
+        """What is there, by name; also what is of no use, with its ``problem``."""
+        found = [_describe(Path(item.path)) for item in self._items() if item.name.endswith(_SUFFIX)]
+        return sorted(filter(None, found), key=lambda entry: (entry.name, entry.target))
 
     def clear(self) -> int:
-        """Deletes all; returns how many there were.  Kernels in use stay in memory."""
-        return sum(_delete(item.path) for item in self._files())
+        """Deletes all; returns how many there were.  Kernels in use stay in memory; folders stay."""
+        count = sum(_delete(item) for item in self._items() if item.name.endswith(_SUFFIX))
+        self._remove_unused()
+        return count
 
     def load(self, name: str, key: str) -> bytes | None:
         """The code that was stored under ``name`` and ``key``, or None."""
         path = self._path(name, key)
+        if not self._is_trusted():
+            return None
         try:
-            with open(path, "rb") as file:
+            with open_regular(path, follow=False) as file:
                 status = os.fstat(file.fileno())
-                if not _trusted(status):
-                    _warn_once(f"ignoring compiled kernels of another user in {path.parent}")
+                problem = distrust(status)
+                if problem is not None:
+                    _warn_once(f"ignoring the compiled kernel {path}: {problem}")
                     return None
-                content = file.read()
-        except FileNotFoundError:
+                code = _verified(file, status.st_size, key)
+                if code is not None and status.st_mtime < time.time() - _DAY:
+                    with contextlib.suppress(OSError):
+                        os.utime(file.fileno() if os.utime in os.supports_fd else path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None  # where there can be no folder, keeping them says so
+        except FileKindError as error:
+            _warn_once(f"ignoring a compiled kernel: {error}")
             return None
         except OSError as error:
-            _warn_once(f"compiled kernels in {path.parent} cannot be read ({error})")
+            _warn_once(f"compiled kernels in {path.parent} cannot be read ({error.strerror or error})")
             return None
-        code = _verified(content, key)
         if code is None:
             _warn_once(f"the compiled kernel {path} is damaged; compiling it again")
-        elif status.st_mtime < time.time() - _DAY:
-            with contextlib.suppress(OSError):
-                os.utime(path)
         return code
 
     def store(self, name: str, key: str, target: str, code: bytes) -> None:
@@ -121,16 +140,13 @@ class KernelFiles:
         content = _PREFIX.pack(_MAGIC, len(header), len(code), hashlib.sha256(header + code).digest()) + header + code
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(content)
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            if not self._is_trusted():
+                return
+            with replacing(path, 0o600, follow=False) as file:
+                file.write(content)
         except OSError as error:
-            _warn_once(f"compiled kernels cannot be kept in {path.parent} ({error}); set {ENVIRONMENT_VARIABLE}")
+            reason = error.strerror or error  # not the name of this kernel: it is the same for all of them
+            _warn_once(f"compiled kernels cannot be kept in {path.parent} ({reason}); set {ENVIRONMENT_VARIABLE}")
             return
         self._remove_unused()
 
@@ -138,52 +154,115 @@ class KernelFiles:
         slug = re.sub(r"[^A-Za-z0-9_]+", ".", name).strip(".")[:80]
         return self.folder / f"{slug}-{key[:40]}{_SUFFIX}"
 
-    def _files(self) -> Iterator[os.DirEntry[str]]:
+    def _is_trusted(self) -> bool:
+        """Whether the folder is the user's own; one that is not there yet will be."""
         try:
-            with os.scandir(self.folder) as items:
-                yield from [item for item in items if item.name.endswith(_SUFFIX)]
+            status = os.lstat(self.folder)
         except OSError:
-            return
+            return True  # reading and writing say what is wrong
+        problem = kind_of(status) if not stat.S_ISDIR(status.st_mode) else distrust(status)
+        if problem is not None:
+            _warn_once(f"no compiled kernels are kept in {self.folder}: it is {problem}; set {ENVIRONMENT_VARIABLE}")
+        return problem is None
+
+    def _items(self) -> list[os.DirEntry[str]]:
+        """What is in the folder itself, but not behind a link."""
+        try:
+            if stat.S_ISLNK(os.lstat(self.folder).st_mode):
+                self._is_trusted()
+                return []
+            with os.scandir(self.folder) as items:
+                return list(items)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            _warn_once(f"compiled kernels in {self.folder} cannot be listed ({error.strerror or error})")
+            return []
 
     def _remove_unused(self) -> None:
-        oldest = time.time() - _UNUSED
-        for item in self._files():
+        """Deletes kernels that were not used for a month, and what nobody finished writing for a day."""
+        now = time.time()
+        for item in self._items():
+            limit = _DAY if is_unfinished(item.name) else _UNUSED if item.name.endswith(_SUFFIX) else None
             with contextlib.suppress(OSError):
-                if item.stat().st_mtime < oldest:
-                    _delete(item.path)
+                if limit is not None and item.stat(follow_symlinks=False).st_mtime < now - limit:
+                    _delete(item)
 
 
-def _describe(item: os.DirEntry[str]) -> KernelFile:
-    header: dict[str, Any] = {}
-    used, length = 0.0, 0
-    with contextlib.suppress(OSError, ValueError, struct.error):
-        status = item.stat()
-        used, length = status.st_mtime, status.st_size
-        with open(item.path, "rb") as file:
-            _, header_length, _, _ = _PREFIX.unpack(file.read(_PREFIX.size))
-            header = json.loads(file.read(min(header_length, 4096)))
-    return KernelFile(str(header.get("name", item.name)), str(header.get("target", "?")), length, used, Path(item.path))
+def distrust(status: os.stat_result) -> str | None:
+    """Why code from a file or folder must not be run, if so: who else could have written it."""
+    if not hasattr(os, "geteuid"):
+        return None
+    if status.st_uid not in (os.geteuid(), 0):
+        return "another user's"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "writable by others (chmod go-w mends that)"
+    return None
 
 
-def _verified(content: bytes, key: str) -> bytes | None:
+def _describe(path: Path) -> KernelFile | None:
+    """A file of the cache folder; None if it is gone already."""
+    name, target, problem = path.name, "?", None
+    length, used = 0, 0.0
     try:
-        magic, header_length, code_length, digest = _PREFIX.unpack_from(content)
-        body = content[_PREFIX.size :]
-        if magic != _MAGIC or len(body) != header_length + code_length or hashlib.sha256(body).digest() != digest:
+        status = os.lstat(path)
+        length, used = status.st_size, status.st_mtime
+        with open_regular(path, follow=False) as file:
+            header = _header(file)
+            if header is None:
+                problem = "damaged, or of another version"
+            else:
+                name, target = header["name"], header["target"]
+                problem = distrust(os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problem = getattr(error, "kind", None) or error.strerror or str(error)
+    return KernelFile(name, target, length, used, path, problem)
+
+
+def _header(file: IO[bytes]) -> dict[str, str] | None:
+    """Reads what the header says; None if it is not one."""
+    try:
+        magic, length, _, _ = _PREFIX.unpack(file.read(_PREFIX.size))
+        if magic != _MAGIC or length > _LARGEST_HEADER:
             return None
-        return body[header_length:] if json.loads(body[:header_length])["key"] == key else None
-    except (struct.error, ValueError, KeyError, TypeError):
+        return _decoded(file.read(length))
+    except struct.error:
         return None
 
 
-def _trusted(status: os.stat_result) -> bool:
-    """Code is run as it is found: only this user's own and the administrator's will do."""
-    return not hasattr(os, "geteuid") or status.st_uid in (os.geteuid(), 0)
+def _decoded(header: bytes) -> dict[str, str] | None:
+    try:
+        facts = json.loads(header)
+    except (ValueError, RecursionError):
+        return None
+    wanted = ("name", "key", "target")
+    if not isinstance(facts, dict) or not all(isinstance(facts.get(each), str) for each in wanted):
+        return None
+    return facts
 
 
-def _delete(path: str) -> bool:
+def _verified(file: IO[bytes], size: int, key: str) -> bytes | None:
+    """The code in a file, if all of the file is as it was written under that key."""
+    try:
+        magic, header_length, code_length, digest = _PREFIX.unpack(file.read(_PREFIX.size))
+    except struct.error:
+        return None
+    if magic != _MAGIC or header_length > _LARGEST_HEADER or code_length > _LARGEST_CODE:
+        return None
+    if size != _PREFIX.size + header_length + code_length:
+        return None
+    body = file.read(header_length + code_length)
+    if hashlib.sha256(body).digest() != digest:
+        return None
+    facts = _decoded(body[:header_length])
+    return body[header_length:] if facts is not None and facts["key"] == key else None
+
+
+def _delete(item: os.DirEntry[str]) -> bool:
     with contextlib.suppress(OSError):
-        os.unlink(path)
+        os.unlink(item.path)
         return True
     return False
 

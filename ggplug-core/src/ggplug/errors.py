@@ -20,6 +20,7 @@ __all__ = [
     "DeviceLostError",
     "DeviceNotFoundError",
     "DuplicateNameError",
+    "FileKindError",
     "GGPlugError",
     "GGUFError",
     "GraphError",
@@ -96,7 +97,11 @@ class OutOfMemoryError(GGPlugError, MemoryError):
 
 
 class BufferUseError(GGPlugError, BufferError):
-    """A buffer was used wrongly: out of bounds, freed, or freed while exported."""
+    """A buffer was used wrongly, and nothing happened.
+
+    Bytes or a tensor's place outside of it; written although it may not be (a read-only memory map, ``bytes``); used
+    after it was freed; freed while somebody has a zero-copy view of it; computed with by a device that cannot reach it.
+    """
 
 
 class BusyError(GGPlugError, RuntimeError):
@@ -166,6 +171,13 @@ class KernelCompileError(ComputeError):
 
 
 # -- files -----------------------------------------------------------------------------------------
+
+
+class FileKindError(GGPlugError, OSError):
+    """A path names a folder, FIFO, socket or device where a regular file is needed.  Fields: ``path``, ``kind``."""
+
+    path: Any = None
+    kind: str | None = None
 
 
 class GGUFError(GGPlugError, ValueError):

@@ -106,6 +106,7 @@ class Graph:
         self._entries: list[tuple[Any, ...]] = []
         self._leaf_order: list[int] | None = None
         self._signature: tuple[int, Signature] | None = None
+        self._structure: tuple[Any, ...] | None = None
         self._reference: weakref.ref[Graph] = weakref.ref(self)
         for tensor in outputs:
             self.expand(tensor)
@@ -157,6 +158,7 @@ class Graph:
         part.leafs = list(map(part.tensors.__getitem__, self._leaf_order))
         part.index = dict(zip(part.tensors, range(len(part.tensors)), strict=True))
         part._entries = self._entries
+        part._structure = self.structure
         return part
 
     def expand(self, *outputs: Tensor) -> Graph:
@@ -216,7 +218,7 @@ class Graph:
         self.roots.append(root)
         self.sources.append(src)
         self._entries.append((op, tensor.type.id, tensor.ne, tensor.nb, src, root, tensor.view_offset))
-        self._signature = None
+        self._signature = self._structure = None
         if self.positions is not None or tensor.root.buffer is not None:
             return  # the whole tells where results are; persistent tensors tell themselves
         with _listing:
@@ -227,6 +229,26 @@ class Graph:
                 tensor._graphs = [r for r in others if r() is not None] + [self._reference]
 
     # -- equality ----------------------------------------------------------------------------------
+
+    @property
+    def structure(self) -> tuple[Any, ...]:
+        """What equal graphs have in common whatever their flags and places: what a :class:`Signature` says per tensor.
+
+        The same object as long as the graph is not expanded, also for the parts of equal graphs.
+        """
+        if self._structure is None:
+            self._structure = tuple(self._entries)
+        return self._structure
+
+    def check_structure(self, structure: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+        """Raises GraphError unless the graph has this structure; ``what`` is for a graph that has.
+
+        Returns the graph's own: whoever keeps it in the place of the given one compares nothing the next time.
+        """
+        own = self.structure
+        if own is not structure and own != structure:
+            raise GraphError(f"{what} is for another graph than {self!r}: neither for it nor for an equal one")
+        return own
 
     def signature(self) -> Signature:
         """The graph's structure as it is now, flags and buffer types of its tensors included."""
@@ -240,7 +262,7 @@ class Graph:
         if last is not None and last[1].flags == flags and last[1].buffer_types == buffer_types:
             found = last[1]
         else:
-            found = Signature(tuple(self._entries), flags, buffer_types)
+            found = Signature(self.structure, flags, buffer_types)
         self._signature = epoch, found
         return found
 
@@ -356,7 +378,7 @@ class Graph:
                     tensor._graphs = [r for r in tensor._graphs if r() is not self]
         self.tensors, self.nodes, self.leafs, self.outputs, self.index = [], [], [], [], {}
         self.order, self.sources, self.roots, self.positions, self._entries = [], [], [], None, []
-        self._signature = None
+        self._signature = self._structure = None
         self.computation = None
 
     def __repr__(self) -> str:
@@ -403,17 +425,21 @@ class Graph:
     def dump(self, path: str | Path) -> Path:
         """Writes a picture: ``.dot``, or ``.svg``, ``.png`` or ``.pdf`` where Graphviz's ``dot`` is installed.
 
-        Raises GraphError for another ending, and when ``dot`` is missing or fails.
+        Raises GraphError for another ending, and when ``dot`` is missing or fails, FileKindError for a path that names
+        a device, FIFO or folder, and other OSErrors.
         """
         # Imported here: together they take longer to import than all of core's tensors and graphs.
         import shutil
         import subprocess
         from pathlib import Path
 
+        from ggplug.files import replacing
+
         target = Path(path)
         kind = target.suffix.lower().lstrip(".")
         if kind in ("dot", "gv"):
-            target.write_text(self.dot(), encoding="utf-8")
+            with replacing(target) as file:
+                file.write(self.dot().encode())
             return target
         if kind not in ("svg", "png", "pdf"):
             ending = target.suffix or "a file without ending"
@@ -423,9 +449,11 @@ class Graph:
             raise GraphError(
                 "drawing needs Graphviz's program 'dot', which is not on PATH", remedy="install graphviz, or write .dot"
             )
-        done = subprocess.run([program, f"-T{kind}", "-o", str(target)], input=self.dot().encode(), capture_output=True)
+        done = subprocess.run([program, f"-T{kind}"], input=self.dot().encode(), capture_output=True)
         if done.returncode:
             raise GraphError(f"Graphviz failed: {done.stderr.decode(errors='replace').strip()}")
+        with replacing(target) as file:
+            file.write(done.stdout)
         return target
 
 

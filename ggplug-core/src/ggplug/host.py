@@ -5,7 +5,6 @@ Plain host memory belongs to no device; whichever device says so can work in it.
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 import weakref
@@ -14,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory, host_bytes
+from ggplug.arrays import as_array, as_bytes, strided
+from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
 from ggplug.sharing import accessing
-from ggplug.tensor import Spec, Tensor, as_array, extents, strided
+from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, Type, by_name
 
 ALIGNMENT = 64
@@ -29,39 +29,46 @@ _BY_DTYPE: dict[str, Type] = {
 
 
 class HostBuffer(Buffer):
-    """Bytes in this process's memory; ``owner`` keeps them alive."""
+    """Bytes in this process's memory, a contiguous array of uint8; ``owner`` keeps them alive.
+
+    They may not be written if ``memory`` is read-only, or ``owner`` an array that is.  An array that is made read-only
+    later is refused from then on by ``set`` and the like, and by computations when their memory is bound next.  Raises
+    TypeMismatchError, ParameterError.
+    """
 
     def __init__(self, type: BufferType, memory: Bytes, owner: Any = None) -> None:
+        if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8:
+            raise TypeMismatchError(f"a host buffer is made of an array of uint8, got {memory!r}", got=memory)
+        if memory.ndim != 1 or not memory.flags.c_contiguous:
+            raise ParameterError(f"only contiguous memory can be used in place; the strides are {memory.strides}")
         super().__init__(type, memory.size, memory.ctypes.data if memory.size else 0)
         self._memory: Bytes | None = memory
         self._owner = owner
 
     def _set(self, offset: int, data: Bytes) -> None:
-        memory = self._writable()
-        memory[offset : offset + data.size] = data
+        assert self._memory is not None
+        self._memory[offset : offset + data.size] = data
 
     def _get(self, offset: int, out: Bytes) -> None:
         assert self._memory is not None
-        out[...] = self._memory[offset : offset + out.size].reshape(out.shape)
+        out[...] = self._memory[offset : offset + out.size]
 
     def memset(self, offset: int, size: int, value: int) -> None:
         with accessing(self):
-            self._check(offset, size)
-            self._writable()[offset : offset + size] = value
+            offset, size, value = self._check_fill(offset, size, value)
+            assert self._memory is not None
+            self._memory[offset : offset + size] = value
 
     def _free(self) -> None:
         self._memory = None
         self._owner = None
 
-    def _writable(self) -> Bytes:
-        assert self._memory is not None
-        if not self._memory.flags.writeable:
-            raise BufferUseError(f"{self!r} is read-only (a memory-mapped file)", remedy="copy the tensor first")
-        return self._memory
-
     @property
     def is_read_only(self) -> bool:
-        return self._memory is not None and not self._memory.flags.writeable
+        memory, owner = self._memory, self._owner
+        if memory is None:
+            return False
+        return not memory.flags.writeable or (isinstance(owner, np.ndarray) and not owner.flags.writeable)
 
 
 class HostBufferType(BufferType):
@@ -86,7 +93,7 @@ class HostBufferType(BufferType):
             )
         try:
             block = np.empty(size + ALIGNMENT, np.uint8)
-        except MemoryError:
+        except (MemoryError, ValueError):  # ValueError: more than there are addresses
             raise OutOfMemoryError(
                 f"{self.name}: no memory for {size} bytes ({free} free)", requested=size, free=free
             ) from None
@@ -96,18 +103,32 @@ class HostBufferType(BufferType):
     def wrap(self, data: Any, *, usage: BufferUsage = BufferUsage.ANY) -> HostBuffer:
         """A buffer over memory that the caller provides: an array, memory map or anything with the buffer protocol.
 
-        Nothing is copied; the object is kept alive.  Read-only memory gives a buffer that refuses writes.
+        Nothing is copied; the object is kept alive, and while it is used in place NumPy refuses to resize it, and
+        Python to close it (a memory map, shared memory) or to release it.  Only ``array.resize(..., refcheck=False)``
+        takes the memory away nevertheless.  Read-only memory gives a buffer that refuses writes.
+
+        Raises ParameterError if the memory has gaps; TypeMismatchError for what has no memory that could be used in
+        place: lists, arrays of Python objects, arrays of another device.
         """
-        if isinstance(data, (bytes, bytearray, memoryview, mmap.mmap)):
-            memory = np.frombuffer(data, np.uint8)
-        else:
-            array = as_array(data)
-            if not array.flags.c_contiguous:
-                raise ParameterError("only contiguous memory can be used in place", got=array.strides)
-            memory = array.reshape(-1).view(np.uint8)
-        buffer = HostBuffer(self, memory, data)
+        array = as_array(_memory_of(data))
+        if not array.flags.c_contiguous:
+            raise ParameterError("only contiguous memory can be used in place", got=array.strides)
+        buffer = HostBuffer(self, as_bytes(array), data)
         buffer.usage = usage
         return buffer
+
+
+def _memory_of(data: Any) -> Any:
+    """What can be made an array without copying.  Raises TypeMismatchError."""
+    if isinstance(data, np.ndarray) or hasattr(data, "__array_interface__") or hasattr(data, "__dlpack__"):
+        return data
+    try:
+        return memoryview(data)
+    except (TypeError, ValueError, BufferError) as error:  # no such object; closed; released
+        raise TypeMismatchError(
+            f"a {type(data).__name__} has no memory that can be used in place: {error}",
+            got=type(data), remedy="make an array of it",
+        ) from None  # fmt: skip
 
 
 HOST = HostBufferType()
@@ -152,7 +173,9 @@ def tensor(values: Any, type: Type | str | None = None, *, name: str = "", copy:
 
     ``values``: as for :meth:`Tensor.set`; its shape becomes the tensor's.  ``type``: by default the array's own,
     with float64 becoming F32 and Python's integers I32.  ``copy=False`` shares memory with a contiguous array of
-    just that type, so later changes to the array show in the tensor.
+    just that type, so later changes to the array show in the tensor; a read-only array gives a tensor that cannot be
+    written.  Raises ShapeError, TypeMismatchError; BufferUseError if the array's address is no multiple of its
+    elements' size.
     """
     array = as_array(values)
     if type is None:
@@ -187,26 +210,25 @@ def _default_type(array: npt.NDArray[Any], values: Any) -> Type:
 def asarray(tensor: Tensor) -> npt.NDArray[Any]:
     """A zero-copy array of a tensor in host memory, in ``tensor.shape``, with the tensor's strides.
 
-    While the array lives the buffer refuses to be freed.  BF16 shows its bits, block types their blocks as bytes.
-    Raises BufferUseError if the bytes are not in host memory, TensorStateError if there are none.
+    While the array lives the buffer refuses to be freed.  It is read-only if the memory is.  BF16 shows its bits, block
+    types their blocks, four-dimensional.  Raises BufferUseError if the bytes are not in host memory, TensorStateError
+    if there are none.
     """
-    buffer, raw = tensor.access(lambda buffer, offset: _exported(tensor, buffer, offset))
+    raw = tensor.access(lambda buffer, offset: _exported(tensor, buffer, offset))
     array = strided(raw, tensor)
-    if isinstance(buffer, HostBuffer) and buffer.is_read_only:
-        array.flags.writeable = False
     if tensor.type.is_quantized:
         return array
     return array.reshape(tensor.shape) if tensor.is_contiguous() else array[(0,) * (4 - tensor.rank)]
 
 
-def _exported(tensor: Tensor, buffer: Buffer, offset: int) -> tuple[Buffer, Bytes]:
+def _exported(tensor: Tensor, buffer: Buffer, offset: int) -> Bytes:
     if buffer.address is None:
         raise BufferUseError(f"{tensor!r} is not in host memory: copy it with numpy()", tensor=tensor)
-    buffer.get(offset, np.empty(0, np.uint8))  # waits for pending work, checks that the buffer lives
+    buffer.get(offset, np.empty(0, np.uint8))  # waits for pending work
+    raw = buffer.bytes(offset, tensor.nbytes)
     buffer.export()
-    raw = host_bytes(buffer.address + offset, tensor.nbytes)
     weakref.finalize(_owner_of(raw), buffer.release)
-    return buffer, raw
+    return raw
 
 
 def _owner_of(array: npt.NDArray[Any]) -> Any:

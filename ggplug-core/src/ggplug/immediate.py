@@ -13,7 +13,7 @@ from ggplug.errors import ParameterError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.memory.allocation import Allocation, Computation
-from ggplug.memory.layout import PERSISTENT
+from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind, TensorFlag
@@ -95,7 +95,7 @@ class _Results(Allocation):
         slots, offsets = [], []
         for position, tensor in enumerate(graph.tensors):
             root_position = graph.roots[position]
-            slots.append(PERSISTENT if tensor.root.buffer is not None else self._kept.get(root_position, 0))
+            slots.append(PERSISTENT if tensor.root.buffer is not None else self._kept.get(root_position, NOWHERE))
             offsets.append(tensor.view_offset)
         super().__init__(graph, buffers, slots, offsets)
 

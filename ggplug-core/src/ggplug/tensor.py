@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ggplug import quants
+from ggplug.arrays import as_array, as_bytes, decode, encode, strided, whole_number
 from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.sharing import accessing, freeing
 from ggplug.types import TensorFlag, Type, by_name
@@ -54,20 +54,99 @@ class Epoch:
         cls.now = next(cls._count)
 
 
+class Geometry(NamedTuple):
+    """Validated extents and strides: plain integers that fit into 64 bits, whatever is computed with them.
+
+    ``nbytes``: from the first to the last byte.  ``rank``: the least number of dimensions that shows all extents.
+    """
+
+    ne: Extents
+    nb: Extents
+    nbytes: int
+    rank: int
+
+
+MAX_BYTES = 1 << 50
+"""Bytes of the largest tensor: more than any machine has, and few enough for sums of offsets to fit into 64 bits."""
+
+MAX_ELEMENTS = 1 << 54
+"""A tensor has fewer, even if extents of nothing are counted as one; of so many blocks, of any type, NumPy can make an
+array.
+"""
+
+_MAX_STRIDE = 1 << 62
+
+_geometries: dict[tuple[Type, Extents, Extents | None], Geometry] = {}
+
+
+def geometry(type: Type, ne: Extents, nb: Extents | None = None) -> Geometry:
+    """Checks extents and strides; those that were seen before cost a look into a dictionary.
+
+    ``nb``: by default those of a tensor without gaps (ggml_new_tensor).  Raises ShapeError, TypeMismatchError.
+    """
+    try:
+        found = _geometries.get((type, ne, nb))
+    except TypeError:  # a list, or something worse
+        raise ShapeError(f"extents and strides must be tuples, got {ne!r} and {nb!r}", got=(ne, nb)) from None
+    if found is None:
+        found = _check_geometry(type, ne, nb)
+        if len(_geometries) > 65536:
+            _geometries.clear()
+        _geometries[type, ne, nb] = found
+    return found
+
+
+def _check_geometry(type: Type, ne: Extents, nb: Extents | None) -> Geometry:
+    if not isinstance(type, Type):
+        raise TypeMismatchError(f"a tensor's type must be a ggplug.types.Type, got {type!r}", got=type)
+    ne = _four(ne, "extents")
+    row = type.row_bytes(ne[0])
+    rank = max((i + 1 for i in range(MAX_RANK) if ne[i] != 1), default=0)
+    if not is_possible(ne):
+        raise ShapeError(f"a tensor cannot have the extents {ne}: its elements are more than {MAX_ELEMENTS}", got=ne)
+    packed = (type.block_bytes, row, row * ne[1], row * ne[1] * ne[2])
+    if nb is None:
+        return Geometry(ne, packed, _limited(packed[3] * ne[3], ne, packed), rank)
+    nb = _four(nb, "strides")
+    if any(stride % type.alignment for stride in nb):
+        raise ShapeError(f"strides of {type.name} must be multiples of {type.alignment} bytes, got {nb}", got=nb)
+    if type.is_quantized and nb[0] != type.block_bytes:
+        raise ShapeError(
+            f"blocks of {type.name} must lie side by side, {type.block_bytes} bytes each; the stride is {nb[0]}",
+            got=nb[0], wanted=type.block_bytes,
+        )  # fmt: skip
+    if max(nb) > _MAX_STRIDE:
+        raise ShapeError(f"strides of more than {_MAX_STRIDE} bytes: {nb}", got=nb)
+    nbytes = 0
+    if 0 not in ne:
+        last = (ne[0] // type.block_size - 1, ne[1] - 1, ne[2] - 1, ne[3] - 1)
+        nbytes = type.block_bytes + sum(n * stride for n, stride in zip(last, nb, strict=True))
+    return Geometry(ne, nb, _limited(nbytes, ne, nb), rank)
+
+
+def _limited(nbytes: int, ne: Extents, nb: Extents) -> int:
+    if nbytes > MAX_BYTES:
+        raise ShapeError(f"extents {ne} with strides {nb} span more than {MAX_BYTES} bytes", got=nbytes)
+    return nbytes
+
+
+def is_possible(ne: Iterable[int]) -> bool:
+    """Whether a tensor, or an array, can have these extents; one without elements has strides, too."""
+    return math.prod(max(extent, 1) for extent in ne) < MAX_ELEMENTS
+
+
+def _four(values: Any, what: str) -> Extents:
+    if not isinstance(values, tuple) or len(values) != MAX_RANK:
+        raise ShapeError(f"a tensor has {MAX_RANK} {what}, got {values!r}", got=values)
+    for value in values:
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
+            raise ShapeError(f"{what} must be non-negative integers, got {values!r}", got=values)
+    return int(values[0]), int(values[1]), int(values[2]), int(values[3])
+
+
 def contiguous_strides(type: Type, ne: Extents) -> Extents:
     """Byte strides of a tensor without gaps; ``nb[0]`` is the bytes of one block (ggml_new_tensor)."""
-    key = (type.id, ne)
-    nb = _strides.get(key)
-    if nb is None:
-        row = type.row_bytes(ne[0])
-        nb = (type.block_bytes, row, row * ne[1], row * ne[1] * ne[2])
-        if len(_strides) > 65536:
-            _strides.clear()
-        _strides[key] = nb
-    return nb
-
-
-_strides: dict[tuple[int, Extents], Extents] = {}
+    return geometry(type, ne).nb
 
 
 def extents(ne: int | Iterable[int], *, what: str = "ne") -> tuple[Extents, int]:
@@ -86,7 +165,8 @@ class Spec(NamedTuple):
     """What an op's shape rule answers: the result's type, extents and rank, or that it is a view.
 
     ``nb`` is given only where the result is not contiguous.  ``view_of`` names the source whose bytes
-    the result shares, ``view_offset`` bytes after that source's first.
+    the result shares, ``view_offset`` bytes after that source's first.  The tensor that is made of it checks all of
+    this.
     """
 
     type: Type
@@ -101,19 +181,23 @@ class Tensor:
     """A typed, strided array of up to four dimensions in a graph or in a buffer.
 
     ``ne``: extents, innermost first, always four.  ``nb``: byte strides, same order.  ``rank``: how many
-    extents the shape has.  ``op``/``src``: the op that computes it and that op's sources (absent optional
-    sources are ``None``); a leaf has ``op is None``.
+    extents the shape has.  ``nbytes``: bytes from the first to the last byte, gaps included (ggml_nbytes).
+    ``op``/``src``: the op that computes it and that op's sources (absent optional sources are ``None``); a leaf has
+    ``op is None``.
+
+    Raises ShapeError or TypeMismatchError for extents and strides that no tensor can have, and for a view that leaves
+    the bytes of its root.
     """
 
     __slots__ = (
-        "__weakref__", "_graphs", "buffer", "buffer_type", "flags", "name", "nb", "ne", "offset", "op", "rank", "src",
-        "type",
-        "view_offset", "view_src",
+        "__weakref__", "_graphs", "buffer", "buffer_type", "flags", "name", "nb", "nbytes", "ne", "offset", "op",
+        "rank", "src", "type", "view_offset", "view_src",
     )  # fmt: skip
 
     type: Type
     ne: Extents
     nb: Extents
+    nbytes: int
     rank: int
     op: Op | None
     src: tuple[Tensor | None, ...]
@@ -132,8 +216,10 @@ class Tensor:
     def __init__(
         self, spec: Spec, op: Op | None = None, src: tuple[Tensor | None, ...] = (), name: str = ""
     ) -> None:
-        self.type, self.ne, self.rank, nb, parent, view_offset = spec
-        self.nb = nb if nb is not None else contiguous_strides(spec.type, spec.ne)
+        self.type, ne, self.rank, nb, parent, view_offset = spec
+        self.ne, self.nb, self.nbytes, rank = geometry(self.type, ne, nb)
+        if not rank <= self.rank <= MAX_RANK:
+            raise ShapeError(f"a tensor with extents {ne} cannot have rank {self.rank}", got=self.rank)
         self.op = op
         self.src = src
         self.name = name
@@ -148,6 +234,17 @@ class Tensor:
         else:
             self.view_src = parent if parent.view_src is None else parent.view_src
             self.view_offset = parent.view_offset + view_offset
+            offset = self.view_offset
+            if not 0 <= offset <= self.view_src.nbytes - self.nbytes or offset % self.type.alignment:
+                raise self._misplaced_view()
+
+    def _misplaced_view(self) -> ShapeError:
+        kind, root, offset = self.type, self.root, self.view_offset
+        if offset % kind.alignment:
+            what = f"begins at byte {offset} of {root!r}; {kind.name} needs a multiple of {kind.alignment}"
+        else:
+            what = f"spans bytes {offset} to {offset + self.nbytes} of {root!r}, which has {root.nbytes}"
+        return ShapeError(f"{self!r} {what}", tensor=self, got=offset, wanted=root.nbytes)
 
     # -- shape -------------------------------------------------------------------------------------
 
@@ -166,26 +263,16 @@ class Tensor:
         """Number of rows of ``ne[0]`` elements (ggml_nrows)."""
         return self.ne[1] * self.ne[2] * self.ne[3]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes from the first to the last byte of the tensor, gaps included (ggml_nbytes)."""
-        ne, nb = self.ne, self.nb
-        if 0 in ne:
-            return 0
-        if self.type.block_size == 1:
-            extent = self.type.block_bytes + (ne[0] - 1) * nb[0]
-        else:
-            extent = ne[0] * nb[0] // self.type.block_size
-        return extent + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
-
     def is_contiguous(self) -> bool:
         """Whether elements follow each other without gaps in ``ne`` order (ggml_is_contiguous)."""
         return self.is_contiguous_from(0)
 
     def is_contiguous_from(self, dim: int) -> bool:
-        """Whether strides above dimension ``dim`` are those of a contiguous tensor (ggml_is_contiguous_n).
+        """Whether strides above dimension ``dim`` are those of a contiguous tensor (ggml_is_contiguous_0 to _2).
 
-        ``dim`` 0: everything; 1: rows may be spaced; 2: matrices may be spaced.  Extents of one are ignored.
+        ``dim`` 0: everything; 1: rows may be spaced; 2: matrices may be spaced.  The stride of an extent of one counts
+        only where ``dim`` lets it differ: what lies above has to follow it.  A tensor without elements is judged by its
+        strides, as any other.
         """
         ne, nb = self.ne, self.nb
         if self.nb == contiguous_strides(self.type, ne):
@@ -195,21 +282,23 @@ class Tensor:
             return False
         expected = self.type.row_bytes(ne[0])
         for i in range(1, 4):
-            if ne[i] != 1:
-                if i > dim:
-                    if nb[i] != expected:
-                        return False
-                    expected = ne[i] * nb[i]
-                else:
-                    expected = ne[i] * nb[i]
+            if i > dim:
+                if ne[i] != 1 and nb[i] != expected:
+                    return False
+                expected *= ne[i]
+            else:
+                expected = ne[i] * nb[i]
         return True
 
     def is_transposed(self) -> bool:
-        """Whether the first two dimensions were swapped (ggml_is_transposed)."""
+        """Whether elements of a row lie further apart than rows (ggml_is_transposed).
+
+        Strides alone decide: a contiguous tensor with ne0 = 0 counts as transposed, for its rows take no bytes.
+        """
         return self.nb[0] > self.nb[1]
 
     def is_permuted(self) -> bool:
-        """Whether dimensions are out of stride order (ggml_is_permuted)."""
+        """Whether dimensions are out of stride order (ggml_is_permuted), by strides alone as :meth:`is_transposed`."""
         nb = self.nb
         return nb[0] > nb[1] or nb[1] > nb[2] or nb[2] > nb[3]
 
@@ -248,10 +337,18 @@ class Tensor:
     def place(self, buffer: Buffer | None, offset: int = 0) -> None:
         """Makes the tensor persistent at ``offset`` bytes into ``buffer``; ``None`` takes the place away.
 
-        Only roots have a place; a view follows its root.  Raises ParameterError for a view.
+        Only roots have a place; a view follows its root.  Raises ParameterError for a view; BufferUseError if the
+        tensor would not lie inside of the buffer (see :meth:`Buffer.check_place`), or the buffer was freed;
+        TypeMismatchError for what is no buffer, or no integer.  Then the tensor keeps the place that it has.
         """
         if self.view_src is not None:
             raise ParameterError(f"{self!r} is a view: place its root {self.view_src!r}", tensor=self)
+        if buffer is None:
+            offset = 0
+        elif (check := getattr(buffer, "check_place", None)) is not None:
+            offset = check(self, offset)
+        else:
+            raise TypeMismatchError(f"{self!r} can only be placed in a Buffer, got {buffer!r}", tensor=self, got=buffer)
         self.buffer = buffer
         self.buffer_type = None if buffer is None else buffer.type
         self.offset = offset
@@ -312,7 +409,7 @@ class Tensor:
         ``values``: anything with the buffer protocol, ``__array_interface__`` or DLPack, or nested sequences
         and scalars; its shape must be ``self.shape`` (a scalar fills).  Floats are rounded to the tensor's
         type, quantised types with their reference quantiser.  Raises ShapeError, TypeMismatchError,
-        TensorStateError.
+        TensorStateError; BufferUseError for memory that may not be written.
         """
         array = as_array(values)
         if array.ndim and array.shape != self.shape:
@@ -326,17 +423,19 @@ class Tensor:
     def numpy(self) -> npt.NDArray[Any]:
         """A copy of the values in ``self.shape``, after waiting for pending work on them.
 
-        Plain types keep their dtype (BF16 widens to float32); quantised types are decoded to float32.
-        Raises TensorStateError if the tensor has no bytes or they were reused.
+        Plain types keep their dtype (BF16 widens to float32); quantised types are decoded to float32.  A tensor
+        without elements gives an empty array.  Raises TensorStateError if the tensor has no bytes or they were reused.
         """
         return np.ascontiguousarray(decode(self._fetched(), self)).reshape(self.shape)
 
     def set_bytes(self, data: Any, offset: int = 0) -> Tensor:
         """Stores raw bytes at ``offset`` bytes into the tensor (ggml_backend_tensor_set).
 
-        A strided tensor takes either its packed bytes, all at once, or a range of its extent.
+        A strided tensor takes either its packed bytes, all at once, or a range of its extent.  Raises ShapeError if
+        they do not fit, TypeMismatchError, TensorStateError; BufferUseError for memory that may not be written.
         """
         given = as_bytes(data)
+        offset = whole_number(offset, "the offset")
 
         def store(buffer: Buffer, start: int) -> None:
             raw = given
@@ -358,7 +457,9 @@ class Tensor:
         return self._fetched().tobytes()
 
     def item(self) -> Any:
-        """The value of a tensor with one element."""
+        """The value of a tensor with one element.  Raises ShapeError if it has none, or several; TensorStateError."""
+        if self.size != 1:
+            raise ShapeError(f"{self!r} has {self.size} elements, not one", tensor=self, got=self.size, wanted=1)
         return self.numpy().item()
 
     def _fetched(self) -> npt.NDArray[np.uint8]:
@@ -433,17 +534,21 @@ class Context:
         self.tensors: list[Tensor] = []
         self.buffers: list[Buffer] = []
         self._by_name: dict[str, Tensor] = {}
+        self._members: set[Tensor] = set()
 
     def new_tensor(self, type: Type | str, ne: int | Iterable[int], name: str = "") -> Tensor:
         """A leaf that belongs to this context; see :func:`new_tensor`.  A name is used once."""
         return self.add(new_tensor(type, ne, name))
 
     def add(self, tensor: Tensor) -> Tensor:
-        """Takes a tensor in.  Raises ParameterError if its name is taken."""
+        """Takes a tensor in.  Raises ParameterError if it is in already, or its name is taken."""
+        if tensor in self._members:
+            raise ParameterError(f"context {self.name!r} already has {tensor!r}", tensor=tensor)
         if tensor.name:
             if tensor.name in self._by_name:
                 raise ParameterError(f"context {self.name!r} already has a tensor {tensor.name!r}", tensor=tensor)
             self._by_name[tensor.name] = tensor
+        self._members.add(tensor)
         self.tensors.append(tensor)
         return tensor
 
@@ -497,72 +602,7 @@ class Context:
         return f"<Context {self.name!r}: {len(self.tensors)} tensors, {self.nbytes / 2**20:.1f} MiB>"
 
 
-# -- arrays in and out -----------------------------------------------------------------------------
-
-
-def as_array(values: Any) -> npt.NDArray[Any]:
-    """A NumPy array of whatever holds values; zero-copy where the object allows it."""
-    if isinstance(values, np.ndarray):
-        return values
-    if hasattr(values, "__array_interface__") or isinstance(values, (memoryview, bytes, bytearray)):
-        return np.asarray(values)
-    if hasattr(values, "__dlpack__"):
-        return np.from_dlpack(values)
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ShapeError(f"values are not a regular array: {error}") from None
-    if array.dtype == object:
-        raise TypeMismatchError(f"values of type {type(values).__name__} are not numbers", got=type(values))
-    return array
-
-
-def as_bytes(data: Any) -> npt.NDArray[np.uint8]:
-    """The raw bytes of an array or of anything with the buffer protocol, as a flat uint8 array."""
-    array = np.frombuffer(data, np.uint8) if isinstance(data, (bytes, bytearray, memoryview)) else as_array(data)
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def encode(array: npt.NDArray[Any], type: Type) -> npt.NDArray[np.uint8]:
-    """Packed bytes of values in NumPy order, rounded or quantised to ``type``.
-
-    Integers convert only if every value fits.  Raises TypeMismatchError.
-    """
-    if array.dtype.kind not in "fiub":
-        raise TypeMismatchError(f"cannot store {array.dtype} values as {type.name}", got=array.dtype, wanted=type)
-    dtype = type.dtype
-    if not type.is_quantized and dtype.kind == "i":
-        if array.dtype.kind == "f" or (array.size and not np.can_cast(array.dtype, dtype)):
-            exact = array.astype(dtype)
-            if not np.array_equal(exact, array):
-                raise TypeMismatchError(f"values do not fit into {type.name}", got=array.dtype, wanted=type)
-        return as_bytes(array.astype(dtype))
-    if not type.is_quantized and array.dtype == dtype and dtype.kind == "f":
-        return as_bytes(array)
-    if not type.is_quantized and dtype == np.float64:
-        return as_bytes(array.astype(dtype))
-    return as_bytes(quants.quantize(np.ascontiguousarray(array, np.float32), type))
-
-
-def strided(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
-    """A view of a tensor's raw extent with its strides: 4-D, outermost first, storage dtype.
-
-    For block types the innermost axis counts blocks.
-    """
-    kind = tensor.type
-    ne = (tensor.ne[0] // kind.block_size, *tensor.ne[1:])
-    return np.ndarray(ne[::-1], kind.dtype, raw.data, 0, tensor.nb[::-1])
-
-
-def decode(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
-    """Values of a tensor's raw extent: 4-D, outermost first."""
-    stored = strided(raw, tensor)
-    kind = tensor.type
-    if not kind.is_quantized and kind.name != "bf16":
-        return stored
-    packed = np.ascontiguousarray(stored)
-    rows = packed.view(np.uint8).reshape(*packed.shape[:3], -1)
-    return quants.dequantize(rows, kind).reshape(tensor.ne[::-1])
+# -- for ops ---------------------------------------------------------------------------------------
 
 
 def like(tensor: Tensor, type: Type | None = None) -> Spec:

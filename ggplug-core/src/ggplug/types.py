@@ -101,6 +101,9 @@ class Type:
         fields: the block's layout in memory order, without padding.
         dtype: for plain types the scalar dtype (BF16 is its bits, ``uint16``); for block types the
             packed structured dtype of one block.  Both in the host's byte order.
+        alignment: the address of every block is a multiple of so many bytes, on the host and on devices; so no
+            kernel reads a block by words wider than this.  The largest power of two, up to 8, that divides
+            ``block_bytes``, so that it holds for all blocks of a row if it holds for the first.
     """
 
     id: int
@@ -110,6 +113,7 @@ class Type:
     is_quantized: bool
     fields: tuple[Field, ...]
     dtype: np.dtype[Any]
+    alignment: int
 
     def row_bytes(self, ne0: int) -> int:
         """Bytes of a row of ``ne0`` elements (``ggml_row_size``).
@@ -151,13 +155,17 @@ class Type:
 def _plain(id: int, name: str, dtype: str) -> Type:
     # BF16 has no NumPy scalar; it is stored as its bits.
     scalar = np.dtype(dtype)
-    return Type(id, name, 1, scalar.itemsize, False, (Field("x", dtype),), scalar)
+    return Type(id, name, 1, scalar.itemsize, False, (Field("x", dtype),), scalar, _alignment(scalar.itemsize))
 
 
 def _block(id: int, name: str, block_size: int, *fields: tuple[str, str, int] | tuple[str, str]) -> Type:
     layout = tuple(Field(*field) for field in fields)
     dtype = np.dtype([(f.name, f.dtype, (f.count,)) if f.count > 1 else (f.name, f.dtype) for f in layout])
-    return Type(id, name, block_size, dtype.itemsize, True, layout, dtype)
+    return Type(id, name, block_size, dtype.itemsize, True, layout, dtype, _alignment(dtype.itemsize))
+
+
+def _alignment(block_bytes: int) -> int:
+    return min(8, block_bytes & -block_bytes)
 
 
 # -- plain types -----------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, NodeTime, Plan
-from ggplug.errors import ComputeError, GraphError, TensorStateError
+from ggplug.backend import Backend, Buffer, NodeTime, Plan, id_out_of_range
+from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.sharing import NOTHING, turn
 from ggplug.tensor import Epoch, Tensor
-from ggplug_cpu.kernels.steps import FAULT_WORDS, FAULTS, POSITION, Steps
+from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
 from ggplug_cpu.tape import Entry, Ref, Tape, TraceRing
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class CpuPlan(Plan):
     def __init__(self, device: CpuDevice, graph: Graph) -> None:
         self.device = device
         self._n_tensors = len(graph.tensors)
+        self._structure = graph.structure
         entries: list[Entry] = []
         self._positions: list[int] = []
         """For each entry the node's position in the graph."""
@@ -109,10 +110,7 @@ class CpuPlan(Plan):
         """
         if self._graph() is graph and self._allocation() is allocation and self.epoch == Epoch.now:
             return
-        if len(graph.tensors) != self._n_tensors:
-            raise GraphError(
-                f"{graph!r} was not planned: it has {len(graph.tensors)} tensors, the plan's {self._n_tensors}"
-            )
+        self._structure = graph.check_structure(self._structure, "the plan")
         with turn(self._bound):
             self._bind(graph, allocation)
 
@@ -169,26 +167,21 @@ class CpuPlan(Plan):
     def _run(self, ring: TraceRing | None) -> None:
         # held while computing: graph and allocation own the memory
         held = self._memory()
-        while True:
-            team = self.device.team
-            try:
-                team.run(self._bound, ring, self)
-                break
-            except ComputeError:
-                if team is self.device.team:
-                    raise  # else it was replaced while this thread waited for its turn
-        if self._faults[0]:
-            self._raise_fault(held[0])
-
-    def _raise_fault(self, graph: Graph) -> None:
-        _, position, got, limit = self._faults
-        self._faults[0] = 0
-        node = graph.tensors[position]
-        raise ComputeError(
-            f"{self.device.name}: {node!r} was given the index {got}, which is not in 0 to {limit - 1}; "
-            "rows with such indices were left out",
-            op=node.op, device=self.device, tensor=node, got=got, wanted=limit,
-        )  # fmt: skip
+        try:
+            while True:
+                team = self.device.team
+                try:
+                    team.run(self._bound, ring, self)
+                    break
+                except ComputeError:
+                    if team is self.device.team:
+                        raise  # else it was replaced while this thread waited for its turn
+        except BaseException:
+            self._faults[NOTED] = 0  # it belongs to the computation that was broken off
+            raise
+        if self._faults[NOTED]:
+            self._faults[NOTED] = 0
+            raise id_out_of_range(self.device, held[0].tensors[self._faults[AT]], self._faults[GOT])
 
     def __repr__(self) -> str:
         return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"

@@ -75,6 +75,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from ggplug.cache import KernelFiles
+from ggplug.errors import KernelCompileError
 from ggplug_cpu import features
 from ggplug_cpu.cache_key import cache_key
 
@@ -306,6 +307,11 @@ def _obtain(wanted: Kernel, target: features.Target) -> int:
     """From disk if it is there, else compiled and kept."""
     from ggplug_cpu import loader
 
+    if not target.runs_here:
+        raise KernelCompileError(
+            f"kernel {wanted.name} would be code for {target.triple}, which cannot run here",
+            op=wanted.name, remedy="assembly() shows it",
+        )  # fmt: skip
     with _lock:
         found = wanted._addresses.get(target.key)
         if found is None:

@@ -126,25 +126,25 @@ def _load_real(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
 
 @intrinsic("i64(i64)")
 def atomic_load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """Read a word that other threads write, sequentially consistent."""
+    """Read a word that other threads write: nothing behind it in the program happens before (AArch64: LDAR)."""
     return builder.load_atomic(_pointer(builder, address), "seq_cst", 8)
 
 
 @intrinsic("void(i64, i64)")
 def atomic_store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
-    """Write a word that other threads read; what was written before is seen before."""
+    """Write a word that other threads read: all that is before it in the program is seen before (AArch64: STLR)."""
     builder.store_atomic(value, _pointer(builder, address), "release", 8)
 
 
 @intrinsic("i64(i64, i64)")
 def atomic_add(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
-    """Add to a word that threads share; returns what it was."""
+    """Add to a word that threads share; returns what it was.  Orders like a load and a store in one (LDADDAL)."""
     return builder.atomic_rmw("add", _pointer(builder, address), value, "seq_cst")
 
 
 @intrinsic("i64(i64, i64)")
 def atomic_exchange(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
-    """Replace a word that threads share; returns what it was."""
+    """Replace a word that threads share; returns what it was.  Orders like a load and a store in one (SWPAL)."""
     return builder.atomic_rmw("xchg", _pointer(builder, address), value, "seq_cst")
 
 
@@ -158,6 +158,19 @@ def pause(builder: ir.IRBuilder) -> None:
         llvm_call(builder, "llvm.x86.sse2.pause", ir.VoidType())
     elif triple.startswith(("aarch64", "arm64")):
         llvm_call(builder, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(ir.IntType(32), 1))
+
+
+@intrinsic("void()")
+def refetch_instructions(builder: ir.IRBuilder) -> None:
+    """Drop the instructions that this processor fetched ahead, before code runs that another thread made.
+
+    x86-64 does so by itself.  On AArch64 the thread that loads code invalidates the instruction caches of all
+    processors, but what one of them has fetched already it drops only at an ISB of its own (Arm ARM, B2.2.5).
+    """
+    from llvmlite import ir
+
+    if builder.module.triple.startswith(("aarch64", "arm64")):
+        llvm_call(builder, "llvm.aarch64.isb", ir.VoidType(), ir.Constant(ir.IntType(32), 15))
 
 
 # -- foreign functions by address -------------------------------------------------------------------
@@ -204,7 +217,8 @@ def _processor_ticks(builder: ir.IRBuilder) -> ir.Value:
     if builder.module.triple.startswith("x86_64"):
         return llvm_call(builder, "llvm.readcyclecounter", ir.IntType(64))
     if builder.module.triple.startswith(("aarch64", "arm64")):  # the cycle counter is the kernel's there
-        return builder.asm(ir.FunctionType(ir.IntType(64), []), "mrs $0, cntvct_el0", "=r", [], side_effect=True)
+        register = builder.module.add_metadata(["cntvct_el0"])
+        return llvm_call(builder, "llvm.read_volatile_register.i64", ir.IntType(64), register)
     return ir.Constant(ir.IntType(64), 0)
 
 
@@ -251,7 +265,12 @@ def wait_a_little(team: int, index: int, rounds: int) -> int:
 
 @device_function
 def meet(team: int, index: int, count: int, arrived: int, passed: int) -> bool:
-    """Wait for ``count`` threads at the words ``arrived`` and ``passed``; False if the computation is aborted."""
+    """Wait for ``count`` threads at the words ``arrived`` and ``passed``; False if the computation is aborted.
+
+    What any of the threads wrote before is seen by all of them afterwards: the additions to ``arrived`` form a chain,
+    each of which hands over what its thread, and the threads before it, wrote; the last thread has seen all and hands
+    it on with ``passed``.  ``arrived`` is 0 again before anybody can pass, so the words serve for the next meeting.
+    """
     before = atomic_load(passed)
     if atomic_add(arrived, 1) == count - 1:
         atomic_store(arrived, 0)

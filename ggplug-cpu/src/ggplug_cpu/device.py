@@ -185,23 +185,25 @@ def _sysctl(name: str) -> str:
 
 
 def _instructions() -> str:
-    """The notable instructions that kernels are compiled with: ``avx512, vnni, bf16, amx``."""
+    """The notable instructions that kernels are compiled with: ``avx512, vnni, bf16, amx``, ``neon, sve2, dotprod``."""
     shown = {
         "avx512": ("avx512f",),
         "avx2": ("avx2",),
         "sse2": ("sse2",),
         "neon": ("neon",),
+        "sve2": ("sve2",),
         "sve": ("sve",),
         "vnni": ("avx512vnni", "avxvnni"),
         "dotprod": ("dotprod",),
+        "i8mm": ("i8mm",),
         "bf16": ("avx512bf16", "bf16"),
         "fp16": ("avx512fp16", "fullfp16"),
         "amx": ("amx-tile",),
     }
     target = features.target()
     found = [name for name, flags in shown.items() if any(target.has(flag) for flag in flags)]
-    # of the vector widths the largest says it all
-    for wider, narrower in (("avx512", "avx2"), ("avx512", "sse2"), ("avx2", "sse2")):
+    # of the sets of vector instructions the largest says it all
+    for wider, narrower in (("avx512", "avx2"), ("avx512", "sse2"), ("avx2", "sse2"), ("sve2", "sve")):
         if wider in found and narrower in found:
             found.remove(narrower)
     return ", ".join(found) or target.level

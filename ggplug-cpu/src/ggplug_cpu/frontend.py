@@ -101,12 +101,12 @@ class _Codegen(codegen.CPUCodegen):
 
     def _init(self, llvm_module: llvm.ModuleRef) -> None:
         self._tm_features = self._target.features
-        self._tm = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        self._tm = llvm.Target.from_triple(self._target.triple).create_target_machine(
             cpu=self._target.cpu,
             features=self._target.features,
             opt=3,
             # as for Numba's own: code is loaded anywhere and reaches libm with absolute addresses
-            reloc="static" if llvm.get_process_triple().startswith("x86") else "default",
+            reloc="static" if self._target.triple.startswith("x86") else "default",
             codemodel="jitdefault",
             jit=True,
         )
@@ -116,6 +116,11 @@ class _Codegen(codegen.CPUCodegen):
 
     def _add_module(self, module: llvm.ModuleRef) -> None:
         return None
+
+    def _create_empty_module(self, name: str) -> ir.Module:
+        module = super()._create_empty_module(name)
+        module.triple = self._target.triple
+        return module
 
     def optimise(self, module: llvm.ModuleRef) -> None:
         """LLVM's O3 pipeline over a whole kernel, with loop and block vectorisation."""
@@ -219,6 +224,10 @@ class _Compiler:
 
     def __init__(self, target: Target) -> None:
         codegen.initialize_llvm()
+        llvm.initialize_native_asmparser()  # without it, inline assembly in an intrinsic would end the process
+        if target.triple != llvm.get_process_triple():
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
         self.target = target
         self.name = f"ggplug-{target.key}"
         token = type("GGPlugCPU", (CPU,), {})

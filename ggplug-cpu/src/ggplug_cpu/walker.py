@@ -2,7 +2,34 @@
 
 These are kernels like any other (compiled by the same compiler, kept in the same cache), only that the team calls them
 itself.  Memory is laid out in :mod:`ggplug_cpu.context`.
+
+Memory order
+------------
+Processors such as Arm's let one thread's plain loads and stores appear to others in another order than the program's.
+Threads therefore hand things over at five places alone, each by an atomic word; everything else is plain:
+
+==========================  =================================================================================
+what is handed over          how
+==========================  =================================================================================
+a computation                :func:`start_others` adds to GENERATION behind all that describes it (the words of the
+                             team and of the tape, parameters, the inputs' bytes, machine code); the others read
+                             GENERATION before they read any of that
+results between entries      :func:`~ggplug_cpu.context.meet`
+results to the caller        :func:`finish` adds to FINISHED behind a thread's last store; :func:`wait_for_others` reads
+                             it before thread 0 returns.  So nobody is in the tape when its words are written again,
+                             and the plain resets of the next computation reach everybody with the next GENERATION
+sleep and waking             :func:`falls_asleep` and :func:`wake`: each writes one word and then reads the other's, and
+                             both are sequentially consistent, so at least one of the two sees the other
+pieces of one entry          ``next_chunk``: each number is given once; a piece's bytes have one writer
+==========================  =================================================================================
+
+The word ABORT needs no order: whoever sees it late computes a little longer.  The words that Python writes
+(``Team.run``) are written by the thread that starts the computation.  ``nox -s litmus`` asks a model of AArch64's
+memory whether the machine code of these functions keeps these promises.
 """
+
+# what intrinsics return is known to Numba alone
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 
@@ -49,6 +76,7 @@ from ggplug_cpu.context import (
     nanoseconds,
     pause,
     poll_if_due,
+    refetch_instructions,
     store_word,
     ticks,
     wait_a_little,
@@ -138,11 +166,51 @@ def walk(ctx: int) -> None:
                 stamp(team, trace, i, start)
 
 
+# -- handing over -----------------------------------------------------------------------------------
+
+
 @device_function
-def wake(team: int, ctx: int) -> None:
-    """Wake the thread of ``ctx`` if it sleeps; after the generation has changed."""
-    if atomic_exchange(ctx + ASLEEP, 0) == 1:
-        call_1(foreign(team, _WAKE), load_word(ctx + LOCK))
+def wake(ctx: int) -> bool:
+    """Take the mark of a thread that sleeps, or is about to: True if its lock has to be released."""
+    return atomic_exchange(ctx + ASLEEP, 0) == 1
+
+
+@device_function
+def falls_asleep(ctx: int, team: int, seen: int) -> bool:
+    """Mark this thread asleep; False if there is work after all.  After True it waits for its lock.
+
+    A thread that starts a computation after the mark finds it and releases the lock.  One that started it before shows
+    in the generation; if it has taken the mark nevertheless, its release of the lock is on its way and is waited for.
+    """
+    atomic_exchange(ctx + ASLEEP, 1)
+    return atomic_load(team + GENERATION) == seen or atomic_exchange(ctx + ASLEEP, 0) == 0
+
+
+@device_function
+def start_others(team: int, n_threads: int) -> None:
+    """Thread 0: hand the computation that the team's words describe to the other threads."""
+    atomic_add(team + GENERATION, 1)
+    for i in range(1, n_threads):
+        ctx = load_word(team + CONTEXTS) + CONTEXT_BYTES * i
+        if wake(ctx):
+            call_1(foreign(team, _WAKE), load_word(ctx + LOCK))
+
+
+@device_function
+def finish(team: int) -> None:
+    """Any other thread: it has left the tape."""
+    atomic_add(team + FINISHED, 1)
+
+
+@device_function
+def wait_for_others(team: int, n_threads: int) -> None:
+    """Thread 0: wait until all have left the tape; their results are seen then."""
+    rounds = 0
+    while atomic_load(team + FINISHED) != n_threads - 1:
+        rounds = wait_a_little(team, 0, rounds)
+
+
+# -- what the threads run ---------------------------------------------------------------------------
 
 
 @kernel
@@ -166,17 +234,14 @@ def team_compute() -> Body:
             store_word(counters + 8 * i, 0)
         store_word(team + POLLED_AT, nanoseconds(team))
         store_word(team + DEADLINE, ticks() + load_word(team + SLICE))
+        refetch_instructions()  # another Python thread may have loaded a kernel
 
         # a tape of entries for one thread wakes nobody, and thread 0 meets nobody
         together = n_threads > 1 and load_word(tape + TAPE_PARALLEL) != 0
         if together:
-            atomic_add(team + GENERATION, 1)
-            for i in range(1, n_threads):
-                wake(team, contexts + CONTEXT_BYTES * i)
+            start_others(team, n_threads)
             walk(contexts)
-            rounds = 0
-            while atomic_load(team + FINISHED) != n_threads - 1:
-                rounds = wait_a_little(team, 0, rounds)
+            wait_for_others(team, n_threads)
         else:
             store_word(team + N_THREADS, 1)
             walk(contexts)
@@ -198,17 +263,15 @@ def team_work() -> Body:
                 pause()
                 spins = spins - 1 if atomic_load(team + SPINS) > 0 else 0  # paused: sleep at once
             if atomic_load(team + GENERATION) == seen:
-                atomic_exchange(ctx + ASLEEP, 1)
-                # whoever starts a computation after this finds this thread asleep and wakes it; whoever did before
-                # either shows in the generation, or has taken the mark back and is about to wake it
-                if atomic_load(team + GENERATION) == seen or atomic_exchange(ctx + ASLEEP, 0) == 0:
+                if falls_asleep(ctx, team, seen):
                     call_2(foreign(team, _SLEEP), load_word(ctx + LOCK), 1)
             else:
                 seen = atomic_load(team + GENERATION)
                 if load_word(team + CLOSING) != 0:
                     return
+                refetch_instructions()
                 walk(ctx)
-                atomic_add(team + FINISHED, 1)
+                finish(team)
 
     return body
 
@@ -219,9 +282,7 @@ def team_dismiss() -> Body:
 
     def body(team: int, unused: int) -> None:
         store_word(team + CLOSING, 1)
-        atomic_add(team + GENERATION, 1)
-        for i in range(1, load_word(team + N_THREADS)):
-            wake(team, load_word(team + CONTEXTS) + CONTEXT_BYTES * i)
+        start_others(team, load_word(team + N_THREADS))
 
     return body
 

@@ -17,6 +17,7 @@ from ggplug.errors import ModelError, ParameterError
 from ggplug.graph import Graph
 from ggplug.tensor import Context, Tensor
 from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.long_text import LongText
 from ggplug_models.model import Model, architecture
 from ggplug_models.tokenizer import TextTokenizer, from_metadata
 
@@ -62,24 +63,21 @@ class BertConfig:
         """From metadata.  Raises ModelError for what is missing, out of range or not supported."""
         if hp.boolean("attention.causal", False):
             raise ModelError("bert.attention.causal is true; an encoder attends in both directions")
-        pooling = hp.integer("pooling_type", 1, at_least=0)
+        pooling = hp.integer("pooling_type", Pooling.MEAN, at_least=0)
         if pooling not in set(Pooling):
-            raise ModelError(f"bert.pooling_type {pooling} is not 1 (mean) or 2 (first token)", got=pooling)
-        activation = hp.text("hidden_activation", "gelu_pytorch_tanh") or ""
-        if activation not in ACTIVATIONS:
-            raise ModelError(f"bert.hidden_activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+            raise hp.refused("pooling_type", "1 (mean) or 2 (first token)")
         config = cls(
             n_embd=hp.integer("embedding_length"),
             n_layer=hp.integer("block_count"),
             n_head=hp.integer("attention.head_count"),
             n_ff=hp.integer("feed_forward_length"),
             n_ctx=hp.integer("context_length"),
-            eps=hp.number("attention.layer_norm_epsilon"),
+            eps=hp.number("attention.layer_norm_epsilon", at_least=0),
             pooling=Pooling(pooling),
-            activation=activation,
+            activation=hp.text("hidden_activation", "gelu_pytorch_tanh", one_of=ACTIVATIONS),
         )
         if config.n_embd % config.n_head:
-            raise ModelError(f"embedding_length {config.n_embd} is no multiple of head_count {config.n_head}")
+            raise hp.refused("embedding_length", f"a multiple of {hp.prefix}attention.head_count ({config.n_head})")
         return config
 
 
@@ -115,7 +113,7 @@ class BertEncoder(Model):
     def tokenizer(self) -> TextTokenizer:
         """The file's tokeniser, made when it is first needed."""
         if self._tokenizer is None:
-            self._tokenizer = from_metadata(self.metadata, self.config.n_ctx)
+            self._tokenizer = from_metadata(self.metadata, self.config.n_ctx, self._vocabulary().ne[1])
         return self._tokenizer
 
     # -- the graph ---------------------------------------------------------------------------------
@@ -186,13 +184,13 @@ class BertEncoder(Model):
 
     def _weight_rows(self, name: str, n_in: int) -> Tensor:
         found = self.weights.get(name)
-        return self.weight(name, n_in, found.ne[1] if found is not None else 1)
+        return self.weight(name, n_in, max(found.ne[1], 1) if found is not None else 1)
 
     # -- running it --------------------------------------------------------------------------------
 
     def embed(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | LongText],
         *,
         batch: int = 32,
         normalize: bool = True,
@@ -200,13 +198,14 @@ class BertEncoder(Model):
     ) -> Floats:
         """One vector per text: float32 of shape ``(len(texts), n_embd)``, in the order of ``texts``.
 
-        Texts longer than the model takes are truncated.  ``batch``: texts computed together; ``progress(n)`` is called
-        when ``n`` more are done.  ``normalize``: to length 1.  Raises ParameterError.
+        Texts longer than the model takes are truncated; a :class:`LongText` is read only as far as needed.
+        ``batch``: texts computed together; ``progress(n)`` is called when ``n`` more are done.  ``normalize``: to
+        length 1.  Raises ParameterError, and ModelError for a tokeniser that does not work.
         """
         if isinstance(texts, str):
             raise ParameterError("embed takes a sequence of texts, got one string", got=type(texts))
         for position, text in enumerate(texts):
-            if not isinstance(text, str):
+            if not isinstance(text, (str, LongText)):
                 raise ParameterError(f"texts[{position}] is {type(text).__name__}, not a string", got=type(text))
         return self.embed_ids(self.tokenizer.encode(texts), batch=batch, normalize=normalize, progress=progress)
 

@@ -5,11 +5,14 @@ The library is imported when a tokeniser is made: a model that is given token id
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ggplug.errors import ModelError
+from ggplug.errors import GGPlugError, ModelError
+from ggplug_models.long_text import LONG, LongText, Words, around, pieces_of
 from ggplug_models.requirements import required
+from ggplug_models.values import Values
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -20,48 +23,122 @@ WORD_START = "\u2581"
 HF_JSON = "tokenizer.huggingface.json"
 """Key under which a GGUF file carries a complete ``tokenizer.json``; it wins over the vocabulary."""
 
+TOKENS = "tokenizer.ggml.tokens"
+
+CONTROL = 3
+"""The token type of what stands for itself, such as ``[CLS]``."""
+
+
+TOGETHER = 1 << 18
+"""Characters that the library is given at once: it keeps all tokens of all texts, also those that it cuts off."""
+
 
 class TextTokenizer:
-    """Text to token ids, truncated to what the model takes."""
+    """Text to token ids, truncated to what the model takes.
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
+    ``max_length``: tokens of a text, with those around it.  ``n_vocab``: ids that the model knows.  ``source``: the key
+    that the tokeniser was made from, for errors.  Raises ModelError.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_length: int, n_vocab: int, source: str) -> None:
         tokenizer.no_padding()
         held = tokenizer.truncation
         self.max_length = min(held["max_length"], max_length) if held else max_length
-        tokenizer.enable_truncation(self.max_length)
+        self.n_vocab = n_vocab
+        self.source = source
         self._tokenizer = tokenizer
+        around_texts = tokenizer.num_special_tokens_to_add(False)
+        if self.max_length <= around_texts:
+            # The library would not truncate at all.
+            raise ModelError(
+                f"texts of {self.max_length} tokens have no room for one beside the {around_texts} around them "
+                f"({source}, or context_length)", got=self.max_length,
+            )  # fmt: skip
+        with _library(source):
+            tokenizer.enable_truncation(self.max_length)
+            self._around = around(tokenizer)
+            self._words = None if self._around is None else Words.of(tokenizer)
+        self._check([tokenizer.encode("").ids])
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids with special tokens, at most ``max_length`` each."""
-        # A lone surrogate has no UTF-8 form; the library would fail on the whole batch.
-        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(clean)]
+    def encode(self, texts: Sequence[str | LongText]) -> list[list[int]]:
+        """Token ids with special tokens, at most ``max_length`` each.
+
+        A long text takes no more memory than a short one, if the tokeniser is one of BERT's; others see it as a whole.
+        Raises ModelError if the tokeniser fails, or gives ids that the model does not know.
+        """
+        found: list[list[int]] = [[]] * len(texts)
+        waiting: dict[int, str] = {}
+        size = 0
+        with _library(self.source):
+            for position, text in enumerate(texts):
+                if self._words is not None and (isinstance(text, LongText) or len(text) > LONG):
+                    found[position] = self._long(self._words, text)
+                    continue
+                waiting[position] = "".join(pieces_of(text))
+                size += len(waiting[position])
+                if size > TOGETHER:
+                    self._short(waiting, found)
+                    waiting, size = {}, 0
+            self._short(waiting, found)
+        self._check(found)
+        return found
+
+    def _short(self, texts: Mapping[int, str], found: list[list[int]]) -> None:
+        encodings = self._tokenizer.encode_batch_fast(list(texts.values()))
+        for position, encoding in zip(texts, encodings, strict=True):
+            found[position] = encoding.ids
+
+    def _long(self, words: Words, text: str | LongText) -> list[int]:
+        assert self._around is not None
+        before, behind = self._around
+        return [*before, *words.ids(pieces_of(text), self.max_length - len(before) - len(behind)), *behind]
+
+    def _check(self, found: Sequence[Sequence[int]]) -> None:
+        largest = max((max(ids, default=0) for ids in found), default=0)
+        if largest >= self.n_vocab:
+            raise ModelError(
+                f"{self.source} has a token {largest}, and the model knows {self.n_vocab} tokens", got=largest,
+                wanted=self.n_vocab,
+            )  # fmt: skip
 
 
-def from_metadata(metadata: Mapping[str, Any], max_length: int) -> TextTokenizer:
-    """The tokeniser that a GGUF file describes.  Raises ModelError, also where ``tokenizers`` is not installed."""
+@contextmanager
+def _library(source: str) -> Iterator[None]:
+    """Around calls of ``tokenizers``, which raises bare Exception, and panics by what is no Exception at all."""
+    try:
+        yield
+    except (GGPlugError, MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ModelError(f"{source} describes no tokenizer that works: {error}") from error
+
+
+def from_metadata(metadata: Mapping[str, Any], max_length: int, n_vocab: int) -> TextTokenizer:
+    """The tokeniser that a GGUF file describes; see :class:`TextTokenizer`.
+
+    Raises ModelError, which names the key, also where ``tokenizers`` is not installed.
+    """
     with required("tokenizers", "making token ids of texts"):
         from tokenizers import Tokenizer
-    whole = metadata.get(HF_JSON)
+    values = Values(metadata)
+    whole = values.text(HF_JSON, None)
     if whole is not None:
-        try:
-            return TextTokenizer(Tokenizer.from_str(whole), max_length)
-        except Exception as error:  # the library raises bare Exception
-            raise ModelError(f"{HF_JSON} holds no tokenizer that can be read: {error}") from error
-    kind = metadata.get("tokenizer.ggml.model")
-    if kind != "bert":
-        raise ModelError(f"tokenizer.ggml.model is {kind!r}; encoders need 'bert' (WordPiece) or {HF_JSON}", got=kind)
-    return TextTokenizer(_word_piece(metadata), max_length)
+        with _library(HF_JSON):
+            return TextTokenizer(Tokenizer.from_str(whole), max_length, n_vocab, HF_JSON)
+    if values.text("tokenizer.ggml.model", None) != "bert":
+        raise values.refused("tokenizer.ggml.model", f"'bert' (WordPiece) for encoders, unless there is {HF_JSON}")
+    with _library(TOKENS):
+        return TextTokenizer(_word_piece(values), max_length, n_vocab, TOKENS)
 
 
-def _word_piece(metadata: Mapping[str, Any]) -> Tokenizer:
+def _word_piece(values: Values) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not tokens:
-        raise ModelError("the file has no vocabulary (tokenizer.ggml.tokens)")
-    types = metadata.get("tokenizer.ggml.token_type", [])
-    special = {i for i, kind in enumerate(types) if kind == 3}
+    tokens = values.texts(TOKENS, at_least=1)
+    types = values.integers("tokenizer.ggml.token_type", None, length=len(tokens))
+    special = set() if types is None else {i for i, kind in enumerate(types.tolist()) if kind == CONTROL}
     vocabulary: dict[str, int] = {}
     for position, token in enumerate(tokens):
         if position in special or (token.startswith("[") and token.endswith("]")):
@@ -71,18 +148,17 @@ def _word_piece(metadata: Mapping[str, Any]) -> Tokenizer:
         else:
             vocabulary[f"##{token}"] = position
 
-    def named(key: str, default: str) -> str:
-        position = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if position is None:
-            return default
-        if not 0 <= position < len(tokens):
-            raise ModelError(f"tokenizer.ggml.{key}_token_id is {position}, the vocabulary has {len(tokens)} tokens")
-        return str(tokens[position])
+    def named(name: str, default: str) -> str:
+        key = f"tokenizer.ggml.{name}_token_id"
+        position = values.integer(key, None, at_least=0, at_most=len(tokens) - 1)
+        token = default if position is None else tokens[position]
+        if token not in vocabulary:
+            if position is not None:
+                raise values.refused(key, f"the id of a token that stands for itself, such as {default}")
+            raise values.refused(TOKENS, f"a vocabulary with {default}, or {key} must tell its like")
+        return token
 
     unknown, cls, sep = named("unknown", "[UNK]"), named("cls", "[CLS]"), named("seperator", "[SEP]")
-    for token in (unknown, cls, sep):
-        if token not in vocabulary:
-            raise ModelError(f"the vocabulary has no token {token!r}")
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     # GGUF does not say whether text is lowercased; a vocabulary without any word in capitals says it.
     lowercase = not any("A" <= token[1:2] <= "Z" for token in tokens if token.startswith(WORD_START))
@@ -90,8 +166,8 @@ def _word_piece(metadata: Mapping[str, Any]) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        single=[cls, "$A", sep],
+        pair=[cls, "$A", sep, "$B:1", f"{sep}:1"],
         special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
     )
     tokenizer.add_special_tokens([token for token in vocabulary if token.startswith("[") and token.endswith("]")])

@@ -17,6 +17,9 @@ from ggplug_simt.source import Source
 LIMIT = 1 << 31
 """Work-items and work-groups are counted in 32 bits."""
 
+LONGEST = LIMIT - (1 << 16)
+"""Extents are counted in 32 bits too, and loops step somewhat beyond them."""
+
 TENSOR = np.dtype([("offset", "i8"), ("nb", "i8", 4), ("ne", "i4", 4)], align=True)
 """``tensor`` of dialect/access.h."""
 
@@ -27,6 +30,9 @@ DST = -1
 
 SCRATCH = -2
 """Position of memory that only the launches of one kernel share: see ``Kernel.scratch``."""
+
+FAULTS = -3
+"""Position of the stream's record of indices out of range: see :mod:`ggplug_simt.faults`."""
 
 
 class Operand(NamedTuple):
@@ -76,8 +82,9 @@ class Launch(NamedTuple):
             filled[name]["offset"] = place.delta
             filled[name]["nb"] = place.nb
             filled[name]["ne"] = place.ne
-        for (name, _), value in zip(self.source.scalars, self.values, strict=True):
-            filled[name] = value
+        with np.errstate(over="ignore"):  # what float32 does not reach is infinite in it
+            for (name, _), value in zip(self.source.scalars, self.values, strict=True):
+                filled[name] = value
         return filled
 
 
@@ -111,9 +118,21 @@ def launch(
     defines: Mapping[str, object],
     **values: float | int,
 ) -> Launch | Decline:
-    """A launch of ``kernel`` in ``family``; ``values`` become members of its arguments, as float or int."""
-    if groups * lanes >= LIMIT or any(n >= LIMIT for o in operands.values() for n in o.ne):
+    """A launch of ``kernel`` in ``family``; ``values`` become members of its arguments, as float or int.
+
+    Those of the operand ``ids``, whose type ``defines`` tells as ID_TYPE, may be out of range.  The kernel then has the
+    record of such faults as another operand, and the plan tells it what to note there: ``plan`` and ``node``.
+    """
+    if "ids" in operands:
+        operands = {**operands, "faults": Operand(FAULTS, (1, 1, 1, 1), (0, 0, 0, 0))}
+        values = {**values, "plan": 0, "node": 0}
+    if groups * lanes >= LIMIT:
         return Decline(f"{kernel} counts work-items in 32 bits, {groups * lanes} are too many")
+    longest = max(n for o in operands.values() for n in o.ne)
+    if longest > LONGEST:
+        return Decline(f"{kernel} counts elements of a dimension in 32 bits, {longest} are too many")
+    if any(isinstance(value, int) and abs(value) >= LIMIT for value in values.values()):
+        return Decline(f"{kernel} has parameters beyond 32 bits: {values}")
     scalars = tuple((name, "float" if isinstance(value, float) else "int") for name, value in values.items())
     spelled = [("LANES", str(lanes)), *((name, str(value)) for name, value in defines.items())]
     source = Source(family, kernel, tuple(spelled), tuple(operands), scalars)
@@ -135,7 +154,7 @@ def units(ne: Extents, unit: int) -> int:
 
 
 def collapsed(operands: Sequence[Operand], block_sizes: Sequence[int]) -> list[Operand]:
-    """The same elements in as few and as long dimensions as all operands allow.
+    """The same elements in as few and as long dimensions as all operands, and counting in 32 bits, allow.
 
     All have the same extents; strides may be 0.  The first operand's contiguous order is kept.
     """
@@ -145,9 +164,12 @@ def collapsed(operands: Sequence[Operand], block_sizes: Sequence[int]) -> list[O
     kept = list(range(4))
     while d + 1 < len(kept):
         low, high = kept[d], kept[d + 1]
-        if ne[high] == 1 or all(
-            nb[high] == (nb[low] * ne[low] // (size if low == 0 else 1))
-            for nb, size in zip(strides, block_sizes, strict=True)
+        if ne[high] == 1 or (
+            ne[low] * ne[high] <= LONGEST
+            and all(
+                nb[high] == (nb[low] * ne[low] // (size if low == 0 else 1))
+                for nb, size in zip(strides, block_sizes, strict=True)
+            )
         ):
             ne[low] *= ne[high]
             del kept[d + 1]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ggplug.backend import Buffer, BufferType, Bytes
+from ggplug.arrays import as_bytes
+from ggplug.backend import Buffer, BufferType, Bytes, check_target
 from ggplug.host import HostBuffer, HostBufferType
 from ggplug.sharing import accessing
 from ggplug_simt.driver import Handle
@@ -47,25 +46,24 @@ class SimtBuffer(Buffer):
             queue.write(self.handle, offset, data)
 
     def _get(self, offset: int, out: Bytes) -> None:
-        packed = out if out.flags.c_contiguous else np.empty(out.shape, np.uint8)
         with self.device.transfer("reading") as queue:
-            queue.read(self.handle, offset, packed)
-        if packed is not out:
-            out[...] = packed
+            queue.read(self.handle, offset, out)
 
     def memset(self, offset: int, size: int, value: int) -> None:
         with accessing(self):
-            self._check(offset, size)
+            offset, size, value = self._check_fill(offset, size, value)
             if size:
                 with self.device.transfer("filling") as queue:
                     queue.fill(self.handle, offset, size, value)
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
+        offset, size = self._check_write(offset, size)
+        source_offset, _ = source._check(source_offset, size)
         overlaps = source is self and abs(source_offset - offset) < size
         if isinstance(source, SimtBuffer) and self.device.reaches(source.device) and not overlaps:
             with accessing(self, source):
-                self._check(offset, size)
-                source._check(source_offset, size)
+                offset, size = self._check_write(offset, size)
+                source_offset, _ = source._check(source_offset, size)
                 if size:
                     source.device.finish()
                     with self.device.transfer("copying") as queue:
@@ -74,20 +72,23 @@ class SimtBuffer(Buffer):
             super().copy_from(source, source_offset, offset, size)
 
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
-        packed = np.ascontiguousarray(data).reshape(-1).view(np.uint8).reshape(rows, row_bytes)
+        packed = as_bytes(data)
         with accessing(self):
-            self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
+            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+            self._check_write(offset, 0)
             if packed.size:
+                packed = packed.reshape(rows, row_bytes)
                 with self.device.transfer("writing") as queue:
                     kept = [queue.write(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
                     queue.finish()
                     del kept
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
-        packed = out.reshape(rows, row_bytes)
+        packed = check_target(out)
         with accessing(self):
-            self._check(offset, (rows - 1) * stride + row_bytes if rows else 0)
+            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
             if packed.size:
+                packed = packed.reshape(rows, row_bytes)
                 with self.device.transfer("reading") as queue:
                     kept = [queue.read(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
                     queue.finish()

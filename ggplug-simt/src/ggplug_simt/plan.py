@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ggplug.backend import NodeTime, Plan
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation, Places
 from ggplug.ops.base import Op
 from ggplug.sharing import Claim, turn
 from ggplug.tensor import Tensor
 from ggplug_simt.driver import Bound
-from ggplug_simt.launch import DST, SCRATCH
+from ggplug_simt.launch import DST, FAULTS, SCRATCH
 from ggplug_simt.memory import SimtBuffer
 
 if TYPE_CHECKING:
     from ggplug_simt.stream import SimtBackend
 
 _STRUCT_ALIGNMENT = 8
+_NOTHING = nullcontext()
 
 
 class SimtPlan(Plan):
@@ -36,6 +39,7 @@ class SimtPlan(Plan):
 
     def __init__(self, stream: SimtBackend, graph: Graph) -> None:
         self._stream = stream
+        self._structure = graph.structure
         device = stream.device
         self._bound: list[Bound] = []
         self._launchers: list[Callable[[], object]] = []
@@ -43,6 +47,9 @@ class SimtPlan(Plan):
         self._names: list[str] = []
         self._ops: list[Op] = []
         self._count: list[int] = []
+        self._number = 0
+        """Of a plan with indices, what its kernels call it in the stream's record of faults."""
+        self._graph: Callable[[], Graph | None] = lambda: None
         spans: list[tuple[int, int]] = []
         owner, position, delta, field, argument = [], [], [], [], []
         structs = []
@@ -62,11 +69,17 @@ class SimtPlan(Plan):
                 self._ops.append(node.op)
                 self._count.append(len(launch.operands))
                 struct = launch.arguments()
+                if any(place.position == FAULTS for place in launch.operands):
+                    self._number = self._number or stream.faults.number()
+                    struct["plan"], struct["node"] = self._number, graph.index[node]
                 structs.append(np.frombuffer(struct.tobytes(), np.uint8))
                 assert struct.dtype.fields is not None
                 for n, (name, place) in enumerate(zip(launch.source.tensors, launch.operands, strict=True)):
                     if place.position == SCRATCH:
                         bound.set_buffer(n, scratch)
+                        continue
+                    if place.position == FAULTS:
+                        bound.set_buffer(n, stream.faults.memory)
                         continue
                     tensor: Tensor | None = node if place.position == DST else node.src[place.position]
                     assert tensor is not None
@@ -92,6 +105,7 @@ class SimtPlan(Plan):
         self._steps: list[tuple[int, Callable[[], object]]] = []
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
         places = allocation.places(graph)
         with turn(self._stream):
             self._bind(graph, places)
@@ -133,6 +147,7 @@ class SimtPlan(Plan):
             self._steps = list(enumerate(self._launchers))
             self._computed = 0
         self._buffers, self._which, self._claimed = buffers, which, frozenset(buffers)
+        self._graph = weakref.ref(graph)  # weakly: a plan that is kept must not keep a model's weights alive
         self._ready = True
 
     def compute(self) -> None:
@@ -161,7 +176,7 @@ class SimtPlan(Plan):
                 self._steps = self._captured()
         number = 0
         try:
-            with device.driver.current():
+            with self._noted(), device.driver.current():
                 for number, start in self._steps:  # noqa: B007 - read by the handler
                     start()
                 self._stream.queue.flush()
@@ -169,6 +184,15 @@ class SimtPlan(Plan):
             raise
         except Exception as error:
             raise device.typed(error, "launching", op=self._ops[number], kernel=self._names[number]) from error
+
+    def _noted(self) -> AbstractContextManager[object]:
+        """While launches are given to the queue: tells the stream's faults which graph that is, if it has indices."""
+        if not self._number:
+            return _NOTHING
+        graph = self._graph()
+        if graph is None:
+            raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
+        return self._stream.faults.computing(self._number, graph)
 
     def _captured(self) -> list[tuple[int, Callable[[], object]]]:
         """The launches, runs of them as one where the queue can do that; each with the number of its first."""
@@ -187,7 +211,8 @@ class SimtPlan(Plan):
         self._stream.synchronize()
         with Claim((self._stream,), self._claimed):
             self._check()
-            return self._launch_traced()
+            with self._noted():
+                return self._launch_traced()
 
     def _launch_traced(self) -> list[NodeTime]:
         times: list[NodeTime] = []

@@ -15,6 +15,9 @@ from ggplug import types
 BLOCKS = (types.Q8_0, types.Q4_0)
 """The block types that ``dialect/access.h`` reads and writes."""
 
+WRITTEN = ("dst", "faults")
+"""The tensors of a launch that kernels write."""
+
 
 class Source(NamedTuple):
     """A program by what it is made from; hashable.
@@ -35,13 +38,14 @@ class Source(NamedTuple):
         lines = [f"#define {self.kernel.upper()} 1", *(f"#define {name} {value}" for name, value in self.defines)]
         members = [f"    tensor {name};" for name in self.tensors]
         members += [f"    {kind} {name};" for name, kind in self.scalars]
-        pointers = [f"GLOBAL {'' if n == 'dst' else 'const '}char *{n}_data" for n in self.tensors]
+        pointers = [f"GLOBAL {'' if n in WRITTEN else 'const '}char *{n}_data" for n in self.tensors]
         return "\n".join(
             [
                 *lines,
                 part(f"dialect/{dialect}.h"),
                 *(kind.c_struct() for kind in BLOCKS),
                 part("dialect/access.h"),
+                *([part("dialect/faults.h")] if "faults" in self.tensors else []),
                 "typedef struct {",
                 *members,
                 "} arguments;",

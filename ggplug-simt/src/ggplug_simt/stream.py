@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ggplug.backend import Backend, Buffer, Bytes, Event, Plan
+from ggplug.arrays import as_bytes
+from ggplug.backend import Backend, Buffer, Bytes, Event, Plan, check_target
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.sharing import accessing, turn, using
 from ggplug_simt.driver import Handle, Mark, Queue
+from ggplug_simt.faults import Faults
 from ggplug_simt.memory import SimtBuffer
 from ggplug_simt.plan import SimtPlan
 
@@ -26,6 +26,7 @@ class SimtBackend(Backend):
     def __init__(self, device: SimtDevice, queue: Queue) -> None:
         super().__init__(device)
         self.queue = queue
+        self.faults = Faults(device, queue)
         self._kept: list[Any] = []
         self._scratch: list[tuple[int, Handle]] = []
         self._error: GGPlugError | None = None
@@ -35,9 +36,9 @@ class SimtBackend(Backend):
 
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
         own = self.own(buffer)
-        raw = np.asarray(data).reshape(-1).view(np.uint8)
+        raw = as_bytes(data)
         with using((own,)):
-            own._check(offset, raw.size)
+            offset, _ = own._check_write(offset, raw.size)
             if raw.size:
                 with self.device.guarded("writing"):
                     pending = self.queue.write(own.handle, offset, raw)
@@ -45,8 +46,9 @@ class SimtBackend(Backend):
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
         own = self.own(buffer)
+        out = check_target(out)
         with using((own,)):
-            own._check(offset, out.size)
+            offset, _ = own._check(offset, out.size)
             if out.size:
                 with self.device.guarded("reading"):
                     pending = self.queue.read(own.handle, offset, out)
@@ -58,6 +60,8 @@ class SimtBackend(Backend):
         source_stream: Backend | None = None,
     ) -> None:  # fmt: skip
         own = self.own(target)
+        target_offset, size = own._check_write(target_offset, size)
+        source_offset, _ = source._check(source_offset, size)
         overlaps = source is target and abs(source_offset - target_offset) < size
         if isinstance(source, SimtBuffer) and self.device.reaches(source.device) and not overlaps:
             if isinstance(source_stream, SimtBackend) and source_stream is not self:
@@ -99,8 +103,16 @@ class SimtBackend(Backend):
         return mark
 
     def synchronize(self) -> None:
+        asked = None
+        if not self._freed:
+            try:
+                asked = self.faults.ask()
+            except GGPlugError as failure:
+                self._error = self._error or failure
         self.settle()
         error, self._error = self._error, None
+        if asked is not None:
+            error = error or self.faults.error(asked)
         if error is not None:
             raise error
 
@@ -143,6 +155,7 @@ class SimtBackend(Backend):
             finally:
                 for size, handle in self._scratch:
                     self.device.give(handle, size)
+                self.faults.free()
                 self._freed = True
                 self.device.forget(self)
                 self.queue.free()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import logging
 import os
 import platform
@@ -16,7 +15,8 @@ from typing import Any
 import click
 
 from ggplug.cli.extensions import Extension, extensions
-from ggplug.cli.output import print_error
+from ggplug.cli.output import columns, print_error, printable
+from ggplug.cli.streams import Ending, stdout
 from ggplug.errors import GGPlugError, PluginError
 from ggplug.registry.discover import missing_extras
 
@@ -30,16 +30,17 @@ BUILT_IN = {
 """Commands of this distribution: where they are, and what they do; imported when they are called."""
 
 EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
-"""128 plus the signal's number, as a shell reports it."""
+
+WIDEST_HELP = 100
+"""Columns of help at most."""
 
 
-class Ending(Exception):
-    """Carries an ending past click, which has an opinion of its own on it."""
+class PastClick(BaseException):
+    """Carries an exception past click, which has an opinion of its own on it."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Group(click.Group):
@@ -85,10 +86,8 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:
-            raise Ending(EXIT_BROKEN_PIPE) from None
-        except KeyboardInterrupt:
-            raise Ending(EXIT_INTERRUPTED) from None
+        except (OSError, KeyboardInterrupt) as error:
+            raise PastClick(error) from error
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
@@ -97,7 +96,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool)
         ctx.exit()
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
     help="Show the versions of all distributions of ggplug.",
@@ -113,39 +112,42 @@ def app(debug: bool) -> None:
 def run(args: Sequence[str] | None = None) -> int:
     """Runs ``ggplug`` and returns its exit code.
 
-    0 done, 1 a GGPlugError or a file that cannot be read, 2 wrong usage, 130 interrupted, 141 nobody reads any more.
-    Anything else that goes wrong is a bug and shows its traceback.
+    0 done, 1 a GGPlugError or a file that cannot be read or written, 2 wrong usage, 130 interrupted, 141 nobody reads
+    any more.  Anything else that goes wrong is a bug and shows its traceback.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
-        code = app.main(args, prog_name="ggplug", standalone_mode=False)
-        sys.stdout.flush()
-    except click.ClickException as error:
+        width = min(columns(), WIDEST_HELP) - 2
+        code = app.main(args, prog_name="ggplug", standalone_mode=False, terminal_width=width)
+        stdout().flush()
+        return code if isinstance(code, int) else 0
+    except PastClick as carried:
+        return _ended(carried.error)
+    except BaseException as error:
+        return _ended(error)
+
+
+def _ended(error: BaseException) -> int:
+    """The exit code for what ended a command, which is named on standard error."""
+    with contextlib.suppress(OSError, Ending):  # what was printed before it comes first
+        stdout().flush()
+    if isinstance(error, Ending):
+        return error.code
+    if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
-    except Ending as ending:
-        return _end(ending.code)
-    except BrokenPipeError:
-        return _end(EXIT_BROKEN_PIPE)
-    except (click.Abort, KeyboardInterrupt):
-        return _end(EXIT_INTERRUPTED)
-    except GGPlugError as error:
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        return EXIT_INTERRUPTED
+    if isinstance(error, GGPlugError):
         return _fail(error, error.message, error.remedy)
-    except OSError as error:
-        if error.filename is None:
-            raise
-        return _fail(error, f"{error.filename}: {error.strerror}")
-    return code if isinstance(code, int) else 0
+    if isinstance(error, OSError) and error.strerror is not None:
+        return _fail(error, f"{_named(error)}: {error.strerror}" if error.filename is not None else error.strerror)
+    if isinstance(error, MemoryError):
+        return _fail(error, f"there is not enough memory{f': {error}' if str(error) else ''}")
+    raise error
 
 
-def _end(code: int) -> int:
-    if code == EXIT_BROKEN_PIPE:
-        # The interpreter flushes once more when it exits; give it somewhere to flush to.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return code
+def _named(error: OSError) -> str:
+    return os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes, os.PathLike)) else str(error.filename)
 
 
 def _fail(error: BaseException, message: str, remedy: str | None = None) -> int:
@@ -168,7 +170,8 @@ class _StandardError(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        print(f"{level}{self.format(record)}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(printable(f"{level}{self.format(record)}"), file=sys.stderr)
 
 
 def set_up_logging() -> None:

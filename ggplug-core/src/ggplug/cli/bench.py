@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -12,14 +12,13 @@ import numpy as np
 
 from ggplug.backend import Device
 from ggplug.cli.app import debugging
-from ggplug.cli.output import console, json_option, print_json, table, text
-from ggplug.errors import DeviceNotFoundError, GGPlugError, ParameterError
+from ggplug.cli.output import Command, console, json_option, print_json, print_table, text
+from ggplug.errors import GGPlugError, ParameterError
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import scan
 from ggplug.registry.extras import Instrument, Options
-from ggplug.registry.loading import FaultError, within
+from ggplug.registry.isolation import FaultError, HangError, within
 from ggplug.registry.records import reason_of
-from ggplug.types import DeviceKind
 
 GROUP = "ggplug.benchmarks"
 
@@ -27,7 +26,7 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 """What figures' names say in full and headings say in short."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("instruments", nargs=-1, metavar="[INSTRUMENT]...")
 @click.option("--device", "device_name", metavar="NAME", help="Default: the first that runs whole graphs.")
 @click.option(
@@ -77,12 +76,7 @@ def bench(
 
 def choose(name: str | None) -> Device:
     """The device of that name, or the first that runs whole graphs.  Raises DeviceNotFoundError."""
-    if name is not None:
-        return REGISTRY.device(name)
-    found = next((device for device in REGISTRY.devices() if device.kind is not DeviceKind.ACCEL), None)
-    if found is None:
-        raise DeviceNotFoundError("there is no device to measure", remedy="`ggplug devices` tells what there is")
-    return found
+    return REGISTRY.best() if name is None else REGISTRY.device(name)
 
 
 def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
@@ -93,8 +87,14 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     found: dict[str, Instrument] = {instrument.name: instrument for instrument in (*INSTRUMENTS, Overhead())}
     broken: dict[str, str] = {}
     registration = device.registration
-    for instrument in (registration.get("benchmarks") if registration is not None else None) or ():
-        found.setdefault(instrument.name, instrument)
+    if registration is not None:
+        try:
+            own = within(REGISTRY.settings.timeout, "benchmarks", lambda: _offered(registration.get("benchmarks")))
+            found |= {name: instrument for name, instrument in own.items() if name not in found}
+        except FaultError as error:
+            broken[f"benchmarks of {REGISTRY.name_of(device)}"] = reason_of(error.cause)
+        except HangError as error:
+            broken[f"benchmarks of {REGISTRY.name_of(device)}"] = str(error)
     for installed in scan(GROUP):
         where = f"{installed.name} of {installed.distribution}"
         if installed.entry_point is None:
@@ -108,6 +108,10 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
         except AttributeError as error:
             broken[where] = f"{installed.value} is no instrument: {error}"
     return found, broken
+
+
+def _offered(instruments: Iterable[Instrument] | None) -> dict[str, Instrument]:
+    return {str(instrument.name): instrument for instrument in instruments or ()}
 
 
 def select(there: Mapping[str, Instrument], names: tuple[str, ...], overhead: bool) -> list[str]:
@@ -151,7 +155,7 @@ def machine() -> dict[str, Any]:
 
 def _list(there: Mapping[str, Instrument], broken: Mapping[str, str]) -> None:
     out = console()
-    out.print(table(["instrument", "what it measures"], [(i.name, i.description) for i in there.values()]))
+    print_table(["instrument", "what it measures"], [(i.name, i.description) for i in there.values()])
     for name, reason in broken.items():
         out.print(text(f"{name} cannot be used: {reason}", "red"))
 
@@ -164,7 +168,7 @@ def _show(instrument: Instrument, rows: list[dict[str, Any]]) -> None:
     keys = list(dict.fromkeys(key for row in rows for key in row if key not in ("benchmark", "device", "case")))
     shown = [(str(row.get("case", "")), *(_figure(row.get(key)) for key in keys)) for row in rows]
     headings = [_heading(key) for key in keys]
-    out.print(table(["case", *headings], shown, right=[heading for heading in headings if heading != "note"]))
+    print_table(["case", *headings], shown, right=[heading for heading in headings if heading != "note"])
 
 
 def _heading(key: str) -> str:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from ggplug.backend import Registration
-from ggplug.cli.output import byte_count, console, json_option, print_json, table
-from ggplug.errors import DeviceNotFoundError, ParameterError
+from ggplug.cli.output import (
+    Command,
+    byte_count,
+    console,
+    echo,
+    json_option,
+    print_error,
+    print_json,
+    print_table,
+    printable,
+)
+from ggplug.errors import DeviceNotFoundError, GGPlugError, ParameterError
 from ggplug.registry import REGISTRY
 from ggplug.registry.extras import KernelCache
+from ggplug.registry.isolation import FaultError, HangError, within
+from ggplug.registry.records import reason_of
+
+T = TypeVar("T")
 
 backend_option = click.option(
     "--backend", metavar="NAME", help="Only this backend's kernels (default: of all that keep some)."
@@ -28,94 +42,138 @@ def cache() -> None:
     """
 
 
-@cache.command()
+@cache.command(cls=Command)
 @backend_option
 @json_option
-def show(backend: str | None, as_json: bool) -> None:
-    """List compiled kernels."""
-    found = [
-        {"backend": registration.name, **_entry(entry)}
-        for registration, kernels in _caches(backend)
-        for entry in kernels.entries()
-    ]
+def show(backend: str | None, as_json: bool) -> int:
+    """List compiled kernels.
+
+    What is no kernel, or none that may be used, is listed with the reason.
+    """
+    answers = _Answers(backend)
+    listed = answers.of(lambda kernels: list(map(_entry, kernels.entries())))
+    found = [{"backend": name, **entry} for name, entries in listed for entry in entries]
     if as_json:
         print_json(found)
-        return
+        return answers.code
     out = console()
     if found:
         rows = [
-            (each["backend"], each["name"], each["target"] or "", byte_count(each["bytes"]), _when(each["used"]))
+            (
+                each["backend"], each["name"],
+                f"unusable: {each['problem']}" if each["problem"] else each["target"] or "",
+                byte_count(each["bytes"]), _when(each["used"]),
+            )
             for each in found
-        ]
-        out.print(table(["backend", "kernel", "target", "bytes", "last used"], rows, right=["bytes"]))
+        ]  # fmt: skip
+        print_table(["backend", "kernel", "target", "bytes", "last used"], rows, right=["bytes"])
         out.print()
-    out.print(f"{len(found)} kernels, {byte_count(sum(e['bytes'] for e in found))}")
+    count, useless = len(found), sum(each["problem"] is not None for each in found)
+    out.print(
+        f"{count} kernels, {byte_count(sum(e['bytes'] for e in found))}"
+        + (f"; {useless} of them unusable" if useless else "")
+    )
+    return answers.code
 
 
-@cache.command()
+@cache.command(cls=Command)
 @backend_option
 @json_option
-def clear(backend: str | None, as_json: bool) -> None:
+def clear(backend: str | None, as_json: bool) -> int:
     """Delete compiled kernels.
 
     They are compiled again when they are needed.
     """
-    counts = {registration.name: kernels.clear() for registration, kernels in _caches(backend)}
+    answers = _Answers(backend)
+    counts = dict(answers.of(lambda kernels: int(kernels.clear())))
     if as_json:
         print_json([{"backend": name, "deleted": count} for name, count in counts.items()])
-        return
+        return answers.code
     for name, count in counts.items():
-        click.echo(f"{name}: deleted {count} kernels")
+        echo(f"{name}: deleted {count} kernels")
+    return answers.code
 
 
-@cache.command()
+@cache.command(cls=Command)
 @backend_option
 @json_option
-def prebuild(backend: str | None, as_json: bool) -> None:
+def prebuild(backend: str | None, as_json: bool) -> int:
     """Compile what models are likely to need.
 
     No first run has to do it then.
     """
-    counts: dict[str, int] = {}
     backend_name, kernel = TextColumn("{task.fields[backend]}"), TextColumn("{task.description}")
     columns = (backend_name, BarColumn(), MofNCompleteColumn(), kernel)
     err = console(stderr=True)
+    answers = _Answers(backend, patience=0)
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
-        for registration, kernels in _caches(backend):
-            task = bar.add_task("", total=None, backend=registration.name)
+        task = bar.add_task("", total=None, backend="")
 
-            def progress(done: int, total: int, name: str, task: Any = task) -> None:
-                bar.update(task, completed=done, total=total, description=name)
+        def progress(done: int, total: int, name: str) -> None:
+            bar.update(task, completed=done, total=total, description=printable(name), backend=answers.asked)
 
-            try:
-                counts[registration.name] = kernels.prebuild(progress)
-            except DeviceNotFoundError:
-                if backend is not None:
-                    raise
+        counts = dict(answers.of(lambda kernels: int(kernels.prebuild(progress))))
     if as_json:
         print_json([{"backend": name, "compiled": count} for name, count in counts.items()])
-        return
+        return answers.code
     for name, count in counts.items():
-        click.echo(f"{name}: compiled {count} kernels")
+        echo(f"{name}: compiled {count} kernels")
+    return answers.code
 
 
-def _caches(backend: str | None) -> Iterator[tuple[Registration, KernelCache]]:
-    """The backends that keep kernels.  Raises ParameterError if the one that was named keeps none."""
-    wanted = REGISTRY.registrations() if backend is None else [REGISTRY.registration(backend)]
-    for registration in wanted:
-        kernels = registration.get("cache")
-        if kernels is not None:
-            yield registration, kernels
-        elif backend is not None:
-            raise ParameterError(f"the backend {registration.name} keeps no compiled kernels on disk")
+class _Answers:
+    """What the backends that keep kernels answer; one that fails or hangs is named on standard error.
+
+    ``patience``: seconds that each may take (default GGPLUG_LOAD_TIMEOUT; 0: no limit).  ``asked``: the backend that is
+    being asked.  ``code``: the exit code that this makes.
+    """
+
+    def __init__(self, backend: str | None, patience: float | None = None) -> None:
+        self.backend = backend
+        self.patience = REGISTRY.settings.timeout if patience is None else patience
+        self.asked = ""
+        self.code = 0
+
+    def of(self, question: Callable[[KernelCache], T]) -> Iterator[tuple[str, T]]:
+        """Backends and answers.  Raises ParameterError if the one that was named keeps no kernels."""
+        named = self.backend is not None
+        for registration in [REGISTRY.registration(self.backend)] if self.backend else REGISTRY.registrations():
+            self.asked = registration.name
+            try:
+                kernels = within(self.patience, self.asked, partial(registration.get, "cache"))
+                if kernels is not None:
+                    yield self.asked, within(self.patience, self.asked, partial(question, kernels))
+                elif named:
+                    raise ParameterError(f"the backend {self.asked} keeps no compiled kernels on disk")
+            except HangError as error:
+                self._failed(str(error))
+            except FaultError as error:
+                if named and isinstance(error.cause, GGPlugError):
+                    raise error.cause from None
+                if not isinstance(error.cause, DeviceNotFoundError):
+                    self._failed(reason_of(error.cause))
+
+    def _failed(self, reason: str) -> None:
+        print_error(f"the cache of the backend {self.asked}: {reason}")
+        self.code = 1
 
 
 def _entry(entry: Any) -> dict[str, Any]:
-    facts = {key: getattr(entry, key, None) for key in ("name", "target", "bytes", "used", "path")}
-    facts["bytes"] = int(facts["bytes"] or 0)
-    facts["path"] = None if facts["path"] is None else str(facts["path"])
-    return facts
+    """An entry in the types that JSON has, whatever the backend's own are."""
+    used, path, target = (getattr(entry, key, None) for key in ("used", "path", "target"))
+    problem = getattr(entry, "problem", None)
+    return {
+        "name": str(entry.name),
+        "target": None if target is None else str(target),
+        "bytes": int(getattr(entry, "bytes", 0) or 0),
+        "used": None if used is None else float(used),
+        "path": None if path is None else str(path),
+        "problem": None if problem is None else str(problem),
+    }
 
 
 def _when(seconds: float | None) -> str:
-    return "" if not seconds else time.strftime("%Y-%m-%d", time.localtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d", time.localtime(seconds)) if seconds else ""
+    except (OverflowError, ValueError, OSError):  # a file's time can be anything
+        return "?"

@@ -7,15 +7,14 @@ from typing import Any
 
 import click
 
-from ggplug.backend import Device
 from ggplug.cli.app import warnings_held_back
-from ggplug.cli.output import advice, byte_count, console, json_option, print_json, table, text
+from ggplug.cli.output import Command, advice, byte_count, console, json_option, print_json, print_table, text
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import missing_extras
-from ggplug.registry.records import reason_of
+from ggplug.registry.registry import Description
 
 
-@click.command()
+@click.command(cls=Command)
 @json_option
 def devices(as_json: bool) -> None:
     """List the devices there are, in order of priority.
@@ -24,13 +23,13 @@ def devices(as_json: bool) -> None:
     list; `ggplug doctor` tells more.
     """
     with warnings_held_back():
-        rows = [describe(device) for device in REGISTRY.devices(unique=False)]
+        rows = [as_dict(device) for device in REGISTRY.describe(unique=False)]
     if as_json:
         print_json(rows)
         return
     out = console()
     if rows:
-        out.print(table(["device", "kind", "memory", "what it is"], [_row(row) for row in rows]))
+        print_table(["device", "kind", "memory", "what it is"], map(_row, rows))
     else:
         out.print("There is no device.")
         if missing := missing_extras():
@@ -49,31 +48,23 @@ def devices(as_json: bool) -> None:
             out.print(advice(plugin.remedy))
 
 
-def describe(device: Device) -> dict[str, Any]:
-    """What JSON says of a device.  One that fails to answer is listed too, with ``error``."""
-    registration = device.registration
-    same = REGISTRY.same_as(device)
-    facts: dict[str, Any] = {
-        "name": REGISTRY.name_of(device),
-        "description": device.description,
-        "kind": device.kind.value,
-        "backend": registration.name if registration is not None else None,
-        "distribution": REGISTRY.distribution_of(device),
-        "version": registration.version if registration is not None else None,
-        "memory_free": None,
-        "memory_total": None,
-        "device_id": device.device_id,
-        "capabilities": dataclasses.asdict(device.capabilities),
-        "same_as": None if same is None else REGISTRY.name_of(same),
-        "error": None,
+def as_dict(device: Description) -> dict[str, Any]:
+    """What JSON says of a device.  One that does not answer is listed too, with ``error``."""
+    props = device.props
+    return {
+        "name": device.name,
+        "description": props.description,
+        "kind": props.kind.value,
+        "backend": device.backend,
+        "distribution": device.distribution,
+        "version": device.version,
+        "memory_free": props.memory_free,
+        "memory_total": props.memory_total,
+        "device_id": props.device_id,
+        "capabilities": dataclasses.asdict(props.capabilities),
+        "same_as": device.same_as,
+        "error": device.error,
     }
-    try:
-        props = device.props()
-        facts |= {"memory_free": props.memory_free, "memory_total": props.memory_total, "device_id": props.device_id}
-        facts |= {"description": props.description, "capabilities": dataclasses.asdict(props.capabilities)}
-    except Exception as error:
-        facts["error"] = reason_of(error)
-    return facts
 
 
 def _row(facts: dict[str, Any]) -> list[str]:
@@ -86,5 +77,5 @@ def _row(facts: dict[str, Any]) -> list[str]:
     if facts["same_as"]:
         notes.append(f"the same hardware as {facts['same_as']}")
     if facts["error"]:
-        notes.append(f"does not answer: {facts['error']}")
+        notes.append(f"fault: {facts['error']}")
     return [facts["name"], facts["kind"].upper(), memory, "\n".join(notes)]

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from ggplug.cli.app import warnings_held_back
-from ggplug.cli.output import advice, console, indented, json_option, print_json, printable
+from ggplug.cli.output import Command, advice, console, indented, json_option, print_json, printable
 from ggplug.registry import REGISTRY, PluginStatus
 from ggplug.registry.discover import missing_extras
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("plugins", nargs=-1)
 @json_option
 @click.option("--traceback", "tracebacks", is_flag=True, help="Show the tracebacks of what failed.")
@@ -23,8 +23,8 @@ from ggplug.registry.discover import missing_extras
 def doctor(plugins: tuple[str, ...], as_json: bool, tracebacks: bool, strict: bool) -> int:
     """Try all PLUGINS (default: every one that is installed), each in a process of its own.
 
-    So a plugin that crashes or hangs is a finding like any other. Each is loaded, its devices are listed, and a
-    stream is started on each of them.
+    So a plugin that crashes or hangs is a finding like any other. Each is loaded, its devices are listed, a stream is
+    started on each of them, and a tiny graph is computed there, whose values are compared with NumPy's.
     """
     out = console()
     err = console(stderr=True)

@@ -9,7 +9,7 @@ import click
 
 from ggplug.errors import PluginError
 from ggplug.registry.discover import Installed, scan
-from ggplug.registry.loading import FaultError, HangError, within
+from ggplug.registry.isolation import FaultError, HangError, within
 from ggplug.registry.records import reason_of
 
 GROUP = "ggplug.commands"

@@ -8,18 +8,21 @@ from typing import Any
 import click
 import numpy as np
 
-from ggplug.cli.output import byte_count, console, json_option, print_json, table, text
+from ggplug.cli.output import Command, byte_count, console, json_option, on_one_line, print_json, print_table, text
 from ggplug.errors import GGUFError
 from ggplug.gguf import GGUFReader
 
-LONGEST = 160
-"""Characters of a value that are shown, and about the same of an array, unless all is wanted."""
+LONGEST = 120
+"""Characters of a text that are shown unless all is wanted."""
+
+SHORT_ARRAY, FEW = 16, 3
+"""Items of an array that is shown whole, if they are short, and of any other one."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
-@click.option("--full", is_flag=True, help="Show values whole, however long.")
+@click.option("--full", is_flag=True, help="Show texts and arrays whole, however long.")
 @click.option("--no-tensors", is_flag=True, help="Show the metadata only.")
 def gguf(file: Path, as_json: bool, full: bool, no_tensors: bool) -> None:
     """Show the metadata and the tensors of a GGUF FILE.
@@ -72,44 +75,71 @@ def _show(reader: GGUFReader, full: bool, *, tensors: bool) -> None:
     files = f", {len(reader.paths)} files" if len(reader.paths) > 1 else ""
     out.print(text(f"{reader.path}{files}", "bold"))
     out.print(f"GGUF version {reader.version}, {reader.endian}-endian, alignment {reader.alignment}")
-    out.print(f"{len(infos)} tensors, {elements:,} elements, {byte_count(size)}")
-    out.print()
-    rows = [(key, _type_name(reader, key), _shown(_value(reader, key), full)) for key in reader.metadata]
-    out.print(table(["key", "type", "value"], rows))
+    out.print(f"{_count(len(infos), 'tensor')}, {_count(elements, 'element')}, {byte_count(size)}")
+    if reader.metadata:
+        out.print()
+        values = [_shown(reader, key, full) for key in reader.metadata]
+        kinds = [_type_name(reader, key) for key in reader.metadata]
+        print_table(["key", "type", "value"], zip(map(on_one_line, reader.metadata), kinds, values, strict=True))
     if tensors and infos:
         out.print()
         shapes = [" × ".join(map(str, info.ne)) or "scalar" for info in infos]
         listed = [
-            (info.name, info.type.name, shape, byte_count(info.nbytes))
+            (on_one_line(info.name), info.type.name, shape, byte_count(info.nbytes))
             for info, shape in zip(infos, shapes, strict=True)
         ]
-        out.print(table(["tensor", "type", "ne", "bytes"], listed, right=["ne", "bytes"]))
+        print_table(["tensor", "type", "ne", "bytes"], listed, right=["ne", "bytes"])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _type_name(reader: GGUFReader, key: str) -> str:
-    kinds = [kind.name.lower() for kind in reader.metadata_types[key]]
-    if len(kinds) == 1:
-        return kinds[0]
-    return " of ".join(kinds)
+    """Such as ``string``, or ``string[]`` for an array of them."""
+    *arrays, item = reader.metadata_types[key]
+    return item.name.lower() + "[]" * len(arrays)
 
 
-def _shown(value: Any, full: bool) -> str:
+def _shown(reader: GGUFReader, key: str, full: bool) -> str:
+    """A value as people read it: in one line, and not much of it unless all is wanted."""
+    try:
+        if full:
+            value = reader.metadata[key]
+            return ", ".join(map(_item, value)) if isinstance(value, (np.ndarray, list)) else _scalar(value)
+        value, length = reader.metadata.head(key, SHORT_ARRAY)
+    except GGUFError as error:
+        return f"<{error.message}>"
     if isinstance(value, (np.ndarray, list)):
-        return _shown_array(value, full)
-    shown = f"{value:.9g}" if isinstance(value, float) else str(value)
-    if full or len(shown) <= LONGEST:
+        return _shown_array(list(map(_item, value)), length)
+    shown = on_one_line(_scalar(value))
+    if len(shown) <= LONGEST:
         return shown
-    return f"{shown[:LONGEST]}... ({len(shown):,} characters; --full shows all)"
+    return f"{shown[:LONGEST]}... ({len(str(value)):,} characters)"
 
 
-def _shown_array(value: Any, full: bool) -> str:
-    items = value.tolist() if isinstance(value, np.ndarray) else value
-    parts: list[str] = []
-    length = 0
-    for item in items:
-        part = repr(item) if isinstance(item, str) else _shown(item, full)
-        length += len(part) + 2
-        if not full and length > LONGEST and parts:
-            return f"[{', '.join(parts)}, ...] ({len(items):,} items)"
-        parts.append(part)
-    return f"[{', '.join(parts)}]"
+def _shown_array(items: list[str], length: int) -> str:
+    """All of a short array; of a longer one the beginning, and how many items it has."""
+    whole = ", ".join(items)
+    if len(items) == length and len(whole) <= LONGEST // 2:
+        return whole
+    return f"{', '.join([*(_cut(item) for item in items[:FEW]), '...'])} ({length:,})"
+
+
+def _cut(item: str) -> str:
+    return item if len(item) <= LONGEST // FEW else f"{item[: LONGEST // FEW]}..."
+
+
+def _item(value: Any) -> str:
+    if isinstance(value, (np.ndarray, list)):
+        return f"[{_shown_array(list(map(_item, value[:SHORT_ARRAY])), len(value))}]"
+    return f'"{on_one_line(value)}"' if isinstance(value, str) else _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    """As short as it can be without being another value; most floats are of 32 bits."""
+    if isinstance(value, float):
+        with np.errstate(over="ignore"):
+            single = np.float32(value)
+        return str(single if float(single) == value else value)
+    return str(value)

@@ -2,36 +2,72 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
 import numpy as np
-from rich import box
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ggplug.cli.streams import output_alone, stdout
+from ggplug.cli.table import layout
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+NARROWEST, WIDEST = 20, 1000
+"""Columns that are believed of a terminal."""
+
+
+class Command(click.Command):
+    """A command whose standard output holds what this module prints, and nothing else."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with output_alone():
+            return super().invoke(ctx)
 
 
 def console(*, stderr: bool = False) -> Console:
     """Prints to a terminal in colour, and elsewhere plainly, in 80 columns unless COLUMNS says otherwise."""
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    file = sys.stderr if stderr else stdout()
+    return Console(file=file, width=columns(file), highlight=False, markup=False, emoji=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, right: Sequence[str] = ()) -> Table:
-    """A table that folds what is too long, and so never hides a part of a name."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, overflow="fold", justify="right" if column in right else "left")
-    for row in rows:
-        made.add_row(*(text(cell) if isinstance(cell, str) else cell for cell in row))
-    return made
+def columns(file: TextIO | None = None) -> int:
+    """How wide to print: what COLUMNS says, else the terminal behind ``file`` or standard error, else 80."""
+    chosen = os.environ.get("COLUMNS", "")
+    width = 80
+    if chosen.isdecimal() and len(chosen) < 10 and int(chosen):
+        width = int(chosen)
+    else:
+        for stream in (file or stdout(), sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                width = os.get_terminal_size(stream.fileno()).columns or width
+                break
+    return min(max(width, NARROWEST), WIDEST)
+
+
+def echo(line: str) -> None:
+    """Prints a line."""
+    stdout().write(f"{printable(line)}\n")
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+    """Prints rows of text from anywhere; see :func:`ggplug.cli.table.layout`."""
+    out = console()
+    rule = "─" if out.encoding.startswith("utf") else "-"
+    lines = layout(headings, [tuple(map(printable, row)) for row in rows], out.width, right, rule)
+    out.print(Text(next(lines, ""), style="bold"), soft_wrap=True)
+    write = out.file.write
+    for line in lines:
+        write(f"{line}\n")
 
 
 def text(content: str, style: str = "") -> Text:
@@ -48,6 +84,11 @@ def printable(content: str) -> str:
     )
 
 
+def on_one_line(content: str) -> str:
+    """As :func:`printable`, and line ends as escapes too."""
+    return printable(content).replace("\n", "\\n")
+
+
 def byte_count(count: int | None) -> str:
     """``1.5 GiB``; ``?`` where nobody knows."""
     if count is None:
@@ -62,7 +103,7 @@ def byte_count(count: int | None) -> str:
 
 def print_json(value: Any) -> None:
     """Prints a value as JSON that every reader takes: NumPy's values as Python's, what is not finite as a string."""
-    sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+    stdout().write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
 def plain(value: Any) -> Any:
@@ -100,6 +141,12 @@ def print_error(message: str, remedy: str | None = None) -> None:
     """One message on standard error, and what to do on a line of its own."""
     out = console(stderr=True)
     whole = not out.is_terminal  # a log or a pipe gets lines that can be searched
-    out.print(Text.assemble(("error: ", "bold red"), printable(message)), soft_wrap=whole)
+    out.print(Text.assemble(("error: ", "bold red"), _hanging(printable(message), 2)), soft_wrap=whole)
     if remedy:
-        out.print(text(f"  -> {remedy}") if whole else advice(remedy), soft_wrap=whole)
+        shown = _hanging(remedy, 5)
+        out.print(text(f"  -> {shown}") if whole else advice(remedy), soft_wrap=whole)
+
+
+def _hanging(content: str, by: int) -> str:
+    """Further lines are indented, so that what a file says does not look like another message."""
+    return content.replace("\n", "\n" + " " * by)

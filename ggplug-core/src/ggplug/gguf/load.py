@@ -37,7 +37,7 @@ def load(
     tensors lie inside the memory map: nothing is copied, pages are read when they are first used, and the tensors
     cannot be written to.  Otherwise they are copied into new buffers: for devices with memory of their own, into a
     named buffer type, from a file in a foreign byte order, or where a tensor's offset is not a multiple of 32
-    (or of the memory's alignment, if that is less) or the memory pads it.
+    (or of the memory's alignment, if that is less, or the host cannot address the memory) or the memory pads it.
 
     Args:
         path: the file; of a split model the first one.
@@ -92,7 +92,10 @@ class _Loader:
         buffer = self.mapped.get((place, info.shard))
         if buffer is None:
             buffer = self.mapped[place, info.shard] = self.wrap(place, info.shard)
-        misplaced = info.offset % min(_IN_PLACE_ALIGNMENT, buffer.type.alignment)
+        alignment = buffer.type.alignment
+        if buffer.address is not None:
+            alignment = min(alignment, _IN_PLACE_ALIGNMENT)
+        misplaced = info.offset % alignment
         if misplaced or buffer.type.alloc_size(tensor) != info.nbytes:
             return False
         tensor.place(buffer, info.offset)

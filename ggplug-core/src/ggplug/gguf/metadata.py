@@ -48,6 +48,19 @@ class Metadata(Mapping[str, Value]):
             self._decoded[key], _ = self._value(key, entry.types[0], entry.position)
         return self._decoded[key]
 
+    def head(self, key: str, count: int) -> tuple[Value, int]:
+        """A value of which arrays are cut to their first ``count`` items, and how many items there are (else 1).
+
+        Costs no more than those items, however long the array is.
+        """
+        entry = self._entries[key]
+        if entry.types[0] is not ValueType.ARRAY:
+            return self[key], 1
+        (length,) = self._u64.unpack_from(self._buffer, entry.position + 4)
+        if key in self._decoded:
+            return self._decoded[key][:count], length  # type: ignore[index]
+        return self._array(key, entry.position, count)[0], length
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
@@ -88,8 +101,9 @@ class Metadata(Mapping[str, Value]):
                 rule="utf-8",
             ) from None
 
-    def _array(self, key: str, position: int) -> tuple[Value, int]:
+    def _array(self, key: str, position: int, most: int | None = None) -> tuple[Value, int]:
         number, count = struct.unpack_from(self._order + "IQ", self._buffer, position)
+        count = count if most is None else min(count, most)
         item, position = ValueType(number), position + 12
         if item in SCALAR_DTYPES:
             native = SCALAR_DTYPES[item]

@@ -6,8 +6,10 @@ What is accepted is what ggml's ``gguf.cpp`` and the ``gguf`` Python package agr
 * Tensors may lie in any order and with gaps (the package); ggml wants them packed in the order of their
   descriptions.  They have to be aligned, inside the file and disjoint; the package checks none of that, ggml all.
 * Tensor names may be longer than ggml's 63 bytes (the package).
-* Rank above 4, an empty key, an item type that does not exist on an empty array, a row that is not a whole number of
-  blocks and a total size of 2**63 or more are refused (ggml).
+* Rank above 4, an empty key, an item type that does not exist on an empty array, and a row that is not a whole number
+  of blocks are refused (ggml).
+* A product of extents of 2**60 or more is refused, zeros counted as ones; ggml's limit is 2**63 bytes, and an empty
+  tensor may have any extents there.
 * A number or string that the file is too short for is refused (ggml); the package reads some of them as empty.
 * Keys and tensor names have to be UTF-8 (the package).  String values are checked when they are accessed.
 * A boolean is true unless its byte is 0 (both).
@@ -39,6 +41,7 @@ from ggplug.gguf.format import (
     padding,
 )
 from ggplug.gguf.metadata import Entry, Metadata
+from ggplug.tensor import is_possible
 
 # The fewest bytes that a metadata pair (key of one byte, value of one) and a tensor description (no name, no
 # axes) take: what the counts in the header are checked against.
@@ -265,7 +268,7 @@ class _Parser:
         if rank > MAX_RANK:
             self.fail("rank", f"{field} has {rank} axes; there can be {MAX_RANK}", field, self.position - 4, got=rank)
         ne = tuple(self.u64(f"the shape of {field}") for _ in range(rank))
-        if math.prod(max(extent, 1) for extent in ne) >= 1 << 63:
+        if not is_possible(ne):
             self.fail("shape", f"{field} has the impossible shape {ne}", field, self.position - 8 * rank, got=ne)
         number = self.u32(f"the type of {field}")
         try:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import GGUFError
+from ggplug.errors import FileKindError, GGUFError
+from ggplug.files import naming, open_regular
 from ggplug.gguf.format import (
     SPLIT_COUNT_KEY,
     SPLIT_NO_KEY,
@@ -25,6 +26,7 @@ from ggplug.gguf.format import (
     is_foreign,
     swap_byte_order,
 )
+from ggplug.gguf.metadata import Metadata
 from ggplug.gguf.parse import Header, parse_header
 from ggplug.gguf.split import sibling_path
 
@@ -42,7 +44,8 @@ class GGUFReader:
         follow_splits: ``False`` opens one file of a split model, whichever, on its own.
 
     Raises:
-        GGUFError: a file is malformed, truncated, of version 1, or part of a split model that is not complete.
+        GGUFError: a file is malformed, truncated, of version 1, no regular file, or part of a split model that is not
+            complete.
         OSError: a file is missing or cannot be read.
 
     Attributes:
@@ -62,7 +65,7 @@ class GGUFReader:
     version: int
     endian: Endian
     alignment: int
-    metadata: Mapping[str, Value]
+    metadata: Metadata
     metadata_types: Mapping[str, tuple[ValueType, ...]]
     tensors: dict[str, TensorInfo]
 
@@ -219,7 +222,11 @@ def _split_error(path: Path, field: str, message: str, remedy: str | None = None
 
 
 def _open(path: Path, shard: int) -> tuple[memory_map.mmap, Header]:
-    with open(path, "rb") as file:
+    try:
+        file = open_regular(path)
+    except FileKindError as error:
+        raise GGUFError(error.message, path=path, field="file", rule="regular file") from None
+    with file, naming(path):
         if os.fstat(file.fileno()).st_size == 0:
             raise GGUFError(f"{path}: the file is empty", path=path, position=0, field="magic", rule="truncated")
         opened = memory_map.mmap(file.fileno(), 0, access=memory_map.ACCESS_READ)

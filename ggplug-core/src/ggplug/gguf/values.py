@@ -130,7 +130,7 @@ def _encode_scalars(value: Any, type: ValueType, order: Order) -> bytes:
         given = given.astype(dtype)
     if given.size and not _fits(given, dtype):
         raise ParameterError(f"some values of {_short(value)} are no {type.name}", got=value, wanted=type)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return given.astype(dtype.newbyteorder(order)).tobytes()
 
 

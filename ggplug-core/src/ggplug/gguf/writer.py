@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import struct
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug import types
 from ggplug.errors import GGUFError, ParameterError, ShapeError, TypeMismatchError
+from ggplug.files import NewFile, naming
 from ggplug.gguf.format import (
     ALIGNMENT_KEY,
     ARCHITECTURE_KEY,
@@ -38,6 +37,7 @@ from ggplug.gguf.format import (
 from ggplug.gguf.reader import GGUFReader
 from ggplug.gguf.split import shard_path
 from ggplug.gguf.values import Order, encode_string, encode_value, infer_types
+from ggplug.tensor import is_possible
 from ggplug.types import Type
 
 #: A tensor's bytes: an array, anything with the buffer protocol, or a function that returns one of these, or an
@@ -67,7 +67,8 @@ class GGUFWriter:
     """Writes a model to ``path``, all of it or nothing.
 
     The files are written under temporary names in the same folder and take their names when they are complete, so a
-    reader never sees half a model, and a failure leaves what was there before.  As a context manager it writes at
+    reader never sees half a model, and a failure leaves what was there before; see :class:`ggplug.files.NewFile`, also
+    for what becomes of links.  As a context manager it writes at
     the end of the block, unless the block failed::
 
         with GGUFWriter("model.gguf", arch="llama") as writer:
@@ -175,7 +176,7 @@ class GGUFWriter:
             ne: extents, innermost first.
 
         Raises:
-            ParameterError: the name is taken or too long, or the rank is above 4.
+            ParameterError: the name is taken or too long, the rank is above 4, or no array can have the extents.
             ShapeError: the bytes are not as many as ``type`` and ``ne`` say, or rows are not whole blocks.
             TypeMismatchError: no GGML type has the array's dtype.
         """
@@ -192,6 +193,8 @@ class GGUFWriter:
             extents = tuple(int(extent) for extent in ne)
         if len(extents) > MAX_RANK or any(extent < 0 for extent in extents):
             raise ParameterError(f"tensor {name}: ne {extents} is not up to {MAX_RANK} extents", got=extents)
+        if not is_possible(extents):
+            raise ParameterError(f"tensor {name}: ne {extents} is impossible", got=extents)
         nbytes = int(np.prod(extents[1:], dtype=object)) * kind.row_bytes(extents[0] if extents else 1)
         if not callable(data) and (got := _bytes(data).size) != nbytes:
             message = f"tensor {name}: {kind.name} {extents} has {nbytes} bytes, not {got}"
@@ -208,6 +211,7 @@ class GGUFWriter:
 
         Raises:
             GGUFError: it has been written already, or a function gave the wrong number of bytes.
+            FileKindError: the path names a device, a FIFO, a socket or a folder.
             OSError: the folder cannot be written to, or is full.
         """
         if self._written is not None:
@@ -220,24 +224,22 @@ class GGUFWriter:
             paths = [shard_path(self.path, index, len(shards)) for index in range(len(shards))]
         total = sum(tensor.nbytes for tensor in self._tensors.values())
         done = 0
-        temporaries: list[Path] = []
+        files: list[NewFile] = []
         try:
             for index, (path, shard) in enumerate(zip(paths, shards, strict=True)):
-                temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-                with open(temporary, "xb") as file:
-                    temporaries.append(temporary)
-                    file.write(self._header(index, shards))
-                    for tensor in shard.tensors:
-                        self._write_tensor(file, tensor)
-                        done += tensor.nbytes
-                        if progress is not None:
-                            progress(done, total)
-            for temporary, path in zip(temporaries, paths, strict=True):
-                os.replace(temporary, path)
+                files.append(NewFile(path))
+                self._put(files[-1], self._header(index, shards))
+                for tensor in shard.tensors:
+                    self._write_tensor(files[-1], tensor)
+                    done += tensor.nbytes
+                    if progress is not None:
+                        progress(done, total)
+                files[-1].close()
+            for file in files:
+                file.commit()
         except BaseException:
-            for temporary in temporaries:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
+            for file in files:
+                file.discard()
             raise
         self._written = paths
         return paths
@@ -278,7 +280,12 @@ class GGUFWriter:
         header = b"".join(parts)
         return header + bytes(padding(len(header), self.alignment))
 
-    def _write_tensor(self, file: IO[bytes], tensor: _Tensor) -> None:
+    @staticmethod
+    def _put(target: NewFile, data: Any) -> None:
+        with naming(target.path):
+            target.file.write(data)
+
+    def _write_tensor(self, target: NewFile, tensor: _Tensor) -> None:
         written = 0
         for piece in _pieces(tensor.data):
             raw = _bytes(piece)
@@ -294,7 +301,7 @@ class GGUFWriter:
                         field=f"tensor {tensor.name}",
                     )
                 raw = swap_byte_order(raw, tensor.type)
-            file.write(raw.data)
+            self._put(target, raw.data)
         if written != tensor.nbytes:
             raise GGUFError(
                 f"tensor {tensor.name}: its function gave {written} bytes of {tensor.nbytes}",
@@ -303,7 +310,7 @@ class GGUFWriter:
                 got=written,
                 wanted=tensor.nbytes,
             )
-        file.write(bytes(padding(tensor.nbytes, self.alignment)))
+        self._put(target, bytes(padding(tensor.nbytes, self.alignment)))
 
     # -- life --------------------------------------------------------------------------------------
 

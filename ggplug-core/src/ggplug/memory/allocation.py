@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol
@@ -11,17 +12,24 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Buffer
-from ggplug.errors import BufferUseError, TensorStateError
+from ggplug.backend import COPY_FIRST, Buffer, BufferType
+from ggplug.errors import BufferUseError, GGPlugError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
-from ggplug.memory.layout import PERSISTENT, Layout
+from ggplug.memory.hazards import written_positions
+from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
 from ggplug.sharing import entered, turn
-from ggplug.tensor import Tensor
+from ggplug.tensor import Epoch, Tensor
 
 _address = attrgetter("address")
 _buffer = attrgetter("buffer")
+_size = attrgetter("size")
 _offset = attrgetter("offset")
+_nbytes = attrgetter("nbytes")
+_alignment = attrgetter("type.alignment")
 _serials = itertools.count(1)
+
+Numbers = npt.NDArray[np.int64]
+
 
 class Pending(Protocol):
     """Something that can be waited for: a stream or an event."""
@@ -50,19 +58,30 @@ class Arena:
 
     def synchronize(self) -> None:
         """Waits for the last computation; raises what went wrong in it, and then its results are gone."""
-        if not self.pending:
-            return
-        # In turn: that one thread is waiting must not make another one believe that there is nothing to wait for.
+        if self.pending:
+            self.wait(lambda: self.pending)
+
+    def wait(self, pending: Callable[[], tuple[Pending, ...]]) -> None:
+        """Waits for what ``pending()`` names, parts of the last computation; raises as :meth:`synchronize`.
+
+        In turn: that one thread is waiting must not make another one believe that there is nothing to wait for.
+        """
         with turn(self):
-            pending = self.pending
+            waited = pending()
+            failure: GGPlugError | None = None
             try:
-                for each in pending:
-                    each.synchronize()
+                for each in waited:
+                    try:
+                        each.synchronize()
+                    except GGPlugError as error:  # the others are waited for nevertheless, so that none fails later
+                        failure = failure or error
+                if failure is not None:
+                    raise failure
             except BaseException:
                 self.use()
                 raise
             finally:
-                if self.pending is pending:
+                if self.pending is waited:
                     self.pending = ()
 
     def __repr__(self) -> str:
@@ -108,9 +127,13 @@ class Places(NamedTuple):
 class Allocation:
     """Places of all tensors of a graph, and of every equal graph.
 
-    By position in ``graph.tensors``: ``slots`` is an index into ``buffers``, or PERSISTENT; ``offsets`` are bytes
-    into that buffer, for persistent tensors bytes into their root.  ``layout`` knows when bytes are reused.
+    By position in ``graph.tensors``: ``slots`` is an index into ``buffers``, PERSISTENT or NOWHERE; ``offsets`` are
+    bytes into that buffer, for persistent tensors bytes into their root.  ``layout`` knows when bytes are reused.
     ``arena`` is shared by all allocations in the same memory.
+
+    Raises BufferUseError if a tensor would not lie inside of its buffer (of its root, if that is persistent), or at an
+    address that is no multiple of its type's alignment; ShapeError, TypeMismatchError for lists that are not the
+    graph's.  Two tensors may share bytes: see :mod:`.overlaps`.
     """
 
     def __init__(
@@ -124,21 +147,82 @@ class Allocation:
         arena: Arena | None = None,
     ) -> None:
         self.buffers = tuple(buffers)
-        self.slots = np.asarray(slots, np.int64)
-        self.offsets = np.asarray(offsets, np.int64)
+        self.slots = _numbers(graph, slots, "slots")
+        self.offsets = _numbers(graph, offsets, "offsets")
         self.layout = layout
         self.arena = arena if arena is not None else Arena()
         self.pending: tuple[Pending, ...] = ()
         """What may still read the leafs that lie here."""
         self.unplaced: list[int] = [] if graph.positions is not None else self._leafs(graph)
         """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
-        self._placed = np.flatnonzero(self.slots != PERSISTENT)
+        self._placed = np.flatnonzero(self.slots >= 0)
         self._used: list[int] = np.unique(self.slots[self._placed]).tolist()
         own = np.flatnonzero(self.slots == PERSISTENT)
         roots, of_root = np.unique(np.asarray(graph.roots, np.int64)[own], return_inverse=True)
         self._own = own
         self._own_roots: list[int] = roots.tolist()
         self._of_root = of_root
+        nbytes = np.fromiter(map(_nbytes, graph.tensors), np.int64, len(graph.tensors))
+        self._own_sizes = nbytes[roots]
+        self._check_places(graph, nbytes)
+        written = np.unique(np.asarray(written_positions(graph), np.int64))
+        self._written = written[nbytes[written] > 0]
+        slots_written = np.unique(self.slots[self._written])
+        self._written_slots: list[int] = slots_written[slots_written >= 0].tolist()
+        roots_written = np.asarray(graph.roots, np.int64)[self._written[self.slots[self._written] == PERSISTENT]]
+        self._written_roots: list[int] = np.unique(roots_written).tolist()
+        self._written_own: list[int] = np.searchsorted(roots, self._written_roots).tolist()
+        self._structure = graph.structure
+        # What was checked last, and where the roots of its persistent tensors begin.
+        self._checked: Callable[[], Graph | None] = lambda: None
+        self._epoch = -1
+        self._starts = np.empty(0, np.int64)
+
+    def _check_places(self, graph: Graph, nbytes: Numbers) -> None:
+        """Raises unless every tensor lies inside of its buffer, or its root, at an address that its type allows."""
+        for buffer in self.buffers:
+            if not isinstance(buffer, Buffer):
+                raise TypeMismatchError(f"an allocation is made of buffers, got {buffer!r}", got=buffer)
+        unknown = np.flatnonzero((self.slots < NOWHERE) | (self.slots >= len(self.buffers)))
+        if unknown.size:
+            position = int(unknown[0])
+            raise BufferUseError(
+                f"{graph.tensors[position]!r} has slot {self.slots[position]}, there are {len(self.buffers)} buffers",
+                tensor=graph.tensors[position], got=int(self.slots[position]), wanted=len(self.buffers),
+            )  # fmt: skip
+        bases, room = np.zeros(len(self.slots), np.int64), np.zeros(len(self.slots), np.int64)
+        taken = nbytes.copy()
+        if self._placed.size:
+            slots = self.slots[self._placed]
+            bases[self._placed] = np.array([buffer.address or 0 for buffer in self.buffers], np.int64)[slots]
+            room[self._placed] = np.array([buffer.size for buffer in self.buffers], np.int64)[slots]
+            for slot in self._used:
+                kind = self.buffers[slot].type
+                if type(kind).alloc_size is not BufferType.alloc_size:
+                    for position in np.flatnonzero(self.slots == slot).tolist():
+                        if graph.roots[position] == position:
+                            taken[position] = max(taken[position], kind.alloc_size(graph.tensors[position]))
+        room[self._own] = self._own_sizes[self._of_root]
+        there = self.slots != NOWHERE
+        alignments = np.fromiter(map(_alignment, graph.tensors), np.int64, len(graph.tensors))
+        outside = there & ((self.offsets < 0) | (self.offsets > room - taken))
+        # Only the low bits count, so a sum that wraps around is as good as any.
+        crooked = there & (nbytes > 0) & ((bases + self.offsets) & (alignments - 1) != 0)
+        wrong = np.flatnonzero(outside | crooked)
+        if wrong.size:
+            position = int(wrong[0])
+            tensor, start, size = graph.tensors[position], int(self.offsets[position]), int(taken[position])
+            slot = int(self.slots[position])
+            where = graph.tensors[graph.roots[position]] if slot == PERSISTENT else self.buffers[slot]
+            if outside[position]:
+                raise BufferUseError(
+                    f"{tensor!r} would lie at bytes {start} to {start + size} of {where!r}, which has {room[position]}",
+                    tensor=tensor, got=start, wanted=int(room[position]) - size,
+                )  # fmt: skip
+            raise BufferUseError(
+                f"{tensor!r} would lie at byte {start} of {where!r}; {tensor.type.name} needs a multiple of "
+                f"{tensor.type.alignment}", tensor=tensor, got=start, wanted=tensor.type.alignment,
+            )  # fmt: skip
 
     @property
     def lost(self) -> Mapping[int, int]:
@@ -147,12 +231,64 @@ class Allocation:
 
     # -- places ------------------------------------------------------------------------------------
 
+    def check(self, graph: Graph) -> None:
+        """Raises unless a plan may be bound to ``graph`` in these places.
+
+        What is said of places when they are made holds for as long as they are used, so this asks for what may have
+        changed.  Raises GraphError for a graph that is not equal to the one that this was made for; TensorStateError
+        if a persistent tensor has no place; BufferUseError if its place is outside of its buffer, if a buffer was
+        freed, or if a node would write into memory that may not be written.
+
+        Takes no Python call per tensor, and none that counts if nothing was placed, freed or marked since.
+        """
+        self._structure = graph.check_structure(self._structure, "the allocation")
+        if self._epoch == Epoch.now and self._checked() is graph:
+            return
+        epoch = Epoch.now
+        roots = list(map(graph.tensors.__getitem__, self._own_roots))
+        # Gathered once: another thread may give a tensor another place meanwhile.
+        own: list[Buffer | None] = list(map(_buffer, roots))
+        buffers = set(own)
+        if None in buffers:
+            raise _no_bytes(roots[own.index(None)])
+        if len(self._placed) + len(self._own) < len(self.slots):
+            missing = graph.tensors[int(np.flatnonzero(self.slots == NOWHERE)[0])]
+            raise TensorStateError(f"the bytes of {missing!r} were not kept", tensor=missing)
+        buffers.update(map(self.buffers.__getitem__, self._used))
+        for buffer in buffers:
+            if buffer is not None and buffer.freed:
+                raise BufferUseError(f"{buffer!r} holds tensors of this graph but was freed")
+        self._starts = np.fromiter(map(_offset, roots), np.int64, len(roots))
+        room = np.fromiter(map(_size, own), np.int64, len(roots))
+        if ((self._starts < 0) | (self._starts > room - self._own_sizes)).any():
+            for root, buffer in zip(roots, own, strict=True):
+                assert buffer is not None
+                buffer.check_place(root, root.offset)
+        written = (*map(own.__getitem__, self._written_own), *map(self.buffers.__getitem__, self._written_slots))
+        if any(buffer is not None and buffer.is_read_only for buffer in written):
+            raise self._read_only(graph)
+        self._checked, self._epoch = weakref.ref(graph), epoch
+
     def place(self, graph: Graph, position: int) -> tuple[Buffer, int]:
-        """``(buffer, offset)`` of the tensor at ``position``.  Raises TensorStateError if its root has no place."""
+        """``(buffer, offset)`` of the tensor at ``position``.
+
+        Raises TensorStateError if its root has no place; BufferUseError if a node writes it, and its memory may not be
+        written; GraphError for a graph that is not equal to the one that this was made for.
+        """
+        self._structure = graph.check_structure(self._structure, "the allocation")
+        buffer, offset = self._where(graph, position)
+        if buffer.is_read_only and position in self._written:
+            raise self._read_only(graph)
+        return buffer, offset
+
+    def _where(self, graph: Graph, position: int) -> tuple[Buffer, int]:
         slot = int(self.slots[position])
         offset = int(self.offsets[position])
-        if slot != PERSISTENT:
+        if slot >= 0:
             return self.buffers[slot], offset
+        if slot == NOWHERE:
+            tensor = graph.tensors[position]
+            raise TensorStateError(f"the bytes of {tensor!r} were not kept", tensor=tensor)
         root = graph.tensors[graph.roots[position]]
         buffer = root.buffer
         if buffer is None:
@@ -162,26 +298,25 @@ class Allocation:
     def places(self, graph: Graph) -> Places:
         """All places at once, for plans on devices whose buffers are handles.
 
-        Takes no Python call per tensor.  Raises TensorStateError if a persistent tensor has no place, BufferUseError
-        if a buffer was freed.
+        Takes no Python call per tensor.  Raises as :meth:`check`.
         """
+        self.check(graph)
         which = self.slots.copy()
         offsets = self.offsets.copy()
         buffers = list(self.buffers)
-        roots = list(map(graph.tensors.__getitem__, self._own_roots))
-        buffers += map(_buffer, roots)
-        self._check(graph, set(buffers))
+        buffers += map(_buffer, map(graph.tensors.__getitem__, self._own_roots))
         which[self._own] = self._of_root + len(self.buffers)
-        offsets[self._own] += np.fromiter(map(_offset, roots), np.int64, len(roots))[self._of_root]
+        offsets[self._own] += self._starts[self._of_root]
         return Places(buffers, which, offsets)
 
     def addresses(self, graph: Graph, held: set[Buffer] | None = None) -> npt.NDArray[np.int64]:
         """Host addresses of all tensors, for plans that run on host memory.
 
         ``held`` gets the buffers that the addresses lie in: the plan has to claim them, and to keep them alive, when it
-        computes.  Takes no Python call per tensor.  Raises TensorStateError if a persistent tensor has no place,
-        BufferUseError if a buffer was freed or is not in host memory.
+        computes.  Takes no Python call per tensor.  Raises as :meth:`check`, and BufferUseError if a buffer is not in
+        host memory.
         """
+        self.check(graph)
         addresses = self.offsets.copy()
         buffers: set[Buffer] = set()
         try:
@@ -199,11 +334,9 @@ class Allocation:
                 buffers.update(own)
                 bases += np.fromiter(map(_offset, roots), np.int64, len(roots))
                 addresses[self._own] += bases[self._of_root]
-            self._check(graph, buffers)
-        except (AttributeError, TypeError):
-            self._check(graph, ())
+        except (AttributeError, TypeError):  # an address is None, or another thread took a place away
             for position, tensor in enumerate(graph.tensors):
-                buffer, _ = self.place(graph, position)
+                buffer, _ = self._where(graph, position)
                 if buffer.address is None:
                     raise BufferUseError(
                         f"{tensor!r} lies in {buffer!r}, which is not host memory", tensor=tensor
@@ -225,18 +358,27 @@ class Allocation:
         """The buffers of the graph's persistent tensors.  Takes no Python call per tensor."""
         return set(map(_buffer, map(graph.tensors.__getitem__, self._own_roots)))
 
-    def _check(self, graph: Graph, buffers: Iterable[Buffer | None]) -> None:
-        for buffer in buffers:
-            if buffer is None:
-                break
-            if buffer.freed:
-                raise BufferUseError(f"{buffer!r} holds tensors of this graph but was freed")
-        else:
-            return
-        for root in map(graph.tensors.__getitem__, self._own_roots):
-            if root.buffer is None:
-                raise _no_bytes(root)
-        raise TensorStateError(f"another thread gives tensors of {graph!r} other places")
+    def written_buffers(self, graph: Graph) -> set[Buffer]:
+        """The buffers that the graph's nodes write into.  Takes no Python call per tensor."""
+        found = set(map(self.buffers.__getitem__, self._written_slots))
+        found.update(map(_buffer, map(graph.tensors.__getitem__, self._written_roots)))
+        return found
+
+    def _read_only(self, graph: Graph) -> BufferUseError:
+        """Which node writes what it may not."""
+        for position in graph.order:
+            node = graph.tensors[position]
+            assert node.op is not None
+            if node.op.is_view or not node.nbytes:
+                continue
+            for target in (*(graph.sources[position][i] for i in node.op.writes), position):
+                buffer, _ = self._where(graph, target)
+                if buffer.is_read_only:
+                    return BufferUseError(
+                        f"{node!r} would write into {graph.tensors[target]!r} in {buffer!r}",
+                        tensor=graph.tensors[target], op=node.op, remedy=COPY_FIRST,
+                    )  # fmt: skip
+        return BufferUseError(f"{graph!r} would write into memory that may not be written", remedy=COPY_FIRST)
 
     # -- computing and reading ---------------------------------------------------------------------
 
@@ -274,11 +416,14 @@ class Allocation:
         self.begin(graph).end(*pending, progress=len(graph.nodes) if progress is None else progress)
 
     def _wait_for_leafs(self) -> None:
+        if not self.pending:
+            return
         pending = self.pending
-        for each in pending:
-            each.synchronize()
-        if self.pending is pending:
-            self.pending = ()
+        try:
+            self.arena.wait(lambda: pending)
+        finally:
+            if self.pending is pending:
+                self.pending = ()
 
     def locate(self, graph: Graph, position: int, computation: Computation | None = None) -> tuple[Buffer, int]:
         """As :meth:`place`, for reading a result or setting a leaf; waits for what is still at it.
@@ -286,6 +431,9 @@ class Allocation:
         ``computation``: the one of the graph that is meant, by default the latest.  Raises TensorStateError if its
         bytes were reused, if it was not computed yet, or if another thread is computing it.
         """
+        if position >= len(self.slots):
+            tensor = graph.tensors[position]
+            raise TensorStateError(f"{tensor!r} came to its graph after that was computed last", tensor=tensor)
         if int(self.slots[position]) != PERSISTENT:
             tensor = graph.tensors[position]
             if computation is None:
@@ -312,7 +460,7 @@ class Allocation:
                 raise TensorStateError(f"{tensor!r} has a place, but was not computed yet", tensor=tensor)
             if not computation.current:
                 raise _reused(tensor)
-        return self.place(graph, position)
+        return self._where(graph, position)
 
     def _is_computed(self, graph: Graph, position: int, progress: int) -> bool:
         if progress >= len(graph.nodes):
@@ -321,6 +469,26 @@ class Allocation:
         if self.layout is not None:
             return self.layout.born.get(root, 0) < progress
         return graph.order.index(root) < progress
+
+
+def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) -> Numbers:
+    """One integer a tensor.  Raises ShapeError, TypeMismatchError."""
+    try:
+        found = np.asarray(values)
+        if found.shape != (len(graph.tensors),):
+            raise ShapeError(
+                f"{graph!r} has {len(graph.tensors)} tensors; {what} of shape {found.shape} are not one for each",
+                got=found.shape, wanted=(len(graph.tensors),),
+            )  # fmt: skip
+        if found.size and found.dtype.kind not in "iu":
+            raise TypeMismatchError(f"{what} must be integers of 64 bits, got {found.dtype}", got=found.dtype)
+        numbers = found.astype(np.int64)
+        numbers.flags.writeable = False  # what is checked here stays so
+        return numbers
+    except ValueError as error:
+        if isinstance(error, ShapeError):
+            raise
+        raise TypeMismatchError(f"{what} must be integers: {error}", got=values) from None
 
 
 def _reused(tensor: Tensor) -> TensorStateError:

@@ -114,8 +114,11 @@ class GraphAllocator:
     def ensure(self, layout: Layout) -> None:
         """Makes all buffers as large as a layout needs.
 
-        Raises OutOfMemoryError; then the buffers that were too small are gone.
+        Raises OutOfMemoryError; then the buffers that were too small are gone.  Raises ParameterError for a layout that
+        another allocator made, with memories that this one does not have.
         """
+        if any(memory >= len(self._memories) for memory, _ in layout.chunks):
+            raise ParameterError(f"the layout needs more kinds of memory than the {len(self._memories)} there are")
         counts = [0] * len(self._memories)
         for memory, size in layout.chunks:
             number = counts[memory]
@@ -236,6 +239,7 @@ def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> N
     layout = allocation.layout
     if layout is None:
         raise ParameterError("only allocations of a graph allocator know which bytes are needed when")
+    allocation.check(graph)
     computation = allocation.begin(graph)
     done = 0
     try:

@@ -199,6 +199,21 @@ class Hazards:
                 )
 
 
+def written_positions(graph: Graph) -> list[int]:
+    """Positions of the tensors whose bytes the graph's nodes write: results, and sources that ops write into.
+
+    With repetitions.
+    """
+    found = []
+    for position in graph.order:
+        op = graph.tensors[position].op
+        assert op is not None
+        if not op.is_view:
+            found.append(position)
+            found += [source for source in (graph.sources[position][i] for i in op.writes) if source >= 0]
+    return found
+
+
 def written_sources(node: Tensor) -> tuple[Tensor, ...]:
     """The sources that a node writes into; none for most."""
     if node.op is None or not node.op.writes:

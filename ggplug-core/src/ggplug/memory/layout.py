@@ -25,6 +25,9 @@ _view_offset = attrgetter("view_offset")
 PERSISTENT = -1
 """Slot of a tensor that has, or whose root has, a place of its own."""
 
+NOWHERE = -2
+"""Slot of a tensor whose bytes are not kept: it can be neither read nor computed."""
+
 
 class Request(NamedTuple):
     """Bytes beyond those of the tensors: ``size`` bytes in a memory while nodes ``first`` to ``last`` compute.

@@ -44,27 +44,20 @@ class TensorAllocator:
 
 
 def tensor_alloc(tensor: Tensor, buffer: Buffer, offset: int) -> None:
-    """Places one tensor at ``offset`` bytes into a buffer (ggml_backend_tensor_alloc).
+    """Places one tensor at ``offset`` bytes into a buffer, and tells the buffer (ggml_backend_tensor_alloc).
 
-    Raises ParameterError for a view or a misaligned offset, TensorStateError if the tensor has a place already,
-    BufferUseError if it would leave the buffer or the buffer was freed.
+    ``offset``: a multiple of the alignment of the buffer's type.  Raises TensorStateError if the tensor has a place
+    already, BufferUseError for another offset, and as :meth:`Tensor.place`.
     """
-    if tensor.is_view:
-        raise ParameterError(f"{tensor!r} is a view: place its root {tensor.root!r}", tensor=tensor)
     if tensor.buffer is not None:
         raise TensorStateError(f"{tensor!r} has a place already", tensor=tensor, remedy="take it away with place(None)")
-    if buffer.freed:
-        raise BufferUseError(f"{buffer!r} was freed")
-    if offset % buffer.type.alignment:
-        raise ParameterError(
-            f"{tensor!r}: offset {offset} is no multiple of {buffer.type.name}'s alignment {buffer.type.alignment}",
-            tensor=tensor, got=offset, wanted=buffer.type.alignment,
-        )  # fmt: skip
-    size = buffer.type.alloc_size(tensor)
-    if offset < 0 or offset + size > buffer.size:
-        raise BufferUseError(f"{tensor!r} of {size} bytes at {offset} leaves {buffer!r}", tensor=tensor)
     tensor.place(buffer, offset)
     try:
+        if tensor.offset % buffer.type.alignment:
+            raise BufferUseError(
+                f"{tensor!r}: offset {offset} is no multiple of {buffer.type.name}'s alignment {buffer.type.alignment}",
+                tensor=tensor, got=offset, wanted=buffer.type.alignment,
+            )  # fmt: skip
         buffer.init_tensor(tensor)
     except BaseException:
         tensor.place(None)

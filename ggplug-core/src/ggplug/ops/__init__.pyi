@@ -1,7 +1,7 @@
 """Made from the declarations by ``python -m ggplug.ops.listing stub``; a test compares."""
 
 from ggplug.ops.attention import SoftMax, alibi_slopes
-from ggplug.ops.base import OPS, Array, Cost, Op, apply, builder
+from ggplug.ops.base import OPS, Array, Cost, Indexes, Op, apply, builder
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat, cast, cont, repeat
 from ggplug.ops.elementwise import Add, Binary, Div, Mul, Sub
 from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Glu, Reglu, Swiglu, SwigluOai
@@ -79,6 +79,7 @@ __all__ = [
     "Glu",
     "Hardsigmoid",
     "Hardswish",
+    "Indexes",
     "L2Norm",
     "LeakyRelu",
     "Log",

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, misfit, mismatch, require_float
+from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, is_multiple, misfit, mismatch, require_float
+from ggplug.ops.elementwise import tile
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F16, F32
 
@@ -19,7 +20,8 @@ class SoftMax(Op):
     mask: F32 or F16 [n, r' >= r, M2, M3], contiguous, H a multiple of M2 and B of M3; added to the logits.
     sinks: F32 [H], one more logit a head that takes its share and is not part of the result.
     ``max_bias`` > 0: head h multiplies the mask with an ALiBi slope (:func:`alibi_slopes`), else the slope is 1.
-    A row whose logits are all -inf is NaN.
+    A row is NaN as a whole where one of its logits is NaN or +inf, where all of them are -inf, or where its sink is NaN
+    or +inf.  Logits that are all -inf beside a finite sink give zeros.
     """
 
     inplace = (0,)
@@ -28,9 +30,9 @@ class SoftMax(Op):
     max_bias: float = 0.0
 
     def validate(self) -> None:
-        if not self.max_bias >= 0:
+        if not 0 <= self.max_bias < math.inf:
             raise ParameterError(
-                f"soft_max: max_bias must not be negative, got {self.max_bias}", op=self, got=self.max_bias
+                f"soft_max: max_bias must be finite and not negative, got {self.max_bias}", op=self, got=self.max_bias
             )
 
     def result(self, x: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None) -> Spec:
@@ -44,7 +46,7 @@ class SoftMax(Op):
             nx, nm = x.ne, mask.ne
             if nx[0] != nm[0] or nm[1] < nx[1]:
                 misfit(self, "the mask must have x's ne0 and at least its ne1", x, mask, sinks)
-            if not (nm[2] and nm[3]) or nx[2] % nm[2] or nx[3] % nm[3]:
+            if not (is_multiple(nx[2], nm[2]) and is_multiple(nx[3], nm[3])):
                 misfit(self, "ne2 and ne3 of x must be multiples of the mask's", x, mask, sinks)
             if not mask.is_contiguous():
                 misfit(self, "the mask must be contiguous (use gg.cont first)", x, mask, sinks)
@@ -62,9 +64,9 @@ class SoftMax(Op):
         logits = x * self.scale
         with np.errstate(invalid="ignore"):
             if mask is not None:
-                shown = np.tile(mask[:, :, : x.shape[2]], (x.shape[0] // mask.shape[0], heads // mask.shape[1], 1, 1))
+                shown = tile(mask[:, :, : x.shape[2]], x.shape)
                 logits = logits + alibi_slopes(heads, self.max_bias)[:, np.newaxis, np.newaxis] * shown
-            highest = logits.max(axis=-1, keepdims=True)
+            highest = logits.max(axis=-1, keepdims=True, initial=-np.inf)
             if sinks is not None:
                 sink = sinks.reshape(1, heads, 1, 1)
                 highest = np.maximum(highest, sink)
@@ -85,11 +87,11 @@ def alibi_slopes(heads: int, max_bias: float) -> Array:
     """
     if max_bias == 0:
         return np.ones(heads)
-    power = 1 << math.floor(math.log2(heads))
+    power = 1 << math.floor(math.log2(max(1, heads)))
     h = np.arange(heads)
     first = 2.0 ** (-max_bias / power)
     between = 2.0 ** (-max_bias / 2 / power)
-    return np.where(h < power, first ** (h + 1.0), between ** (2.0 * (h - power) + 1))
+    return np.where(h < power, first ** (h + 1.0), between ** np.maximum(2.0 * (h - power) + 1, 1))
 
 
 soft_max = builder(SoftMax)

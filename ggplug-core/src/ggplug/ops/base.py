@@ -23,6 +23,15 @@ default are class attributes and are stated only where they differ:
              the result's type, extents and strides.  Kernels must then be right on shared bytes.
 ``is_view``  the op computes nothing: its result is other strides over its source's bytes.
 ``moves``    each element of the result is some element of a source: between equal types the bits are kept.
+``indexes``  which source holds ids, and what they are ids of: an :class:`Indexes`.  What a device does with an id that
+             is out of range is part of the contract in :mod:`ggplug.backend`.
+
+**Special values.**  A reference is the formula in IEEE arithmetic: NaN, infinities and signed zeros come out as the
+formula's own operations have them.  An op whose answer a reader could not guess says it in its docstring.  Where
+ggml's CPU backend has a defined answer it is that one.
+
+**Empty tensors.**  A result without elements is not computed.  Sums over nothing are 0.  Extents that must be multiples
+of others are so dimension by dimension, and only 0 is a multiple of 0.
 
 References receive four-dimensional arrays in NumPy order (``ne`` reversed): float64 for every float or
 quantised type, the integer dtype for integer types, ``None`` for absent sources.  They return the
@@ -53,6 +62,14 @@ FLOATS = frozenset((F32, F16, BF16, F64))
 """The types that an op on single real numbers takes."""
 
 
+class Indexes(NamedTuple):
+    """The elements of source ``ids`` choose along dimension ``dim`` (ne order) of source ``of``; both by position."""
+
+    ids: int
+    of: int
+    dim: int
+
+
 class Cost(NamedTuple):
     """What computing a node takes: arithmetic operations and bytes moved to and from memory."""
 
@@ -73,6 +90,7 @@ class Op:
     inplace: ClassVar[tuple[int, ...]] = ()
     is_view: ClassVar[bool] = False
     moves: ClassVar[bool] = False
+    indexes: ClassVar[Indexes | None] = None
 
     if TYPE_CHECKING:
         key: ClassVar[tuple[Any, ...]]  # each op's own; a ClassVar only so that it is no field
@@ -225,7 +243,7 @@ def _plain(op: Op, name: str, value: Any, kind: Any) -> Any:
         if typing.get_origin(kind) is tuple:
             inner = typing.get_args(kind)[0]
             return tuple(_plain(op, name, v, inner) for v in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise ParameterError(f"{op.name}: parameter {name!r} must be {_spell(kind)}, got {value!r}", op=op.name, got=value)
 
@@ -248,6 +266,11 @@ def misfit(op: Op, message: str, *tensors: Tensor | None) -> NoReturn:
 def mismatch(op: Op, message: str, *tensors: Tensor | None) -> NoReturn:
     """Raises TypeMismatchError with the op and all its sources."""
     raise TypeMismatchError(f"{op.name}: {message}; got {describe(tensors)}", op=op, tensor=tensors)
+
+
+def is_multiple(n: int, m: int) -> bool:
+    """Whether ``m`` repeats to ``n``: 0 repeats to 0 only."""
+    return n % m == 0 if m else n == 0
 
 
 def require_float(op: Op, *tensors: Tensor | None) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import Array, Op, builder, misfit, mismatch
+from ggplug.ops.base import Array, Op, builder, is_multiple, misfit, mismatch
 from ggplug.ops.elementwise import tile
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import Type, by_name
@@ -17,7 +17,7 @@ class Cpy(Op):
     """dst = x, converted to dst's type  (ggml_cpy).
 
     x and dst: any strides and the same number of elements, which are matched in ``ne`` order.
-    Writes dst; the result is a view of all of dst.
+    Writes dst; the result is a view of all of dst.  Conversions are those of :class:`Dup`.
     """
 
     writes = (1,)
@@ -56,7 +56,13 @@ class Cont(Op):
 class Dup(Op):
     """A contiguous copy, in another type if one is named  (ggml_dup, ggml_cast).
 
-    ``type``: the name of the result's type; empty keeps x's.
+    ``type``: the name of the result's type; empty keeps x's, and then every bit.
+
+    Conversions round to nearest, ties to even, keep subnormal numbers, and overflow to infinity.  A NaN becomes
+    ``sign | 0x7E00`` in F16 and keeps its upper bits, made quiet, in BF16; widened from F16 it keeps sign and payload
+    and becomes quiet.  A block of Q8_0 or Q4_0 that is given a NaN or an infinity is NaN as a whole.
+    Floats to integers: cut towards zero; what lies beyond the integers' range becomes the nearest of them, NaN
+    becomes 0.
     """
 
     moves = True
@@ -113,7 +119,7 @@ class Repeat(Op):
 
     def result(self, x: Tensor) -> Spec:
         ne, rank = extents(self.ne)
-        if any(to % n if n else to for to, n in zip(ne, x.ne, strict=True)):
+        if not all(map(is_multiple, ne, x.ne)):
             misfit(self, f"the extents {self.ne} are no multiples of x's", x)
         return Spec(x.type, ne, max(rank, x.rank))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggplug.ops.base import Array, Op, builder, misfit, mismatch
+from ggplug.ops.base import Array, Op, builder, is_multiple, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
 
 
@@ -22,7 +22,11 @@ class Binary(Op, abstract=True):
         ne = a.ne
         if ne != b.ne:
             n0, n1, n2, n3 = b.ne
-            if not (n0 and n1 and n2 and n3) or ne[0] % n0 or ne[1] % n1 or ne[2] % n2 or ne[3] % n3:
+            if n0 and n1 and n2 and n3:
+                misfits = ne[0] % n0 or ne[1] % n1 or ne[2] % n2 or ne[3] % n3
+            else:
+                misfits = not all(map(is_multiple, ne, b.ne))
+            if misfits:
                 misfit(self, "b does not repeat to a's shape (each extent of a must be a multiple of b's)", a, b)
         if b.type is not a.type and (a.type.dtype.kind == "i" or b.type.dtype.kind == "i" or b.type.is_quantized):
             mismatch(self, "a and b must both be floats, or a quantised and b float (use gg.cast)", a, b)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ggplug.errors import ParameterError
 from ggplug.ops.base import FLOATS, Array, Op, builder, misfit, mismatch, require_float
-from ggplug.ops.unary import Gelu, GeluErf, GeluQuick, Relu, Silu, Unary
+from ggplug.ops.unary import Gelu, GeluErf, GeluQuick, Silu, Unary
 from ggplug.tensor import Spec, Tensor
 
 
@@ -59,9 +59,10 @@ class Glu(Op, abstract=True):
 
 
 class Reglu(Glu):
-    """y = max(x, 0) g  (ggml_reglu)."""
+    """y = x g where x > 0, else 0  (ggml_reglu).  So it is 0 where x is NaN, whatever the gate, and where x <= 0."""
 
-    activation = Relu
+    def compute(self, x: Array, gate: Array) -> Array:
+        return np.where(x > 0, x * gate, 0.0)
 
 
 class Geglu(Glu):
@@ -89,7 +90,10 @@ class Swiglu(Glu):
 
 
 class SwigluOai(Glu):
-    """y = u / (1 + e**(-alpha u)) (1 + clip(g, -limit, limit)), u = min(x, limit)  (ggml_swiglu_oai, of gpt-oss)."""
+    """y = u / (1 + e**(-alpha u)) (1 + clip(g, -limit, limit)), u = min(x, limit)  (ggml_swiglu_oai, of gpt-oss).
+
+    A NaN in x or in the gate stays one.
+    """
 
     alpha: float = 1.702
     limit: float = 7.0

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch
+from ggplug.errors import ParameterError
+from ggplug.ops.base import Array, Cost, Indexes, Op, builder, is_multiple, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F32, I32
+from ggplug.types import F32, I32, Precision
+
+
+def _check_precision(op: Op, precision: int) -> None:
+    if precision not in list(Precision):
+        known = ", ".join(f"{each.name} {int(each)}" for each in Precision)
+        raise ParameterError(f"{op.name}: precision {precision} is none of {known}", op=op, got=precision)
 
 
 class MulMat(Op):
@@ -16,25 +23,33 @@ class MulMat(Op):
     b: [K, N, B2, B3], B2 a multiple of A2 and B3 of A3: a matrix of a serves B2/A2 consecutive ones of b.
     Result: F32 [M, N, B2, B3]; a vector b gives a vector.  In NumPy's terms, ``b @ a.T``.
     ``precision``: a :class:`~ggplug.types.Precision`; F32 asks to accumulate in float32.
+
+    With K = 0 the result is zeros.  Where a is quantised, devices may round activations to eight bits: a NaN or an
+    infinity in a row of b, or in the scale of a block of a, then makes the results that it enters not finite, either of
+    them.  Devices may multiply BF16 with instructions that take subnormal numbers as zero, which makes infinity times
+    one of them NaN.
     """
 
     precision: int = 0
+
+    def validate(self) -> None:
+        _check_precision(self, self.precision)
 
     def result(self, a: Tensor, b: Tensor) -> Spec:
         na, nb = a.ne, b.ne
         if na[0] != nb[0]:
             misfit(self, "a and b must have the same ne0", a, b)
-        if not (na[2] and na[3]) or nb[2] % na[2] or nb[3] % na[3]:
+        if not (is_multiple(nb[2], na[2]) and is_multiple(nb[3], na[3])):
             misfit(self, "ne2 and ne3 of b must be multiples of a's", a, b)
-        if a.nb[0] > a.nb[1]:
+        if a.nb[0] > a.nb[1] and 0 not in na:
             misfit(self, "a must not be transposed (use gg.cont first)", a, b)
         if a.type.dtype.kind == "i" or b.type.dtype.kind == "i":
             mismatch(self, "takes no integers", a, b)
         return Spec(F32, (na[1], nb[1], nb[2], nb[3]), b.rank if a.rank <= 2 else max(a.rank, b.rank))
 
     def reference(self, a: Array, b: Array) -> Array:
-        a = np.repeat(a, b.shape[0] // a.shape[0], axis=0)
-        a = np.repeat(a, b.shape[1] // a.shape[1], axis=1)
+        for axis in (0, 1):
+            a = np.repeat(a, b.shape[axis] // max(1, a.shape[axis]), axis=axis)
         return b @ a.swapaxes(-1, -2)
 
     def cost(self, node: Tensor) -> Cost:
@@ -46,10 +61,16 @@ class MulMatId(Op):
     """y[:, u, t] = as[:, :, ids[u, t]]ᵀ b[:, u, t], the product with the chosen expert  (ggml_mul_mat_id).
 
     as_: [K, M, E], of any float or quantised type.  b: [K, U or 1, T] float.  ids: I32 [U, T], each in 0..E-1.
-    Result: F32 [M, U, T].
+    Result: F32 [M, U, T].  An id that is out of range gives a row of zeros and raises a ComputeError; for the rest see
+    :class:`MulMat`.
     """
 
+    indexes = Indexes(ids=2, of=0, dim=2)
+
     precision: int = 0
+
+    def validate(self) -> None:
+        _check_precision(self, self.precision)
 
     def result(self, as_: Tensor, b: Tensor, ids: Tensor) -> Spec:
         if ids.type is not I32:
@@ -63,16 +84,20 @@ class MulMatId(Op):
             misfit(self, "as_ and b have at most three dimensions, ids two", as_, b, ids)
         if ni[1] != nb[2]:
             misfit(self, "ne1 of ids and ne2 of b must be the same number of tokens", as_, b, ids)
-        if not nb[1] or ni[0] % nb[1]:
+        if not is_multiple(ni[0], nb[1]):
             misfit(self, "ne0 of ids must be a multiple of b's ne1", as_, b, ids)
-        if as_.nb[0] > as_.nb[1]:
+        if as_.nb[0] > as_.nb[1] and 0 not in na:
             misfit(self, "as_ must not be transposed (use gg.cont first)", as_, b, ids)
         return Spec(F32, (na[1], ni[0], nb[2], 1), 3)
 
     def reference(self, as_: Array, b: Array, ids: Array) -> Array:
-        chosen = ids[0, 0]
-        rows = b[0][:, np.arange(chosen.shape[1]) % b.shape[2]]
-        return np.einsum("tumk,tuk->tum", as_[0][chosen], rows)[np.newaxis]
+        chosen, experts = ids[0, 0], as_[0]
+        token, slot = np.nonzero((chosen >= 0) & (chosen < len(experts)))
+        result = np.zeros((1, *chosen.shape, experts.shape[1]))
+        # Slots take turns with the rows of b, of which there are as many or one.
+        rows = b[0][token, slot % max(1, b.shape[2])]
+        result[0, token, slot] = np.einsum("imk,ik->im", experts[chosen[token, slot]], rows)
+        return result
 
     def cost(self, node: Tensor) -> Cost:
         experts, b, ids = node.src

@@ -1,4 +1,8 @@
-"""Normalisation along rows.  Any strides; the result is contiguous, of the source's type and shape."""
+"""Normalisation along rows.  Any strides; the result is contiguous, of the source's type and shape.
+
+A NaN makes its row NaN, but for :class:`L2Norm`.  Devices may sum squares in float32, as GPUs do: a row whose sum
+exceeds 3.4e38 becomes zeros there.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import numpy as np
 
 from ggplug.errors import ParameterError
 from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, require_float
+from ggplug.ops.reduce import mean_of
 from ggplug.tensor import Spec, Tensor
 
 
@@ -31,26 +36,36 @@ class Norm(RowNorm):
     """y = (x - mean(x)) / sqrt(var(x) + eps), over ne0  (ggml_norm; arXiv:1607.06450)."""
 
     def reference(self, x: Array) -> Array:
-        centred = x - x.mean(axis=-1, keepdims=True)
-        return centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + self.eps)
+        with np.errstate(all="ignore"):
+            centred = x - mean_of(x)
+            return centred / np.sqrt(mean_of(centred * centred) + self.eps)
 
 
 class RmsNorm(RowNorm):
-    """y = x / sqrt(mean(x**2) + eps), over ne0  (ggml_rms_norm; arXiv:1910.07467)."""
+    """y = x / sqrt(mean(x**2) + eps), over ne0  (ggml_rms_norm; arXiv:1910.07467).
+
+    An infinity becomes NaN, and the finite numbers beside it 0.
+    """
 
     inplace = (0,)
 
     def reference(self, x: Array) -> Array:
-        return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps)
+        with np.errstate(all="ignore"):
+            return x / np.sqrt(mean_of(x * x) + self.eps)
 
 
 class L2Norm(RowNorm):
-    """y = x / max(sqrt(sum(x**2)), eps), over ne0  (ggml_l2_norm)."""
+    """y = x / max(sqrt(sum(x**2)), eps), over ne0  (ggml_l2_norm).
+
+    In a row with a NaN the maximum is eps, so the NaN stays and the other numbers are divided by eps.  An infinity
+    becomes NaN, and the finite numbers beside it 0.
+    """
 
     name = "l2_norm"
 
     def reference(self, x: Array) -> Array:
-        return x / np.maximum(np.sqrt((x * x).sum(axis=-1, keepdims=True)), self.eps)
+        with np.errstate(all="ignore"):
+            return x / np.fmax(np.sqrt((x * x).sum(axis=-1, keepdims=True)), self.eps)
 
 
 norm = builder(Norm)

@@ -1,4 +1,4 @@
-"""Sums, means and positions of maxima.  Any strides."""
+"""Sums, means and positions of maxima.  Any strides.  The sum of nothing is 0."""
 
 from __future__ import annotations
 
@@ -21,8 +21,14 @@ class SumRows(Op):
         return x.sum(axis=-1, keepdims=True)
 
 
+def mean_of(x: Array) -> Array:
+    """The mean of each row, [..., 1]; NaN of rows without elements."""
+    with np.errstate(all="ignore"):
+        return x.sum(axis=-1, keepdims=True) / x.shape[-1]
+
+
 class Mean(Op):
-    """y = the mean of each row: F32 [1, ne1, ne2, ne3]  (ggml_mean)."""
+    """y = the mean of each row: F32 [1, ne1, ne2, ne3]  (ggml_mean).  The mean of nothing is NaN."""
 
     def result(self, x: Tensor) -> Spec:
         if x.type not in FLOATS:
@@ -30,7 +36,7 @@ class Mean(Op):
         return Spec(F32, (1, *x.ne[1:]), x.rank)
 
     def reference(self, x: Array) -> Array:
-        return x.mean(axis=-1, keepdims=True)
+        return mean_of(x)
 
 
 class Sum(Op):
@@ -48,7 +54,8 @@ class Sum(Op):
 class Argmax(Op):
     """y = the position of the largest element of each row of a matrix: I32 [ne1]  (ggml_argmax).
 
-    Of several equal ones the first.
+    Of several equal ones the first.  NaN is smaller than every number: it is chosen, at 0, where a row holds nothing
+    else.  (ggml's loop starts anew behind each NaN.)  A row must have at least one element.
     """
 
     def result(self, x: Tensor) -> Spec:
@@ -59,7 +66,8 @@ class Argmax(Op):
         return Spec(I32, (x.ne[1], 1, 1, 1), min(1, x.rank - 1))
 
     def reference(self, x: Array) -> Array:
-        return np.argmax(x, axis=-1)
+        highest = np.where(np.isnan(x), -np.inf, x).max(axis=-1, keepdims=True)
+        return np.argmax(x == highest, axis=-1)
 
 
 sum_rows = builder(SumRows)

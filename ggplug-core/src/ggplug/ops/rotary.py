@@ -11,6 +11,7 @@ from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, misfit, mismatch, 
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, I32, RopeMode
 
+_LARGEST = 1e30
 _MODES = frozenset(int(mode) for mode in RopeMode)
 
 
@@ -62,8 +63,12 @@ class Rope(Op):
             raise ParameterError(f"rope: mode {self.mode} is none of {known}", op=self, got=self.mode)
         if self.n_dims <= 0 or self.n_dims % 2:
             raise ParameterError(f"rope: n_dims must be positive and even, got {self.n_dims}", op=self, got=self.n_dims)
-        if not (self.freq_base > 0 and self.freq_scale > 0):
-            raise ParameterError("rope: freq_base and freq_scale must be positive", op=self)
+        if not all(1 / _LARGEST <= value <= _LARGEST for value in (self.freq_base, self.freq_scale)):
+            raise ParameterError(
+                f"rope: freq_base and freq_scale must be {1 / _LARGEST} to {_LARGEST}, "
+                f"got {self.freq_base} and {self.freq_scale}",
+                op=self, got=(self.freq_base, self.freq_scale),
+            )  # fmt: skip
         if self.ext_factor and not (self.freq_base > 1 and self.beta_fast > 0 and self.beta_slow > 0):
             raise ParameterError("rope: YaRN needs freq_base > 1 and positive beta_fast and beta_slow", op=self)
         if len(self.sections) != 4 or min(self.sections) < 0:
@@ -91,8 +96,8 @@ class Rope(Op):
         if freq_factors is not None:
             if freq_factors.type is not F32:
                 mismatch(self, "freq_factors must be f32", x, pos, freq_factors)
-            if freq_factors.ne[0] < self.pairs:
-                misfit(self, f"freq_factors must have at least {self.pairs} entries", x, pos, freq_factors)
+            if freq_factors.ne[0] < self.pairs or freq_factors.ne[1:] != (1, 1, 1):
+                misfit(self, f"freq_factors must be a vector of at least {self.pairs} entries", x, pos, freq_factors)
         return Spec(x.type, x.ne, x.rank)
 
     def reference(self, x: Array, pos: Array, freq_factors: Array | None = None) -> Array:

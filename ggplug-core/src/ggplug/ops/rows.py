@@ -1,10 +1,13 @@
-"""Rows picked and rows written, by index."""
+"""Rows picked and rows written, by index.
+
+An id that is out of range raises a ComputeError; see the contract in :mod:`ggplug.backend`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch
+from ggplug.ops.base import Array, Cost, Indexes, Op, builder, is_multiple, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, I32, I64
 
@@ -13,10 +16,12 @@ class GetRows(Op):
     """y[:, i, j, k] = a[:, ids[i, j, k], j, k]  (ggml_get_rows).
 
     a: [n, m, A2, A3], of any type.  ids: I32 [r, A2, A3], each in 0..m-1.
-    Result: [n, r, A2, A3]; I32 if a is I32, else F32 (quantised rows are decoded).
+    Result: [n, r, A2, A3]; I32 if a is I32, else F32 (quantised rows are decoded).  An id that is out of range gives a
+    row of zeros, and raises a ComputeError.
     """
 
     moves = True
+    indexes = Indexes(ids=1, of=0, dim=1)
 
     def result(self, a: Tensor, ids: Tensor) -> Spec:
         if ids.type is not I32:
@@ -28,7 +33,11 @@ class GetRows(Op):
         return Spec(kind, (na[0], ni[0], ni[1], ni[2]), min(4, max(a.rank, ids.rank + 1, 2)))
 
     def reference(self, a: Array, ids: Array) -> Array:
-        return np.take_along_axis(a, ids[0, :, :, :, np.newaxis], axis=2)
+        rows = ids[0, :, :, :, np.newaxis]
+        inside = (rows >= 0) & (rows < a.shape[2])
+        if not inside.any():
+            return np.zeros((*ids.shape[1:], a.shape[3]), a.dtype)
+        return np.where(inside, np.take_along_axis(a, np.where(inside, rows, 0), axis=2), 0)
 
     def cost(self, node: Tensor) -> Cost:
         a, ids = node.src
@@ -42,11 +51,13 @@ class SetRows(Op):
 
     dst: [n, m, D2, D3], of any float or quantised type, with contiguous rows.  rows: F32, F16 or BF16 [n, r, D2, D3].
     ids: I64 or I32 [r, I1, I2], D2 a multiple of I1 and D3 of I2; each in 0..m-1, and no row twice.
-    Writes dst; the result is a view of all of dst.
+    Writes dst; the result is a view of all of dst.  A row whose id is out of range is left out, and a ComputeError is
+    raised.  Conversions are those of :class:`~ggplug.ops.Dup`.
     """
 
     writes = (0,)
     moves = True
+    indexes = Indexes(ids=2, of=0, dim=1)
 
     def result(self, dst: Tensor, rows: Tensor, ids: Tensor) -> Spec:
         if ids.type is not I64 and ids.type is not I32:
@@ -58,7 +69,7 @@ class SetRows(Op):
             misfit(self, "dst and rows must have the same ne0, ne2 and ne3", dst, rows, ids)
         if nr[1] != ni[0]:
             misfit(self, "there must be one id for each row (ne0 of ids is ne1 of rows)", dst, rows, ids)
-        if not (ni[1] and ni[2]) or nr[2] % ni[1] or nr[3] % ni[2] or ni[3] != 1:
+        if not (is_multiple(nr[2], ni[1]) and is_multiple(nr[3], ni[2])) or ni[3] != 1:
             misfit(self, "ne2 and ne3 of rows must be multiples of ne1 and ne2 of ids", dst, rows, ids)
         if dst.nb[0] != dst.type.block_bytes or rows.nb[0] != rows.type.block_bytes:
             misfit(self, "rows of dst and of rows must be contiguous", dst, rows, ids)
@@ -68,7 +79,9 @@ class SetRows(Op):
         out = dst.copy()
         for k in range(rows.shape[0]):
             for j in range(rows.shape[1]):
-                out[k, j, ids[0, k % ids.shape[1], j % ids.shape[2]]] = rows[k, j]
+                chosen = ids[0, k % ids.shape[1], j % ids.shape[2]]
+                inside = (chosen >= 0) & (chosen < dst.shape[2])
+                out[k, j, chosen[inside]] = rows[k, j, inside]
         return out
 
     def cost(self, node: Tensor) -> Cost:

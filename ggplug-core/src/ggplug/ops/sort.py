@@ -22,8 +22,8 @@ class SortOrder(enum.IntEnum):
 class Argsort(Op):
     """y = for each row the positions of its elements in sorted order: I32 [ne0, ne1, ne2, ne3]  (ggml_argsort).
 
-    ``order``: a :class:`SortOrder`.  Which of two equal elements comes first is up to the device, and so is where NaN
-    stands.
+    ``order``: a :class:`SortOrder`.  NaN comes last in both orders.  Which of two equal elements comes first is up to
+    the device.
     """
 
     order: int = 0

@@ -4,6 +4,8 @@ One line is one op.  Each line makes the class (``Relu``) and its builder (``rel
 float64.  ggml declares them as GGML_UNARY_OP_* and, for a few, as ops of their own; here there is no
 difference.  The source's rows must be contiguous, its type F32, F16, BF16 or F64; the result is contiguous,
 of the same type and shape.
+
+Where nothing else is said NaN stays NaN, and an infinity goes through the formula: ``x f(x)`` of -inf is -inf * 0, NaN.
 """
 
 from __future__ import annotations
@@ -70,7 +72,11 @@ def _gelu_quick(x: Array) -> Array:
 
 
 def _relu(x: Array) -> Array:
-    return np.maximum(x, 0)
+    return np.where(x > 0, x, 0.0)
+
+
+def _hardsigmoid(x: Array) -> Array:
+    return np.fmin(1.0, np.fmax(0.0, (x + 3) / 6))
 
 
 def _silu(x: Array) -> Array:
@@ -80,9 +86,13 @@ def _silu(x: Array) -> Array:
 # -- arithmetic ------------------------------------------------------------------------------------
 
 Abs, abs = unary("abs", np.abs, "y = ``|x|``  (ggml_abs).")
-Sgn, sgn = unary("sgn", np.sign, "y = -1, 0 or 1, the sign of x  (ggml_sgn).")
+Sgn, sgn = unary(
+    "sgn",
+    lambda x: np.where(x > 0, 1.0, np.where(x < 0, -1.0, 0.0)),
+    "y = 1 where x > 0, -1 where x < 0, else 0, of NaN and of -0 too  (ggml_sgn).",
+)
 Neg, neg = unary("neg", np.negative, "y = -x  (ggml_neg).")
-Step, step = unary("step", lambda x: np.where(x > 0, 1.0, 0.0), "y = 1 where x > 0, else 0  (ggml_step).")
+Step, step = unary("step", lambda x: np.where(x > 0, 1.0, 0.0), "y = 1 where x > 0, else 0, of NaN too  (ggml_step).")
 Sqr, sqr = unary("sqr", np.square, "y = x**2  (ggml_sqr).")
 Sqrt, sqrt = unary("sqrt", np.sqrt, "y = sqrt(x)  (ggml_sqrt).")
 Log, log = unary("log", np.log, "y = ln(x)  (ggml_log).")
@@ -102,7 +112,7 @@ Trunc, trunc = unary("trunc", np.trunc, "y = x without its fraction  (ggml_trunc
 # -- activations -----------------------------------------------------------------------------------
 
 Tanh, tanh = unary("tanh", np.tanh, "y = tanh(x)  (ggml_tanh).")
-Relu, relu = unary("relu", _relu, "y = max(x, 0)  (ggml_relu).")
+Relu, relu = unary("relu", _relu, "y = x where x > 0, else 0, of NaN too  (ggml_relu).")
 Elu, elu = unary("elu", lambda x: np.where(x > 0, x, np.expm1(x)), "y = x where x > 0, else e**x - 1  (ggml_elu).")
 Sigmoid, sigmoid = unary("sigmoid", _sigmoid, "y = 1 / (1 + e**-x)  (ggml_sigmoid).")
 Softplus, softplus = unary("softplus", lambda x: np.logaddexp(0, x), "y = ln(1 + e**x)  (ggml_softplus).")
@@ -119,10 +129,10 @@ GeluQuick, gelu_quick = unary(
     "gelu_quick", _gelu_quick, "y = x / (1 + e**(-1.702 x)), GELU by a sigmoid  (ggml_gelu_quick)."
 )
 Hardsigmoid, hardsigmoid = unary(
-    "hardsigmoid", lambda x: np.clip((x + 3) / 6, 0, 1), "y = min(1, max(0, (x + 3) / 6))  (ggml_hardsigmoid)."
+    "hardsigmoid", _hardsigmoid, "y = min(1, max(0, (x + 3) / 6)), 0 of NaN  (ggml_hardsigmoid)."
 )
 Hardswish, hardswish = unary(
-    "hardswish", lambda x: x * np.clip((x + 3) / 6, 0, 1), "y = x min(1, max(0, (x + 3) / 6))  (ggml_hardswish)."
+    "hardswish", lambda x: x * _hardsigmoid(x), "y = x min(1, max(0, (x + 3) / 6))  (ggml_hardswish)."
 )
 
 
@@ -140,7 +150,7 @@ class Scale(Unary):
 
 
 class Clamp(Unary):
-    """y = min(max(x, ``min``), ``max``)  (ggml_clamp).  ``min`` must not exceed ``max``."""
+    """y = max(min(x, ``max``), ``min``)  (ggml_clamp).  ``min`` must not exceed ``max``.  NaN becomes ``max``."""
 
     min: float
     max: float
@@ -150,16 +160,17 @@ class Clamp(Unary):
             raise ParameterError(f"clamp: min {self.min} exceeds max {self.max}", op=self, got=(self.min, self.max))
 
     def compute(self, x: Array) -> Array:
-        return np.clip(x, self.min, self.max)
+        below = np.where(x < self.max, x, self.max)
+        return np.where(below > self.min, below, self.min)
 
 
 class LeakyRelu(Unary):
-    """y = x where x > 0, else ``negative_slope`` x  (ggml_leaky_relu)."""
+    """y = x where x > 0, ``negative_slope`` x where x < 0, else 0, of NaN too  (ggml_leaky_relu)."""
 
     negative_slope: float
 
     def compute(self, x: Array) -> Array:
-        return np.where(x > 0, x, x * self.negative_slope)
+        return np.where(x > 0, x, 0.0) + self.negative_slope * np.where(x < 0, x, 0.0)
 
 
 class Xielu(Unary):

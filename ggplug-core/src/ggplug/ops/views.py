@@ -58,7 +58,8 @@ class View(Op):
     """A window into the source's bytes  (ggml_view_1d to _4d).
 
     ``ne``: extents; ``nb``: byte strides of dimensions 1, 2 and 3 (missing ones follow contiguously);
-    ``offset``: bytes from the source's first byte.  Raises ShapeError if the window leaves the source's root.
+    ``offset``: bytes from the source's first byte.  Raises ShapeError if the window leaves the source's root, or if
+    strides or offset are no multiples of an element's bytes (of a quantised type, of a block's).
     """
 
     is_view = True
@@ -86,6 +87,9 @@ class View(Op):
         nb2 = given[1] if len(given) > 1 else nb1 * ne[1]
         nb3 = given[2] if len(given) > 2 else nb2 * ne[2]
         window = row + (ne[1] - 1) * nb1 + (ne[2] - 1) * nb2 + (ne[3] - 1) * nb3 if 0 not in ne else 0
+        if self.offset % kind.block_bytes or nb1 % kind.block_bytes or nb2 % kind.block_bytes or nb3 % kind.block_bytes:
+            strides = f"strides {nb1}, {nb2} and {nb3}"
+            misfit(self, f"offset {self.offset} and {strides} must be multiples of {kind.block_bytes} bytes", x)
         root = x if x.view_src is None else x.view_src
         if self.offset + window > root.nbytes - x.view_offset:
             misfit(
@@ -97,7 +101,10 @@ class View(Op):
 
 
 class Permute(Op):
-    """Reorders dimensions: dimension ``i`` of the source becomes dimension ``axes[i]``  (ggml_permute)."""
+    """Reorders dimensions: dimension ``i`` of the source becomes dimension ``axes[i]``  (ggml_permute).
+
+    Dimension 0 of a quantised type stays where it is: its blocks lie side by side.
+    """
 
     is_view = True
     axes: tuple[int, ...]
@@ -115,6 +122,8 @@ class Permute(Op):
     def result(self, x: Tensor) -> Spec:
         i, j, k, l = self._order
         ne, nb = x.ne, x.nb
+        if i and x.type.is_quantized:
+            misfit(self, f"blocks of {x.type.name} lie side by side, so dimension 0 must stay where it is", x)
         # A dimension keeps existing where it goes, even if its extent is one.
         rank = 1 + max(self.axes[: x.rank], default=-1)
         return Spec(x.type, (ne[i], ne[j], ne[k], ne[l]), rank, (nb[i], nb[j], nb[k], nb[l]), x)
@@ -124,12 +133,14 @@ class Permute(Op):
 
 
 class Transpose(Op):
-    """Swaps the first two dimensions  (ggml_transpose)."""
+    """Swaps the first two dimensions  (ggml_transpose).  Not those of a quantised type: its blocks lie side by side."""
 
     is_view = True
 
     def result(self, x: Tensor) -> Spec:
         ne, nb = x.ne, x.nb
+        if x.type.is_quantized:
+            misfit(self, f"blocks of {x.type.name} lie side by side, so dimension 0 must stay where it is", x)
         return Spec(x.type, (ne[1], ne[0], ne[2], ne[3]), max(x.rank, 2), (nb[1], nb[0], nb[2], nb[3]), x)
 
     def reference(self, x: Array) -> Array:

@@ -30,7 +30,7 @@ def quantize(array: npt.ArrayLike, type: Type) -> npt.NDArray[np.uint8]:
 
     Args:
         array: [..., ne0], converted to float32 first (for F64 to float64; integer types take the values as they
-            are).  Elements have to be finite for quantised types, or their block means nothing.
+            are).  A block of a quantised type with a NaN or an infinity reads as NaN.
         type: any type that has a reference encoder.
 
     Returns:
@@ -50,14 +50,14 @@ def quantize(array: npt.ArrayLike, type: Type) -> npt.NDArray[np.uint8]:
     if values.ndim == 0:
         raise ShapeError(f"quantising to {type.name} needs at least one axis, got a scalar", got=())
     row_bytes = type.row_bytes(values.shape[-1])
-    with np.errstate(over="ignore"):
+    with _quiet():
         values = np.ascontiguousarray(values, dtype=codec.values_dtype)
-    out = np.empty((*values.shape[:-1], row_bytes), np.uint8)
-    flat = values.reshape(-1, type.block_size)
-    blocks = out.reshape(-1).view(type.dtype)
-    step = _CHUNK // type.block_size
-    for start in range(0, len(flat), step):
-        codec.encode(flat[start : start + step], blocks[start : start + step])
+        out = np.empty((*values.shape[:-1], row_bytes), np.uint8)
+        flat = values.reshape(-1, type.block_size)
+        blocks = out.reshape(-1).view(type.dtype)
+        step = _CHUNK // type.block_size
+        for start in range(0, len(flat), step):
+            codec.encode(flat[start : start + step], blocks[start : start + step])
     return out
 
 
@@ -96,9 +96,18 @@ def dequantize(data: Any, type: Type, ne0: int | None = None) -> npt.NDArray[np.
     flat = out.reshape(-1, type.block_size)
     blocks = np.ascontiguousarray(rows).reshape(-1).view(type.dtype)
     step = _CHUNK // type.block_size
-    for start in range(0, len(flat), step):
-        codec.decode(blocks[start : start + step], flat[start : start + step])
+    with _quiet():
+        for start in range(0, len(flat), step):
+            codec.decode(blocks[start : start + step], flat[start : start + step])
     return out
+
+
+def _quiet() -> np.errstate:
+    """Without warnings: infinities and NaNs, and scales too large or small, are values like others.
+
+    Which of them NumPy warns about depends on the processor: AArch64's conversions tell of signalling NaNs.
+    """
+    return np.errstate(all="ignore")
 
 
 def can_quantize(type: Type) -> bool:

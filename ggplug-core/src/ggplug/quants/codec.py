@@ -27,7 +27,8 @@ class Codec:
     * ``decode(blocks, values)``: ``blocks`` is ``type.dtype`` [n] as it lies in the file or buffer, perhaps
       read-only; ``values`` is C-contiguous float32 [n, block_size], to be filled completely.
 
-    A function that ggml has no reference for is ``None``, and ``missing`` says why.
+    NumPy gives no floating-point warnings while they run.  A function that ggml has no reference for is ``None``, and
+    ``missing`` says why.
     """
 
     type: Type

@@ -27,8 +27,7 @@ def _decode_exact(blocks: Blocks, values: Values) -> None:
 
 def _encode_f16(values: Values, blocks: Blocks) -> None:
     column = values[:, 0]
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        np.copyto(blocks, column, casting="unsafe")
+    np.copyto(blocks, column, casting="unsafe")
     nan = np.isnan(column)
     if nan.any():
         blocks.view(np.uint16)[nan] = np.where(np.signbit(column[nan]), 0xFE00, 0x7E00)
@@ -36,8 +35,7 @@ def _encode_f16(values: Values, blocks: Blocks) -> None:
 
 def _decode_f16(blocks: Blocks, values: Values) -> None:
     column = values[:, 0]
-    with np.errstate(invalid="ignore"):
-        np.copyto(column, blocks)
+    np.copyto(column, blocks)
     nan = np.isnan(column)
     if nan.any():
         column.view(np.uint32)[nan] |= 0x0040_0000

@@ -1,7 +1,8 @@
 """Round-to-nearest types: blocks of 32 elements with one F16 scale (ggml's ``quantize_row_*_ref``).
 
 The arithmetic is float32 in ggml's order, so the bytes are ggml's.  A block whose scale is so small that
-its reciprocal overflows encodes as zeros: in C the result is undefined there.
+its reciprocal overflows encodes as zeros: in C the result is undefined there.  So it is of a NaN or an infinity,
+which make their whole block NaN: its scale is not finite (NaN as 0x7E00) and its numbers are zeros.
 
 The encoders transpose first: with blocks along the last axis every step is one long vector operation, and
 32-element reductions become 31 of them.
@@ -23,10 +24,17 @@ _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 
 def _reciprocal(scale: Floats) -> Floats:
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        inverse: Floats = np.float32(1) / scale
+    inverse: Floats = np.float32(1) / scale
     inverse[~np.isfinite(inverse)] = 0
     return inverse
+
+
+def _poison(columns: Floats, scale: Floats) -> None:
+    """Of blocks whose scale is not finite: no numbers, and one NaN for all."""
+    bad = ~np.isfinite(scale)
+    if bad.any():
+        columns[:, bad] = 0
+        scale[np.isnan(scale)] = np.nan
 
 
 def _first_extreme(columns: Floats) -> Floats:
@@ -42,12 +50,12 @@ def _first_extreme(columns: Floats) -> Floats:
 
 def _encode_q4_0(values: Values, blocks: Blocks) -> None:
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        scale = _first_extreme(columns) / np.float32(-8)
-        blocks["d"] = scale
-        columns *= _reciprocal(scale)
-        columns += np.float32(8.5)
-        quants = columns.astype(np.uint8)
+    scale = _first_extreme(columns) / np.float32(-8)
+    _poison(columns, scale)
+    blocks["d"] = scale
+    columns *= _reciprocal(scale)
+    columns += np.float32(8.5)
+    quants = columns.astype(np.uint8)
     np.minimum(quants, 15, out=quants)
     high = quants[16:]
     high <<= 4
@@ -58,27 +66,25 @@ def _encode_q4_0(values: Values, blocks: Blocks) -> None:
 def _decode_q4_0(blocks: Blocks, values: Values) -> None:
     packed = blocks["qs"]
     scale = blocks["d"].astype(np.float32)[:, None]
-    with np.errstate(invalid="ignore"):
-        np.multiply((packed & 0x0F).view(np.int8) - np.int8(8), scale, out=values[:, :16])
-        np.multiply((packed >> 4).view(np.int8) - np.int8(8), scale, out=values[:, 16:])
+    np.multiply((packed & 0x0F).view(np.int8) - np.int8(8), scale, out=values[:, :16])
+    np.multiply((packed >> 4).view(np.int8) - np.int8(8), scale, out=values[:, 16:])
 
 
 def _encode_q8_0(values: Values, blocks: Blocks) -> None:
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        # abs, because a block of zeros has the scale +0.
-        largest = np.abs(np.maximum(columns.max(axis=0), -columns.min(axis=0)))
-        scale = largest / np.float32(127)
-        blocks["d"] = scale
-        columns *= _reciprocal(scale)
-        columns += np.copysign(_BELOW_HALF, columns)
-        quants = columns.astype(np.int8)
+    # abs, because a block of zeros has the scale +0.
+    largest = np.abs(np.maximum(columns.max(axis=0), -columns.min(axis=0)))
+    scale = largest / np.float32(127)
+    _poison(columns, scale)
+    blocks["d"] = scale
+    columns *= _reciprocal(scale)
+    columns += np.copysign(_BELOW_HALF, columns)
+    quants = columns.astype(np.int8)
     blocks["qs"] = quants.T
 
 
 def _decode_q8_0(blocks: Blocks, values: Values) -> None:
-    with np.errstate(invalid="ignore"):
-        np.multiply(blocks["qs"], blocks["d"].astype(np.float32)[:, None], out=values)
+    np.multiply(blocks["qs"], blocks["d"].astype(np.float32)[:, None], out=values)
 
 
 register(

@@ -87,7 +87,7 @@ class Catalog:
 
     def owner(self, device: Device) -> Plugin | None:
         """The plugin that a device belongs to."""
-        return next((plugin for plugin in self.plugins() if device in plugin.devices), None)
+        return next((plugin for plugin in self.plugins() if any(each is device for each in plugin.devices)), None)
 
     def named(self, name: str) -> Plugin | None:
         """The plugin of that name, with or without its distribution.  Raises DuplicateNameError if several have it."""
@@ -146,7 +146,8 @@ class Catalog:
             plugin.distribution = chain[-1].distribution
         with self.lock:
             for other in self._list():
-                if other.registration is plugin.registration or set(plugin.devices) & set(other.devices):
+                shared = {id(device) for device in plugin.devices} & {id(device) for device in other.devices}
+                if other.registration is plugin.registration or shared:
                     return
             if chain and chain[-1].failure is not None:
                 raise PluginError(f"the plugin {chain[-1].described} was given up: {chain[-1].failure.reason}")

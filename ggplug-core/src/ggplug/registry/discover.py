@@ -223,7 +223,7 @@ class Settings:
     of names, or ``distribution:name``, with commas; a plugin from a path also goes by its file's name.
     ``GGPLUG_BACKEND_PATH``: plugin files, packages or folders of them, with the separator of PATH.
     ``GGPLUG_LOAD_TIMEOUT``: seconds that a plugin may take to load, and again to list its devices (default 30; 0 is
-    no limit).
+    no limit); the doctor allows as much again for starting a stream and for a tiny computation on each device.
     """
 
     allowed: tuple[str, ...] | None = None

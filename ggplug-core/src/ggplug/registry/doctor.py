@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ main(job)
 
 
 def examine_all(plugins: Sequence[Plugin], limit: float) -> list[PluginStatus]:
-    """Loads, probes and initialises each plugin in a child process; ``limit``: seconds for each stage."""
+    """Takes each plugin through all stages in a child process; ``limit``: seconds for each stage."""
     with ThreadPoolExecutor(CHILDREN, thread_name_prefix="ggplug-doctor") as pool:
         return list(pool.map(lambda plugin: examine(plugin, limit), plugins))
 
@@ -56,6 +57,7 @@ def examine(plugin: Plugin, limit: float) -> PluginStatus:
 def _run(job: dict[str, Any], limit: float) -> tuple[dict[str, Any], str | None]:
     """What the child said last, and how it ended if that was not by itself."""
     command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD]
+    patience = (len(Stage) - 1) * limit + 15
     # Files, not pipes: a grandchild that a plugin leaves behind would keep a pipe open for ever.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=errors)
@@ -66,10 +68,10 @@ def _run(job: dict[str, Any], limit: float) -> tuple[dict[str, Any], str | None]
                 process.stdin.close()
             except BrokenPipeError:
                 pass  # it died before it could listen; its exit code tells
-            # Three stages with their own limits; beyond that the child cannot even run its timers.
-            code = process.wait(3 * limit + 15)
+            # Each stage has its own limit; beyond that the child cannot even run its timers.
+            code = process.wait(patience)
         except subprocess.TimeoutExpired:
-            return _last_line(output), f"hangs and holds the interpreter: killed after {3 * limit + 15:g} seconds"
+            return _last_line(output), f"hangs and holds the interpreter: killed after {patience:g} seconds"
         finally:
             if process.poll() is None:
                 process.kill()
@@ -93,9 +95,9 @@ def _last_line(output: IO[bytes]) -> dict[str, Any]:
 
 
 def _tail(errors: IO[bytes]) -> str:
-    errors.seek(0)
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4000))  # it may have printed until its time was over
     text = errors.read().decode(errors="replace").strip()
-    return f"\n{text[-4000:]}" if text else ""
+    return f"\n{text}" if text else ""
 
 
 def _exit(code: int) -> str:
@@ -116,7 +118,7 @@ def _conclude(plugin: Plugin, known: PluginStatus, found: dict[str, Any], ending
     if ending is not None:
         summary, _, details = ending.partition("\n")
         reached = [stage.value for stage in Stage].index(fields.get("stage", Stage.INSTALLED.value))
-        action = list(Stage)[min(reached + 1, 3)].action
+        action = list(Stage)[min(reached + 1, len(Stage) - 1)].action
         fields["error"] = f"{action}: it {summary}"
         fields["traceback"] = details or None
         fields["remedy"] = f"a fault of the plugin or its driver; GGPLUG_DISABLE={plugin.qualified} leaves it out"

@@ -28,7 +28,10 @@ class KernelCache(Protocol):
     """Compiled kernels on disk; :class:`ggplug.cache.KernelFiles` with a method more is one."""
 
     def entries(self) -> Sequence[Any]:
-        """What is there: objects with ``name``, ``bytes``; if known ``target``, ``used`` (in seconds), ``path``."""
+        """What is there: objects with ``name``, ``bytes``; if known ``target``, ``used`` (in seconds), ``path``.
+
+        And ``problem``: why it is of no use, if so.
+        """
 
     def clear(self) -> int:
         """Deletes all; returns how many there were."""

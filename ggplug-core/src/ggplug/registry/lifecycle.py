@@ -11,15 +11,9 @@ from ggplug.errors import DeviceNotFoundError, PluginError
 from ggplug.hookspecs import Hooks
 from ggplug.registry.catalog import LOADING, Catalog
 from ggplug.registry.discover import core_version, fits
-from ggplug.registry.loading import (
-    FaultError,
-    RefusalError,
-    check_devices,
-    check_registration,
-    importing,
-    registration_hook,
-    within,
-)
+from ggplug.registry.facts import RefusalError, RegistrationFacts, check_devices, check_registration
+from ggplug.registry.isolation import FaultError, within
+from ggplug.registry.loading import importing, registration_hook
 from ggplug.registry.records import Plugin, Stage
 from ggplug.registry.remedies import failure_of
 
@@ -90,33 +84,32 @@ class Lifecycle:
         self.hooks.register(plugin.object, plugin.qualified)
         hook = registration_hook(self.hooks, plugin.object)
         left = limit and max(limit - (time.monotonic() - start), 0.1)
-        registration = check_registration(within(left, plugin.name, hook))
+        found = within(left, plugin.name, lambda: check_registration(hook()))
         if plugin.file_name:
             with self.catalog.lock:
-                self.catalog.check_free(registration.name, plugin)
-                plugin.name = registration.name
-        elif registration.name.casefold() != plugin.name.casefold():
-            raise RefusalError(
-                f"its entry point is called {plugin.name!r} and its registration {registration.name!r}"
-            )
-        plugin.version = plugin.version or registration.version
-        plugin.registration = registration
+                self.catalog.check_free(found.name, plugin)
+                plugin.name = found.name
+        elif found.name.casefold() != plugin.name.casefold():
+            raise RefusalError(f"its entry point is called {plugin.name!r} and its registration {found.name!r}")
+        plugin.version = plugin.version or found.version
+        plugin.backend, plugin.registration = found.name, found.registration
 
     def _probe(self, plugin: Plugin) -> None:
         registration = plugin.registration
         assert registration is not None
+        stated = RegistrationFacts(registration, plugin.backend, plugin.version or "")
         limit = self.catalog.settings.timeout
         try:
-            found = within(limit, plugin.name, lambda: check_devices(registration, registration.devices()))
+            found = within(limit, plugin.name, lambda: check_devices(stated, registration.devices()))
         except FaultError as error:
             if not isinstance(error.cause, DeviceNotFoundError):
                 raise
             found, plugin.no_device = (), error.cause
             log.info("the plugin %s found no device: %s", plugin.described, error.cause)
         with self.catalog.lock:
-            for device in found:
-                self.catalog.check_free(device.name, plugin)
-            plugin.devices = found
+            for each in found:
+                self.catalog.check_free(each.name, plugin)
+            plugin.facts = found
 
     def _roll_back(self, plugin: Plugin) -> None:
         """As if the plugin had never been asked: hooks, devices and whatever else it registered."""
@@ -124,7 +117,7 @@ class Lifecycle:
             self.hooks.unregister(plugin.object)
         if plugin.find is not None:
             plugin.object, plugin.registration = None, None
-        plugin.devices = ()
+        plugin.facts = ()
         plugin.no_device = None
         plugin.forget()
         self.catalog.drop_brought_by(plugin)

@@ -6,9 +6,9 @@ import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ggplug.backend import Device
 from ggplug.errors import DeviceNotFoundError, DuplicateNameError
 from ggplug.registry.discover import Settings, extra_for, normalise
+from ggplug.registry.facts import DeviceFacts
 from ggplug.registry.records import Plugin
 from ggplug.types import DeviceKind
 
@@ -106,7 +106,7 @@ def claims(plugin: Plugin, name: str, newcomer: Plugin) -> bool:
     if plugin.disabled is not None or (marked and newcomer.name.casefold() == plugin.name.casefold()):
         return False  # the two are told apart by their distributions
     wanted = name.casefold()
-    if wanted == plugin.name.casefold() or wanted in (device.name.casefold() for device in plugin.devices):
+    if wanted == plugin.name.casefold() or wanted in (each.name.casefold() for each in plugin.facts):
         return not plugin.is_unnamed
     found_by_itself = not plugin.explicit and not plugin.file_name and plugin.failure is None
     return found_by_itself and wanted.startswith(plugin.name.casefold()) and is_whole(plugin, name)
@@ -117,13 +117,11 @@ def by_priority(plugins: Iterable[Plugin], settings: Settings) -> list[Plugin]:
     return sorted(plugins, key=lambda plugin: _wish(plugin, settings))
 
 
-def in_order(plugins: Iterable[Plugin], settings: Settings) -> list[Device]:
+def in_order(plugins: Iterable[Plugin], settings: Settings) -> list[DeviceFacts]:
     """All devices: by GGPLUG_BACKENDS if that is set, and by kind."""
-    ranked = [
-        (_wish(plugin, settings), KINDS.index(device.kind), device) for plugin in plugins for device in plugin.devices
-    ]
+    ranked = [(_wish(plugin, settings), KINDS.index(each.kind), each) for plugin in plugins for each in plugin.facts]
     ranked.sort(key=lambda entry: entry[:2])
-    return [device for _, _, device in ranked]
+    return [each for _, _, each in ranked]
 
 
 def _wish(plugin: Plugin, settings: Settings) -> int:
@@ -131,15 +129,10 @@ def _wish(plugin: Plugin, settings: Settings) -> int:
     return next((rank for rank, item in enumerate(wishes) if means(item, plugin)), len(wishes))
 
 
-def hardware(device: Device) -> object:
-    """What is equal for two devices that are the same piece of hardware."""
-    return device if device.device_id is None else device.device_id.strip().casefold()
-
-
 def not_found(what: str, name: str | None, plugins: Sequence[Plugin]) -> DeviceNotFoundError:
     """The error for what is missing: what there is, what failed, what comes close to ``name``, what to install."""
-    names = [device.name for plugin in plugins for device in plugin.devices]
-    idle = [p.reachable_as for p in plugins if not p.devices and p.disabled is None and p.failure is None]
+    names = [each.name for plugin in plugins for each in plugin.facts]
+    idle = [p.reachable_as for p in plugins if not p.facts and p.disabled is None and p.failure is None]
     failed = [p for p in plugins if p.failure is not None and p.disabled is None]
     left_out = [p for p in plugins if p.disabled is not None]
     parts = [f"there is {what}"]
@@ -165,7 +158,7 @@ def not_found(what: str, name: str | None, plugins: Sequence[Plugin]) -> DeviceN
 
 
 def _probed(plugin: Plugin) -> bool:
-    return plugin.stage.value in ("probed", "initialised")
+    return plugin.stage.value not in ("installed", "loaded")
 
 
 def _why_empty(plugin: Plugin) -> str:

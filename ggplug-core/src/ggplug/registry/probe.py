@@ -8,17 +8,20 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ggplug.backend import Device
+from ggplug.backend import BufferType
 from ggplug.errors import GGPlugError
 from ggplug.registry import REGISTRY
+from ggplug.registry.facts import DeviceFacts, RefusalError, ask
+from ggplug.registry.isolation import FaultError, HangError, within
 from ggplug.registry.lifecycle import Lifecycle
-from ggplug.registry.loading import FaultError, HangError, within
 from ggplug.registry.records import Plugin, Stage
 from ggplug.registry.remedies import failure_of
+from ggplug.registry.trial import try_device
 
 
 def main(job: dict[str, Any]) -> NoReturn:
@@ -54,20 +57,39 @@ def try_out(life: Lifecycle, plugin: Plugin, say: Any) -> None:
     say(plugin)
     life.load(plugin)
     say(plugin)
-    devices = life.probe(plugin)
+    life.probe(plugin)
     say(plugin)
+    if _on_each(life, plugin, Stage.INITIALISED, _start_and_stop):
+        say(plugin)
+        _on_each(life, plugin, Stage.COMPUTED, _compute)
+
+
+def _on_each(life: Lifecycle, plugin: Plugin, stage: Stage, attempt: Callable[[DeviceFacts], int]) -> bool:
+    """Takes a plugin to a stage by an attempt on each of its devices; False if there was nothing to try or it failed.
+
+    ``attempt`` returns how many things it tried.
+    """
     start = time.perf_counter()
+    tried = 0
     try:
-        for device in devices:
-            within(life.catalog.settings.timeout, device.name, partial(_start_and_stop, device))
+        for each in plugin.facts:
+            tried += within(life.catalog.settings.timeout, each.name, partial(attempt, each))
     except (HangError, FaultError) as error:
-        plugin.failure = failure_of(plugin, Stage.INITIALISED, error)
-        return
-    if devices:
-        plugin.stage = Stage.INITIALISED
-        plugin.stages[Stage.INITIALISED.value] = (time.perf_counter() - start) * 1e3
+        plugin.failure = failure_of(plugin, stage, error)
+        return False
+    if tried:
+        plugin.stage = stage
+        plugin.stages[stage.value] = (time.perf_counter() - start) * 1e3
+    return tried > 0
 
 
-def _start_and_stop(device: Device) -> None:
-    device.props()
-    device.init().free()
+def _start_and_stop(facts: DeviceFacts) -> int:
+    ask(facts)
+    if not isinstance(facts.device.buffer_type, BufferType):
+        raise RefusalError(f"the buffer_type of the device {facts.name} is no BufferType")
+    facts.device.init().free()
+    return 1
+
+
+def _compute(facts: DeviceFacts) -> int:
+    return try_device(facts.device)

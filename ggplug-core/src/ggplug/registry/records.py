@@ -11,6 +11,7 @@ from typing import Any
 
 from ggplug.backend import Device, Registration
 from ggplug.errors import DeviceNotFoundError, DuplicateNameError, GGPlugError, PluginError
+from ggplug.registry.facts import DeviceFacts, RefusalError
 
 
 class Stage(enum.Enum):
@@ -20,6 +21,7 @@ class Stage(enum.Enum):
     LOADED = "loaded"  #: imported and registered, no hardware touched
     PROBED = "probed"  #: its devices are known, without a context or device memory
     INITIALISED = "initialised"  #: a stream on one of its devices was made
+    COMPUTED = "computed"  #: its devices computed a tiny graph, and rightly; the doctor alone tries that
 
     @property
     def action(self) -> str:
@@ -32,6 +34,7 @@ _ACTIONS = {
     Stage.LOADED: "failed to load",
     Stage.PROBED: "failed to list its devices",
     Stage.INITIALISED: "failed to start a stream",
+    Stage.COMPUTED: "failed to compute",
 }
 
 
@@ -112,13 +115,20 @@ class Plugin:
     stages: dict[str, float] = field(default_factory=dict)
     object: Any = None
     registration: Registration | None = None
-    devices: tuple[Device, ...] = ()
+    backend: str = ""
+    """The registration's own name; known when it is loaded."""
+    facts: tuple[DeviceFacts, ...] = ()
+    """Its devices, and what they state about themselves; known when it is probed."""
     failure: Failure | None = None
     duplicate: DuplicateNameError | None = None
     no_device: DeviceNotFoundError | None = None
     """Why it found no device."""
     disabled: str | None = None
     lock: Any = field(default_factory=threading.RLock)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(each.device for each in self.facts)
 
     @property
     def qualified(self) -> str:
@@ -171,7 +181,7 @@ class Plugin:
             traceback=self.failure.traceback if self.failure is not None else None,
             disabled=self.disabled,
             no_device=None if self.no_device is None else self.no_device.message,
-            devices=tuple(device.name for device in self.devices),
+            devices=tuple(each.name for each in self.facts),
             milliseconds=round(sum(self.stages.values()), 3),
             stages={stage: round(time, 3) for stage, time in self.stages.items()},
         )
@@ -180,6 +190,11 @@ class Plugin:
 def reason_of(error: BaseException) -> str:
     """An exception in one line: its class and its message."""
     if isinstance(error, GGPlugError):
-        return error.message
-    text = " ".join(str(error).split())
+        return str(error.message)
+    if isinstance(error, RefusalError):
+        return str(error)
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # an exception that cannot say what is wrong
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

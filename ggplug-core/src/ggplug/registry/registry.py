@@ -5,22 +5,42 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from ggplug.backend import API_VERSION, Backend, Device, Registration
+from ggplug.backend import API_VERSION, Backend, Device, DeviceProps, Registration
 from ggplug.errors import GGPlugError, ParameterError, PluginError
 from ggplug.hookspecs import Hooks
 from ggplug.registry import naming
 from ggplug.registry.catalog import LOADING, Catalog
 from ggplug.registry.discover import Installed, Settings
 from ggplug.registry.doctor import examine_all
+from ggplug.registry.facts import DeviceFacts, ask, check_device, check_registration, silent
+from ggplug.registry.isolation import FaultError, HangError, all_within, within
 from ggplug.registry.lifecycle import Lifecycle
-from ggplug.registry.loading import RefusalError, check_device, check_registration, plugins_in
-from ggplug.registry.records import Plugin, PluginStatus, Stage
+from ggplug.registry.loading import plugins_in
+from ggplug.registry.records import Plugin, PluginStatus, Stage, reason_of
 from ggplug.types import DeviceKind
 
 T = TypeVar("T")
+
+
+class Description(NamedTuple):
+    """A device at a glance.
+
+    ``name``: what it is reached by.  ``props``: what it says of itself.  ``backend``, ``distribution``, ``version``:
+    where it comes from.  ``same_as``: the name of the device that stands for the same hardware, if another one does.
+    ``error``: why it says nothing of itself, if so.
+    """
+
+    name: str
+    props: DeviceProps
+    backend: str | None
+    distribution: str | None
+    version: str | None
+    same_as: str | None
+    error: str | None
 
 
 class Registry:
@@ -81,21 +101,12 @@ class Registry:
         By kind (GPU, IGPU, ACCEL, CPU), or by GGPLUG_BACKENDS where that is set.  ``unique``: hardware that several
         backends show is listed once, for the first of them.
         """
-        for plugin in self.catalog.usable():
-            if plugin.failure is None:
-                _quietly(self.lifecycle.probe, plugin)
-        found = naming.in_order(self.catalog.usable(), self.settings)
-        if not unique:
-            return found
-        first: dict[object, Device] = {}
-        for device in found:
-            first.setdefault(naming.hardware(device), device)
-        return list(first.values())
+        return [each.device for each in self._listed(unique=unique)]
 
     def devices_by_kind(self, kind: DeviceKind | str, *, unique: bool = True) -> list[Device]:
         """The devices of one kind, in priority order (ggml_backend_dev_by_type)."""
         wanted = _kind(kind)
-        return [device for device in self.devices(unique=unique) if device.kind is wanted]
+        return [each.device for each in self._listed(unique=unique) if each.kind is wanted]
 
     def device(self, name: str) -> Device:
         """The device of that name, in any case (ggml_backend_dev_by_name).
@@ -111,34 +122,81 @@ class Registry:
             candidates = [p for p in find() if p.disabled is None and p not in LOADING.get()]
             for plugin in naming.owners(candidates, name):
                 try:
-                    devices = self.lifecycle.probe(plugin)
+                    self.lifecycle.probe(plugin)
                 except PluginError:
                     if naming.is_whole(plugin, name):
                         raise
                     continue
-                for device in devices:
-                    if device.name.casefold() == plain:
-                        return device
+                for each in plugin.facts:
+                    if each.name.casefold() == plain:
+                        return each.device
         raise naming.not_found(f"no device {name!r}", name, self.catalog.plugins())
 
     def name_of(self, device: Device) -> str:
         """The name by which :meth:`device` finds it: with its distribution if the plain name is not enough."""
-        plugin = self.catalog.owner(device)
-        if plugin is None or plugin.duplicate is None:
+        plugin, facts = self._known(device)
+        if plugin is None or facts is None:
             return device.name
-        return f"{plugin.distribution}:{device.name}"
+        return facts.name if plugin.duplicate is None else f"{plugin.distribution}:{facts.name}"
 
     def distribution_of(self, device: Device) -> str | None:
         """The distribution that the device comes from; None if it was handed over by the program."""
         plugin = self.catalog.owner(device)
         return None if plugin is None else plugin.distribution
 
+    def describe(self, *, unique: bool = True) -> list[Description]:
+        """What all devices say of themselves now, in the order of :meth:`devices`; all are asked at once.
+
+        One that does not answer within the time limit, fails or answers nonsense is described as it was listed, with
+        the ``error``.
+        """
+        listed = self._listed(unique=unique)
+        answers = all_within(self.settings.timeout, {n: partial(ask, each) for n, each in enumerate(listed)})
+        return [self._describe(each, answers[n]) for n, each in enumerate(listed)]
+
+    def _describe(self, facts: DeviceFacts, answer: DeviceProps | HangError | FaultError) -> Description:
+        props, error = silent(facts), None
+        if isinstance(answer, DeviceProps):
+            props = answer
+        else:
+            error = reason_of(answer.cause) if isinstance(answer, FaultError) else str(answer)
+        plugin, same = self.catalog.owner(facts.device), self.same_as(facts.device)
+        return Description(
+            name=self.name_of(facts.device),
+            props=props,
+            backend=None if plugin is None else plugin.backend or None,
+            distribution=None if plugin is None else plugin.distribution,
+            version=None if plugin is None else plugin.version,
+            same_as=None if same is None else self.name_of(same),
+            error=error,
+        )
+
     def same_as(self, device: Device) -> Device | None:
         """The device that stands for the same hardware in :meth:`devices`, or None if that is this one."""
-        if device.device_id is None:
+        _, facts = self._known(device)
+        if facts is None or facts.device_id is None:
             return None
-        first = next((d for d in self.devices() if naming.hardware(d) == naming.hardware(device)), device)
+        first = next((each.device for each in self._listed() if each.hardware == facts.hardware), device)
         return None if first is device else first
+
+    def _listed(self, *, unique: bool = True) -> list[DeviceFacts]:
+        for plugin in self.catalog.usable():
+            if plugin.failure is None:
+                _quietly(self.lifecycle.probe, plugin)
+        found = naming.in_order(self.catalog.usable(), self.settings)
+        if not unique:
+            return found
+        first: dict[object, DeviceFacts] = {}
+        for each in found:
+            first.setdefault(each.hardware, each)
+        return list(first.values())
+
+    def _known(self, device: Device) -> tuple[Plugin | None, DeviceFacts | None]:
+        """The plugin that a device belongs to, and what it stated when it was listed."""
+        plugin = self.catalog.owner(device)
+        if plugin is None:
+            return None, None
+        return plugin, next(each for each in plugin.facts if each.device is device)
 
     def status(self) -> list[PluginStatus]:
         """Every plugin there is: how far it got, how long that took, what went wrong.  Loads nothing."""
@@ -174,10 +232,14 @@ class Registry:
         That is the first GPU, else IGPU, else CPU; an ACCEL never, since it does not run whole graphs.  Where
         GGPLUG_BACKENDS is set, the first device in its order counts.  Raises DeviceNotFoundError if there is none.
         """
-        found = [device for device in self.devices() if device.kind is not DeviceKind.ACCEL]
-        if not found:
+        return self._init(self.best(), params)
+
+    def best(self) -> Device:
+        """The device that :meth:`init_best` chooses.  Raises DeviceNotFoundError if there is none."""
+        found = next((each.device for each in self._listed() if each.kind is not DeviceKind.ACCEL), None)
+        if found is None:
             raise self.catalog.nothing("no device that runs whole graphs")
-        return self._init(found[0], params)
+        return found
 
     # -- plugins by hand ---------------------------------------------------------------------------
 
@@ -229,12 +291,9 @@ class Registry:
 
         Raises PluginError if it does not fit the interface, DuplicateNameError if its name is taken.
         """
-        try:
-            check_registration(registration)
-        except RefusalError as error:
-            raise PluginError(f"cannot register this backend: {error}", remedy=error.remedy) from None
-        plugin = Plugin(registration.name, type(registration).__module__, None, explicit=True)
-        plugin.version = registration.version
+        facts = _accepted("backend", lambda: check_registration(registration))
+        plugin = Plugin(facts.name, type(registration).__module__, None, explicit=True)
+        plugin.version, plugin.backend = facts.version, facts.name
         plugin.registration, plugin.stage = registration, Stage.LOADED
         self.catalog.hand_over(plugin)
         return registration
@@ -244,13 +303,11 @@ class Registry:
 
         Raises PluginError if it does not fit the interface, DuplicateNameError if its name is taken.
         """
-        try:
-            check_device(device)
-        except RefusalError as error:
-            raise PluginError(f"cannot register this device: {error}", remedy=error.remedy) from None
-        single = _SingleDevice(device)
-        plugin = Plugin(device.name, type(device).__module__, None, explicit=True)
-        plugin.registration, plugin.devices, plugin.stage = single, (device,), Stage.PROBED
+        facts = _accepted("device", lambda: check_device(device))
+        single = _SingleDevice(device, facts.name)
+        plugin = Plugin(facts.name, type(device).__module__, None, explicit=True)
+        plugin.registration, plugin.facts, plugin.stage = single, (facts,), Stage.PROBED
+        plugin.backend, plugin.version = single.name, single.version
         self.catalog.hand_over(plugin)
         if device.registration is None:
             device.registration = single
@@ -259,11 +316,11 @@ class Registry:
     # -- finding out -------------------------------------------------------------------------------
 
     def doctor(self, names: Sequence[str] | None = None) -> list[PluginStatus]:
-        """Loads, probes and initialises every plugin in a child process; tells what works, what does not, and why.
+        """Tries every plugin in a child process, up to a tiny computation on each of its devices.
 
-        ``names``: only these plugins (default all).  A plugin that crashes or hangs is a finding like any other.  What
-        the program itself handed over is reported as it is in this process.  Raises DeviceNotFoundError for an unknown
-        name.
+        Tells what works, what does not, and why.  ``names``: only these plugins (default all).  A plugin that crashes
+        or hangs is a finding like any other.  What the program itself handed over is reported as it is in this process.
+        Raises DeviceNotFoundError for an unknown name.
         """
         if names is None:
             chosen = self.catalog.plugins()
@@ -307,8 +364,8 @@ class _SingleDevice(Registration):
 
     api_version = API_VERSION
 
-    def __init__(self, device: Device) -> None:
-        self.name = device.name
+    def __init__(self, device: Device, name: str) -> None:
+        self.name = name
         self._device = device
 
     def devices(self) -> Sequence[Device]:
@@ -321,6 +378,15 @@ def _quietly(step: Callable[[Plugin], T], plugin: Plugin) -> T | None:
         return step(plugin)
     except PluginError:
         return None
+
+
+def _accepted(what: str, check: Callable[[], T]) -> T:
+    """What the program hands over, checked.  Raises PluginError."""
+    try:
+        return within(0, what, check)
+    except FaultError as fault:
+        remedy = getattr(fault.cause, "remedy", None)
+        raise PluginError(f"cannot register this {what}: {reason_of(fault.cause)}", remedy=remedy) from fault.cause
 
 
 def _kind(kind: DeviceKind | str) -> DeviceKind:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ggplug.errors import GGPlugError, KernelCompileError
-from ggplug.registry.loading import FaultError, HangError, RefusalError
+from ggplug.registry.facts import RefusalError
+from ggplug.registry.isolation import FaultError, HangError
 from ggplug.registry.records import Failure, Plugin, Stage, reason_of
 
 
@@ -37,7 +38,7 @@ def _remedy(plugin: Plugin, cause: BaseException, without: str) -> str | None:
         if plugin.distribution is None:
             return f"install the versions that it needs; {without}"
         return f"pip install --upgrade {plugin.distribution} installs the versions that it needs; {without}"
-    if isinstance(cause, (ValueError, RuntimeError)) and "main thread" in str(cause):
+    if isinstance(cause, (ValueError, RuntimeError)) and "main thread" in reason_of(cause):
         return f"GGPLUG_LOAD_TIMEOUT=0 loads plugins in the calling thread, without a time limit; {without}"
     if isinstance(cause, OSError):
         return f"a library, driver or file that it needs is missing or damaged: install that; {without}"

@@ -51,7 +51,7 @@ class BoundSplit:
 
     __slots__ = (
         "allocation", "copied", "copies", "copy_reads", "copy_writes", "done", "mover", "part", "plan", "reads",
-        "split", "stream", "token", "writes", "written",
+        "split", "stream", "token", "writes",
     )  # fmt: skip
 
     def __init__(self, split: Split, stream: Backend, mover: Backend) -> None:
@@ -67,7 +67,6 @@ class BoundSplit:
         self.writes: set[Any] = set()
         self.copy_reads: set[Any] = set()
         self.copy_writes: set[Any] = set()
-        self.written: list[int] | None = None
         self.token = object()
         self.done: Event | None = stream.device.event() if is_asynchronous(stream) else None
         self.copied: Event | None = mover.device.event() if is_asynchronous(mover) and split.copies else None
@@ -179,6 +178,8 @@ class Execution:
             split.allocation = self._place(split.part, version, split.split)
         if split.plan is None:
             split.plan = split.stream.plan(split.part)
+        # The plan asks, too, if it is one of ggplug's own; with one that does not, nothing may be written either.
+        split.allocation.check(split.part)
         split.plan.rebind(split.part, split.allocation)
         ranges = self.schedule.versions[version].copies
         split.copies = []
@@ -187,6 +188,7 @@ class Execution:
             if copy.nbytes:
                 source, offset = whole.place(graph, copy.position)
                 target = whole.buffers[place.slot]
+                target._check_write(place.offset, copy.nbytes)
                 split.copies.append(BoundCopy(graph.tensors[copy.position], source, offset, target, place.offset))
         if self._asynchronous:
             self._note_touched(split)
@@ -214,15 +216,7 @@ class Execution:
         part, allocation = split.part, split.allocation
         assert part is not None
         assert allocation is not None
-        if split.written is None:
-            split.written = [
-                part.sources[position][which]
-                for position, node in zip(part.order, part.nodes, strict=True)
-                for which in node.op.writes  # type: ignore[union-attr]
-                if part.sources[position][which] >= 0
-            ]
-        split.writes = set(allocation.used_buffers())
-        split.writes.update(allocation.place(part, position)[0] for position in split.written)
+        split.writes = allocation.used_buffers() | allocation.written_buffers(part)
         split.reads = {*allocation.persistent_buffers(part)} - split.writes
         split.copy_reads = {copy.source for copy in split.copies}
         if split.mover is split.stream:
@@ -338,6 +332,7 @@ class Execution:
         # Whoever binds a plan keeps the graph and the allocation that it is bound to.
         allocation = self._place(part, version, split.split)
         self._chunks[version, begin, end] = part, plan, allocation
+        allocation.check(part)
         plan.rebind(part, allocation)
         self.compute(split, ordering, plan)
 

@@ -10,8 +10,8 @@ from itertools import compress
 from operator import attrgetter
 from typing import Any
 
-from ggplug.backend import Backend, Buffer, BufferType, Bytes, Device, Event, NodeTime
-from ggplug.errors import GGPlugError, ParameterError, TensorStateError
+from ggplug.backend import Backend, Buffer, BufferType, Bytes, Device, Event, NodeTime, check_target
+from ggplug.errors import GGPlugError, ParameterError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
@@ -228,8 +228,10 @@ class Scheduler:
     def _forget(self, execution: Execution) -> None:
         if execution is self._current:
             self._current = None
-        self._settle()
-        execution.free()
+        try:
+            self._synchronize()
+        finally:
+            execution.free()
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -429,7 +431,16 @@ class Scheduler:
         ``out``: a contiguous uint8 array of ``tensor.nbytes``; it can be read after ``synchronize()``, of the
         scheduler or the stream.  Call it right after :meth:`compute_async`; other graphs may be given to the
         scheduler before it is done.
+
+        Raises ShapeError, TypeMismatchError or BufferUseError if ``out`` is no such array; TensorStateError if this
+        scheduler did not compute the tensor.
         """
+        check_target(out)
+        if out.size != tensor.nbytes:
+            raise ShapeError(
+                f"{tensor!r} has {tensor.nbytes} bytes, the target {out.size}",
+                tensor=tensor, got=out.size, wanted=tensor.nbytes,
+            )  # fmt: skip
         execution = self._find(graph)
         backend = self._backend_of(tensor, graph)
         if graph.allocation is None or execution.version_of(graph.allocation) is None or backend is None:

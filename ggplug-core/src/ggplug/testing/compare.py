@@ -3,11 +3,12 @@
 Floats: the normalised mean square error, ``sum((got - want)^2) / sum(want^2)``, which ggml's own suite uses
 between two backends; infinities must agree in sign and NaNs in place.  Integers: exactly.  Indices that an op
 selects (argsort, argmax, top_k) may order equal values differently, so the values that they select are compared.
+What is exact in every device's arithmetic is compared more closely: see :data:`Agreement`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,11 +16,21 @@ from ggplug.errors import ShapeError
 from ggplug.ops.base import Array
 from ggplug.types import BF16, F16, F32, F64, Type
 
+Agreement = Literal["values", "signs", "bits", "not finite"]
+"""How closely results have to agree.
+
+``values``: within an error.  ``signs``: zeros also in their sign.  ``bits``: in every bit, NaNs' payloads too.
+``not finite``: as ``values``, but where one is NaN the other may be infinite.
+"""
+
 SELECTING: dict[str, int] = {"argsort": 0, "argmax": 0, "top_k": 0}
 """Ops whose result is indices along ne0 of a source: op name -> which source.  Ops outside core may add theirs."""
 
 UNORDERED: set[str] = {"top_k"}
 """Of those, the ops that leave the order of the indices in a row open."""
+
+FIRST: set[str] = {"argmax"}
+"""Of those, the ops that select the first of equal values."""
 
 
 class Comparison(NamedTuple):
@@ -44,21 +55,26 @@ def nmse(got: Array, want: Array) -> float:
     return error / reference if reference else float("inf")
 
 
-def compare(got: Array, want: Array, max_nmse: float) -> Comparison:
+def compare(got: Array, want: Array, max_nmse: float, agreement: Agreement = "values") -> Comparison:
     """Whether ``got`` is ``want`` within ``max_nmse``; integers must be equal.  Raises ShapeError."""
     if got.shape != want.shape:
         raise ShapeError(f"cannot compare shapes {got.shape} and {want.shape}", got=got.shape, wanted=want.shape)
     if want.dtype.kind in "iub":
         return _exactly(got, want)
-    for what, mask in (("NaN", np.isnan), ("infinite", np.isinf)):
-        differs = mask(got) != mask(want)
-        if differs.any():
-            return Comparison(False, float("inf"), _first(f"{what} in one of them", got, want, differs))
-    infinite = np.isinf(want)
-    wrong_sign = infinite & (np.sign(got) != np.sign(want))
-    if wrong_sign.any():
-        return Comparison(False, float("inf"), _first("infinite with another sign", got, want, wrong_sign))
     finite = np.isfinite(want)
+    if agreement == "not finite":
+        differs = finite != np.isfinite(got)
+        if differs.any():
+            return Comparison(False, float("inf"), _first("finite in one of them", got, want, differs))
+    else:
+        for what, mask in (("NaN", np.isnan), ("infinite", np.isinf)):
+            differs = mask(got) != mask(want)
+            if differs.any():
+                return Comparison(False, float("inf"), _first(f"{what} in one of them", got, want, differs))
+        signed = np.isinf(want) | ((want == 0) & (got == 0) & (agreement == "signs"))
+        wrong_sign = signed & (np.signbit(got) != np.signbit(want))
+        if wrong_sign.any():
+            return Comparison(False, float("inf"), _first("of another sign", got, want, wrong_sign))
     error = nmse(got[finite], want[finite])
     if error <= max_nmse:
         return Comparison(True, error, "")
@@ -67,12 +83,27 @@ def compare(got: Array, want: Array, max_nmse: float) -> Comparison:
     return Comparison(False, error, f"NMSE {error:.3g} > {max_nmse:.3g}; {worst}")
 
 
-def compare_selected(got: Array, want: Array, values: Array, max_nmse: float, *, ordered: bool = True) -> Comparison:
+def compare_bits(got: Array, want: Array) -> Comparison:
+    """Whether two arrays of elements or blocks are equal in every bit.  Raises ShapeError."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        raise ShapeError(f"cannot compare {got.dtype} {got.shape} and {want.dtype} {want.shape}")
+    differs = np.array([a.tobytes() != b.tobytes() for a, b in zip(got.flat, want.flat, strict=True)], bool)
+    if not differs.any():
+        return Comparison(True, 0.0, "")
+    place = tuple(int(i) for i in np.argwhere(differs.reshape(got.shape))[0])
+    shown = [each[place].tobytes()[::-1].hex() for each in (got, want)]
+    reason = f"bits differ: got {shown[0]}, want {shown[1]} at {list(place[::-1])} (ne order, in blocks)"
+    return Comparison(False, float("inf"), reason)
+
+
+def compare_selected(
+    got: Array, want: Array, values: Array, max_nmse: float, *, ordered: bool = True, first: bool = False
+) -> Comparison:
     """Whether the indices ``got`` select from ``values`` what ``want`` selects.
 
     All three are four-dimensional in NumPy order.  Where the indices have as many rows as ``values``, they count
     along its last axis; otherwise (argmax) each index belongs to one row of ``values``.  No index may come twice in a
-    row.
+    row.  ``first``: of equal values the one that ``want`` selects.
     """
     if got.shape != want.shape:
         raise ShapeError(f"cannot compare shapes {got.shape} and {want.shape}", got=got.shape, wanted=want.shape)
@@ -91,6 +122,11 @@ def compare_selected(got: Array, want: Array, values: Array, max_nmse: float, *,
     expected = np.take_along_axis(rows, wanted.astype(np.int64), axis=-1)
     if not ordered:
         selected, expected = np.sort(selected, axis=-1), np.sort(expected, axis=-1)
+    if first:
+        same = (selected == expected) | (np.isnan(selected) & np.isnan(expected))
+        later = same & (chosen != wanted)
+        if later.any():
+            return Comparison(False, float("inf"), _first("not the first of equal values", chosen, wanted, later))
     outcome = compare(selected.astype(np.float64), expected.astype(np.float64), max_nmse)
     return outcome if outcome else outcome._replace(reason=f"of the selected values: {outcome.reason}")
 

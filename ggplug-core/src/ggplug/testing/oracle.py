@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from ggplug import quants
+from ggplug.arrays import as_bytes, encode
+from ggplug.backend import first_out_of_range
 from ggplug.errors import GraphError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.ops.base import Array
-from ggplug.tensor import Tensor, as_bytes, encode
+from ggplug.tensor import Tensor
 from ggplug.types import BF16, F32
 
 Reading = Callable[[Tensor, int, Array], Array]
@@ -40,7 +42,8 @@ class Store:
                 f"{root!r} takes {size} bytes, got {memory.size}", tensor=root, got=memory.size, wanted=size
             )
         if self._wide:
-            memory = memory.view(np.float32).astype(np.float64).view(np.uint8)
+            with np.errstate(invalid="ignore"):  # a signalling NaN
+                memory = memory.view(np.float32).astype(np.float64).view(np.uint8)
         self._memory = memory
 
     def read(self, tensor: Tensor) -> Array:
@@ -76,6 +79,10 @@ class Evaluation:
         with np.errstate(over="ignore"):
             return values.astype(np.float32).astype(np.float64)
 
+    def bits(self, tensor: Tensor) -> Array:
+        """A tensor's bytes at the end, in its storage dtype; of an evaluation that was not ``wide``."""
+        return self._stores[tensor.root].stored(tensor)
+
     def roots(self) -> list[Tensor]:
         """All tensors that own bytes."""
         return list(self._stores)
@@ -110,6 +117,23 @@ def evaluate(
             sources = [None if tensor is None else stores[tensor.root].stored(tensor) for tensor in node.src]
             compute_node(node, stores[node.root].stored(node), sources, reading)
     return Evaluation(stores)
+
+
+def first_fault(graph: Graph, evaluation: Evaluation) -> tuple[Tensor, int] | None:
+    """The first node with an id out of range, and that id; None if there is none.
+
+    Nodes that write nothing do not look at their ids.
+    """
+    for node in graph.nodes:
+        op = node.op
+        if op is None or op.indexes is None or node.size == 0:
+            continue
+        ids = node.src[op.indexes.ids]
+        assert ids is not None
+        got = first_out_of_range(node, evaluation[ids])
+        if got is not None:
+            return node, got
+    return None
 
 
 def moves_bits(node: Tensor) -> bool:
@@ -200,6 +224,16 @@ def decoded(stored: Array, tensor: Tensor) -> Array:
         return stored.astype(np.float64)
 
 
+def cut(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Floats as integers: towards zero, the nearest limit beyond the range, 0 for NaN."""
+    limits = np.iinfo(dtype)
+    inside = (values > limits.min) & (values < limits.max)
+    result = np.where(inside, values, 0).astype(dtype)
+    result[values <= limits.min] = limits.min
+    result[values >= limits.max] = limits.max
+    return result
+
+
 def round_into(stored: Array, tensor: Tensor, values: Array, *, keep: Array | None = None) -> None:
     """Stores values, rounded to the tensor's type, into an array of its storage dtype (or of float64).
 
@@ -214,6 +248,8 @@ def round_into(stored: Array, tensor: Tensor, values: Array, *, keep: Array | No
     else:
         if kind.dtype.kind != "i" and values.dtype != np.float64:
             values = values.astype(np.float64)
+        if kind.dtype.kind == "i" and not kind.is_quantized and values.dtype.kind == "f":
+            values = cut(values, kind.dtype)
         with np.errstate(all="ignore"):
             rounded = encode(values, kind).view(stored.dtype).reshape(stored.shape)
     if keep is None:

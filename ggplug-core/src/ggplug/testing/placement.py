@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ggplug.arrays import as_bytes, strided
 from ggplug.backend import Buffer, BufferType
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
 from ggplug.ops.base import Array
-from ggplug.tensor import Tensor, as_bytes, strided
+from ggplug.tensor import Tensor
 from ggplug.testing.oracle import decoded
 
 Bytes = npt.NDArray[np.uint8]

@@ -2,7 +2,8 @@
 
 Every tensor lies between guard bytes; results are NaN before they are computed; leafs have to be afterwards what they
 were before, unless an op declares that it writes them.  Ops that may work in place are computed a second time with
-the result in the place of the source.
+the result in the place of the source.  Where ids are out of range the device has to raise what the contract says, and
+results are judged all the same, up to the node at fault.
 """
 
 from __future__ import annotations
@@ -12,14 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.backend import Backend, Decline, Device
-from ggplug.errors import GGPlugError
+from ggplug.arrays import strided
+from ggplug.backend import Backend, Decline, Device, limit_of_ids
+from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.ops.base import Op
-from ggplug.tensor import Tensor, strided
+from ggplug.tensor import Tensor
 from ggplug.testing.cases import Case, Leafs, cases_of, graph_cases
-from ggplug.testing.compare import SELECTING, UNORDERED, Comparison, compare, compare_selected, default_max_nmse
-from ggplug.testing.oracle import Evaluation, evaluate
+from ggplug.testing.compare import (
+    FIRST,
+    SELECTING,
+    UNORDERED,
+    Agreement,
+    Comparison,
+    compare,
+    compare_bits,
+    compare_selected,
+    default_max_nmse,
+)
+from ggplug.testing.oracle import Evaluation, evaluate, first_fault
 from ggplug.testing.placement import UNWRITTEN, Bytes, Placement, guard
 from ggplug.testing.report import Finding
 
@@ -60,7 +72,7 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
     for answer in answers:
         if isinstance(answer, Decline):
             return Finding(case.op, case.label, "declined", answer.reason)
-    expected = evaluate(graph, leafs.values)
+    expected = evaluate(graph, leafs.values, wide=case.agreement != "bits")
     if max_nmse is not None:
         allowed: float | None = max_nmse
     else:
@@ -68,10 +80,15 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
     worst = 0.0
     for label, aliases in _variants(case, graph):
         with Placement(graph, device.buffer_type, guarded=GUARDED, aliases=aliases) as placement:
-            before, failure = _compute(graph, leafs.values, placement, stream)
+            fault = first_fault(graph, expected)
+            before, failure = _compute(graph, leafs.values, placement, stream, fault)
             if failure:
                 return Finding(case.op, label, "claimed but failed", failure, float("inf"))
-            found = _judge_all(graph, leafs.values, expected, placement, before, allowed)
+            nodes = graph.nodes if fault is None else graph.nodes[: graph.nodes.index(fault[0]) + 1]
+            found = _judge_all(nodes, leafs.values, expected, placement, allowed, case.agreement)
+            if found:
+                reason = _changed_outside(graph, leafs.values, expected, placement, before)
+                found = Comparison(not reason, float("inf") if reason else found.nmse, reason)
         worst = max(worst, found.nmse)
         if not found:
             return Finding(case.op, label, "failed", found.reason, found.nmse)
@@ -104,9 +121,13 @@ def may_share(result: Tensor, source: Tensor) -> bool:
 
 
 def _compute(
-    graph: Graph, values: Mapping[Tensor, Bytes], placement: Placement, stream: Backend
+    graph: Graph,
+    values: Mapping[Tensor, Bytes],
+    placement: Placement,
+    stream: Backend,
+    fault: tuple[Tensor, int] | None,
 ) -> tuple[list[Bytes], str]:
-    """Fills leafs and results, and computes; all bytes from before, and what was raised or an empty string."""
+    """Fills leafs and results, and computes; all bytes from before, and what was wrongly raised or an empty string."""
     for root in placement.roots:
         if root.op is None:
             placement.write(root, values[root])
@@ -117,32 +138,49 @@ def _compute(
         stream.compute(graph, placement.allocation)
         stream.synchronize()
     except GGPlugError as error:
+        if fault is not None and _names(error, *fault):
+            return before, ""
         return before, f"{type(error).__name__}: {error}"
     except Exception as error:
         return before, f"an error that is no GGPlugError: {type(error).__name__}: {error}"
+    if fault is not None:
+        return before, f"nothing was raised, though {fault[0]!r} was given the id {fault[1]}, which is out of range"
     return before, ""
 
 
+def _names(error: GGPlugError, node: Tensor, got: int) -> bool:
+    """Whether an error is the one that the contract has for an id out of range."""
+    same = error.tensor is node and (error.op, error.got, error.wanted) == (node.op, got, limit_of_ids(node))
+    return isinstance(error, ComputeError) and same and str(got) in str(error)
+
+
 def _judge_all(
-    graph: Graph,
+    nodes: Iterable[Tensor],
     values: Mapping[Tensor, Bytes],
     expected: Evaluation,
     placement: Placement,
-    before: list[Bytes],
     max_nmse: float | None,
+    agreement: Agreement,
 ) -> Comparison:
-    after = placement.snapshot()
     worst = 0.0
-    for node in graph.nodes:
+    for node in nodes:
         assert node.op is not None
         if node.op.is_view:
             continue
-        found = judge(node, placement, expected, default_max_nmse(node.type) if max_nmse is None else max_nmse)
+        allowed = default_max_nmse(node.type) if max_nmse is None else max_nmse
+        found = judge(node, placement, expected, allowed, agreement)
         worst = max(worst, found.nmse)
         if not found:
             return found._replace(reason=f"{node.op.name}: {found.reason}{_unwritten(node, placement)}")
-    reason = stray_write(placement, after) or _changed_leaf(graph, values, expected, placement, before, after)
-    return Comparison(not reason, float("inf") if reason else worst, reason)
+    return Comparison(True, worst, "")
+
+
+def _changed_outside(
+    graph: Graph, values: Mapping[Tensor, Bytes], expected: Evaluation, placement: Placement, before: list[Bytes]
+) -> str:
+    """What was changed that no node writes, or an empty string."""
+    after = placement.snapshot()
+    return stray_write(placement, after) or _changed_leaf(graph, values, expected, placement, before, after)
 
 
 def _unwritten(node: Tensor, placement: Placement) -> str:
@@ -152,15 +190,20 @@ def _unwritten(node: Tensor, placement: Placement) -> str:
     return f"; {count} of {len(raw)} elements or blocks were not written" if count else ""
 
 
-def judge(node: Tensor, placement: Placement, expected: Evaluation, max_nmse: float) -> Comparison:
+def judge(
+    node: Tensor, placement: Placement, expected: Evaluation, max_nmse: float, agreement: Agreement = "values"
+) -> Comparison:
     """Whether a node's values on the device are the oracle's."""
+    if agreement == "bits" and node.size:
+        return compare_bits(strided(placement.read_bytes(node), node), expected.bits(node))
     got, want = placement.read(node), expected[node]
     op = node.op
     if op is not None and op.name in SELECTING:
         source = node.src[SELECTING[op.name]]
         assert source is not None
-        return compare_selected(got, want, expected[source], max_nmse, ordered=op.name not in UNORDERED)
-    return compare(got, want, max_nmse)
+        ordered, first = op.name not in UNORDERED, op.name in FIRST
+        return compare_selected(got, want, expected[source], max_nmse, ordered=ordered, first=first)
+    return compare(got, want, max_nmse, agreement)
 
 
 def stray_write(placement: Placement, after: list[Bytes]) -> str:

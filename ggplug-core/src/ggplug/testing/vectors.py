@@ -23,11 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug import quants
+from ggplug.arrays import strided
 from ggplug.backend import Backend, Decline, Device
 from ggplug.errors import GGPlugError, ParameterError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.ops.base import Op
-from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, strided
+from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides
 from ggplug.testing.compare import SELECTING, UNORDERED, Comparison, compare, compare_selected
 from ggplug.testing.ggml_ops import Result, Undefined, rewrite
 from ggplug.testing.oracle import decoded

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Extents, Tensor, contiguous_strides
-from ggplug.types import Type
+from ggplug.types import F32, Type
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, kernel
 from ggplug_cpu.context import scratch, word
@@ -55,19 +55,19 @@ def plan_copy(node: Tensor) -> Steps | Decline:
     place_x, place_y = Ref(source(0)), Ref(RESULT)
     if x.ne == node.ne:
         return Steps(*_copy(x.type, node.type, node.ne, place_x, x.nb, place_y, node.nb))
-    if x.is_contiguous():
+    if x.is_contiguous() and node.ne[0] % x.type.block_size == 0:
         nb = contiguous_strides(x.type, node.ne)
         return Steps(*_copy(x.type, node.type, node.ne, place_x, nb, place_y, node.nb))
-    if node.is_contiguous():
+    if node.is_contiguous() and x.ne[0] % node.type.block_size == 0:
         nb = contiguous_strides(node.type, x.ne)
         return Steps(*_copy(x.type, node.type, x.ne, place_x, x.nb, place_y, nb))
-    # neither shape describes both: by way of contiguous memory
-    between = Ref(WORKSPACE)
-    packed = contiguous_strides(x.type, x.ne)
-    first, _, _ = _copy(x.type, x.type, x.ne, place_x, x.nb, between, packed)
-    packed = contiguous_strides(x.type, node.ne)
-    second, _, scratch_bytes = _copy(x.type, node.type, node.ne, between, packed, place_y, node.nb)
-    return Steps((*first, *second), x.type.row_bytes(x.ne[0]) * x.nrows, scratch_bytes)
+    # neither shape describes both: by way of contiguous memory, of f32 where rows of y are no whole blocks of x
+    between, kind = Ref(WORKSPACE), x.type if node.ne[0] % x.type.block_size == 0 else F32
+    packed = contiguous_strides(kind, x.ne)
+    first, _, first_scratch = _copy(x.type, kind, x.ne, place_x, x.nb, between, packed)
+    packed = contiguous_strides(kind, node.ne)
+    second, _, second_scratch = _copy(kind, node.type, node.ne, between, packed, place_y, node.nb)
+    return Steps((*first, *second), kind.row_bytes(x.ne[0]) * x.nrows, max(first_scratch, second_scratch))
 
 
 def plan_repeat(node: Tensor) -> Steps | Decline:
@@ -76,7 +76,7 @@ def plan_repeat(node: Tensor) -> Steps | Decline:
     if x.type.is_quantized and x.ne[0] != node.ne[0]:
         return Decline(f"the CPU device does not repeat {x.type.name} along ne0")
     shapes = Shape(node.ne, node.nb), Shape(x.ne, x.nb)
-    return Steps((_copy_bytes(node.type, node.ne, *shapes, Ref(RESULT), Ref(source(0))),))
+    return Steps((copy_bytes(node.type, node.ne, *shapes, Ref(RESULT), Ref(source(0))),))
 
 
 def plan_concat(node: Tensor) -> Steps:
@@ -89,7 +89,7 @@ def plan_concat(node: Tensor) -> Steps:
         if part.size:
             place = Ref(RESULT, offset)
             shapes = Shape(part.ne, node.nb), Shape(part.ne, part.nb)
-            entry = _copy_bytes(node.type, part.ne, *shapes, place, Ref(source(position)))
+            entry = copy_bytes(node.type, part.ne, *shapes, place, Ref(source(position)))
             entries.append(Entry(entry.kernel, entry.words, entry.tasks, barrier_before=not entries))
         if op.dim == 0:
             offset += node.type.row_bytes(part.ne[0])
@@ -109,7 +109,7 @@ def _copy(
 ) -> tuple[tuple[Entry, ...], int, int]:
     """Entries, workspace and scratch for y = x with the same extents."""
     if x is y:
-        return (_copy_bytes(x, ne, Shape(ne, nb_y), Shape(ne, nb_x), place_y, place_x),), 0, 0
+        return (copy_bytes(x, ne, Shape(ne, nb_y), Shape(ne, nb_x), place_y, place_x),), 0, 0
     nest = element_nest(ne, Shape(ne, nb_y, y.block_size), Shape(ne, nb_x, x.block_size))
     strides = nest.inner.strides
     operands = [write_operand(place_y, y, strides[0]), read_operand(place_x, x, strides[1])]
@@ -117,7 +117,7 @@ def _copy(
     return (entry,), 0, ARGUMENTS + ROOM
 
 
-def _copy_bytes(type: Type, ne: Extents, y: Shape, x: Shape, place_y: Ref, place_x: Ref) -> Entry:
+def copy_bytes(type: Type, ne: Extents, y: Shape, x: Shape, place_y: Ref, place_x: Ref) -> Entry:
     """y = x as bytes; x may repeat.  Elements of block types are their blocks."""
     blocks = type.block_size
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ggplug import ops
-from ggplug.tensor import Tensor
+from ggplug.tensor import Tensor, contiguous_strides
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Kernel, kernel
 from ggplug_cpu.context import real, scratch, word
+from ggplug_cpu.kernels.copy import copy_bytes
 from ggplug_cpu.kernels.formulas import BINARY, UNARY
 from ggplug_cpu.kernels.nest import (
     BLOCK,
@@ -36,7 +37,7 @@ from ggplug_cpu.kernels.nest import (
 )
 from ggplug_cpu.kernels.rows import ARGUMENTS, ROOM, read, read_operand, write, write_operand
 from ggplug_cpu.kernels.steps import RESULT, Steps, given, source, tasks
-from ggplug_cpu.tape import Entry, Ref, Word
+from ggplug_cpu.tape import WORKSPACE, Entry, Ref, Word
 
 #: How much longer than an addition a formula takes, where it does.
 _WEIGHTS = {
@@ -63,14 +64,28 @@ def plan_binary(node: Tensor) -> Steps:
     """y = f(a, b), b repeated to a's shape."""
     op, a, b = node.op, given(node, 0), given(node, 1)
     assert op is not None
-    nest = element_nest(node.ne, Shape.of(node), Shape.of(a), Shape.of(b))
+    place_b, shape_b, repeated = Ref(source(1)), Shape.of(b), Steps(())
+    if 1 < b.ne[0] < a.ne[0] and b.ne[0] % a.type.block_size:
+        # a row of b ends within a block of a: rows as long as those of a, in the workspace
+        repeated, shape_b = repeated_rows(b, a.ne[0])
+        place_b = Ref(WORKSPACE)
+    nest = element_nest(node.ne, Shape.of(node), Shape.of(a), shape_b)
     strides = nest.inner.strides
     operands = [
         write_operand(Ref(RESULT), node.type, strides[0]),
         read_operand(Ref(source(0)), a.type, strides[1]),
-        read_operand(Ref(source(1)), b.type, strides[2]),
+        read_operand(place_b, b.type, strides[2]),
     ]
-    return _steps(binary(op.name), nest_words(nest, operands), nest.elements, op.name)
+    steps = _steps(binary(op.name), nest_words(nest, operands), nest.elements, op.name)
+    return Steps((*repeated.entries, *steps.entries), repeated.workspace_bytes, steps.scratch_bytes)
+
+
+def repeated_rows(b: Tensor, n: int) -> tuple[Steps, Shape]:
+    """Entries that repeat source 1, ``b``, along ne0 to ``n`` elements in the workspace; and what lies there then."""
+    ne = (n, *b.ne[1:])
+    shape = Shape(ne, contiguous_strides(b.type, ne))
+    entry = copy_bytes(b.type, ne, shape, Shape(b.ne, b.nb), Ref(WORKSPACE), Ref(source(1)))
+    return Steps((entry,), b.type.row_bytes(n) * b.nrows), shape
 
 
 def plan_glu(node: Tensor) -> Steps:

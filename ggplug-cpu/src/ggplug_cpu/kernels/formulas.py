@@ -1,7 +1,8 @@
 """The formulas of element-wise operations, on vectors of f32, named after their ops.
 
 ``UNARY[name]`` is an intrinsic ``f(x, p, q, r, s)`` with the op's parameters as numbers (a formula takes as many as it
-names), ``BINARY[name]`` is ``f(a, b, p, q, r, s)``, gated linear units included.  NaN stays NaN.
+names), ``BINARY[name]`` is ``f(a, b, p, q, r, s)``, gated linear units included.  ``a.maximum(b)`` and ``a.minimum(b)``
+are b where either is NaN, so the order of the two says whether a NaN passes: what the ops' docstrings say.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def abs(x: Value) -> Value:
 
 @_unary
 def sgn(x: Value) -> Value:
-    return (x > 0).select(1, (x < 0).select(-1, x))
+    return (x > 0).select(1, (x < 0).select(x.constant(-1), 0))
 
 
 @_unary
@@ -122,7 +123,7 @@ def trunc(x: Value) -> Value:
 
 @_unary
 def clamp(x: Value, low: Value, high: Value) -> Value:
-    return high.minimum(low.maximum(x))  # in this order a NaN passes
+    return x.minimum(high).maximum(low)
 
 
 # -- transcendental functions -----------------------------------------------------------------------
@@ -211,12 +212,12 @@ def _turning(x: Value, name: str, function: Callable[[Value], Value]) -> Value:
 
 @_unary
 def relu(x: Value) -> Value:
-    return x.constant(0).maximum(x)
+    return x.maximum(0)
 
 
 @_unary
 def leaky_relu(x: Value, negative_slope: Value) -> Value:
-    return (x > 0).select(x, x * negative_slope)
+    return x.maximum(0) + x.minimum(0) * negative_slope
 
 
 @_unary
@@ -256,8 +257,7 @@ def gelu_quick(x: Value) -> Value:
 
 @_unary
 def hardsigmoid(x: Value) -> Value:
-    y = (x + 3.0) / 6.0
-    return y.constant(1).minimum(y.constant(0).maximum(y))
+    return ((x + 3.0) / 6.0).maximum(0).minimum(1)
 
 
 @_unary
@@ -277,7 +277,7 @@ def xielu(x: Value, alpha_n: Value, alpha_p: Value, beta: Value, eps: Value) -> 
 
 @_binary
 def reglu(x: Value, gate: Value) -> Value:
-    return relu(x) * gate
+    return (x > 0).select(x * gate, 0)
 
 
 @_binary

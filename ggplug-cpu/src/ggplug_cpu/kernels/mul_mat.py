@@ -9,10 +9,13 @@
 
 ========  =============================================================================================================
 ``f32``   weights and activations as f32: F32 and F16 weights; all types where nothing better exists
-``bf16``  both as bf16 with AVX512-BF16: BF16 weights
-``i8``    int8 with a scale for every 32 numbers, on VNNI: block types, activations are rounded by ``mul_mat_round``
+``bf16``  both as bf16: BF16 weights, where the processor has an instruction for it (AVX512-BF16, Arm's bf16)
+``i8``    int8 with a scale for every 32 numbers: block types, where the processor has an instruction for it (VNNI,
+          Arm's i8mm or dotprod); activations are rounded by ``mul_mat_round``
 ``amx``   both as bf16 in tile registers, on AMX: BF16 weights and block types
 ========  =============================================================================================================
+
+The instructions are those of the table in :mod:`ggplug_cpu.simd.dots`.
 
 Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
 ``mul_mat_widen`` to f32).  Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``),
@@ -34,6 +37,7 @@ from ggplug.types import Precision
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
+from ggplug_cpu.kernels.mul_mat_layout import has_instruction, layout
 from ggplug_cpu.kernels.mul_mat_prepare import (
     Routes,
     Rows,
@@ -44,13 +48,13 @@ from ggplug_cpu.kernels.mul_mat_prepare import (
     routes_bytes,
 )
 from ggplug_cpu.kernels.mul_mat_rows import Product
-from ggplug_cpu.kernels.mul_mat_tiles import layout
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, PLAIN
 from ggplug_cpu.kernels.steps import FAULTS, POSITION, RESULT, Steps, source, tasks
 from ggplug_cpu.tape import WORKSPACE, Entry, Ref
 
 #: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
-#: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate.
+#: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate,
+#: and AArch64, which could not be timed, has the same.
 DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 4}
 
 #: Packed weights of a chunk: about what fits a second-level cache beside what passes through it.
@@ -208,11 +212,11 @@ def _kind(a: Tensor, b: Tensor, precision: int) -> str:
     if weights in BLOCKS:
         if simd.has_tiles() and layout("amx").width == 16 and b.type.name not in BLOCKS:
             return "amx"
-        return "i8" if simd.has_int8_dot(layout("i8").width) else "f32"
+        return "i8" if has_instruction("i8") else "f32"
     if weights == "bf16" and _order(a) == "rows" and precision != Precision.F32:
         if simd.has_tiles() and layout("amx").width == 16:
             return "amx"
-        return "bf16" if simd.has_bf16_dot(layout("bf16").width) else "f32"
+        return "bf16" if has_instruction("bf16") else "f32"
     return "f32"
 
 
@@ -235,7 +239,7 @@ def _for_dot(a: Tensor, b: Tensor, offset: int) -> _Activations:
     ``offset`` is where in the workspace there is room.
     """
     if a.type.name in BLOCKS:
-        return _rounded(b, offset, BLOCKS[a.type.name].offset)
+        return _rounded(b, offset, mul_mat_dot.offset_of_sums(a.type.name))
     if b.type.name == "f32" and _order(b) == "rows":
         return _in_place(b)
     return _widened(b, offset)
@@ -302,9 +306,10 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     most = _PANEL_BYTES // max(1, shape.panel_bytes(min(K, shape.k_numbers)))
     panels = -(-M // shape.columns)
     m_chunks = -(-panels // max(1, most))
+    matrices = max(1, work.matrices)  # there may be no expert
     # routed rows are spread over experts, nobody knows how
-    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (work.matrices * m_chunks)), work.rows // _LEAST_ROWS[kind])
+    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[kind])
     v_chunks = max(1, v_chunks)
-    m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * work.matrices * v_chunks))))
+    m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
     v_block = max(1, -(-work.rows // v_chunks))
     return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows

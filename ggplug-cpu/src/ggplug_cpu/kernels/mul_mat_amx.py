@@ -10,7 +10,7 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import DeviceFunction, device_function
 from ggplug_cpu.context import load_word
-from ggplug_cpu.kernels.mul_mat_tiles import layout
+from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.simd.tiles import ROW_BYTES, STATE_BYTES, TILE_BYTES
 
 #: Sums of 32 x 32 floats on their way to the result.

@@ -8,13 +8,14 @@ but K and the target: results are bit-identical for any number of threads, and o
 from __future__ import annotations
 
 import functools
+import operator
 
 from ggplug_cpu import compiler, features
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch, word
 from ggplug_cpu.kernels import mul_mat_rows as rows_of
 from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
+from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, joined, loop, vector
@@ -25,6 +26,8 @@ MOST_COLUMNS = 32
 _COLUMNS = 4
 #: How far ahead of what is read blocks are fetched, in bytes.
 _AHEAD = 4096
+#: Bytes that are fetched at once: a line of the cache.
+_LINE = 64
 
 
 def _width() -> int:
@@ -114,6 +117,29 @@ def dot_plain(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
 
 
+def offset_of_sums(type_name: str) -> int:
+    """The offset for which rounded activations of weights of a block type need sums: 0 where they need none.
+
+    Where the target multiplies unsigned with signed bytes weights stay as they are, unsigned, and the offset times the
+    sums of activations is taken off; where it multiplies signed bytes, the offset is taken off the weights.
+    """
+    return BLOCKS[type_name].offset if dots.int8_product(_width()) == "u8i8" else 0
+
+
+def _blocks_in_a_vector() -> int:
+    return max(1, 4 * _width() // GROUP)
+
+
+def blocks_at_once(t: Blocks) -> int:
+    """Blocks of a row in a step of the inner loop: those that fill a vector, or where that is less than one a line.
+
+    So every line of the cache is fetched ahead once, in a loop that is long enough to hide the latency of its sums.
+    """
+    if 4 * _width() >= GROUP:
+        return _blocks_in_a_vector()
+    return 1 << (-(-_LINE // t.block_bytes) - 1).bit_length()
+
+
 @functools.cache
 def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
     """``dot_blocks(...)(w, distance, results, xs, offset, stride, numbers)``: ``rows`` rows of blocks by ``columns``.
@@ -127,7 +153,9 @@ def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
         w: Value, distance: Value, results: Value, xs: Value, offset: Value, stride: Value, numbers: Value
     ) -> None:
         b, width = w.b, _width()
-        at_once = max(1, 4 * width // GROUP)  # blocks that fill a vector
+        at_once = blocks_at_once(t)
+        in_a_vector = _blocks_in_a_vector()
+        product = dots.int8_product(width)
         x = [values.load(xs, I64, 8 * c, align=8) for c in range(columns)]
         scales = [each + numbers for each in x]
         starts = [each + numbers + numbers.lshr(3) for each in x]
@@ -135,14 +163,17 @@ def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
 
         def add(position: Value, i: Value, sums: list[Value], blocks: int) -> list[Value]:
             places = [[source + position + j * t.block_bytes for j in range(blocks)] for source in sources]
-            quants = [joined([t.quants(place) for place in each]) for each in places]
+            read = t.quants if product == "u8i8" else t.signed
+            quants = [joined([read(place) for place in each]) for each in places]
             scale = [t.scales(each).part(0, blocks) for each in places]
             for c in range(columns):
                 y = values.load(x[c] + i * GROUP, vector(I8, GROUP * blocks))
-                start = values.load(starts[c] + i * GROUP, vector(I32, GROUP // 4 * blocks))
+                start = None
+                if product == "u8i8":
+                    start = values.load(starts[c] + i * GROUP, vector(I32, GROUP // 4 * blocks))
                 factor = values.load(scales[c] + i * 4, vector(F32, blocks))
                 for r in range(rows):
-                    term = _dot(start, quants[r], y, min(width, start.count)).convert(F32)
+                    term = _dot(product, start, quants[r], y, min(width, GROUP // 4 * blocks)).convert(F32)
                     spread = [lane * blocks // term.count for lane in range(term.count)]
                     factors = (scale[r] * factor).shuffle(spread)
                     if term.count < width:  # a last block alone: the upper lanes get nothing
@@ -154,9 +185,10 @@ def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
         def step(i: Value, carried: list[Value]) -> list[Value]:
             position, sums = carried[0], carried[1:]
             for source in sources:
-                for line in range(0, at_once * t.block_bytes, 64):
+                for line in range(0, at_once * t.block_bytes, _LINE):
                     emit_prefetch(source + position + (_AHEAD + line))
-            sums = add(position, i * at_once, sums, at_once)
+            for first in range(0, at_once, in_a_vector):
+                sums = add(position + first * t.block_bytes, i * at_once + first, sums, in_a_vector)
             return [position + at_once * t.block_bytes, *sums]
 
         groups = numbers.lshr(GROUP.bit_length() - 1)
@@ -165,8 +197,8 @@ def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
         position, *sums = loop(whole, [constant(b, I64, 0), *([zero] * (rows * columns))], step)
         if at_once > 1:
 
-            def tail(_: Value, sums: list[Value]) -> list[Value]:
-                return add(position, whole * at_once, sums, 1)
+            def tail(i: Value, sums: list[Value]) -> list[Value]:
+                return add(position + i * t.block_bytes, whole * at_once + i, sums, 1)
 
             sums = loop(groups & (at_once - 1), sums, tail)
         for c in range(columns):
@@ -177,15 +209,16 @@ def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
 
 
-def _dot(start: Value, quants: Value, y: Value, width: int) -> Value:
+def _dot(product: str, start: Value | None, quants: Value, y: Value, width: int) -> Value:
     """int8 dot products in ``width`` lanes; where vectors are narrower than a block, its parts add up."""
-    dot = None
-    for first in range(0, start.count, width):
-        acc = start.part(first, width)
-        part = dots.emit_dot_u8i8(acc, quants.part(4 * first, 4 * width), y.part(4 * first, 4 * width))
-        dot = part if dot is None else dot + part
-    assert dot is not None
-    return dot
+    parts = [(quants.part(i, 4 * width), y.part(i, 4 * width)) for i in range(0, quants.count, 4 * width)]
+    total = constant(y.b, vector(I32, width), 0)
+    if start is None:
+        for q, x in parts:
+            total = dots.emit_dot(product, total, q, x, mixed=True)
+        return total
+    begun = [dots.emit_dot(product, start.part(i * width, width), q, x) for i, (q, x) in enumerate(parts)]
+    return functools.reduce(operator.add, begun)
 
 
 @kernel

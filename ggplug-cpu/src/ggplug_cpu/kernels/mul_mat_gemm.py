@@ -2,8 +2,8 @@
 
 The work is cut into chunks of (matrix, block of weights, block of rows of activations) that threads take in turn; a
 chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of at most
-``K_UNITS`` units, whose results add up in the result.  None of this depends on the number of threads, and no number in
-the result depends on how it is cut: results are bit-identical for any number of threads.
+``K_BYTES`` bytes of a row, whose results add up in the result.  None of this depends on the number of threads, and no
+number in the result depends on how it is cut: results are bit-identical for any number of threads.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, word
 from ggplug_cpu.kernels import mul_mat_rows as rows_of
 from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
+from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
 from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
-from ggplug_cpu.kernels.mul_mat_tiles import layout, tile
+from ggplug_cpu.kernels.mul_mat_tiles import tile
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
 
 #: Two addresses for each row of a tile, before the packed activations.
@@ -109,6 +110,7 @@ def _pack_block(kind: str, weights: str, weights_layout: str) -> DeviceFunction:
         return _pack_scattered_rows(kind, weights)
     shape = layout(kind)
     width, columns, quantum, quantum_bytes = shape.width, shape.columns, shape.quantum, shape.quantum_bytes
+    unit_bytes = shape.unit_bytes
     pack_some = pack_weights(kind, weights)
     if weights in BLOCKS:
         group, group_bytes = GROUP, BLOCKS[weights].block_bytes
@@ -122,7 +124,7 @@ def _pack_block(kind: str, weights: str, weights_layout: str) -> DeviceFunction:
         source = base + k // group * group_bytes
         for m in range(m_first, m_last, width):
             column = m - m_first
-            place = panels + column // columns * panel_bytes + column % columns * 4
+            place = panels + column // columns * panel_bytes + column % columns * unit_bytes
             pack_some(place, source + m * stride, stride, min(m_last - m, width), numbers)
 
     return pack
@@ -148,6 +150,7 @@ def _pack_adjacent_rows(weights: str) -> DeviceFunction:
 def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
     shape = layout(kind)
     width, columns, quantum, quantum_bytes = shape.width, shape.columns, shape.quantum, shape.quantum_bytes
+    unit_bytes = shape.unit_bytes
     pack_some = pack_weights(kind, "f32")
     read, store_f32 = simd.LOADS[weights], simd.store_f32
 
@@ -161,7 +164,7 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
                 for i in range(numbers):
                     store_f32(x + 4 * (r * numbers + i), read(base + (m + r) * row_stride + (k + i) * stride))
             column = m - m_first
-            place = panels + column // columns * panel_bytes + column % columns * 4
+            place = panels + column // columns * panel_bytes + column % columns * unit_bytes
             pack_some(place, x, numbers * 4, rows, numbers)
 
     return pack
@@ -195,7 +198,7 @@ def _run_rows(kind: str, activations: str, activations_layout: str, rows: int) -
 
 def _run_vectors(kind: str, rows: int) -> DeviceFunction:
     shape = layout(kind)
-    columns, width = shape.columns, shape.width
+    columns, width, unit_bytes = shape.columns, shape.width, shape.unit_bytes
     whole, part = tile(kind, rows, 2, False), tile(kind, rows, 1, True)
 
     @device_function
@@ -204,7 +207,7 @@ def _run_vectors(kind: str, rows: int) -> DeviceFunction:
             whole(panel, packed, steps, table, offset, left, accumulate)
         else:
             for column in range(0, left, width):
-                part(panel + 4 * column, packed, steps, table, offset + 4 * column, left - column, accumulate)
+                part(panel + unit_bytes * column, packed, steps, table, offset + 4 * column, left - column, accumulate)
 
     return multiply
 
@@ -246,7 +249,7 @@ def _nothing(x):  # type: ignore[no-untyped-def]
 
 def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) -> DeviceFunction:
     """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
-    step_bytes, x_bytes = layout(kind).step_bytes, layout(kind).x_bytes
+    row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
     if kind == "i8":
         pack_int8 = pack_quantized(rows)
 
@@ -255,8 +258,8 @@ def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) 
             scales = word(params, rows_of.K) + k // GROUP * 4
             for r in range(rows):
                 source = load_word(table + 8 * (rows + r))
-                place = packed + r * GROUP
-                pack_int8(place, packed + rows * GROUP + r * 4, source + k, source + scales, numbers // GROUP)
+                place, scale_place = packed + r * row_bytes, packed + rows * GROUP + r * scale_bytes
+                pack_int8(place, scale_place, source + k, source + scales, numbers // GROUP)
 
     elif activations_layout == "rows":
         pack_row = pack_activations(kind, activations, rows)
@@ -265,7 +268,7 @@ def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) 
         @device_function
         def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
             for r in range(rows):
-                pack_row(packed + r * step_bytes, load_word(table + 8 * (rows + r)) + k * elem_bytes, numbers)
+                pack_row(packed + r * row_bytes, load_word(table + 8 * (rows + r)) + k * elem_bytes, numbers)
 
     else:
         pack_row = pack_activations(kind, "f32", rows)
@@ -279,6 +282,6 @@ def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) 
                 source = load_word(table + 8 * (rows + r)) + k * stride
                 for i in range(numbers):
                     store_f32(gathered + 4 * i, read(source + i * stride))
-                pack_row(packed + r * step_bytes, gathered, numbers)
+                pack_row(packed + r * row_bytes, gathered, numbers)
 
     return pack

@@ -1,6 +1,6 @@
 """Packing for matrix products: rows of weights into panels, rows of activations into groups, as tiles read them.
 
-The layouts are those of :mod:`.mul_mat_tiles`.  Behind the last number of a row, units are zero up to a whole step.
+The layouts are those of :mod:`.mul_mat_layout`.  Behind the last number of a row, units are zero up to a whole step.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ggplug_cpu import compiler
-from ggplug_cpu.kernels.mul_mat_tiles import layout
+from ggplug_cpu.kernels.mul_mat_layout import activations_are_unsigned, layout
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks, Plain
-from ggplug_cpu.simd import dots, values
+from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
 
@@ -63,15 +63,16 @@ def pack_weights(kind: str, type_name: str) -> compiler.Intrinsic:
 
 
 def _units(kind: str, numbers: Value) -> Value:
-    """f32 numbers as the units of a panel: themselves, or pairs of bf16 in i32 lanes."""
-    if layout(kind).unit == 1:
+    """f32 numbers as the units of a panel: themselves, or as many bf16 as a unit has in an integer lane."""
+    s = layout(kind)
+    if s.unit == 1:
         return numbers
-    return dots.emit_narrow_bf16_for_dot(numbers).bitcast(vector(I32, numbers.count // 2))
+    return halves.emit_narrow_bf16_for_dot(numbers).bitcast(s.vector_of_units(numbers.count // s.unit))
 
 
 def _write_columns(kind: str, panel: Value, columns: list[Value]) -> Value:
     """Write vectors of units one panel row after the other; returns the place behind."""
-    row_bytes = layout(kind).columns * 4
+    row_bytes = layout(kind).columns * layout(kind).unit_bytes
     for i, column in enumerate(columns):
         values.store(panel, column, i * row_bytes)
     return panel + len(columns) * row_bytes
@@ -82,10 +83,10 @@ def _pack_plain(kind: str, panel: Value, addresses: list[Value], numbers: Value,
     count = width * layout(kind).unit
 
     def read(address: Value, n: Value | None) -> Value:
-        if layout(kind).unit == 2 and t.name == "bf16":  # as it is, NaNs and all
+        if layout(kind).unit > 1 and t.name == "bf16":  # as it is, NaNs and all
             lanes = vector(I16, count)
             raw = values.load(address, lanes) if n is None else _first(address, lanes, n)
-            return raw.bitcast(vector(I32, width))
+            return raw.bitcast(layout(kind).vector_of_units(width))
         return _units(kind, t.read(address, count) if n is None else t.read_first(address, count, n))
 
     def pack(place: Value, offset: Value, n: Value | None) -> Value:
@@ -116,19 +117,25 @@ def _pack_blocks(kind: str, panel: Value, addresses: list[Value], numbers: Value
 def _pack_int8(panel: Value, addresses: list[Value], numbers: Value, t: Blocks) -> None:
     b, s = panel.b, layout("i8")
     lanes = vector(I8, 4 * s.width)
-    units = GROUP // 4
+    units = s.vector_of_units(GROUP // s.unit)
+    scales = s.columns * GROUP
 
     def block(i: Value, carried: list[Value]) -> list[Value]:
         place = carried[0]
         blocks = [address + i * t.block_bytes for address in addresses]
-        columns = transposed([t.signed(address).bitcast(vector(I32, units)) for address in blocks])
+        columns = transposed([t.signed(address).bitcast(units) for address in blocks])
         offset = constant(b, vector(I32, s.width), 0)
         for unit, column in enumerate(columns):
-            values.store(place, column, unit * s.columns * 4)
-            offset = dots.emit_dot_u8i8(offset, constant(b, lanes, -128), column.bitcast(lanes))
-        values.store(place, t.scales(blocks).part(0, s.width), s.columns * GROUP)
-        values.store(place, -offset, s.columns * (GROUP + 4))
-        return [place + layout("i8").quantum_bytes]
+            values.store(place, column, unit * s.columns * s.unit_bytes)
+            if activations_are_unsigned():
+                offset = dots.emit_dot("u8i8", offset, constant(b, lanes, -128), column.bitcast(lanes))
+        scale = t.scales(blocks).part(0, s.width)
+        # as sums lie: columns 0 and 1 for one row, the same for the next, then columns 2 and 3
+        lanes_of_pairs = [first + lane for first in range(0, s.width, 2) for lane in (0, 1, 0, 1)]
+        values.store(place, scale if s.rows_of_sums == 1 else scale.shuffle(lanes_of_pairs), scales)
+        if activations_are_unsigned():
+            values.store(place, -offset, scales + s.columns * s.unit_bytes)
+        return [place + s.quantum_bytes]
 
     loop(numbers.lshr(GROUP.bit_length() - 1), [panel], block)
 
@@ -178,20 +185,20 @@ def pack_columns(type_name: str) -> compiler.Intrinsic:
 def pack_activations(kind: str, type_name: str, rows: int) -> compiler.Intrinsic:
     """``pack_activations(...)(place, source, numbers)``: one row of plain activations among ``rows`` of a tile.
 
-    ``place`` is where the row's first step goes.
+    ``place`` is where the row's first units go.
     """
-    t, s = PLAIN[type_name], layout(kind)
-    step_units = s.step_bytes // 4
+    t = PLAIN[type_name]
 
     def emit(place: Value, source: Value, numbers: Value) -> None:
+        s = layout(kind)
         count = max(s.width, s.step_numbers)  # numbers that are read at once
-        steps = count // s.step_numbers
+        groups = count // (s.together * s.unit)
 
         def write(at: Value, x: Value) -> Value:
             units = _units(kind, x)
-            for j in range(steps):
-                values.store(at, units.part(step_units * j, step_units), j * rows * s.step_bytes)
-            return at + steps * rows * s.step_bytes
+            for j in range(groups):
+                values.store(at, units.part(s.together * j, s.together), j * rows * s.row_bytes)
+            return at + groups * rows * s.row_bytes
 
         def some(i: Value, carried: list[Value]) -> list[Value]:
             return [write(carried[0], t.read(source + i * (count * t.elem_bytes), count))]
@@ -212,12 +219,17 @@ def pack_quantized(rows: int) -> compiler.Intrinsic:
     """``pack_quantized(rows)(place, scale_place, quants, scales, blocks)``: one row of int8 activations of a tile."""
 
     def emit(place: Value, scale_place: Value, quants: Value, scales: Value, blocks: Value) -> None:
-        step = rows * layout("i8").step_bytes
+        s = layout("i8")
+        step, numbers = rows * s.step_bytes, s.together * s.unit
 
         def block(i: Value, _: list[Value]) -> list[Value]:
-            x = values.load(quants + i * GROUP, vector(I8, GROUP)) ^ -128
-            values.store(place + i * step, x)
-            values.store(scale_place + i * step, values.load(scales + i * 4, F32))
+            x = values.load(quants + i * GROUP, vector(I8, GROUP))
+            if activations_are_unsigned():
+                x = x ^ -128
+            for group in range(GROUP // numbers):
+                values.store(place + i * step, x.part(group * numbers, numbers), group * rows * s.row_bytes)
+            scale = values.load(scales + i * 4, F32)
+            values.store(scale_place + i * step, scale if s.rows_of_sums == 1 else scale.splat(2))
             return []
 
         loop(blocks, [], block)

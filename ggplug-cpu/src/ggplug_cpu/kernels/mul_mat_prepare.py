@@ -88,7 +88,7 @@ def _write_group(row: Value, K: Value, i: Value, quants: Value, scale: Value, of
     if offset:
         zero = constant(row.b, vector(I32, GROUP // 4), 0)
         weight = constant(row.b, quants.type, offset - 256 if offset > 127 else offset)
-        sums = zero - dots.emit_dot_u8i8(zero, weight, quants)
+        sums = zero - dots.emit_dot("u8i8", zero, weight, quants)
         values.store(row + K + K.lshr(3) + i * GROUP, sums)
 
 
@@ -101,7 +101,9 @@ def _round_floats(offset: int) -> Intrinsic:
             # below, the scale's inverse would overflow; a group so small is zero
             tiny = largest < 1e-35
             inverse = tiny.select(0.0, 127.0 / largest)
-            quants = (x * inverse.splat(GROUP)).round_even().convert(I32).convert(I8)
+            # of what is not finite the scale alone makes products NaN; converted, it would be any integer
+            scaled = (largest < float("inf")).select(x * inverse.splat(GROUP), 0.0)
+            quants = scaled.round_even().convert(I32).convert(I8)
             _write_group(row, K, i, quants, tiny.select(0.0, largest / 127.0), offset)
             return []
 
@@ -219,7 +221,7 @@ def mul_mat_route() -> Body:
                     store_word(starts + 8 * e, load_word(starts + 8 * e) + 1)
                 else:
                     if word(params, 3) != 0:
-                        fault(word(params, 3), word(params, 4), e, experts)
+                        fault(word(params, 3), word(params, 4), token * slots + slot, e)
                     row = result + slot * word(params, 11) + token * word(params, 12)
                     simd.fill_bytes(row, 0, 4 * word(params, 10))
         # counts to ends; filling from behind turns ends into starts

@@ -1,13 +1,7 @@
 """The inner loops of matrix products: blocks of the result that stay in registers.
 
 A tile is ``rows`` rows of activations times ``vecs`` vectors of the weights' rows, which are the result's columns.
-Both sides are packed before, in *units* of four bytes along K: one f32, two bf16 or four int8.
-
-- A *panel* holds ``Shape.columns`` columns, unit by unit: ``[unit][column]``.
-- Activations lie in groups of four units: ``[group][row][16 bytes]``.
-- For int8, both sides are interrupted after every 32 numbers (8 units, a *block*) by what the block needs: a panel by
-  the columns' scales (f32) and ``-128 * sum(weights)`` (int32), for activations are kept as ``x + 128``, unsigned, as
-  the instruction wants them; activations are ``[block][row][32 bytes]`` with the rows' scales behind.
+Both sides are packed before: see :mod:`.mul_mat_layout`.
 
 Each result is the same sum in the same order whichever tile computes it, so the shape of tiles and the way a product is
 divided never show.
@@ -18,71 +12,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from llvmlite import ir
+
 from ggplug_cpu import compiler, features
+from ggplug_cpu.kernels.mul_mat_layout import Layout, activations_are_unsigned, layout, way_of
 from ggplug_cpu.kernels.mul_mat_weights import GROUP
-from ggplug_cpu.simd import dots, values
+from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
-
-#: Units along K that are packed at a time: a panel of f32 then has 64 KiB at most.
-K_UNITS = 512
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How numbers of one ``kind`` are packed, and how its tiles fit the target's registers.
-
-    Tiles are ``vecs`` vectors of ``width`` lanes by ``rows`` rows, or by ``few`` rows at the end.  A unit holds
-    ``unit`` numbers.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are ``step_bytes``
-    bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the last padded.
-    """
-
-    kind: str
-    unit: int
-    width: int
-    vecs: int
-    rows: int
-    few: int
-    step_numbers: int
-    step_bytes: int
-    quantum: int
-    quantum_bytes: int
-
-    @property
-    def columns(self) -> int:
-        """Columns of a panel."""
-        return self.width * self.vecs
-
-    @property
-    def k_numbers(self) -> int:
-        """Numbers along K that are packed at a time."""
-        return K_UNITS * self.unit
-
-    def panel_bytes(self, numbers: int) -> int:
-        return -(-numbers // self.quantum) * self.quantum_bytes
-
-    @property
-    def x_bytes(self) -> int:
-        """The most that the packed activations of a tile take."""
-        return self.rows * self.step_bytes * (self.k_numbers // self.step_numbers)
-
-
-def layout(kind: str) -> Layout:
-    """The layout of ``kind`` (``f32``, ``bf16``, ``i8``; ``amx`` is bf16 in tile registers) for the current target.
-
-    Accumulators must leave registers for the operands: of 32 (AVX-512, AArch64) they may take 24, of 16 only 12.
-    int8 needs two for each sum, the integer one and the scaled one.
-    """
-    width = features.target().vector_bytes // 4
-    columns = 2 * width
-    many = features.has("avx512f") or not features.has("sse2")
-    if kind == "i8":
-        rows, few = (6, 2) if many else (3, 1)
-        return Layout(kind, 4, width, 2, rows, few, GROUP, GROUP + 4, GROUP, columns * (GROUP + 8))
-    if kind == "amx":
-        return Layout(kind, 2, width, 2, 32, 16, 32, 64, 2 * width, 4 * columns * width)
-    rows, few = (12, 4) if many else (6, 2)
-    unit = 2 if kind == "bf16" else 1
-    return Layout(kind, unit, width, 2, rows, few, 4 * unit, 16, unit * width, 4 * columns * width)
 
 
 @functools.cache
@@ -126,53 +62,124 @@ def _write(places: list[Value], sums: list[Value], vecs: int, masks: list[Value]
             values.store(place, acc)
 
 
+@dataclass(frozen=True)
+class _Operands:
+    """Where a tile's operands lie: ``vecs`` vectors of a panel by ``rows`` rows of activations."""
+
+    shape: Layout
+    rows: int
+    vecs: int
+
+    @property
+    def lanes(self) -> ir.VectorType:
+        """The type of a vector of weights, and of the activations it is multiplied with."""
+        elem, size = {"f32": (F32, 4), "bf16": (I16, 2), "i8": (I8, 1)}[self.shape.kind]
+        return vector(elem, 4 * self.shape.width // size)
+
+    @property
+    def across(self) -> int:
+        """Vectors of weights in a row of units: they hold as many columns as sums have."""
+        return self.vecs * self.shape.rows_of_sums
+
+    @property
+    def down(self) -> int:
+        """Rows, or pairs of rows, of activations."""
+        return self.rows // self.shape.rows_of_sums
+
+    @property
+    def units_at_once(self) -> int:
+        """Units of a row that are read at once: a vector of them where one of its lanes can be an operand (NEON)."""
+        return 4 if features.has("neon") and self.shape.rows_of_sums == 1 else 1
+
+    def weights(self, panel: Value, unit: int) -> list[Value]:
+        at = unit * self.shape.columns * self.shape.unit_bytes
+        return [values.load(panel, self.lanes, at + i * self.shape.width * 4) for i in range(self.across)]
+
+    def activations(self, x: Value, row: int, unit: int) -> list[Value]:
+        """Units of row (or pair of rows) ``row`` that are read at once, each as vectors of weights are multiplied."""
+        s = self.shape
+        group, inside = divmod(unit, s.together)
+        at = (group * self.rows + row * s.rows_of_sums) * s.row_bytes + inside * s.unit_bytes
+        if s.rows_of_sums == 2:
+            return [values.load(x, self.lanes, at)]
+        single = F32 if s.kind == "f32" else I32
+        if self.units_at_once == 1:
+            return [values.load(x, single, at).splat(s.width).bitcast(self.lanes)]
+        units = values.load(x, vector(single, self.units_at_once), at)
+        return [units.shuffle([i] * s.width).bitcast(self.lanes) for i in range(self.units_at_once)]
+
+    def add_products(self, sums: list[Value], panel: Value, x: Value, units: int) -> list[Value]:
+        """The products of the next ``units`` units, added to the sums of row after row."""
+        sums = list(sums)
+        for first in range(0, units, self.units_at_once):
+            w = [self.weights(panel, first + i) for i in range(self.units_at_once)]
+            for row in range(self.down):
+                for i, y in enumerate(self.activations(x, row, first)):
+                    for v in range(self.across):
+                        at = row * self.across + v
+                        sums[at] = self._product(sums[at], y, w[i][v])
+        return sums
+
+    def _product(self, acc: Value, y: Value, w: Value) -> Value:
+        kind = self.shape.kind
+        if kind == "f32":
+            return y.fma(w, acc)
+        if self.units_at_once > 1:
+            return way_of(kind)(acc, w, y)  # a lane can be chosen of the second operand; LLVM does not exchange them
+        return way_of(kind)(acc, y, w)
+
+    def by_rows(self, sums: list[Value]) -> list[Value]:
+        """Sums as vectors of the result's rows, ``vecs`` for each: pairs of rows are taken apart."""
+        if self.shape.rows_of_sums == 1:
+            return sums
+        rows: list[Value] = []
+        for first in range(0, len(sums), self.across):
+            row = sums[first : first + self.across]
+            pairs = list(zip(row[0::2], row[1::2], strict=True))
+            rows += [low.shuffle([0, 1, 4, 5], high) for low, high in pairs]
+            rows += [low.shuffle([2, 3, 6, 7], high) for low, high in pairs]
+        return rows
+
+
 def _float_sums(kind: str, rows: int, vecs: int, panel: Value, x: Value, steps: Value) -> list[Value]:
-    b = panel.b
-    width, columns = layout(kind).width, layout(kind).columns
-    floats, pairs = vector(F32, width), vector(I16, 2 * width)
+    s = layout(kind)
+    operands = _Operands(s, rows, vecs)
 
     def step(_: Value, carried: list[Value]) -> list[Value]:
         p, a, sums = carried[0], carried[1], carried[2:]
-        for unit in range(4):
-            at = unit * columns * 4
-            w = [values.load(p, floats, at + v * width * 4) for v in range(vecs)]
-            for r in range(rows):
-                y = values.load(a, F32, r * 16 + unit * 4).splat(width)
-                for v in range(vecs):
-                    i = r * vecs + v
-                    if kind == "bf16":
-                        sums[i] = dots.emit_dot_bf16(sums[i], y.bitcast(pairs), w[v].bitcast(pairs))
-                    else:
-                        sums[i] = y.fma(w[v], sums[i])
-        return [p + columns * 16, a + rows * 16, *sums]
+        sums = operands.add_products(sums, p, a, s.step_numbers // s.unit)
+        return [p + s.columns * s.step_bytes, a + rows * s.step_bytes, *sums]
 
-    zero = constant(b, floats, 0)
-    return loop(steps, [panel, x, *([zero] * (rows * vecs))], step)[2:]
+    zero = constant(panel.b, vector(F32, s.width), 0)
+    return operands.by_rows(loop(steps, [panel, x, *([zero] * (rows * vecs))], step)[2:])
 
 
 def _int8_sums(kind: str, rows: int, vecs: int, panel: Value, x: Value, steps: Value) -> list[Value]:
-    b = panel.b
-    width, columns = layout(kind).width, layout(kind).columns
-    floats, ints, bytes_ = vector(F32, width), vector(I32, width), vector(I8, 4 * width)
-    scales, offsets = columns * GROUP, columns * (GROUP + 4)
+    s = layout(kind)
+    operands = _Operands(s, rows, vecs)
+    floats, ints = vector(F32, s.width), vector(I32, s.width)
+    across, down = operands.across, operands.down
+    scales = s.columns * GROUP
+    offsets = scales + s.columns * s.unit_bytes
 
     def step(_: Value, carried: list[Value]) -> list[Value]:
         p, a, sums = carried[0], carried[1], carried[2:]
-        start = [values.load(p, ints, offsets + v * width * 4) for v in range(vecs)]
-        dot = [start[v] for _ in range(rows) for v in range(vecs)]
-        for unit in range(GROUP // 4):
-            w = [values.load(p, bytes_, (unit * columns + v * width) * 4) for v in range(vecs)]
-            for r in range(rows):
-                y = values.load(a, I32, r * GROUP + unit * 4).splat(width).bitcast(bytes_)
-                for v in range(vecs):
-                    dot[r * vecs + v] = dots.emit_dot_u8i8(dot[r * vecs + v], y, w[v])
-        scale = [values.load(p, floats, scales + v * width * 4) for v in range(vecs)]
-        for r in range(rows):
-            y = values.load(a, F32, rows * GROUP + r * 4).splat(width)
-            for v in range(vecs):
-                i = r * vecs + v
+        if activations_are_unsigned():
+            start = [values.load(p, ints, offsets + v * s.width * 4) for v in range(across)]
+        else:
+            start = [constant(p.b, ints, 0)] * across
+        dot = operands.add_products(start * down, p, a, GROUP // s.unit)
+        scale = [values.load(p, floats, scales + v * s.width * 4) for v in range(across)]
+        for row in range(down):
+            at = rows * GROUP + row * s.rows_of_sums * s.unit_bytes
+            if s.rows_of_sums == 1:
+                y = values.load(a, F32, at).splat(s.width)
+            else:
+                y = values.load(a, floats, at)
+            for v in range(across):
+                i = row * across + v
                 sums[i] = dot[i].convert(F32).fma(scale[v] * y, sums[i])
-        return [p + layout(kind).quantum_bytes, a + rows * layout(kind).step_bytes, *sums]
+        return [p + s.quantum_bytes, a + rows * s.step_bytes, *sums]
 
-    zero = constant(b, floats, 0)
-    return loop(steps, [panel, x, *([zero] * (rows * vecs))], step)[2:]
+    zero = constant(panel.b, floats, 0)
+    return operands.by_rows(loop(steps, [panel, x, *([zero] * (rows * vecs))], step)[2:])

@@ -4,7 +4,7 @@ A kernel with up to three operands (the result ``y``, sources ``a`` and ``b``) s
 innermost axis.  The axes above are any number of extents with a byte stride for each operand.  Planning
 
 1. splits an axis along which a source repeats (``ggml_can_repeat``: not only from 1) into the part that advances and
-   the part that has stride 0,
+   the part that has stride 0 (the part that advances is whole blocks of every operand),
 2. drops extents of one, and merges neighbours that follow each other without a gap in every operand.
 
 So contiguous tensors of any shape become one row; it is cut into pieces of :data:`PIECE` for the threads.
@@ -110,8 +110,11 @@ def _split(ne: Extents, operands: Sequence[Shape]) -> list[Axis]:
         strides = tuple(s.nb[i] if s.ne[i] > 1 or ne[i] == 1 else 0 for s in operands)
         axes.append(Axis(repeated, strides))
         if repeated != ne[i]:
+            sizes = [s.block_size if i == 0 else 1 for s in operands]
+            assert not any(repeated % size for size in sizes)
             over = tuple(
-                stride * repeated if s.ne[i] == ne[i] else 0 for stride, s in zip(strides, operands, strict=True)
+                stride * (repeated // size) if s.ne[i] == ne[i] else 0
+                for stride, size, s in zip(strides, sizes, operands, strict=True)
             )
             axes.append(Axis(ne[i] // repeated, over))
     return axes

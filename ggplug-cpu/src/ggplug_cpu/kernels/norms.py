@@ -72,7 +72,10 @@ def norm(name: str) -> Body:
                 r = y if write_y == 0 else y_room
                 mean = sum_of(p, n, 0.0) / n if centred else 0.0
                 squares = sum_of_squares(p, n, mean)
-                factor = 1.0 / max(math.sqrt(squares), eps) if euclidean else 1.0 / math.sqrt(squares / n + eps)
+                size = math.sqrt(squares) if euclidean else math.sqrt(squares / n + eps)
+                if euclidean and not size > eps:  # also where it is NaN
+                    size = eps
+                factor = 1.0 / size
                 for i in range(0, 4 * whole, 4 * step):
                     v = load(p + i)
                     simd.store(r + i, simd.mul(simd.sub(v, mean) if centred else v, factor))

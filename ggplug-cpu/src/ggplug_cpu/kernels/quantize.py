@@ -57,25 +57,40 @@ def _inverse(scale: Value) -> Value:
     return (inverse.abs() < float("inf")).select(inverse, 0.0)
 
 
+def _scaled(x: Value, scale: Value) -> Value:
+    """x / scale; zeros of a block with a NaN or an infinity, which its scale alone makes NaN."""
+    return (scale.abs() < float("inf")).select(x * _inverse(scale).splat(GROUP), 0.0)
+
+
+def _store_scale(block: Value, scale: Value) -> None:
+    """The scale as f16; of NaN always the same one."""
+    values.store(block, halves.emit_narrow_f16(scale.unequal(scale).select(float("nan"), scale)))
+
+
 def _quantize_q8_0(block: Value, x: Value) -> None:
-    scale = x.abs().max() / 127.0
-    quants = (x * _inverse(scale).splat(GROUP)).round_away()
-    values.store(block, halves.emit_narrow_f16(scale))
+    scale = _size(x).max().bitcast(F32) / 127.0
+    quants = _scaled(x, scale).round_away()
+    _store_scale(block, scale)
     values.store(block, _to_int8(quants), 2)
 
 
+def _size(x: Value) -> Value:
+    """The magnitudes as integers of the same order, in which a NaN is larger than any number."""
+    return x.bits() & 0x7FFFFFFF
+
+
 def _quantize_q4_0(block: Value, x: Value) -> None:
-    size = x.abs()
+    size = _size(x)
     largest = size.max()
     # the first of the numbers that are as far from zero as any, with its sign; -8 stands for it
     where = size.equal(largest.splat(GROUP)).bitcast(I32)
     first = values.call(x.b, "llvm.cttz.i32", I32, where, values.constant(x.b, values.I1, 0)).minimum(GROUP - 1)
     scale = Value(x.b, x.b.extract_element(x.ir, first.ir)) / -8.0
     # truncation towards zero, as C converts to int8
-    shifted = _to_int8(x * _inverse(scale).splat(GROUP) + 8.5)
+    shifted = _to_int8(_scaled(x, scale) + 8.5)
     quants = (shifted < 15).select(shifted, 15)
     packed = quants.part(0, GROUP // 2) | quants.part(GROUP // 2, GROUP // 2) << 4
-    values.store(block, halves.emit_narrow_f16(scale))
+    _store_scale(block, scale)
     values.store(block, packed, 2)
 
 

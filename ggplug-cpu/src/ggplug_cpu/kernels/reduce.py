@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu import simd
-from ggplug_cpu.compiler import Body, kernel
+from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import real, scratch, word
 from ggplug_cpu.kernels.nest import (
     CONVERT,
@@ -34,6 +32,8 @@ from ggplug_cpu.kernels.rows import ARGUMENTS, read, read_operand, write, write_
 from ggplug_cpu.kernels.steps import RESULT, Steps, given, source, tasks
 from ggplug_cpu.kernels.sums import row_sum
 from ggplug_cpu.tape import WORKSPACE, Entry, Ref
+
+_LOWEST = -(2**31)
 
 
 def plan_sum_rows(node: Tensor) -> Steps:
@@ -128,10 +128,19 @@ def sum_up() -> Body:
 
 @kernel
 def argmax() -> Body:
-    """Every lane keeps its largest number and where it was; the first of the largest wins."""
+    """Every lane keeps its largest number and where it was; the first of the largest wins.
+
+    Numbers are compared as integers of the same order, below which NaN has the lowest.
+    """
     F, I, step = simd.vec("f32"), simd.vec("i32", simd.width("f32")), simd.width("f32")
     load, load_first, lanes = simd.load(F), simd.load_first(F), simd.first_lanes(step)
-    lowest, iota, nowhere = simd.splat(F), simd.iota(I), simd.splat(I)
+    bits, number, iota = simd.bitcast(I), simd.splat(I), simd.iota(I)
+    lowest = _LOWEST
+
+    @device_function
+    def ordered(v):  # type: ignore[no-untyped-def]
+        x = bits(simd.add(v, 0.0))  # -0 becomes 0
+        return simd.select(simd.unequal(v, v), lowest, x ^ ((x >> number(31)) & number(0x7FFFFFFF)))
 
     def body(ctx: int, params: int) -> None:
         n, read_x, x_stride = word(params, COUNT), word(params, A + CONVERT), word(params, A + STRIDE)
@@ -141,17 +150,17 @@ def argmax() -> Body:
         for row in range(first, end):
             y, x, _ = locate(params, row)
             p = read(ctx, read_x, x, x_stride, n, room)
-            largest, where, here = lowest(-math.inf), iota(), iota()
+            largest, where, here = number(lowest), iota(), iota()
             for i in range(0, whole, 4 * step):
-                v = load(p + i)
+                v = ordered(load(p + i))
                 better = simd.greater(v, largest)
                 largest, where = simd.select(better, v, largest), simd.select(better, here, where)
                 here = simd.add(here, step)
             if tail > 0:
-                v = simd.select(lanes(tail), load_first(p + whole, tail), -math.inf)
+                v = simd.select(lanes(tail), ordered(load_first(p + whole, tail)), lowest)
                 better = simd.greater(v, largest)
                 largest, where = simd.select(better, v, largest), simd.select(better, here, where)
             winners = simd.equal(largest, simd.hmax(largest))
-            simd.store_i32(y, simd.hmin(simd.select(winners, where, nowhere(2**31 - 1))))
+            simd.store_i32(y, simd.hmin(simd.select(winners, where, 2**31 - 1)))
 
     return body

@@ -97,7 +97,7 @@ def write(ctx, convert, address, stride, n, room):  # type: ignore[no-untyped-de
 
 @kernel
 def read_plain(elem: str) -> Body:
-    """f32, f16 or bf16, at any stride, to contiguous f32; stride 0 repeats one element."""
+    """f32, f16 or bf16, at any stride, to contiguous f32; stride 0 repeats one element.  Of none, none is read."""
     F, step, size = simd.vec("f32"), simd.width("f32"), _BYTES[elem]
     load, load_first = simd.load_as_f32(elem, F), simd.load_first_as_f32(elem, F)
     load_one, splat = simd.LOADS[elem], simd.splat(F)
@@ -110,7 +110,7 @@ def read_plain(elem: str) -> Body:
                 simd.store(room + 4 * i, load(x + size * i))
             if whole < n:
                 simd.store_first(room + 4 * whole, load_first(x + size * whole, n - whole), n - whole)
-        elif stride == 0:
+        elif stride == 0 and n > 0:
             value = splat(load_one(x))
             for i in range(0, whole, step):
                 simd.store(room + 4 * i, value)
@@ -160,13 +160,13 @@ def read_integers(elem: str) -> Body:
 
 @kernel
 def write_integers(elem: str) -> Body:
-    """Contiguous f32 to integers at any stride, truncated as C's conversion does."""
+    """Contiguous f32 to 32-bit integers at any stride: cut towards zero, the nearest beyond their range, 0 for NaN."""
     store = simd.STORES[elem]
 
     def body(room: int, arguments: int) -> None:
         y, stride, n = word(arguments, 0), word(arguments, 1), word(arguments, 2)
         for i in range(n):
-            store(y + stride * i, int(simd.load_f32(room + 4 * i)))
+            store(y + stride * i, simd.saturated_i32(simd.load_f32(room + 4 * i)))
 
     return body
 

@@ -1,7 +1,8 @@
 """Rows picked and rows written, by index.
 
-For all positions (i, j, k) of an index tensor, row ``index`` on one side belongs to row i on the other.  An index out
-of range leaves its row out; the first such is raised after the computation.
+For all positions (i, j, k) of an index tensor, row ``index`` on one side belongs to row i on the other.  For an index
+out of range a row that would be picked is zeros, one that would be written is left out; the first such index is noted
+as a fault.
 """
 
 from __future__ import annotations
@@ -75,10 +76,12 @@ def rows_by_index(direction: str, index_type: str) -> Body:
             place = word(params, INDICES) + i * word(params, I0)
             place += j % word(params, IJ) * word(params, I1) + k % word(params, IK) * word(params, I2)
             index = load_index(place)
-            if index < 0 or index >= limit:
-                fault(word(params, RECORD), word(params, NODE), index, limit)
-                continue
             y = word(params, Y) + j * word(params, Y2) + k * word(params, Y3)
+            if index < 0 or index >= limit:
+                fault(word(params, RECORD), word(params, NODE), row, index)
+                if getting:  # rows of four-byte numbers without gaps
+                    simd.fill_bytes(y + word(params, Y1) * i, 0, 4 * n0)
+                continue
             y += word(params, Y1) * (i if getting else index)
             x = word(params, X) + j * word(params, X2) + k * word(params, X3)
             x += word(params, X1) * (index if getting else i)

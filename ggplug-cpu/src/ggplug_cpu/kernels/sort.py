@@ -30,7 +30,7 @@ _RUN = 8
 
 
 def plan_argsort(node: Tensor) -> Steps:
-    """y = positions of x in sorted order; equal elements keep theirs."""
+    """y = positions of x in sorted order, NaN last; equal elements keep theirs."""
     op, x = node.op, given(node, 0)
     assert isinstance(op, ops.Argsort)
     nest = row_nest(node.ne, Shape.of(node), Shape.of(x))
@@ -60,6 +60,8 @@ def argsort() -> Body:
                 bits = simd.load_i32(p + 4 * i)
                 # of negative floats the larger size is the smaller number
                 key = bits ^ (bits >> 31 & 0x7FFFFFFF) ^ flip
+                if bits & 0x7FFFFFFF > 0x7F800000:  # NaN is last
+                    key = 0x7FFFFFFF
                 item = key << 32 | i
                 j = 8 * i
                 start = j - j % (8 * _RUN)

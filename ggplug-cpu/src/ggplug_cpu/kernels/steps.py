@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 
 from ggplug.tensor import Tensor
 from ggplug_cpu.compiler import device_function
-from ggplug_cpu.context import atomic_exchange, store_word
+from ggplug_cpu.context import atomic_exchange, atomic_store, load_word, pause, store_word
 from ggplug_cpu.tape import Entry, Ref
 
 #: Slot of the node itself.
 RESULT = 0
-#: Slot of the plan's record of what went wrong: a flag, the node's position, the offending number, its limit.
+#: Slot of the plan's record of what went wrong: see :func:`fault`.
 FAULTS = -2
 #: A reference to this slot becomes the node's position in its graph.
 POSITION = -3
 
-FAULT_WORDS = 4
+#: Words of the record: a lock; whether there is a fault; the node's position in its graph; where among the node's ids
+#: the offending one stands; that id.
+LOCK, NOTED, AT, ORDER, GOT = range(5)
+FAULT_WORDS = 5
 
 #: Work that is worth a thread, in elements of a simple operation: about a microsecond, twice what a barrier takes.
 GRAIN = 16384
@@ -69,9 +72,18 @@ def tasks(elements: int, weight: int = 1) -> int:
 
 
 @device_function
-def fault(record, position, got, limit):  # type: ignore[no-untyped-def]
-    """Note that a node met a number outside of ``0 <= got < limit``; the first one is kept, and raised afterwards."""
-    if atomic_exchange(record, 1) == 0:
-        store_word(record + 8, position)
-        store_word(record + 16, got)
-        store_word(record + 24, limit)
+def fault(record, position, order, got):  # type: ignore[no-untyped-def]
+    """Note that id number ``order`` of a node, ``got``, is out of range, to be raised after the computation.
+
+    The first node's is kept, for nodes run one after the other; of these the one with the smallest ``order``, whichever
+    thread meets it first.
+    """
+    while atomic_exchange(record + 8 * LOCK, 1) != 0:
+        pause()
+    earlier = load_word(record + 8 * AT) == position and order < load_word(record + 8 * ORDER)
+    if load_word(record + 8 * NOTED) == 0 or earlier:
+        store_word(record + 8 * NOTED, 1)
+        store_word(record + 8 * AT, position)
+        store_word(record + 8 * ORDER, order)
+        store_word(record + 8 * GOT, got)
+    atomic_store(record + 8 * LOCK, 0)

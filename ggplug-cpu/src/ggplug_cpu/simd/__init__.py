@@ -36,7 +36,7 @@ A kernel's factory picks vector types by name and what depends on them; its body
 Everything is correct on every CPU that LLVM compiles for; :mod:`ggplug_cpu.features` decides what is fast.
 """
 
-from .dots import dot_bf16, dot_i8, dot_i16, dot_u8i8, has_bf16_dot, has_int8_dot
+from .dots import dot_bf16, dot_i8, dot_i16, dot_u8i8
 from .halves import narrow_bf16, narrow_f16, widen_bf16, widen_f16
 from .lanes import count_of, elem_bytes, elem_of, vec, width
 from .memory import (
@@ -60,6 +60,7 @@ from .memory import (
     load_u16,
     load_u32,
     prefetch,
+    saturated_i32,
     store,
     store_as,
     store_bf16,
@@ -158,8 +159,6 @@ __all__ = [
     "fma",
     "greater",
     "greater_equal",
-    "has_bf16_dot",
-    "has_int8_dot",
     "has_tiles",
     "high_half",
     "hmax",
@@ -194,6 +193,7 @@ __all__ = [
     "prefetch",
     "round_away",
     "round_even",
+    "saturated_i32",
     "select",
     "shift_right_unsigned",
     "shuffle",

@@ -2,14 +2,14 @@
 
 Narrowing rounds to nearest, ties to even.  NaNs follow ggml: in f16 every NaN becomes ``sign | 0x7E00``; in bf16 a NaN
 keeps its upper bits and is made quiet with ``| 0x40``.  f16 uses the CPU's conversions where it has them (F16C,
-AVX-512, AArch64); bf16 never does, for x86's instruction flushes subnormal numbers to zero.
+AVX-512, AArch64); bf16 uses Arm's, but not x86's, which takes subnormal numbers as zero.
 """
 
 from __future__ import annotations
 
 from .. import features
 from .lanes import count_of, is_vec
-from .values import F16, F32, I16, I32, Value, emitted, vector
+from .values import BF16, F16, F32, I16, I32, Value, call, emitted, joined, vector
 
 
 def has_f16_conversion() -> bool:
@@ -52,9 +52,21 @@ def emit_widen_bf16(bits: Value) -> Value:
 
 def emit_narrow_bf16(x: Value) -> Value:
     """f32 to bf16 bits (``i16``)."""
+    if features.has("bf16"):  # Arm's
+        return x.convert(BF16).bitcast(_like(I16, x))
     bits = x.bits()
     rounded = (bits + 0x7FFF + (bits.lshr(16) & 1)).lshr(16)
     return x.unequal(x).select(bits.lshr(16) | 0x40, rounded).convert(I16)
+
+
+def emit_narrow_bf16_for_dot(x: Value) -> Value:
+    """f32 lanes as bf16 bits, for dot products only: like these, AVX512-BF16 takes subnormal numbers as zero."""
+    if not features.has("avx512bf16") or x.count % 16:
+        return emit_narrow_bf16(x)
+    parts = [x.part(first, 16) for first in range(0, x.count, 16)]
+    name = "llvm.x86.avx512bf16.cvtneps2bf16.512"
+    narrow = [call(x.b, name, vector(BF16, 16), part).bitcast(vector(I16, 16)) for part in parts]
+    return joined(narrow)
 
 
 def _like(element: object, value: Value) -> object:

@@ -135,6 +135,13 @@ load_bf16 = _scalar_load("bf16", "f32", lambda address: halves.emit_widen_bf16(v
 load_f32 = _scalar_load("f32", "f32", lambda address: values.load(address, F32))
 load_f64 = _scalar_load("f64", "f64", lambda address: values.load(address, F64))
 
+
+@emitted("i64(f32)")
+def saturated_i32(x: Value) -> Value:
+    """``x`` as a 32-bit integer: cut towards zero, the nearest limit beyond the range, 0 for NaN."""
+    return x.call("llvm.fptosi.sat.i32.f32", I32).convert(I64)
+
+
 store_i8 = _scalar_store("i8", "i64", lambda address, x: values.store(address, x.convert(I8)))
 store_i16 = _scalar_store("i16", "i64", lambda address, x: values.store(address, x.convert(I16)))
 store_i32 = _scalar_store("i32", "i64", lambda address, x: values.store(address, x.convert(I32)))

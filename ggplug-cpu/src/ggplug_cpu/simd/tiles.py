@@ -20,8 +20,7 @@ import functools
 from llvmlite import ir
 
 from .. import compiler, features
-from . import values
-from .dots import emit_dot_bf16, emit_dot_i8
+from . import dots, values
 from .values import F32, I8, I16, I32, I64, Value, call, constant, emitted, loop, vector
 
 TILES = 8
@@ -39,7 +38,11 @@ def has_tiles() -> bool:
 
 def in_hardware() -> bool:
     """Whether the tiles are registers; asking for ``amx-emulated`` puts them in memory even so."""
-    return features.has("amx-bf16") and features.has("amx-int8") and not features.has("amx-emulated")
+    return not features.has("amx-emulated") and all(_way(product) is not None for product in ("bf16", "i8i8"))
+
+
+def _way(product: str) -> dots.Way | None:
+    return dots.way(product, ROWS * ROWS, ROWS)
 
 
 def _x86(name: str, b: ir.IRBuilder, *arguments: Value) -> None:
@@ -93,15 +96,16 @@ def emit_store(state: Value, number: int, address: Value, stride: Value) -> None
         _copy_rows(address, stride, _place(state, number), constant(state.b, I64, ROW_BYTES))
 
 
-def emit_dot(kind: str, state: Value, d: int, a: int, b: int) -> None:
-    """``kind`` is ``bf16`` or ``i8``."""
-    if in_hardware():
-        name = {"bf16": "tdpbf16ps", "i8": "tdpbssd"}[kind]
-        _x86(name, state.b, *(_tile(state.b, number) for number in (d, a, b)))
+def emit_dot(product: str, state: Value, d: int, a: int, b: int) -> None:
+    """``product`` is ``bf16`` or ``i8i8``."""
+    found = _way(product)
+    if found is not None and in_hardware():
+        call(state.b, found.intrinsic, ir.VoidType(), *(_tile(state.b, number) for number in (d, a, b)))
         return
     sums, left, right = (_place(state, number) for number in (d, a, b))
     width = min(ROWS, features.target().vector_bytes // 4)
-    lanes = vector(F32 if kind == "bf16" else I32, width)
+    lanes = vector(F32 if product == "bf16" else I32, width)
+    operand = vector(I16, 2 * width) if product == "bf16" else vector(I8, 4 * width)
     rows = constant(state.b, I64, ROWS)
 
     def row(i: Value, _: list[Value]) -> list[Value]:
@@ -110,7 +114,7 @@ def emit_dot(kind: str, state: Value, d: int, a: int, b: int) -> None:
             def element(k: Value, acc: list[Value], part: int = part) -> list[Value]:
                 x = values.load(left + i * ROW_BYTES + k * 4, I32).splat(width)
                 y = values.load(right + k * ROW_BYTES, vector(I32, width), part)
-                return [_DOTS[kind](acc[0], x, y)]
+                return [dots.emit_dot(product, acc[0], x.bitcast(operand), y.bitcast(operand))]
 
             place = sums + i * ROW_BYTES
             values.store(place, loop(rows, [values.load(place, lanes, part)], element)[0], part)
@@ -128,19 +132,6 @@ def _copy_rows(target: Value, target_stride: Value, source: Value, source_stride
         return []
 
     loop(constant(target.b, I64, ROWS), [], row)
-
-
-def _bf16(acc: Value, x: Value, y: Value) -> Value:
-    lanes = vector(I16, 2 * acc.count)
-    return emit_dot_bf16(acc, x.bitcast(lanes), y.bitcast(lanes))
-
-
-def _i8(acc: Value, x: Value, y: Value) -> Value:
-    lanes = vector(I8, 4 * acc.count)
-    return emit_dot_i8(acc, x.bitcast(lanes), y.bitcast(lanes))
-
-
-_DOTS = {"bf16": _bf16, "i8": _i8}
 
 
 @emitted("void(i64)")
@@ -182,4 +173,4 @@ def tile_dot_bf16(d: int, a: int, b: int) -> compiler.Intrinsic:
 @functools.cache
 def tile_dot_i8(d: int, a: int, b: int) -> compiler.Intrinsic:
     """``tile_dot_i8(d, a, b)(state)``: tile ``d`` (int32) += ``a`` times ``b`` (fours of signed int8)."""
-    return emitted("void(i64)")(lambda state: emit_dot("i8", state, d, a, b))
+    return emitted("void(i64)")(lambda state: emit_dot("i8i8", state, d, a, b))

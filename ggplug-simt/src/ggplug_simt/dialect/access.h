@@ -5,9 +5,11 @@
                               declaration in the memory of a work-group
      GROUP, LANE              number of the work-group, and of the work-item in it;  LANES of them are in a group
      BARRIER()                all items of a group come here before one goes on
+     KEEPS_NAN                defined where halves are read that have to keep NaN's sign and payload as float
+     CLAIM(p, value)          puts value where 0 is in global memory; true for the one item that does it
      vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT move them from and to float pointers;
                               MOVE_WORDS copies VEC words of any type in global memory
-     real, REAL, SELECT       what element-wise expressions compute with;  MAP1, MAP2 apply them to vecs
+     real, REAL, SELECT       what element-wise expressions compute with, and SIN, COS;  MAP1, MAP2 apply them to vecs
 
    A kernel's PARAMETERS are a pointer name_data for each tensor, and `arguments args` with a `tensor` for each. */
 
@@ -20,6 +22,16 @@ typedef struct {
 #define ROW(name, i1, i2, i3) \
     (name##_data + args.name.offset + (int64_t)(i1) * args.name.nb[1] + (int64_t)(i2) * args.name.nb[2] \
      + (int64_t)(i3) * args.name.nb[3])
+
+/* The first n elements of v, and after them `beyond` */
+INLINE vec VEC_FIRST(vec v, int n, float beyond)
+{
+    if (n >= VEC) return v;
+    float values[VEC];
+    VEC_PUT(v, values);
+    for (int j = 0; j < VEC; j++) if (j >= n) values[j] = beyond;
+    return VEC_GET(values);
+}
 
 /* For each type T:
      load_T(row, nb0, i)                 element i of a row as float
@@ -35,7 +47,7 @@ typedef struct {
     INLINE vec fetch_##T(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond) \
     { \
         if (nb0 == SIZE && i + VEC <= n) return VGET(row + (int64_t)i * SIZE); \
-        if (nb0 == 0) return VEC_OF(GET(row)); \
+        if (nb0 == 0) return VEC_FIRST(VEC_OF(GET(row)), n - i, beyond); \
         float gathered[VEC]; \
         for (int j = 0; j < VEC; j++) gathered[j] = i + j < n ? GET(row + (i + j) * nb0) : beyond; \
         return VEC_GET(gathered); \
@@ -64,7 +76,11 @@ INLINE void put_bf16(float x, GLOBAL char *p)
 }
 PLAIN_TYPE(bf16, 2, get_bf16, VEC_GET_BF16, put_bf16, vec_put_bf16)
 
-/* 32-bit integers as numbers: for conversions only */
+/* 32-bit integers as numbers: for conversions only.  What an integer cannot be is the nearest one; NaN is 0. */
+INLINE int32_t integer_of(float x)
+{
+    return x >= 2147483648.0f ? 2147483647 : x >= -2147483648.0f ? (int32_t)x : x == x ? -2147483647 - 1 : 0;
+}
 INLINE float load_i32(GLOBAL const char *row, int64_t nb0, int i) { return (float)*(GLOBAL const int32_t *)(row + i * nb0); }
 INLINE vec fetch_i32(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond)
 {
@@ -76,10 +92,42 @@ INLINE void store_i32(GLOBAL char *row, int64_t nb0, int i, int n, const vec *un
 {
     float scattered[VEC];
     VEC_PUT(unit[0], scattered);
-    for (int j = 0; j < VEC; j++) if (i + j < n) *(GLOBAL int32_t *)(row + (i + j) * nb0) = (int32_t)scattered[j];
+    for (int j = 0; j < VEC; j++) if (i + j < n) *(GLOBAL int32_t *)(row + (i + j) * nb0) = integer_of(scattered[j]);
 }
 
 /* -- blocks: one scale for 32 weights (ggml's reference quantisers, in float32 arithmetic) ------------------------ */
+
+/* Whether a block has a NaN or an infinity: x - x is 0 for all other numbers.  Of such a block all weights are NaN: its scale
+   is NaN if there is one, else an infinity, and its numbers are zero. */
+INLINE int is_odd(const vec *unit)
+{
+    vec odd = VEC_OF(0.0f);
+    for (int j = 0; j < 32 / VEC; j++) odd = odd + (unit[j] - unit[j]);
+    const float sum = vec_sum(odd);
+    return sum != sum;
+}
+#define HALF_NAN 0x7e00
+#define HALF_INFINITY 0x7c00
+INLINE uint16_t odd_scale(const vec *unit, int negated)
+{
+    uint16_t scale = 0;
+    for (int j = 0; j < 32 / VEC; j++) {
+        float values[VEC];
+        VEC_PUT(unit[j], values);
+        for (int k = 0; k < VEC; k++) {
+            if (values[k] != values[k]) return HALF_NAN;
+            if (scale == 0 && values[k] - values[k] != 0.0f)
+                scale = negated && values[k] > 0.0f ? HALF_INFINITY | 0x8000 : HALF_INFINITY;
+        }
+    }
+    return scale;
+}
+/* 1 / d, or 0 where that is too much, and all numbers are zero then */
+INLINE float inverse_of(float d)
+{
+    const float inverse = 1.0f / d;
+    return fabs(inverse) <= 3.402823466e38f ? inverse : 0.0f;
+}
 
 INLINE float load_q8_0(GLOBAL const char *row, int64_t nb0, int i)
 {
@@ -98,10 +146,15 @@ INLINE vec fetch_q8_0(GLOBAL const char *row, int64_t nb0, int i, int n, float b
 INLINE void store_q8_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q8_0 *block = (GLOBAL block_q8_0 *)row + i / 32;
+    if (is_odd(unit)) {
+        block->d = odd_scale(unit, 0);
+        for (int j = 0; j < 32; j++) block->qs[j] = 0;
+        return;
+    }
     vec largest = VEC_OF(0.0f);
     for (int j = 0; j < 32 / VEC; j++) largest = VEC_MAX(largest, VEC_ABS(unit[j]));
     const float d = vec_max(largest) / 127.0f;
-    const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
+    const float inverse = inverse_of(d);
     PUT_F16(d, &block->d);
     for (int j = 0; j < 32 / VEC; j++) VEC_PUT_I8(VEC_ROUND(unit[j] * VEC_OF(inverse)), block->qs + j * VEC);
 }
@@ -126,6 +179,11 @@ INLINE vec fetch_q4_0(GLOBAL const char *row, int64_t nb0, int i, int n, float b
 INLINE void store_q4_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q4_0 *block = (GLOBAL block_q4_0 *)row + i / 32;
+    if (is_odd(unit)) {
+        block->d = odd_scale(unit, 1);
+        for (int j = 0; j < 16; j++) block->qs[j] = 0x88;
+        return;
+    }
     float values[32];
     for (int j = 0; j < 32 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
     float largest = 0.0f, extreme = 0.0f;
@@ -134,7 +192,7 @@ INLINE void store_q4_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
         if (size > largest) { largest = size; extreme = values[j]; }
     }
     const float d = extreme / -8.0f;
-    const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
+    const float inverse = inverse_of(d);
     PUT_F16(d, &block->d);
     const vec offset = VEC_OF(8.5f), highest = VEC_OF(15.0f);
     for (int j = 0; j < 16 / VEC; j++) {

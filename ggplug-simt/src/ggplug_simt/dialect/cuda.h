@@ -12,6 +12,7 @@
 #define SHARED __shared__ __attribute__((aligned(16))) /* so that the compiler may read it 16 bytes at a time */
 #define INLINE static __device__ __forceinline__
 #define BARRIER() __syncthreads()
+#define CLAIM(p, value) (atomicCAS((int *)(p), 0, value) == 0)
 #define INFINITY __int_as_float(0x7f800000)
 #define GROUP ((int)blockIdx.x)
 #define LANE ((int)threadIdx.x)
@@ -35,6 +36,8 @@ typedef float real;
 #define EACH for (int j_ = 0; j_ < VEC; j_++)
 #define REAL(x) ((float)(x))
 #define SELECT(condition, yes, no) ((condition) ? (yes) : (no))
+#define SIN(x) sinf(x)
+#define COS(x) cosf(x)
 #define MAP1(result, f, x) do { EACH (result).v[j_] = f((x).v[j_]); } while (0)
 #define MAP2(result, f, x, y) do { EACH (result).v[j_] = f((x).v[j_], (y).v[j_]); } while (0)
 
@@ -80,6 +83,9 @@ INLINE float vec_max(vec v) { float s = v.v[0]; EACH s = fmaxf(s, v.v[j_]); retu
 INLINE float half_to_float(uint16_t bits)
 {
     float f;
+#ifdef KEEPS_NAN
+    if ((bits & 0x7fff) > 0x7c00) return __int_as_float((bits & 0x8000) << 16 | 0x7fc00000 | (bits & 0x3ff) << 13);
+#endif
 #ifdef __HIP_PLATFORM_AMD__
     f = (float)__builtin_bit_cast(_Float16, bits);
 #else
@@ -91,6 +97,7 @@ INLINE float half_to_float(uint16_t bits)
 INLINE uint16_t float_to_half(float f)
 {
     uint16_t bits;
+    if (f != f) return (uint16_t)(__float_as_int(f) >> 16 & 0x8000 | 0x7e00);
 #ifdef __HIP_PLATFORM_AMD__
     bits = __builtin_bit_cast(uint16_t, (_Float16)f);
 #else

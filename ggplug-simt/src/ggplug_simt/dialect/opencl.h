@@ -9,6 +9,7 @@
 #define SHARED __local
 #define INLINE static inline
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define CLAIM(p, value) (atomic_cmpxchg((volatile GLOBAL int *)(p), 0, value) == 0)
 #define GROUP ((int)get_group_id(0))
 #define LANE ((int)get_local_id(0))
 
@@ -64,22 +65,61 @@ typedef vec real;
 #define FOLD_16(v, op) op(FOLD_8((v).lo, op), FOLD_8((v).hi, op))
 #define PLUS(a, b) ((a) + (b))
 
+/* Sines and cosines of which those that are far from zero are computed alone: where PoCL 3.0 computes such a one in a vector,
+   the others of the vector are wrong. */
+#define IS_FAR(x) (fabs(x) > 1e5f)
+#define FAR_APART(name, f) \
+    INLINE vec name(vec x) \
+    { \
+        const vec near = f(IS_FAR(x) ? VEC_OF(0.0f) : x); \
+        if (!any(IS_FAR(x))) return near; \
+        float from[VEC], to[VEC]; \
+        VEC_PUT(x, from); \
+        VEC_PUT(near, to); \
+        for (int j = 0; j < VEC; j++) if (IS_FAR(from[j])) to[j] = f(from[j]); \
+        return VEC_GET(to); \
+    }
+FAR_APART(SIN, sin)
+FAR_APART(COS, cos)
+
 INLINE float vec_sum(vec v) { return VEC_FOLD(v, PLUS); }
 INLINE float vec_max(vec v) { return VEC_FOLD(v, fmax); }
 
 /* half and bfloat16: only their bits lie in memory, so no device needs arithmetic on them */
 
-#define GET_F16(p) vload_half(0, (GLOBAL const half *)(p))
+#define HALF_AT(p) vload_half(0, (GLOBAL const half *)(p))
+#define VEC_HALF_AT(p) JOIN(vload_half, VEC)(0, (GLOBAL const half *)(p))
+#ifdef KEEPS_NAN
+INLINE float GET_F16(GLOBAL const char *p)
+{
+    const float x = HALF_AT(p);
+    const int bits = *(GLOBAL const ushort *)p;
+    return x == x ? x : as_float((bits & 0x8000) << 16 | 0x7fc00000 | (bits & 0x3ff) << 13);
+}
+INLINE vec VEC_GET_F16(GLOBAL const char *p)
+{
+    const vec v = VEC_HALF_AT(p);
+    if (!any(v != v)) return v;
+    float values[VEC];
+    for (int j = 0; j < VEC; j++) values[j] = GET_F16(p + 2 * j);
+    return VEC_GET(values);
+}
+#else
+#define GET_F16(p) HALF_AT(p)
+#define VEC_GET_F16(p) VEC_HALF_AT(p)
+#endif
 /* A block's scale.  On processors, with what follows it in the block: vectors of halves have an instruction, PoCL
    converts single ones bit by bit. */
 #if VEC > 4
 #define GET_SCALE(p) (vload_half4(0, (GLOBAL const half *)(p)).x)
 #else
-#define GET_SCALE(p) GET_F16(p)
+#define GET_SCALE(p) HALF_AT(p)
 #endif
-#define PUT_F16(x, p) vstore_half_rte(x, 0, (GLOBAL half *)(p))
-#define VEC_GET_F16(p) JOIN(vload_half, VEC)(0, (GLOBAL const half *)(p))
-#define VEC_PUT_F16(v, p) JOIN(JOIN(vstore_half, VEC), _rte)(v, 0, (GLOBAL half *)(p))
+/* NaN without its payload */
+INLINE float plain_nan(float x) { return x == x ? x : as_float((as_int(x) & (int)0x80000000) | 0x7fc00000); }
+INLINE vec vec_plain_nan(vec v) { return v == v ? v : BITS_VEC((VEC_BITS(v) & (int)0x80000000) | 0x7fc00000); }
+#define PUT_F16(x, p) vstore_half_rte(plain_nan(x), 0, (GLOBAL half *)(p))
+#define VEC_PUT_F16(v, p) JOIN(JOIN(vstore_half, VEC), _rte)(vec_plain_nan(v), 0, (GLOBAL half *)(p))
 #define VEC_GET_BF16(p) BITS_VEC(JOIN(convert_int, VEC)(JOIN(vload, VEC)(0, (GLOBAL const ushort *)(p))) << 16)
 
 INLINE void vec_put_bf16(vec v, GLOBAL char *p)

@@ -12,6 +12,9 @@ FLOATS = frozenset((F32, F16, BF16))
 READABLE = FLOATS | {Q8_0, Q4_0}
 WRITABLE = READABLE
 
+KEPT = {"KEEPS_NAN": 1}
+"""What programs define that convert and compute nothing: NaN stays the same NaN."""
+
 
 def refuse(node: Tensor, *wanted: Collection[Type]) -> Decline | None:
     """Why types do not fit, or None; ``wanted`` are those of the result and of the sources, in order."""

@@ -2,10 +2,11 @@
 
 #ifdef MASKED
 #define MASK_AT(i) (VEC_OF(slope) * FETCH(TM)(mask, args.mask.nb[0], i, n, 0.0f))
-#define LOGITS(i) (FETCH(TX)(x, args.x.nb[0], i, n, beyond) * VEC_OF(args.scale) + MASK_AT(i))
+#define SCALED_AT(i) (FETCH(TX)(x, args.x.nb[0], i, n, 0.0f) * VEC_OF(args.scale) + MASK_AT(i))
 #else
-#define LOGITS(i) (FETCH(TX)(x, args.x.nb[0], i, n, beyond) * VEC_OF(args.scale))
+#define SCALED_AT(i) (FETCH(TX)(x, args.x.nb[0], i, n, 0.0f) * VEC_OF(args.scale))
 #endif
+#define LOGITS(i) VEC_FIRST(SCALED_AT(i), n - (i), -INFINITY)
 
 KERNEL void soft_max(PARAMETERS)
 {
@@ -14,8 +15,6 @@ KERNEL void soft_max(PARAMETERS)
     GLOBAL const char *x = ROW(x, i1, i2, i3);
     GLOBAL char *dst = ROW(dst, i1, i2, i3);
     const int n = args.dst.ne[0];
-    /* Beyond the row's end, what gives -inf after scaling */
-    const float beyond = args.scale < 0.0f ? INFINITY : -INFINITY;
 #ifdef MASKED
     GLOBAL const char *mask = ROW(mask, i1, i2 % args.mask.ne[2], i3 % args.mask.ne[3]);
     float slope = 1.0f;
@@ -23,6 +22,7 @@ KERNEL void soft_max(PARAMETERS)
         const int h = i2;
         slope = h < args.heads_power ? pow(args.slope, (float)(h + 1))
                                      : pow(args.slope_between, (float)(2 * (h - args.heads_power) + 1));
+        slope = fmax(slope, 1.17549435e-38f); /* never 0, which would make NaN of a mask's -inf */
     }
 #endif
     vec highest = VEC_OF(-INFINITY);

@@ -8,9 +8,9 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug.types import F32, I32, Type
-from ggplug_simt.kernels.accepted import READABLE, WRITABLE
+from ggplug_simt.kernels.accepted import KEPT, READABLE, WRITABLE
 from ggplug_simt.kernels.elementwise import IDENTITY, map_one
-from ggplug_simt.launch import DST, Kernel, Launch, Operand, collapsed, kernel_of, launch, operand, units
+from ggplug_simt.launch import DST, LIMIT, Kernel, Launch, Operand, collapsed, kernel_of, launch, operand, units
 from ggplug_simt.profile import Profile
 
 _WORDS = {8: "uint64_t", 4: "uint32_t", 2: "uint16_t", 1: "uint8_t"}
@@ -44,6 +44,8 @@ def move(profile: Profile, type: Type, dst: Operand, x: Operand) -> Launch | Dec
 
 def reshape(profile: Profile, dst: Operand, dst_type: Type, x: Operand, x_type: Type) -> Launch | Decline:
     """dst = x with other extents, element by element; between equal types bits as they are."""
+    if math.prod(dst.ne) >= 2 * LIMIT:
+        return Decline(f"reshape counts elements in 32 bits, {math.prod(dst.ne)} are too many")
     spelled, parts = word(dst_type)
     defines: dict[str, object] = {"VEC": profile.vec, "WORD": spelled, "PARTS": parts}
     unit = 1
@@ -51,7 +53,7 @@ def reshape(profile: Profile, dst: Operand, dst_type: Type, x: Operand, x_type: 
         dst, x = _blocks(dst, dst_type), _blocks(x, x_type)
     else:
         unit = max(profile.vec, dst_type.block_size)
-        defines |= {"CONVERT": 1, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name}
+        defines |= {**KEPT, "CONVERT": 1, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name}
     return launch(
         "copy", "reshape", {"dst": dst, "x": x},
         groups=-(-units(dst.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes, defines=defines,

@@ -13,7 +13,7 @@ from ggplug.backend import Decline
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.types import Type
-from ggplug_simt.kernels.accepted import FLOATS, READABLE, WRITABLE, refuse
+from ggplug_simt.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, refuse
 from ggplug_simt.launch import DST, Kernel, Launch, Operand, collapsed, kernel_of, launch, operand, units
 from ggplug_simt.profile import Profile
 
@@ -29,12 +29,13 @@ class Expression(NamedTuple):
 _GELU = "(x / (1.0f + exp(-1.5957691216057308f * x * (1.0f + 0.044715f * x * x))))"
 _GELU_ERF = "(0.5f * x * (1.0f + erf(x * 0.70710678118654752f)))"
 _GELU_QUICK = "(x / (1.0f + exp(-1.702f * x)))"
+_LIMITED = "SELECT(x > P1, REAL(P1), x)"
+_AT_LEAST = "SELECT(y < -P1, REAL(-P1), y)"
 _SILU = "(x / (1.0f + exp(-x)))"
-_RELU = "fmax(x, REAL(0))"
 
 ONE: dict[type[Op], Expression] = {
     ops.Abs: Expression("fabs(x)"),
-    ops.Sgn: Expression("SELECT(x > 0.0f, REAL(1), SELECT(x < 0.0f, REAL(-1), x))"),
+    ops.Sgn: Expression("SELECT(x > 0.0f, REAL(1), SELECT(x < 0.0f, REAL(-1), REAL(0)))"),
     ops.Neg: Expression("(-x)"),
     ops.Step: Expression("SELECT(x > 0.0f, REAL(1), REAL(0))"),
     ops.Sqr: Expression("(x * x)"),
@@ -42,14 +43,14 @@ ONE: dict[type[Op], Expression] = {
     ops.Log: Expression("log(x)"),
     ops.Exp: Expression("exp(x)"),
     ops.Expm1: Expression("expm1(x)"),
-    ops.Sin: Expression("sin(x)"),
-    ops.Cos: Expression("cos(x)"),
+    ops.Sin: Expression("SIN(x)"),
+    ops.Cos: Expression("COS(x)"),
     ops.Floor: Expression("floor(x)"),
     ops.Ceil: Expression("ceil(x)"),
     ops.Round: Expression("round(x)"),
     ops.Trunc: Expression("trunc(x)"),
     ops.Tanh: Expression("tanh(x)"),
-    ops.Relu: Expression(_RELU),
+    ops.Relu: Expression("SELECT(x > 0.0f, x, REAL(0))"),
     ops.Elu: Expression("SELECT(x > 0.0f, x, expm1(x))"),
     ops.Sigmoid: Expression("(1.0f / (1.0f + exp(-x)))"),
     ops.Softplus: Expression("(fmax(x, REAL(0)) + log1p(exp(-fabs(x))))"),
@@ -60,8 +61,12 @@ ONE: dict[type[Op], Expression] = {
     ops.Hardsigmoid: Expression("fmin(fmax((x + 3.0f) / 6.0f, REAL(0)), REAL(1))"),
     ops.Hardswish: Expression("(x * fmin(fmax((x + 3.0f) / 6.0f, REAL(0)), REAL(1)))"),
     ops.Scale: Expression("(x * P0 + P1)", ("s", "bias")),
-    ops.Clamp: Expression("fmin(fmax(x, REAL(P0)), REAL(P1))", ("min", "max")),
-    ops.LeakyRelu: Expression("SELECT(x > 0.0f, x, x * P0)", ("negative_slope",)),
+    ops.Clamp: Expression(
+        "SELECT(SELECT(x < P1, x, REAL(P1)) > P0, SELECT(x < P1, x, REAL(P1)), REAL(P0))", ("min", "max")
+    ),
+    ops.LeakyRelu: Expression(
+        "(SELECT(x > 0.0f, x, REAL(0)) + SELECT(x < 0.0f, x, REAL(0)) * P0)", ("negative_slope",)
+    ),
     ops.Xielu: Expression(
         "SELECT(x > 0.0f, P1 * x * x + P2 * x, P0 * (expm1(fmin(x, REAL(P3))) - x) + P2 * x)",
         ("alpha_n", "alpha_p", "beta", "eps"),
@@ -74,13 +79,15 @@ TWO: dict[type[Op], Expression] = {
     ops.Sub: Expression("(x - y)"),
     ops.Mul: Expression("(x * y)"),
     ops.Div: Expression("(x / y)"),
-    ops.Reglu: Expression(f"({_RELU} * y)"),
+    ops.Reglu: Expression("SELECT(x > 0.0f, x * y, REAL(0))"),
     ops.Geglu: Expression(f"({_GELU} * y)"),
     ops.GegluErf: Expression(f"({_GELU_ERF} * y)"),
     ops.GegluQuick: Expression(f"({_GELU_QUICK} * y)"),
     ops.Swiglu: Expression(f"({_SILU} * y)"),
     ops.SwigluOai: Expression(
-        "(fmin(x, REAL(P1)) / (1.0f + exp(-P0 * fmin(x, REAL(P1)))) * (1.0f + fmin(fmax(y, REAL(-P1)), REAL(P1))))",
+        # NaN stays what it is, which fmin would not let it
+        f"({_LIMITED} / (1.0f + exp(-P0 * {_LIMITED}))"
+        f" * (1.0f + SELECT({_AT_LEAST} > P1, REAL(P1), {_AT_LEAST})))",
         ("alpha", "limit"),
     ),
 }
@@ -107,6 +114,7 @@ def map_one(
         groups=-(-units(dst.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes,
         defines={
             "VEC": profile.vec, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name, "F(x)": expression.text, **names,
+            **(KEPT if expression is IDENTITY else {}),
         },
         **values,
     )  # fmt: skip

@@ -78,7 +78,8 @@ KERNEL void mul_mat_rows(PARAMETERS)
 #endif
 
 #ifdef MUL_MAT_ID
-/* dst[:, u, t] = as[:, :, ids[u, t]] b[:, u mod U, t]; a group computes ROWS rows of one column. */
+/* dst[:, u, t] = as[:, :, ids[u, t]] b[:, u mod U, t]; a group computes ROWS rows of one column.  A column without an
+   expert, because its index is out of range, is zero. */
 KERNEL void mul_mat_id(PARAMETERS)
 {
     SHARED float scratch[LANES];
@@ -88,8 +89,13 @@ KERNEL void mul_mat_id(PARAMETERS)
     rest /= tiles;
     const int u = (int)(rest % (uint32_t)args.dst.ne[1]);
     const int t = (int)(rest / (uint32_t)args.dst.ne[1]);
-    const int expert = *(GLOBAL const int32_t *)(ROW(ids, t, 0, 0) + u * args.ids.nb[0]);
-    if (expert < 0 || expert >= args.a.ne[2]) return;
+    const int64_t expert = ID(u, t, 0);
+    if (OUTSIDE(expert, args.a.ne[2])) {
+        for (int m = m0 + LANE; m < m0 + ROWS && m < args.dst.ne[0]; m += LANES)
+            PUT_F32(0.0f, ROW(dst, u, t, 0) + m * args.dst.nb[0]);
+        if (LANE == 0 && m0 == 0) NOTE_FAULT(args.a.ne[2]);
+        return;
+    }
     GLOBAL const char *b = ROW(b, u % args.b.ne[1], t, 0);
     for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m++) {
         vec sum[CHAINS];
@@ -103,23 +109,30 @@ KERNEL void mul_mat_id(PARAMETERS)
 
 #ifdef ROUTE
 /* Which columns each expert computes: row e of dst has their number, and then in order the columns, u + t U.  One group
-   an expert; each lane looks at a part of the ids. */
-#define ID(column) (*(GLOBAL const int32_t *)(ROW(ids, (column) / used, 0, 0) + (column) % used * args.ids.nb[0]))
+   an expert, and one for a last row with the columns that have none; each lane looks at a part of the ids. */
+INLINE int chosen(GLOBAL const char *ids_data, const tensor ids, int column, int experts)
+{
+    const int64_t id = id_at(ids_data, ids, column % ids.ne[0], column / ids.ne[0], 0);
+    return OUTSIDE(id, experts) ? experts : (int)id;
+}
+#define EXPERT(column) chosen(ids_data, args.ids, column, args.experts)
+
 KERNEL void route(PARAMETERS)
 {
     SHARED int counts[LANES];
     GLOBAL int32_t *row = (GLOBAL int32_t *)ROW(dst, GROUP, 0, 0);
-    const int used = args.ids.ne[0], all = used * args.ids.ne[1];
+    const int all = args.ids.ne[0] * args.ids.ne[1];
     const int share = (all + LANES - 1) / LANES, first = LANE * share;
     const int end = first + share < all ? first + share : all;
     int count = 0;
-    for (int column = first; column < end; column++) count += ID(column) == GROUP;
+    for (int column = first; column < end; column++) count += EXPERT(column) == GROUP;
+    if (GROUP == args.experts && count) NOTE_FAULT(args.experts);
     counts[LANE] = count;
     BARRIER();
     int place = 1;
     for (int lane = 0; lane < LANE; lane++) place += counts[lane];
     for (int column = first; column < end; column++)
-        if (ID(column) == GROUP) row[place++] = column;
+        if (EXPERT(column) == GROUP) row[place++] = column;
     if (LANE == LANES - 1) row[0] = place - 1;
 }
 #endif
@@ -127,7 +140,8 @@ KERNEL void route(PARAMETERS)
 #ifdef MUL_MAT_TILES
 /* A group computes a tile of TILE_M x TILE_N, from slices of TILE_K decoded into local memory; an item computes
    blocks of ITEM_M x ITEM_N of it in registers.
-   ROUTED: of mul_mat_id; the columns of a tile are those that one expert computes. */
+   ROUTED: of mul_mat_id; the columns of a tile are those that one expert computes, or those that none computes, which
+   are zero. */
 #define ITEM_VECS (ITEM_M / VEC)
 #define BLOCKS_M (TILE_M / ITEM_M)
 #define BLOCKS (BLOCKS_M * (TILE_N / ITEM_N))
@@ -158,7 +172,7 @@ KERNEL void mul_mat_tiles(PARAMETERS)
 {
     SHARED float a_slice[TILE_K * TILE_M];
     SHARED float b_slice[TILE_K * TILE_N];
-    const int m_end = args.dst.ne[0], k_end = args.a.ne[0];
+    const int m_end = args.dst.ne[0];
     uint32_t rest = (uint32_t)GROUP;
     const uint32_t tiles_m = ((uint32_t)m_end + TILE_M - 1) / TILE_M;
     const int m0 = (int)(rest % tiles_m) * TILE_M;
@@ -173,7 +187,9 @@ KERNEL void mul_mat_tiles(PARAMETERS)
     }
     if (expert == args.routes.ne[1]) return;
     GLOBAL const int32_t *columns = ROUTES(expert) + 1;
+    const int k_end = expert < args.a.ne[2] ? args.a.ne[0] : 0;
 #else
+    const int k_end = args.a.ne[0];
     const int n_end = args.dst.ne[1];
     const uint32_t tiles_n = ((uint32_t)n_end + TILE_N - 1) / TILE_N;
     const int n0 = (int)(rest % tiles_n) * TILE_N;

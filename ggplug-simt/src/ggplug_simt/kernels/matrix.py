@@ -150,7 +150,7 @@ def _columns(node: Tensor, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | 
     all.
     """
     n, share = b.ne[1], b.ne[2] // a.ne[2]
-    if share > 1 and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
+    if share > 1 and n * share < LIMIT and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
         return n * share, a.ne[2], share * b.nb[2], share * node.nb[2]
     if share == 1 or a.ne[2] == 1:
         return n, b.ne[2], b.nb[2], node.nb[2]
@@ -173,25 +173,29 @@ def mul_mat_id(profile: Profile, node: Tensor) -> Kernel | Decline:
         launch(
             "matrix", "mul_mat_id", operands,
             groups=-(-node.ne[0] // profile.dot_rows) * node.ne[1] * node.ne[2], lanes=profile.dot_lanes,
-            defines=_dot(profile, 1, a, b),
+            defines={**_dot(profile, 1, a, b), "ID_TYPE": "int32_t"},
         )
     )  # fmt: skip
 
 
 def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Kernel | Decline:
-    """A list of each expert's columns, and then tiles for as many experts and columns as there may be."""
+    """A list of each expert's columns, and then tiles for as many experts and columns as there may be.
+
+    The last list has the columns whose index is out of range.
+    """
     experts, columns = a.ne[2], ids.size
-    extents = (1 + columns, experts, 1, 1)
+    extents = (1 + columns, experts + 1, 1, 1)
     routes = Operand(SCRATCH, extents, contiguous_strides(I32, extents))
-    tile = profile.tile.fitted(node.ne[0], -(-columns // experts))
+    tile = profile.tile.fitted(node.ne[0], -(-columns // max(1, experts)))
     return kernel_of(
         launch(
             "matrix", "route", {"dst": routes, "ids": operand(2, ids)},
-            groups=experts, lanes=profile.row_lanes, defines={"VEC": profile.vec},
+            groups=experts + 1, lanes=profile.row_lanes, defines={"VEC": profile.vec, "ID_TYPE": "int32_t"},
+            experts=experts,
         ),
         _tiles(
             profile, tile, a, b, {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b), "routes": routes},
-            experts + columns // tile.n,
+            experts + 1 + columns // tile.n,
         ),
         scratch=contiguous_strides(I32, extents)[2],
     )  # fmt: skip

@@ -34,6 +34,7 @@ KERNEL void sum_all(PARAMETERS)
                     const float added = vec_sum(sum) - lost;
                     const float next = total + added;
                     lost = (next - total) - added;
+                    if (lost != lost) lost = 0.0f; /* of infinite sums */
                     total = next;
                 }
             }
@@ -43,7 +44,7 @@ KERNEL void sum_all(PARAMETERS)
 #endif
 
 #ifdef ARGMAX
-/* dst[i1] = position of the row's largest element, the first of equal ones */
+/* dst[i1] = position of the row's largest element, the first of equal ones; NaN is none, but a row has a position */
 KERNEL void argmax(PARAMETERS)
 {
     SHARED float values[LANES];
@@ -54,18 +55,18 @@ KERNEL void argmax(PARAMETERS)
     int place = -1;
     for (int i = LANE; i < args.x.ne[0]; i += LANES) {
         const float v = LOAD(TX)(x, args.x.nb[0], i);
-        if (place < 0 || v > best) { best = v; place = i; }
+        if (v == v && (place < 0 || v > best)) { best = v; place = i; }
     }
     values[LANE] = best;
     places[LANE] = place;
     BARRIER();
     if (LANE == 0) {
         for (int j = 1; j < LANES; j++)
-            if (places[j] >= 0 && (values[j] > best || (values[j] == best && places[j] < place))) {
+            if (places[j] >= 0 && (place < 0 || values[j] > best || (values[j] == best && places[j] < place))) {
                 best = values[j];
                 place = places[j];
             }
-        *(GLOBAL int32_t *)(ROW(dst, 0, 0, 0) + i1 * args.dst.nb[0]) = place;
+        *(GLOBAL int32_t *)(ROW(dst, 0, 0, 0) + i1 * args.dst.nb[0]) = place < 0 ? 0 : place;
     }
 }
 #endif

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
@@ -20,7 +22,9 @@ def sum_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
         return refused
     (x,) = node.src
     assert x is not None
-    factor = 1.0 / x.ne[0] if isinstance(node.op, ops.Mean) and x.ne[0] else 1.0
+    factor = 1.0
+    if isinstance(node.op, ops.Mean):
+        factor = 1.0 / x.ne[0] if x.ne[0] else math.inf  # 0 * inf: the mean of nothing is NaN
     return kernel_of(
         launch(
             "reduce", "sum_rows", {"dst": operand(DST, node), "x": operand(0, x)},

@@ -1,42 +1,59 @@
-/* Rotary position embedding: one item a pair of elements, or an element that is only copied. */
+/* Rotary position embedding: one item a pair of elements, or an element that is only copied, of HEADS heads: rows of one
+   position, whose angles are the same. */
 
 #define UNIT 1
 
-/* Angles grow to thousands of radians, so they are sums of two floats: high, and what its rounding lost. */
+/* Angles grow to thousands of turns, of which only a part of the last one counts.  So numbers are sums of two floats, high
+   and what its rounding lost, which are good to about 46 bits: T. J. Dekker, A floating-point technique for extending
+   the available precision (1971).  FMA has to be exact, and nothing else may be contracted. */
 typedef struct { float high, low; } pair;
 
-INLINE pair times(pair x, float y)
+INLINE pair pair_of(float high, float low)
 {
-    pair product;
-    product.high = x.high * y;
-    product.low = FMA(x.high, y, -product.high) + x.low * y;
-    return product;
+    const pair x = { high, low };
+    return x;
 }
 
-/* 2**(n step), step = high + low */
-INLINE pair power_of_two(int n, float high, float low)
+/* high + low, where high is the larger one */
+INLINE pair rounded(float high, float low)
 {
-    const pair step = { high, low };
-    const pair exponent = times(step, (float)n);
-    const float whole = rint(exponent.high);
-    const float x = (exponent.high - whole) * 0.693147180559945309f;
-    /* The Taylor series of e**x - 1; |x| <= ln(2) / 2 */
-    float series = 1.0f / 40320.0f;
-    series = FMA(series, x, 1.0f / 5040.0f);
-    series = FMA(series, x, 1.0f / 720.0f);
-    series = FMA(series, x, 1.0f / 120.0f);
-    series = FMA(series, x, 1.0f / 24.0f);
-    series = FMA(series, x, 1.0f / 6.0f);
-    series = FMA(series, x, 0.5f);
-    series = FMA(series * x, x, x);
-    pair result;
-    result.high = 1.0f + series;
-    result.low = (series - (result.high - 1.0f)) + exponent.low * 0.693147180559945309f * result.high;
-    const float scale = ldexp(1.0f, (int)whole);
-    result.high *= scale;
-    result.low *= scale;
-    return result;
+    const float sum = high + low;
+    return pair_of(sum, low - (sum - high));
 }
+
+INLINE pair plus(pair x, pair y)
+{
+    const float sum = x.high + y.high, of_y = sum - x.high;
+    return rounded(sum, (x.high - (sum - of_y)) + (y.high - of_y) + (x.low + y.low));
+}
+
+INLINE pair times(pair x, pair y)
+{
+    const float product = x.high * y.high;
+    return rounded(product, FMA(x.high, y.high, -product) + (x.high * y.low + x.low * y.high));
+}
+
+INLINE pair over(pair x, float y)
+{
+    const float quotient = x.high / y;
+    return rounded(quotient, (FMA(-quotient, y, x.high) + x.low) / y);
+}
+
+INLINE pair minus(pair x) { return pair_of(-x.high, -x.low); }
+
+/* What is left of an angle without whole turns, of 2 pi = 6.2831855 - 1.7484556e-7 - 6.860498e-15 (W. J. Cody and W. Waite,
+   Software manual for the elementary functions, 1980).  With the first part nothing is rounded: the bits that are left
+   are as few as a float has. */
+INLINE pair without_turns(pair angle)
+{
+    const float turns = rint(angle.high * 0.15915494f);
+    const float small = turns * 1.7484556e-7f;
+    const float lost = FMA(turns, 1.7484556e-7f, -small);
+    return plus(pair_of(FMA(turns, -6.2831855f, angle.high), angle.low), pair_of(small, FMA(turns, 6.860498e-15f, lost)));
+}
+
+/* freq_base**(-2 power / n_dims): the product of those of the powers of two that power is the sum of, up to STEPS */
+#define STEP(k) if (power >> k & 1) result = times(result, pair_of(args.step_##k##_high, args.step_##k##_low));
 
 KERNEL void rope(PARAMETERS)
 {
@@ -46,19 +63,21 @@ KERNEL void rope(PARAMETERS)
     const uint32_t items = (uint32_t)(args.dst.ne[0] - args.pairs);
     uint32_t rest = item / items;
     const int q = (int)(item % items);
-    const int i1 = (int)(rest % (uint32_t)args.dst.ne[1]);
-    rest /= (uint32_t)args.dst.ne[1];
+    const uint32_t groups = ((uint32_t)args.dst.ne[1] + HEADS - 1) / HEADS;
+    const int first = (int)(rest % groups * HEADS);
+    const int end = first + HEADS < args.dst.ne[1] ? first + HEADS : args.dst.ne[1];
+    rest /= groups;
     const int i2 = (int)(rest % (uint32_t)args.dst.ne[2]);
     const int i3 = (int)(rest / (uint32_t)args.dst.ne[2]);
     if (i3 >= args.dst.ne[3]) return;
-    GLOBAL const char *x = ROW(x, i1, i2, i3);
-    GLOBAL char *dst = ROW(dst, i1, i2, i3);
     const int64_t from = args.x.nb[0], to = args.dst.nb[0];
     if (q >= args.pairs) {
         const int outside = q - args.pairs;
         const int i = outside < args.first ? outside : outside + rotated;
-        const vec v = VEC_OF(LOAD(TX)(x, from, i));
-        STORE(TD)(dst + i * to, to, 0, 1, &v);
+        for (int i1 = first; i1 < end; i1++) {
+            const vec v = VEC_OF(LOAD(TX)(ROW(x, i1, i2, i3), from, i));
+            STORE(TD)(ROW(dst, i1, i2, i3) + i * to, to, 0, 1, &v);
+        }
         return;
     }
 
@@ -79,16 +98,24 @@ KERNEL void rope(PARAMETERS)
 #endif
 #endif
     const int place = *(GLOBAL const int32_t *)(ROW(pos, 0, 0, 0) + (axis * args.dst.ne[2] + i2) * args.pos.nb[0]);
-    float factor = args.freq_scale;
-    if (args.ext_factor != 0.0f) {
-        const float ramp = fmin(fmax(((float)q - args.low) / args.width, 0.0f), 1.0f);
-        const float mix = (1.0f - ramp) * args.ext_factor;
-        factor = factor * (1.0f - mix) + mix;
-    }
-#ifdef FREQ_FACTORS
-    factor /= LOAD(f32)(ROW(freq_factors, 0, 0, 0), args.freq_factors.nb[0], q);
+    pair factor = pair_of(args.scale_high, args.scale_low);
+#ifdef YARN
+    const pair one = pair_of(1.0f, 0.0f);
+    pair ramp = times(pair_of(args.slope_high, args.slope_low), pair_of((float)(q - args.low), 0.0f));
+    if (ramp.high < 0.0f) ramp = pair_of(0.0f, 0.0f);
+    if (ramp.high >= 1.0f) ramp = one;
+    const pair mix = times(plus(one, minus(ramp)), pair_of(args.ext_high, args.ext_low));
+    factor = plus(times(factor, plus(one, minus(mix))), mix);
 #endif
-    const pair angle = times(times(power_of_two(power, args.step_high, args.step_low), (float)place), factor);
+#ifdef FREQ_FACTORS
+    factor = over(factor, LOAD(f32)(ROW(freq_factors, 0, 0, 0), args.freq_factors.nb[0], q));
+#endif
+    pair result = factor;
+    STEPS
+    const float whole = (float)place;
+    pair angle = times(result, pair_of(whole, (float)(place - (int64_t)whole)));
+    angle = without_turns(angle);
+    if (fabs(angle.high) > 4.0f) angle = without_turns(angle); /* so many that float could not count them */
     /* sin(high + low) to first order in low */
     const float cosine = cos(angle.high), sine = sin(angle.high);
     const float c = (cosine - angle.low * sine) * args.magnitude, s = (sine + angle.low * cosine) * args.magnitude;
@@ -97,8 +124,12 @@ KERNEL void rope(PARAMETERS)
 #else
     const int i = args.first + q, j = i + args.pairs;
 #endif
-    const float a = LOAD(TX)(x, from, i), b = LOAD(TX)(x, from, j);
-    const vec left = VEC_OF(a * c - b * s), right = VEC_OF(a * s + b * c);
-    STORE(TD)(dst + i * to, to, 0, 1, &left);
-    STORE(TD)(dst + j * to, to, 0, 1, &right);
+    for (int i1 = first; i1 < end; i1++) {
+        GLOBAL const char *x = ROW(x, i1, i2, i3);
+        GLOBAL char *dst = ROW(dst, i1, i2, i3);
+        const float a = LOAD(TX)(x, from, i), b = LOAD(TX)(x, from, j);
+        const vec left = VEC_OF(a * c - b * s), right = VEC_OF(a * s + b * c);
+        STORE(TD)(dst + i * to, to, 0, 1, &left);
+        STORE(TD)(dst + j * to, to, 0, 1, &right);
+    }
 }

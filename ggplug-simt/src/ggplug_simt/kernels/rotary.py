@@ -24,7 +24,7 @@ _MODES: dict[int, tuple[str, ...]] = {
 
 
 def rope(profile: Profile, node: Tensor) -> Kernel | Decline:
-    """One item a pair, or an element that is copied."""
+    """One item a pair, or an element that is copied, of a few heads."""
     refused = refuse(node, FLOATS, FLOATS, {I32}, {F32})
     if refused is not None:
         return refused
@@ -39,24 +39,41 @@ def rope(profile: Profile, node: Tensor) -> Kernel | Decline:
     if freq_factors is not None:
         operands["freq_factors"] = operand(2, freq_factors)
         defines["FREQ_FACTORS"] = 1
-    low, high, magnitude = 0.0, 1.0, op.attn_factor
+    if op.freq_scale * max(1.0, op.freq_base ** (-2.0 * (op.pairs - 1) / op.n_dims)) > _LARGEST:
+        return Decline(f"rope with freq_base {op.freq_base} and freq_scale {op.freq_scale} has angles beyond float32")
+    # The power of a pair is a sum of powers of two, and its frequency the product of theirs.
+    bits = max(1, (op.pairs - 1).bit_length())
+    exact = {f"step_{k}": op.freq_base ** (-2.0 * 2**k / op.n_dims) for k in range(bits)} | {"scale": op.freq_scale}
+    defines["STEPS"] = " ".join(f"STEP({k})" for k in range(bits))
+    first, magnitude = {}, op.attn_factor
     if op.ext_factor:
-        low, high = (float(bound) for bound in op.correction_range())
+        low, high = op.correction_range()
+        exact |= {"slope": 1 / max(0.001, high - low), "ext": op.ext_factor}
+        first["low"] = int(min(low, op.n_dims))
+        defines["YARN"] = 1
         magnitude *= 1 + 0.1 * math.log(1 / op.freq_scale)
-    items = (node.ne[0] - op.pairs) * node.nrows
-    # freq_base**(-2 power / n_dims) = 2**(power step); the step as a sum of two floats
-    step = -2 / op.n_dims * math.log2(op.freq_base)
-    step_high = float(np.float32(step))
+    pairs = {f"{name}_{part}": value for name, whole in exact.items() for part, value in _parts(whole).items()}
+    defines["HEADS"] = _HEADS
+    items = (node.ne[0] - op.pairs) * -(-node.ne[1] // _HEADS) * node.ne[2] * node.ne[3]
     s0, s1, s2, s3 = op.sections
     return kernel_of(
         launch(
             "rotary", "rope", operands, groups=-(-items // profile.unit_lanes), lanes=profile.unit_lanes,
             defines=defines, pairs=op.pairs, first=op.n_offs,
-            section_0=s0, section_1=s1, section_2=s2, section_3=s3,
-            step_high=step_high, step_low=step - step_high, freq_scale=op.freq_scale, ext_factor=op.ext_factor,
-            low=low, width=max(0.001, high - low), magnitude=magnitude,
+            section_0=s0, section_1=s1, section_2=s2, section_3=s3, magnitude=magnitude, **first, **pairs,
         )
     )  # fmt: skip
+
+
+_HEADS = 8  # rows of one position that an item turns by the angle that it computed
+_LARGEST = 1e28  # angle of position 1; those of the last position have to be numbers of float32 too
+
+
+def _parts(value: float) -> dict[str, float]:
+    """A number as the sum of two of float32."""
+    with np.errstate(over="ignore"):
+        high = float(np.float32(value))
+    return {"high": high, "low": value - high if math.isfinite(high) else 0.0}
 
 
 CHOOSERS = {ops.Rope: rope}

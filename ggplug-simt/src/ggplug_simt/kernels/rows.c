@@ -1,19 +1,22 @@
-/* Rows picked and rows written, by index.  An index outside of the tensor leaves its row unwritten. */
+/* Rows picked and rows written, by index.  Where an index is out of range, the row picked is zero, and none is
+   written. */
 
 #ifdef GET_ROWS
 /* dst[:, i, j, k] = x[:, ids[i, j, k], j, k] */
 KERNEL void get_rows(PARAMETERS)
 {
     UNIT_OF(dst);
-    const int id = *(GLOBAL const int32_t *)(ROW(ids, i2, i3, 0) + i1 * args.ids.nb[0]);
-    if (id < 0 || id >= args.x.ne[1]) return;
+    const int64_t id = ID(i1, i2, i3);
+    const int outside = OUTSIDE(id, args.x.ne[1]);
+    if (outside && i0 == 0) NOTE_FAULT(args.x.ne[1]);
     GLOBAL const char *from = ROW(x, id, i2, i3);
     GLOBAL char *to = ROW(dst, i1, i2, i3);
 #ifdef WORD
     for (int i = i0; i < i0 + UNIT && i < args.dst.ne[0]; i++)
-        *(GLOBAL WORD *)(to + i * args.dst.nb[0]) = *(GLOBAL const WORD *)(from + i * args.x.nb[0]);
+        *(GLOBAL WORD *)(to + i * args.dst.nb[0]) = outside ? 0 : *(GLOBAL const WORD *)(from + i * args.x.nb[0]);
 #else
-    const vec v = FETCH(TX)(from, args.x.nb[0], i0, args.dst.ne[0], 0.0f);
+    vec v = VEC_OF(0.0f);
+    if (!outside) v = FETCH(TX)(from, args.x.nb[0], i0, args.dst.ne[0], 0.0f);
     STORE(TD)(to, args.dst.nb[0], i0, args.dst.ne[0], &v);
 #endif
 }
@@ -24,9 +27,11 @@ KERNEL void get_rows(PARAMETERS)
 KERNEL void set_rows(PARAMETERS)
 {
     UNIT_OF(rows);
-    GLOBAL const char *at = ROW(ids, i2 % args.ids.ne[1], i3 % args.ids.ne[2], 0) + i1 * args.ids.nb[0];
-    const int64_t id = *(GLOBAL const ID_TYPE *)at;
-    if (id < 0 || id >= args.dst.ne[1]) return;
+    const int64_t id = ID(i1, i2 % args.ids.ne[1], i3 % args.ids.ne[2]);
+    if (OUTSIDE(id, args.dst.ne[1])) {
+        if (i0 == 0) NOTE_FAULT(args.dst.ne[1]);
+        return;
+    }
     GLOBAL const char *from = ROW(rows, i1, i2, i3);
     vec unit[UNIT / VEC];
     for (int j = 0; j < UNIT / VEC; j++) unit[j] = FETCH(TX)(from, args.rows.nb[0], i0 + j * VEC, args.rows.ne[0], 0.0f);

@@ -6,7 +6,7 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug.types import F32, I32, I64
-from ggplug_simt.kernels.accepted import FLOATS, READABLE, WRITABLE, refuse
+from ggplug_simt.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, refuse
 from ggplug_simt.launch import DST, NOTHING, Kernel, kernel_of, launch, operand, units
 from ggplug_simt.profile import Profile
 
@@ -19,12 +19,12 @@ def get_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
     x, ids = node.src
     assert x is not None
     assert ids is not None
-    types = {"WORD": "int32_t"} if x.type is I32 else {"TX": x.type.name, "TD": node.type.name}
+    types = {"WORD": "int32_t"} if x.type is I32 else {"TX": x.type.name, "TD": node.type.name, **KEPT}
     return kernel_of(
         launch(
             "rows", "get_rows", {"dst": operand(DST, node), "x": operand(0, x), "ids": operand(1, ids)},
             groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
-            defines={"VEC": profile.vec, "UNIT": profile.vec, **types},
+            defines={"VEC": profile.vec, "UNIT": profile.vec, "ID_TYPE": "int32_t", **types},
         )
     )  # fmt: skip
 

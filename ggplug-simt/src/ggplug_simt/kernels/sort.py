@@ -9,7 +9,7 @@ from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug.types import I32
 from ggplug_simt.kernels.accepted import FLOATS, refuse
-from ggplug_simt.launch import DST, Kernel, Launch, kernel_of, launch, operand, units
+from ggplug_simt.launch import DST, LIMIT, Kernel, Launch, kernel_of, launch, operand, units
 from ggplug_simt.profile import Profile
 
 _SHORT = (32, 256)  # each size of a block is a program to compile, so there are few
@@ -25,6 +25,8 @@ def argsort(profile: Profile, node: Tensor) -> Kernel | Decline:
     refused = refuse(node, {I32}, FLOATS)
     if refused is not None:
         return refused
+    if node.ne[0] > LIMIT // 2:
+        return Decline(f"argsort merges blocks of powers of two in 32 bits, rows of {node.ne[0]} are too long")
     return kernel_of(*_launches(profile, node))
 
 

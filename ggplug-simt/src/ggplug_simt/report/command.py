@@ -11,6 +11,7 @@ from pathlib import Path
 from ggplug import registry
 from ggplug.backend import Device
 from ggplug.errors import GGPlugError, ParameterError
+from ggplug.files import check_target
 from ggplug_simt.report.folder import prepare
 from ggplug_simt.report.run import PARTS, Report, work
 from ggplug_simt.report.step import Door
@@ -44,12 +45,13 @@ def main(arguments: Sequence[str] | None = None, door: Door | None = None) -> in
             parser.error("give --data FOLDER and the file OUT.json, or --prepare or --table")
         if not given.data.is_dir():
             raise ParameterError(f"{given.data} is no folder", got=given.data, remedy="--prepare makes one")
+        check_target(given.out)
         devices = door.devices(given.device)
+        report = Report(door, given.data, given.out, given.seconds, given.parts)
+        report.make(devices)
     except (GGPlugError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    report = Report(door, given.data, given.out, given.seconds, given.parts)
-    report.make(devices)
     print(markdown(report.content), end="")
     return 0 if report.complete else 1
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ggplug.files import replacing
 from ggplug_simt.device import SimtDevice
 from ggplug_simt.report.figures import figures
 from ggplug_simt.report.folder import Folder
@@ -91,9 +91,8 @@ class Report:
     def save(self) -> None:
         """Writes the file, all of it or nothing."""
         self.content["seconds"] = round(time.monotonic() - self._start, 1)
-        temporary = self.out.with_name(f".{self.out.name}.new")
-        temporary.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, self.out)
+        with replacing(self.out) as file:
+            file.write((json.dumps(self.content, indent=1) + "\n").encode())
 
     @property
     def complete(self) -> bool:

@@ -1,18 +1,24 @@
 """Cases for the conformance suite, derived from the ops' declarations.
 
 A family of ops has a module with generators, each marked with :func:`generates`; an op without one gets the cases
-that its shape rule accepts.  Everything random is seeded by the case's name, so a case is the same wherever and
+that its shape rule accepts.  Special values (:mod:`.special`) and tensors without elements (:mod:`.empty`) are added to
+the ops of core.  Everything random is seeded by the case's name, so a case is the same wherever and
 whenever it runs.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
 
 from ggplug.ops.base import Op
 from ggplug.ops.unary import Unary
 from ggplug.testing.cases import copies, elementwise, matrix, reductions, rotary, rows, views
 from ggplug.testing.cases.case import GENERATORS, LAYOUTS, Case, Layout, Leafs, generates, labelled, node
 from ggplug.testing.cases.derived import derived_cases
+from ggplug.testing.cases.empty import empty_cases
 from ggplug.testing.cases.graphs import graph_cases
+from ggplug.testing.cases.special import special_cases
 
 FAMILIES = (elementwise, rows, matrix, reductions, copies, rotary, views)
 """The modules whose generators cover the ops of core."""
@@ -20,12 +26,14 @@ FAMILIES = (elementwise, rows, matrix, reductions, copies, rotary, views)
 
 def cases_of(op: type[Op]) -> list[Case]:
     """All cases of an op, in a fixed order; empty if none can be made."""
+    return labelled(itertools.chain(_own_cases(op), special_cases(op), empty_cases(op)))
+
+
+def _own_cases(op: type[Op]) -> Iterable[Case]:
     generators = GENERATORS.get(op.name)
     if generators is not None:
-        return labelled(case for generator in generators for case in generator(op))
-    if issubclass(op, Unary):
-        return labelled(elementwise.unary_cases(op))
-    return labelled(derived_cases(op))
+        return (case for generator in generators for case in generator(op))
+    return elementwise.unary_cases(op) if issubclass(op, Unary) else derived_cases(op)
 
 
 __all__ = [

@@ -11,11 +11,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ggplug.arrays import as_bytes, encode
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.ops.base import Array, Op, apply
 from ggplug.ops.views import permute, transpose, view
-from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, encode, extents
+from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, extents
+from ggplug.testing.compare import Agreement
 from ggplug.types import BF16, F16, F32, I32, Q4_0, Q8_0, Type
 
 Layout = Literal["packed", "offset", "rows apart", "window", "permuted", "transposed"]
@@ -86,6 +88,13 @@ class Leafs:
         self.values[root] = raw
         return made
 
+    def bits(self, type: Type, words: Array) -> Tensor:
+        """A contiguous tensor of a plain type with these bits, given as unsigned integers in NumPy order."""
+        full, rank = extents(words.shape[::-1])
+        made = self._lay(type, full, rank, "packed")
+        self.values[made] = as_bytes(words.astype(f"u{type.block_bytes}"))
+        return made
+
     def indices(
         self, count: tuple[int, ...], below: int, *, type: Type = I32, distinct: bool = False, layout: Layout = "packed"
     ) -> Tensor:
@@ -138,13 +147,15 @@ class Case:
 
     ``op``: the name of the op under test.  ``label``: what is special, unique within the op.  ``make``: builds the
     graph and answers its result.  ``max_nmse``: the error allowed, a number or a function of the values; None is the
-    default for the result's type.  ``seed`` follows from op and label.
+    default for the result's type.  ``agreement``: how closely results have to agree.  ``seed`` follows from op and
+    label.
     """
 
     op: str
     label: str
     make: Callable[[Leafs], Tensor | Iterable[Tensor]]
     max_nmse: float | Allowance | None = None
+    agreement: Agreement = "values"
 
     @property
     def seed(self) -> int:

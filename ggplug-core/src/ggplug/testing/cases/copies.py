@@ -25,6 +25,7 @@ from ggplug.types import F16, F32, I8, I16, I32, I64, Type
 
 _INTEGERS: tuple[Type, ...] = (I8, I16, I32, I64)
 _NE = (64, 5, 3, 2)
+_TURNED: tuple[tuple[Layout, Layout], ...] = (("permuted", "packed"), ("packed", "transposed"))
 _PACKED_OR_NOT: tuple[Layout, ...] = ("packed", "permuted")
 
 
@@ -58,8 +59,13 @@ def cpy_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"{layouts[0]} into {layouts[1]}", (F32, F16), (_NE, _NE), layouts)
     yield case("into another shape", (F32, F32), ((12, 5, 4), (20, 3, 4)))
     yield case("permuted into another shape", (F32, F16), ((12, 5, 4), (240,)), ("permuted", "packed"))
+    for block in QUANTIZED:
+        yield case(f"{block.name} into shorter rows", (block, F32), ((64, 4), (16, 16)))
+        yield case(f"{block.name} permuted into shorter rows", (block, F16), ((32, 4, 3), (16, 24)), _TURNED[0])
+        yield case(f"{block.name} from shorter rows", (F32, block), ((16, 24), (96, 4)))
+        yield case(f"{block.name} from permuted shorter rows", (F32, block), ((16, 4, 6), (96, 4)), _TURNED[0])
+        yield case(f"{block.name} into columns", (block, F32), ((64, 6), (24, 16)), _TURNED[1])
     yield case("i32 into f32", (I32, F32), ((33, 4), (33, 4)))
-    yield case("empty", (F32, F32), ((4, 0), (4, 0)))
     yield Case(cls.name, "into a part, read as a whole", lambda leafs: _into_part(cls, leafs))
 
 
@@ -80,7 +86,6 @@ def cont_cases(cls: type[Op]) -> Iterator[Case]:
     for length in LENGTHS:
         yield _one(cls, f"transposed, rows of {length}", F32, (length, 5), "transposed")
     yield _one(cls, "into another shape", F32, (12, 5, 4), "permuted", {"ne": (60, 4)})
-    yield _one(cls, "empty", F32, (4, 0, 2), "packed")
     yield Case(cls.name, "of a view of a result", lambda leafs: _of_result(cls, leafs))
 
 
@@ -110,7 +115,6 @@ def dup_cases(cls: type[Op]) -> Iterator[Case]:
                     label = f"{spell(source, _NE, layout)} to {target.name}"
                     yield _one(cls, label, source, _NE, layout, {"type": target.name})
     yield _one(cls, "i32 to f32", I32, (33, 4), "packed", {"type": "f32"})
-    yield _one(cls, "empty", F32, (0, 3), "packed")
 
 
 @generates(Concat)
@@ -132,7 +136,6 @@ def concat_cases(cls: type[Op]) -> Iterator[Case]:
         for layout in LAYOUTS[1:]:
             yield case(f"a {layout} along {dim}", F32, dim, 7, (layout, "packed"))
             yield case(f"b {layout} along {dim}", F32, dim, 7, ("packed", layout))
-        yield case(f"nothing along {dim}", F32, dim, 0)
     for length in LENGTHS[:12]:
         yield case(f"rows of {length} and 3", F32, 0, 3, first=length)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ggplug import types
+from ggplug.arrays import as_bytes
 from ggplug.backend import Buffer, Device
-from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError
+from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
 from ggplug.host import HOST
 from ggplug.ops.views import view
-from ggplug.tensor import Spec, Tensor, as_bytes, extents
+from ggplug.tensor import Spec, Tensor, extents
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern, read
 from ggplug.types import BufferUsage
 
@@ -116,11 +118,59 @@ def accesses_out_of_bounds_raise(device: Device) -> None:
             "copy from behind the end": lambda: buffer.copy_from(host, 63, 0, 2),
             "set_2d behind the end": lambda: buffer.set_2d(_SIZE - 40, piece, 8, 2, 33),
             "get_2d behind the end": lambda: buffer.get_2d(_SIZE - 40, piece, 8, 2, 33),
+            "set_2d backwards": lambda: buffer.set_2d(16, piece, 8, 2, -8),
+            "get_2d backwards": lambda: buffer.get_2d(16, piece, 8, 2, -8),
+            "set at an offset that wraps around": lambda: buffer.set(np.int64(2**63 - 8), piece),  # type: ignore[arg-type]
+            "get at an offset that wraps around": lambda: buffer.get(np.int64(2**63 - 8), piece),  # type: ignore[arg-type]
         }
         for what, attempt in attempts.items():
             with expect_raises(BufferUseError, what):
                 attempt()
             expect_equal(read(buffer), pattern(_SIZE), f"the buffer after {what}")
+
+
+@clause
+def bytes_are_fetched_into_writable_arrays_of_bytes(device: Device) -> None:
+    """A target that is read-only or has gaps raises BufferUseError, one of other elements TypeMismatchError."""
+    memory = pattern(64, 1)
+    closed = np.frombuffer(memory.data.toreadonly(), np.uint8)
+    before = memory.copy()
+    with _filled(device) as buffer, device.init() as stream:
+        for what, target, error in (
+            ("a read-only array", closed, BufferUseError),
+            ("every other element of an array", memory[::2], BufferUseError),
+            ("an array backwards", memory[::-1], BufferUseError),
+            ("an array of floats", memory.view(np.float32), TypeMismatchError),
+        ):
+            fetches: dict[str, Callable[[Any], object]] = {
+                "get": lambda out: buffer.get(0, out),
+                "get_2d": lambda out: buffer.get_2d(0, out, out.size // 2, 2, 128),
+                "get_async": lambda out: stream.get_async(buffer, 0, out),
+            }
+            for how, fetch in fetches.items():
+                with expect_raises(error, f"{how} into {what}"):
+                    fetch(target)
+                stream.synchronize()
+                expect_equal(memory, before, f"the target after {how} into {what}")
+
+
+@clause
+def places_are_inside_of_their_buffer(device: Device) -> None:
+    """A tensor that would leave its buffer, or lie where its memory does not let it, cannot be placed there."""
+    tensor = Tensor(Spec(types.F32, (8, 4, 1, 1), 2))
+    kind = device.buffer_type
+    step = kind.alignment
+    room = -(-kind.alloc_size(tensor) // step) * step
+    with kind.alloc(2 * room) as buffer:
+        for offset in (-step, 2 * room, 2 * room - 4, 2 * room + step, 2**63, 2**64, -(2**64), 2):
+            with expect_raises(BufferUseError, f"a place at byte {offset} of {2 * room}"):
+                tensor.place(buffer, offset)
+            expect(tensor.buffer is None, f"a tensor that could not be placed at byte {offset} has no place")
+        tensor.place(buffer, room)
+        tensor.place(None)
+        buffer.free()
+        with expect_raises(BufferUseError, "a place in a freed buffer"):
+            tensor.place(buffer)
 
 
 @clause
@@ -155,7 +205,8 @@ def an_exported_buffer_refuses_to_be_freed(device: Device) -> None:
 
 @clause
 def buffer_types_describe_their_memory(device: Device) -> None:
-    """Types are the same objects each time; alignment is a power of two and kept; sizes suffice; names differ."""
+    """Types are the same objects each time; alignment is a power of two, at least 8, and kept; sizes suffice; names
+    differ."""
     kind = device.buffer_type
     expect(device.buffer_type is kind, "the default buffer type is always the same object")
     expect(kind.device is device, "the default buffer type belongs to its device")
@@ -164,7 +215,7 @@ def buffer_types_describe_their_memory(device: Device) -> None:
     expect(len(set(names)) == len(names), f"names of buffer types are unique, got {names}")
     for each in every:
         alignment = each.alignment
-        expect(alignment > 0 and alignment & (alignment - 1) == 0, f"alignment {alignment} of {each.name}")
+        expect(alignment >= 8 and alignment & (alignment - 1) == 0, f"alignment {alignment} of {each.name}")
         expect(each.max_size is None or each.max_size > 0, f"max_size {each.max_size} of {each.name}")
         for type in types.TYPES:
             ne, rank = extents((type.block_size * 3, 5))
@@ -281,11 +332,22 @@ def memory_of_the_host_is_used_in_place(device: Device) -> None:
     memory[100] ^= 0xFF
     expect(read(buffer, 100, 1)[0] == memory[100], "a change by the caller shows in the buffer")
     buffer.free()
-    fixed = memory.tobytes()
-    buffer = device.buffer_from_host(fixed)
-    expect_equal(read(buffer, 0, 8192), memory, "read-only memory")
-    with expect_raises(BufferUseError, "writing into read-only memory"):
-        buffer.set(0, np.zeros(1, np.uint8))
+    before = memory.copy()
+    buffer = device.buffer_from_host(memory.data.toreadonly())
+    expect(buffer.is_read_only, "a buffer over read-only memory says so")
+    expect_equal(read(buffer, 0, 8192), before, "read-only memory")
+    with HOST.alloc(8) as other:
+        writes: dict[str, Callable[[], object]] = {
+            "set": lambda: buffer.set(0, np.zeros(8, np.uint8)),
+            "memset": lambda: buffer.memset(0, 8, 1),
+            "clear": lambda: buffer.clear(1),
+            "set_2d": lambda: buffer.set_2d(0, np.zeros(8, np.uint8), 4, 2, 8),
+            "copy_from": lambda: buffer.copy_from(other, 0, 0, 8),
+        }
+        for what, write in writes.items():
+            with expect_raises(BufferUseError, f"{what} into read-only memory"):
+                write()
+            expect_equal(memory, before, f"read-only memory after {what}")
     buffer.free()
 
 

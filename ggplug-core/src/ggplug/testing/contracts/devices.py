@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ggplug import types
+from ggplug.arrays import encode
 from ggplug.backend import Accept, Capabilities, Decline, Device
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
@@ -13,7 +14,7 @@ from ggplug.memory import PERSISTENT, Allocation
 from ggplug.ops.base import OPS, Op, apply
 from ggplug.ops.matrix import mul_mat
 from ggplug.ops.views import permute, reshape, transpose, view
-from ggplug.tensor import Spec, Tensor, encode, like
+from ggplug.tensor import Spec, Tensor, like
 from ggplug.testing.cases.matrix import allowed
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal

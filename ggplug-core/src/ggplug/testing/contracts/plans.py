@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggplug.backend import Decline, Device
-from ggplug.errors import BufferUseError, TensorStateError, UnsupportedOpError
+from ggplug.backend import Backend, Decline, Device, Plan
+from ggplug.errors import BufferUseError, GraphError, TensorStateError, UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory import PERSISTENT, Allocation
+from ggplug.ops.base import apply
+from ggplug.ops.copy import cpy
 from ggplug.ops.views import reshape, transpose, view
+from ggplug.tensor import Spec, Tensor
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises
 from ggplug.testing.contracts.devices import foreign_node
-from ggplug.testing.contracts.sample import Sample, square
+from ggplug.testing.contracts.sample import WIDTH, Sample, square
 from ggplug.testing.placement import Placement
 
 
@@ -85,6 +88,81 @@ def a_plan_serves_equal_graphs(device: Device) -> None:
             stream.compute(each.graph, placement.allocation)
             stream.synchronize()
             each.check(placement.read(each.y), seed, "computed")
+
+
+@clause
+def a_plan_is_bound_to_equal_graphs_only(device: Device) -> None:
+    """Another graph raises GraphError, even one of as many tensors: kernels were chosen for other extents."""
+    sample = Sample(device)
+    other = Graph(apply(sample.y.op, tuple(_halved(tensor) for tensor in sample.y.src)))  # type: ignore[arg-type]
+    if not all(map(device.supports_op, other.nodes)):
+        raise NotOffered("the sample is declined with other extents")
+    with (
+        sample.place(device, 1) as first,
+        Placement(other, device.buffer_type) as second,
+        device.init() as stream,
+    ):
+        plan = stream.plan(sample.graph)
+        for graph, placement in ((other, second), (sample.graph, second), (other, first)):
+            with expect_raises(GraphError, "binding a plan to another graph, or a graph to the places of another one"):
+                plan.rebind(graph, placement.allocation)
+        plan.rebind(sample.graph, first.allocation)
+        plan.compute()
+        stream.synchronize()
+        sample.check(first.read(sample.y), 1, "after a plan could not be bound")
+        plan.free()
+
+
+def _halved(tensor: Tensor | None) -> Tensor | None:
+    if tensor is None:
+        return None
+    return Tensor(Spec(tensor.type, (WIDTH // 2, WIDTH // 2, 1, 1), 2))
+
+
+@clause
+def memory_that_may_not_be_written_is_refused(device: Device) -> None:
+    """A plan is not bound to places where it would write into read-only memory, whatever it was bound to before."""
+    if not device.capabilities.buffer_from_host:
+        raise NotOffered("capabilities.buffer_from_host is false")
+    sample = Sample(device)
+    graph = sample.graph
+    memory = np.zeros(device.buffer_type.alloc_size(sample.y) // 4 + 64, np.float32)
+    with sample.place(device, 1) as placement, device.init() as stream:
+        plan = stream.plan(graph)
+        plan.rebind(graph, placement.allocation)
+        with device.buffer_from_host(memory.data.toreadonly()) as closed:
+            slots, offsets = placement.allocation.slots.copy(), placement.allocation.offsets.copy()
+            slots[graph.index[sample.y]], offsets[graph.index[sample.y]] = len(placement.buffers), 0
+            _expect_refused(stream, plan, graph, Allocation(graph, [*placement.buffers, closed], slots, offsets))
+            expect(not memory.any(), "a result was written into read-only memory")
+            plan.rebind(graph, placement.allocation)
+            plan.compute()
+            stream.synchronize()
+            sample.check(placement.read(sample.y), 1, "after a plan could not be bound")
+            plan.free()
+            target = square("target")
+            graph = Graph(cpy(square("x"), target))
+            if device.supports_op(graph.nodes[0]):
+                target.place(closed)
+                with Placement(Graph(graph.leafs[0]), device.buffer_type) as elsewhere:
+                    slots = np.array([PERSISTENT if tensor.root is target else 0 for tensor in graph.tensors])
+                    offsets = np.where(slots < 0, 0, elsewhere.roots[graph.leafs[0]][1])
+                    plan = stream.plan(graph)
+                    _expect_refused(stream, plan, graph, Allocation(graph, elsewhere.buffers, slots, offsets))
+                    expect(not memory.any(), "a tensor was written in read-only memory")
+                    plan.free()
+                target.place(None)
+
+
+def _expect_refused(stream: Backend, plan: Plan, graph: Graph, allocation: Allocation) -> None:
+    """By a plan that is bound directly, and by one that the stream finds or makes."""
+    with expect_raises(BufferUseError, "binding a plan that would write into read-only memory"):
+        plan.rebind(graph, allocation)
+        plan.compute()
+        stream.synchronize()
+    with expect_raises(BufferUseError, "computing a graph that would write into read-only memory"):
+        stream.compute(graph, allocation)
+        stream.synchronize()
 
 
 @clause

@@ -54,15 +54,15 @@ class FakeBuffer(Buffer):
 
     def memset(self, offset: int, size: int, value: int) -> None:
         with accessing(self):
-            self._check(offset, size)
+            offset, size, value = self._check_fill(offset, size, value)
             self.device.queue.drain()
             self.device.act("memset", size)
             self.host.memset(offset, size, value)
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         with accessing(self):
-            self._check(offset, size)
-            source._check(source_offset, size)
+            offset, size = self._check_write(offset, size)
+            source_offset, _ = source._check(source_offset, size)
             self.device.queue.drain()
             if isinstance(source, FakeBuffer) and source.device is not self.device:
                 source.device.queue.drain()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, compute_error
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError
+from ggplug.arrays import as_bytes
+from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, call_kernel, check_target
+from ggplug.errors import BufferUseError, ComputeError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
 from ggplug.sharing import using
@@ -76,8 +77,8 @@ class FakeBackend(Backend):
 
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
         fake = self._own(buffer)
-        raw = np.asarray(data).reshape(-1).view(np.uint8)
-        fake._check(offset, raw.size)
+        raw = as_bytes(data)
+        offset, _ = fake._check_write(offset, raw.size)
         promised = raw.copy()
 
         def store() -> None:
@@ -90,7 +91,8 @@ class FakeBackend(Backend):
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
         fake = self._own(buffer)
-        fake._check(offset, out.size)
+        out = check_target(out)
+        offset, _ = fake._check(offset, out.size)
         # Whoever reads the target before synchronizing shall notice.
         out.fill(POISON)
 
@@ -105,8 +107,8 @@ class FakeBackend(Backend):
         source_stream: Backend | None = None,
     ) -> None:  # fmt: skip
         fake = self._own(target)
-        fake._check(target_offset, size)
-        source._check(source_offset, size)
+        target_offset, size = fake._check_write(target_offset, size)
+        source_offset, _ = source._check(source_offset, size)
         if isinstance(source_stream, FakeBackend) and source_stream.device is self.device:
             if source_stream is not self:
                 written = self.device.event()
@@ -142,6 +144,7 @@ class FakePlan(Plan):
 
     def __init__(self, stream: FakeBackend, graph: Graph) -> None:
         self._stream = stream
+        self._structure = graph.structure
         self._steps: list[tuple[int, Callable[..., None]]] = [
             (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
         ]
@@ -150,9 +153,11 @@ class FakePlan(Plan):
         self._times: list[NodeTime] = []
 
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
         places = []
-        for position, tensor in enumerate(graph.tensors):
-            buffer, offset = allocation.place(graph, position)
+        buffers, which, offsets = allocation.places(graph)
+        for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True):
+            buffer = buffers[number]
             if not isinstance(buffer, FakeBuffer) or buffer.device is not self._stream.device:
                 raise BufferUseError(
                     f"{self._stream.device.name} cannot reach {tensor!r} in {buffer!r}: copy it over first",
@@ -210,13 +215,8 @@ class FakePlan(Plan):
             start = time.perf_counter_ns()
             self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
             operands = [operand(tensor) for tensor in (node, *node.src)]
-            try:
-                with using([each.buffer for each in operands if each is not None]):
-                    kernel(node.op, *operands)
-            except GGPlugError:
-                raise
-            except Exception as error:
-                raise compute_error(self._stream.device, node, error) from error
+            with using([each.buffer for each in operands if each is not None]):
+                call_kernel(self._stream.device, kernel, node, operands)
             self._times.append(NodeTime(position, start, time.perf_counter_ns()))
 
         return run

@@ -48,10 +48,25 @@ FAULTS: tuple[Fault, ...] = (
     _kernel("claims but raises", kernels.raises, "add", "mul_mat"),
     _kernel("claims but declines", kernels.declines_at_last, "relu"),
     _kernel("writes a row too many", kernels.writes_a_row_too_many, "set_rows"),
+    _kernel(
+        "keeps rows of ids out of range", kernels.keeps_rows_of_ids_out_of_range, "get_rows", "mul_mat_id", "graph"
+    ),
+    _kernel("lets a NaN pass", kernels.passes_nan, "relu"),
+    _kernel("reads what is not there", kernels.reads_what_is_not_there, "sum", "sum_rows", "mul_mat", "mul_mat_id"),
     _kernel("sorts to one index", kernels.sorts_to_one_index, "argsort"),
     _memory("memory is not aligned", memory.Misaligned, "buffer types describe their memory"),
     _memory("memset leaves the end", memory.ShortMemset, "memset fills a range"),
     _memory("memset is not checked", memory.UncheckedMemset, "accesses out of bounds raise"),
+    _memory("rows are not checked", memory.UncheckedRows, "accesses out of bounds raise"),
+    _memory(
+        "fetches into anything", memory.FetchesBlindly, "bytes are fetched into writable arrays of bytes"
+    ),
+    _memory("tensors lie anywhere", memory.PlacesAnywhere, "places are inside of their buffer"),
+    Fault(
+        "forgets that memory is read-only",
+        memory.ForgetsReadOnly,
+        ("memory of the host is used in place", "memory that may not be written is refused"),
+    ),
     _memory("rows are packed", memory.PackedRows, "rows are transferred with a stride"),
     _memory(
         "copies from the beginning",
@@ -72,8 +87,17 @@ FAULTS: tuple[Fault, ...] = (
         ("errors are typed", "a declined op raises and harms nothing"),
     ),
     _plan("binds once", plans.BindsOnce, "a plan binds to other places"),
+    _plan("says nothing of ids out of range", plans.ForgetsFaults, "get_rows", "set_rows", "mul_mat_id", "graph"),
     _plan("computes once", plans.ComputesOnce, "a plan computes again with new values"),
     Fault("writes come last", lambda: plans.WritesLast("faulty"), ("set_rows", "cpy", "graph")),
+    Fault(
+        "writes into read-only memory",
+        lambda: plans.WritesAnywhere("faulty"),
+        ("memory that may not be written is refused",),
+    ),
+    Fault(
+        "binds plans to any graph", lambda: plans.TakesAnyGraph("faulty"), ("a plan is bound to equal graphs only",)
+    ),
     _plan("times run backwards", plans.TimesRunBackwards, "tracing tells when nodes ran"),
     Fault(
         "computes where others write",

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.backend import Buffer, BufferType, Bytes, Device
+from ggplug.backend import Buffer, BufferType, Bytes, Device, host_bytes
 from ggplug.host import HostBuffer, HostBufferType
+from ggplug.tensor import Tensor
 from ggplug.testing.reference import ReferenceDevice
 from ggplug.types import BufferUsage
 
@@ -62,6 +63,42 @@ class UncheckedMemset(_Buffer):
 class PackedRows(_Buffer):
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         super().set_2d(offset, data, row_bytes, rows, row_bytes)
+
+
+class UncheckedRows(_Buffer):
+    """Looks at where the last row ends, and not at where the others are."""
+
+    def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
+        assert self._memory is not None
+        super().set_2d(offset, data, row_bytes, rows, abs(stride))
+
+
+class FetchesBlindly(_Buffer):
+    """Does not look at the array that it fetches into."""
+
+    def get(self, offset: int, out: Bytes) -> None:
+        self._check(offset, out.size)
+        assert self._memory is not None
+        out[...] = self._memory[offset : offset + out.size].reshape(out.shape)
+
+
+class PlacesAnywhere(_Buffer):
+    def check_place(self, tensor: Tensor, offset: int) -> int:
+        return offset
+
+
+class ForgetsReadOnly(ReferenceDevice):
+    """Uses the caller's memory in place, and writes there even if that may not be written."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty")
+
+    def buffer_from_host(self, memory: Any, *, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
+        buffer = super().buffer_from_host(memory, usage=usage)
+        assert buffer.address is not None
+        opened = HostBuffer(self.buffer_type, host_bytes(buffer.address, buffer.size), memory)
+        opened.usage = usage
+        return opened
 
 
 class CopiesFromTheBeginning(_Buffer):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
-from ggplug.backend import Backend, Device, Plan, WalkPlan
+from ggplug.backend import Backend, Device, Operand, Plan, WalkPlan, host_bytes
+from ggplug.errors import ComputeError
 from ggplug.graph import Graph
+from ggplug.host import HostBuffer
 from ggplug.memory.allocation import Allocation
+from ggplug.tensor import Tensor
 from ggplug.testing.reference import ReferenceDevice
 
 
@@ -50,6 +54,12 @@ class BindsOnce(_Wrapped):
         if not self.bound:
             super().rebind(graph, allocation)
             self.bound = True
+
+
+class ForgetsFaults(_Wrapped):
+    def compute(self) -> None:
+        with contextlib.suppress(ComputeError):
+            super().compute()
 
 
 class ComputesOnce(_Wrapped):
@@ -101,6 +111,55 @@ class _WritesLastPlan(WalkPlan):
     def rebind(self, graph: Graph, allocation: Allocation) -> None:
         super().rebind(graph, allocation)
         self._bound[0].sort(key=lambda call: call.node.op is not None and call.node.op.writes != ())
+
+
+class WritesAnywhere(ReferenceDevice):
+    """Looks its places up by itself, and takes all memory for writable."""
+
+    def init(self, **params: Any) -> Backend:
+        return _WritesAnywhereStream(self)
+
+
+class _WritesAnywhereStream(Backend):
+    def plan(self, graph: Graph) -> Plan:
+        return _WritesAnywherePlan(self, graph)
+
+
+class _WritesAnywherePlan(WalkPlan):
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
+        self._calls = []
+        for position, kernel in self._steps:
+            node = graph.tensors[position]
+            operands = [None if tensor is None else _opened(tensor, graph, allocation) for tensor in (node, *node.src)]
+            self._calls.append((kernel, node, operands))
+
+
+def _opened(tensor: Tensor, graph: Graph, allocation: Allocation) -> Operand:
+    slot, offset = int(allocation.slots[graph.index[tensor]]), int(allocation.offsets[graph.index[tensor]])
+    buffer = tensor.root.buffer if slot < 0 else allocation.buffers[slot]
+    assert buffer is not None
+    assert buffer.address is not None
+    memory = host_bytes(buffer.address, buffer.size)
+    return Operand(tensor, HostBuffer(buffer.type, memory), offset + (tensor.root.offset if slot < 0 else 0))
+
+
+class TakesAnyGraph(ReferenceDevice):
+    """Binds its plans to graphs that they were not made for."""
+
+    def init(self, **params: Any) -> Backend:
+        return _TakesAnyGraphStream(self)
+
+
+class _TakesAnyGraphStream(Backend):
+    def plan(self, graph: Graph) -> Plan:
+        return _TakesAnyGraphPlan(self, graph)
+
+
+class _TakesAnyGraphPlan(WalkPlan):
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._structure = graph.structure
+        super().rebind(graph, allocation)
 
 
 class TimesRunBackwards(_Wrapped):

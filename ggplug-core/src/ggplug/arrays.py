@@ -1,0 +1,120 @@
+"""Values in and out: NumPy arrays of whatever holds values, raw bytes, and tensors' bytes as arrays."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug import quants
+from ggplug.errors import ShapeError, TypeMismatchError
+from ggplug.types import BF16, Type
+
+if TYPE_CHECKING:
+    from ggplug.tensor import Tensor
+
+
+def whole_number(value: Any, what: str) -> int:
+    """A plain int of an integer of any kind, NumPy's included; ``what`` names it in the error.
+
+    Offsets and sizes go through here before anything is computed with them: NumPy's integers wrap around.
+    Raises TypeMismatchError for everything else, also for floats without a fraction and for truth values.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeMismatchError(f"{what} must be an integer, got {value!r}", got=type(value), wanted=int)
+
+
+def as_array(values: Any) -> npt.NDArray[Any]:
+    """A NumPy array of whatever holds values; zero-copy where the object allows it.
+
+    ``values``: an array, anything with the buffer protocol, ``__array_interface__`` or DLPack, nested sequences,
+    scalars.  Raises ShapeError for sequences that are not regular; TypeMismatchError for what holds no numbers, or
+    holds them where the host cannot read them.
+    """
+    if isinstance(values, np.ndarray):
+        return values
+    try:
+        if hasattr(values, "__array_interface__") or isinstance(values, (memoryview, bytes, bytearray)):
+            return np.asarray(values)
+        if hasattr(values, "__dlpack__"):
+            return np.from_dlpack(values)
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever the object's own library raises
+        raise TypeMismatchError(
+            f"the memory of this {type(values).__name__} cannot be read: {error}",
+            got=type(values), remedy="copy it to an array in host memory",
+        ) from error  # fmt: skip
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(f"values are not a regular array: {error}") from None
+    if array.dtype == object:
+        raise TypeMismatchError(f"values of type {type(values).__name__} are not numbers", got=type(values))
+    return array
+
+
+def as_bytes(data: Any) -> npt.NDArray[np.uint8]:
+    """The raw bytes of an array or of anything with the buffer protocol, as a flat uint8 array.
+
+    Zero-copy where they lie side by side.  Raises TypeMismatchError, also for arrays of Python objects, whose bytes are
+    addresses; ShapeError.
+    """
+    array = np.frombuffer(data, np.uint8) if isinstance(data, (bytes, bytearray)) else as_array(data)
+    if array.dtype.hasobject:
+        raise TypeMismatchError("an array of Python objects has no bytes of its own", got=array.dtype)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def encode(array: npt.NDArray[Any], type: Type) -> npt.NDArray[np.uint8]:
+    """Packed bytes of values in NumPy order, rounded or quantised to ``type``.
+
+    Integers convert only if every value fits.  Raises TypeMismatchError.
+    """
+    if array.dtype.kind not in "fiub":
+        raise TypeMismatchError(f"cannot store {array.dtype} values as {type.name}", got=array.dtype, wanted=type)
+    dtype = type.dtype
+    if array.size == 0:
+        return np.empty(0, np.uint8)
+    if not type.is_quantized and dtype.kind == "i":
+        if array.dtype.kind == "f" or not np.can_cast(array.dtype, dtype):
+            with np.errstate(invalid="ignore"):  # infinities and NaNs, which do not fit
+                exact = array.astype(dtype)
+            if not np.array_equal(exact, array):
+                raise TypeMismatchError(f"values do not fit into {type.name}", got=array.dtype, wanted=type)
+        return as_bytes(array.astype(dtype))
+    if not type.is_quantized and array.dtype == dtype and dtype.kind == "f":
+        return as_bytes(array)
+    with np.errstate(over="ignore", invalid="ignore"):  # too large for F32; a signalling NaN
+        if not type.is_quantized and dtype == np.float64:
+            return as_bytes(array.astype(dtype))
+        return as_bytes(quants.quantize(np.ascontiguousarray(array, np.float32), type))
+
+
+def strided(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
+    """A view of a tensor's raw extent with its strides: 4-D, outermost first, storage dtype.
+
+    For block types the innermost axis counts blocks.
+    """
+    kind = tensor.type
+    ne = (tensor.ne[0] // kind.block_size, *tensor.ne[1:])
+    return np.ndarray(ne[::-1], kind.dtype, raw.data, 0, tensor.nb[::-1])
+
+
+def decode(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
+    """Values of a tensor's raw extent: 4-D, outermost first."""
+    kind = tensor.type
+    stored = strided(raw, tensor)
+    if not kind.is_quantized and kind is not BF16:
+        return stored
+    if stored.size == 0:
+        return np.empty(tensor.ne[::-1], np.float32)
+    packed = np.ascontiguousarray(stored)
+    rows = packed.view(np.uint8).reshape(*packed.shape[:3], -1)
+    return quants.dequantize(rows, kind).reshape(tensor.ne[::-1])

@@ -1,0 +1,163 @@
+"""Files on disk: only regular ones are read, and new ones appear whole or not at all.
+
+A path may name anything: a FIFO that nobody writes to, a device without an end, a folder, a link.  What reads a file
+opens it by :func:`open_regular`; what writes one writes it by :class:`NewFile` or :func:`replacing`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from typing import IO
+
+from ggplug.errors import FileKindError
+
+PathLike = str | os.PathLike[str]
+
+UNFINISHED_PREFIX, UNFINISHED_SUFFIX = ".ggplug-", ".part"
+"""What a file is called while it is being written; a process that is killed leaves it behind."""
+
+
+def open_regular(path: PathLike, *, follow: bool = True) -> IO[bytes]:
+    """Opens a regular file for reading, at once: a FIFO is not waited for, and a device is not touched.
+
+    ``follow``: whether the path may be a symbolic link to one.  Raises FileKindError for anything else than a regular
+    file, and OSError with its ``filename``.
+    """
+    _require_regular(path, os.stat(path, follow_symlinks=follow))
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    if not follow:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, flags)
+    try:
+        _require_regular(path, os.fstat(descriptor))  # it may have been replaced since
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _require_regular(path: PathLike, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        found = kind_of(status)
+        raise FileKindError(f"{os.fspath(path)} is no regular file but {found}", path=path, kind=found)
+
+
+def kind_of(status: os.stat_result) -> str:
+    """What a path names, with its article."""
+    for test, name in _KINDS:
+        if test(status.st_mode):
+            return name
+    return "something else"
+
+
+_KINDS = (
+    (stat.S_ISREG, "a file"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def is_unfinished(path: str) -> bool:
+    """Whether that is the name of a file which is being written, or which nobody finished."""
+    name = os.path.basename(path)
+    return name.startswith(UNFINISHED_PREFIX) and name.endswith(UNFINISHED_SUFFIX)
+
+
+@contextlib.contextmanager
+def naming(path: PathLike) -> Iterator[None]:
+    """Around work on a file: an OSError that names no file, or the unfinished one, names this one."""
+    try:
+        yield
+    except OSError as error:
+        named = error.filename is not None and not is_unfinished(os.fsdecode(error.filename))
+        if named or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def check_target(path: PathLike) -> os.stat_result | None:
+    """What a new file at ``path`` would replace; None if there is nothing yet.
+
+    Raises FileKindError for anything else than a regular file, PermissionError for one that may not be written, and
+    other OSErrors, such as that there is no such folder.
+    """
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        os.stat(os.path.dirname(os.path.realpath(path)))
+        return None
+    _require_regular(path, status)
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+    return status
+
+
+class NewFile:
+    """A file that is written under another name beside ``path``, and takes its name when it is complete.
+
+    So a reader never sees half of it, a failure leaves what was there before, and a process that has mapped the old
+    file keeps it.  Through a symbolic link the file that it points to is replaced, or made; the link stays.
+
+    ``file``: what to write to, until :meth:`close`.  ``mode``: the permissions of a file that was not there before; one
+    that was keeps its own.  ``follow``: if not, the path itself is replaced, be it a link or whatever but a folder.
+
+    Raises FileKindError if the path names a device, a FIFO, a socket or a folder, PermissionError if it names a file
+    that may not be written, and other OSErrors, all with the path as ``filename``.
+    """
+
+    def __init__(self, path: PathLike, mode: int = 0o666, *, follow: bool = True) -> None:
+        self.path = os.fspath(path)
+        with naming(self.path):
+            before = check_target(self.path) if follow else None
+            self._target = os.path.realpath(self.path) if follow else self.path
+            name = f"{UNFINISHED_PREFIX}{os.urandom(8).hex()}{UNFINISHED_SUFFIX}"
+            self._temporary: str | None = os.path.join(os.path.dirname(self._target), name)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+            descriptor = os.open(self._temporary, flags, mode)
+        self.file: IO[bytes] = os.fdopen(descriptor, "wb")
+        if before is not None and hasattr(os, "fchmod"):
+            with contextlib.suppress(OSError):
+                os.fchmod(descriptor, stat.S_IMODE(before.st_mode) & 0o777)
+
+    def close(self) -> None:
+        """Nothing more is written; the file is not there yet."""
+        with naming(self.path):
+            self.file.close()
+
+    def commit(self) -> None:
+        """The file takes its name."""
+        self.close()
+        if self._temporary is not None:
+            with naming(self.path):
+                os.replace(self._temporary, self._target)
+            self._temporary = None
+
+    def discard(self) -> None:
+        """Removes what was written, unless it was committed."""
+        with contextlib.suppress(OSError):
+            self.file.close()
+        if self._temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
+            self._temporary = None
+
+
+@contextlib.contextmanager
+def replacing(path: PathLike, mode: int = 0o666, *, follow: bool = True) -> Iterator[IO[bytes]]:
+    """What is written inside of the block becomes the file at its end, unless the block fails; see :class:`NewFile`."""
+    new = NewFile(path, mode, follow=follow)
+    try:
+        with naming(path):
+            yield new.file
+        new.commit()
+    except BaseException:
+        new.discard()
+        raise

@@ -1,0 +1,148 @@
+"""How numbers lie for the inner loops of matrix products, and how large these are: both follow from the target.
+
+Both sides are packed in *units* along K: of four bytes (one f32, two bf16, four int8) where an instruction adds to a
+lane the products of that lane, of eight (four bf16, eight int8) where it multiplies matrices of two rows.
+
+- A *panel* holds ``Layout.columns`` rows of weights, which are the result's columns, unit by unit: ``[unit][column]``.
+- Activations lie in groups of some units: ``[group][row][units of the group]``.  A group has one unit where rows are
+  multiplied in pairs, so that a pair's units are adjacent.
+- For int8, both sides are interrupted after every 32 numbers (a *block*) by what the block needs: scales (f32), each in
+  as many bytes as a unit has, which is twice in eight.  Where the instruction wants unsigned activations (x86's), these
+  are ``x + 128``, and behind the scales a panel has ``-128 * sum(weights)`` (int32) of every column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ggplug_cpu import features
+from ggplug_cpu.kernels.mul_mat_weights import GROUP
+from ggplug_cpu.simd import dots
+from ggplug_cpu.simd.values import I32, I64, vector
+
+#: Bytes of a row's units that are packed at a time: a panel of f32 then has 64 KiB at most.
+K_BYTES = 2048
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How numbers of one ``kind`` are packed, and how its tiles fit the target's registers.
+
+    Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or by ``few`` rows at the end.  A unit
+    holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row are adjacent in packed activations.  A step
+    of the inner loop takes ``step_numbers`` numbers of each row, which are ``step_bytes`` bytes of packed activations.
+    A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the last padded.
+    """
+
+    kind: str
+    unit: int
+    unit_bytes: int
+    width: int
+    vecs: int
+    rows: int
+    few: int
+    together: int
+    step_numbers: int
+    step_bytes: int
+    quantum: int
+    quantum_bytes: int
+
+    @property
+    def columns(self) -> int:
+        """Columns of a panel."""
+        return self.width * self.vecs
+
+    @property
+    def rows_of_sums(self) -> int:
+        """Rows of the result in a vector of sums: 2 where it is a matrix of 2 x 2."""
+        return self.unit_bytes // 4
+
+    def vector_of_units(self, count: int) -> ir.VectorType:
+        """The type of ``count`` units that are not f32."""
+        return vector(I32 if self.unit_bytes == 4 else I64, count)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row's adjacent units in packed activations."""
+        return self.together * self.unit_bytes
+
+    @property
+    def k_numbers(self) -> int:
+        """Numbers along K that are packed at a time."""
+        return K_BYTES // self.unit_bytes * self.unit
+
+    def panel_bytes(self, numbers: int) -> int:
+        return -(-numbers // self.quantum) * self.quantum_bytes
+
+    @property
+    def x_bytes(self) -> int:
+        """The most that the packed activations of a tile take."""
+        return self.rows * self.step_bytes * (self.k_numbers // self.step_numbers)
+
+
+def layout(kind: str) -> Layout:
+    """The layout of ``kind`` (``f32``, ``bf16``, ``i8``; ``amx`` is bf16 in tile registers) for the current target."""
+    width = _width()
+    columns = 2 * width
+    if kind == "amx":
+        return Layout(kind, 2, 4, width, 2, 32, 16, 16, 32, 64, 2 * width, 4 * columns * width)
+    unit_bytes = 8 if _multiplies_matrices(kind) else 4
+    unit = unit_bytes // {"f32": 4, "bf16": 2, "i8": 1}[kind]
+    rows, few = _rows(kind)
+    if kind == "i8":
+        together, step, step_bytes = GROUP // unit, GROUP, GROUP + unit_bytes
+        quantum, column_bytes = GROUP, step_bytes + (4 if activations_are_unsigned() else 0)
+    else:
+        together, step, step_bytes = 4, 4 * unit, 4 * unit_bytes
+        quantum, column_bytes = unit * width, unit_bytes * width
+    if unit_bytes == 8:
+        together = 1
+    return Layout(
+        kind, unit, unit_bytes, width, 2, rows, few, together, step, step_bytes, quantum, columns * column_bytes
+    )
+
+
+def _width() -> int:
+    return features.target().vector_bytes // 4
+
+
+def _rows(kind: str) -> tuple[int, int]:
+    """``rows`` and ``few`` of a tile: accumulators must leave registers for the operands.
+
+    Of 16 registers they may take 12.  Of AVX-512's 32 they may take 24, for activations are operands in memory.  Of
+    AArch64's 32 they may take 16, beside the weights of four units, and 24 where a pair of rows is one operand.  int8
+    needs two for each sum, the integer one and the scaled one.
+    """
+    if features.has("sse2"):
+        rows, few = (12, 4) if features.has("avx512f") else (6, 2)
+    else:
+        rows, few = (12, 4) if kind == "bf16" and _multiplies_matrices(kind) else (8, 4)
+    return (rows // 2, few // 2) if kind == "i8" else (rows, few)
+
+
+# -- the instructions of a kind --------------------------------------------------------------------------
+
+
+def has_instruction(kind: str) -> bool:
+    """Whether the target multiplies and adds numbers of ``kind`` (``i8`` or ``bf16``) in one instruction."""
+    return way_of(kind).is_instruction
+
+
+def activations_are_unsigned() -> bool:
+    """Whether activations of kind ``i8`` are packed as ``x + 128``."""
+    return not _multiplies_matrices("i8") and dots.int8_product(_width()) == "u8i8"
+
+
+def way_of(kind: str) -> dots.Way:
+    """How products of ``kind`` (``i8`` or ``bf16``) are added to sums: by matrices of two rows, or else by lanes."""
+    product = "bf16" if kind == "bf16" else "u8i8" if activations_are_unsigned() else "i8i8"
+    found = dots.way(product, _width(), 2) or dots.way(product, _width())
+    assert found is not None
+    return found
+
+
+def _multiplies_matrices(kind: str) -> bool:
+    product = {"i8": "i8i8", "bf16": "bf16"}.get(kind)
+    return product is not None and dots.way(product, _width(), 2) is not None

@@ -1,0 +1,142 @@
+"""Values that a file gives: read by key, type and range in one way, so that every error names the key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ModelError
+
+D = TypeVar("D")
+T = TypeVar("T")
+
+REQUIRED: Any = object()
+"""In place of a default: the value has to be there."""
+
+LARGEST = 2**31 - 1
+"""Of integers, unless a smaller limit is given: what extents and ids are counted in."""
+
+
+class Values:
+    """The metadata of a GGUF file, or an object of a JSON file.
+
+    ``prefix``: stands before every key.  ``where``: the file, for errors; empty where the reader of the error knows it.
+    Each method returns the value of a key, or the ``default`` where there is none (in JSON also for ``null``).  Raises
+    ModelError for what is missing, of another type, or out of range.
+    """
+
+    def __init__(self, values: Mapping[str, Any], prefix: str = "", where: str = "") -> None:
+        self.values = values
+        self.prefix = prefix
+        self.where = where
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(self.prefix + key) is not None
+
+    def integer(self, key: str, default: D = REQUIRED, *, at_least: int = 1, at_most: int = LARGEST) -> int | D:
+        """An integer from ``at_least`` to ``at_most``."""
+        wanted = f"an integer from {at_least} to {at_most}"
+        if at_most == LARGEST:
+            wanted = f"an integer of at least {at_least}"
+        return self._checked(key, default, wanted, lambda x: _is_integer(x) and at_least <= x <= at_most, int)
+
+    def number(self, key: str, default: D = REQUIRED, *, at_least: float = -math.inf) -> float | D:
+        """A finite number of at least ``at_least``."""
+        wanted = "a finite number" + (f" of at least {at_least:g}" if at_least > -math.inf else "")
+        return self._checked(key, default, wanted, lambda x: _is_number(x) and _finite(x) >= at_least, float)
+
+    def boolean(self, key: str, default: D = REQUIRED) -> bool | D:
+        """A truth value."""
+        return self._checked(key, default, "a truth value", lambda x: isinstance(x, (bool, np.bool_)), bool)
+
+    def text(self, key: str, default: D = REQUIRED, *, one_of: Collection[str] | None = None) -> str | D:
+        """A string, ``one_of`` these."""
+        wanted = "a string" if one_of is None else f"one of {', '.join(one_of)}"
+        return self._checked(
+            key, default, wanted, lambda x: isinstance(x, str) and (one_of is None or x in one_of), str
+        )
+
+    def texts(self, key: str, default: D = REQUIRED, *, at_least: int = 0) -> list[str] | D:
+        """An array of at least so many strings."""
+
+        def fits(value: Any) -> bool:
+            return isinstance(value, list) and len(value) >= at_least and all(isinstance(item, str) for item in value)
+
+        return self._checked(key, default, f"an array of at least {at_least} strings", fits, _same)
+
+    def integers(self, key: str, default: D = REQUIRED, *, length: int) -> npt.NDArray[np.integer[Any]] | D:
+        """An array of exactly ``length`` integers."""
+
+        def fits(value: Any) -> bool:
+            return isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.shape == (length,)
+
+        return self._checked(key, default, f"an array of {length} integers", fits, _same)
+
+    def inner(self, key: str, default: D = REQUIRED) -> Values | D:
+        """An object inside of the object."""
+
+        def made(value: Mapping[str, Any]) -> Values:
+            return Values(value, where=self._named(key))
+
+        return self._checked(key, default, "an object", lambda x: isinstance(x, Mapping), made)
+
+    def objects(self, key: str, default: Sequence[Values] | Any = REQUIRED) -> Sequence[Values]:
+        """An array of objects."""
+
+        def fits(value: Any) -> bool:
+            return isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
+
+        def made(value: list[Mapping[str, Any]]) -> list[Values]:
+            return [Values(item, where=f"{self._named(key)}[{position}]") for position, item in enumerate(value)]
+
+        return self._checked(key, default, "an array of objects", fits, made)
+
+    def refused(self, key: str, wanted: str) -> ModelError:
+        """The error for a value that is there but of no use: ``key`` must be ``wanted``."""
+        value = self.values.get(self.prefix + key)
+        return ModelError(f"{self._named(key)} must be {wanted}, got {_short(value)}", got=value, wanted=wanted)
+
+    def _checked(
+        self, key: str, default: D, wanted: str, fits: Callable[[Any], bool], made: Callable[[Any], T]
+    ) -> T | D:
+        value = self.values.get(self.prefix + key)
+        if value is None:
+            if default is REQUIRED:
+                raise ModelError(f"{self._named(key)} is missing; it must be {wanted}", got=None, wanted=wanted)
+            return default
+        if not fits(value):
+            raise self.refused(key, wanted)
+        return made(value)
+
+    def _named(self, key: str) -> str:
+        return f"{self.where}: {self.prefix}{key}" if self.where else f"{self.prefix}{key}"
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_integer(value) or isinstance(value, (float, np.floating))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _finite(value: Any) -> float:
+    """The value as a float; NaN, which fits no limit, if it is none that is finite."""
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _short(value: Any) -> str:
+    text = repr(value[:100] if isinstance(value, (str, list, np.ndarray)) else value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

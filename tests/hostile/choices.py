@@ -1,0 +1,59 @@
+"""Draws that can be repeated one by one.
+
+Everything that a case leaves to chance is a choice with a name.  What is chosen follows from the case's name and the
+choice's name alone, so that one choice can be changed (by the minimiser, or on the command line) and all others stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Choices:
+    """The choices of the case ``name``; ``given`` fixes some of them.
+
+    ``made``: every choice that was made so far with the options that it had, the simplest option first.
+    """
+
+    def __init__(self, name: str, given: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.given = dict(given or {})
+        self.made: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+
+    def number(self, what: str) -> int:
+        """64 random bits that belong to ``what``."""
+        digest = hashlib.blake2b(f"{self.name}\0{what}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little")
+
+    def pick(self, what: str, options: Sequence[T], weights: Sequence[int] | None = None) -> T:
+        """One of ``options``, the simplest of which comes first; ``weights`` make some more likely.
+
+        A choice that is given must be one of the options, or a number.
+        """
+        if what in self.made:
+            return self.made[what][0]
+        if what in self.given:
+            chosen = self.given[what]
+            if isinstance(chosen, list):
+                chosen = tuple(chosen)
+            if chosen not in options and not isinstance(chosen, (int, float)):
+                raise ValueError(f"{what} is none of {options!r}: {chosen!r}")
+        elif weights is None:
+            chosen = options[self.number(what) % len(options)]
+        else:
+            place = self.number(what) % sum(weights)
+            for option, weight in zip(options, weights, strict=True):
+                place -= weight
+                if place < 0:
+                    chosen = option
+                    break
+        self.made[what] = chosen, tuple(options)
+        return chosen
+
+    def rarely(self, what: str, one_in: int) -> bool:
+        """True once in so many cases."""
+        return self.pick(what, (False, True), (one_in - 1, 1))

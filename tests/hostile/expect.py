@@ -1,0 +1,262 @@
+"""What must come out: the oracle's values, and how far from them a result may be.
+
+The values are those of the ops' references (:mod:`ggplug.testing.oracle`).  Rows whose index is out of range are zeros,
+and where rows are written by index such a row is left out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug import ops
+from ggplug.graph import Graph
+from ggplug.ops.base import Array, apply
+from ggplug.tensor import Spec, Tensor, encode
+from ggplug.testing.cases.matrix import allowed
+from ggplug.testing.compare import SELECTING, compare, compare_selected, default_max_nmse
+from ggplug.testing.oracle import Store, can_interpret, compute_node, decoded, round_into
+from ggplug.types import BF16, F16
+
+Bytes = npt.NDArray[np.uint8]
+
+INDEXED: dict[str, tuple[int, int, int]] = {"get_rows": (1, 0, 1), "set_rows": (2, 0, 1), "mul_mat_id": (2, 0, 2)}
+"""Ops that take indices: which source holds them, and the source and dimension that they count."""
+
+
+class Expected:
+    """The values of a graph's tensors, each as it was once its own node was computed.
+
+    ``seen``: the bytes that a device left in the roots it computed.  What follows is expected of those, so that one
+    node's error is not another one's.  ``values`` has those whose type the reference conversions can read; ``stored``
+    the bytes of each node's elements.  ``bad``: for each node that was given indices out of range the mask of them.
+
+    Raises GGPlugError where a reference has no answer (a float that is no integer, as an integer).
+    """
+
+    def __init__(self, graph: Graph, raw: Mapping[Tensor, Bytes], seen: Mapping[Tensor, Bytes]) -> None:
+        self.values: dict[Tensor, Array] = {}
+        self.bytes: dict[Tensor, Bytes] = {}
+        self.bad: dict[Tensor, Array] = {}
+        self._stores: dict[Tensor, Store] = {}
+        for position in dict.fromkeys(graph.roots):
+            root = graph.tensors[position]
+            self._stores[root] = Store(root, raw.get(root), wide=False)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            for leaf in graph.leafs:
+                self._keep(leaf)
+            for node in graph.nodes:
+                self._compute(node)
+                self._keep(node)
+                if node in seen:
+                    self._stores[node] = Store(node, seen[node], wide=False)
+
+    def _keep(self, tensor: Tensor) -> None:
+        store = self._stores[tensor.root]
+        self.bytes[tensor] = np.ascontiguousarray(store.stored(tensor)).reshape(-1).view(np.uint8)
+        if not can_interpret(tensor, written=False):
+            self.values[tensor] = store.read(tensor)
+
+    def _compute(self, node: Tensor) -> None:
+        assert node.op is not None
+        if node.op.is_view or not node.size:
+            return
+        stored = [None if s is None else self._stores[s.root].stored(s) for s in node.src]
+        target = self._stores[node.root].stored(node)
+        mask = self._out_of_range(node)
+        if mask is None or not mask.any():
+            compute_node(node, target, stored)
+            return
+        self.bad[node] = mask
+        ids = INDEXED[node.op.name][0]
+        indices = stored[ids]
+        assert indices is not None
+        if node.op.name == "set_rows":
+            self._leave_out(node, target, stored, mask)
+            return
+        limit = _limit(node)
+        if not limit:
+            target[...] = np.zeros((), target.dtype)
+            return
+        stored[ids] = np.where(mask, 0, indices).astype(indices.dtype)
+        compute_node(node, target, stored)
+        target[mask[0]] = np.zeros((), target.dtype)
+
+    def _leave_out(self, node: Tensor, target: Array, stored: list[Array | None], mask: Array) -> None:
+        """set_rows without the rows whose index is out of range."""
+        given = [(array, tensor) for array, tensor in zip(stored, node.src, strict=True)]
+        dst, rows, ids = (decoded(a, s) for a, s in given if a is not None and s is not None)
+        out = dst.copy()
+        for k in range(rows.shape[0]):
+            for j in range(rows.shape[1]):
+                i, l = k % ids.shape[1], j % ids.shape[2]
+                good = ~mask[0, i, l]
+                out[k, j, ids[0, i, l][good]] = rows[k, j][good]
+        round_into(target, node, out, keep=dst)
+
+    def _out_of_range(self, node: Tensor) -> Array | None:
+        assert node.op is not None
+        if node.op.name not in INDEXED:
+            return None
+        ids = node.src[INDEXED[node.op.name][0]]
+        assert ids is not None
+        indices = self._stores[ids.root].read(ids)
+        return (indices < 0) | (indices >= _limit(node))
+
+
+def _limit(node: Tensor) -> int:
+    assert node.op is not None
+    _, source, dimension = INDEXED[node.op.name]
+    counted = node.src[source]
+    assert counted is not None
+    return counted.ne[dimension]
+
+
+def tolerance(node: Tensor, values: Mapping[Tensor, Array]) -> float | None:
+    """The error that a matrix product allows; None for other ops."""
+    if not isinstance(node.op, (ops.MulMat, ops.MulMatId)) or not node.size:
+        return None
+    sources = [Tensor(Spec(s.type, s.ne, s.rank)) for s in node.src if s is not None]
+    given = [values[s] for s in node.src if s is not None]
+    if isinstance(node.op, ops.MulMatId):
+        given[2] = np.clip(given[2], 0, max(0, sources[0].ne[2] - 1))
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        raw = {tensor: encode(each, tensor.type) for tensor, each in zip(sources, given, strict=True)}
+        finite = all(np.isfinite(each).all() for each in given)
+        return allowed(Graph(apply(node.op, tuple(sources))), raw) if finite and sources[0].ne[2] else 1e-3
+
+
+SIGNED = frozenset(
+    ("abs", "neg", "sgn", "step", "sqr", "floor", "ceil", "round", "trunc", "relu", "leaky_relu", "clamp",
+     "hardsigmoid", "hardswish", "scale", "add", "sub", "mul", "div")
+)  # fmt: skip
+"""Ops of which a zero's sign is part of the answer."""
+
+
+def difference(
+    node: Tensor, got: Array, want: Array, sources: list[Array | None], max_nmse: float | None, *,
+    alone: bool,
+) -> str:  # fmt: skip
+    """What is wrong with the values of a node, or an empty string.
+
+    ``alone``: whether ``want`` was computed from what the node was given; otherwise errors of other nodes are in it.
+    """
+    op = node.op
+    assert op is not None
+    if op.name in SELECTING and want.size:
+        values = sources[SELECTING[op.name]]
+        assert values is not None
+        return _selected(op, got, want, values)
+    if want.dtype.kind in "iub":
+        return compare(got, want, 0).reason
+    if isinstance(op, (ops.MulMat, ops.MulMatId)) and any(s is not None and s.type.is_quantized for s in node.src):
+        # Where numbers are rounded to blocks, what is not finite stays so, but may become any other such number.
+        lost = ~np.isfinite(want)
+        if np.isfinite(got[lost]).any():
+            return _first("must not be finite", got, want, lost & np.isfinite(got))
+        got, want = np.where(lost, 0, got), np.where(lost, 0, want)
+    if isinstance(op, ops.Glu):
+        got = np.where(_underflows(node, sources), want, got)
+    limit = max_nmse if max_nmse is not None else default_max_nmse(node.type)
+    if op.name in SIGNED and alone and not node.type.is_quantized:
+        turned = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want))
+        if turned.any():
+            return _first("zero with another sign", got, want, turned)
+    if not alone:
+        overall = compare(got, want, 30 * limit)
+        return "" if overall or not _each(node, got, want, sources, 30 * limit) else overall.reason
+    overall = compare(got, want, limit)
+    if node.type.is_quantized or max_nmse is not None:
+        return overall.reason
+    if not overall and overall.nmse == float("inf") and (np.isnan(got) != np.isnan(want)).any():
+        return overall.reason
+    if not overall or op.moves or isinstance(op, (ops.Unary, ops.Binary, ops.Glu)):
+        single = _each(node, got, want, sources, limit)
+        return single and (overall.reason or f"single elements are wrong: {single}")
+    return ""
+
+
+def _each(node: Tensor, got: Array, want: Array, sources: list[Array | None], limit: float) -> str:
+    """Whether each element for itself is near enough, measured by what it was computed from."""
+    if (np.isinf(got) != np.isinf(want)).any():
+        overflow = np.isinf(got) != np.isinf(want)
+        largest = _largest(node)
+        near = np.where(np.isinf(want), np.abs(got), np.abs(want)) >= 0.999 * largest
+        if not near[overflow].all():
+            return _first("infinite in one of them", got, want, overflow & ~near)
+    both = np.isfinite(got) & np.isfinite(want)
+    with np.errstate(all="ignore"):
+        distance = np.where(both, np.abs(np.where(both, got, 0) - np.where(both, want, 0)), 0)
+        room = 4 * np.sqrt(limit) * np.abs(np.where(both, want, 0)) + _step(node)
+        room = room + 1e-6 * _magnitude(node, want, sources)
+    wrong = distance > room
+    wrong |= (got != want) & np.isinf(got) & np.isinf(want)
+    return _first("", got, want, wrong) if wrong.any() else ""
+
+
+def _underflows(node: Tensor, sources: list[Array | None]) -> npt.NDArray[np.bool_]:
+    """Where f(x) is so small that it depends on its rounding what its product with an infinite gate is."""
+    x, gate = sources
+    assert x is not None
+    if gate is None:
+        n = x.shape[-1] // 2
+        x, gate = x[..., :n], x[..., n : 2 * n]
+        if getattr(node.op, "swapped", False):
+            x, gate = gate, x
+    return ((x < -3) | (np.abs(x) < 1e-37)) & ~np.isfinite(gate)
+
+
+def _magnitude(node: Tensor, want: Array, sources: list[Array | None]) -> Array:
+    """The size of the terms that an element was computed from: differences of large numbers lose their last digits."""
+    total = np.zeros(want.shape)
+    for values in sources:
+        if values is not None and values.dtype.kind == "f":
+            finite = np.where(np.isfinite(values), np.abs(values), 0)
+            if values.shape == want.shape:
+                total += finite
+            else:
+                total += finite.max(initial=0)
+    op = node.op
+    if isinstance(op, ops.Scale):
+        total = total * abs(op.s) + abs(op.bias)
+    return total
+
+
+def _step(node: Tensor) -> float:
+    """The distance of the smallest numbers of a type; float32's denormals may be flushed."""
+    return 1.2e-7 if node.type is F16 else 1.2e-38
+
+
+def _largest(node: Tensor) -> float:
+    return {F16: 65504.0, BF16: 3.3895e38}.get(node.type, 3.4028e38)
+
+
+def _selected(op: ops.Op, got: Array, want: Array, values: Array) -> str:
+    """Whether indices select the right elements; of rows with a NaN argsort may put it anywhere."""
+    with np.errstate(all="ignore"):
+        lost = np.isnan(values).any(axis=-1)
+        if op.name == "argsort":
+            width = values.shape[-1]
+            if (np.sort(got, axis=-1) != np.arange(width)).any():
+                return "a row holds an index twice, or one out of range"
+            keep = ~lost
+            if not keep.any():
+                return ""
+            got, want, values = got[keep], want[keep], values[keep]
+            selected = np.take_along_axis(values, got.astype(np.int64), -1)
+            expected = np.take_along_axis(values, want.astype(np.int64), -1)
+            return _first("", selected, expected, selected != expected) if (selected != expected).any() else ""
+        if op.name == "argmax":
+            return compare(got, want, 0).reason
+    return compare_selected(got, want, values, 0.0).reason
+
+
+def _first(what: str, got: Array, want: Array, where: Array) -> str:
+    place = tuple(int(i) for i in np.argwhere(where)[0])
+    said = f"{what}: " if what else ""
+    return f"{said}got {got[place]}, want {want[place]} at {list(place[::-1])} (ne order), {int(where.sum())} such"

@@ -1,0 +1,72 @@
+"""Where kernels of ggplug_simt are run: on OpenCL, cut as for a CPU and as for a GPU, and as CUDA on the processor."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import pytest
+
+from ggplug import registry
+from ggplug.backend import Device, Registration
+
+
+@functools.cache
+def opencl() -> Device:
+    """The first OpenCL device."""
+    pytest.importorskip("ggplug_opencl")
+    return registry.device("OpenCL0")
+
+
+@functools.cache
+def opencl_as_gpu() -> Device:
+    """The same device of any kind, with kernels cut as for a GPU: many narrow lanes, tiles in local memory."""
+    pytest.importorskip("ggplug_opencl")
+    from ggplug_opencl.devices import OpenCLDevice
+    from ggplug_opencl.driver import OpenCLDriver
+
+    class AsGpu(OpenCLDevice):
+        def open_driver(self) -> OpenCLDriver:
+            driver = super().open_driver()
+            driver.properties = dataclasses.replace(
+                driver.properties, processor=False, local_bytes=min(driver.properties.local_bytes, 32768)
+            )
+            return driver
+
+    class AsGpuRegistration(Registration):
+        name = "OpenCLAsGpu"
+        api_version = 1
+
+        def __init__(self) -> None:
+            found = opencl()
+            assert isinstance(found, OpenCLDevice)
+            self._devices = [AsGpu("OpenCLAsGpu0", found.handle, self)]
+
+        def devices(self) -> Sequence[Device]:
+            return self._devices
+
+    return AsGpuRegistration().devices()[0]
+
+
+@functools.cache
+def cuda_on_host() -> Device:
+    """CUDA programs as the processor runs them."""
+    pytest.importorskip("ziglang")
+    from cuda_on_host import HostDevice
+
+    return HostDevice()
+
+
+everywhere = pytest.mark.parametrize("device", [opencl, opencl_as_gpu, cuda_on_host], indirect=True)
+"""Runs a test, which needs the fixture ``device`` of this module, on each of them."""
+
+in_vectors = pytest.mark.parametrize("device", [opencl, opencl_as_gpu], indirect=True)
+"""Runs it where the language has vectors, which a compiler may get wrong."""
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Device:
+    """The device that a test is run on."""
+    made: Device = request.param()
+    return made

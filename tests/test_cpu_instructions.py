@@ -1,0 +1,95 @@
+"""Kernels consist of instructions that their target's features name, on processors that need not be at hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("ggplug_cpu")
+
+from instructions import extensions, instructions, kernels_of, products
+
+from ggplug import ops
+from ggplug.tensor import new_tensor
+from ggplug_cpu import features, prebuild
+from ggplug_cpu.features import Target
+from ggplug_cpu.instruction_sets import AARCH64, X86_64
+
+_AVX2, _AVX512 = X86_64.levels["avx2"][1], X86_64.levels["avx512"][1]
+_NEOVERSE_N2 = ("dotprod", "i8mm", "bf16", "fullfp16", "fp16fml", "lse", "rcpc-immo", "rdm", "sve2")
+
+#: Processors by what they have; the names are given to LLVM, which knows more of them by name.
+TARGETS = {
+    "SSE2": features.elsewhere(X86_64, "x86-64", ()),
+    "AVX2 without FMA and F16C": features.elsewhere(X86_64, "haswell", set(_AVX2) - {"fma", "f16c"}),
+    "AVX2": features.elsewhere(X86_64, "haswell", _AVX2),
+    "AVX-512 without VNNI": features.elsewhere(X86_64, "sapphirerapids", _AVX512),
+    "AVX-512 with VNNI": features.elsewhere(X86_64, "sapphirerapids", (*_AVX512, "avx512vnni")),
+    "AVX-512 with BF16": features.elsewhere(X86_64, "sapphirerapids", (*_AVX512, "avx512vnni", "avx512bf16")),
+    "Cortex-A53": features.elsewhere(AARCH64, "cortex-a53", ()),
+    "Neoverse N1": features.elsewhere(AARCH64, "neoverse-n1", ("dotprod", "fullfp16", "lse", "rcpc", "rdm")),
+    "Neoverse N2": features.elsewhere(AARCH64, "neoverse-n2", _NEOVERSE_N2),
+    "Neoverse N2 without SVE": features.elsewhere(AARCH64, "neoverse-n2", set(_NEOVERSE_N2) - {"sve2"}),
+    "Neoverse N2 without I8MM": features.elsewhere(AARCH64, "neoverse-n2", set(_NEOVERSE_N2) - {"i8mm"}),
+}
+
+
+def beyond(target: Target, names: set[str]) -> set[str]:
+    """Those extensions that the target does not name."""
+    return names - target.flags
+
+
+def count(what: str) -> Counter[str]:
+    """The instructions of a product, by its name in :func:`instructions.products`, on the current target."""
+    return sum(map(instructions, dict(products())[what]), Counter())
+
+
+@pytest.mark.parametrize("name", ["SSE2", "AVX2 without FMA and F16C", "AVX-512 without VNNI", "Cortex-A53"])
+def test_kernels_keep_to_the_features_of_their_target(name: str) -> None:
+    """Those that differ most between targets."""
+    if "sse2" in TARGETS[name].flags:
+        pytest.importorskip("iced_x86")
+    nodes = [
+        ops.mul_mat(new_tensor(weights, (256, 512)), new_tensor("f32", (256, columns)))
+        for weights, columns in (("f16", 1), ("q4_0", 1), ("q8_0", 64))
+    ]
+    with features.forced(TARGETS[name]) as target:
+        for kernel in dict.fromkeys(each for node in nodes for each in kernels_of(node)):
+            assert not beyond(target, extensions(kernel)), kernel.name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TARGETS)
+def test_all_likely_kernels_keep_to_the_features_of_their_target(name: str) -> None:
+    if "sse2" in TARGETS[name].flags:
+        pytest.importorskip("iced_x86")
+    with features.forced(TARGETS[name]) as target:
+        for kernel in prebuild.likely_kernels():
+            assert not beyond(target, extensions(kernel)), kernel.name
+
+
+def test_what_a_target_lacks_would_be_seen() -> None:
+    """The other way round: with the features on, the instructions are there and are attributed to them."""
+    many = ops.mul_mat(new_tensor("q8_0", (256, 512)), new_tensor("f32", (256, 64)))
+    widened = ops.mul_mat(new_tensor("f16", (256, 512)), new_tensor("f32", (256, 1)))
+    with features.forced(TARGETS["Neoverse N2"]):
+        assert "i8mm" in set().union(*map(extensions, kernels_of(many)))
+    pytest.importorskip("iced_x86")
+    with features.forced(TARGETS["AVX2"]):
+        assert {"avx2", "fma", "f16c"} <= set().union(*map(extensions, kernels_of(widened)))
+    with features.forced(TARGETS["AVX-512 with VNNI"]):
+        assert {"avx512f", "avx512vnni"} <= set().union(*map(extensions, kernels_of(many)))
+
+
+def test_products_on_arm_use_what_the_processor_has() -> None:
+    with features.forced(TARGETS["Neoverse N2"]):
+        assert count("q4_0, one column")["sdot"]
+        assert count("q8_0, 64 columns")["smmla"]
+        assert count("bf16, 64 columns")["bfmmla"]
+    with features.forced(TARGETS["Neoverse N2 without I8MM"]):
+        assert not count("q8_0, 64 columns")["smmla"]
+        assert count("q8_0, 64 columns")["sdot"]
+    with features.forced(TARGETS["Cortex-A53"]):
+        for what in ("q4_0, one column", "q8_0, 64 columns"):
+            assert not {"sdot", "smmla", "usdot", "bfdot", "bfmmla"} & set(count(what))
