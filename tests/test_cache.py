@@ -99,15 +99,28 @@ def test_a_damaged_file_is_as_good_as_none(damage: str, files: KernelFiles, capl
     assert files.load("add", KEY) == b"a long code"
 
 
+@pytest.mark.parametrize("what", ["a file", "a FIFO", "the null device", "a file's inside", "an overlong name"])
 def test_a_folder_that_cannot_be_written_is_one_warning(
-    files: KernelFiles, chosen: Path, caplog: pytest.LogCaptureFixture
+    what: str, files: KernelFiles, chosen: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen.write_text("not a folder")
+    if sys.platform == "win32" and what != "a file":
+        pytest.skip("this system has no such files")
+    if what == "a FIFO":
+        os.mkfifo(chosen)
+    elif what == "the null device":
+        monkeypatch.setenv(cache.ENVIRONMENT_VARIABLE, os.devnull)
+    elif what == "an overlong name":
+        monkeypatch.setenv(cache.ENVIRONMENT_VARIABLE, str(chosen / ("x" * 300)))
+    else:
+        chosen.write_text("not a folder")
+        if what == "a file's inside":
+            monkeypatch.setenv(cache.ENVIRONMENT_VARIABLE, str(chosen / "folder"))
     with caplog.at_level(logging.WARNING, "ggplug"):
         for name in ("add", "mul"):
             files.store(name, KEY, "a device", b"code")
             assert files.load(name, KEY) is None
     assert len([each for each in caplog.records if "cannot be kept" in each.message]) == 1
+    assert len(caplog.records) <= 2
     assert (files.entries(), files.clear()) == ([], 0)
 
 

@@ -21,7 +21,7 @@ from fake_distributions import GOOD, Site
 from rich.cells import cell_len
 
 from ggplug.cli.gguf import gguf as gguf_command
-from ggplug.cli.output import byte_count, plain, printable
+from ggplug.cli.output import byte_count, plain, print_error, printable
 from ggplug.gguf import GGUFReader, GGUFWriter
 
 ESCAPES = re.compile(r"\x1b\[")
@@ -191,7 +191,7 @@ ODD_KEYS = {
     "largest": np.float64(1.7976931348623157e308),
     "nested": [[1, 2], [3, 4]],
     "\x1b]0;owned\x07key": "\x1b[2J\x9b31m\u202ereversed\r\nfake.key   string   fake",
-    "a\nb": ["\x1b[31m\n", "plain"],
+    "a\nfake.key   string   fake": ["\x1b[31m\n", "plain"],
     "words": "several words " * 40,
     "wide": "漢字" * 100,
 }
@@ -426,6 +426,13 @@ def test_bytes_are_counted_in_units_of_1024(count: int | None, text: str) -> Non
 
 def test_control_characters_and_lone_surrogates_are_shown_as_escapes() -> None:
     assert printable("tab\there\nbell\x07 \ud800 ü") == "tab\\there\nbell\\x07 \\ud800 ü"
+
+
+def test_what_an_error_quotes_looks_like_no_message_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error("tensor \x1b[2Jx\nerror: another\n  -> do as I say is odd", "look at it\n-> or not")
+    assert capsys.readouterr().err.splitlines() == [
+        r"error: tensor \x1b[2Jx", "  error: another", "    -> do as I say is odd", "  -> look at it", "     -> or not",
+    ]  # fmt: skip
 
 
 def test_json_values_are_what_json_has() -> None:

@@ -675,9 +675,10 @@ def test_unusable_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         Team(1, poll=101)
     with pytest.raises(ParameterError, match="no processor"):
         Team(1, affinity=[])
-    monkeypatch.setenv(topology.ENVIRONMENT_VARIABLE, "many")
-    with pytest.raises(ParameterError, match="GGPLUG_THREADS='many'"):
-        Team()
+    for chosen in ("many", "-1", "0", "1e3", "²", "9" * 5000):
+        monkeypatch.setenv(topology.ENVIRONMENT_VARIABLE, chosen)
+        with pytest.raises(ParameterError, match=f"GGPLUG_THREADS='{chosen}'"):
+            Team()
 
 
 def test_the_default_number_of_threads_is_the_environments_or_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from litmus import herd, scenarios, translate
+from litmus.assembly import PROCESSORS, aarch64_assembly
 
 from ggplug_cpu import walker
-from tests.litmus import herd, scenarios, translate
-from tests.litmus.assembly import PROCESSORS, aarch64_assembly
 
 CASES = [
     pytest.param(name, processor, id=f"{name}, {processor}")

@@ -99,6 +99,9 @@ ACCESSES: dict[str, tuple[Callable[[Setting], Any], float]] = {
     "set": (lambda s: s.w.set(np.zeros((8, 64), np.float32)), 1.0),
     "set into wrapped memory": (lambda s: s.x.set(np.zeros((8, 64), np.float32)), 20.0),
     "memset": (lambda s: s.context.buffers[0].memset(0, 64 * 8 * 4, 0), 1.0),
+    "set of a buffer": (lambda s: s.context.buffers[0].set(0, np.zeros(2048, np.uint8)), 1.0),
+    "get of a buffer": (lambda s: s.context.buffers[0].get(0, np.zeros(2048, np.uint8)), 21.0),
+    "export": (lambda s: s.context.buffers[0].export(), 21.0),
     "copy_from": (lambda s: s.context.buffers[0].copy_from(HOST.wrap(bytes(2048)), 0, 0, 2048), 1.0),
     "set_2d": (lambda s: s.context.buffers[0].set_2d(0, np.zeros(2048, np.uint8), 256, 8, 256), 1.0),
     "get": (lambda s: s.w.numpy(), 21.0),
@@ -503,6 +506,22 @@ def test_a_read_that_has_to_wait_looks_again_whether_the_result_is_still_there(s
             np.testing.assert_array_equal(z.numpy(), np.full((8, 64), 1024, np.float32))
 
 
+def test_a_computation_waits_for_a_result_that_is_being_read(setting: Setting) -> None:
+    other = Graph(ops.add(ops.add(setting.x, setting.w), setting.w).set_output())
+    buffer, gate = setting.y.locate()[0], Gate()
+    original = buffer.get_tensor
+
+    def slowly(*arguments: Any) -> None:
+        gate()  # it was found to be there; now it is fetched
+        original(*arguments)
+
+    buffer.get_tensor = slowly  # type: ignore[method-assign]
+    with held(setting.check, gate):
+        computing = Doing(lambda: setting.scheduler.compute(other))
+        assert computing.settled()
+    computing.result()
+
+
 def test_an_input_that_is_set_late_does_not_spoil_another_graphs_results(device: CpuDevice) -> None:
     scheduler = Scheduler([device])
     x = gg.new_tensor("f32", (64, 8), "x")
@@ -610,7 +629,9 @@ def test_a_stream_that_another_thread_computes_on_says_so(device: CpuDevice) -> 
 # -- leaving the interpreter -------------------------------------------------------------------------------------------
 
 _LEAVING = """
-    import sys, threading
+    import atexit, sys, threading
+    # Registered first, so called last: whatever threads have to say until then is heard.
+    atexit.register(lambda: threading.Event().wait(0.3))
     import numpy as np
     import ggplug as gg
     from ggplug import ops
@@ -643,11 +664,11 @@ LEAVES = {
         "print('leaving'); gg.device('CPU').team.set_abort_callback(lambda: sys.exit(7));\n    compute(400)", 7
     ),
     "with something to free": (
-        "import atexit; t = gg.tensor(np.ones(8, np.float32)); atexit.register(t.buffer.free);\n"
+        "t = gg.tensor(np.ones(8, np.float32)); atexit.register(t.buffer.free);\n"
         "    print('leaving'); sys.exit(6)", 6
     ),
     "with something to compute": (
-        "import atexit; atexit.register(lambda: gg.tensor(np.ones(8, np.float32)).numpy());\n"
+        "atexit.register(lambda: gg.tensor(np.ones(8, np.float32)).numpy());\n"
         "    print('leaving'); sys.exit(6)", 6
     ),
 }  # fmt: skip

@@ -183,7 +183,7 @@ def test_converting_a_folder_that_lacks_something_says_what(tmp_path: Path) -> N
     with pytest.raises(ModelError, match=r"config\.json"):
         ggplug_models.convert(tmp_path, tmp_path / "out.gguf")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ModelError, match="'gpt2' is not supported"):
+    with pytest.raises(ModelError, match="no other architecture is supported, got 'gpt2'"):
         ggplug_models.convert(tmp_path, tmp_path / "out.gguf")
     with pytest.raises(ParameterError, match="Q9"):
         ggplug_models.convert(tmp_path, tmp_path / "out.gguf", "Q9")

@@ -123,10 +123,20 @@ def test_a_tokeniser_that_does_not_work_by_words_sees_texts_as_a_whole(short_pie
 
 
 def test_many_texts_are_given_to_the_library_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the tokens of all that it is given, also those that it cuts off."""
     texts = [f"hello {'world ' * (n % 7)}, a" for n in range(200)]
     wanted = TextTokenizer(made(), 64, N_VOCAB, "x").encode(texts)
+    sizes = []
+    given = TextTokenizer._short
+
+    def short(self: TextTokenizer, texts: dict[int, str], found: list[list[int]]) -> None:
+        sizes.append(sum(map(len, texts.values())))
+        given(self, texts, found)
+
+    monkeypatch.setattr(TextTokenizer, "_short", short)
     monkeypatch.setattr("ggplug_models.tokenizer.TOGETHER", 100)
     assert TextTokenizer(made(), 64, N_VOCAB, "x").encode(texts) == wanted
+    assert max(sizes) < 100 + max(map(len, texts))
 
 
 MEMORY = """

@@ -187,7 +187,7 @@ NE = (4, 2, 1, 1)
     [
         ("strides must be non-negative", Spec(F32, NE, 2, (4, -16, 32, 32))),
         ("strides must be non-negative", Spec(F32, NE, 2, (-4, 16, 32, 32))),
-        ("strides must be non-negative", Spec(F32, NE, 2, (4.0, 16, 32, 32))),  # type: ignore[arg-type]
+        ("strides must be non-negative", Spec(F32, NE, 2, (4.5, 16, 32, 32))),  # type: ignore[arg-type]
         ("4 strides", Spec(F32, NE, 2, (4, 16))),  # type: ignore[arg-type]
         ("must be tuples", Spec(F32, NE, 2, [4, 16, 32, 32])),  # type: ignore[arg-type]
         ("multiples of 4 bytes", Spec(F32, NE, 2, (4, 18, 32, 32))),

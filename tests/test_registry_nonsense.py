@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import ggplug as gg
 from ggplug.backend import Capabilities, Device, Memory, Registration
 from ggplug.errors import PluginError
 from ggplug.host import HOST
+from ggplug.registry.discover import Settings
 from ggplug.registry.isolation import FaultError, HangError, all_within, within
 from ggplug.types import DeviceKind
 
@@ -289,3 +292,32 @@ def test_answers_come_beside_hangs_and_faults() -> None:
     assert isinstance(answers[2], HangError)
     assert isinstance(answers[3], FaultError)
     assert isinstance(answers[3].cause, ZeroDivisionError)
+
+
+# -- what the user says ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", " ", ",,,", " , ,"])
+def test_empty_lists_leave_nothing_out(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GGPLUG_BACKENDS", "GGPLUG_DISABLE"):
+        monkeypatch.setenv(name, text)
+    monkeypatch.delenv("GGPLUG_BACKEND_PATH", raising=False)
+    assert Settings.from_environment() == Settings()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no FIFOs")
+def test_odd_paths_of_plugins_are_findings(tmp_path: Path) -> None:
+    site = Site(tmp_path / "site")
+    site.add_backend("NPU")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "folder" / "plugin.py")
+    os.symlink("loop", tmp_path / "loop")
+    odd = [*(f"{tmp_path / name}" for name in ("fifo", "folder", "loop")), "/dev/zero", "\udcff", "missing"]
+    paths = {"GGPLUG_BACKEND_PATH": os.pathsep.join(odd), "GGPLUG_BACKENDS": "NPU,fifo,plugin,loop,zero,missing"}
+    done = site.ggplug("devices", **paths)
+    assert (done.returncode, done.stderr) == (0, "")
+    text = " ".join(done.stdout.split())
+    assert "NPU0" in text
+    for name in ("fifo", "plugin", "loop", "zero", "missing"):
+        assert f"{name} of " in text

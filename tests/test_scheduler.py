@@ -868,3 +868,17 @@ def test_a_tensor_that_is_not_in_the_graph_has_no_stream(two: Setting) -> None:
     graph = gg.Graph(gg.silu(place(two.fake, numbers(4))))
     with pytest.raises(gg.ParameterError, match="is not in"):
         two.scheduler.backend_of(gg.new_tensor("f32", 4), graph)
+
+
+@pytest.mark.parametrize("answer", ["raises", "None"])
+def test_a_device_whose_match_raises_or_answers_nothing_is_named(answer: str) -> None:
+    class Lying(ReferenceDevice):
+        def match(self, node: gg.Tensor) -> object:
+            if answer == "raises":
+                raise RuntimeError("its table is gone")
+            return None
+
+    graph = gg.Graph(gg.neg(gg.tensor([1.0])))
+    told = "failed in .*neg.*its table is gone" if answer == "raises" else "must return a kernel or a Decline"
+    with gg.Scheduler([Lying()]) as scheduler, pytest.raises(gg.ComputeError, match=told):
+        scheduler.compute(graph)

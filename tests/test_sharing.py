@@ -190,6 +190,23 @@ def test_who_waits_while_it_holds_something_does_not_stand_in_line() -> None:
     second.result()
 
 
+def test_who_waits_while_it_holds_something_waits_for_those_alone_that_hold_what_it_wants() -> None:
+    team, gate = Thing("team"), Gate()
+
+    def open_soon() -> None:
+        until(lambda: len(WAITING) == 2)
+        gate.open()
+
+    with turn(team), held(lambda: inside(accessing(B), gate), gate):
+        second = entering(Claim((team,), {B}))
+        assert second.settled()
+        opening = Doing(open_soon)
+        with freeing(B):  # behind the one that has B, and not behind the one that waits for the team
+            pass
+    opening.result()
+    second.result()
+
+
 def test_threads_that_would_wait_for_each_other_are_told() -> None:
     gate = Gate()
 

@@ -7,7 +7,7 @@ import pytest
 
 from ggplug import types
 from ggplug.errors import ShapeError
-from ggplug.testing.compare import compare, compare_selected, default_max_nmse, nmse
+from ggplug.testing.compare import compare, compare_bits, compare_selected, default_max_nmse, nmse
 
 WANT = np.array([[[[1.0, -2.0, 3.0, 4.0]]]])
 
@@ -76,6 +76,42 @@ def test_one_index_a_row_is_compared_by_its_value() -> None:
     want = np.array([[[[1, 0]]]])
     assert compare_selected(np.array([[[[2, 0]]]]), want, values, 0)
     assert not compare_selected(np.array([[[[0, 0]]]]), want, values, 0)
+
+
+def test_the_first_of_equal_values_has_to_be_selected_where_that_is_asked_for() -> None:
+    values = np.array([[[[1.0, 7.0, 7.0], [np.nan, np.nan, np.nan]]]])
+    want = np.array([[[[1, 0]]]])
+    assert compare_selected(want.copy(), want, values, 0, first=True)
+    assert "not the first" in compare_selected(np.array([[[[2, 0]]]]), want, values, 0, first=True).reason
+    assert "not the first" in compare_selected(np.array([[[[1, 2]]]]), want, values, 0, first=True).reason
+
+
+def test_zeros_may_have_to_agree_in_sign() -> None:
+    zeros = np.array([[[[0.0, -0.0, 1.0]]]])
+    assert compare(np.abs(zeros), zeros, 0)
+    assert compare(zeros.copy(), zeros, 0, "signs")
+    assert "sign" in compare(np.abs(zeros), zeros, 0, "signs").reason
+
+
+def test_nan_and_infinity_may_stand_for_each_other_but_for_no_number() -> None:
+    want = np.array([[[[np.nan, np.inf, 1.0]]]])
+    assert compare(np.array([[[[-np.inf, np.nan, 1.0]]]]), want, 0, "not finite")
+    assert not compare(np.array([[[[np.nan, 3.4e38, 1.0]]]]), want, 0, "not finite")
+    assert not compare(np.array([[[[np.nan, np.inf, np.nan]]]]), want, 0, "not finite")
+    assert not compare(np.array([[[[np.nan, np.inf, 1.5]]]]), want, 0, "not finite")
+
+
+def test_bits_are_compared_nan_by_nan_and_block_by_block() -> None:
+    nans = np.array([[[[0x7FC00000, 0x7FC00001]]]], np.uint32).view(np.float32)
+    assert compare_bits(nans.copy(), nans)
+    assert "got 7fc00001, want 7fc00000 at [0" in compare_bits(nans[..., ::-1], nans).reason
+    blocks = np.zeros((1, 1, 2, 1), types.Q8_0.dtype)
+    other = blocks.copy()
+    other["qs"][0, 0, 1, 0, 31] = 1
+    assert compare_bits(blocks.copy(), blocks)
+    assert "[0, 1, 0, 0]" in compare_bits(other, blocks).reason
+    with pytest.raises(ShapeError):
+        compare_bits(blocks, blocks[:, :, :1])
 
 
 def test_coarser_types_allow_more() -> None:

@@ -131,11 +131,12 @@ def test_any_devices_memory_is_freed_when_its_computation_has_ended(setting: Set
 def test_a_plan_over_freed_memory_calls_no_kernel() -> None:
     called: list[int] = []
     setting = Setting(Walker(lambda: called.append(1)))
+    setting.w.place(HOST.alloc(64))  # what the second kernel reads, in a buffer of its own
     stream = setting.device.init()
     allocation = allocate_graph(setting.graph, setting.device.buffer_type)
     plan = stream.plan(setting.graph)
     plan.rebind(setting.graph, allocation)
-    setting.buffers[0].free()
+    setting.w.buffer.free()  # type: ignore[union-attr]
     with pytest.raises(BufferUseError, match="freed"):
         plan.compute()
     with pytest.raises(BufferUseError, match="freed"):
@@ -350,7 +351,8 @@ def test_one_graphs_signature_is_that_of_its_marks_whoever_asks_first() -> None:
 # -- results ------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_that_another_thread_was_told_of_is_no_result() -> None:
+@pytest.mark.parametrize("again", [lambda y, graph: y.numpy(), lambda y, graph: graph.locate(y)])
+def test_a_failure_that_another_thread_was_told_of_is_no_result(again: Callable[[gg.Tensor, Graph], Any]) -> None:
     # Both threads want to read a result whose computation fails late.  One is told why; the other must not get bytes.
     device = FakeDevice("fake", execution="late")
     with Context("c") as context, Scheduler([device]) as scheduler:
@@ -369,7 +371,7 @@ def test_a_failure_that_another_thread_was_told_of_is_no_result() -> None:
         scheduler.backends[0].synchronize = slowly  # type: ignore[method-assign]
         first = Doing(y.numpy)
         until(gate.reached.is_set)
-        second = Doing(y.numpy)
+        second = Doing(lambda: again(y, graph))
         assert second.settled()
         gate.open()
         with pytest.raises(gg.ComputeError):

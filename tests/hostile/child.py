@@ -80,7 +80,8 @@ class Child:
 
     def _start(self) -> None:
         device, _, features = self.device.partition(":")
-        environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+        # Compiled kernels stay where the tests have theirs.
+        environment = {"GGPLUG_CACHE_DIR": str(ROOT / ".cache"), **os.environ, "PYTHONFAULTHANDLER": "1"}
         if features:
             environment["GGPLUG_CPU_FEATURES"] = features
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process

@@ -70,7 +70,8 @@ class Coverage:
         drawn, computed = self.drawn[cell], self.computed[cell]
         if computed:
             return max(computed, drawn // 8)
-        return drawn if drawn < self.wanted else 1 << 40
+        # What was always refused can wait a little.
+        return 3 * drawn if drawn < self.wanted else 1 << 40
 
     def _urgent(self, row: tuple[str, str], names: Sequence[str]) -> str:
         return min(names, key=lambda each: (self._weight((*row, each)), self._random.random()))

@@ -114,7 +114,7 @@ def draw(name: str, given: Mapping[str, Any] | None = None) -> Case:
         case.made_by.append("leaf" if s is None else choices.pick(f"{label}.made", ("leaf", "cont", "neg"), (8, 1, 1)))
         case.where.append(choices.pick(f"{label}.where", guard.WHERE, (6, 3, 3, 1)))
         case.owned.append(choices.pick(f"{label}.owned", (True, False)))
-    if cls.inplace and choices.rarely("in place", 4):
+    if cls.inplace and choices.rarely("in place", 2):
         case.shares = choices.pick("shares", cls.inplace)
     if cls.writes and choices.rarely("read only", 6):
         case.read_only = choices.pick("read-only memory", guard.READ_ONLY)

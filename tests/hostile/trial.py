@@ -58,7 +58,8 @@ class Trial:
             return Outcome("refused", spell(error))
         if case.vast:
             judge_vast(case.drawn.sources, case.vast)
-        answers = [self.machine.device.supports_op(node) for node in self.built.graph.nodes]
+        graph = self.built.graph
+        answers = [self.machine.device.supports_op(node) for node in graph.nodes]
         declined = next((a for a in answers if isinstance(a, Decline)), None)
         if case.read_only:
             return self._refused_write(declined)
@@ -71,11 +72,13 @@ class Trial:
                     judge_leafs(self.built, self.raw, places)
                 error = self._compute(places, turn)
             if declined is not None and (error is not None or case.route != "fallback"):
+                if error is None and all(not n.size for n, a in zip(graph.nodes, answers, strict=True) if not a):
+                    continue  # nothing had to be computed
                 if not isinstance(error, (UnsupportedOpError, PlacementError)):
                     raise Fault("declined", f"declined ({declined.reason}), but then: {_trace(error)}") from error
                 return Outcome("declined", declined.reason)
             raised = self._judge_error(error)
-        same_again(self.built.graph, self.results)
+        same_again(graph, self.results)
         return Outcome("raised" if raised else "right", raised)
 
     # -- memory ------------------------------------------------------------------------------------
@@ -200,15 +203,19 @@ class Trial:
         except Exception as raised:
             error = raised
         shared = self._sharing()
-        if error is not None and not isinstance(error, ComputeError):
-            judge_memory(self.built, self.raw, places, None, shared, changed=False)
-            return error
         if turn == 0:
             with contextlib.suppress(GGPlugError):
                 self.expected = Expected(self.built.graph, self.raw, self._seen(places) if self.direct else {})
+        if error is not None and not isinstance(error, ComputeError):
+            judge_memory(self.built, self.raw, places, None, shared, changed=False)
+            return error
         if error is None or (self.expected is not None and self.expected.bad):
             judge_memory(self.built, self.raw, places, self.expected, shared, changed=True)
             found = self._results(places) if self.direct else self._result() if error is None else {}
+            if error is not None and self.expected is not None:
+                # What comes after the node that failed may not have been computed.
+                last = self.built.graph.nodes.index(next(iter(self.expected.bad)))
+                found = {node: raw for node, raw in found.items() if node in self.built.graph.nodes[: last + 1]}
             if turn == 0 and self.expected is not None:
                 judge_values(self.built, self.expected, found, alone=self.direct)
             self.results.append(found)
@@ -285,8 +292,8 @@ class Trial:
             return ""
         if not isinstance(error, GGPlugError):
             raise Fault(f"untyped {type(error).__name__}", _trace(error)) from error
-        if bad and isinstance(error, ComputeError):
-            return spell(error)
+        if (bad and isinstance(error, ComputeError)) or self.expected is None:
+            return spell(error)  # as it has to be, or what the references themselves refuse
         raise Fault(f"raises {type(error).__name__}", _trace(error)) from error
 
     # -- writing into read-only memory -------------------------------------------------------------

@@ -601,7 +601,7 @@ class Device(ABC):
             assert node.op is not None
             if node.op.is_view or node.size == 0:
                 continue
-            found = self.match(node)
+            found = answer_of(self, node, self.match)
             if isinstance(found, Decline):
                 raise UnsupportedOpError(
                     f"{self.name} declines {node!r}: {found.reason}",
@@ -964,6 +964,25 @@ def id_out_of_range(device: Device, node: Tensor, got: int) -> ComputeError:
         f"{limit}, ne{dim} of {op.sources[of]!r}; {consequence}",
         op=op, device=device, tensor=node, got=got, wanted=limit,
     )  # fmt: skip
+
+
+def answer_of(device: Device, node: Tensor, question: Callable[[Tensor], Any]) -> Any:
+    """What ``device.match`` or ``device.supports_op`` says of a node.
+
+    Raises ComputeError if it raises anything but a GGPlugError, or returns None.
+    """
+    try:
+        answer = question(node)
+    except GGPlugError:
+        raise
+    except Exception as error:
+        raise compute_error(device, node, error) from error
+    if answer is None:
+        raise ComputeError(
+            f"{device.name} says nothing of {node!r}: match() must return a kernel or a Decline",
+            device=device, op=node.op, tensor=node,
+        )  # fmt: skip
+    return answer
 
 
 def compute_error(device: Device, node: Tensor, error: BaseException) -> GGPlugError:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ggplug.errors import FileKindError
 from ggplug.files import is_unfinished, kind_of, open_regular, replacing
 
 ENVIRONMENT_VARIABLE = "GGPLUG_CACHE_DIR"
@@ -120,10 +121,13 @@ class KernelFiles:
                 if code is not None and status.st_mtime < time.time() - _DAY:
                     with contextlib.suppress(OSError):
                         os.utime(file.fileno() if os.utime in os.supports_fd else path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            return None  # where there can be no folder, keeping them says so
+        except FileKindError as error:
+            _warn_once(f"ignoring a compiled kernel: {error}")
             return None
         except OSError as error:
-            _warn_once(f"compiled kernels in {path.parent} cannot be read ({error})")
+            _warn_once(f"compiled kernels in {path.parent} cannot be read ({error.strerror or error})")
             return None
         if code is None:
             _warn_once(f"the compiled kernel {path} is damaged; compiling it again")
@@ -141,7 +145,8 @@ class KernelFiles:
             with replacing(path, 0o600, follow=False) as file:
                 file.write(content)
         except OSError as error:
-            _warn_once(f"compiled kernels cannot be kept in {path.parent} ({error}); set {ENVIRONMENT_VARIABLE}")
+            reason = error.strerror or error  # not the name of this kernel: it is the same for all of them
+            _warn_once(f"compiled kernels cannot be kept in {path.parent} ({reason}); set {ENVIRONMENT_VARIABLE}")
             return
         self._remove_unused()
 
@@ -171,7 +176,7 @@ class KernelFiles:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            _warn_once(f"compiled kernels in {self.folder} cannot be listed ({error})")
+            _warn_once(f"compiled kernels in {self.folder} cannot be listed ({error.strerror or error})")
             return []
 
     def _remove_unused(self) -> None:

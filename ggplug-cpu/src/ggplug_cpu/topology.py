@@ -27,7 +27,7 @@ def default_threads() -> int:
     """
     chosen = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     if chosen:
-        if not chosen.isdigit() or int(chosen) < 1:
+        if not chosen.isdecimal() or len(chosen) > 9 or int(chosen) < 1:
             raise ParameterError(
                 f"{ENVIRONMENT_VARIABLE}={chosen!r} is no number of threads",
                 got=chosen,

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from ggplug_models.bert import BertEncoder
 from ggplug_models.convert import convert
+from ggplug_models.long_text import LongText
 from ggplug_models.model import ARCHITECTURES, Model, load
 from ggplug_models.placement import LayerSplit, Placement
 
 __version__ = "0.1.0"
 
-__all__ = ["ARCHITECTURES", "BertEncoder", "LayerSplit", "Model", "Placement", "convert", "load"]
+__all__ = ["ARCHITECTURES", "BertEncoder", "LayerSplit", "LongText", "Model", "Placement", "convert", "load"]

@@ -46,7 +46,9 @@ def convert(folder: Path, out: Path, kind: str) -> None:
     help="Split the layers between the named devices, in their order: 'even', or a number for each as in 2,1. "
     "Default: all layers on the first device.",
 )  # fmt: skip
-@click.option("--batch", default=32, show_default=True, type=click.IntRange(1), help="Texts computed together.")
+@click.option(
+    "--batch", default=32, show_default=True, type=click.IntRange(1), metavar="N", help="Texts computed together."
+)
 def embed(model: Path, devices: tuple[str, ...], split: str | None, batch: int) -> None:
     """Embed texts with MODEL.gguf.
 

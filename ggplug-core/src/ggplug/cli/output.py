@@ -141,6 +141,12 @@ def print_error(message: str, remedy: str | None = None) -> None:
     """One message on standard error, and what to do on a line of its own."""
     out = console(stderr=True)
     whole = not out.is_terminal  # a log or a pipe gets lines that can be searched
-    out.print(Text.assemble(("error: ", "bold red"), printable(message)), soft_wrap=whole)
+    out.print(Text.assemble(("error: ", "bold red"), _hanging(printable(message), 2)), soft_wrap=whole)
     if remedy:
-        out.print(text(f"  -> {remedy}") if whole else advice(remedy), soft_wrap=whole)
+        shown = _hanging(remedy, 5)
+        out.print(text(f"  -> {shown}") if whole else advice(remedy), soft_wrap=whole)
+
+
+def _hanging(content: str, by: int) -> str:
+    """Further lines are indented, so that what a file says does not look like another message."""
+    return content.replace("\n", "\n" + " " * by)

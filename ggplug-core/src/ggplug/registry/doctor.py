@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -94,9 +95,9 @@ def _last_line(output: IO[bytes]) -> dict[str, Any]:
 
 
 def _tail(errors: IO[bytes]) -> str:
-    errors.seek(0)
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4000))  # it may have printed until its time was over
     text = errors.read().decode(errors="replace").strip()
-    return f"\n{text[-4000:]}" if text else ""
+    return f"\n{text}" if text else ""
 
 
 def _exit(code: int) -> str:

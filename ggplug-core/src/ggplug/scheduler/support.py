@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ggplug.backend import Backend, BufferType, Decline, Support
+from ggplug.backend import Backend, BufferType, Decline, Support, answer_of
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 
@@ -65,7 +65,8 @@ class Streams:
         known = self._answers[stream]
         answer = known.get(kind)
         if answer is None:
-            answer = known[kind] = self.backends[stream].device.supports_op(node)
+            device = self.backends[stream].device
+            answer = known[kind] = answer_of(device, node, device.supports_op)
         return answer
 
     def kinds(self, graph: Graph) -> dict[int, int]:

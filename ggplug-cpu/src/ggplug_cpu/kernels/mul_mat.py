@@ -53,7 +53,8 @@ from ggplug_cpu.kernels.steps import FAULTS, POSITION, RESULT, Steps, source, ta
 from ggplug_cpu.tape import WORKSPACE, Entry, Ref
 
 #: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
-#: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate.
+#: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate,
+#: and AArch64, which could not be timed, has the same.
 DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 4}
 
 #: Packed weights of a chunk: about what fits a second-level cache beside what passes through it.

@@ -55,6 +55,7 @@ def _all() -> Iterator[Case]:
     yield _case("periodic activation", _snake)
     yield _case("views of views of results", _views)
     yield _case("reductions over several dimensions", _reductions)
+    yield _case("ids out of range, twice", _faults)
 
 
 def _case(label: str, make: Callable[[Leafs], Tensor | list[Tensor]], max_nmse: float = 1e-6) -> Case:
@@ -177,6 +178,15 @@ def _views(leafs: Leafs) -> Tensor:
     middle = view(x, 8, 6, 3, nb=x.nb[1:], offset=2 * x.nb[1] + 8)
     turned = permute(view(middle, 8, 3, 3, nb=(2 * middle.nb[1], middle.nb[2])), 0, 2, 1, 3)
     return add(cont(turned), scale(turned, 3.0))
+
+
+def _faults(leafs: Leafs) -> list[Tensor]:
+    """The first node with such ids is named, by its first such id; what was computed before it is right."""
+    ids = np.resize(np.arange(20), (40,))
+    first = get_rows(leafs.tensor(F32, 17, 7), leafs.array(I32, ids))
+    before = sqr(leafs.tensor(F32, 20, 6))
+    second = set_rows(leafs.tensor(F32, 20, 4), before, leafs.array(I64, np.array([3, 0, 11, -9, 1, 2])))
+    return [before, first, second]
 
 
 def _reductions(leafs: Leafs) -> Tensor:

@@ -48,6 +48,11 @@ FAULTS: tuple[Fault, ...] = (
     _kernel("claims but raises", kernels.raises, "add", "mul_mat"),
     _kernel("claims but declines", kernels.declines_at_last, "relu"),
     _kernel("writes a row too many", kernels.writes_a_row_too_many, "set_rows"),
+    _kernel(
+        "keeps rows of ids out of range", kernels.keeps_rows_of_ids_out_of_range, "get_rows", "mul_mat_id", "graph"
+    ),
+    _kernel("lets a NaN pass", kernels.passes_nan, "relu"),
+    _kernel("reads what is not there", kernels.reads_what_is_not_there, "sum", "sum_rows", "mul_mat", "mul_mat_id"),
     _kernel("sorts to one index", kernels.sorts_to_one_index, "argsort"),
     _memory("memory is not aligned", memory.Misaligned, "buffer types describe their memory"),
     _memory("memset leaves the end", memory.ShortMemset, "memset fills a range"),
@@ -82,6 +87,7 @@ FAULTS: tuple[Fault, ...] = (
         ("errors are typed", "a declined op raises and harms nothing"),
     ),
     _plan("binds once", plans.BindsOnce, "a plan binds to other places"),
+    _plan("says nothing of ids out of range", plans.ForgetsFaults, "get_rows", "set_rows", "mul_mat_id", "graph"),
     _plan("computes once", plans.ComputesOnce, "a plan computes again with new values"),
     Fault("writes come last", lambda: plans.WritesLast("faulty"), ("set_rows", "cpy", "graph")),
     Fault(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.backend import Decline, Operand
+from ggplug.backend import Decline, Operand, limit_of_ids
 from ggplug.errors import UnsupportedOpError
 from ggplug.ops.base import Array, Op
 from ggplug.ops.elementwise import Binary
@@ -139,6 +139,30 @@ def writes_a_row_too_many(op: Op, dst: Operand, *src: Operand | None) -> None:
     rows = dst.array()
     if op.writes and src[0] is not None and rows.shape[2] > 1:
         rows[..., 0, :] = rows[..., 1, :]
+
+
+def keeps_rows_of_ids_out_of_range(op: Op, dst: Operand, *src: Operand | None) -> None:
+    """Leaves the result's rows that belong to such ids as they were."""
+    before = dst.array().copy()
+    interpret(op, dst, *src)
+    ids = None if op.indexes is None or op.writes else src[op.indexes.ids]
+    if ids is not None:
+        outside = (ids.array() < 0) | (ids.array() >= limit_of_ids(dst.tensor))
+        dst.array()[outside[0]] = before[outside[0]]
+
+
+def passes_nan(op: Op, dst: Operand, *src: Operand | None) -> None:
+    """Computes relu as the larger of two numbers, of which one is NaN."""
+    interpret(op, dst, *src)
+    if op.name == "relu" and src[0] is not None:
+        round_into(dst.array(), dst.tensor, np.maximum(decoded(src[0].array(), src[0].tensor), 0))
+
+
+def reads_what_is_not_there(op: Op, dst: Operand, *src: Operand | None) -> None:
+    """Where a source has no elements the result is what was found in its place."""
+    interpret(op, dst, *src)
+    if not op.writes and any(operand is not None and not operand.tensor.size for operand in src):
+        dst.array().view(np.uint8)[...] = 0xFF
 
 
 def sorts_to_one_index(op: Op, dst: Operand, *src: Operand | None) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 from ggplug.backend import Backend, Device, Operand, Plan, WalkPlan, host_bytes
+from ggplug.errors import ComputeError
 from ggplug.graph import Graph
 from ggplug.host import HostBuffer
 from ggplug.memory.allocation import Allocation
@@ -52,6 +54,12 @@ class BindsOnce(_Wrapped):
         if not self.bound:
             super().rebind(graph, allocation)
             self.bound = True
+
+
+class ForgetsFaults(_Wrapped):
+    def compute(self) -> None:
+        with contextlib.suppress(ComputeError):
+            super().compute()
 
 
 class ComputesOnce(_Wrapped):

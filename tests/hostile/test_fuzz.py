@@ -1,0 +1,125 @@
+"""A minute of the fuzzer, and the fuzzer itself: it finds what was planted."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ggplug.ops.base import OPS
+from ggplug.testing.faulty import kernels
+from ggplug.testing.reference import ReferenceDevice
+
+from .child import Child
+from .coverage import Coverage
+from .draw import draw
+from .fuzz import Fuzzer, command, report
+from .layouts import LAYOUTS
+from .machine import Machine
+from .minimise import minimise
+from .outcome import Outcome
+from .run import run
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="guard pages are made with mprotect")
+
+OPS_IN_BRIEF = (
+    "relu", "clamp", "add", "swiglu", "rms_norm", "sum", "mean", "argmax", "argsort", "soft_max", "rope", "mul_mat",
+    "mul_mat_id", "get_rows", "set_rows", "cpy", "cont", "dup", "concat", "repeat", "view", "permute", "transpose",
+    "reshape",
+)  # fmt: skip
+"""One op of each kind: each kernel that is compiled takes half a second."""
+
+TYPES_IN_BRIEF = ("f32", "f16", "q4_0", "i32")
+
+
+@pytest.mark.parametrize("device", ["CPU", "OpenCL0"])
+def test_random_cases_between_guard_pages_find_nothing(device: str) -> None:
+    pytest.importorskip("ggplug_cpu" if device == "CPU" else "ggplug_opencl")
+    fuzzer = Fuzzer(device, seed=0, ops=OPS_IN_BRIEF, types=TYPES_IN_BRIEF)
+    fuzzer.run(cases=1500)
+    assert not fuzzer.found, "\n\n".join(report(found) for found in fuzzer.found.values())
+    assert fuzzer.coverage.outcomes["right"] > 200, fuzzer.coverage.outcomes
+    assert not fuzzer.coverage.never(), "no case computed these sources"
+
+
+def faults_of(device: ReferenceDevice, ops: tuple[str, ...], cases: int) -> dict[str, list[str]]:
+    """What cases of some ops find on a device, by kind, and which cases do."""
+    machine = Machine(device)
+    coverage = Coverage(ops, ("f32", "f16", "q8_0", "i32"), seed=1)
+    found: dict[str, list[str]] = {}
+    for _ in range(cases):
+        name = coverage.next()
+        outcome = run(name, machine)
+        coverage.note(name, outcome)
+        if outcome.how == "fault":
+            found.setdefault(outcome.kind, []).append(name)
+    machine.free()
+    return found
+
+
+def test_the_references_themselves_are_right() -> None:
+    assert faults_of(ReferenceDevice(), tuple(OPS), 500) == {}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "ops", "kind"),
+    [
+        (kernels.last_element_wrong, ("relu", "add", "cpy"), "values"),
+        (kernels.slightly_wrong, ("mul_mat", "soft_max"), "values"),
+        (kernels.writes_before_the_beginning, ("relu", "get_rows"), "beside"),
+        (kernels.leaves_the_tail, ("silu", "rms_norm"), "values"),
+        (kernels.leaves_the_last_row, ("norm",), "values"),
+        (kernels.modifies_a_source, ("add", "concat"), "overwritten"),
+        (kernels.ignores_strides, ("norm", "cont"), "values"),
+        (kernels.clears_before_it_reads, ("add", "relu"), "values"),
+        (kernels.raises, ("add",), "raises ComputeError"),
+        (kernels.writes_a_row_too_many, ("set_rows",), "overwritten"),
+    ],
+)
+def test_a_faulty_kernel_is_found(kernel: kernels.Kernel, ops: tuple[str, ...], kind: str) -> None:
+    found = faults_of(kernels.FaultyKernels(kernel), ops, 60 * len(ops))
+    assert kind in found, found
+
+
+def test_a_case_follows_from_its_name_and_changes_one_choice_at_a_time() -> None:
+    name = "mul_mat/a/window/f16/3"
+    once, again = draw(name), draw(name)
+    assert once.draw.made == again.draw.made
+    changed = draw(name, {"m": 1})
+    differing = {what for what, (value, _) in changed.draw.made.items() if value != once.draw.made.get(what, [None])[0]}
+    assert differing <= {"m"}
+
+
+def test_a_fault_is_made_small() -> None:
+    device = kernels.FaultyKernels(kernels.last_element_wrong)
+    machine = Machine(device)
+    name = next(iter(faults_of(device, ("add",), 60)["values"]))
+    given = minimise(name, lambda choices: run(name, machine, choices).kind == "values")
+    small = draw(name, given)
+    assert all(set(source.ne) <= {1, small.drawn.sources[0].ne[0]} for source in small.drawn.sources if source)
+    assert run(name, machine, given).kind == "values"
+    for what in given:
+        assert f"{what}=" in command("CPU", name, given)
+    machine.free()
+
+
+def test_a_child_that_ends_is_an_outcome_and_the_next_case_starts_another() -> None:
+    with Child("CPU") as child:
+        assert child.ask("relu/x/packed/f32/0").how != "fault"
+        assert child._process is not None
+        child._process.kill()
+        ended = child.ask("relu/x/packed/f32/1")
+        assert (ended.how, ended.kind) == ("fault", "crash SIGKILL")
+        assert child.ask("relu/x/packed/f32/1").how != "fault"
+
+
+def test_what_was_drawn_least_is_drawn_next() -> None:
+    coverage = Coverage(("relu", "mul_mat"), ("f32", "q8_0"), seed=0, wanted=3)
+    while coverage.missing():
+        name = coverage.next()
+        op, source, layout, kind, _ = name.split("/")
+        coverage.note(name, Outcome("right" if kind == "f32" else "refused", uses=[(op, source, layout, kind)]))
+    least = min(coverage.drawn[op, s, each] for op, s in coverage.rows for each in (*LAYOUTS, "f32", "q8_0"))
+    assert least >= 3
+    assert "smallest count: 3" in coverage.table()
+    assert "drawn less than 3 times: nothing" in coverage.table()
