@@ -302,6 +302,7 @@ def test_a_forked_child_waits_for_none_of_its_parents_threads() -> None:
                 with accessing(A):
                     os._exit(0 if len(HELD) == 1 and not WAITING else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    waiting.result()
 
 
 # -- one thread at a time -------------------------------------------------------------------------------------

@@ -146,8 +146,8 @@ class Queue:
             self.given += 1
 
     def run(self, until: int) -> None:
-        """Does everything up to the given number of it."""
-        while self.done < until:
+        """Does everything up to the given number of it; a device that is lost does nothing any more."""
+        while self.done < until and not self.device.lost:
             self.done += 1
             try:
                 self._work.popleft()()
