@@ -12,6 +12,7 @@ import ggplug as gg
 from ggplug import ops, types
 from ggplug.errors import ComputeError, DeviceLostError, KernelCompileError, OutOfMemoryError
 from ggplug.graph import Graph
+from ggplug.groups import Group
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.tensor import new_tensor
 from ggplug.testing import ReferenceDevice
@@ -282,7 +283,8 @@ def test_a_driver_that_does_not_start_is_a_typed_error_and_tried_again(monkeypat
     device = StandInDevice()
     with monkeypatch.context() as patch:
         patch.setattr(device, "open_driver", lambda: 1 // 0)
-        for use in (device.init, lambda: device.buffer_type.alloc(64), lambda: device.match(chain().nodes[0])):
+        group = Group((chain().nodes[0],))
+        for use in (device.init, lambda: device.buffer_type.alloc(64), lambda: device.match(group)):
             with pytest.raises(ComputeError, match="stand-in does not start: integer division"):
                 use()
     device.init().synchronize()
