@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ggplug.backend import UNGROUPED, Groups, NodeTime, Plan
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError, TensorStateError
+from ggplug.errors import BufferUseError, ComputeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation, Places
 from ggplug.ops.base import Op
 from ggplug.sharing import Claim, turn
 from ggplug_simt.driver import Bound
+from ggplug_simt.guard import Guard
 from ggplug_simt.launch import DST, FAULTS, SCRATCH
 from ggplug_simt.memory import SimtBuffer
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ggplug_simt.stream import SimtBackend
 
 _STRUCT_ALIGNMENT = 8
-_NOTHING = nullcontext()
 
 
 class SimtPlan(Plan):
@@ -153,43 +153,43 @@ class SimtPlan(Plan):
 
     def compute(self) -> None:
         # From the check of the buffers to the last launch nobody frees one of them; freeing waits for the queue, too.
-        with Claim((self._stream,), self._claimed):
+        guard = Guard(self._stream.device, "launching", own=(self._stream,), shared=self._claimed)
+        with guard:
             self._check()
-            self._launch()
+            self._computed += 1
+            if self._computed == 2:
+                guard.what = "capturing"
+                self._steps = self._captured()
+                guard.what = "launching"
+            if self._number:
+                with self._noted():
+                    self._launch(guard)
+            else:
+                self._launch(guard)
 
     def _check(self) -> None:
         """Raises what keeps the plan from being launched."""
-        self._stream.check_open()
+        if self._stream.freed:
+            self._stream.check_open()
         if not self._ready:
             device = self._stream.device
             raise ComputeError(f"{device.name}: the plan was not bound to an allocation", device=device)
         for buffer in self._buffers:
-            buffer._check(0, 0)
+            if buffer.freed:
+                buffer._check(0, 0)
 
-    def _launch(self) -> None:
-        device = self._stream.device
-        if device.lost:
-            with device.guarded("launching"):
-                return
-        self._computed += 1
-        if self._computed == 2:
-            with device.guarded("capturing"):
-                self._steps = self._captured()
+    def _launch(self, guard: Guard) -> None:
         number = 0
         try:
-            with self._noted(), device.driver.current():
-                for number, start in self._steps:  # noqa: B007 - read by the handler
-                    start()
-                self._stream.queue.flush()
-        except GGPlugError:
+            for number, start in self._steps:  # noqa: B007 - read by the handler
+                start()
+            self._stream.queue.flush()
+        except Exception:
+            guard.op, guard.kernel = self._ops[number], self._names[number]
             raise
-        except Exception as error:
-            raise device.typed(error, "launching", op=self._ops[number], kernel=self._names[number]) from error
 
     def _noted(self) -> AbstractContextManager[object]:
-        """While launches are given to the queue: tells the stream's faults which graph that is, if it has indices."""
-        if not self._number:
-            return _NOTHING
+        """While launches are given to the queue: tells the stream's faults which graph with indices that is."""
         graph = self._graph()
         if graph is None:
             raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
@@ -212,7 +212,7 @@ class SimtPlan(Plan):
         self._stream.synchronize()
         with Claim((self._stream,), self._claimed):
             self._check()
-            with self._noted():
+            with self._noted() if self._number else nullcontext():
                 return self._launch_traced()
 
     def _launch_traced(self) -> list[NodeTime]:
