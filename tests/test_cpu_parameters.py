@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
+from ggplug.groups import Group
 from ggplug_cpu import prebuild, simd, table
 from ggplug_cpu.choices.nest import Shape, element_nest, words_of
 from ggplug_cpu.choices.steps import FAULTS, RESULT, Steps
@@ -117,7 +118,7 @@ def slots(words: list[Word]) -> set[int]:
 
 def test_every_address_that_a_node_needs_is_marked_and_only_the_result_is_written() -> None:
     for node in prebuild._nodes():
-        steps = table.find(node)
+        steps = table.find(Group((node,)))
         assert isinstance(steps, Steps)
         for entry in steps.entries:
             if isinstance(entry.words, Words):
