@@ -16,7 +16,7 @@ from ggplug.backend import COPY_FIRST, Buffer, BufferType
 from ggplug.errors import BufferUseError, GGPlugError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
-from ggplug.memory.hazards import written_positions
+from ggplug.hazards import written_positions
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
 from ggplug.sharing import entered, turn
 from ggplug.tensor import Tensor
