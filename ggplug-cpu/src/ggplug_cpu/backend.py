@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, NodeTime, Plan, id_out_of_range
+from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Plan, id_out_of_range
 from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.sharing import NOTHING, turn
-from ggplug.tensor import Epoch, Tensor
+from ggplug.tensor import Epoch
 from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
 from ggplug_cpu.tape import Entry, Ref, Tape, TraceRing
 
@@ -44,9 +44,9 @@ class CpuBackend(Backend):
         if abort_callback is not None:
             self.set_abort_callback(abort_callback)
 
-    def plan(self, graph: Graph) -> CpuPlan:
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> CpuPlan:
         """The graph as a tape; compiles kernels that are not ready.  Raises UnsupportedOpError, KernelCompileError."""
-        return CpuPlan(self.device, graph)
+        return CpuPlan(self.device, graph, groups)
 
     @property
     def n_threads(self) -> int:
@@ -75,20 +75,20 @@ class CpuBackend(Backend):
 
 
 class CpuPlan(Plan):
-    """A graph's nodes as entries of a tape.  Views and empty tensors have none."""
+    """A graph's groups as entries of a tape.  Views and empty tensors have none."""
 
-    def __init__(self, device: CpuDevice, graph: Graph) -> None:
+    def __init__(self, device: CpuDevice, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.device = device
         self._n_tensors = len(graph.tensors)
         self._structure = graph.structure
         entries: list[Entry] = []
         self._positions: list[int] = []
-        """For each entry the node's position in the graph."""
+        """For each entry the position in the graph of the last node of its group."""
         workspace = scratch = 0
-        for node, steps in device.matches(graph):
-            placed = _placed(steps, graph, node)
+        for group, steps in device.matches(graph, groups):
+            placed = _placed(steps, graph, group)
             entries += placed
-            self._positions += [graph.index[node]] * len(placed)
+            self._positions += [graph.index[group.node]] * len(placed)
             workspace = max(workspace, steps.workspace_bytes)
             scratch = max(scratch, steps.scratch_bytes)
         self._tape = Tape(entries, self._n_tensors + 1, workspace, scratch)
@@ -199,10 +199,10 @@ def _let_go(plan: Callable[[], CpuPlan | None], graph: object) -> None:
         found.epoch = -1
 
 
-def _placed(steps: Steps, graph: Graph, node: Tensor) -> list[Entry]:
-    """Entries whose references count the graph's tensors instead of the node's operands."""
+def _placed(steps: Steps, graph: Graph, group: Group) -> list[Entry]:
+    """Entries whose references count the graph's tensors instead of the group's operands."""
     index = graph.index
-    slots = [index[node], *[-1 if s is None else index[s] for s in node.src]]
+    slots = [-1 if tensor is None else index[tensor] for tensor in group.operands]
     placed = []
     for entry, references in zip(steps.entries, steps.references, strict=True):
         words = list(entry.words)
@@ -213,6 +213,6 @@ def _placed(steps: Steps, graph: Graph, node: Tensor) -> list[Entry]:
             elif slot == FAULTS:
                 words[i] = Ref(len(graph.tensors), offset)
             elif slot == POSITION:
-                words[i] = slots[0]
+                words[i] = index[group.nodes[offset]]
         placed.append(Entry(entry.kernel, words, entry.tasks, entry.barrier_before))
     return placed

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ggplug import ops
-from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Memory, Registration
+from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration, signature_of
 from ggplug.errors import (
     ComputeError,
     DeviceLostError,
@@ -21,10 +21,10 @@ from ggplug.errors import (
     OutOfMemoryError,
 )
 from ggplug.ops.base import Op
-from ggplug.sharing import present
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
 from ggplug_simt.driver import Bound, Driver, Failure, Handle, Queue
+from ggplug_simt.guard import Guard
 from ggplug_simt.kernels import match
 from ggplug_simt.launch import Kernel, Product
 from ggplug_simt.memory import SimtBufferType, SimtHostBufferType
@@ -74,7 +74,8 @@ class SimtDevice(Device):
         """Other devices whose streams have copied from this one's memory."""
         self.programs = Programs(self)
         self._lock = threading.RLock()
-        self._driver: Driver | None = None
+        self.opened: Driver | None = None
+        """The driver, once it is."""
         self._profile: Profile | None = None
         self._transfers: Queue | None = None
         self._streams: weakref.WeakSet[SimtBackend] = weakref.WeakSet()
@@ -91,7 +92,7 @@ class SimtDevice(Device):
 
     def memory(self) -> Memory:
         self._give_dropped()
-        free = self._driver.free_memory() if self._driver is not None else None
+        free = self.opened.free_memory() if self.opened is not None else None
         return Memory(self.total_memory - self.used if free is None else free, self.total_memory)
 
     @property
@@ -105,13 +106,12 @@ class SimtDevice(Device):
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self._buffer_type
 
-    def match(self, node: Tensor) -> Kernel | Decline:
-        """The launches that compute a node, or why there are none; remembered by the node's signature."""
-        assert node.op is not None
-        key = (node.op.key, _shape(node), *(None if s is None else _shape(s) for s in node.src))
+    def match(self, group: Group) -> Kernel | Decline:
+        """The launches that compute a group, or why there are none; remembered by the group's signature."""
+        key = signature_of(group)
         found = self._matches.get(key)
         if found is None:
-            found = self._matches[key] = match(self.profile, node)
+            found = self._matches[key] = match(self.profile, group)
             if len(self._matches) > 16384:
                 self._matches.clear()
         return found
@@ -136,19 +136,19 @@ class SimtDevice(Device):
     @property
     def driver(self) -> Driver:
         """The vendor's driver, opened at first use.  Raises ComputeError if it does not start; it is tried again."""
-        if self._driver is None:
+        if self.opened is None:
             with self._lock:
-                if self._driver is None:
+                if self.opened is None:
                     if self.lost:
-                        raise self._gone(f"{self.name} is lost: {self.lost}")
+                        raise self.gone(f"{self.name} is lost: {self.lost}")
                     try:
-                        self._driver = self.open_driver()
+                        self.opened = self.open_driver()
                     except Exception as error:
                         raise ComputeError(
                             f"{self.name} does not start: {error}", device=self,
                             remedy="another program may have taken all of it; other devices go on",
                         ) from error  # fmt: skip
-        return self._driver
+        return self.opened
 
     @property
     def profile(self) -> Profile:
@@ -157,20 +157,11 @@ class SimtDevice(Device):
             self._profile = Profile.of(self.driver.properties)
         return self._profile
 
-    @contextlib.contextmanager
     def guarded(
         self, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None
-    ) -> Iterator[None]:
+    ) -> Guard:
         """Turns what the vendor's library raises inside into the typed error; refuses a lost device at once."""
-        if self.lost:
-            raise self._gone(f"{self.name} is lost, its buffers hold nothing: {self.lost}", op=op, kernel=kernel)
-        try:
-            with present(), self.driver.current():
-                yield
-        except GGPlugError:
-            raise
-        except Exception as error:
-            raise self.typed(error, what, op=op, kernel=kernel, requested=requested) from error
+        return Guard(self, what, op, kernel, requested)
 
     def typed(
         self, error: Exception, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None
@@ -190,10 +181,11 @@ class SimtDevice(Device):
             return KernelCompileError(f"{where} failed\n{details}", device=self, op=op, kernel=kernel, log=details)
         if failure is Failure.LOST:
             self.lost = str(error)
-            return self._gone(f"{where}: the device is gone ({error})", op=op, kernel=kernel)
+            return self.gone(f"{where}: the device is gone ({error})", op=op, kernel=kernel)
         return ComputeError(f"{where} failed: {error}", device=self, op=op, kernel=kernel)
 
-    def _gone(self, message: str, *, op: object = None, kernel: str | None = None) -> DeviceLostError:
+    def gone(self, message: str, *, op: object = None, kernel: str | None = None) -> DeviceLostError:
+        """The error for a device that is lost."""
         remedy = "the other devices go on; a new process, spawned and not forked, can use this one"
         return DeviceLostError(message, device=self, op=op, kernel=kernel, remedy=remedy)
 
@@ -268,10 +260,6 @@ class SimtDevice(Device):
         """A stream that was given back."""
         with self._lock:
             self._streams.discard(stream)
-
-
-def _shape(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.type.id, tensor.ne, tensor.nb
 
 
 def _columns(node: Tensor) -> int:

@@ -46,7 +46,8 @@ class Faults:
         self._queue = queue
         self._memory: Handle = None
         self._plans = itertools.count(1)
-        self._pending: dict[int, Graph] = {}
+        self.pending: dict[int, Graph] = {}
+        """The graphs that may have written to the record since it was last read, by the number of their plan."""
         # One thread may wait for results while another one gives more to the stream.
         self._lock = threading.RLock()
 
@@ -66,18 +67,19 @@ class Faults:
     def computing(self, number: int, graph: Graph) -> Iterator[None]:
         """While a plan with indices gives its launches to the queue: nobody has the record read in between."""
         with self._lock:
-            self._pending[number] = graph
+            self.pending[number] = graph
             yield
 
-    def ask(self) -> Asked | None:
-        """Has the record read, and emptied, when all before is done; None if nothing was computed that may write it."""
-        if not self._pending:
-            return None
+    def ask(self) -> Asked:
+        """Has the record read, and emptied, when all before is done.
+
+        Needed only where something is ``pending``: what may have written to the record.
+        """
         record = np.zeros((), RECORD)
         with self._device.guarded("reading"), self._lock:
             reading = self._queue.read(self._memory, 0, record.reshape(1).view(np.uint8))
             self._clear()
-            graphs, self._pending = self._pending, {}
+            graphs, self.pending = self.pending, {}
         return Asked(record, graphs, reading)
 
     def error(self, asked: Asked) -> ComputeError | None:
@@ -91,6 +93,6 @@ class Faults:
 
     def free(self) -> None:
         """Gives the memory back."""
-        self._pending.clear()
+        self.pending.clear()
         if self._memory is not None:
             self._device.give(self._memory, RECORD.itemsize)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ggplug.backend import NodeTime, Plan
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError, TensorStateError
+from ggplug.backend import UNGROUPED, Groups, NodeTime, Plan
+from ggplug.errors import BufferUseError, ComputeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation, Places
 from ggplug.ops.base import Op
 from ggplug.sharing import Claim, turn
-from ggplug.tensor import Tensor
 from ggplug_simt.driver import Bound
+from ggplug_simt.guard import Guard
 from ggplug_simt.launch import DST, FAULTS, SCRATCH
 from ggplug_simt.memory import SimtBuffer
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ggplug_simt.stream import SimtBackend
 
 _STRUCT_ALIGNMENT = 8
-_NOTHING = nullcontext()
 
 
 class SimtPlan(Plan):
@@ -37,7 +36,7 @@ class SimtPlan(Plan):
     queue may capture its launches and from then on replay them at once.
     """
 
-    def __init__(self, stream: SimtBackend, graph: Graph) -> None:
+    def __init__(self, stream: SimtBackend, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self._stream = stream
         self._structure = graph.structure
         device = stream.device
@@ -54,7 +53,8 @@ class SimtPlan(Plan):
         owner, position, delta, field, argument = [], [], [], [], []
         structs = []
         end = 0
-        for node, kernel in device.matches(graph):
+        for group, kernel in device.matches(graph, groups):
+            node = group.node
             assert node.op is not None
             scratch = stream.scratch(kernel.scratch) if kernel.scratch else None
             for launch in kernel.launches:
@@ -71,7 +71,8 @@ class SimtPlan(Plan):
                 struct = launch.arguments()
                 if any(place.position == FAULTS for place in launch.operands):
                     self._number = self._number or stream.faults.number()
-                    struct["plan"], struct["node"] = self._number, graph.index[node]
+                    indexed = next(n for n in group.nodes if n.op is not None and n.op.indexes is not None)
+                    struct["plan"], struct["node"] = self._number, graph.index[indexed]
                 structs.append(np.frombuffer(struct.tobytes(), np.uint8))
                 assert struct.dtype.fields is not None
                 for n, (name, place) in enumerate(zip(launch.source.tensors, launch.operands, strict=True)):
@@ -81,7 +82,7 @@ class SimtPlan(Plan):
                     if place.position == FAULTS:
                         bound.set_buffer(n, stream.faults.memory)
                         continue
-                    tensor: Tensor | None = node if place.position == DST else node.src[place.position]
+                    tensor = group.operands[place.position - DST]
                     assert tensor is not None
                     owner.append(number)
                     position.append(graph.index[tensor])
@@ -152,43 +153,43 @@ class SimtPlan(Plan):
 
     def compute(self) -> None:
         # From the check of the buffers to the last launch nobody frees one of them; freeing waits for the queue, too.
-        with Claim((self._stream,), self._claimed):
+        guard = Guard(self._stream.device, "launching", own=(self._stream,), shared=self._claimed)
+        with guard:
             self._check()
-            self._launch()
+            self._computed += 1
+            if self._computed == 2:
+                guard.what = "capturing"
+                self._steps = self._captured()
+                guard.what = "launching"
+            if self._number:
+                with self._noted():
+                    self._launch(guard)
+            else:
+                self._launch(guard)
 
     def _check(self) -> None:
         """Raises what keeps the plan from being launched."""
-        self._stream.check_open()
+        if self._stream.freed:
+            self._stream.check_open()
         if not self._ready:
             device = self._stream.device
             raise ComputeError(f"{device.name}: the plan was not bound to an allocation", device=device)
         for buffer in self._buffers:
-            buffer._check(0, 0)
+            if buffer.freed:
+                buffer._check(0, 0)
 
-    def _launch(self) -> None:
-        device = self._stream.device
-        if device.lost:
-            with device.guarded("launching"):
-                return
-        self._computed += 1
-        if self._computed == 2:
-            with device.guarded("capturing"):
-                self._steps = self._captured()
+    def _launch(self, guard: Guard) -> None:
         number = 0
         try:
-            with self._noted(), device.driver.current():
-                for number, start in self._steps:  # noqa: B007 - read by the handler
-                    start()
-                self._stream.queue.flush()
-        except GGPlugError:
+            for number, start in self._steps:  # noqa: B007 - read by the handler
+                start()
+            self._stream.queue.flush()
+        except Exception:
+            guard.op, guard.kernel = self._ops[number], self._names[number]
             raise
-        except Exception as error:
-            raise device.typed(error, "launching", op=self._ops[number], kernel=self._names[number]) from error
 
     def _noted(self) -> AbstractContextManager[object]:
-        """While launches are given to the queue: tells the stream's faults which graph that is, if it has indices."""
-        if not self._number:
-            return _NOTHING
+        """While launches are given to the queue: tells the stream's faults which graph with indices that is."""
         graph = self._graph()
         if graph is None:
             raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
@@ -211,7 +212,7 @@ class SimtPlan(Plan):
         self._stream.synchronize()
         with Claim((self._stream,), self._claimed):
             self._check()
-            with self._noted():
+            with self._noted() if self._number else nullcontext():
                 return self._launch_traced()
 
     def _launch_traced(self) -> list[NodeTime]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import Backend, Buffer, Bytes, Event, Plan, check_target
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan, check_target
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.sharing import accessing, turn, using
@@ -30,7 +30,7 @@ class SimtBackend(Backend):
         self._kept: list[Any] = []
         self._scratch: list[tuple[int, Handle]] = []
         self._error: GGPlugError | None = None
-        self._freed = False
+        self.freed = False
 
     # -- transfers ---------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class SimtBackend(Backend):
 
     def synchronize(self) -> None:
         asked = None
-        if not self._freed:
+        if self.faults.pending and not self.freed:
             try:
                 asked = self.faults.ask()
             except GGPlugError as failure:
@@ -118,7 +118,7 @@ class SimtBackend(Backend):
 
     def settle(self) -> None:
         """Waits for everything given, and keeps what went wrong for :meth:`synchronize`."""
-        if self._freed:
+        if self.freed:
             return
         # Another thread may wait for this stream while its own gives it more: only what was given before is done after.
         done, self._kept = self._kept, []
@@ -132,8 +132,8 @@ class SimtBackend(Backend):
 
     # -- computing ---------------------------------------------------------------------------------
 
-    def plan(self, graph: Graph) -> Plan:
-        return SimtPlan(self, graph)
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return SimtPlan(self, graph, groups)
 
     def scratch(self, size: int) -> Handle:
         """Memory that launches of one kernel share; all plans have the same, because a stream runs one at a time.
@@ -147,7 +147,7 @@ class SimtBackend(Backend):
         return self._scratch[-1][1]
 
     def free(self) -> None:
-        if self._freed:
+        if self.freed:
             return
         with turn(self):
             try:
@@ -156,13 +156,13 @@ class SimtBackend(Backend):
                 for size, handle in self._scratch:
                     self.device.give(handle, size)
                 self.faults.free()
-                self._freed = True
+                self.freed = True
                 self.device.forget(self)
                 self.queue.free()
 
     def check_open(self) -> None:
         """Raises ComputeError if the stream was freed."""
-        if self._freed:
+        if self.freed:
             raise ComputeError(f"a stream of {self.device.name} is used after it was freed", device=self.device)
 
 

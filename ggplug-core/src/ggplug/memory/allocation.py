@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ggplug.backend import COPY_FIRST, Buffer, BufferType
 from ggplug.errors import BufferUseError, GGPlugError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory.hazards import written_positions
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
 from ggplug.sharing import entered, turn
@@ -129,7 +130,8 @@ class Allocation:
 
     By position in ``graph.tensors``: ``slots`` is an index into ``buffers``, PERSISTENT or NOWHERE; ``offsets`` are
     bytes into that buffer, for persistent tensors bytes into their root.  ``layout`` knows when bytes are reused.
-    ``arena`` is shared by all allocations in the same memory.
+    ``arena`` is shared by all allocations in the same memory.  ``groups``: what :meth:`Backend.compute` computes
+    together here.
 
     Raises BufferUseError if a tensor would not lie inside of its buffer (of its root, if that is persistent), or at an
     address that is no multiple of its type's alignment; ShapeError, TypeMismatchError for lists that are not the
@@ -145,11 +147,13 @@ class Allocation:
         *,
         layout: Layout | None = None,
         arena: Arena | None = None,
+        groups: Groups = UNGROUPED,
     ) -> None:
         self.buffers = tuple(buffers)
         self.slots = _numbers(graph, slots, "slots")
         self.offsets = _numbers(graph, offsets, "offsets")
         self.layout = layout
+        self.groups = groups
         self.arena = arena if arena is not None else Arena()
         self.pending: tuple[Pending, ...] = ()
         """What may still read the leafs that lie here."""

@@ -1,0 +1,134 @@
+"""The plan of the smallest devices: one kernel call after the other, on host memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.arrays import strided
+from ggplug.buffers import Buffer
+from ggplug.errors import GGPlugError
+from ggplug.faults import compute_error, first_out_of_range, id_out_of_range
+from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Group, Groups
+from ggplug.plans import NodeTime, Plan
+from ggplug.sharing import NOTHING, using
+from ggplug.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ggplug.backend import Backend, Device
+    from ggplug.memory.allocation import Allocation
+
+
+class Operand(NamedTuple):
+    """A tensor and its bytes, as :class:`WalkPlan` hands it to a kernel."""
+
+    tensor: Tensor
+    buffer: Buffer
+    offset: int
+
+    def array(self) -> npt.NDArray[Any]:
+        """A zero-copy, strided, four-dimensional array in NumPy order (``ne`` reversed).
+
+        Plain types have their dtype; of block types the innermost axis counts blocks.
+        """
+        return strided(self.buffer.bytes(self.offset, self.tensor.nbytes), self.tensor)
+
+
+class _Call(NamedTuple):
+    position: int
+    kernel: Callable[..., None]
+    group: Group
+    operands: list[Operand | None]
+
+
+class WalkPlan(Plan):
+    """Calls ``kernel(op, dst, *src)`` for node after node; views and empty tensors are skipped.
+
+    ``dst`` and ``src`` are :class:`Operand` (None for absent sources).  The kernel of a group of several nodes is
+    called as ``kernel(group, operands)``, with the operand of each tensor in ``group.operands``.  The plan of the
+    smallest backends.  Kernels of ops with ids write zeros (or nothing, where the op writes into a source) for those
+    out of range; the plan raises the error.
+    """
+
+    def __init__(self, stream: Backend, graph: Graph, groups: Groups = UNGROUPED) -> None:
+        self.stream = stream
+        self.groups = groups
+        self._structure = graph.structure
+        self._kernels: list[Callable[..., None]] = [kernel for _, kernel in stream.device.matches(graph, groups)]
+        self._bound: tuple[list[_Call], frozenset[Buffer]] = [], NOTHING
+
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
+        buffers, which, offsets = allocation.places(graph)
+        bound = [
+            Operand(tensor, buffers[number], offset)
+            for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True)
+        ]
+        index = graph.index
+        calls: list[_Call] = []
+        for kernel, group in zip(self._kernels, self.groups.of(graph), strict=True):
+            operands = [None if tensor is None else bound[index[tensor]] for tensor in group.operands]
+            calls.append(_Call(index[group.node], kernel, group, operands))
+        self._bound = calls, frozenset(each.buffer for call in calls for each in call.operands if each is not None)
+
+    def compute(self) -> None:
+        self._run(lambda position: None)
+
+    def compute_traced(self) -> list[NodeTime]:
+        times: list[NodeTime] = []
+        start = time.perf_counter_ns()
+
+        def note(position: int) -> None:
+            nonlocal start
+            end = time.perf_counter_ns()
+            times.append(NodeTime(position, start, end))
+            start = end
+
+        self._run(note)
+        return times
+
+    def _run(self, computed: Callable[[int], None]) -> None:
+        """Calls the kernels, and ``computed`` with each node's position; others leave the buffers alone meanwhile."""
+        calls, buffers = self._bound
+        # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
+        with using(buffers), np.errstate(all="ignore"):
+            for buffer in buffers:
+                buffer._check(0, 0)
+            for position, kernel, group, operands in calls:
+                call_kernel(self.stream.device, kernel, group, operands)
+                computed(position)
+
+    def kernel_names(self) -> list[str]:
+        return [getattr(kernel, "__name__", repr(kernel)) for kernel in self._kernels]
+
+
+def call_kernel(
+    device: Device, kernel: Callable[..., None], group: Group, operands: Sequence[Operand | None]
+) -> None:
+    """Calls a kernel as :class:`WalkPlan` does; then raises ComputeError if an id of a node is out of range.
+
+    ``operands``: those of ``group.operands``.  Raises what the kernel raised, as a typed error.
+    """
+    by_tensor = {operand.tensor: operand for operand in operands if operand is not None}
+    try:
+        if len(group) == 1:
+            kernel(group.node.op, *operands)
+        else:
+            kernel(group, by_tensor)
+    except GGPlugError:
+        raise
+    except Exception as error:
+        raise compute_error(device, group, error) from error
+    for node in group.nodes:
+        indexes = node.op.indexes if node.op is not None else None
+        if indexes is not None:
+            ids = node.src[indexes.ids]
+            assert ids is not None
+            got = first_out_of_range(node, by_tensor[ids].array())
+            if got is not None:
+                raise id_out_of_range(device, node, got)
