@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
 from ggplug.plans import Plan
-from ggplug.tensor import Epoch
 
 if TYPE_CHECKING:
     from ggplug.memory.allocation import Allocation
@@ -37,12 +36,13 @@ class PlanCache:
                 self._plans.popitem(last=False)[1].plan.free()
         else:
             self._plans.move_to_end(key)
-        if planned.allocation is not allocation or planned.epoch != Epoch.now or planned.graph() is not graph:
-            planned.epoch = -1
-            epoch = Epoch.now
+        known = planned.allocation is allocation and planned.graph() is graph
+        if not known or planned.bound_at != graph.revision.now:
+            planned.bound_at = 0
+            now = graph.watch()
             allocation.check(graph)
             planned.plan.rebind(graph, allocation)
-            planned.graph, planned.allocation, planned.epoch = weakref.ref(graph), allocation, epoch
+            planned.graph, planned.allocation, planned.bound_at = weakref.ref(graph), allocation, now
         return planned.plan
 
     def __len__(self) -> int:
@@ -58,10 +58,10 @@ class PlanCache:
 class _Planned:
     """A plan and what it is bound to."""
 
-    __slots__ = ("allocation", "epoch", "graph", "plan")
+    __slots__ = ("allocation", "bound_at", "graph", "plan")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.graph: Callable[[], Graph | None] = lambda: None
         self.allocation: Allocation | None = None
-        self.epoch = -1
+        self.bound_at = 0

@@ -17,8 +17,8 @@ import numpy as np
 from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Plan, id_out_of_range
 from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
+from ggplug.revisions import Revision
 from ggplug.sharing import NOTHING, turn
-from ggplug.tensor import Epoch
 from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
 from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED
 from ggplug_cpu.parameters import Ref
@@ -101,7 +101,7 @@ class CpuPlan(Plan):
         self._bound = self._tape.bind(self._bases)
         self.buffers: frozenset[Buffer] = NOTHING
         """What the addresses lie in.  Let go with the graph, since a plan outlives what it computes."""
-        self.epoch = -1
+        self.revision, self.bound_at = Revision(), 0
         self._graph: Callable[[], Graph | None] = _nobody
         self._allocation: Callable[[], Allocation | None] = _nobody
 
@@ -110,7 +110,7 @@ class CpuPlan(Plan):
 
         Waits for a computation of this plan by another thread; raises BusyError within one.
         """
-        if self._graph() is graph and self._allocation() is allocation and self.epoch == Epoch.now:
+        if self._graph() is graph and self._allocation() is allocation and self.bound_at == graph.revision.now:
             return
         self._structure = graph.check_structure(self._structure, "the plan")
         with turn(self._bound):
@@ -122,18 +122,18 @@ class CpuPlan(Plan):
         self._bind(graph, allocation)
 
     def _bind(self, graph: Graph, allocation: Allocation) -> None:
-        epoch = Epoch.now
+        now = graph.watch()
         buffers: set[Buffer] = set()
         addresses = allocation.addresses(graph, buffers)
         # Without a graph for now: if the last one goes away meanwhile, that is no longer this plan's affair.
         self._graph = _nobody
-        self.epoch = -1
+        self.bound_at = 0
         self._bases[:-1] = addresses
         self._bound.rebind(self._bases)
         self.buffers = frozenset(buffers)
         # weakly: a plan kept for the next equal graph must not keep a model's weights alive
         self._graph, self._allocation = weakref.ref(graph, partial(_let_go, weakref.ref(self))), weakref.ref(allocation)
-        self.epoch = epoch
+        self.revision, self.bound_at = graph.revision, now
 
     def compute(self) -> None:
         self._run(None)
@@ -158,7 +158,7 @@ class CpuPlan(Plan):
     def free(self) -> None:
         self._graph = self._allocation = _nobody
         self.buffers = NOTHING
-        self.epoch = -1
+        self.bound_at = 0
 
     def _memory(self) -> tuple[Graph, Allocation]:
         graph, allocation = self._graph(), self._allocation()
@@ -198,7 +198,7 @@ def _let_go(plan: Callable[[], CpuPlan | None], graph: object) -> None:
     found = plan()
     if found is not None:
         found.buffers = NOTHING
-        found.epoch = -1
+        found.bound_at = 0
 
 
 def _placed(steps: Steps, graph: Graph, group: Group) -> list[Entry]:
