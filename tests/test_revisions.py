@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug.backend import Backend, Buffer, Device, Plan, WalkPlan
+from ggplug.backend import UNGROUPED, Backend, Buffer, Device, Groups, Plan, WalkPlan
 from ggplug.host import HOST
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.registry import REGISTRY
@@ -35,8 +35,8 @@ def placed(value: float, name: str = "") -> gg.Tensor:
 
 
 class _Counted(WalkPlan):
-    def __init__(self, stream: Backend, graph: gg.Graph) -> None:
-        super().__init__(stream, graph)
+    def __init__(self, stream: Backend, graph: gg.Graph, groups: Groups) -> None:
+        super().__init__(stream, graph, groups)
         self.bound: list[gg.Graph] = stream.device.bound  # type: ignore[attr-defined]
 
     def rebind(self, graph: gg.Graph, allocation: Any) -> None:
@@ -45,8 +45,8 @@ class _Counted(WalkPlan):
 
 
 class _Stream(Backend):
-    def plan(self, graph: gg.Graph) -> Plan:
-        return _Counted(self, graph)
+    def plan(self, graph: gg.Graph, groups: Groups = UNGROUPED) -> Plan:
+        return _Counted(self, graph, groups)
 
 
 class CountingDevice(ReferenceDevice):
