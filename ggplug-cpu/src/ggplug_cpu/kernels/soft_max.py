@@ -30,7 +30,8 @@ def plan_soft_max(node: Tensor) -> Steps:
     x_operand = read_operand(Ref(source(0)), x.type, x.nb[0])
     words: list[Word] = [Ref(RESULT), Ref(source(0))]
     words += [0 if mask is None else Ref(source(1)), 0 if sinks is None else Ref(source(2)), *node.ne]
-    words += [node.nb[1], x.nb[1]]
+    # Not nb[1]: of a dimension of one element it says nothing about where the next row is.
+    words += [node.type.row_bytes(node.ne[0]), x.type.row_bytes(x.ne[0])]
     if mask is None:
         words += [1, 1, 0, 0, 0, y_operand.convert, x_operand.convert, 0, node.nb[0], x.nb[0], 0, op.scale]
     else:
