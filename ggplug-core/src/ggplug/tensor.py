@@ -11,7 +11,6 @@ A view shares the bytes of its root ``view_src``, ``view_offset`` bytes into it;
 
 from __future__ import annotations
 
-import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,21 +36,6 @@ T = TypeVar("T")
 Extents = tuple[int, int, int, int]
 
 MAX_RANK = 4
-
-
-class Epoch:
-    """Counts changes to what persistent tensors are: their place and their flags.
-
-    Whoever caches a binding of tensors to addresses remembers ``Epoch.now`` and need not look at a
-    single tensor again while it stays the same.
-    """
-
-    now = 0
-    _count = itertools.count(1)
-
-    @classmethod
-    def advance(cls) -> None:
-        cls.now = next(cls._count)
 
 
 class Geometry(NamedTuple):
@@ -321,7 +305,7 @@ class Tensor:
     def mark(self, flag: TensorFlag) -> Tensor:
         """Adds a flag and returns the tensor (ggml_set_input, _output, _param, _loss)."""
         self.flags |= int(flag)
-        Epoch.advance()
+        self._changed(self.root.buffer)
         return self
 
     def set_input(self) -> Tensor:
@@ -349,10 +333,20 @@ class Tensor:
             offset = check(self, offset)
         else:
             raise TypeMismatchError(f"{self!r} can only be placed in a Buffer, got {buffer!r}", tensor=self, got=buffer)
+        before = self.buffer
         self.buffer = buffer
         self.buffer_type = None if buffer is None else buffer.type
         self.offset = offset
-        Epoch.advance()
+        self._changed(before)
+
+    def _changed(self, buffer: Buffer | None) -> None:
+        """Makes stale what was made of graphs with this tensor; ``buffer``: where its root lay before the change."""
+        if buffer is not None:
+            buffer.watchers.advance()
+        for reference in self._graphs or ():
+            graph = reference()
+            if graph is not None:
+                graph.revision.advance()
 
     def locate(self) -> tuple[Buffer, int]:
         """``(buffer, offset)`` of the bytes that the tensor's value lies in now.

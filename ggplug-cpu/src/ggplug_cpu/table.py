@@ -1,7 +1,7 @@
 """What this device computes, and how: one ordered table.
 
-A row names a class of ops, the types that it takes, and a function from a node to its :class:`Steps`.  "Is this node
-supported?" and "run this node" are the same call, :func:`find`.  The first row that fits decides; a row whose function
+A row names a class of ops, the types that it takes, and a function from a node to its :class:`Steps`.  "Is this group
+supported?" and "run this group" are the same call, :func:`find`.  The first row that fits decides; a row whose function
 answers with a :class:`~ggplug.backend.Decline` leaves the node to the rows after it.  To add an op, write a kernel and
 a row.
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ggplug import ops
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.ops import Op
 from ggplug.tensor import Tensor
 from ggplug.types import TYPES, Type, by_name
@@ -87,8 +87,11 @@ def rows_for(kind: type[Op]) -> Iterator[Row]:
             yield row
 
 
-def find(node: Tensor) -> Steps | Decline:
-    """What computes a node, or why nothing does.  A pure function of op, types, extents and strides."""
+def find(group: Group) -> Steps | Decline:
+    """What computes a group, or why nothing does.  A pure function of :func:`~ggplug.groups.signature_of`."""
+    if len(group) > 1:
+        return Decline("the CPU device computes every node alone")
+    node = group.node
     op = node.op
     assert op is not None
     if nothing_to_do(node):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ggplug import ops
-from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Memory, Registration
+from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration, signature_of
 from ggplug.errors import (
     ComputeError,
     DeviceLostError,
@@ -106,13 +106,12 @@ class SimtDevice(Device):
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self._buffer_type
 
-    def match(self, node: Tensor) -> Kernel | Decline:
-        """The launches that compute a node, or why there are none; remembered by the node's signature."""
-        assert node.op is not None
-        key = (node.op.key, _shape(node), *(None if s is None else _shape(s) for s in node.src))
+    def match(self, group: Group) -> Kernel | Decline:
+        """The launches that compute a group, or why there are none; remembered by the group's signature."""
+        key = signature_of(group)
         found = self._matches.get(key)
         if found is None:
-            found = self._matches[key] = match(self.profile, node)
+            found = self._matches[key] = match(self.profile, group)
             if len(self._matches) > 16384:
                 self._matches.clear()
         return found
@@ -261,10 +260,6 @@ class SimtDevice(Device):
         """A stream that was given back."""
         with self._lock:
             self._streams.discard(stream)
-
-
-def _shape(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.type.id, tensor.ne, tensor.nb
 
 
 def _columns(node: Tensor) -> int:

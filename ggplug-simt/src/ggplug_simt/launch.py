@@ -26,7 +26,7 @@ TENSOR = np.dtype([("offset", "i8"), ("nb", "i8", 4), ("ne", "i4", 4)], align=Tr
 _SCALARS = {"float": "f4", "int": "i4"}
 
 DST = -1
-"""Position of the node itself, beside those of its sources."""
+"""Position of the result: the others count ``group.operands`` from there, so a node's sources begin at 0."""
 
 SCRATCH = -2
 """Position of memory that only the launches of one kernel share: see ``Kernel.scratch``."""
@@ -36,7 +36,7 @@ FAULTS = -3
 
 
 class Operand(NamedTuple):
-    """A tensor of a launch: which one of the node's, ``delta`` bytes into it, and the extents and strides to use."""
+    """A tensor of a launch: which one of the group's, ``delta`` bytes into it, and the extents and strides to use."""
 
     position: int
     ne: Extents

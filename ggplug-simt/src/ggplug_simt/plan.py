@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ggplug.backend import NodeTime, Plan
+from ggplug.backend import UNGROUPED, Groups, NodeTime, Plan
 from ggplug.errors import BufferUseError, ComputeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation, Places
 from ggplug.ops.base import Op
 from ggplug.sharing import Claim, turn
-from ggplug.tensor import Tensor
 from ggplug_simt.driver import Bound
 from ggplug_simt.guard import Guard
 from ggplug_simt.launch import DST, FAULTS, SCRATCH
@@ -37,7 +36,7 @@ class SimtPlan(Plan):
     queue may capture its launches and from then on replay them at once.
     """
 
-    def __init__(self, stream: SimtBackend, graph: Graph) -> None:
+    def __init__(self, stream: SimtBackend, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self._stream = stream
         self._structure = graph.structure
         device = stream.device
@@ -54,7 +53,8 @@ class SimtPlan(Plan):
         owner, position, delta, field, argument = [], [], [], [], []
         structs = []
         end = 0
-        for node, kernel in device.matches(graph):
+        for group, kernel in device.matches(graph, groups):
+            node = group.node
             assert node.op is not None
             scratch = stream.scratch(kernel.scratch) if kernel.scratch else None
             for launch in kernel.launches:
@@ -71,7 +71,8 @@ class SimtPlan(Plan):
                 struct = launch.arguments()
                 if any(place.position == FAULTS for place in launch.operands):
                     self._number = self._number or stream.faults.number()
-                    struct["plan"], struct["node"] = self._number, graph.index[node]
+                    indexed = next(n for n in group.nodes if n.op is not None and n.op.indexes is not None)
+                    struct["plan"], struct["node"] = self._number, graph.index[indexed]
                 structs.append(np.frombuffer(struct.tobytes(), np.uint8))
                 assert struct.dtype.fields is not None
                 for n, (name, place) in enumerate(zip(launch.source.tensors, launch.operands, strict=True)):
@@ -81,7 +82,7 @@ class SimtPlan(Plan):
                     if place.position == FAULTS:
                         bound.set_buffer(n, stream.faults.memory)
                         continue
-                    tensor: Tensor | None = node if place.position == DST else node.src[place.position]
+                    tensor = group.operands[place.position - DST]
                     assert tensor is not None
                     owner.append(number)
                     position.append(graph.index[tensor])

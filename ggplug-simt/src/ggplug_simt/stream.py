@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import Backend, Buffer, Bytes, Event, Plan, check_target
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan, check_target
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.sharing import accessing, turn, using
@@ -132,8 +132,8 @@ class SimtBackend(Backend):
 
     # -- computing ---------------------------------------------------------------------------------
 
-    def plan(self, graph: Graph) -> Plan:
-        return SimtPlan(self, graph)
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return SimtPlan(self, graph, groups)
 
     def scratch(self, size: int) -> Handle:
         """Memory that launches of one kernel share; all plans have the same, because a stream runs one at a time.

@@ -15,10 +15,11 @@ import numpy.typing as npt
 from ggplug.backend import COPY_FIRST, Buffer, BufferType
 from ggplug.errors import BufferUseError, GGPlugError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
-from ggplug.memory.hazards import written_positions
+from ggplug.groups import UNGROUPED, Groups
+from ggplug.hazards import written_positions
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
 from ggplug.sharing import entered, turn
-from ggplug.tensor import Epoch, Tensor
+from ggplug.tensor import Tensor
 
 _address = attrgetter("address")
 _buffer = attrgetter("buffer")
@@ -129,7 +130,8 @@ class Allocation:
 
     By position in ``graph.tensors``: ``slots`` is an index into ``buffers``, PERSISTENT or NOWHERE; ``offsets`` are
     bytes into that buffer, for persistent tensors bytes into their root.  ``layout`` knows when bytes are reused.
-    ``arena`` is shared by all allocations in the same memory.
+    ``arena`` is shared by all allocations in the same memory.  ``groups``: what :meth:`Backend.compute` computes
+    together here.
 
     Raises BufferUseError if a tensor would not lie inside of its buffer (of its root, if that is persistent), or at an
     address that is no multiple of its type's alignment; ShapeError, TypeMismatchError for lists that are not the
@@ -145,11 +147,13 @@ class Allocation:
         *,
         layout: Layout | None = None,
         arena: Arena | None = None,
+        groups: Groups = UNGROUPED,
     ) -> None:
         self.buffers = tuple(buffers)
         self.slots = _numbers(graph, slots, "slots")
         self.offsets = _numbers(graph, offsets, "offsets")
         self.layout = layout
+        self.groups = groups
         self.arena = arena if arena is not None else Arena()
         self.pending: tuple[Pending, ...] = ()
         """What may still read the leafs that lie here."""
@@ -175,7 +179,7 @@ class Allocation:
         self._structure = graph.structure
         # What was checked last, and where the roots of its persistent tensors begin.
         self._checked: Callable[[], Graph | None] = lambda: None
-        self._epoch = -1
+        self._checked_at = 0
         self._starts = np.empty(0, np.int64)
 
     def _check_places(self, graph: Graph, nbytes: Numbers) -> None:
@@ -242,22 +246,23 @@ class Allocation:
         Takes no Python call per tensor, and none that counts if nothing was placed, freed or marked since.
         """
         self._structure = graph.check_structure(self._structure, "the allocation")
-        if self._epoch == Epoch.now and self._checked() is graph:
+        now = graph.watch()
+        if self._checked_at == now and self._checked() is graph:
             return
-        epoch = Epoch.now
+        used = set(map(self.buffers.__getitem__, self._used))
+        for each in used:
+            each.watchers.add(graph.revision)
         roots = list(map(graph.tensors.__getitem__, self._own_roots))
         # Gathered once: another thread may give a tensor another place meanwhile.
         own: list[Buffer | None] = list(map(_buffer, roots))
-        buffers = set(own)
-        if None in buffers:
+        if None in own:
             raise _no_bytes(roots[own.index(None)])
         if len(self._placed) + len(self._own) < len(self.slots):
             missing = graph.tensors[int(np.flatnonzero(self.slots == NOWHERE)[0])]
             raise TensorStateError(f"the bytes of {missing!r} were not kept", tensor=missing)
-        buffers.update(map(self.buffers.__getitem__, self._used))
-        for buffer in buffers:
-            if buffer is not None and buffer.freed:
-                raise BufferUseError(f"{buffer!r} holds tensors of this graph but was freed")
+        for held in used.union(filter(None, own)):
+            if held.freed:
+                raise BufferUseError(f"{held!r} holds tensors of this graph but was freed")
         self._starts = np.fromiter(map(_offset, roots), np.int64, len(roots))
         room = np.fromiter(map(_size, own), np.int64, len(roots))
         if ((self._starts < 0) | (self._starts > room - self._own_sizes)).any():
@@ -267,7 +272,7 @@ class Allocation:
         written = (*map(own.__getitem__, self._written_own), *map(self.buffers.__getitem__, self._written_slots))
         if any(buffer is not None and buffer.is_read_only for buffer in written):
             raise self._read_only(graph)
-        self._checked, self._epoch = weakref.ref(graph), epoch
+        self._checked, self._checked_at = weakref.ref(graph), now
 
     def place(self, graph: Graph, position: int) -> tuple[Buffer, int]:
         """``(buffer, offset)`` of the tensor at ``position``.

@@ -19,7 +19,7 @@ from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split
 from ggplug.scheduler.support import Streams
-from ggplug.tensor import Epoch, Tensor
+from ggplug.tensor import Tensor
 
 EvalCallback = Callable[[Tensor, bool], bool]
 """``callback(tensor, ask)`` as ggml_backend_sched_eval_callback.
@@ -75,13 +75,13 @@ class BoundSplit:
 class BoundVersion:
     """One of the computations of a schedule that may be under way at the same time."""
 
-    __slots__ = ("allocation", "epoch", "graph", "splits")
+    __slots__ = ("allocation", "bound_at", "graph", "splits")
 
     def __init__(self, splits: list[BoundSplit]) -> None:
         self.splits = splits
         self.allocation: Allocation | None = None
         self.graph: Graph | None = None
-        self.epoch = -1
+        self.bound_at = 0
 
 
 class Execution:
@@ -110,11 +110,6 @@ class Execution:
     def n_splits(self) -> int:
         """How many splits the schedule has."""
         return len(self.schedule.cut.splits)
-
-    @property
-    def n_tensors(self) -> int:
-        """How many tensors the scheduled graph has."""
-        return len(self.schedule.assignment.streams)
 
     # -- binding -----------------------------------------------------------------------------------
 
@@ -145,7 +140,7 @@ class Execution:
             self._generation = self.allocator.generation
             for version in self._versions:
                 version.allocation = None
-                version.epoch = -1
+                version.bound_at = 0
                 for split in version.splits:
                     split.allocation = None
 
@@ -156,15 +151,15 @@ class Execution:
         """
         self._ensure()
         bound = self._versions[version]
-        if bound.graph is graph and bound.epoch == Epoch.now:
+        if bound.graph is graph and bound.bound_at == graph.revision.now:
             return bound
-        bound.epoch = -1
-        epoch = Epoch.now
+        bound.bound_at = 0
+        now = graph.watch()
         whole = self.allocation(graph, version)
         for split in bound.splits:
             self._bind_split(graph, bound, version, split, whole)
         bound.graph = graph
-        bound.epoch = epoch
+        bound.bound_at = now
         return bound
 
     def _bind_split(
@@ -352,4 +347,4 @@ class Execution:
                     if event is not None:
                         event.free()
                 split.plan = split.part = None
-            version.graph, version.epoch = None, -1
+            version.graph, version.bound_at = None, 0

@@ -23,9 +23,9 @@ from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
 from ggplug.sharing import alone
-from ggplug.tensor import Epoch, Tensor
+from ggplug.tensor import Tensor
 
-_usage = attrgetter("buffer.usage._value_")
+_usage = attrgetter("buffer._usage._value_")
 
 
 class Scheduler:
@@ -183,11 +183,10 @@ class Scheduler:
     def _find(self, graph: Graph) -> Execution:
         """The execution of a graph's structure; makes it when it is seen for the first time."""
         if self._found is not None:
-            known, epoch, hooks, execution = self._found
-            same = known is graph and len(graph.tensors) == execution.n_tensors
-            if same and epoch == Epoch.now and hooks == HOOKS.epoch:
+            known, found_at, hooks, execution = self._found
+            if known is graph and found_at == graph.revision.now and hooks == HOOKS.epoch:
                 return execution
-        epoch = Epoch.now
+        now = graph.watch()
         try:
             key, found = self._look_up(graph)
         except AttributeError:  # another thread took a tensor's place away
@@ -199,7 +198,7 @@ class Scheduler:
                 self._forget(self._executions.popitem(last=False)[1])
         else:
             self._executions.move_to_end(key)
-        self._found = graph, epoch, HOOKS.epoch, found
+        self._found = graph, now, HOOKS.epoch, found
         return found
 
     def _look_up(self, graph: Graph) -> tuple[Any, Execution | None]:

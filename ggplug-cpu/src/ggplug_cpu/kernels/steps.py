@@ -1,8 +1,9 @@
-"""What a node becomes: entries of a tape in terms of the node's own operands.
+"""What a group becomes: entries of a tape in terms of the group's own operands.
 
-Where a tensor lies in a graph is not known when a kernel is chosen, so that equal nodes can share the choice.  A
-:class:`~ggplug_cpu.tape.Ref` in :class:`Steps` therefore counts operands: slot :data:`RESULT` is the node, slot
-``source(i)`` its source ``i``.  The plan of a graph puts the tensors' positions in.
+Where a tensor lies in a graph is not known when a kernel is chosen, so that equal groups can share the choice.  A
+:class:`~ggplug_cpu.tape.Ref` in :class:`Steps` therefore counts ``group.operands``: slot :data:`RESULT` is the node (of
+several the last), slot ``source(i)`` the node's source ``i`` (of several ``group.sources[i]``, and after these the
+other kept results).  The plan of a graph puts the tensors' positions in.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ggplug_cpu.tape import Entry, Ref
 RESULT = 0
 #: Slot of the plan's record of what went wrong: see :func:`fault`.
 FAULTS = -2
-#: A reference to this slot becomes the node's position in its graph.
+#: A reference to this slot becomes a node's position in its graph: of several that of ``group.nodes[offset]``.
 POSITION = -3
 
 #: Words of the record: a lock; whether there is a fault; the node's position in its graph; where among the node's ids

@@ -22,7 +22,7 @@ from ggplug.ops.rotary import Rope
 from ggplug.ops.rows import GetRows, SetRows
 from ggplug.ops.sort import Argsort
 from ggplug.ops.unary import Unary
-from ggplug.testing.cases.case import FLOATS, QUANTIZED, Case, Leafs, node
+from ggplug.testing.cases.case import ENCODED, FLOATS, Case, Leafs, in_blocks, node
 from ggplug.testing.cases.elementwise import parameters_of
 from ggplug.testing.compare import Agreement
 from ggplug.types import BF16, F16, F32, F64, I16, I32, I64, Q8_0, Type
@@ -233,16 +233,16 @@ def _words(count: int = 8) -> Array:
     return np.concatenate([finite, np.resize(_FLOAT_WORDS, 32 * (count - 2))]).reshape(count, 32)
 
 
-def _blocks() -> Array:
-    """Rows of 32: finite, with a NaN, an infinity of each sign, both, everything, numbers that are too large."""
-    rows = np.resize(np.array([0.5, -1.0, 2.0, 0.25], np.float32), (8, 32))
+def _blocks(type: Type) -> Array:
+    """A block a row: finite, with a NaN, an infinity of each sign, both, everything, numbers that are too large."""
+    rows = np.resize(np.array([0.5, -1.0, 2.0, 0.25], np.float32), (8, type.block_size))
     rows[1, 7] = NAN
     rows[2, 31] = -NAN
     rows[3, 0] = INF
     rows[4, 12] = -INF
     rows[5, [3, 20]] = -INF, INF
     rows[6, [5, 6]] = INF, NAN
-    rows[7] = np.resize(np.array([3e38, -1e38, 9e6], np.float32), 32)
+    rows[7] = np.resize(np.array([3e38, -1e38, 9e6], np.float32), type.block_size)
     return rows
 
 
@@ -262,12 +262,12 @@ def _conversions(op: type[Op], case: CaseOf) -> Iterator[Case]:
         yield converted(f"f32 to {target.name}", lambda leafs: leafs.bits(F32, _words()), target)
     yield converted("f16 to f32", lambda leafs: leafs.bits(F16, np.resize(_HALF_WORDS, (2, _LONG))), F32)
     yield converted("bf16 to f32", lambda leafs: leafs.bits(BF16, np.resize(_FLOAT_WORDS >> 16, (2, _LONG))), F32)
-    for block in QUANTIZED:
+    for block in ENCODED:
 
         def blocks(leafs: Leafs, b: Type = block) -> Any:
-            return leafs.array(b, _blocks())
+            return leafs.array(b, _blocks(b))
 
-        yield converted(f"f32 to {block.name}", lambda leafs: leafs.array(F32, _blocks()), block)
+        yield converted(f"f32 to {block.name}", lambda leafs, b=block: leafs.array(F32, _blocks(b)), block)  # type: ignore[misc]
         yield converted(f"{block.name} to f32", blocks, F32, "values")
     yield converted("f32 to i32", lambda leafs: leafs.array(F32, np.resize(_WHOLE, (3, _LONG))), I32)
     limits = np.array([2**31 - 1, -(2**31), 2**24 + 1, -(2**24) - 3, 0], np.int32)
@@ -336,12 +336,12 @@ def _set_rows(op: type[Op], case: CaseOf) -> Iterator[Case]:
                 return node(op, leafs.tensor(t, 64, 5), leafs.tensor(F32, 64, len(i)), leafs.array(k, i))
 
             yield case(f"{kind.name} ids out of range into {type.name}", written)
-    for type in (F16, BF16, *QUANTIZED):
-        rows = _blocks() if type.is_quantized else _words().view(np.float32)
+    for type in (F16, BF16, *ENCODED):
+        rows = _blocks(type) if type.is_quantized else _words().view(np.float32)
 
         def converted(leafs: Leafs, t: Type = type, r: Array = rows) -> Any:
             places = leafs.indices((len(r),), 9, type=I64, distinct=True)
-            return node(op, leafs.tensor(t, 32, 9), leafs.array(F32, r), places)
+            return node(op, leafs.tensor(t, r.shape[1], 9), leafs.array(F32, r), places)
 
         yield case(f"f32 into {type.name}", converted, "bits")
 
@@ -370,14 +370,15 @@ def _weights(leafs: Leafs, k: int, m: int) -> Array:
 
 
 def _mul_mat(op: type[Op], case: CaseOf) -> Iterator[Case]:
-    for type in (F32, F16, BF16, *QUANTIZED):
+    for type in (F32, F16, BF16, *ENCODED):
+        k = in_blocks(64, type)
         for n in (1, 5, 34):
             agreement: Agreement = "not finite" if type.is_quantized else "values"
             allowed = _BLOCK_NMSE if type.is_quantized else 1e-5
 
-            def product(leafs: Leafs, t: Type = type, n: int = n) -> Any:
-                weights = leafs.array(t, _weights(leafs, 64, 7))
-                return node(op, weights, leafs.array(F32, _activations(leafs, 64, n)))
+            def product(leafs: Leafs, t: Type = type, n: int = n, k: int = k) -> Any:
+                weights = leafs.array(t, _weights(leafs, k, 7))
+                return node(op, weights, leafs.array(F32, _activations(leafs, k, n)))
 
             yield case(f"{type.name} by {n} columns", product, agreement, allowed)
 

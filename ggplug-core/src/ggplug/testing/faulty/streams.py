@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, Bytes, Event, Plan
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
@@ -149,8 +149,8 @@ class LooksUpLate(FakeDevice):
 
 
 class _LooksUpLateStream(FakeBackend):
-    def plan(self, graph: Graph) -> Plan:
-        return _LooksUpLatePlan(self, graph)
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return _LooksUpLatePlan(self, graph, groups)
 
 
 class _LooksUpLatePlan(FakePlan):
