@@ -1,6 +1,7 @@
 """Normalisation of rows: each is scaled by a number computed from it.
 
-Sums are f64, as in ggml; the rest is f32.  A row is computed by one thread.
+Sums are f64, as in ggml; the rest is f32.  A row is computed by one thread.  Where the number that it is scaled
+by, or a distance from its mean, may leave the range of f32, the row is multiplied by a power of two before.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from ggplug_cpu.kernels.nest import Rows, over_rows, read_row, written_row
 from ggplug_cpu.kernels.rows import ARGUMENTS, read, write
 from ggplug_cpu.kernels.sums import row_sum
 from ggplug_cpu.parameters import real
+
+_LARGE, _SMALL = 1e33, 1e-36
+"""Sizes of rows between which all is in the range of f32: a distance is at most the size times the root of 2**31."""
+_DOWN, _UP = 2.0**-64, 2.0**64
 
 
 class Norm(Rows):
@@ -35,6 +40,7 @@ def norm(name: str) -> Body:
     F, step = simd.vec("f32"), simd.width("f32")
     load, load_first = simd.load(F), simd.load_first(F)
     sum_of, sum_of_squares = row_sum("x"), row_sum("(x-c)²" if name == "norm" else "x²")
+    large, small, down, up = _LARGE, _SMALL, _DOWN, _UP
     centred, euclidean = name == "norm", name == "l2_norm"
 
     @device_function
@@ -50,6 +56,16 @@ def norm(name: str) -> Body:
         size = math.sqrt(squares) if euclidean else math.sqrt(squares / n + eps)
         if euclidean and not size > eps:  # also where it is NaN
             size = eps
+        if size > large or size < small:
+            unit = down if size > large else up
+            for i in range(0, 4 * whole, 4 * step):
+                simd.store(r + i, simd.mul(load(p + i), unit))
+            if whole < n:
+                i, tail = 4 * whole, n - whole
+                simd.store_first(r + i, simd.mul(load_first(p + i, tail), unit), tail)
+            p = r
+            mean = mean * unit
+            size = size * unit
         factor = 1.0 / size
         for i in range(0, 4 * whole, 4 * step):
             v = load(p + i)
