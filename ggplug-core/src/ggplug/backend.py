@@ -69,8 +69,10 @@ from ggplug.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, 
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
 from ggplug.faults import compute_error, first_out_of_range, id_out_of_range, limit_of_ids
 from ggplug.graph import Graph
+from ggplug.grouping import form_groups
 from ggplug.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
+from ggplug.patterns import Pattern
 from ggplug.plan_cache import PlanCache
 from ggplug.plans import BufferOffsets, NodeTime, Places, Plan
 from ggplug.sharing import alone
@@ -192,8 +194,8 @@ class Device(ABC):
     """PCI address or UUID; two backends that show the same physical device give the same id."""
     capabilities: Capabilities = Capabilities()
 
-    kernels: ClassVar[Mapping[type[Op], Callable[..., None]]] = {}
-    """For the smallest devices: op class -> ``kernel(op, dst, *src)`` over :class:`Operand`; see :class:`WalkPlan`."""
+    kernels: ClassVar[Mapping[type[Op] | Pattern, Callable[..., None]]] = {}
+    """For the smallest devices: op class or pattern -> a function over :class:`Operand`; see :class:`WalkPlan`."""
 
     @abstractmethod
     def memory(self) -> Memory:
@@ -229,8 +231,8 @@ class Device(ABC):
         """What computes a group: a kernel of the device's own kind, or a :class:`Decline` with the reason.
 
         A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones.
-        ``supports_op``, ``groups`` and plans all ask it.  Default: looks the class of the node's op, and its bases, up
-        in ``kernels``.
+        ``supports_op``, ``groups`` and plans all ask it.  Default: looks in ``kernels`` for the class of the node's op
+        and its bases, or for the pattern that a group of several nodes is.
         """
         op = group.node.op
         if len(group) == 1:
@@ -238,15 +240,32 @@ class Device(ABC):
                 kernel = self.kernels.get(kind)
                 if kernel is not None:
                     return kernel
-        return Decline(f"{self.name} has no kernel for {op.name if op else 'leafs'}")
+            return Decline(f"{self.name} has no kernel for {op.name if op else 'leafs'}")
+        for pattern in self.patterns:
+            if pattern in self.kernels and pattern.names(group) is not None:
+                return self.kernels[pattern]
+        return Decline(f"{self.name} has no kernel for {' '.join(n.op.name for n in group.nodes if n.op)} together")
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        """The chains of ops that it may compute together, the preferred ones first; :meth:`match` has the last word.
+
+        Default: those in ``kernels``.
+        """
+        return [pattern for pattern in self.kernels if isinstance(pattern, Pattern)]
 
     def groups(self, graph: Graph, leaving: Collection[int] = ()) -> Groups:
-        """Which nodes of a graph, or of a part of one, this device computes together (default: every node alone).
+        """Which nodes of a graph, or of a part of one, this device computes together.  Asked before memory is laid out.
 
-        ``leaving``: positions of results that are needed outside of the part; they have to be written.  Asked before
-        memory is laid out.
+        ``leaving``: positions of results that are needed outside of the part; they have to be written.  Default: the
+        groups that :attr:`patterns` form and :meth:`match` accepts; :mod:`ggplug.grouping` has the rules.
         """
-        return UNGROUPED
+        patterns = self.patterns
+        return form_groups(graph, patterns, self._declined, leaving) if patterns else UNGROUPED
+
+    def _declined(self, group: Group) -> str | None:
+        found = answer_of(self, group, self.match)
+        return found.reason if isinstance(found, Decline) else None
 
     def supports_op(self, node: Tensor) -> Support:
         """Whether the device computes this node, or why not.  View ops are always supported."""

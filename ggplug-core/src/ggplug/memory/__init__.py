@@ -1,7 +1,6 @@
 """Memory: who needs which bytes when, where they lie, and who gives them out.
 
 =========================  =====================================================================================
-:mod:`.hazards`            who reads and writes which bytes, and what must keep its order
 :mod:`.lifetimes`          from when to when bytes are needed; which results may take a source's place
 :mod:`.packing`            pieces with sizes and lifetimes in as little memory as possible
 :mod:`.layout`             where the tensors of a graph will lie, before anything is allocated
@@ -14,10 +13,10 @@
 =========================  =====================================================================================
 """
 
+from ggplug.hazards import Access, Edge, HazardKind, Hazards
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.contexts import allocate, allocated_size
 from ggplug.memory.graph_allocator import GraphAllocator, allocate_graph, compute_poisoned
-from ggplug.memory.hazards import Access, Edge, HazardKind, Hazards
 from ggplug.memory.layout import PERSISTENT, Layout
 from ggplug.memory.lifetimes import Lifetimes, lifetimes
 from ggplug.memory.overlaps import Held, check_overlaps

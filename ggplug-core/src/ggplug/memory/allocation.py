@@ -14,7 +14,7 @@ from ggplug.buffers import COPY_FIRST, Buffer, BufferType
 from ggplug.errors import BufferUseError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
-from ggplug.memory.hazards import written_positions
+from ggplug.hazards import written_positions
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
 from ggplug.memory.runs import Arena, Pending, Run, begun
 from ggplug.plans import BufferOffsets

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from ggplug.backend import Backend, Buffer, BufferType
 from ggplug.errors import BufferUseError, ParameterError
 from ggplug.graph import Graph
+from ggplug.hazards import Hazards
 from ggplug.memory.allocation import Allocation
-from ggplug.memory.hazards import Hazards
 from ggplug.memory.layout import Layout, Range, Request, lay_out
 from ggplug.memory.runs import Arena
 from ggplug.sharing import alone, freeing
