@@ -376,7 +376,7 @@ def test_a_failure_that_another_thread_was_told_of_is_no_result(again: Callable[
         gate.open()
         with pytest.raises(gg.ComputeError):
             first.result()
-        with pytest.raises(TensorStateError, match="its own failed"):
+        with pytest.raises(TensorStateError, match="its computation failed: ComputeError"):
             second.result()
 
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from ggplug.backend import Backend, Buffer, Event, Plan
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation, Computation
+from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
+from ggplug.memory.runs import Run
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split
@@ -125,9 +126,9 @@ class Execution:
             )
         return bound.allocation
 
-    def version_of(self, allocation: Allocation | None) -> int | None:
+    def version_of(self, allocation: Allocation) -> int | None:
         """The version that an allocation belongs to, or None if it is none of this execution as memory is now."""
-        if allocation is None or self._generation != self.allocator.generation:
+        if self._generation != self.allocator.generation:
             return None
         for number, bound in enumerate(self._versions):
             if bound.allocation is allocation:
@@ -269,12 +270,12 @@ class Execution:
             ordering.note(mover, split.copied, split.copy_reads, split.copy_writes)
 
     def run_observed(
-        self, graph: Graph, bound: BoundVersion, ordering: Ordering, computation: Computation,
+        self, graph: Graph, bound: BoundVersion, ordering: Ordering, run: Run,
         callback: EvalCallback | None, poison: bool,
     ) -> None:
         """Computes piece by piece, each up to a node that the callback wants to see.
 
-        ``computation`` is told how many nodes were computed.  ``poison``: goes node by node, and fills bytes with NaNs
+        ``run`` is told how many nodes were computed.  ``poison``: goes node by node, and fills bytes with NaNs
         before they are first used and as soon as nobody needs them.
         """
         assert bound.allocation is not None
@@ -293,13 +294,13 @@ class Execution:
                 self._run_chunk(graph, bound, split, ordering, begin, number + 1)
                 split.stream.synchronize()
                 begin = number + 1
-                computation.progress = begin
+                run.progress = begin
                 go_on = not wanted or callback is None or callback(node, False)
                 if poison:
                     poison_after(layout, buffers, number)
                 if not go_on:
                     return
-        computation.progress = len(order)
+        run.progress = len(order)
 
     def _run_chunk(
         self, graph: Graph, bound: BoundVersion, split: BoundSplit, ordering: Ordering, begin: int, end: int
