@@ -540,10 +540,10 @@ _IN_A_HANDLER = """
 @pytest.mark.parametrize(
     ("use", "within", "thing"),
     [
-        ("gg.device('CPU')", "ggplug.registry.registry", "ggplug.registry"),
-        ("gg.registry.device('CPU')", "ggplug.registry.registry", "ggplug.registry"),
+        ("gg.device", "ggplug.registry.registry", "ggplug.registry"),
+        ("gg.registry.device", "ggplug.registry.registry", "ggplug.registry"),
         ("gg.Scheduler", "ggplug.scheduler.run", "ggplug.scheduler"),
-        ("gg.compute(gg.neg(gg.tensor([1.0])))", "ggplug.scheduler.run", "ggplug.immediate"),
+        ("gg.compute", "ggplug.scheduler.run", "ggplug.immediate"),
         ("gg.testing.FakeDevice", "ggplug.testing.fake.stream", "ggplug.testing.fake"),
     ],
 )
