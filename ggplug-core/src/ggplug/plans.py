@@ -38,7 +38,8 @@ class Plan(ABC):
         tensors lie, all at once through ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)``
         (handles).  Both refuse places that the graph cannot be computed in: unplaced tensors, freed buffers, memory
         that a node would write and that may not be written (TensorStateError, BufferUseError).  A plan that finds the
-        places in another way calls ``allocation.check(graph)``.  Then it stays bound to what it was bound to before.
+        places in another way calls ``allocation.check(graph)``.  Each takes the groups that were planned: only results
+        inside of these may be without a place.  Then it stays bound to what it was bound to before.
 
         Costs no Python call per node.  The caller keeps graph and allocation alive as long as it computes; a plan need
         not.  A computation that was given to the stream before goes on with the places that it was given with; a plan
