@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NodeTime(NamedTuple):
-    """When a node of a traced computation ran: ``time.perf_counter_ns`` values."""
+    """When a node of a traced computation ran: ``time.perf_counter_ns`` values.  A group has the time of its last."""
 
     node: int
     start: int

@@ -7,7 +7,7 @@ It lays a graph out (:mod:`.layout`), makes sure that there are buffers large en
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ggplug.backend import Backend, Buffer, BufferType
@@ -303,7 +303,7 @@ def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> N
 
 def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Layout) -> None:
     groups = allocation.groups
-    for number, nodes in enumerate(pieces(graph.order, groups)):
+    for number, nodes in enumerate(groups.by_place(graph.order)):
         if nodes:
             # The views that are read inside of a group come along.
             computing = set(nodes)
@@ -319,10 +319,3 @@ def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Lay
             plan.free()
         poison_after(layout, allocation.buffers, number)
 
-
-def pieces(order: Sequence[int], groups: Groups) -> Iterator[tuple[int, ...]]:
-    """For each node in order what is computed at its place: itself, its group if it is the last of one, or nothing."""
-    together = {position: members for members in groups.members for position in members}
-    for position in order:
-        members = together.get(position, (position,))
-        yield members if position == members[-1] else ()

@@ -15,7 +15,7 @@ from ggplug.backend import Backend, Buffer, Event, Plan
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory.allocation import Allocation, Computation
-from ggplug.memory.graph_allocator import GraphAllocator, pieces, poison_after, poison_before
+from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
 from ggplug.memory.layout import NOWHERE
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
@@ -304,7 +304,7 @@ class Execution:
         layout, buffers = whole.layout, whole.buffers
         assert layout is not None
         order = self.schedule.cut.order
-        computed = list(pieces(order, whole.groups))
+        computed = list(whole.groups.by_place(order))
         if poison:
             poison_before(layout, buffers)
         for split in bound.splits:

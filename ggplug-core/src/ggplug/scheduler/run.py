@@ -156,7 +156,7 @@ class Scheduler:
         schedule = self._find(graph).schedule
         sizes = self._allocator.sizes(schedule.layout)
         memory = dict(zip(self._streams.names(), sizes, strict=True))
-        return explanation(graph, self._streams, schedule.assignment, schedule.cut, memory)
+        return explanation(graph, self._streams, schedule, memory)
 
     @alone
     def backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
@@ -381,7 +381,8 @@ class Scheduler:
                 whole = [
                     NodeTime(part.positions[node] if node >= 0 else -1, begin, stop) for node, begin, stop in times
                 ]
-                HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole)
+                groups = execution.schedule.groups
+                HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole, groups=groups)
 
     @alone
     def synchronize(self) -> None:
