@@ -63,7 +63,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ggplug.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
@@ -74,21 +74,18 @@ from ggplug.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
 from ggplug.patterns import Pattern
 from ggplug.plan_cache import PlanCache
-from ggplug.plans import NodeTime, Plan
+from ggplug.plans import BufferOffsets, NodeTime, Places, Plan
 from ggplug.sharing import alone
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
 from ggplug.walking import Operand, WalkPlan, call_kernel
 
-if TYPE_CHECKING:
-    from ggplug.memory.allocation import Allocation
-
 __all__ = [
-    "API_VERSION", "API_VERSIONS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer", "BufferType", "Bytes",
-    "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group", "Groups", "Memory", "NodeTime", "Operand",
-    "Pattern", "Plan", "Registration", "Support", "WalkPlan", "answer_of", "call_kernel", "check_target",
-    "compute_error", "first_out_of_range", "forms_groups", "groups_of", "host_bytes", "id_out_of_range",
-    "limit_of_ids", "signature_of",
+    "API_VERSION", "API_VERSIONS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer", "BufferOffsets",
+    "BufferType", "Bytes", "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group", "Groups", "Memory",
+    "NodeTime", "Operand", "Pattern", "Places", "Plan", "Registration", "Support", "WalkPlan", "answer_of",
+    "call_kernel", "check_target", "compute_error", "first_out_of_range", "forms_groups", "groups_of", "host_bytes",
+    "id_out_of_range", "limit_of_ids", "signature_of",
 ]  # fmt: skip
 
 API_VERSION = 1
@@ -409,19 +406,19 @@ class Backend:
         return graph
 
     @alone
-    def compute(self, graph: Graph, allocation: Allocation) -> None:
+    def compute(self, graph: Graph, allocation: Places) -> None:
         """Plans once for all equal graphs, binds, and computes.
 
         Raises BusyError if another thread is in it, or if it is called from within itself.
         """
         plan = self._plans.bound(graph, allocation, self.plan)
-        computation = allocation.begin(graph)
-        done = 0
+        run = allocation.begin(graph)
         try:
             plan.compute()
-            done = len(graph.nodes)
-        finally:
-            computation.end(self, progress=done)
+        except BaseException as error:
+            run.fail(error, self)
+            raise
+        run.end(self, progress=len(graph.nodes))
 
     @alone
     def free(self) -> None:

@@ -14,9 +14,10 @@ import numpy as np
 from ggplug.backend import Backend, Buffer, Event, Plan
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
-from ggplug.memory.allocation import Allocation, Computation
+from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
 from ggplug.memory.layout import NOWHERE
+from ggplug.memory.runs import Run
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split
@@ -152,9 +153,9 @@ class Execution:
             )  # fmt: skip
         return bound.observed
 
-    def version_of(self, allocation: Allocation | None) -> int | None:
+    def version_of(self, allocation: Allocation) -> int | None:
         """The version that an allocation belongs to, or None if it is none of this execution as memory is now."""
-        if allocation is None or self._generation != self.allocator.generation:
+        if self._generation != self.allocator.generation:
             return None
         for number, bound in enumerate(self._versions):
             if allocation in (bound.allocation, bound.observed):
@@ -291,16 +292,16 @@ class Execution:
             ordering.note(mover, split.copied, split.copy_reads, split.copy_writes)
 
     def run_observed(
-        self, graph: Graph, bound: BoundVersion, ordering: Ordering, computation: Computation,
+        self, graph: Graph, bound: BoundVersion, ordering: Ordering, run: Run,
         callback: EvalCallback | None, poison: bool,
     ) -> None:
         """Computes piece by piece, each up to a node that the callback wants to see.
 
-        ``computation`` is told how many nodes were computed; its allocation says whether groups are, which no callback
+        ``run`` is told how many nodes were computed; its allocation says whether groups are, which no callback
         sees.  ``poison``: goes node by node or group by group, and fills bytes with NaNs before they are first used and
         as soon as nobody needs them.
         """
-        whole = computation.allocation
+        whole = run.allocation
         layout, buffers = whole.layout, whole.buffers
         assert layout is not None
         order = self.schedule.cut.order
@@ -319,13 +320,13 @@ class Execution:
                 self._run_chunk(graph, bound, split, ordering, positions, (begin, number + 1), whole)
                 split.stream.synchronize()
                 begin = number + 1
-                computation.progress = begin
+                run.progress = begin
                 go_on = not wanted or callback is None or callback(node, False)
                 if poison:
                     poison_after(layout, buffers, number)
                 if not go_on:
                     return
-        computation.progress = len(order)
+        run.progress = len(order)
 
     def _run_chunk(
         self, graph: Graph, bound: BoundVersion, split: BoundSplit, ordering: Ordering, positions: Sequence[int],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, call_kernel, check_target
+from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Places, Plan, call_kernel, check_target
 from ggplug.errors import BufferUseError, ComputeError
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Group, Groups
@@ -153,7 +153,7 @@ class FakePlan(Plan):
         self._bound: tuple[Graph, list[tuple[FakeBuffer, int] | None], frozenset[FakeBuffer]] | None = None
         self._times: list[NodeTime] = []
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
         places: list[tuple[FakeBuffer, int] | None] = []
         buffers, which, offsets = allocation.places(graph, self._groups)
