@@ -22,7 +22,7 @@ pytest.importorskip("ggplug_cpu")
 import ggplug as gg
 import ggplug_cpu
 from ggplug import host, ops
-from ggplug.backend import API_VERSIONS, Buffer, Decline, Group
+from ggplug.backend import API_VERSIONS, UNGROUPED, Buffer, Decline, Group, Groups
 from ggplug.errors import (
     BufferUseError,
     ComputeAborted,
@@ -206,9 +206,11 @@ class CountingAllocation(Allocation):
 
     asked = 0
 
-    def addresses(self, graph: Graph, held: set[Buffer] | None = None) -> npt.NDArray[np.int64]:
+    def addresses(
+        self, graph: Graph, held: set[Buffer] | None = None, groups: Groups = UNGROUPED
+    ) -> npt.NDArray[np.int64]:
         self.asked += 1
-        return super().addresses(graph, held)
+        return super().addresses(graph, held, groups)
 
 
 def counting(device: CpuDevice, graph: Graph) -> CountingAllocation:

@@ -83,9 +83,9 @@ from ggplug.walking import Operand, WalkPlan, call_kernel
 __all__ = [
     "API_VERSION", "API_VERSIONS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer", "BufferOffsets",
     "BufferType", "Bytes", "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group", "Groups", "Memory",
-    "NodeTime", "Operand", "Places", "Plan", "Registration", "Support", "WalkPlan", "answer_of", "call_kernel",
-    "check_target", "compute_error", "first_out_of_range", "host_bytes", "id_out_of_range", "limit_of_ids",
-    "signature_of",
+    "NodeTime", "Operand", "Pattern", "Places", "Plan", "Registration", "Support", "WalkPlan", "answer_of",
+    "call_kernel", "check_target", "compute_error", "first_out_of_range", "forms_groups", "groups_of", "host_bytes",
+    "id_out_of_range", "limit_of_ids", "signature_of",
 ]  # fmt: skip
 
 API_VERSION = 1
@@ -460,6 +460,27 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<Backend {self.name}>"
+
+
+def forms_groups(device: Device) -> bool:
+    """Whether a device may compute several nodes at once; the others need not be asked for groups."""
+    return type(device).groups is not Device.groups or bool(device.patterns)
+
+
+def groups_of(device: Device, graph: Graph, leaving: Collection[int] = ()) -> Groups:
+    """What ``device.groups`` says of a graph.
+
+    Raises ComputeError if it raises anything but a GGPlugError, or returns no :class:`Groups`.
+    """
+    try:
+        answer = device.groups(graph, leaving)
+    except GGPlugError:
+        raise
+    except Exception as error:
+        raise ComputeError(f"{device.name} failed to form groups of {graph!r}: {error}", device=device) from error
+    if not isinstance(answer, Groups):
+        raise ComputeError(f"{device.name}: groups() must return Groups, got {answer!r}", device=device, got=answer)
+    return answer
 
 
 Asked = TypeVar("Asked", Tensor, Group)

@@ -38,6 +38,7 @@ class SimtPlan(Plan):
     def __init__(self, stream: SimtBackend, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self._stream = stream
         self._structure = graph.structure
+        self._groups = groups
         device = stream.device
         self._bound: list[Bound] = []
         self._launchers: list[Callable[[], object]] = []
@@ -106,7 +107,7 @@ class SimtPlan(Plan):
 
     def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
-        places = allocation.places(graph)
+        places = allocation.places(graph, self._groups)
         with turn(self._stream):
             self._bind(graph, places)
 
