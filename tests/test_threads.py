@@ -376,7 +376,7 @@ def test_a_failure_that_another_thread_was_told_of_is_no_result(again: Callable[
         gate.open()
         with pytest.raises(gg.ComputeError):
             first.result()
-        with pytest.raises(TensorStateError, match="its own failed"):
+        with pytest.raises(TensorStateError, match="its computation failed: ComputeError"):
             second.result()
 
 
@@ -542,8 +542,8 @@ _IN_A_HANDLER = """
     [
         ("gg.device", "ggplug.registry.registry", "ggplug.registry"),
         ("gg.registry.device", "ggplug.registry.registry", "ggplug.registry"),
-        ("gg.Scheduler", "ggplug.scheduler.run", "ggplug.scheduler"),
-        ("gg.compute", "ggplug.scheduler.run", "ggplug.immediate"),
+        ("gg.Scheduler", "ggplug.scheduler.scheduler", "ggplug.scheduler"),
+        ("gg.compute", "ggplug.scheduler.scheduler", "ggplug.immediate"),
         ("gg.testing.FakeDevice", "ggplug.testing.fake.stream", "ggplug.testing.fake"),
     ],
 )
