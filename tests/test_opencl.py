@@ -38,7 +38,7 @@ from simt_devices import opencl_as_gpu
 
 from ggplug_opencl import OpenCLRegistration, pocl
 from ggplug_opencl.devices import OpenCLDevice, device_id, device_kind
-from ggplug_simt import source
+from ggplug_simt.c import source
 
 IDS = [[2, 9, 33, 120, 7, 3], [2, 250, 11, 3]]
 

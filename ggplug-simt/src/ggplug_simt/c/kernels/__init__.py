@@ -1,6 +1,6 @@
 """The table of kernels: which function chooses a kernel for which op.
 
-A chooser is ``(profile, node) -> Kernel | Decline``, a pure function of the node's signature.  ``supports_op`` and
+A chooser is ``(profile, node) -> Launches | Decline``, a pure function of the node's signature.  ``supports_op`` and
 plans both ask :func:`match`.
 """
 
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from ggplug.backend import Decline
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
-from ggplug_simt.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, sort
-from ggplug_simt.launch import NOTHING, Kernel
-from ggplug_simt.profile import Profile
+from ggplug_simt.c.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, sort
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import NOTHING, Launches
 
-Chooser = Callable[[Profile, Tensor], Kernel | Decline]
+Chooser = Callable[[Profile, Tensor], Launches | Decline]
 
 CHOOSERS: dict[type[Op], Chooser] = {
     op: chooser
@@ -25,7 +25,7 @@ CHOOSERS: dict[type[Op], Chooser] = {
 """Op class -> chooser, from the families."""
 
 
-def match(profile: Profile, node: Tensor) -> Kernel | Decline:
+def match(profile: Profile, node: Tensor) -> Launches | Decline:
     """The kernel for a node, or why there is none."""
     assert node.op is not None
     if node.size == 0:
