@@ -64,7 +64,7 @@ def test_devices_are_listed_with_what_they_are(device: OpenCLDevice) -> None:
 def test_listing_devices_opens_no_driver() -> None:
     made = OpenCLRegistration().devices()
     assert made
-    assert all(isinstance(d, OpenCLDevice) and d._driver is None for d in made)
+    assert all(isinstance(d, OpenCLDevice) and d.runtime.guard.opened is None for d in made)
 
 
 class _Broken(cl.Error):

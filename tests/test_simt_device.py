@@ -10,9 +10,14 @@ import pytest
 
 import ggplug as gg
 from ggplug import ops, types
+from ggplug.cli import overhead
+from ggplug.cli.overhead import by, count_calls
+from ggplug.cli.products import prepared
 from ggplug.errors import ComputeError, DeviceLostError, KernelCompileError, OutOfMemoryError
 from ggplug.graph import Graph
 from ggplug.memory import Allocation, allocate_graph
+from ggplug.scheduler import Scheduler
+from ggplug.sharing import HELD
 from ggplug.tensor import new_tensor
 from ggplug.testing import ReferenceDevice
 from ggplug.types import BufferUsage, DeviceKind
@@ -286,6 +291,61 @@ def test_a_driver_that_does_not_start_is_a_typed_error_and_tried_again(monkeypat
             with pytest.raises(ComputeError, match="stand-in does not start: integer division"):
                 use()
     device.init().synchronize()
+
+
+class Owned:
+    """That a device is a thread's own, as CUDA has it: notes entering and leaving, and may fail at either."""
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.fails_at = fails_at
+        self.did: list[str] = []
+
+    def _do(self, what: str) -> None:
+        self.did.append(what)
+        if what == self.fails_at:
+            raise Refused(Failure.OTHER, f"the driver fails at {what}")
+
+    def __enter__(self) -> None:
+        self._do("entering")
+
+    def __exit__(self, *exc: object) -> None:
+        self._do("leaving")
+
+
+def test_a_device_is_the_threads_own_while_its_library_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, graph = StandInDevice(), chain()
+    stream, allocation = device.init(), placed(device, graph)
+    plan = stream.plan(graph)
+    plan.rebind(graph, allocation)
+    own = Owned()
+    monkeypatch.setattr(device.stand_in, "current", lambda: own)
+    plan.compute()
+    stream.synchronize()
+    assert own.did == ["entering", "leaving"] * 2
+
+
+@pytest.mark.parametrize("fails_at", ["entering", "leaving"])
+def test_where_a_device_does_not_become_the_threads_own_nothing_stays_claimed(fails_at: str) -> None:
+    device, graph = StandInDevice(), chain()
+    stream, allocation = device.init(), placed(device, graph)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device.stand_in, "current", lambda: Owned(fails_at))
+        with pytest.raises(ComputeError, match=f"the driver fails at {fails_at}"):
+            stream.compute(graph, allocation)
+    assert not HELD
+    stream.compute(graph, allocation)
+
+
+def test_a_computation_costs_the_host_few_python_calls_beside_its_launches() -> None:
+    device = StandInDevice()
+    leafs = [gg.new_tensor("f32", (16,)), gg.new_tensor("f32", (16,))]
+    for leaf in leafs:
+        leaf.place(device.buffer_type.alloc(64))
+    with device.init() as stream, Scheduler([stream]) as scheduler:
+        by_plan = [count_calls(prepared(stream, overhead.chain(nodes, leafs))) for nodes in (10, 20)]
+        by_scheduler = [count_calls(by(scheduler, Graph(overhead.chain(nodes, leafs)))) for nodes in (10, 20)]
+    assert 2 * by_plan[0] - by_plan[1] <= 40
+    assert 2 * by_scheduler[0] - by_scheduler[1] <= 120
 
 
 def test_streams_take_no_parameters() -> None:

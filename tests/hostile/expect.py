@@ -23,9 +23,6 @@ from ggplug.types import BF16, F16
 
 Bytes = npt.NDArray[np.uint8]
 
-INDEXED: dict[str, tuple[int, int, int]] = {"get_rows": (1, 0, 1), "set_rows": (2, 0, 1), "mul_mat_id": (2, 0, 2)}
-"""Ops that take indices: which source holds them, and the source and dimension that they count."""
-
 
 class Expected:
     """The values of a graph's tensors, each as it was once its own node was computed.
@@ -72,10 +69,11 @@ class Expected:
             compute_node(node, target, stored)
             return
         self.bad[node] = mask
-        ids = INDEXED[node.op.name][0]
+        assert node.op.indexes is not None
+        ids = node.op.indexes.ids
         indices = stored[ids]
         assert indices is not None
-        if node.op.name == "set_rows":
+        if node.op.writes:
             self._leave_out(node, target, stored, mask)
             return
         limit = _limit(node)
@@ -87,7 +85,7 @@ class Expected:
         target[mask[0]] = np.zeros((), target.dtype)
 
     def _leave_out(self, node: Tensor, target: Array, stored: list[Array | None], mask: Array) -> None:
-        """set_rows without the rows whose index is out of range."""
+        """Rows written by index, as set_rows does, without those whose index is out of range."""
         given = [(array, tensor) for array, tensor in zip(stored, node.src, strict=True)]
         dst, rows, ids = (decoded(a, s) for a, s in given if a is not None and s is not None)
         out = dst.copy()
@@ -100,20 +98,21 @@ class Expected:
 
     def _out_of_range(self, node: Tensor) -> Array | None:
         assert node.op is not None
-        if node.op.name not in INDEXED:
+        if node.op.indexes is None:
             return None
-        ids = node.src[INDEXED[node.op.name][0]]
+        ids = node.src[node.op.indexes.ids]
         assert ids is not None
         indices = self._stores[ids.root].read(ids)
         return (indices < 0) | (indices >= _limit(node))
 
 
 def _limit(node: Tensor) -> int:
+    """How many rows, or matrices, the indices of a node choose from: what is beyond is out of range."""
     assert node.op is not None
-    _, source, dimension = INDEXED[node.op.name]
-    counted = node.src[source]
+    assert node.op.indexes is not None
+    counted = node.src[node.op.indexes.of]
     assert counted is not None
-    return counted.ne[dimension]
+    return counted.ne[node.op.indexes.dim]
 
 
 def tolerance(node: Tensor, values: Mapping[Tensor, Array]) -> float | None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 
-from ggplug.ops.base import OPS
+from ggplug.graph import Graph
+from ggplug.ops.base import OPS, Array, Indexes, apply
+from ggplug.ops.rows import GetRows
+from ggplug.tensor import Spec, Tensor
 from ggplug.testing.faulty import kernels
 from ggplug.testing.reference import ReferenceDevice
+from ggplug.types import F32, I32
 
 from .child import Child
 from .coverage import Coverage
 from .draw import draw
+from .expect import Expected
 from .fuzz import Fuzzer, command, report
 from .layouts import LAYOUTS
 from .machine import Machine
@@ -79,6 +85,28 @@ def test_the_references_themselves_are_right() -> None:
 def test_a_faulty_kernel_is_found(kernel: kernels.Kernel, ops: tuple[str, ...], kind: str) -> None:
     found = faults_of(kernels.FaultyKernels(kernel), ops, 60 * len(ops))
     assert kind in found, found
+
+
+def test_which_source_holds_ids_is_what_the_op_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Picked(GetRows):
+        """get_rows with its ids in front."""
+
+        name = "tests.picked"
+        indexes = Indexes(ids=0, of=1, dim=1)
+
+        def result(self, ids: Tensor, a: Tensor) -> Spec:
+            return super().result(a, ids)
+
+        def reference(self, ids: Array, a: Array) -> Array:
+            return super().reference(a, ids)
+
+    monkeypatch.delitem(OPS, "tests.picked")
+    ids, a = Tensor(Spec(I32, (3, 1, 1, 1), 1)), Tensor(Spec(F32, (2, 4, 1, 1), 2))
+    node = apply(Picked(), (ids, a))
+    values = {ids: np.array([1, 4, 0], np.int32), a: np.arange(8, dtype=np.float32)}
+    expected = Expected(Graph(node), {leaf: each.view(np.uint8) for leaf, each in values.items()}, {})
+    assert expected.bad[node].tolist() == [[[[False, True, False]]]]
+    assert expected.values[node].tolist() == [[[[2, 3], [0, 0], [0, 1]]]]
 
 
 def test_a_case_follows_from_its_name_and_changes_one_choice_at_a_time() -> None:

@@ -128,9 +128,9 @@ def untouched(leaf: Tensor, views: Sequence[Tensor]) -> npt.NDArray[np.bool_]:
 
 def _judge_kept(node: Tensor, expected: Expected, before: Bytes, after: Bytes) -> None:
     """Rows that no index names keep their bits."""
-    if node.op is None or node.op.name != "set_rows" or not node.size or is_open(node):
+    if node.op is None or node.op.indexes is None or not node.op.writes or not node.size or is_open(node):
         return
-    ids = node.src[2]
+    ids = node.src[node.op.indexes.ids]
     assert ids is not None
     chosen = expected.values[ids]
     named = np.zeros(node.ne[:0:-1], bool)

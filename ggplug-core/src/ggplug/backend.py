@@ -60,47 +60,38 @@ the stream stay usable, unless the error is a DeviceLostError.
 
 from __future__ import annotations
 
-import time
-import weakref
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from ggplug.arrays import as_bytes, strided, whole_number
-from ggplug.errors import (
-    BufferUseError,
-    ComputeError,
-    GGPlugError,
-    OutOfMemoryError,
-    ParameterError,
-    ShapeError,
-    TypeMismatchError,
-    UnsupportedOpError,
-)
-from ggplug.graph import Graph, Signature
+from ggplug.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
+from ggplug.faults import compute_error, first_out_of_range, id_out_of_range, limit_of_ids
+from ggplug.graph import Graph
 from ggplug.ops.base import Op
-from ggplug.sharing import NOTHING, accessing, alone, freeing, using
-from ggplug.tensor import Epoch, Tensor
+from ggplug.plan_cache import PlanCache
+from ggplug.plans import NodeTime, Plan
+from ggplug.sharing import alone
+from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
+from ggplug.walking import Operand, WalkPlan, call_kernel
 
 if TYPE_CHECKING:
     from ggplug.memory.allocation import Allocation
+
+__all__ = [
+    "API_VERSION", "API_VERSIONS", "COPY_FIRST", "Accept", "Backend", "Buffer", "BufferType", "Bytes", "Capabilities",
+    "Decline", "Device", "DeviceProps", "Event", "Memory", "NodeTime", "Operand", "Plan", "Registration", "Support",
+    "WalkPlan", "answer_of", "call_kernel", "check_target", "compute_error", "first_out_of_range", "host_bytes",
+    "id_out_of_range", "limit_of_ids",
+]  # fmt: skip
 
 API_VERSION = 1
 """Version of this interface.  A plugin states the one it was written for as ``Registration.api_version``."""
 
 API_VERSIONS = range(1, 2)
 """The versions that this core accepts."""
-
-Bytes = npt.NDArray[np.uint8]
-
-COPY_FIRST = "copy the tensor first, or load it into memory that may be written"
-"""What to do about memory that may not be written."""
 
 
 class Memory(NamedTuple):
@@ -154,343 +145,6 @@ class Accept(NamedTuple):
 
 
 Support = Accept | Decline
-
-
-# -- memory ----------------------------------------------------------------------------------------
-
-
-class BufferType(ABC):
-    """A kind of memory.  ``name`` is unique among a device's types; ``device`` is None for plain host memory.
-
-    Subclasses provide ``_alloc``; the rest follows.
-    """
-
-    def __init__(self, name: str, device: Device | None) -> None:
-        self.name = name
-        self.device = device
-
-    @abstractmethod
-    def _alloc(self, size: int) -> Buffer:
-        """Takes the memory, contents undefined; the size is checked already.  Raises OutOfMemoryError."""
-
-    def alloc(self, size: int) -> Buffer:
-        """A new buffer of ``size`` bytes, contents undefined.
-
-        Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative,
-        TypeMismatchError if it is no integer; BufferUseError if ``_alloc`` gave less than that.
-        """
-        size = whole_number(size, "the size of a buffer")
-        if size < 0:
-            raise ParameterError(f"{self.name}: a buffer cannot have {size} bytes", got=size)
-        limit = self.max_size
-        if limit is not None and size > limit:
-            raise OutOfMemoryError(
-                f"{self.name}: {size} bytes were asked for, one buffer has at most {limit}",
-                device=self.device, requested=size, free=limit, remedy="spread the tensors over several buffers",
-            )  # fmt: skip
-        buffer = self._alloc(size)
-        if buffer.size < size:
-            raise BufferUseError(
-                f"{self.name}: {size} bytes were asked for, the buffer has {buffer.size}", got=buffer.size, wanted=size
-            )
-        return buffer
-
-    @property
-    def alignment(self) -> int:
-        """Bytes that the offset of every tensor is a multiple of that an allocator places (default 64).
-
-        A power of two, at least 8, which is what the blocks of every type are content with.  See
-        :meth:`Buffer.check_place` for what callers may ask for.
-        """
-        return 64
-
-    @property
-    def max_size(self) -> int | None:
-        """Bytes of the largest possible buffer (default None: no limit beyond memory)."""
-        return None
-
-    @property
-    def is_host(self) -> bool:
-        """Whether buffers have an ``address`` that the host reads and writes in ggml's layout (default no)."""
-        return False
-
-    def alloc_size(self, tensor: Tensor) -> int:
-        """Bytes that a tensor takes in this memory (default its ``nbytes``); more for padded layouts."""
-        return tensor.nbytes
-
-    def __repr__(self) -> str:
-        return f"<BufferType {self.name}>"
-
-
-class Buffer(ABC):
-    """One allocation.  Subclasses provide ``_set``, ``_get`` and ``_free``; the rest follows.
-
-    ``address``: first byte in host memory, or None.  ``size``: bytes.  ``usage``: what it is for; weights attract
-    the ops that read them.
-    """
-
-    def __init__(self, type: BufferType, size: int, address: int | None = None) -> None:
-        self.type = type
-        self.size = size
-        self.address = address
-        self.usage = BufferUsage.ANY
-        self.freed = False
-        self._exports: list[None] = []
-
-    # Required
-
-    @abstractmethod
-    def _set(self, offset: int, data: Bytes) -> None:
-        """Stores bytes; bounds are checked already."""
-
-    @abstractmethod
-    def _get(self, offset: int, out: Bytes) -> None:
-        """Fetches bytes into a flat, contiguous array; it and the bounds are checked already."""
-
-    @abstractmethod
-    def _free(self) -> None:
-        """Gives the memory back; called once."""
-
-    # Optional
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether these bytes may not be written (default no); a read-only memory map, for example.
-
-        Tensors that lie here are read like all others.  Whatever would write here raises BufferUseError before
-        anything is written: transfers, and plans when they are bound.  The answer does not change while a plan is
-        bound.
-        """
-        return False
-
-    def init_tensor(self, tensor: Tensor) -> None:
-        """Called when a persistent tensor, or a view of one, got its place in this buffer (default: nothing).
-
-        Intermediates have places that come and go with computations; nobody is told about them.
-        """
-
-    def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
-        """Stores bytes of a tensor that lies at ``start`` (default: as they are; repacking types override)."""
-        self.set(start + offset, data)
-
-    def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
-        """Fetches bytes of a tensor that lies at ``start`` (default: as they are)."""
-        self.get(start + offset, out)
-
-    def memset(self, offset: int, size: int, value: int) -> None:
-        """Fills a range with a byte (default: stores from the host in pieces)."""
-        with accessing(self):
-            offset, size, value = self._check_fill(offset, size, value)
-            piece = np.full(min(size, 1 << 24), value, np.uint8)
-            for done in range(0, size, 1 << 24):
-                self._set(offset + done, piece[: min(size - done, 1 << 24)])
-
-    def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
-        """Copies bytes from another buffer, of any type (default: through the host)."""
-        with accessing(self, source):
-            offset, size = self._check_write(offset, size)
-            source_offset, _ = source._check(source_offset, size)
-            if source.address is not None:
-                self._set(offset, source.bytes(source_offset, size))
-            elif self.address is not None:
-                source._get(source_offset, self.bytes(offset, size))
-            else:
-                staging = np.empty(size, np.uint8)
-                source._get(source_offset, staging)
-                self._set(offset, staging)
-
-    def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
-        """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row)."""
-        packed = as_bytes(data)
-        with accessing(self):
-            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
-            self._check_write(offset, 0)
-            for row in range(rows):
-                self._set(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
-
-    def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
-        """Fetches ``rows`` rows that lie ``stride`` bytes apart into packed ``out`` (default: row by row)."""
-        packed = check_target(out)
-        with accessing(self):
-            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
-            for row in range(rows):
-                self._get(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
-
-    def reset(self) -> None:
-        """Called before the buffer's tensors are placed anew (default: nothing)."""
-
-    # Provided
-
-    def set(self, offset: int, data: Any) -> None:
-        """Stores raw bytes at ``offset``.  Raises BufferUseError."""
-        raw = as_bytes(data)
-        with accessing(self):
-            offset, size = self._check_write(offset, raw.size)
-            if size:
-                self._set(offset, raw)
-
-    def get(self, offset: int, out: Bytes) -> None:
-        """Fetches ``out.size`` bytes from ``offset`` into a contiguous, writable array of uint8.
-
-        Raises BufferUseError, TypeMismatchError.
-        """
-        target = check_target(out)
-        with accessing(self):
-            offset, size = self._check(offset, target.size)
-            if size:
-                self._get(offset, target)
-
-    def clear(self, value: int = 0) -> None:
-        """Fills the whole buffer with a byte."""
-        self.memset(0, self.size, value)
-
-    def bytes(self, offset: int, size: int) -> Bytes:
-        """A zero-copy view of host memory, read-only if that is.  The caller must not keep it: see :meth:`export`.
-
-        Raises BufferUseError.
-        """
-        offset, size = self._check(offset, size)
-        if self.address is None:
-            raise BufferUseError(f"{self!r} has no host address; copy with get()")
-        return host_bytes(self.address + offset, size, read_only=self.is_read_only)
-
-    def check_place(self, tensor: Tensor, offset: int) -> int:
-        """``offset`` as a plain int, if a tensor may lie there; :meth:`Tensor.place` asks.
-
-        All ``alloc_size`` bytes of the tensor have to be inside of the buffer.  In host memory the address has to be
-        a multiple of the alignment of the tensor's type, elsewhere the offset one of that of the buffer's type.
-        Raises BufferUseError, also for a freed buffer; TypeMismatchError.
-        """
-        offset = whole_number(offset, f"the offset of {tensor!r}")
-        size = max(tensor.nbytes, self.type.alloc_size(tensor))
-        if self.freed or not 0 <= offset <= self.size - size:
-            why = "was freed" if self.freed else f"does not have the bytes {offset} to {offset + size}"
-            raise BufferUseError(
-                f"{tensor!r} cannot be placed: {self!r} {why}", tensor=tensor, got=offset, wanted=self.size - size
-            )
-        if self.address is not None:
-            alignment, place, what = tensor.type.alignment, self.address + offset, tensor.type.name
-        else:
-            alignment, place, what = self.type.alignment, offset, self.type.name
-        if place % alignment:
-            raise BufferUseError(
-                f"{tensor!r} cannot be placed at byte {offset} of {self!r}: {what} needs a multiple of {alignment}",
-                tensor=tensor, got=offset, wanted=alignment,
-            )  # fmt: skip
-        return offset
-
-    def export(self) -> None:
-        """Counts a zero-copy view that outlives the call; until :meth:`release`, ``free`` raises."""
-        with accessing(self):
-            self._check(0, 0)
-            self._exports.append(None)
-
-    def release(self) -> None:
-        """Ends an export.  Waits for nothing: arrays go away anywhere, even within a computation."""
-        self._exports.pop()
-
-    def check_free(self) -> None:
-        """Raises BufferUseError while zero-copy views of the buffer exist."""
-        if self._exports:
-            raise BufferUseError(
-                f"{self!r} cannot be freed: {len(self._exports)} zero-copy view(s) of its memory are alive",
-                remedy="delete the arrays first, or copy them",
-            )
-
-    def free(self) -> None:
-        """Gives the memory back, after waiting for what uses it.  Freeing twice does nothing.
-
-        Raises BufferUseError while exported, and BusyError if it is called from within what it would have to wait for.
-        """
-        if self.freed:
-            return
-        with freeing(self):
-            if self.freed:
-                return
-            self.check_free()
-            # In this order: a computation that begins after this looks at the epoch, and then at ``freed``.
-            self.freed = True
-            Epoch.advance()
-            self._free()
-
-    def _check(self, offset: int, size: int) -> tuple[int, int]:
-        """Offset and size as plain ints, if these bytes can be read.  Raises BufferUseError, TypeMismatchError."""
-        if self.freed:
-            raise BufferUseError(f"{self!r} was freed")
-        offset, size = whole_number(offset, "an offset"), whole_number(size, "a size")
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise BufferUseError(f"bytes {offset} to {offset + size} are outside of {self!r}", got=(offset, size))
-        return offset, size
-
-    def _check_write(self, offset: int, size: int) -> tuple[int, int]:
-        """Likewise, if these bytes can be written."""
-        found = self._check(offset, size)
-        if self.is_read_only:
-            raise BufferUseError(f"{self!r} may not be written", remedy=COPY_FIRST)
-        return found
-
-    def _check_fill(self, offset: int, size: int, value: int) -> tuple[int, int, int]:
-        """Likewise, if they can be filled with this value.  Raises ParameterError if it is none of a byte."""
-        value = whole_number(value, "a byte")
-        if not 0 <= value <= 255:
-            raise ParameterError(f"a byte is 0 to 255, got {value}", got=value)
-        return *self._check_write(offset, size), value
-
-    def _check_rows(
-        self, offset: int, size: int, row_bytes: int, rows: int, stride: int
-    ) -> tuple[int, int, int, int]:
-        """Offset, bytes of a row, rows and stride as plain ints, if these rows can be read.
-
-        ``size``: bytes on the host's side.  Raises BufferUseError, ShapeError, TypeMismatchError.
-        """
-        row_bytes, rows = whole_number(row_bytes, "the bytes of a row"), whole_number(rows, "the number of rows")
-        stride = whole_number(stride, "a stride")
-        if row_bytes < 0 or rows < 0 or stride < 0:
-            raise BufferUseError(
-                f"there are no {rows} rows of {row_bytes} bytes, {stride} apart", got=(row_bytes, rows, stride)
-            )
-        if size != rows * row_bytes:
-            raise ShapeError(f"{rows} rows of {row_bytes} bytes are not {size} bytes", got=size)
-        offset, _ = self._check(offset, (rows - 1) * stride + row_bytes if size else 0)
-        return offset, row_bytes, rows, stride
-
-    def __enter__(self) -> Buffer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.free()
-
-    def __repr__(self) -> str:
-        state = ", freed" if self.freed else ", read-only" if self.is_read_only else ""
-        return f"<Buffer {self.type.name}, {self.size} bytes, {self.usage.name.lower()}{state}>"
-
-
-def host_bytes(address: int, size: int, *, read_only: bool = False) -> Bytes:
-    """A uint8 array over host memory that somebody else keeps alive.  A read-only one cannot be made writable."""
-    if size == 0:
-        return np.empty(0, np.uint8)
-    return np.asarray(_HostMemory(address, size, read_only))
-
-
-class _HostMemory:
-    __slots__ = ("__array_interface__", "__weakref__")
-
-    def __init__(self, address: int, size: int, read_only: bool) -> None:
-        self.__array_interface__ = {"data": (address, read_only), "shape": (size,), "typestr": "|u1", "version": 3}
-
-
-def check_target(out: Any) -> Bytes:
-    """``out`` as a flat array, if bytes can be fetched into it: a contiguous uint8 array that may be written.
-
-    For everything that fetches, before it gives an address away.  Raises TypeMismatchError, BufferUseError.
-    """
-    if not isinstance(out, np.ndarray) or out.dtype != np.uint8:
-        got = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-        raise TypeMismatchError(f"bytes are fetched into an array of uint8, got {got}", got=got, wanted=np.uint8)
-    if not out.flags.c_contiguous or not out.flags.writeable:
-        what = "is read-only" if out.flags.c_contiguous else f"has gaps (strides {out.strides})"
-        raise BufferUseError(f"bytes cannot be fetched into an array that {what}", got=out)
-    return out.reshape(-1)
 
 
 # -- devices ---------------------------------------------------------------------------------------
@@ -667,57 +321,6 @@ class Event:
 # -- computing -------------------------------------------------------------------------------------
 
 
-class NodeTime(NamedTuple):
-    """When a node of a traced computation ran: ``time.perf_counter_ns`` values."""
-
-    node: int
-    start: int
-    end: int
-
-
-class Plan(ABC):
-    """A graph made ready once, to be computed many times (ggml_backend_graph_plan).
-
-    A plan depends on the graph's structure only; :meth:`rebind` tells it where the tensors lie.
-    """
-
-    @abstractmethod
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
-        """Takes over the places of all tensors.
-
-        ``graph`` is the one planned or an equal one; for another graph this raises GraphError, which
-        ``graph.check_structure`` does with the ``graph.structure`` that was planned.  ``allocation`` tells where its
-        tensors lie, all at once through ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)``
-        (handles).  Both refuse places that the graph cannot be computed in: unplaced tensors, freed buffers, memory
-        that a node would write and that may not be written (TensorStateError, BufferUseError).  A plan that finds the
-        places in another way calls ``allocation.check(graph)``.  Then it stays bound to what it was bound to before.
-
-        Costs no Python call per node.  The caller keeps graph and allocation alive as long as it computes; a plan need
-        not.  A computation that was given to the stream before goes on with the places that it was given with; a plan
-        that cannot do that waits for it.
-        """
-
-    @abstractmethod
-    def compute(self) -> None:
-        """Gives the computation to the stream.  May return before it is done.
-
-        Costs no Python call per node, or one a launch where the runtime takes launches one by one.
-        """
-
-    def compute_traced(self) -> list[NodeTime]:
-        """Computes, waits, and tells when each node ran (default: one entry for the whole, node -1)."""
-        start = time.perf_counter_ns()
-        self.compute()
-        return [NodeTime(-1, start, time.perf_counter_ns())]
-
-    def kernel_names(self) -> list[str]:
-        """The kernels in the order in which they run, for explanations and tests (default: empty)."""
-        return []
-
-    def free(self) -> None:
-        """Gives what the plan holds back (default: nothing)."""
-
-
 class Backend:
     """A stream of work on a device (ggml_backend).
 
@@ -734,7 +337,7 @@ class Backend:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.name = device.name
-        self._plans: OrderedDict[Signature, _Planned] = OrderedDict()
+        self._plans = PlanCache(self.PLANS)
 
     # Transfers
 
@@ -780,24 +383,11 @@ class Backend:
 
         Raises BusyError if another thread is in it, or if it is called from within itself.
         """
-        signature = graph.signature()
-        planned = self._plans.get(signature)
-        if planned is None:
-            planned = self._plans[signature] = _Planned(self.plan(graph))
-            if len(self._plans) > self.PLANS:
-                self._plans.popitem(last=False)[1].plan.free()
-        else:
-            self._plans.move_to_end(signature)
-        if planned.allocation is not allocation or planned.epoch != Epoch.now or planned.graph() is not graph:
-            planned.epoch = -1
-            epoch = Epoch.now
-            allocation.check(graph)
-            planned.plan.rebind(graph, allocation)
-            planned.graph, planned.allocation, planned.epoch = weakref.ref(graph), allocation, epoch
+        plan = self._plans.bound(graph, allocation, self.plan)
         computation = allocation.begin(graph)
         done = 0
         try:
-            planned.plan.compute()
+            plan.compute()
             done = len(graph.nodes)
         finally:
             computation.end(self, progress=done)
@@ -806,9 +396,7 @@ class Backend:
     def free(self) -> None:
         """Waits, and gives plans and stream back.  Raises BusyError while another thread computes on the stream."""
         self.synchronize()
-        for planned in self._plans.values():
-            planned.plan.free()
-        self._plans.clear()
+        self._plans.free()
 
     def __enter__(self) -> Backend:
         return self
@@ -818,152 +406,6 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<Backend {self.name}>"
-
-
-class _Planned:
-    """A plan that :meth:`Backend.compute` keeps, and what it is bound to."""
-
-    __slots__ = ("allocation", "epoch", "graph", "plan")
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.graph: Callable[[], Graph | None] = lambda: None
-        self.allocation: Allocation | None = None
-        self.epoch = -1
-
-
-class Operand(NamedTuple):
-    """A tensor and its bytes, as :class:`WalkPlan` hands it to a kernel."""
-
-    tensor: Tensor
-    buffer: Buffer
-    offset: int
-
-    def array(self) -> npt.NDArray[Any]:
-        """A zero-copy, strided, four-dimensional array in NumPy order (``ne`` reversed).
-
-        Plain types have their dtype; of block types the innermost axis counts blocks.
-        """
-        return strided(self.buffer.bytes(self.offset, self.tensor.nbytes), self.tensor)
-
-
-class _Call(NamedTuple):
-    position: int
-    kernel: Callable[..., None]
-    node: Tensor
-    operands: list[Operand | None]
-
-
-class WalkPlan(Plan):
-    """Calls ``kernel(op, dst, *src)`` for node after node; views and empty tensors are skipped.
-
-    ``dst`` and ``src`` are :class:`Operand` (None for absent sources).  The plan of the smallest backends.  Kernels of
-    ops with ids write zeros (or nothing, where the op writes into a source) for those out of range; the plan raises the
-    error.
-    """
-
-    def __init__(self, stream: Backend, graph: Graph) -> None:
-        self.stream = stream
-        self._structure = graph.structure
-        self._steps: list[tuple[int, Callable[..., None]]] = [
-            (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
-        ]
-        self._bound: tuple[list[_Call], frozenset[Buffer]] = [], NOTHING
-
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
-        self._structure = graph.check_structure(self._structure, "the plan")
-        buffers, which, offsets = allocation.places(graph)
-        bound = [
-            Operand(tensor, buffers[number], offset)
-            for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True)
-        ]
-        calls: list[_Call] = []
-        for position, kernel in self._steps:
-            sources = [None if source < 0 else bound[source] for source in graph.sources[position]]
-            calls.append(_Call(position, kernel, graph.tensors[position], [bound[position], *sources]))
-        self._bound = calls, frozenset(each.buffer for call in calls for each in call.operands if each is not None)
-
-    def compute(self) -> None:
-        self._run(lambda position: None)
-
-    def compute_traced(self) -> list[NodeTime]:
-        times: list[NodeTime] = []
-        start = time.perf_counter_ns()
-
-        def note(position: int) -> None:
-            nonlocal start
-            end = time.perf_counter_ns()
-            times.append(NodeTime(position, start, end))
-            start = end
-
-        self._run(note)
-        return times
-
-    def _run(self, computed: Callable[[int], None]) -> None:
-        """Calls the kernels, and ``computed`` with each node's position; others leave the buffers alone meanwhile."""
-        calls, buffers = self._bound
-        # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
-        with using(buffers), np.errstate(all="ignore"):
-            for buffer in buffers:
-                buffer._check(0, 0)
-            for position, kernel, node, operands in calls:
-                call_kernel(self.stream.device, kernel, node, operands)
-                computed(position)
-
-    def kernel_names(self) -> list[str]:
-        return [getattr(kernel, "__name__", repr(kernel)) for _, kernel in self._steps]
-
-
-def call_kernel(
-    device: Device, kernel: Callable[..., None], node: Tensor, operands: Sequence[Operand | None]
-) -> None:
-    """Calls ``kernel(op, dst, *src)`` on host memory; then raises ComputeError if an id of the node is out of range.
-
-    Raises what the kernel raised, as a typed error.
-    """
-    try:
-        kernel(node.op, *operands)
-    except GGPlugError:
-        raise
-    except Exception as error:
-        raise compute_error(device, node, error) from error
-    op = node.op
-    if op is not None and op.indexes is not None:
-        ids = operands[1 + op.indexes.ids]
-        assert ids is not None
-        got = first_out_of_range(node, ids.array())
-        if got is not None:
-            raise id_out_of_range(device, node, got)
-
-
-def first_out_of_range(node: Tensor, ids: npt.NDArray[Any]) -> int | None:
-    """Of a node's ids, in NumPy order, the first that is out of range; None if there is none."""
-    outside = ids[(ids < 0) | (ids >= limit_of_ids(node))]
-    return int(outside[0]) if outside.size else None
-
-
-def limit_of_ids(node: Tensor) -> int:
-    """What the ids of a node have to stay below."""
-    assert node.op is not None
-    assert node.op.indexes is not None
-    indexed = node.src[node.op.indexes.of]
-    assert indexed is not None
-    return indexed.ne[node.op.indexes.dim]
-
-
-def id_out_of_range(device: Device, node: Tensor, got: int) -> ComputeError:
-    """The error of a node that was given the id ``got``; its op says what the ids choose from (``Op.indexes``)."""
-    op = node.op
-    assert op is not None
-    assert op.indexes is not None
-    ids, of, dim = op.indexes
-    limit = limit_of_ids(node)
-    consequence = "that row was left out" if op.writes else "its row of the result is zeros"
-    return ComputeError(
-        f"{device.name}: {node!r} was given the id {got} in {op.sources[ids]!r}; ids must be at least 0 and less than "
-        f"{limit}, ne{dim} of {op.sources[of]!r}; {consequence}",
-        op=op, device=device, tensor=node, got=got, wanted=limit,
-    )  # fmt: skip
 
 
 def answer_of(device: Device, node: Tensor, question: Callable[[Tensor], Any]) -> Any:
@@ -983,10 +425,3 @@ def answer_of(device: Device, node: Tensor, question: Callable[[Tensor], Any]) -
             device=device, op=node.op, tensor=node,
         )  # fmt: skip
     return answer
-
-
-def compute_error(device: Device, node: Tensor, error: BaseException) -> GGPlugError:
-    """The typed error for whatever a kernel raised."""
-    if isinstance(error, MemoryError):
-        return OutOfMemoryError(f"{device.name} ran out of memory in {node!r}: {error}", device=device, op=node.op)
-    return ComputeError(f"{device.name} failed in {node!r}: {error}", device=device, op=node.op, tensor=node)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ggplug import pictures
 from ggplug.errors import GraphError, TensorStateError
 from ggplug.tensor import Epoch, Tensor
-from ggplug.types import TensorFlag
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -387,40 +387,11 @@ class Graph:
 
     def __str__(self) -> str:
         """A table of nodes and leafs (ggml_graph_print)."""
-        lines = [repr(self)]
-        for position, tensor in enumerate(self.tensors):
-            extents = "x".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
-            what = "leaf" if tensor.op is None else repr(tensor.op)
-            sources = " ".join(str(self.index[s]) for s in tensor.src if s is not None)
-            flags = TensorFlag(tensor.flags)
-            marks = " ".join(flag.name.lower() for flag in TensorFlag if flag in flags and flag.name)
-            line = f"{position:5d}  {tensor.type.name:7s} {extents:>20s}  {what:28s} {sources:14s}"
-            lines.append(f"{line} {tensor.name} {marks}".rstrip())
-        return "\n".join(lines)
+        return pictures.table(self)
 
     def dot(self) -> str:
         """The graph in Graphviz's language (ggml_graph_dump_dot)."""
-        lines = ["digraph ggplug {", "  rankdir=TB; newrank=true;", '  node [fontname="Helvetica", fontsize=10];']
-        for position, tensor in enumerate(self.tensors):
-            extents = "×".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
-            title = tensor.name or (tensor.op.name if tensor.op is not None else f"leaf {position}")
-            what = f"\n{tensor.op!r}" if tensor.op is not None and tensor.name else ""
-            if tensor.op is None:
-                style = 'shape=box, style=filled, fillcolor="#d8e8f8"'
-            elif tensor.op.is_view:
-                style = 'shape=ellipse, style="dashed"'
-            elif tensor.op.writes:
-                style = 'shape=ellipse, style=filled, fillcolor="#f8e0d0"'
-            else:
-                style = 'shape=ellipse, style=filled, fillcolor="#ffffff"'
-            label = _quote(f"{title}{what}\n{tensor.type.name} {extents}")
-            lines.append(f"  t{position} [{style}, label={label}];")
-        for node in self.nodes:
-            assert node.op is not None
-            for source, role in zip(node.src, node.op.sources, strict=True):
-                if source is not None:
-                    lines.append(f'  t{self.index[source]} -> t{self.index[node]} [label="{role}", fontsize=8];')
-        return "\n".join([*lines, "}"]) + "\n"
+        return pictures.dot(self)
 
     def dump(self, path: str | Path) -> Path:
         """Writes a picture: ``.dot``, or ``.svg``, ``.png`` or ``.pdf`` where Graphviz's ``dot`` is installed.
@@ -428,36 +399,4 @@ class Graph:
         Raises GraphError for another ending, and when ``dot`` is missing or fails, FileKindError for a path that names
         a device, FIFO or folder, and other OSErrors.
         """
-        # Imported here: together they take longer to import than all of core's tensors and graphs.
-        import shutil
-        import subprocess
-        from pathlib import Path
-
-        from ggplug.files import replacing
-
-        target = Path(path)
-        kind = target.suffix.lower().lstrip(".")
-        if kind in ("dot", "gv"):
-            with replacing(target) as file:
-                file.write(self.dot().encode())
-            return target
-        if kind not in ("svg", "png", "pdf"):
-            ending = target.suffix or "a file without ending"
-            raise GraphError(f"cannot draw a graph as {ending!r}: use .dot, .svg, .png or .pdf")
-        program = shutil.which("dot")
-        if program is None:
-            raise GraphError(
-                "drawing needs Graphviz's program 'dot', which is not on PATH", remedy="install graphviz, or write .dot"
-            )
-        done = subprocess.run([program, f"-T{kind}"], input=self.dot().encode(), capture_output=True)
-        if done.returncode:
-            raise GraphError(f"Graphviz failed: {done.stderr.decode(errors='replace').strip()}")
-        with replacing(target) as file:
-            file.write(done.stdout)
-        return target
-
-
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
-
+        return pictures.dump(self, path)

@@ -130,4 +130,3 @@ class Arguments:
         for n in np.flatnonzero(stored[groups] & ~self.written).tolist():
             found.setdefault(self.owners[n].launch, set()).add(self.owners[n].tensor)
         return {launch: frozenset(tensors) for launch, tensors in found.items()}
-

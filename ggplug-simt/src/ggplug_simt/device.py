@@ -74,7 +74,7 @@ class SimtDevice(Device):
 
     def memory(self) -> Memory:
         self.runtime.ledger.give_dropped()
-        free = self.driver.free_memory() if self.runtime.guard.is_open else None
+        free = self.driver.free_memory() if self.runtime.guard.opened is not None else None
         return Memory(self.total_memory - self.used if free is None else free, self.total_memory)
 
     @property

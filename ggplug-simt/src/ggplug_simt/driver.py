@@ -37,6 +37,9 @@ Handle = Any
 Compilation = Any
 Mark = Any
 
+ANY_THREAD = nullcontext()
+"""What :meth:`Driver.current` answers where any thread can call at any time."""
+
 
 class Failure(enum.Enum):
     """What an exception of a vendor's library means."""
@@ -208,8 +211,11 @@ class Driver(ABC):
         """What an exception means, and what there is to read about it (a build log)."""
 
     def current(self) -> AbstractContextManager[object]:
-        """Makes the device the calling thread's own while calls are made (default: there is no such notion)."""
-        return _NOTHING
+        """Makes the device the calling thread's own while calls are made.
+
+        Default: :data:`ANY_THREAD`, there is no such notion, and the context need not be entered.
+        """
+        return ANY_THREAD
 
     def reaches(self, other: Driver) -> bool:
         """Whether queues of this device copy from and wait for another one (default: only for itself)."""
@@ -222,6 +228,3 @@ class Driver(ABC):
     def allocate_host(self, size: int) -> Bytes | None:
         """Pinned host memory for fast transfers, freed with the array (default: there is none)."""
         return None
-
-
-_NOTHING = nullcontext()

@@ -60,10 +60,11 @@ class Faults:
         """The number of a new plan with indices."""
         return next(self._plans)
 
-    def ask(self) -> Asked | None:
-        """Has the record read, and emptied, when all before is done; None if nothing was computed that may write it."""
-        if not self.pending:
-            return None
+    def ask(self) -> Asked:
+        """Has the record read, and emptied, when all before is done.
+
+        Needed only where something is ``pending``.
+        """
         record = np.zeros((), self._runtime.driver.library.record)
         with self._runtime.guard.guarded("reading"), self.lock:
             reading = self._queue.read(self.memory.handle, 0, record.reshape(1).view(np.uint8))

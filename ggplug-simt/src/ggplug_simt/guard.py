@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from typing import Any
 
 from ggplug.backend import Device
 from ggplug.errors import (
@@ -17,14 +18,14 @@ from ggplug.errors import (
     OutOfMemoryError,
 )
 from ggplug.ops.base import Op
-from ggplug.sharing import present
-from ggplug_simt.driver import Driver, Failure
+from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim
+from ggplug_simt.driver import ANY_THREAD, Driver, Failure
 
 _GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 class Guard:
-    """The driver of one device; every call of the vendor's library is made inside of :meth:`guarded`.
+    """The driver of one device; every call of the vendor's library is a :class:`Call`.
 
     ``device`` is named in errors.  ``open_driver`` makes the driver; it is called again after it failed.  A process
     that is forked after the guard was made cannot use the device: vendors' libraries, and the threads of some, stay
@@ -38,44 +39,30 @@ class Guard:
         self.lock = threading.RLock()
         """Held while the driver is opened, memory is counted, or a synchronous transfer runs."""
         self._open_driver = open_driver
-        self._driver: Driver | None = None
+        self.opened: Driver | None = None
+        """The driver, once it is."""
         _GUARDS.add(self)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the driver was needed yet."""
-        return self._driver is not None
 
     @property
     def driver(self) -> Driver:
         """The vendor's driver, opened at first use.  Raises ComputeError if it does not start."""
-        if self._driver is None:
+        if self.opened is None:
             with self.lock:
-                if self._driver is None:
+                if self.opened is None:
                     if self.lost:
                         raise self._gone(f"{self.device.name} is lost: {self.lost}")
                     try:
-                        self._driver = self._open_driver()
+                        self.opened = self._open_driver()
                     except Exception as error:
                         raise ComputeError(
                             f"{self.device.name} does not start: {error}", device=self.device,
                             remedy="another program may have taken all of it; other devices go on",
                         ) from error  # fmt: skip
-        return self._driver
+        return self.opened
 
-    @contextlib.contextmanager
-    def guarded(
-        self, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None
-    ) -> Iterator[None]:
+    def guarded(self, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None) -> Call:
         """Turns what the vendor's library raises inside into the typed error; refuses a lost device at once."""
-        self.check(op, kernel)
-        try:
-            with present(), self.driver.current():
-                yield
-        except GGPlugError:
-            raise
-        except Exception as error:
-            raise self.typed(error, what, op=op, kernel=kernel, requested=requested) from error
+        return Call(self, what, op, kernel, requested)
 
     def check(self, op: object = None, kernel: str | None = None) -> None:
         """Raises DeviceLostError if the device is lost."""
@@ -108,6 +95,66 @@ class Guard:
     def _gone(self, message: str, *, op: object = None, kernel: str | None = None) -> DeviceLostError:
         remedy = "the other devices go on; a new process, spawned and not forked, can use this one"
         return DeviceLostError(message, device=self.device, op=op, kernel=kernel, remedy=remedy)
+
+
+class Call(Claim):
+    """While the calling thread is in the vendor's library; :meth:`Guard.guarded` makes one.
+
+    ``what``, ``op``, ``kernel``, ``requested``: what is being done, for the error; they may be set later on.
+    ``own``, ``shared``: what the thread needs meanwhile, as :class:`~ggplug.sharing.Claim` takes it; by default it is
+    only present, so that nobody leaves the interpreter.
+
+    Entering raises DeviceLostError where the device is lost already.  Each computation enters two of them, so they
+    make as few calls as they can.
+    """
+
+    __slots__ = ("_current", "_guard", "kernel", "op", "requested", "what")
+
+    def __init__(
+        self, guard: Guard, what: str, op: object = None, kernel: str | None = None,
+        requested: int | None = None, own: Collection[Any] = (), shared: Collection[Any] = NOTHING,
+    ) -> None:  # fmt: skip
+        self._guard = guard
+        self.what = what
+        self.op = op
+        self.kernel = kernel
+        self.requested = requested
+        self._own = own
+        self._shared = shared
+        self._kind = CLOSED if own else OPEN
+
+    def __enter__(self) -> None:
+        guard = self._guard
+        if guard.lost:
+            guard.check(self.op, self.kernel)
+        Claim.__enter__(self)
+        try:
+            self._current: AbstractContextManager[object] = (guard.opened or guard.driver).current()
+            if self._current is not ANY_THREAD:
+                self._current.__enter__()
+        except BaseException as error:
+            Claim.__exit__(self)
+            self._explain(error)
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:  # type: ignore[override]
+        try:
+            if self._current is not ANY_THREAD:
+                self._current.__exit__(None, None, None)
+        except BaseException as failed:
+            Claim.__exit__(self)
+            self._explain(failed)
+            raise
+        Claim.__exit__(self)
+        if error is not None:
+            self._explain(error)
+
+    def _explain(self, error: BaseException) -> None:
+        """Raises the typed error for what is none, unless it is not about the device (KeyboardInterrupt)."""
+        if isinstance(error, Exception) and not isinstance(error, GGPlugError):
+            raise self._guard.typed(
+                error, self.what, op=self.op, kernel=self.kernel, requested=self.requested
+            ) from error
 
 
 def _lose_all() -> None:

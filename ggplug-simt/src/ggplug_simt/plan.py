@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import numpy as np
 
 from ggplug.backend import Backend, NodeTime, Plan
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError, TensorStateError
+from ggplug.errors import BufferUseError, ComputeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation, Places
 from ggplug.ops.base import Op
@@ -18,13 +17,12 @@ from ggplug.sharing import Claim, turn
 from ggplug.tensor import Tensor
 from ggplug_simt.binding import Arguments, Changed, Indexes
 from ggplug_simt.driver import Dispatch, Work
+from ggplug_simt.guard import Call
 from ggplug_simt.ledger import DeviceMemory
 from ggplug_simt.library import DST, FAULTS, SCRATCH, Launch, Program, VendorProgram
 from ggplug_simt.limits import grid_of
 from ggplug_simt.memory import SimtBuffer
 from ggplug_simt.workspace import Workspace
-
-_NOTHING = nullcontext()
 
 
 class _Step:
@@ -74,8 +72,6 @@ class SimtPlan(Plan):
         self._placed = np.flatnonzero(self._positions >= 0)
         """Which of all tensors are the graph's; the others are scratch memory or the record of faults."""
         self._tensors = self._positions[self._placed]
-        self._recording = workspace.faults.lock if self._number else _NOTHING
-        """Held while launches are given that may write the record of faults."""
         self._scratch = scratch
         self._special()  # memory that is missing is missed now
         self._work = self._prepared()
@@ -140,9 +136,7 @@ class SimtPlan(Plan):
             self._arguments.forget()
             raise
 
-    def _placed_in(
-        self, graph: Graph, places: Places
-    ) -> tuple[list[SimtBuffer], list[DeviceMemory], Indexes, Indexes]:
+    def _placed_in(self, graph: Graph, places: Places) -> tuple[list[SimtBuffer], list[DeviceMemory], Indexes, Indexes]:
         """The buffers, and all memory: that of the buffers, scratch memory, and the record of faults."""
         buffers: list[SimtBuffer] = []
         known: dict[int, int] = {}
@@ -192,18 +186,24 @@ class SimtPlan(Plan):
 
     def compute(self) -> None:
         # From the check of the memory to the last launch nobody frees any of it; freeing waits for the queue, too.
-        with Claim(self._own, self._claimed):
+        call = Call(self._runtime.guard, "launching", own=self._own, shared=self._claimed)
+        with call:
             self._check()
-            try:
-                with self._recording, self._driver.current():
+            if self._number:
+                with self._workspace.faults.lock:
                     self._note()
-                    self._work.submit()
-                    self._queue.flush()
-            except GGPlugError:
-                raise
-            except Exception as error:
-                step = self._steps[self._work.at]
-                raise self._runtime.guard.typed(error, "launching", op=step.op, kernel=step.name) from error
+                    self._submit(call)
+            else:
+                self._submit(call)
+
+    def _submit(self, call: Call) -> None:
+        try:
+            self._work.submit()
+            self._queue.flush()
+        except Exception:
+            step = self._steps[self._work.at]
+            call.op, call.kernel = step.op, step.name
+            raise
 
     def _check(self) -> None:
         """Raises what keeps the plan from being launched: no launch reaches memory that was freed."""
@@ -216,23 +216,22 @@ class SimtPlan(Plan):
                 for buffer in self._claimed:
                     buffer._check(0, 0)
                 raise BufferUseError("the memory of a plan was freed: bind it again", device=self._runtime.device)
-        if self._runtime.guard.lost:
-            self._runtime.guard.check()
 
     def _note(self) -> None:
-        """Tells the stream's faults, whose lock is held, which graph the plan computes, if it has ids."""
-        if self._number:
-            graph = self._graph()
-            if graph is None:
-                raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
-            self._workspace.faults.pending[self._number] = graph
+        """Tells the stream's faults, whose lock is held, which graph with ids is computed."""
+        graph = self._graph()
+        if graph is None:
+            raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
+        self._workspace.faults.pending[self._number] = graph
 
     def compute_traced(self) -> list[NodeTime]:
         """One entry a node.  The queue is finished after each launch, so times hold its latency too."""
         self._stream.synchronize()
         with Claim(self._own, self._claimed):
             self._check()
-            with self._recording:
+            if not self._number:
+                return self._launch_traced()
+            with self._workspace.faults.lock:
                 self._note()
                 return self._launch_traced()
 

@@ -91,7 +91,7 @@ class SimtBackend(Backend):
 
     def synchronize(self) -> None:
         asked = None
-        if not self.lane.is_free:
+        if self.workspace.faults.pending and not self.lane.is_free:
             try:
                 asked = self.workspace.faults.ask()
             except GGPlugError as failure:

@@ -45,9 +45,7 @@ class Tile:
 
         Each size of a tile is a program to compile, so there are few.
         """
-        return Tile(
-            _fitted(m, self.m, self.item_m), _fitted(n, self.n, self.item_n), self.k, self.item_m, self.item_n
-        )
+        return Tile(_fitted(m, self.m, self.item_m), _fitted(n, self.n, self.item_n), self.k, self.item_m, self.item_n)
 
 
 def _fitted(extent: int, tile: int, item: int) -> int:

@@ -87,8 +87,7 @@ TWO: dict[type[Op], Expression] = {
     ops.Swiglu: Expression(f"({_SILU} * y)"),
     ops.SwigluOai: Expression(
         # NaN stays what it is, which fmin would not let it
-        f"({_LIMITED} / (1.0f + exp(-P0 * {_LIMITED}))"
-        f" * (1.0f + SELECT({_AT_LEAST} > P1, REAL(P1), {_AT_LEAST})))",
+        f"({_LIMITED} / (1.0f + exp(-P0 * {_LIMITED})) * (1.0f + SELECT({_AT_LEAST} > P1, REAL(P1), {_AT_LEAST})))",
         ("alpha", "limit"),
     ),
 }

@@ -129,9 +129,7 @@ def _by_library(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> Launche
         for i3 in range(b.ne[3]):
             a_at = part.delta + i3 // (b.ne[3] // a.ne[3]) * part.nb[3]
             tensors = (
-                argument_of(
-                    DST, F32, (some, n, batches, 1), (4, node.nb[1], dst_step, 0), 4 * first + i3 * node.nb[3]
-                ),
+                argument_of(DST, F32, (some, n, batches, 1), (4, node.nb[1], dst_step, 0), 4 * first + i3 * node.nb[3]),
                 argument_of(part.position, F32, (k, some, batches, 1), (4, part.nb[1], a_step, 0), a_at),
                 argument_of(1, F32, (k, n, batches, 1), (4, b.nb[1], b_step, 0), i3 * b.nb[3]),
             )

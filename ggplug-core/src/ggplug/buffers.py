@@ -1,0 +1,360 @@
+"""Memory: kinds of it, allocations of it, and what may be done with their bytes.
+
+Part of the interface, whose contract :mod:`ggplug.backend` states.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.arrays import as_bytes, whole_number
+from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, ShapeError, TypeMismatchError
+from ggplug.sharing import accessing, freeing
+from ggplug.tensor import Epoch, Tensor
+from ggplug.types import BufferUsage
+
+if TYPE_CHECKING:
+    from ggplug.backend import Device
+
+Bytes = npt.NDArray[np.uint8]
+
+COPY_FIRST = "copy the tensor first, or load it into memory that may be written"
+"""What to do about memory that may not be written."""
+
+
+class BufferType(ABC):
+    """A kind of memory.  ``name`` is unique among a device's types; ``device`` is None for plain host memory.
+
+    Subclasses provide ``_alloc``; the rest follows.
+    """
+
+    def __init__(self, name: str, device: Device | None) -> None:
+        self.name = name
+        self.device = device
+
+    @abstractmethod
+    def _alloc(self, size: int) -> Buffer:
+        """Takes the memory, contents undefined; the size is checked already.  Raises OutOfMemoryError."""
+
+    def alloc(self, size: int) -> Buffer:
+        """A new buffer of ``size`` bytes, contents undefined.
+
+        Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative,
+        TypeMismatchError if it is no integer; BufferUseError if ``_alloc`` gave less than that.
+        """
+        size = whole_number(size, "the size of a buffer")
+        if size < 0:
+            raise ParameterError(f"{self.name}: a buffer cannot have {size} bytes", got=size)
+        limit = self.max_size
+        if limit is not None and size > limit:
+            raise OutOfMemoryError(
+                f"{self.name}: {size} bytes were asked for, one buffer has at most {limit}",
+                device=self.device, requested=size, free=limit, remedy="spread the tensors over several buffers",
+            )  # fmt: skip
+        buffer = self._alloc(size)
+        if buffer.size < size:
+            raise BufferUseError(
+                f"{self.name}: {size} bytes were asked for, the buffer has {buffer.size}", got=buffer.size, wanted=size
+            )
+        return buffer
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that the offset of every tensor is a multiple of that an allocator places (default 64).
+
+        A power of two, at least 8, which is what the blocks of every type are content with.  See
+        :meth:`Buffer.check_place` for what callers may ask for.
+        """
+        return 64
+
+    @property
+    def max_size(self) -> int | None:
+        """Bytes of the largest possible buffer (default None: no limit beyond memory)."""
+        return None
+
+    @property
+    def is_host(self) -> bool:
+        """Whether buffers have an ``address`` that the host reads and writes in ggml's layout (default no)."""
+        return False
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes that a tensor takes in this memory (default its ``nbytes``); more for padded layouts."""
+        return tensor.nbytes
+
+    def __repr__(self) -> str:
+        return f"<BufferType {self.name}>"
+
+
+class Buffer(ABC):
+    """One allocation.  Subclasses provide ``_set``, ``_get`` and ``_free``; the rest follows.
+
+    ``address``: first byte in host memory, or None.  ``size``: bytes.  ``usage``: what it is for; weights attract
+    the ops that read them.
+    """
+
+    def __init__(self, type: BufferType, size: int, address: int | None = None) -> None:
+        self.type = type
+        self.size = size
+        self.address = address
+        self.usage = BufferUsage.ANY
+        self.freed = False
+        self._exports: list[None] = []
+
+    # Required
+
+    @abstractmethod
+    def _set(self, offset: int, data: Bytes) -> None:
+        """Stores bytes; bounds are checked already."""
+
+    @abstractmethod
+    def _get(self, offset: int, out: Bytes) -> None:
+        """Fetches bytes into a flat, contiguous array; it and the bounds are checked already."""
+
+    @abstractmethod
+    def _free(self) -> None:
+        """Gives the memory back; called once."""
+
+    # Optional
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether these bytes may not be written (default no); a read-only memory map, for example.
+
+        Tensors that lie here are read like all others.  Whatever would write here raises BufferUseError before
+        anything is written: transfers, and plans when they are bound.  The answer does not change while a plan is
+        bound.
+        """
+        return False
+
+    def init_tensor(self, tensor: Tensor) -> None:
+        """Called when a persistent tensor, or a view of one, got its place in this buffer (default: nothing).
+
+        Intermediates have places that come and go with computations; nobody is told about them.
+        """
+
+    def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
+        """Stores bytes of a tensor that lies at ``start`` (default: as they are; repacking types override)."""
+        self.set(start + offset, data)
+
+    def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
+        """Fetches bytes of a tensor that lies at ``start`` (default: as they are)."""
+        self.get(start + offset, out)
+
+    def memset(self, offset: int, size: int, value: int) -> None:
+        """Fills a range with a byte (default: stores from the host in pieces)."""
+        with accessing(self):
+            offset, size, value = self._check_fill(offset, size, value)
+            piece = np.full(min(size, 1 << 24), value, np.uint8)
+            for done in range(0, size, 1 << 24):
+                self._set(offset + done, piece[: min(size - done, 1 << 24)])
+
+    def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
+        """Copies bytes from another buffer, of any type (default: through the host)."""
+        with accessing(self, source):
+            offset, size = self._check_write(offset, size)
+            source_offset, _ = source._check(source_offset, size)
+            if source.address is not None:
+                self._set(offset, source.bytes(source_offset, size))
+            elif self.address is not None:
+                source._get(source_offset, self.bytes(offset, size))
+            else:
+                staging = np.empty(size, np.uint8)
+                source._get(source_offset, staging)
+                self._set(offset, staging)
+
+    def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
+        """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row)."""
+        packed = as_bytes(data)
+        with accessing(self):
+            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+            self._check_write(offset, 0)
+            for row in range(rows):
+                self._set(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
+
+    def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
+        """Fetches ``rows`` rows that lie ``stride`` bytes apart into packed ``out`` (default: row by row)."""
+        packed = check_target(out)
+        with accessing(self):
+            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+            for row in range(rows):
+                self._get(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
+
+    def reset(self) -> None:
+        """Called before the buffer's tensors are placed anew (default: nothing)."""
+
+    # Provided
+
+    def set(self, offset: int, data: Any) -> None:
+        """Stores raw bytes at ``offset``.  Raises BufferUseError."""
+        raw = as_bytes(data)
+        with accessing(self):
+            offset, size = self._check_write(offset, raw.size)
+            if size:
+                self._set(offset, raw)
+
+    def get(self, offset: int, out: Bytes) -> None:
+        """Fetches ``out.size`` bytes from ``offset`` into a contiguous, writable array of uint8.
+
+        Raises BufferUseError, TypeMismatchError.
+        """
+        target = check_target(out)
+        with accessing(self):
+            offset, size = self._check(offset, target.size)
+            if size:
+                self._get(offset, target)
+
+    def clear(self, value: int = 0) -> None:
+        """Fills the whole buffer with a byte."""
+        self.memset(0, self.size, value)
+
+    def bytes(self, offset: int, size: int) -> Bytes:
+        """A zero-copy view of host memory, read-only if that is.  The caller must not keep it: see :meth:`export`.
+
+        Raises BufferUseError.
+        """
+        offset, size = self._check(offset, size)
+        if self.address is None:
+            raise BufferUseError(f"{self!r} has no host address; copy with get()")
+        return host_bytes(self.address + offset, size, read_only=self.is_read_only)
+
+    def check_place(self, tensor: Tensor, offset: int) -> int:
+        """``offset`` as a plain int, if a tensor may lie there; :meth:`Tensor.place` asks.
+
+        All ``alloc_size`` bytes of the tensor have to be inside of the buffer.  In host memory the address has to be
+        a multiple of the alignment of the tensor's type, elsewhere the offset one of that of the buffer's type.
+        Raises BufferUseError, also for a freed buffer; TypeMismatchError.
+        """
+        offset = whole_number(offset, f"the offset of {tensor!r}")
+        size = max(tensor.nbytes, self.type.alloc_size(tensor))
+        if self.freed or not 0 <= offset <= self.size - size:
+            why = "was freed" if self.freed else f"does not have the bytes {offset} to {offset + size}"
+            raise BufferUseError(
+                f"{tensor!r} cannot be placed: {self!r} {why}", tensor=tensor, got=offset, wanted=self.size - size
+            )
+        if self.address is not None:
+            alignment, place, what = tensor.type.alignment, self.address + offset, tensor.type.name
+        else:
+            alignment, place, what = self.type.alignment, offset, self.type.name
+        if place % alignment:
+            raise BufferUseError(
+                f"{tensor!r} cannot be placed at byte {offset} of {self!r}: {what} needs a multiple of {alignment}",
+                tensor=tensor, got=offset, wanted=alignment,
+            )  # fmt: skip
+        return offset
+
+    def export(self) -> None:
+        """Counts a zero-copy view that outlives the call; until :meth:`release`, ``free`` raises."""
+        with accessing(self):
+            self._check(0, 0)
+            self._exports.append(None)
+
+    def release(self) -> None:
+        """Ends an export.  Waits for nothing: arrays go away anywhere, even within a computation."""
+        self._exports.pop()
+
+    def check_free(self) -> None:
+        """Raises BufferUseError while zero-copy views of the buffer exist."""
+        if self._exports:
+            raise BufferUseError(
+                f"{self!r} cannot be freed: {len(self._exports)} zero-copy view(s) of its memory are alive",
+                remedy="delete the arrays first, or copy them",
+            )
+
+    def free(self) -> None:
+        """Gives the memory back, after waiting for what uses it.  Freeing twice does nothing.
+
+        Raises BufferUseError while exported, and BusyError if it is called from within what it would have to wait for.
+        """
+        if self.freed:
+            return
+        with freeing(self):
+            if self.freed:
+                return
+            self.check_free()
+            # In this order: a computation that begins after this looks at the epoch, and then at ``freed``.
+            self.freed = True
+            Epoch.advance()
+            self._free()
+
+    def _check(self, offset: int, size: int) -> tuple[int, int]:
+        """Offset and size as plain ints, if these bytes can be read.  Raises BufferUseError, TypeMismatchError."""
+        if self.freed:
+            raise BufferUseError(f"{self!r} was freed")
+        offset, size = whole_number(offset, "an offset"), whole_number(size, "a size")
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise BufferUseError(f"bytes {offset} to {offset + size} are outside of {self!r}", got=(offset, size))
+        return offset, size
+
+    def _check_write(self, offset: int, size: int) -> tuple[int, int]:
+        """Likewise, if these bytes can be written."""
+        found = self._check(offset, size)
+        if self.is_read_only:
+            raise BufferUseError(f"{self!r} may not be written", remedy=COPY_FIRST)
+        return found
+
+    def _check_fill(self, offset: int, size: int, value: int) -> tuple[int, int, int]:
+        """Likewise, if they can be filled with this value.  Raises ParameterError if it is none of a byte."""
+        value = whole_number(value, "a byte")
+        if not 0 <= value <= 255:
+            raise ParameterError(f"a byte is 0 to 255, got {value}", got=value)
+        return *self._check_write(offset, size), value
+
+    def _check_rows(
+        self, offset: int, size: int, row_bytes: int, rows: int, stride: int
+    ) -> tuple[int, int, int, int]:
+        """Offset, bytes of a row, rows and stride as plain ints, if these rows can be read.
+
+        ``size``: bytes on the host's side.  Raises BufferUseError, ShapeError, TypeMismatchError.
+        """
+        row_bytes, rows = whole_number(row_bytes, "the bytes of a row"), whole_number(rows, "the number of rows")
+        stride = whole_number(stride, "a stride")
+        if row_bytes < 0 or rows < 0 or stride < 0:
+            raise BufferUseError(
+                f"there are no {rows} rows of {row_bytes} bytes, {stride} apart", got=(row_bytes, rows, stride)
+            )
+        if size != rows * row_bytes:
+            raise ShapeError(f"{rows} rows of {row_bytes} bytes are not {size} bytes", got=size)
+        offset, _ = self._check(offset, (rows - 1) * stride + row_bytes if size else 0)
+        return offset, row_bytes, rows, stride
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
+    def __repr__(self) -> str:
+        state = ", freed" if self.freed else ", read-only" if self.is_read_only else ""
+        return f"<Buffer {self.type.name}, {self.size} bytes, {self.usage.name.lower()}{state}>"
+
+
+def host_bytes(address: int, size: int, *, read_only: bool = False) -> Bytes:
+    """A uint8 array over host memory that somebody else keeps alive.  A read-only one cannot be made writable."""
+    if size == 0:
+        return np.empty(0, np.uint8)
+    return np.asarray(_HostMemory(address, size, read_only))
+
+
+class _HostMemory:
+    __slots__ = ("__array_interface__", "__weakref__")
+
+    def __init__(self, address: int, size: int, read_only: bool) -> None:
+        self.__array_interface__ = {"data": (address, read_only), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+def check_target(out: Any) -> Bytes:
+    """``out`` as a flat array, if bytes can be fetched into it: a contiguous uint8 array that may be written.
+
+    For everything that fetches, before it gives an address away.  Raises TypeMismatchError, BufferUseError.
+    """
+    if not isinstance(out, np.ndarray) or out.dtype != np.uint8:
+        got = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
+        raise TypeMismatchError(f"bytes are fetched into an array of uint8, got {got}", got=got, wanted=np.uint8)
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        what = "is read-only" if out.flags.c_contiguous else f"has gaps (strides {out.strides})"
+        raise BufferUseError(f"bytes cannot be fetched into an array that {what}", got=out)
+    return out.reshape(-1)

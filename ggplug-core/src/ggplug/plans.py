@@ -1,0 +1,66 @@
+"""Plans: graphs made ready once, to be computed many times.
+
+Part of the interface, whose contract :mod:`ggplug.backend` states.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
+
+from ggplug.graph import Graph
+
+if TYPE_CHECKING:
+    from ggplug.memory.allocation import Allocation
+
+
+class NodeTime(NamedTuple):
+    """When a node of a traced computation ran: ``time.perf_counter_ns`` values."""
+
+    node: int
+    start: int
+    end: int
+
+
+class Plan(ABC):
+    """A graph made ready once, to be computed many times (ggml_backend_graph_plan).
+
+    A plan depends on the graph's structure only; :meth:`rebind` tells it where the tensors lie.
+    """
+
+    @abstractmethod
+    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+        """Takes over the places of all tensors.
+
+        ``graph`` is the one planned or an equal one; for another graph this raises GraphError, which
+        ``graph.check_structure`` does with the ``graph.structure`` that was planned.  ``allocation`` tells where its
+        tensors lie, all at once through ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)``
+        (handles).  Both refuse places that the graph cannot be computed in: unplaced tensors, freed buffers, memory
+        that a node would write and that may not be written (TensorStateError, BufferUseError).  A plan that finds the
+        places in another way calls ``allocation.check(graph)``.  Then it stays bound to what it was bound to before.
+
+        Costs no Python call per node.  The caller keeps graph and allocation alive as long as it computes; a plan need
+        not.  A computation that was given to the stream before goes on with the places that it was given with; a plan
+        that cannot do that waits for it.
+        """
+
+    @abstractmethod
+    def compute(self) -> None:
+        """Gives the computation to the stream.  May return before it is done.
+
+        Costs no Python call per node, or one a launch where the runtime takes launches one by one.
+        """
+
+    def compute_traced(self) -> list[NodeTime]:
+        """Computes, waits, and tells when each node ran (default: one entry for the whole, node -1)."""
+        start = time.perf_counter_ns()
+        self.compute()
+        return [NodeTime(-1, start, time.perf_counter_ns())]
+
+    def kernel_names(self) -> list[str]:
+        """The kernels in the order in which they run, for explanations and tests (default: empty)."""
+        return []
+
+    def free(self) -> None:
+        """Gives what the plan holds back (default: nothing)."""
