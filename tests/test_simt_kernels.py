@@ -18,13 +18,14 @@ from ggplug.tensor import Tensor, new_tensor
 
 pytest.importorskip("ggplug_simt")
 
-from ggplug_simt import Launches, Properties, TensorArgument
-from ggplug_simt.c import MatrixProduct
+from ggplug_simt import Launch, Launches, Properties, TensorArgument
+from ggplug_simt.c import MatrixProduct, Source
 from ggplug_simt.c.kernels import CHOOSERS, match, matrix
 from ggplug_simt.c.kernels.elementwise import ONE, TWO
-from ggplug_simt.c.launch import TENSOR, collapsed
+from ggplug_simt.c.launch import TENSOR, collapsed, launch
 from ggplug_simt.c.profile import Profile, Tile
-from ggplug_simt.library import DST, FAULTS, SCRATCH
+from ggplug_simt.cache import likely_nodes
+from ggplug_simt.library import DST, FAULTS, SCRATCH, argument
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = Profile.of(Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024))
@@ -180,6 +181,43 @@ def test_a_programs_text_has_the_structs_of_the_types_as_core_declares_them() ->
     assert types.Q8_0.c_struct() in text
     assert types.Q4_0.c_struct() in text
     assert "#define TX q8_0" in text
+
+
+def test_spans_are_the_bytes_of_the_tensors_that_a_launch_reaches() -> None:
+    x = new_tensor(types.F32, (12, 5, 3, 2))
+    part = ops.view(x, 4, 5, 3, 2, nb=x.nb[1:], offset=16)
+    nodes = [
+        *likely_nodes(), ops.add(part, part), ops.cont(ops.permute(x, 1, 2, 0, 3)), ops.concat(x, x, 2),
+        ops.swiglu(x), ops.argsort(new_tensor(types.F32, (5000, 2))),
+        ops.repeat(x, new_tensor(types.F32, (24, 5, 6, 2))),
+    ]  # fmt: skip
+    checked = 0
+    for profile in (GPU, LIBRARY, CPU):
+        for node in nodes:
+            found = match(profile, node)
+            if not isinstance(found, Launches):
+                continue
+            for each in (each for made in found.launches for each in made.tensors if each.position != FAULTS):
+                tensor = None
+                if each.position != SCRATCH:
+                    tensor = node if each.position == DST else node.src[each.position]
+                size = found.scratch if tensor is None else tensor.nbytes
+                assert 0 < each.span <= size - each.delta, (node, found)
+                checked += tensor is not None and each.span == tensor.nbytes
+    assert checked > 100
+
+
+def test_a_program_stores_in_the_tensors_that_its_launch_marks() -> None:
+    w, m, v = (argument(n, new_tensor(types.F32, (8,))) for n in range(3))
+    tensors = {"w": w._replace(written=True), "m": m._replace(written=True), "v": v}
+    made = launch("optimisers", "step", tensors, groups=1, lanes=1, defines={})
+    assert isinstance(made, Launch)
+    assert [each.written for each in made.tensors] == [True, True, False]
+    assert isinstance(made.program, Source)
+    assert made.program.writes == ("w", "m")
+    assert made.program.parameters() == (
+        "GLOBAL char *w_data, GLOBAL char *m_data, GLOBAL const char *v_data, const arguments args"
+    )
 
 
 def test_nothing_is_launched_where_nothing_is_written() -> None:

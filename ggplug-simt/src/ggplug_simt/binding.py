@@ -15,7 +15,7 @@ from ggplug_simt.properties import Properties
 Indexes = npt.NDArray[np.int64]
 
 _WORD = 4
-"""Bytes that the size of a binding is rounded up to: devices that bind ranges load and store by words."""
+"""Bytes that the size of a binding is a multiple of: devices that bind ranges load and store by words."""
 
 
 class Owner(NamedTuple):
@@ -88,9 +88,9 @@ class Arguments:
             bases = np.zeros(len(offsets), np.int64)
             sizes = np.array([memory.size for memory in memories], np.int64)[which]
         else:
+            offsets[self._spans == 0] = 0  # a tensor without elements may lie at its buffer's end
             bases = offsets // self._step * self._step
-            room = np.array([memory.size for memory in memories], np.int64)[which] - bases
-            sizes = np.minimum(-(-(offsets - bases + self._spans) // _WORD) * _WORD, room)
+            sizes = np.maximum(-(-(offsets - bases + self._spans) // _WORD), 1) * _WORD
         rest = offsets - bases
         words = self.data.view(self._library.offset)
         first = self._which is None

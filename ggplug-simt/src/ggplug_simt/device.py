@@ -70,6 +70,11 @@ class SimtDevice(Device):
         """Bytes that buffers and streams of this process take."""
         return self.runtime.ledger.used
 
+    @property
+    def lost(self) -> str:
+        """Why the device cannot be used any more; empty while it can."""
+        return self.runtime.guard.lost
+
     # -- the interface -----------------------------------------------------------------------------
 
     def memory(self) -> Memory:

@@ -78,7 +78,8 @@ class Dispatch(NamedTuple):
 class Binding(NamedTuple):
     """The memory of one tensor of a launch: the launch reaches ``size`` bytes from ``offset``, and no others.
 
-    ``offset`` is a multiple of ``properties.binding_step``; where that is None, it is 0 and the whole buffer is bound.
+    ``offset`` is a multiple of ``properties.binding_step``, and ``size`` one of 4 and not 0; where that step is None,
+    the whole buffer is bound.
     """
 
     handle: Handle
@@ -181,7 +182,7 @@ class Driver(ABC):
 
     @abstractmethod
     def allocate(self, size: int) -> Handle:
-        """Memory of the device."""
+        """Memory of the device; whole words of 4 bytes, if only ranges of words can be bound."""
 
     @abstractmethod
     def free(self, handle: Handle) -> None:

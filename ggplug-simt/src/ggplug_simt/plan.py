@@ -72,7 +72,7 @@ class SimtPlan(Plan):
         self._placed = np.flatnonzero(self._positions >= 0)
         """Which of all tensors are the graph's; the others are scratch memory or the record of faults."""
         self._tensors = self._positions[self._placed]
-        self._scratch = scratch
+        self._scratch = max(scratch, 1) if SCRATCH in positions else 0
         self._special()  # memory that is missing is missed now
         self._work = self._prepared()
         self._memories: list[DeviceMemory] = []
@@ -111,6 +111,7 @@ class SimtPlan(Plan):
         self._structure = graph.check_structure(self._structure, "the plan")
         places = allocation.places(graph)
         with turn(self._stream):
+            self._workspace.check_open()
             self._bind(graph, places)
 
     def _bind(self, graph: Graph, places: Places) -> None:
@@ -128,10 +129,11 @@ class SimtPlan(Plan):
             with self._runtime.guard.guarded("binding"):
                 for owner, binding in changed.bindings:
                     self._work.bind(owner.launch, owner.tensor, binding)
+                stale = set(changed.structs)
                 if self._driver.properties.exclusive_writes:
-                    self._choose_variants()
-                if changed.structs:
-                    self._work.set_arguments(self._arguments.data, changed.structs)
+                    stale |= self._choose_variants()
+                if stale:
+                    self._work.set_arguments(self._arguments.data, sorted(stale))
         except BaseException:
             self._arguments.forget()
             raise
@@ -169,8 +171,12 @@ class SimtPlan(Plan):
             found.append((FAULTS, self._workspace.faults.memory))
         return found
 
-    def _choose_variants(self) -> None:
-        """Where a launch's tensors share memory otherwise than before, another variant of its program is taken."""
+    def _choose_variants(self) -> set[int]:
+        """Where a launch's tensors share memory otherwise than before, another variant of its program is taken.
+
+        Returns the numbers of these launches, whose arguments have to be set.
+        """
+        replaced = set()
         aliased = self._arguments.aliased()
         for number, step in enumerate(self._steps):
             wanted = aliased.get(number, frozenset())
@@ -180,7 +186,8 @@ class SimtPlan(Plan):
             self._work.replace(number, self._dispatch(number))
             for n in self._arguments.tensors_of(number):
                 self._work.bind(number, self._arguments.owners[n].tensor, self._arguments.binding(n))
-            self._work.set_arguments(self._arguments.data, [number])
+            replaced.add(number)
+        return replaced
 
     # -- computing ---------------------------------------------------------------------------------
 

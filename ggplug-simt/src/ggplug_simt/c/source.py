@@ -36,7 +36,6 @@ class Source(NamedTuple):
         lines = [f"#define {self.kernel.upper()} 1", *(f"#define {name} {value}" for name, value in self.defines)]
         members = [f"    tensor {name};" for name in self.tensors]
         members += [f"    {kind} {name};" for name, kind in self.scalars]
-        pointers = [f"GLOBAL {'' if n in self.writes else 'const '}char *{n}_data" for n in self.tensors]
         return "\n".join(
             [
                 *lines,
@@ -47,10 +46,15 @@ class Source(NamedTuple):
                 "typedef struct {",
                 *members,
                 "} arguments;",
-                f"#define PARAMETERS {', '.join([*pointers, 'const arguments args'])}",
+                f"#define PARAMETERS {self.parameters()}",
                 part(f"kernels/{self.family}.c"),
             ]
         )
+
+    def parameters(self) -> str:
+        """The kernel's parameters: a pointer for each tensor, const where it only reads, and the arguments struct."""
+        pointers = [f"GLOBAL {'' if n in self.writes else 'const '}char *{n}_data" for n in self.tensors]
+        return ", ".join([*pointers, "const arguments args"])
 
     def __str__(self) -> str:
         shown = [f"{name}={value}" for name, value in self.defines if name.startswith("T") and len(name) == 2]

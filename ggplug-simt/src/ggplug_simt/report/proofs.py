@@ -43,6 +43,7 @@ def _facts(subject: Subject) -> Answer:
         "driver": driver.identity,
         "backend": None if registration is None else f"{registration.name} {registration.version}",
         **asdict(driver.properties),
+        "features": sorted(driver.properties.features),
         **driver.library.facts(),
     }
     return {"facts": {**found, **subject.door.facts(device)}}
