@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ggplug import ops
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import features, frontend, table
 from ggplug_cpu.compiler import Kernel
@@ -45,7 +45,7 @@ _X86_BASELINE = {"X64", "TSC", "PAUSE", "MULTIBYTENOP", "FPU", "CPUID", *(f"INTE
 
 def kernels_of(node: Tensor) -> tuple[Kernel, ...]:
     """The kernels that compute a node on the current target."""
-    steps = table.find(node)
+    steps = table.find(Group((node,)))
     assert not isinstance(steps, Decline), steps.reason
     entries = steps.entries
     return tuple(dict.fromkeys(e for each in entries for e in (each.kernel, *each.words) if isinstance(e, Kernel)))

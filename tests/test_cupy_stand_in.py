@@ -33,7 +33,7 @@ from cupy_stand_in import (
 )
 
 from ggplug import ops, types
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.tensor import new_tensor
 from ggplug_simt import Launch, Properties
 from ggplug_simt.c import Source
@@ -412,7 +412,7 @@ def test_tensor_cores_take_ten_bits_of_mantissa_where_that_is_allowed() -> None:
 
 def squares(elements: int) -> Launch:
     """The launch that squares so many numbers, which are its pointers' second."""
-    found = match(PROFILE, ops.sqr(new_tensor(types.F32, (elements,))))
+    found = match(PROFILE, Group((ops.sqr(new_tensor(types.F32, (elements,))),)))
     assert not isinstance(found, Decline)
     return found.launches[0]
 

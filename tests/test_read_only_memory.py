@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug.backend import Backend, Buffer, Device, Plan
+from ggplug.backend import UNGROUPED, Backend, Buffer, Device, Groups, Plan
 from ggplug.gguf import GGUFWriter
 from ggplug.graph import Graph
 from ggplug.host import HOST, HostBuffer, HostBufferType
@@ -490,7 +490,7 @@ class Careless(ReferenceDevice):
 
 
 class CarelessStream(Backend):
-    def plan(self, graph: Graph) -> Plan:
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
         return CarelessPlan()
 
 

@@ -11,7 +11,7 @@ import pytest
 from random_graphs import compute_apart, random_case
 
 import ggplug as gg
-from ggplug.backend import Backend, BufferType, Bytes, Decline, Device
+from ggplug.backend import Backend, BufferType, Bytes, Decline, Device, Group
 from ggplug.hookspecs import HOOKS
 from ggplug.host import HOST, HostBuffer, HostBufferType
 from ggplug.memory import check_overlaps
@@ -155,8 +155,8 @@ def test_what_nothing_attracts_runs_where_most_of_its_sources_are(two: Setting) 
 
 def test_a_node_moves_up_to_a_stream_that_works_in_the_same_memory() -> None:
     class Beside(ReferenceDevice):
-        def match(self, node: gg.Tensor) -> object:
-            return super().match(node) if node.op.name == "silu" else Decline("only silu")
+        def match(self, group: Group) -> object:
+            return super().match(group) if group.node.op.name == "silu" else Decline("only silu")
 
     cpu = ReferenceDevice("cpu")
     scheduler = Scheduler([Beside("beside"), cpu])
@@ -873,7 +873,7 @@ def test_a_tensor_that_is_not_in_the_graph_has_no_stream(two: Setting) -> None:
 @pytest.mark.parametrize("answer", ["raises", "None"])
 def test_a_device_whose_match_raises_or_answers_nothing_is_named(answer: str) -> None:
     class Lying(ReferenceDevice):
-        def match(self, node: gg.Tensor) -> object:
+        def match(self, group: Group) -> object:
             if answer == "raises":
                 raise RuntimeError("its table is gone")
             return None

@@ -14,7 +14,7 @@ import pytest
 from random_graphs import compute_apart, random_case
 
 import ggplug as gg
-from ggplug.backend import Accept, Backend, Decline, Plan, Support
+from ggplug.backend import UNGROUPED, Accept, Backend, Decline, Groups, Plan, Support
 from ggplug.host import HOST
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.scheduler import Scheduler
@@ -42,7 +42,7 @@ class Counting(ReferenceDevice):
 class CountingStream(Backend):
     device: Counting
 
-    def plan(self, graph: gg.Graph) -> Plan:
+    def plan(self, graph: gg.Graph, groups: Groups = UNGROUPED) -> Plan:
         self.device.planned += 1
         return CountingPlan(self.device)
 

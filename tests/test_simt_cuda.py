@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ggplug import ops, types
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.errors import DeviceNotFoundError, GGPlugError
 from ggplug.tensor import new_tensor
 from ggplug.testing.vectors import Recording
@@ -44,7 +44,7 @@ def sources(data: Path) -> Iterator[Source]:
             continue
     for profile in PROFILES:
         for node in nodes:
-            found = match(profile, node)
+            found = match(profile, Group((node,)))
             if not isinstance(found, Decline):
                 yield from (launch.program for launch in found.launches if isinstance(launch.program, Source))
 

@@ -15,6 +15,7 @@ from ggplug.cli.overhead import by, count_calls
 from ggplug.cli.products import prepared
 from ggplug.errors import ComputeError, DeviceLostError, KernelCompileError, OutOfMemoryError
 from ggplug.graph import Graph
+from ggplug.groups import Group
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import HELD
@@ -287,7 +288,8 @@ def test_a_driver_that_does_not_start_is_a_typed_error_and_tried_again(monkeypat
     device = StandInDevice()
     with monkeypatch.context() as patch:
         patch.setattr(device, "open_driver", lambda: 1 // 0)
-        for use in (device.init, lambda: device.buffer_type.alloc(64), lambda: device.match(chain().nodes[0])):
+        group = Group((chain().nodes[0],))
+        for use in (device.init, lambda: device.buffer_type.alloc(64), lambda: device.match(group)):
             with pytest.raises(ComputeError, match="stand-in does not start: integer division"):
                 use()
     device.init().synchronize()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ggplug import ops, types
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.ops.base import OPS
 from ggplug.tensor import Tensor, new_tensor
 
@@ -34,7 +34,7 @@ CPU = Profile.of(Properties(processor=True, vector_width=16, local_bytes=1 << 20
 
 
 def matched(node: Tensor, profile: Profile = GPU) -> Launches:
-    found = match(profile, node)
+    found = match(profile, Group((node,)))
     assert isinstance(found, Launches), found
     return found
 
@@ -162,7 +162,7 @@ def test_a_tile_shrinks_where_it_would_be_mostly_empty() -> None:
 
 def test_a_decline_names_op_type_and_what_there_is() -> None:
     node = ops.mul_mat(new_tensor(types.Q4_K, (256, 8)), new_tensor(types.F32, (256, 2)))
-    found = match(GPU, node)
+    found = match(GPU, Group((node,)))
     assert isinstance(found, Decline)
     assert found.reason == "mul_mat of q4_K has no kernel (there are bf16, f16, f32, q4_0, q8_0)"
 
@@ -171,8 +171,8 @@ def test_matching_is_a_function_of_the_signature() -> None:
     def node() -> Tensor:
         return ops.soft_max(new_tensor(types.F32, (9, 4, 2)), new_tensor(types.F16, (9, 4)), scale=0.5, max_bias=2.0)
 
-    assert match(GPU, node()) == match(GPU, node())
-    assert match(GPU, node()) != match(CPU, node())
+    assert match(GPU, Group((node(),))) == match(GPU, Group((node(),)))
+    assert match(GPU, Group((node(),))) != match(CPU, Group((node(),)))
 
 
 def test_a_programs_text_has_the_structs_of_the_types_as_core_declares_them() -> None:
@@ -194,7 +194,7 @@ def test_spans_are_the_bytes_of_the_tensors_that_a_launch_reaches() -> None:
     checked = 0
     for profile in (GPU, LIBRARY, CPU):
         for node in nodes:
-            found = match(profile, node)
+            found = match(profile, Group((node,)))
             if not isinstance(found, Launches):
                 continue
             for each in (each for made in found.launches for each in made.tensors if each.position != FAULTS):
@@ -308,7 +308,7 @@ def test_more_than_32_bits_count_is_declined() -> None:
             sections=(2**31, 8, 8, 0),
         ),
     ):
-        found = match(GPU, node)
+        found = match(GPU, Group((node,)))
         assert isinstance(found, Decline), node
         assert "32 bits" in found.reason
 

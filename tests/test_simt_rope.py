@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ggplug import ops, types
-from ggplug.backend import Decline, Device
+from ggplug.backend import Decline, Device, Group
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.memory import allocate_graph
@@ -66,7 +66,7 @@ def test_frequencies_beyond_float32_are_declined_or_refused() -> None:
     profile = Profile.of(Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024))
     x, pos = new_tensor(types.F32, (64, 2, 3)), new_tensor(types.I32, (12,))
     node = ops.rope(x, pos, n_dims=32, mode=RopeMode.VISION, sections=(4, 4, 4, 4), freq_base=1e-20)
-    found = match(profile, node)
+    found = match(profile, Group((node,)))
     assert isinstance(found, Decline)
     assert "angles beyond float32" in found.reason
     for parameters in ({"freq_base": 1e-300}, {"freq_scale": np.inf}):

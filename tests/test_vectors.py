@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug import types
+from ggplug import quants, types
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug.testing import vectors, vectors_choice
@@ -22,7 +22,11 @@ from ggplug.testing.ggml_ops import TABLE
 from ggplug.testing.reference import ReferenceDevice
 from ggplug.testing.vectors import Outcome, Recording, replay
 
-SUPPORTED_TYPES = {"f32", "f16", "bf16", "q8_0", "q4_0", "i8", "i16", "i32", "i64"}
+PLAIN = {type.name for type in types.TYPES if not type.is_quantized}
+SUPPORTED_TYPES = {
+    "reference": PLAIN | {type.name for type in quants.block_types()},
+    "CPU": PLAIN | {"q8_0", "q4_0"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +59,12 @@ def test_no_case_fails(outcomes: list[Outcome]) -> None:
 
 
 def test_just_the_cases_with_missing_ops_or_types_are_unsupported(
-    recording: Recording, outcomes: list[Outcome]
+    recording: Recording, device: Device, outcomes: list[Outcome]
 ) -> None:
     for record, outcome in zip(recording.cases, outcomes, strict=True):
         tensors = record["tensors"]
         missing = {t["op"] for t in tensors} - {"NONE"} - set(TABLE)
-        other = {t["type"] for t in tensors} - SUPPORTED_TYPES
+        other = {t["type"] for t in tensors} - SUPPORTED_TYPES[device.name]
         if not missing and not other:
             assert outcome.verdict == "passed", outcome
         elif missing:

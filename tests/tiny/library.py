@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug import ops
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.tensor import Tensor
 from ggplug.types import F16, F32, I32, I64
 from ggplug_simt import Launch, Launches, Library, Properties, TensorArgument, VendorProgram
@@ -82,7 +82,10 @@ class TinyLibrary(Library):
     def __init__(self, properties: Properties) -> None:
         self.properties = properties
 
-    def match(self, node: Tensor) -> Launches | Decline:
+    def match(self, group: Group) -> Launches | Decline:
+        node = group.node
+        if len(group) > 1:
+            return Decline("every node is computed alone")
         if node.size == 0:
             return NOTHING
         chooser = getattr(self, f"_{node.op.name}", None) if node.op is not None else None
@@ -151,7 +154,8 @@ class TinyLibrary(Library):
         if node.ne != x.ne or (node.type, x.type) != (F32, F32):
             return Decline("the tiny library copies f32 between equal extents")
         tensors = {"dst": argument(DST, node), "x": argument(0, x)}
-        return Launches("copy", (self._launch("copy", tensors, each(load("x", *HERE)), node.size),))
+        lines = (*ELEMENT, f"store dst {at('dst', *HERE)} <- word(x, {at('x', *HERE)})")
+        return Launches("copy", (self._launch("copy", tensors, lines, node.size),))
 
     _dup = _cont
     _cpy = _cont

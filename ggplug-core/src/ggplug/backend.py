@@ -61,30 +61,31 @@ the stream stay usable, unless the error is a DeviceLostError.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ggplug.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
 from ggplug.faults import compute_error, first_out_of_range, id_out_of_range, limit_of_ids
 from ggplug.graph import Graph
+from ggplug.grouping import form_groups
+from ggplug.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
+from ggplug.patterns import Pattern
 from ggplug.plan_cache import PlanCache
-from ggplug.plans import NodeTime, Plan
+from ggplug.plans import BufferOffsets, NodeTime, Places, Plan
 from ggplug.sharing import alone
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
 from ggplug.walking import Operand, WalkPlan, call_kernel
 
-if TYPE_CHECKING:
-    from ggplug.memory.allocation import Allocation
-
 __all__ = [
-    "API_VERSION", "API_VERSIONS", "COPY_FIRST", "Accept", "Backend", "Buffer", "BufferType", "Bytes", "Capabilities",
-    "Decline", "Device", "DeviceProps", "Event", "Memory", "NodeTime", "Operand", "Plan", "Registration", "Support",
-    "WalkPlan", "answer_of", "call_kernel", "check_target", "compute_error", "first_out_of_range", "host_bytes",
-    "id_out_of_range", "limit_of_ids",
+    "API_VERSION", "API_VERSIONS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer", "BufferOffsets",
+    "BufferType", "Bytes", "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group", "Groups", "Memory",
+    "NodeTime", "Operand", "Places", "Plan", "Registration", "Support", "WalkPlan", "answer_of", "call_kernel",
+    "check_target", "compute_error", "first_out_of_range", "host_bytes", "id_out_of_range", "limit_of_ids",
+    "signature_of",
 ]  # fmt: skip
 
 API_VERSION = 1
@@ -193,8 +194,8 @@ class Device(ABC):
     """PCI address or UUID; two backends that show the same physical device give the same id."""
     capabilities: Capabilities = Capabilities()
 
-    kernels: ClassVar[Mapping[type[Op], Callable[..., None]]] = {}
-    """For the smallest devices: op class -> ``kernel(op, dst, *src)`` over :class:`Operand`; see :class:`WalkPlan`."""
+    kernels: ClassVar[Mapping[type[Op] | Pattern, Callable[..., None]]] = {}
+    """For the smallest devices: op class or pattern -> a function over :class:`Operand`; see :class:`WalkPlan`."""
 
     @abstractmethod
     def memory(self) -> Memory:
@@ -226,42 +227,66 @@ class Device(ABC):
         """A new stream (default: a :class:`Backend` that walks the graph over ``kernels``)."""
         return Backend(self, **params)
 
-    def match(self, node: Tensor) -> Any:
-        """What runs a node: a kernel of the device's own kind, or a :class:`Decline` with the reason.
+    def match(self, group: Group) -> Any:
+        """What computes a group: a kernel of the device's own kind, or a :class:`Decline` with the reason.
 
-        A pure function of the node's signature: op, parameters, types, extents, strides, and the buffer types of
-        persistent sources.  ``supports_op`` and plans both ask it.  Default: looks the op's class and its bases up in
-        ``kernels``.
+        A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones.
+        ``supports_op``, ``groups`` and plans all ask it.  Default: looks in ``kernels`` for the class of the node's op
+        and its bases, or for the pattern that a group of several nodes is.
         """
-        for kind in type(node.op).__mro__:
-            kernel = self.kernels.get(kind)
-            if kernel is not None:
-                return kernel
-        return Decline(f"{self.name} has no kernel for {node.op.name if node.op else 'leafs'}")
+        op = group.node.op
+        if len(group) == 1:
+            for kind in type(op).__mro__:
+                kernel = self.kernels.get(kind)
+                if kernel is not None:
+                    return kernel
+            return Decline(f"{self.name} has no kernel for {op.name if op else 'leafs'}")
+        for pattern in self.patterns:
+            if pattern in self.kernels and pattern.names(group) is not None:
+                return self.kernels[pattern]
+        return Decline(f"{self.name} has no kernel for {' '.join(n.op.name for n in group.nodes if n.op)} together")
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        """The chains of ops that it may compute together, the preferred ones first; :meth:`match` has the last word.
+
+        Default: those in ``kernels``.
+        """
+        return [pattern for pattern in self.kernels if isinstance(pattern, Pattern)]
+
+    def groups(self, graph: Graph, leaving: Collection[int] = ()) -> Groups:
+        """Which nodes of a graph, or of a part of one, this device computes together.  Asked before memory is laid out.
+
+        ``leaving``: positions of results that are needed outside of the part; they have to be written.  Default: the
+        groups that :attr:`patterns` form and :meth:`match` accepts; :mod:`ggplug.grouping` has the rules.
+        """
+        patterns = self.patterns
+        return form_groups(graph, patterns, self._declined, leaving) if patterns else UNGROUPED
+
+    def _declined(self, group: Group) -> str | None:
+        found = answer_of(self, group, self.match)
+        return found.reason if isinstance(found, Decline) else None
 
     def supports_op(self, node: Tensor) -> Support:
         """Whether the device computes this node, or why not.  View ops are always supported."""
         if node.op is None or node.op.is_view:
             return Accept()
-        found = self.match(node)
+        found = self.match(Group((node,)))
         return found if isinstance(found, Decline) else Accept()
 
-    def matches(self, graph: Graph) -> Iterator[tuple[Tensor, Any]]:
-        """Each node that computes something, with what :meth:`match` found for it: where a plan begins.
+    def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]:
+        """Each group of a graph, with what :meth:`match` found for it, at its last node: where a plan begins.
 
-        Views and nodes without elements are left out.  Raises UnsupportedOpError for a node that the device declines.
+        Views and nodes without elements are left out.  Raises UnsupportedOpError for a group that the device declines.
         """
-        for node in graph.nodes:
-            assert node.op is not None
-            if node.op.is_view or node.size == 0:
-                continue
-            found = answer_of(self, node, self.match)
+        for group in groups.of(graph):
+            found = answer_of(self, group, self.match)
             if isinstance(found, Decline):
                 raise UnsupportedOpError(
-                    f"{self.name} declines {node!r}: {found.reason}",
-                    op=node.op, device=self, tensor=node, reason=found.reason,
+                    f"{self.name} declines {group!r}: {found.reason}",
+                    op=group.node.op, device=self, tensor=group.node, reason=found.reason,
                 )  # fmt: skip
-            yield node, found
+            yield group, found
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         """Whether kernels of this device can work in that memory (default: only in the device's own)."""
@@ -369,28 +394,31 @@ class Backend:
 
     # Computing
 
-    def plan(self, graph: Graph) -> Plan:
-        """A new plan.  Raises UnsupportedOpError for a node that the device declines (default: a :class:`WalkPlan`)."""
-        return WalkPlan(self, graph)
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        """A new plan, which computes the nodes in these groups (default: a :class:`WalkPlan`).
+
+        Raises UnsupportedOpError for a group that the device declines.
+        """
+        return WalkPlan(self, graph, groups)
 
     def optimize(self, graph: Graph) -> Graph:
         """A graph with the same results that suits the device better (default: the same graph)."""
         return graph
 
     @alone
-    def compute(self, graph: Graph, allocation: Allocation) -> None:
+    def compute(self, graph: Graph, allocation: Places) -> None:
         """Plans once for all equal graphs, binds, and computes.
 
         Raises BusyError if another thread is in it, or if it is called from within itself.
         """
         plan = self._plans.bound(graph, allocation, self.plan)
-        computation = allocation.begin(graph)
-        done = 0
+        run = allocation.begin(graph)
         try:
             plan.compute()
-            done = len(graph.nodes)
-        finally:
-            computation.end(self, progress=done)
+        except BaseException as error:
+            run.fail(error, self)
+            raise
+        run.end(self, progress=len(graph.nodes))
 
     @alone
     def free(self) -> None:
@@ -408,20 +436,24 @@ class Backend:
         return f"<Backend {self.name}>"
 
 
-def answer_of(device: Device, node: Tensor, question: Callable[[Tensor], Any]) -> Any:
-    """What ``device.match`` or ``device.supports_op`` says of a node.
+Asked = TypeVar("Asked", Tensor, Group)
+
+
+def answer_of(device: Device, asked: Asked, question: Callable[[Asked], Any]) -> Any:
+    """What ``device.match`` says of a group, or ``device.supports_op`` of a node.
 
     Raises ComputeError if it raises anything but a GGPlugError, or returns None.
     """
     try:
-        answer = question(node)
+        answer = question(asked)
     except GGPlugError:
         raise
     except Exception as error:
-        raise compute_error(device, node, error) from error
+        raise compute_error(device, asked, error) from error
     if answer is None:
+        node = asked.node if isinstance(asked, Group) else asked
         raise ComputeError(
-            f"{device.name} says nothing of {node!r}: match() must return a kernel or a Decline",
+            f"{device.name} says nothing of {asked!r}: match() must return a kernel or a Decline",
             device=device, op=node.op, tensor=node,
         )  # fmt: skip
     return answer

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from ggplug.errors import ComputeError, GGPlugError, OutOfMemoryError
+from ggplug.groups import Group
 from ggplug.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ def id_out_of_range(device: Device, node: Tensor, got: int) -> ComputeError:
     )  # fmt: skip
 
 
-def compute_error(device: Device, node: Tensor, error: BaseException) -> GGPlugError:
-    """The typed error for whatever a kernel raised."""
+def compute_error(device: Device, computed: Tensor | Group, error: BaseException) -> GGPlugError:
+    """The typed error for what a kernel raised: it names the node, or all nodes of a group."""
+    node = computed.node if isinstance(computed, Group) else computed
     if isinstance(error, MemoryError):
-        return OutOfMemoryError(f"{device.name} ran out of memory in {node!r}: {error}", device=device, op=node.op)
-    return ComputeError(f"{device.name} failed in {node!r}: {error}", device=device, op=node.op, tensor=node)
+        return OutOfMemoryError(f"{device.name} ran out of memory in {computed!r}: {error}", device=device, op=node.op)
+    return ComputeError(f"{device.name} failed in {computed!r}: {error}", device=device, op=node.op, tensor=node)

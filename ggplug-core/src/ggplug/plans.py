@@ -1,4 +1,4 @@
-"""Plans: graphs made ready once, to be computed many times.
+"""Plans: graphs made ready once, to be computed many times; and what they are bound to.
 
 Part of the interface, whose contract :mod:`ggplug.backend` states.
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from ggplug.graph import Graph
+from ggplug.groups import Groups
 
 if TYPE_CHECKING:
-    from ggplug.memory.allocation import Allocation
+    from ggplug.buffers import Buffer
+    from ggplug.memory.runs import Run
 
 
 class NodeTime(NamedTuple):
@@ -23,6 +28,36 @@ class NodeTime(NamedTuple):
     end: int
 
 
+class BufferOffsets(NamedTuple):
+    """Where all tensors of a graph lie, as arrays: tensor ``i`` at byte ``offsets[i]`` of ``buffers[which[i]]``."""
+
+    buffers: list[Buffer]
+    which: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+
+
+class Places(Protocol):
+    """Where the tensors of a graph lie: what a plan is bound to.  :class:`ggplug.memory.Allocation` is one.
+
+    ``groups``: the nodes that are computed together there.  Each method takes the graph for which the places were
+    decided, or an equal one.
+    """
+
+    groups: Groups
+
+    def check(self, graph: Graph) -> None:
+        """Raises unless the graph can be computed there (GraphError, TensorStateError, BufferUseError)."""
+
+    def addresses(self, graph: Graph, held: set[Buffer] | None = None) -> npt.NDArray[np.int64]:
+        """Host addresses of all tensors; ``held`` gets the buffers that they lie in.  Raises as :meth:`check`."""
+
+    def places(self, graph: Graph) -> BufferOffsets:
+        """Buffers and offsets of all tensors.  Raises as :meth:`check`."""
+
+    def begin(self, graph: Graph) -> Run:
+        """The record of a computation that begins there now; it has to be ended.  Raises BusyError."""
+
+
 class Plan(ABC):
     """A graph made ready once, to be computed many times (ggml_backend_graph_plan).
 
@@ -30,7 +65,7 @@ class Plan(ABC):
     """
 
     @abstractmethod
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         """Takes over the places of all tensors.
 
         ``graph`` is the one planned or an equal one; for another graph this raises GraphError, which

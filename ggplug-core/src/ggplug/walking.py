@@ -14,13 +14,13 @@ from ggplug.buffers import Buffer
 from ggplug.errors import GGPlugError
 from ggplug.faults import compute_error, first_out_of_range, id_out_of_range
 from ggplug.graph import Graph
-from ggplug.plans import NodeTime, Plan
+from ggplug.groups import UNGROUPED, Group, Groups
+from ggplug.plans import NodeTime, Places, Plan
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
 
 if TYPE_CHECKING:
     from ggplug.backend import Backend, Device
-    from ggplug.memory.allocation import Allocation
 
 
 class Operand(NamedTuple):
@@ -41,37 +41,38 @@ class Operand(NamedTuple):
 class _Call(NamedTuple):
     position: int
     kernel: Callable[..., None]
-    node: Tensor
+    group: Group
     operands: list[Operand | None]
 
 
 class WalkPlan(Plan):
     """Calls ``kernel(op, dst, *src)`` for node after node; views and empty tensors are skipped.
 
-    ``dst`` and ``src`` are :class:`Operand` (None for absent sources).  The plan of the smallest backends.  Kernels of
-    ops with ids write zeros (or nothing, where the op writes into a source) for those out of range; the plan raises the
-    error.
+    ``dst`` and ``src`` are :class:`Operand` (None for absent sources).  The kernel of a group of several nodes is
+    called as ``kernel(group, operands)``, with the operand of each tensor in ``group.operands``.  The plan of the
+    smallest backends.  Kernels of ops with ids write zeros (or nothing, where the op writes into a source) for those
+    out of range; the plan raises the error.
     """
 
-    def __init__(self, stream: Backend, graph: Graph) -> None:
+    def __init__(self, stream: Backend, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.stream = stream
+        self.groups = groups
         self._structure = graph.structure
-        self._steps: list[tuple[int, Callable[..., None]]] = [
-            (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
-        ]
+        self._kernels: list[Callable[..., None]] = [kernel for _, kernel in stream.device.matches(graph, groups)]
         self._bound: tuple[list[_Call], frozenset[Buffer]] = [], NOTHING
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
         buffers, which, offsets = allocation.places(graph)
         bound = [
             Operand(tensor, buffers[number], offset)
             for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True)
         ]
+        index = graph.index
         calls: list[_Call] = []
-        for position, kernel in self._steps:
-            sources = [None if source < 0 else bound[source] for source in graph.sources[position]]
-            calls.append(_Call(position, kernel, graph.tensors[position], [bound[position], *sources]))
+        for kernel, group in zip(self._kernels, self.groups.of(graph), strict=True):
+            operands = [None if tensor is None else bound[index[tensor]] for tensor in group.operands]
+            calls.append(_Call(index[group.node], kernel, group, operands))
         self._bound = calls, frozenset(each.buffer for call in calls for each in call.operands if each is not None)
 
     def compute(self) -> None:
@@ -97,31 +98,36 @@ class WalkPlan(Plan):
         with using(buffers), np.errstate(all="ignore"):
             for buffer in buffers:
                 buffer._check(0, 0)
-            for position, kernel, node, operands in calls:
-                call_kernel(self.stream.device, kernel, node, operands)
+            for position, kernel, group, operands in calls:
+                call_kernel(self.stream.device, kernel, group, operands)
                 computed(position)
 
     def kernel_names(self) -> list[str]:
-        return [getattr(kernel, "__name__", repr(kernel)) for _, kernel in self._steps]
+        return [getattr(kernel, "__name__", repr(kernel)) for kernel in self._kernels]
 
 
 def call_kernel(
-    device: Device, kernel: Callable[..., None], node: Tensor, operands: Sequence[Operand | None]
+    device: Device, kernel: Callable[..., None], group: Group, operands: Sequence[Operand | None]
 ) -> None:
-    """Calls ``kernel(op, dst, *src)`` on host memory; then raises ComputeError if an id of the node is out of range.
+    """Calls a kernel as :class:`WalkPlan` does; then raises ComputeError if an id of a node is out of range.
 
-    Raises what the kernel raised, as a typed error.
+    ``operands``: those of ``group.operands``.  Raises what the kernel raised, as a typed error.
     """
+    by_tensor = {operand.tensor: operand for operand in operands if operand is not None}
     try:
-        kernel(node.op, *operands)
+        if len(group) == 1:
+            kernel(group.node.op, *operands)
+        else:
+            kernel(group, by_tensor)
     except GGPlugError:
         raise
     except Exception as error:
-        raise compute_error(device, node, error) from error
-    op = node.op
-    if op is not None and op.indexes is not None:
-        ids = operands[1 + op.indexes.ids]
-        assert ids is not None
-        got = first_out_of_range(node, ids.array())
-        if got is not None:
-            raise id_out_of_range(device, node, got)
+        raise compute_error(device, group, error) from error
+    for node in group.nodes:
+        indexes = node.op.indexes if node.op is not None else None
+        if indexes is not None:
+            ids = node.src[indexes.ids]
+            assert ids is not None
+            got = first_out_of_range(node, by_tensor[ids].array())
+            if got is not None:
+                raise id_out_of_range(device, node, got)

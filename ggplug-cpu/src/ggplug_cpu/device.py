@@ -11,16 +11,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ggplug import host
-from ggplug.backend import Accept, Buffer, BufferType, Capabilities, Decline, Device, Memory, Support
+from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Group, Memory, signature_of
 from ggplug.errors import ComputeError
 from ggplug.sharing import turn
-from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
 from ggplug_cpu import features, topology
 
 if TYPE_CHECKING:
     from ggplug_cpu.backend import CpuBackend
-    from ggplug_cpu.kernels.steps import Steps
+    from ggplug_cpu.choices.steps import Steps
     from ggplug_cpu.team import Team
 
 
@@ -35,7 +34,7 @@ class CpuDevice(Device):
     capabilities = Capabilities(buffer_from_host=True)
 
     CHOICES: ClassVar[int] = 8192
-    """How many choices of kernels are remembered, by the signature of the node."""
+    """How many choices of kernels are remembered, by the signature of the group."""
 
     def __init__(self) -> None:
         self._buffer_type = host.HostBufferType(self.name, self)
@@ -67,32 +66,18 @@ class CpuDevice(Device):
 
     # What it computes
 
-    def match(self, node: Tensor) -> Steps | Decline:
-        """The kernels that compute a node, or why there are none; see :mod:`ggplug_cpu.table`."""
-        assert node.op is not None
-        key = (
-            features.target(),
-            node.op.key,
-            node.type.id,
-            node.ne,
-            node.nb,
-            *[None if s is None else (s.type.id, s.ne, s.nb) for s in node.src],
-        )
+    def match(self, group: Group) -> Steps | Decline:
+        """The kernels that compute a group, or why there are none; see :mod:`ggplug_cpu.table`."""
+        key = features.target(), signature_of(group)
         found = self._choices.get(key)
         if found is None:
             from ggplug_cpu import table
 
-            found = self._choices[key] = table.find(node)
+            found = self._choices[key] = table.find(group)
             if len(self._choices) > self.CHOICES:
                 with self._lock:
                     self._choices.popitem(last=False)
         return found
-
-    def supports_op(self, node: Tensor) -> Support:
-        if node.op is None or node.op.is_view:
-            return Accept()
-        found = self.match(node)
-        return found if isinstance(found, Decline) else Accept()
 
     # Its threads
 

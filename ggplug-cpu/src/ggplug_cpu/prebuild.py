@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ggplug import ops
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import table
 from ggplug_cpu.compiler import Kernel
@@ -17,7 +17,7 @@ def likely_kernels() -> list[Kernel]:
     """Each kernel once, for the current target."""
     found: dict[Kernel, None] = {}
     for node in _nodes():
-        steps = table.find(node)
+        steps = table.find(Group((node,)))
         if not isinstance(steps, Decline):
             for entry in steps.entries:
                 found[entry.kernel] = None

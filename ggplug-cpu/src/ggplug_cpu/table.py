@@ -1,7 +1,7 @@
 """What this device computes, and how: one ordered table.
 
-A row names a class of ops, the types that it takes, and a function from a node to its :class:`Steps`.  "Is this node
-supported?" and "run this node" are the same call, :func:`find`.  The first row that fits decides; a row whose function
+A row names a class of ops, the types that it takes, and a function from a node to its :class:`Steps`.  "Is this group
+supported?" and "run this group" are the same call, :func:`find`.  The first row that fits decides; a row whose function
 answers with a :class:`~ggplug.backend.Decline` leaves the node to the rows after it.  To add an op, write a kernel and
 a row.
 
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ggplug import ops
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.ops import Op
 from ggplug.tensor import Tensor
 from ggplug.types import TYPES, Type, by_name
-from ggplug_cpu.kernels import copy, elementwise, mul_mat, norms, reduce, rotary, rows_by_index, soft_max, sort
-from ggplug_cpu.kernels.steps import Steps
+from ggplug_cpu.choices import copy, elementwise, mul_mat, norms, reduce, rotary, rows_by_index, soft_max, sort
+from ggplug_cpu.choices.steps import Steps
 
 GROUPS = {
     "float": "f32|f16|bf16",
@@ -31,11 +31,11 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Row:
-    """``types`` fit and ``plan`` agrees: then the node is computed by what ``plan`` returns."""
+    """``types`` fit and ``choose`` agrees: then the node is computed by what ``choose`` returns."""
 
     op: type[Op]
     types: str
-    plan: Callable[[Tensor], Steps | Decline]
+    choose: Callable[[Tensor], Steps | Decline]
     _wanted: tuple[frozenset[Type | None], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -56,27 +56,27 @@ def _choice(word: str) -> frozenset[Type | None]:
 
 
 TABLE: tuple[Row, ...] = (
-    Row(ops.Binary, "float|quant float > float|quant", elementwise.plan_binary),
-    Row(ops.Unary, "float > float", elementwise.plan_unary),
-    Row(ops.Glu, "float float? > float", elementwise.plan_glu),
-    Row(ops.MulMat, "float|quant float|quant > f32", mul_mat.plan_mul_mat),
-    Row(ops.MulMatId, "float|quant float|quant i32 > f32", mul_mat.plan_mul_mat_id),
-    Row(ops.RowNorm, "float > float", norms.plan_norm),
-    Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.plan_soft_max),
-    Row(ops.Rope, "float i32 f32? > float", rotary.plan_rope),
-    Row(ops.GetRows, "float|quant i32 > f32", rows_by_index.plan_get_rows),
-    Row(ops.GetRows, "i32 i32 > i32", rows_by_index.plan_get_rows),
-    Row(ops.SetRows, "float|quant float i64|i32 > float|quant", rows_by_index.plan_set_rows),
-    Row(ops.Cpy, "any any > any", copy.plan_copy),
-    Row(ops.Cont, "any > any", copy.plan_copy),
-    Row(ops.Dup, "any > any", copy.plan_copy),
-    Row(ops.Concat, "any any > any", copy.plan_concat),
-    Row(ops.Repeat, "any > any", copy.plan_repeat),
-    Row(ops.SumRows, "float > float", reduce.plan_sum_rows),
-    Row(ops.Mean, "float > f32", reduce.plan_sum_rows),
-    Row(ops.Sum, "float > float", reduce.plan_sum),
-    Row(ops.Argmax, "float > i32", reduce.plan_argmax),
-    Row(ops.Argsort, "float > i32", sort.plan_argsort),
+    Row(ops.Binary, "float|quant float > float|quant", elementwise.binary),
+    Row(ops.Unary, "float > float", elementwise.unary),
+    Row(ops.Glu, "float float? > float", elementwise.glu),
+    Row(ops.MulMat, "float|quant float|quant > f32", mul_mat.mul_mat),
+    Row(ops.MulMatId, "float|quant float|quant i32 > f32", mul_mat.mul_mat_id),
+    Row(ops.RowNorm, "float > float", norms.row_norm),
+    Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.soft_max),
+    Row(ops.Rope, "float i32 f32? > float", rotary.rope),
+    Row(ops.GetRows, "float|quant i32 > f32", rows_by_index.get_rows),
+    Row(ops.GetRows, "i32 i32 > i32", rows_by_index.get_rows),
+    Row(ops.SetRows, "float|quant float i64|i32 > float|quant", rows_by_index.set_rows),
+    Row(ops.Cpy, "any any > any", copy.copy),
+    Row(ops.Cont, "any > any", copy.copy),
+    Row(ops.Dup, "any > any", copy.copy),
+    Row(ops.Concat, "any any > any", copy.concat),
+    Row(ops.Repeat, "any > any", copy.repeat),
+    Row(ops.SumRows, "float > float", reduce.sum_rows),
+    Row(ops.Mean, "float > f32", reduce.sum_rows),
+    Row(ops.Sum, "float > float", reduce.sum_all),
+    Row(ops.Argmax, "float > i32", reduce.argmax),
+    Row(ops.Argsort, "float > i32", sort.argsort),
 )
 
 
@@ -87,8 +87,11 @@ def rows_for(kind: type[Op]) -> Iterator[Row]:
             yield row
 
 
-def find(node: Tensor) -> Steps | Decline:
-    """What computes a node, or why nothing does.  A pure function of op, types, extents and strides."""
+def find(group: Group) -> Steps | Decline:
+    """What computes a group, or why nothing does.  A pure function of :func:`~ggplug.groups.signature_of`."""
+    if len(group) > 1:
+        return Decline("the CPU device computes every node alone")
+    node = group.node
     op = node.op
     assert op is not None
     if nothing_to_do(node):
@@ -96,7 +99,7 @@ def find(node: Tensor) -> Steps | Decline:
     reason = ""
     for row in rows_for(type(op)):
         if row.takes(node):
-            steps = row.plan(node)
+            steps = row.choose(node)
             if not isinstance(steps, Decline):
                 return steps
             reason = reason or steps.reason

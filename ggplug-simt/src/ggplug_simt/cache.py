@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ggplug import ops, types
-from ggplug.backend import Decline, Device
+from ggplug.backend import Decline, Device, Group
 from ggplug.cache import KernelFiles
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_simt.device import SimtDevice
@@ -37,7 +37,7 @@ def likely(device: SimtDevice) -> Iterable[Program]:
     """The programs that a device needs for the models that there are, each once."""
     found: dict[Program, None] = {}
     for node in likely_nodes():
-        kernel = device.match(node)
+        kernel = device.match(Group((node,)))
         if not isinstance(kernel, Decline):
             programs = (launch.program for launch in kernel.launches)
             found.update(dict.fromkeys(each for each in programs if not isinstance(each, VendorProgram)))

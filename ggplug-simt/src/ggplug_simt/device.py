@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 from ggplug import ops
-from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Memory, Registration
+from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration, signature_of
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
 from ggplug_simt.driver import Driver
@@ -93,18 +93,17 @@ class SimtDevice(Device):
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self._buffer_type
 
-    def match(self, node: Tensor) -> Launches | Decline:
-        """The launches that compute a node, or why there are none; what the library says is remembered."""
-        assert node.op is not None
-        key = (node.op.key, _shape(node), *(None if s is None else _shape(s) for s in node.src))
+    def match(self, group: Group) -> Launches | Decline:
+        """The launches that compute a group, or why there are none; what the library says is remembered."""
+        key = signature_of(group)
         found = self._matches.get(key)
         if found is None:
-            found = self._matches[key] = self.driver.library.match(node)
+            found = self._matches[key] = self.driver.library.match(group)
             if len(self._matches) > 16384:
                 self._matches.clear()
         if isinstance(found, Decline):
             return found
-        declined = beyond(self.driver.properties, node, found)
+        declined = beyond(self.driver.properties, group, found)
         return found if declined is None else declined
 
     def offload_op(self, node: Tensor) -> bool:
@@ -116,10 +115,6 @@ class SimtDevice(Device):
 
     def event(self) -> Event:
         return SimtEvent(self, self.runtime)
-
-
-def _shape(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.type.id, tensor.ne, tensor.nb
 
 
 def _columns(node: Tensor) -> int:

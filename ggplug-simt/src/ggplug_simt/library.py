@@ -1,6 +1,6 @@
 """The seam between what programs say and what runs them: a library of programs in one language.
 
-A driver names the library for its device.  The library answers for a node, or for the nodes of a group, which launches
+A driver names the library for its device.  The library answers for a group of nodes (mostly one) which launches
 compute it (:meth:`Library.match`); it knows the text of each program and how a launch's arguments are laid out.  The
 runtime (everything else in this package but the libraries themselves) compiles the text, places tensors, fills in
 where they lie, and gives the launches to a queue.  It looks into no program.
@@ -17,15 +17,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import Type
 
 DST = -1
-"""Position of the node itself, beside those of its sources."""
+"""Position of the result: the others count ``group.operands`` from there, so a node's sources begin at 0."""
 
 SCRATCH = -2
-"""Position of memory that only the launches of one node share: see ``Launches.scratch``."""
+"""Position of memory that only the launches of one group share: see ``Launches.scratch``."""
 
 FAULTS = -3
 """Position of the stream's record of ids out of range: see :mod:`ggplug_simt.faults`."""
@@ -34,7 +34,7 @@ FAULTS = -3
 class TensorArgument(NamedTuple):
     """A tensor as a launch gets it.
 
-    ``position``: which one of the node's; ``delta``: bytes from its first element to the one that the launch begins
+    ``position``: which one of the group's; ``delta``: bytes from its first element to the one that the launch begins
     with; ``ne``, ``nb``: extents and strides to use; ``span``: bytes from there that the launch reaches;
     ``written``: whether it stores there.
     """
@@ -48,14 +48,14 @@ class TensorArgument(NamedTuple):
 
 
 def argument(position: int, tensor: Tensor) -> TensorArgument:
-    """A tensor as it is; the launch stores in the node itself, and reads sources."""
+    """A tensor as it is; the launch stores in the group's result, and reads sources."""
     return argument_of(position, tensor.type, tensor.ne, tensor.nb)
 
 
 def argument_of(position: int, type: Type, ne: Extents, nb: Extents, delta: int = 0) -> TensorArgument:
     """Elements of ``type`` with these extents and strides, ``delta`` bytes into the tensor at ``position``.
 
-    Only the node itself is marked as written.
+    Only the group's result is marked as written.
     """
     blocks = (-(-ne[0] // type.block_size), *ne[1:])
     reached = sum((count - 1) * step for count, step in zip(blocks, nb, strict=True)) + type.block_bytes
@@ -92,7 +92,7 @@ class Launch(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """How a node is computed: launches in order, and the bytes of scratch memory that they share meanwhile."""
+    """How a group is computed: launches in order, and the bytes of scratch memory that they share meanwhile."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -116,8 +116,8 @@ class Library(ABC):
     record: np.dtype[Any]
 
     @abstractmethod
-    def match(self, node: Tensor) -> Launches | Decline:
-        """The launches that compute a node, or why there are none; a pure function of the node's signature."""
+    def match(self, group: Group) -> Launches | Decline:
+        """The launches that compute a group, or why there are none; a pure function of the group's signature."""
 
     @abstractmethod
     def text(self, program: Program) -> str:

@@ -8,13 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ggplug.backend import Backend, NodeTime, Plan
+from ggplug.backend import UNGROUPED, Backend, BufferOffsets, Group, Groups, NodeTime, Places, Plan
 from ggplug.errors import BufferUseError, ComputeError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation, Places
 from ggplug.ops.base import Op
 from ggplug.sharing import Claim, turn
-from ggplug.tensor import Tensor
 from ggplug_simt.binding import Arguments, Changed, Indexes
 from ggplug_simt.driver import Dispatch, Work
 from ggplug_simt.guard import Call
@@ -45,7 +43,7 @@ class SimtPlan(Plan):
     whole arrays; the queue is told only what changed.
     """
 
-    def __init__(self, stream: Backend, workspace: Workspace, graph: Graph) -> None:
+    def __init__(self, stream: Backend, workspace: Workspace, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self._stream = stream
         self._own = (stream,)
         self._workspace = workspace
@@ -60,13 +58,12 @@ class SimtPlan(Plan):
         self._graph: Callable[[], Graph | None] = lambda: None
         positions: list[int] = []
         scratch = 0
-        for node, found in stream.device.matches(graph):
-            assert node.op is not None
+        for group, found in stream.device.matches(graph, groups):
             scratch = max(scratch, found.scratch)
             for launch in found.launches:
                 if launch.groups:
-                    self._add(graph, node, launch)
-                    positions += [_position(graph, node, each.position) for each in launch.tensors]
+                    self._add(graph, group, launch)
+                    positions += [_position(graph, group, each.position) for each in launch.tensors]
         self._arguments.close()
         self._positions = np.array(positions, np.int64)
         self._placed = np.flatnonzero(self._positions >= 0)
@@ -79,14 +76,16 @@ class SimtPlan(Plan):
         self._claimed: frozenset[SimtBuffer] = frozenset()
         self._ready = False
 
-    def _add(self, graph: Graph, node: Tensor, launch: Launch) -> None:
-        assert node.op is not None
+    def _add(self, graph: Graph, group: Group, launch: Launch) -> None:
+        op = group.node.op
+        assert op is not None
         noted = {}
         if any(each.position == FAULTS for each in launch.tensors):
             self._number = self._number or self._workspace.faults.number()
-            noted = {"plan": self._number, "node": graph.index[node]}
+            indexed = next(n for n in group.nodes if n.op is not None and n.op.indexes is not None)
+            noted = {"plan": self._number, "node": graph.index[indexed]}
         self._arguments.add(launch, **noted)
-        self._steps.append(_Step(launch, graph.index[node], node.op))
+        self._steps.append(_Step(launch, graph.index[group.node], op))
 
     def _prepared(self) -> Work:
         dispatches = [self._dispatch(number) for number in range(len(self._steps))]
@@ -107,14 +106,14 @@ class SimtPlan(Plan):
 
     # -- binding -----------------------------------------------------------------------------------
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
         places = allocation.places(graph)
         with turn(self._stream):
             self._workspace.check_open()
             self._bind(graph, places)
 
-    def _bind(self, graph: Graph, places: Places) -> None:
+    def _bind(self, graph: Graph, places: BufferOffsets) -> None:
         buffers, memories, which, offsets = self._placed_in(graph, places)
         self._ready = False
         changed = self._arguments.place(memories, which, offsets)
@@ -138,7 +137,9 @@ class SimtPlan(Plan):
             self._arguments.forget()
             raise
 
-    def _placed_in(self, graph: Graph, places: Places) -> tuple[list[SimtBuffer], list[DeviceMemory], Indexes, Indexes]:
+    def _placed_in(
+        self, graph: Graph, places: BufferOffsets
+    ) -> tuple[list[SimtBuffer], list[DeviceMemory], Indexes, Indexes]:
         """The buffers, and all memory: that of the buffers, scratch memory, and the record of faults."""
         buffers: list[SimtBuffer] = []
         known: dict[int, int] = {}
@@ -267,10 +268,10 @@ class SimtPlan(Plan):
         )
 
 
-def _position(graph: Graph, node: Tensor, position: int) -> int:
+def _position(graph: Graph, group: Group, position: int) -> int:
     """Where a launch's tensor stands in the graph; SCRATCH and FAULTS stay what they are."""
     if position in (SCRATCH, FAULTS):
         return position
-    tensor = node if position == DST else node.src[position]
+    tensor = group.operands[position - DST]
     assert tensor is not None
     return graph.index[tensor]

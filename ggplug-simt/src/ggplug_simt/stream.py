@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import Backend, Buffer, Bytes, Device, Event, Plan, check_target
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Device, Event, Groups, Plan, check_target
 from ggplug.errors import BufferUseError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.sharing import accessing, turn, using
@@ -105,8 +105,8 @@ class SimtBackend(Backend):
 
     # -- computing ---------------------------------------------------------------------------------
 
-    def plan(self, graph: Graph) -> Plan:
-        return SimtPlan(self, self.workspace, graph)
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return SimtPlan(self, self.workspace, graph, groups)
 
     def free(self) -> None:
         if self.lane.is_free:

@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ggplug import host, quants
-from ggplug.backend import BufferType, Decline, Device, Memory, Operand, Registration
+from ggplug.backend import BufferType, Decline, Device, Group, Memory, Operand, Registration
 from ggplug.hookspecs import hookimpl
 from ggplug.ops import MulMat, Op
-from ggplug.tensor import Tensor
 from ggplug.types import F32, DeviceKind
 
 MIN_COLUMNS = 32
@@ -59,10 +58,11 @@ class BlasDevice(Device):
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type.is_host
 
-    def match(self, node: Tensor) -> Any:
+    def match(self, group: Group) -> Any:
+        node = group.node
         if isinstance(node.op, MulMat) and node.ne[1] < MIN_COLUMNS:
             return Decline(f"{node.ne[1]} columns are too few for BLAS")
-        return super().match(node)
+        return super().match(group)
 
 
 class BlasRegistration(Registration):

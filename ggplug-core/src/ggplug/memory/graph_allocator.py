@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from ggplug.backend import Backend, Buffer, BufferType
 from ggplug.errors import BufferUseError, ParameterError
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation, Arena
-from ggplug.memory.hazards import Hazards
+from ggplug.hazards import Hazards
+from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import Layout, Range, Request, lay_out
+from ggplug.memory.runs import Arena
 from ggplug.sharing import alone, freeing
 from ggplug.types import BufferUsage
 
@@ -131,7 +132,7 @@ class GraphAllocator:
     def _grow(self, memory: int, number: int, size: int) -> None:
         # The old buffer goes first: memory for both at once may not be there.  All results in it end.
         self.arena.synchronize()
-        self.arena.use()
+        self.arena.clear()
         self.generation += 1
         buffers = self._buffers[memory]
         if number < len(buffers):
@@ -182,7 +183,7 @@ class GraphAllocator:
         self.arena.synchronize()
         with freeing(*self._held()):
             self.check_free()
-            self.arena.use()
+            self.arena.clear()
             self.generation += 1
             for buffer in self._held():
                 buffer.free()
@@ -240,14 +241,14 @@ def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> N
     if layout is None:
         raise ParameterError("only allocations of a graph allocator know which bytes are needed when")
     allocation.check(graph)
-    computation = allocation.begin(graph)
-    done = 0
+    run = allocation.begin(graph)
     try:
         poison_before(layout, allocation.buffers)
         _poisoned(stream, graph, allocation, layout)
-        done = len(graph.nodes)
-    finally:
-        computation.end(stream, progress=done)
+    except BaseException as error:
+        run.fail(error, stream)
+        raise
+    run.end(stream, progress=len(graph.nodes))
 
 
 def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Layout) -> None:

@@ -13,13 +13,14 @@ import numpy as np
 
 from ggplug.backend import Backend, Buffer, Event, Plan
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation, Computation
+from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
+from ggplug.memory.runs import Run
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split
 from ggplug.scheduler.support import Streams
-from ggplug.tensor import Epoch, Tensor
+from ggplug.tensor import Tensor
 
 EvalCallback = Callable[[Tensor, bool], bool]
 """``callback(tensor, ask)`` as ggml_backend_sched_eval_callback.
@@ -75,13 +76,13 @@ class BoundSplit:
 class BoundVersion:
     """One of the computations of a schedule that may be under way at the same time."""
 
-    __slots__ = ("allocation", "epoch", "graph", "splits")
+    __slots__ = ("allocation", "bound_at", "graph", "splits")
 
     def __init__(self, splits: list[BoundSplit]) -> None:
         self.splits = splits
         self.allocation: Allocation | None = None
         self.graph: Graph | None = None
-        self.epoch = -1
+        self.bound_at = 0
 
 
 class Execution:
@@ -111,11 +112,6 @@ class Execution:
         """How many splits the schedule has."""
         return len(self.schedule.cut.splits)
 
-    @property
-    def n_tensors(self) -> int:
-        """How many tensors the scheduled graph has."""
-        return len(self.schedule.assignment.streams)
-
     # -- binding -----------------------------------------------------------------------------------
 
     def allocation(self, graph: Graph, version: int) -> Allocation:
@@ -130,9 +126,9 @@ class Execution:
             )
         return bound.allocation
 
-    def version_of(self, allocation: Allocation | None) -> int | None:
+    def version_of(self, allocation: Allocation) -> int | None:
         """The version that an allocation belongs to, or None if it is none of this execution as memory is now."""
-        if allocation is None or self._generation != self.allocator.generation:
+        if self._generation != self.allocator.generation:
             return None
         for number, bound in enumerate(self._versions):
             if bound.allocation is allocation:
@@ -145,7 +141,7 @@ class Execution:
             self._generation = self.allocator.generation
             for version in self._versions:
                 version.allocation = None
-                version.epoch = -1
+                version.bound_at = 0
                 for split in version.splits:
                     split.allocation = None
 
@@ -156,15 +152,15 @@ class Execution:
         """
         self._ensure()
         bound = self._versions[version]
-        if bound.graph is graph and bound.epoch == Epoch.now:
+        if bound.graph is graph and bound.bound_at == graph.revision.now:
             return bound
-        bound.epoch = -1
-        epoch = Epoch.now
+        bound.bound_at = 0
+        now = graph.watch()
         whole = self.allocation(graph, version)
         for split in bound.splits:
             self._bind_split(graph, bound, version, split, whole)
         bound.graph = graph
-        bound.epoch = epoch
+        bound.bound_at = now
         return bound
 
     def _bind_split(
@@ -274,12 +270,12 @@ class Execution:
             ordering.note(mover, split.copied, split.copy_reads, split.copy_writes)
 
     def run_observed(
-        self, graph: Graph, bound: BoundVersion, ordering: Ordering, computation: Computation,
+        self, graph: Graph, bound: BoundVersion, ordering: Ordering, run: Run,
         callback: EvalCallback | None, poison: bool,
     ) -> None:
         """Computes piece by piece, each up to a node that the callback wants to see.
 
-        ``computation`` is told how many nodes were computed.  ``poison``: goes node by node, and fills bytes with NaNs
+        ``run`` is told how many nodes were computed.  ``poison``: goes node by node, and fills bytes with NaNs
         before they are first used and as soon as nobody needs them.
         """
         assert bound.allocation is not None
@@ -298,13 +294,13 @@ class Execution:
                 self._run_chunk(graph, bound, split, ordering, begin, number + 1)
                 split.stream.synchronize()
                 begin = number + 1
-                computation.progress = begin
+                run.progress = begin
                 go_on = not wanted or callback is None or callback(node, False)
                 if poison:
                     poison_after(layout, buffers, number)
                 if not go_on:
                     return
-        computation.progress = len(order)
+        run.progress = len(order)
 
     def _run_chunk(
         self, graph: Graph, bound: BoundVersion, split: BoundSplit, ordering: Ordering, begin: int, end: int
@@ -352,4 +348,4 @@ class Execution:
                     if event is not None:
                         event.free()
                 split.plan = split.part = None
-            version.graph, version.epoch = None, -1
+            version.graph, version.bound_at = None, 0

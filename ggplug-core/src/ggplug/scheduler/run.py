@@ -23,9 +23,9 @@ from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
 from ggplug.sharing import alone
-from ggplug.tensor import Epoch, Tensor
+from ggplug.tensor import Tensor
 
-_usage = attrgetter("buffer.usage._value_")
+_usage = attrgetter("buffer._usage._value_")
 
 
 class Scheduler:
@@ -80,6 +80,8 @@ class Scheduler:
         self._asynchronous = tuple(filter(is_asynchronous, self.backends))
         self._streams = Streams(self.backends, self.buffer_types)
         self._movers = tuple(self._mover(backend) for backend in self.backends)
+        # A stream that was made from a device is owned, and one of ``backends`` as well.
+        self._all_streams = tuple(dict.fromkeys((*self.backends, *self._owned)))
         self._allocator = GraphAllocator(self.buffer_types, reuse=reuse)
         self._ordering = Ordering()
         self._fetches: list[Event] = []
@@ -131,7 +133,7 @@ class Scheduler:
         self._synchronize()
         self._pins.clear()
         self._found = None
-        self._allocator.arena.use()
+        self._allocator.arena.clear()
 
     @alone
     def split(self, graph: Graph) -> tuple[SplitRow, ...]:
@@ -183,11 +185,10 @@ class Scheduler:
     def _find(self, graph: Graph) -> Execution:
         """The execution of a graph's structure; makes it when it is seen for the first time."""
         if self._found is not None:
-            known, epoch, hooks, execution = self._found
-            same = known is graph and len(graph.tensors) == execution.n_tensors
-            if same and epoch == Epoch.now and hooks == HOOKS.epoch:
+            known, found_at, hooks, execution = self._found
+            if known is graph and found_at == graph.revision.now and hooks == HOOKS.epoch:
                 return execution
-        epoch = Epoch.now
+        now = graph.watch()
         try:
             key, found = self._look_up(graph)
         except AttributeError:  # another thread took a tensor's place away
@@ -199,7 +200,7 @@ class Scheduler:
                 self._forget(self._executions.popitem(last=False)[1])
         else:
             self._executions.move_to_end(key)
-        self._found = graph, epoch, HOOKS.epoch, found
+        self._found = graph, now, HOOKS.epoch, found
         return found
 
     def _look_up(self, graph: Graph) -> tuple[Any, Execution | None]:
@@ -313,41 +314,41 @@ class Scheduler:
         execution = self._enter(graph)
         version = self._version(execution, graph)
         allocation = execution.allocation(graph, version)
-        computation = allocation.begin(graph)
-        pending: tuple[Backend, ...] = ()
-        done = 0
+        run = allocation.begin(graph)
         try:
             bound = execution.bind(graph, version)
             if self._callback is not None or self.poison:
-                execution.run_observed(graph, bound, self._ordering, computation, self._callback, self.poison)
-                done = computation.progress
+                execution.run_observed(graph, bound, self._ordering, run, self._callback, self.poison)
+                run.end(progress=run.progress)
             else:
                 if HOOKS.listeners("ggplug_split_computed") or HOOKS.listeners("ggplug_nodes_timed"):
                     self._run_traced(graph, execution, bound)
                 else:
                     execution.run(bound, self._ordering)
-                done = len(graph.nodes)
-                pending = self._asynchronous
-        except BaseException:
-            self._settle()
+                readers: tuple[Event, ...] = ()
+                if self.n_copies > 1 and self._asynchronous:
+                    # The next version's inputs can be set while this one is under way.
+                    readers = tuple(split.done for split in bound.splits if split.done is not None)
+                run.end(*self._asynchronous, progress=len(graph.nodes), readers=readers)
+        except BaseException as error:
+            try:
+                self._settle()
+            finally:
+                run.fail(error)
             raise
-        finally:
-            computation.end(*pending, progress=done)
-        if self.n_copies > 1 and pending:
-            # The next version's inputs can be set while this one is under way.
-            allocation.pending = tuple(split.done for split in bound.splits if split.done is not None)
 
     def _version(self, execution: Execution, graph: Graph) -> int:
         """Which version computes: the one that the graph was allocated in, or the next if it has no inputs there."""
-        known = graph.allocation
-        version = execution.version_of(known)
-        if version is not None and known is not None and (self.n_copies == 1 or known.unplaced) and known.holds(graph):
-            return version
+        last = graph.run
+        if last is not None:
+            version, inputs = execution.version_of(last.allocation), last.allocation.unplaced
+            if version is not None and (inputs or self.n_copies == 1) and (last.current or not inputs):
+                return version
         execution.turn = (execution.turn + 1) % self.n_copies
         allocation = execution.allocation(graph, execution.turn)
         if allocation.unplaced:
             leaf = graph.tensors[allocation.unplaced[0]]
-            what = "has no value" if not graph.computed else "lost its value to another computation"
+            what = "has no value" if last is None else "lost its value to another computation"
             raise TensorStateError(
                 f"{leaf!r} {what}",
                 tensor=leaf, remedy="call scheduler.allocate(graph) and set it before computing, or give it a place",
@@ -356,7 +357,7 @@ class Scheduler:
 
     def _bound(self, graph: Graph) -> BoundVersion:
         execution = self._find(graph)
-        version = execution.version_of(graph.allocation)
+        version = None if graph.run is None else execution.version_of(graph.run.allocation)
         return execution.bind(graph, 0 if version is None else version)
 
     def _run_traced(self, graph: Graph, execution: Execution, bound: BoundVersion) -> None:
@@ -390,19 +391,23 @@ class Scheduler:
 
     def _synchronize(self) -> None:
         failure: BaseException | None = None
-        for stream in (*self.backends, *self._owned):
+        for stream in self._all_streams:
             try:
                 stream.synchronize()
             except GGPlugError as error:
                 failure = failure or error
         self._forget_order()
+        run = self._allocator.arena.run
         if failure is not None:
-            self._allocator.arena.use()
+            if run is not None:
+                run.fail(failure)
             raise failure
+        if run is not None:
+            run.settled()
 
     def _settle(self) -> None:
         """Waits for all streams after a failure, whose error is already on its way."""
-        for stream in (*self.backends, *self._owned):
+        for stream in self._all_streams:
             try:
                 stream.synchronize()
             except GGPlugError:
@@ -443,9 +448,10 @@ class Scheduler:
             )  # fmt: skip
         execution = self._find(graph)
         backend = self._backend_of(tensor, graph)
-        if graph.allocation is None or execution.version_of(graph.allocation) is None or backend is None:
+        run = graph.run
+        if run is None or execution.version_of(run.allocation) is None or backend is None:
             raise TensorStateError(f"{tensor!r} was not computed by this scheduler", tensor=tensor)
-        buffer, offset = graph.allocation.place(graph, graph.index[tensor])
+        buffer, offset = run.allocation.place(graph, graph.index[tensor])
         if type(buffer).get_tensor is not Buffer.get_tensor:
             backend.synchronize()
             buffer.get_tensor(tensor, out, offset)

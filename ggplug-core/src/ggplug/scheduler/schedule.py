@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.graph import Graph
+from ggplug.hazards import Hazards
 from ggplug.memory.graph_allocator import GraphAllocator
-from ggplug.memory.hazards import Hazards
 from ggplug.memory.layout import PERSISTENT, Layout, Range, Request
 from ggplug.memory.lifetimes import BEFORE
 from ggplug.scheduler.assign import Assignment, Policy, assign

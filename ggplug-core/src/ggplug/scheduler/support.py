@@ -7,6 +7,7 @@ from typing import Any
 
 from ggplug.backend import Backend, BufferType, Decline, Support, answer_of
 from ggplug.graph import Graph
+from ggplug.groups import Group, signature_of
 from ggplug.tensor import Tensor
 
 MEMORY = 1 << 16
@@ -16,7 +17,8 @@ MEMORY = 1 << 16
 class Streams:
     """The streams in order of priority, the memory that each keeps its results in, and what they support.
 
-    ``Device.match`` is a pure function of a node's signature, so answers are kept by signature, over all graphs.
+    ``Device.match`` is a pure function of :func:`~ggplug.groups.signature_of`, so answers are kept by that, over all
+    graphs.
     """
 
     def __init__(self, backends: Sequence[Backend], buffer_types: Sequence[BufferType]) -> None:
@@ -46,12 +48,8 @@ class Streams:
         return answer
 
     def kind(self, node: Tensor) -> int:
-        """A number for the node's signature: op, parameters, types, extents, strides, memory of persistent sources."""
-        assert node.op is not None
-        key = (
-            node.op.key, node.type.id, node.ne, node.nb,
-            tuple([None if s is None else (s.type.id, s.ne, s.nb, s.root.buffer_type) for s in node.src]),
-        )  # fmt: skip
+        """A number for the node's signature."""
+        key = signature_of(Group((node,)))
         number = self._kinds.get(key)
         if number is None:
             if len(self._kinds) > MEMORY:

@@ -251,7 +251,7 @@ def round_into(stored: Array, tensor: Tensor, values: Array, *, keep: Array | No
         if kind.dtype.kind == "i" and not kind.is_quantized and values.dtype.kind == "f":
             values = cut(values, kind.dtype)
         with np.errstate(all="ignore"):
-            rounded = encode(values, kind).view(stored.dtype).reshape(stored.shape)
+            rounded = encode(values, kind, stored=True).view(stored.dtype).reshape(stored.shape)
     if keep is None:
         stored[...] = rounded
         return

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ggplug import host
-from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Memory, Operand
+from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Group, Memory, Operand
 from ggplug.host import HostBufferType
 from ggplug.ops.base import Op
-from ggplug.tensor import Tensor
 from ggplug.testing.oracle import can_interpret, compute_node, moves_bits
 from ggplug.types import BufferUsage, DeviceKind
 
@@ -27,9 +26,12 @@ def interpret(op: Op, dst: Operand, *src: Operand | None) -> None:
     compute_node(dst.tensor, dst.array(), sources)
 
 
-def match_reference(node: Tensor, name: str) -> Callable[..., None] | Decline:
-    """:func:`interpret`, or why the references cannot compute ``node``; ``name`` is the device's."""
+def match_reference(group: Group, name: str) -> Callable[..., None] | Decline:
+    """:func:`interpret`, or why the references cannot compute a group; ``name`` is the device's."""
+    node = group.node
     op = node.op
+    if len(group) > 1:
+        return Decline(f"{name} computes every node alone")
     if op is None or getattr(op, "reference", None) is None:
         return Decline(f"{name} has no reference for {op.name if op else 'leafs'}")
     if moves_bits(node):
@@ -60,8 +62,8 @@ class ReferenceDevice(Device):
     def buffer_type(self) -> BufferType:
         return self._buffer_type
 
-    def match(self, node: Tensor) -> Any:
-        return match_reference(node, self.name)
+    def match(self, group: Group) -> Any:
+        return match_reference(group, self.name)
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type.is_host

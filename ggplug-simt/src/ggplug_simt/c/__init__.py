@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Decline
-from ggplug.tensor import Tensor
+from ggplug.backend import Decline, Group
 from ggplug_simt.c.kernels import match
 from ggplug_simt.c.launch import RECORD, MatrixProduct, arguments, layout
 from ggplug_simt.c.profile import Profile
@@ -30,8 +29,8 @@ class CLibrary(Library):
         self.language = language
         self.profile = Profile.of(properties)
 
-    def match(self, node: Tensor) -> Launches | Decline:
-        return match(self.profile, node)
+    def match(self, group: Group) -> Launches | Decline:
+        return match(self.profile, group)
 
     def facts(self) -> Mapping[str, object]:
         return {"tile": str(self.profile.tile)}

@@ -12,10 +12,10 @@ from ggplug.ops.elementwise import Add, Div, Mul, Sub
 from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Reglu, Swiglu, SwigluOai
 from ggplug.ops.unary import Clamp, Cos, LeakyRelu, Scale, Sin, Xielu
 from ggplug.testing.cases.case import (
+    ENCODED,
     FLOATS,
     LAYOUTS,
     LENGTHS,
-    QUANTIZED,
     ROWWISE,
     Case,
     Leafs,
@@ -149,10 +149,11 @@ def binary_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"b {layout}", (F32, F32), (ne, ne), ("packed", layout))
         yield case(f"a {layout}, b broadcast {layout}", (F32, F32), (ne, (24, 1, 3)), (layout, layout))
         yield case(f"f16, both {layout}", (F16, F16), (ne, ne), (layout, layout))
-    for type in QUANTIZED:
-        yield case(f"{type.name} with f32", (type, F32), ((96, 5), (96, 5)))
-        for b in ((32, 5), (48, 1), (3, 5), (1, 5)):
-            yield case(f"{type.name} with {spell(F32, b)}", (type, F32), ((96, 5), b))
+    for type in ENCODED:
+        n = 3 * type.block_size
+        yield case(f"{type.name} with f32", (type, F32), ((n, 5), (n, 5)))
+        for b in ((n // 3, 5), (n // 2, 1), (3, 5), (1, 5)):
+            yield case(f"{type.name} with {spell(F32, b)}", (type, F32), ((n, 5), b))
     yield Case(cls.name, "with itself", lambda leafs: _twice(cls, leafs))
 
 

@@ -15,6 +15,7 @@ from ggplug.ops.base import OPS, Op, apply
 from ggplug.ops.matrix import mul_mat
 from ggplug.ops.views import permute, reshape, transpose, view
 from ggplug.tensor import Spec, Tensor, like
+from ggplug.testing.cases.case import ENCODED, FLOATS, in_blocks
 from ggplug.testing.cases.matrix import allowed
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal
@@ -103,12 +104,13 @@ def extra_memory_keeps_weights(device: Device) -> None:
     if not kinds:
         raise NotOffered("there are no extra buffer types")
     for kind in kinds:
-        for type in (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_0):
+        for type in (*FLOATS, *ENCODED):
             for rows in (33, 64):
-                weights = Tensor(Spec(type, (128, rows, 1, 1), 2))
+                k = in_blocks(128, type)
+                weights = Tensor(Spec(type, (k, rows, 1, 1), 2))
                 with kind.alloc(kind.alloc_size(weights)) as buffer:
                     weights.place(buffer)
-                    product = mul_mat(weights, Tensor(Spec(types.F32, (128, 5, 1, 1), 2)))
+                    product = mul_mat(weights, Tensor(Spec(types.F32, (k, 5, 1, 1), 2)))
                     if device.supports_op(product):
                         buffer.init_tensor(weights)
                         _check_product(device, weights, product, kind.name)

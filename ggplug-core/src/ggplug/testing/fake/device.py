@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from ggplug.backend import API_VERSION, BufferType, Capabilities, Decline, Device, Event, Memory, Registration
+from ggplug.backend import API_VERSION, BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration
 from ggplug.errors import ComputeError, DeviceLostError, GGPlugError, OutOfMemoryError
 from ggplug.host import HostBufferType
 from ggplug.tensor import Tensor
@@ -114,11 +114,12 @@ class FakeDevice(Device):
     def init(self, **params: Any) -> FakeBackend:
         return FakeBackend(self, **params)
 
-    def match(self, node: Tensor) -> Any:
-        reason = self._declines(node) if self._declines is not None else ""
-        if reason:
-            return Decline(reason)
-        return match_reference(node, self.name) if self.inner is None else self.inner.match(node)
+    def match(self, group: Group) -> Any:
+        if self._declines is not None:
+            for reason in map(self._declines, group.nodes):
+                if reason:
+                    return Decline(reason)
+        return match_reference(group, self.name) if self.inner is None else self.inner.match(group)
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self._buffer_type

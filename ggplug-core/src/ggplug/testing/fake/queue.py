@@ -21,7 +21,7 @@ Outcome = Literal["ran", "stuck", "nothing left"]
 
 
 @dataclass(eq=False)
-class Group:
+class Batch:
     """Work that belongs together: when one piece fails, the rest is dropped."""
 
     failed: bool = False
@@ -33,7 +33,7 @@ class Task:
 
     serial: int
     run: Callable[[], None]
-    group: Group
+    batch: Batch
     ready: Callable[[], bool] | None = None
 
 
@@ -79,13 +79,13 @@ class WorkQueue:
         lane: Lane,
         run: Callable[[], None],
         *,
-        group: Group | None = None,
+        batch: Batch | None = None,
         ready: Callable[[], bool] | None = None,
     ) -> None:
         """Gives work to a stream."""
         with self._lock:
             self._serial += 1
-            lane.tasks.append(Task(self._serial, run, group or Group(), ready))
+            lane.tasks.append(Task(self._serial, run, batch or Batch(), ready))
 
     def step(self, count: int = 1) -> int:
         """Executes up to ``count`` pieces of work; returns how many there were."""
@@ -139,10 +139,10 @@ class WorkQueue:
                 lane = min(able, key=lambda each: each.tasks[0].serial)
             task = lane.tasks[0]
             try:
-                if not task.group.failed:
+                if not task.batch.failed:
                     task.run()
             except Exception as error:
-                task.group.failed = True
+                task.batch.failed = True
                 if lane.error is None:
                     lane.error = _typed(error, lane)
             finally:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, call_kernel, check_target
+from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Places, Plan, call_kernel, check_target
 from ggplug.errors import BufferUseError, ComputeError
 from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Group, Groups
 from ggplug.memory.allocation import Allocation
 from ggplug.sharing import using
 from ggplug.tensor import Tensor
 from ggplug.testing.fake.memory import POISON, FakeBuffer
-from ggplug.testing.fake.queue import Group, Lane
+from ggplug.testing.fake.queue import Batch, Lane
 
 if TYPE_CHECKING:
     from ggplug.testing.fake.device import FakeDevice
@@ -68,10 +69,10 @@ class FakeBackend(Backend):
         self.inner = device.inner.init() if device.inner is not None else None
 
     def give(
-        self, run: Callable[[], None], *, group: Group | None = None, ready: Callable[[], bool] | None = None
+        self, run: Callable[[], None], *, batch: Batch | None = None, ready: Callable[[], bool] | None = None
     ) -> None:
         """Puts work into the stream's queue; a device that works at once does it before this returns."""
-        self.device.queue.submit(self.lane, run, group=group, ready=ready)
+        self.device.queue.submit(self.lane, run, batch=batch, ready=ready)
         if self.device.immediate:
             self.synchronize()
 
@@ -124,8 +125,8 @@ class FakeBackend(Backend):
         if error is not None:
             raise error
 
-    def plan(self, graph: Graph) -> Plan:
-        return FakePlan(self, graph)
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return FakePlan(self, graph, groups)
 
     def free(self) -> None:
         super().free()
@@ -140,19 +141,18 @@ class FakeBackend(Backend):
 
 
 class FakePlan(Plan):
-    """Gives each node to the stream as a piece of work of its own, or the whole graph to the inner device's plan."""
+    """Gives each group to the stream as a piece of work of its own, or the whole graph to the inner device's plan."""
 
-    def __init__(self, stream: FakeBackend, graph: Graph) -> None:
+    def __init__(self, stream: FakeBackend, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self._stream = stream
+        self._groups = groups
         self._structure = graph.structure
-        self._steps: list[tuple[int, Callable[..., None]]] = [
-            (graph.index[node], kernel) for node, kernel in stream.device.matches(graph)
-        ]
-        self._inner = stream.inner.plan(graph) if stream.inner is not None else None
+        self._kernels: list[Callable[..., None]] = [kernel for _, kernel in stream.device.matches(graph, groups)]
+        self._inner = stream.inner.plan(graph, groups) if stream.inner is not None else None
         self._bound: tuple[Graph, list[tuple[FakeBuffer, int]], frozenset[FakeBuffer]] | None = None
         self._times: list[NodeTime] = []
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
         places = []
         buffers, which, offsets = allocation.places(graph)
@@ -178,13 +178,13 @@ class FakePlan(Plan):
 
     def _give(self, graph: Graph, places: list[tuple[FakeBuffer, int]]) -> None:
         stream = self._stream
-        group = Group()
-        stream.give(lambda: stream.device.act("compute", 0, stream.lane.name), group=group)
+        batch = Batch()
+        stream.give(lambda: stream.device.act("compute", 0, stream.lane.name), batch=batch)
         if self._inner is not None:
-            stream.give(lambda: self._run_inner(graph, places), group=group)
+            stream.give(lambda: self._run_inner(graph, places), batch=batch)
             return
-        for position, kernel in self._steps:
-            stream.give(self._step(graph, places, position, kernel), group=group)
+        for kernel, group in zip(self._kernels, self._groups.of(graph), strict=True):
+            stream.give(self._step(graph, places, group, kernel), batch=batch)
 
     def compute_traced(self) -> list[NodeTime]:
         self._times = []
@@ -193,17 +193,15 @@ class FakePlan(Plan):
         return self._times
 
     def kernel_names(self) -> list[str]:
-        return [getattr(kernel, "__name__", type(kernel).__name__) for _, kernel in self._steps]
+        return [getattr(kernel, "__name__", type(kernel).__name__) for kernel in self._kernels]
 
     def free(self) -> None:
         if self._inner is not None:
             self._inner.free()
 
     def _step(
-        self, graph: Graph, places: list[tuple[FakeBuffer, int]], position: int, kernel: Callable[..., None]
+        self, graph: Graph, places: list[tuple[FakeBuffer, int]], group: Group, kernel: Callable[..., None]
     ) -> Callable[[], None]:
-        node = graph.tensors[position]
-
         def operand(tensor: Tensor | None) -> Operand | None:
             if tensor is None:
                 return None
@@ -211,24 +209,26 @@ class FakePlan(Plan):
             return Operand(tensor, buffer.host, offset)
 
         def run() -> None:
-            assert node.op is not None
             start = time.perf_counter_ns()
-            self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
-            operands = [operand(tensor) for tensor in (node, *node.src)]
+            self._note(group)
+            operands = [operand(tensor) for tensor in group.operands]
             with using([each.buffer for each in operands if each is not None]):
-                call_kernel(self._stream.device, kernel, node, operands)
-            self._times.append(NodeTime(position, start, time.perf_counter_ns()))
+                call_kernel(self._stream.device, kernel, group, operands)
+            self._times.append(NodeTime(graph.index[group.node], start, time.perf_counter_ns()))
 
         return run
+
+    def _note(self, group: Group) -> None:
+        """A group in the device's log: the names of its ops."""
+        what = " ".join(node.op.name for node in group.nodes if node.op is not None)
+        self._stream.device.act("kernel", group.node.nbytes, self._stream.lane.name, what)
 
     def _run_inner(self, graph: Graph, places: list[tuple[FakeBuffer, int]]) -> None:
         assert self._inner is not None
         assert self._stream.inner is not None
         start = time.perf_counter_ns()
-        for position, _ in self._steps:
-            node = graph.tensors[position]
-            assert node.op is not None
-            self._stream.device.act("kernel", node.nbytes, self._stream.lane.name, node.op.name)
+        for group in self._groups.of(graph):
+            self._note(group)
         buffers = list(dict.fromkeys(buffer.host for buffer, _ in places))
         slots = [buffers.index(buffer.host) for buffer, _ in places]
         # A plan does not keep what it is bound to alive; this name does.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggplug.backend import Accept, Backend, Decline, Plan, Support
+from ggplug.backend import UNGROUPED, Accept, Backend, Decline, Group, Groups, Plan, Support
 from ggplug.errors import UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
@@ -12,8 +12,8 @@ from ggplug.testing.reference import ReferenceDevice
 
 
 class Silent(ReferenceDevice):
-    def match(self, node: Tensor) -> Any:
-        found = super().match(node)
+    def match(self, group: Group) -> Any:
+        found = super().match(group)
         return Decline("") if isinstance(found, Decline) else found
 
 
@@ -24,7 +24,7 @@ class Boastful(ReferenceDevice):
 
 class RefusesViews(ReferenceDevice):
     def supports_op(self, node: Tensor) -> Support:
-        found = self.match(node)
+        found = self.match(Group((node,)))
         return found if isinstance(found, Decline) else Accept()
 
 
@@ -34,8 +34,8 @@ class UntypedErrors(ReferenceDevice):
 
 
 class _UntypedStream(Backend):
-    def plan(self, graph: Graph) -> Plan:
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
         try:
-            return super().plan(graph)
+            return super().plan(graph, groups)
         except UnsupportedOpError as error:
             raise RuntimeError(str(error)) from None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.backend import Decline, Operand, limit_of_ids
+from ggplug.backend import Decline, Group, Operand, limit_of_ids
 from ggplug.errors import UnsupportedOpError
 from ggplug.ops.base import Array, Op
 from ggplug.ops.elementwise import Binary
@@ -25,8 +25,8 @@ class FaultyKernels(ReferenceDevice):
         super().__init__("faulty")
         self._kernel = kernel
 
-    def match(self, node: Tensor) -> Any:
-        found = super().match(node)
+    def match(self, group: Group) -> Any:
+        found = super().match(group)
         return found if isinstance(found, Decline) else self._kernel
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ggplug.backend import Backend, Device, Operand, Plan, WalkPlan, host_bytes
+from ggplug.backend import UNGROUPED, Backend, Device, Groups, Operand, Places, Plan, WalkPlan, host_bytes
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
 from ggplug.host import HostBuffer
@@ -32,15 +32,15 @@ class _WrappedStream(Backend):
         super().__init__(device)
         self._wrap = wrap
 
-    def plan(self, graph: Graph) -> Plan:
-        return self._wrap(super().plan(graph))
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return self._wrap(super().plan(graph, groups))
 
 
 class _Wrapped(Plan):
     def __init__(self, inner: Plan) -> None:
         self.inner = inner
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self.inner.rebind(graph, allocation)
 
     def compute(self) -> None:
@@ -50,7 +50,7 @@ class _Wrapped(Plan):
 class BindsOnce(_Wrapped):
     bound = False
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         if not self.bound:
             super().rebind(graph, allocation)
             self.bound = True
@@ -65,7 +65,7 @@ class ForgetsFaults(_Wrapped):
 class ComputesOnce(_Wrapped):
     done = False
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         super().rebind(graph, allocation)
         self.done = False
 
@@ -83,15 +83,15 @@ class ClaimsNothing(ReferenceDevice):
 
 
 class _ClaimingNothingStream(Backend):
-    def plan(self, graph: Graph) -> Plan:
-        return _ClaimingNothing(self, graph)
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return _ClaimingNothing(self, graph, groups)
 
 
 class _ClaimingNothing(WalkPlan):
     def compute(self) -> None:
         calls, _ = self._bound
         for call in calls:
-            call.kernel(call.node.op, *call.operands)
+            call.kernel(call.group.node.op, *call.operands)
             time.sleep(0.0002)  # kernels of native code let other threads run, too
 
 
@@ -103,14 +103,14 @@ class WritesLast(ReferenceDevice):
 
 
 class _WritesLastStream(Backend):
-    def plan(self, graph: Graph) -> Plan:
-        return _WritesLastPlan(self, graph)
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return _WritesLastPlan(self, graph, groups)
 
 
 class _WritesLastPlan(WalkPlan):
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         super().rebind(graph, allocation)
-        self._bound[0].sort(key=lambda call: call.node.op is not None and call.node.op.writes != ())
+        self._bound[0].sort(key=lambda call: call.group.node.op is not None and call.group.node.op.writes != ())
 
 
 class WritesAnywhere(ReferenceDevice):
@@ -121,18 +121,18 @@ class WritesAnywhere(ReferenceDevice):
 
 
 class _WritesAnywhereStream(Backend):
-    def plan(self, graph: Graph) -> Plan:
-        return _WritesAnywherePlan(self, graph)
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return _WritesAnywherePlan(self, graph, groups)
 
 
 class _WritesAnywherePlan(WalkPlan):
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
+        assert isinstance(allocation, Allocation)
         self._calls = []
-        for position, kernel in self._steps:
-            node = graph.tensors[position]
-            operands = [None if tensor is None else _opened(tensor, graph, allocation) for tensor in (node, *node.src)]
-            self._calls.append((kernel, node, operands))
+        for kernel, group in zip(self._kernels, self.groups.of(graph), strict=True):
+            operands = [None if tensor is None else _opened(tensor, graph, allocation) for tensor in group.operands]
+            self._calls.append((kernel, group, operands))
 
 
 def _opened(tensor: Tensor, graph: Graph, allocation: Allocation) -> Operand:
@@ -152,12 +152,12 @@ class TakesAnyGraph(ReferenceDevice):
 
 
 class _TakesAnyGraphStream(Backend):
-    def plan(self, graph: Graph) -> Plan:
-        return _TakesAnyGraphPlan(self, graph)
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return _TakesAnyGraphPlan(self, graph, groups)
 
 
 class _TakesAnyGraphPlan(WalkPlan):
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.structure
         super().rebind(graph, allocation)
 

@@ -1,14 +1,14 @@
 """The table of kernels: which function chooses a kernel for which op.
 
-A chooser is ``(profile, node) -> Launches | Decline``, a pure function of the node's signature.  ``supports_op`` and
-plans both ask :func:`match`.
+A chooser is ``(profile, node) -> Launches | Decline``, a pure function of the node's signature.  ``supports_op``,
+``groups`` and plans all ask :func:`match`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug_simt.c.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, sort
@@ -25,8 +25,11 @@ CHOOSERS: dict[type[Op], Chooser] = {
 """Op class -> chooser, from the families."""
 
 
-def match(profile: Profile, node: Tensor) -> Launches | Decline:
-    """The kernel for a node, or why there is none."""
+def match(profile: Profile, group: Group) -> Launches | Decline:
+    """The launches for a group, or why there are none."""
+    if len(group) > 1:
+        return Decline("every node is computed alone")
+    node = group.node
     assert node.op is not None
     if node.size == 0:
         return NOTHING
