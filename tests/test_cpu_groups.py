@@ -1,0 +1,131 @@
+"""What the CPU device computes together: the same numbers, bit for bit, as node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ggplug_cpu")
+
+import ggplug as gg
+from ggplug import ops
+from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Groups
+from ggplug.memory import GraphAllocator
+from ggplug.tensor import Tensor
+from ggplug_cpu.device import CpuDevice
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CpuDevice]:
+    cpu = CpuDevice()
+    yield cpu
+    cpu.team.close()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(77)
+
+
+def shown(graph: Graph, groups: Groups) -> list[str]:
+    """The groups of several nodes as ``add norm mul``, results that are written with a star."""
+    return [
+        " ".join(n.op.name + "*" * (kept and n is not g.node) for n, kept in zip(g.nodes, g.kept, strict=True) if n.op)
+        for g in groups.of(graph)
+        if len(g) > 1
+    ]
+
+
+def check(device: CpuDevice, outputs: Tensor | list[Tensor], *expected: str) -> None:
+    """Exactly these groups are formed, and what they write equals the results of single nodes."""
+    graph = Graph(*([outputs] if isinstance(outputs, Tensor) else outputs))
+    groups = device.groups(graph)
+    assert shown(graph, groups) == list(expected)
+    inner = {graph.tensors[position] for position in groups.inner}
+    nodes = [node for node in graph.nodes if node.view_src is None]
+    for node in nodes:  # every result in memory of its own
+        node.place(device.buffer_type.alloc(node.nbytes))
+    results = []
+    with GraphAllocator(device.buffer_type) as memory, device.init() as stream:
+        allocation = memory.allocate(graph)
+        for together in (UNGROUPED, groups):
+            for node in nodes:
+                node.buffer.clear(0x55)  # type: ignore[union-attr]
+            plan = stream.plan(graph, together)
+            plan.rebind(graph, allocation)
+            plan.compute()
+            results.append([node.buffer.bytes(0, node.nbytes).tobytes() for node in nodes])  # type: ignore[union-attr]
+    for node, alone, together in zip(nodes, *results, strict=True):  # type: ignore[assignment]
+        if node in inner:
+            assert set(together) == {0x55}, f"{node!r} was written"
+        else:
+            assert together == alone, f"{node!r} differs"
+
+
+# -- chains of elementwise ops ----------------------------------------------------------------------
+
+
+def test_a_chain_of_elementwise_ops_is_one_pass(device: CpuDevice, rng: np.random.Generator) -> None:
+    x, y = (gg.tensor(rng.standard_normal((3, 5, 70)), "f32") for _ in range(2))
+    bias, column = gg.tensor(rng.standard_normal(70), "f32"), gg.tensor(rng.standard_normal((5, 1)), "f32")
+    chain = ops.mul(ops.gelu(ops.add(ops.scale(x, 0.5, 0.25), bias)), column)
+    check(device, ops.sub(y, chain), "scale add gelu mul sub")
+
+
+@pytest.mark.parametrize("inner", ["f16", "bf16"])
+def test_results_inside_of_a_chain_are_rounded_to_their_type(
+    inner: str, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    x, y = gg.tensor(rng.standard_normal((7, 33)), inner), gg.tensor(rng.standard_normal((7, 33)), "f32")
+    check(device, ops.sqr(ops.add(ops.mul(x, y), x)), "mul add sqr")
+
+
+def test_a_gate_is_computed_with_what_comes_before_it(device: CpuDevice, rng: np.random.Generator) -> None:
+    x, y, wide = (gg.tensor(rng.standard_normal((4, n)), "f32") for n in (48, 48, 96))
+    check(device, ops.mul(ops.swiglu(ops.neg(x), y), y), "neg swiglu mul")
+    check(device, ops.mul(ops.geglu(wide), x), "geglu mul")
+    check(device, ops.geglu(ops.neg(wide)))  # halves of a result of the chain
+
+
+def test_a_chain_whose_sources_repeat_in_different_ways_is_none(device: CpuDevice, rng: np.random.Generator) -> None:
+    x, two, three = (gg.tensor(rng.standard_normal((2, n)), "f32") for n in (12, 2, 3))
+    check(device, ops.add(ops.mul(x, two), three))
+
+
+# -- norms ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [ops.norm, ops.rms_norm, ops.l2_norm])
+@pytest.mark.parametrize("n", [16, 53])
+def test_a_norm_takes_its_scale_and_shift_along(
+    norm: ops.base.Builder, n: int, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    x = gg.tensor(rng.standard_normal((2, 5, n)), "f32")
+    w, b = (gg.tensor(rng.standard_normal(n), "f32") for _ in range(2))
+    name = norm(x).op.name
+    check(device, ops.add(ops.mul(norm(x), w), b), f"{name} mul add")
+    check(device, ops.mul(norm(x), w), f"{name} mul")
+
+
+def test_a_sum_is_normalised_and_kept_where_it_is_read_again(device: CpuDevice, rng: np.random.Generator) -> None:
+    a, b, c = (gg.tensor(rng.standard_normal((6, 40)), "f32") for _ in range(3))
+    w = gg.tensor(rng.standard_normal(40), "f32")
+    check(device, ops.norm(ops.add(a, b)), "add norm")
+    check(device, ops.mul(ops.rms_norm(ops.add(a, b)), w), "add rms_norm mul")
+    check(device, ops.mul(ops.norm(ops.add(ops.add(a, w), c)), w), "add add norm mul")
+    total = ops.add(a, b)  # the residual of the next sum
+    mixed = ops.sum_rows(ops.mul(ops.rms_norm(total), w))
+    check(device, ops.add(total, mixed), "add* rms_norm mul")
+    check(device, [total.set_output(), ops.rms_norm(total)], "add* rms_norm")
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_norms_of_other_types_round_as_single_nodes_do(kind: str, device: CpuDevice, rng: np.random.Generator) -> None:
+    a, w = gg.tensor(rng.standard_normal((6, 40)), kind), gg.tensor(rng.standard_normal(40), kind)
+    b = gg.tensor(rng.standard_normal((6, 40)), "f32")
+    check(device, ops.add(ops.mul(ops.norm(ops.add(a, b)), w), b), "add norm mul add")
+    total = ops.add(a, b)
+    check(device, [total.set_output(), ops.mul(ops.rms_norm(total), w)], "add* rms_norm mul")
