@@ -129,3 +129,35 @@ def test_norms_of_other_types_round_as_single_nodes_do(kind: str, device: CpuDev
     check(device, ops.add(ops.mul(ops.norm(ops.add(a, b)), w), b), "add norm mul add")
     total = ops.add(a, b)
     check(device, [total.set_output(), ops.mul(ops.rms_norm(total), w)], "add* rms_norm mul")
+
+
+# -- products ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0"])
+@pytest.mark.parametrize("columns", [3, 29])
+def test_a_product_takes_bias_activation_and_residual_along(
+    kind: str, columns: int, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    w, x = gg.tensor(rng.standard_normal((70, 544)), kind), gg.tensor(rng.standard_normal((columns, 544)), "f32")
+    bias, residual = gg.tensor(rng.standard_normal(70), "f32"), gg.tensor(rng.standard_normal((columns, 70)), "f32")
+    check(device, ops.add(ops.gelu(ops.add(ops.mul_mat(w, x), bias)), residual), "mul_mat add gelu add")
+
+
+def test_a_product_of_several_matrices_finds_its_residual(device: CpuDevice, rng: np.random.Generator) -> None:
+    w, x = gg.tensor(rng.standard_normal((2, 3, 40, 32)), "f32"), gg.tensor(rng.standard_normal((4, 3, 21, 32)), "f32")
+    residual = gg.tensor(rng.standard_normal((4, 3, 21, 40)), "f32")
+    check(device, ops.silu(ops.add(residual, ops.mul_mat(w, x))), "mul_mat add silu")
+
+
+def test_a_product_leaves_what_lies_otherwise_to_others(device: CpuDevice, rng: np.random.Generator) -> None:
+    w, x = gg.tensor(rng.standard_normal((24, 32)), "f32"), gg.tensor(rng.standard_normal((24, 32)), "f32")
+    y = gg.tensor(rng.standard_normal((24, 24)), "f32")
+    half, column = gg.tensor(rng.standard_normal((24, 24)), "f16"), gg.tensor(rng.standard_normal((24, 1)), "f32")
+    for other in (ops.transpose(y), half, column):
+        check(device, ops.add(ops.mul_mat(w, x), other))
+    check(device, ops.relu(ops.add(ops.mul_mat(w, x), column)), "add relu")
+    product = ops.mul_mat(w, x)
+    check(device, ops.add(product, ops.transpose(product)))
+    product = ops.mul_mat(w, x)
+    check(device, [ops.add(product, y), ops.neg(product)])

@@ -21,7 +21,18 @@ from ggplug.ops import Op
 from ggplug.patterns import Names, Pattern, chain, of, pattern
 from ggplug.tensor import Tensor
 from ggplug.types import TYPES, Type, by_name
-from ggplug_cpu.choices import copy, elementwise, mul_mat, norms, reduce, rotary, rows_by_index, soft_max, sort
+from ggplug_cpu.choices import (
+    copy,
+    elementwise,
+    fused_products,
+    mul_mat,
+    norms,
+    reduce,
+    rotary,
+    rows_by_index,
+    soft_max,
+    sort,
+)
 from ggplug_cpu.choices.programs import KINDS
 from ggplug_cpu.choices.steps import Steps
 
@@ -92,7 +103,7 @@ class FusedRow:
 
 
 NORM, ADD = of(ops.RowNorm, name="norm"), of(ops.Add)
-AGAIN = of(ops.Add, name="again")
+PRODUCT, AGAIN = of(ops.MulMat, name="product"), of(ops.Add, name="again")
 
 #: In the order of preference: a node belongs to the first group that is found from the end of the graph on.
 FUSED: tuple[FusedRow, ...] = (
@@ -102,6 +113,7 @@ FUSED: tuple[FusedRow, ...] = (
     FusedRow(chain("norm of a sum", *KINDS, start=lambda a, b: NORM(ADD(a, b)), inplace=True), norms.fused),
     FusedRow(chain("norm", *KINDS, start=lambda x: NORM(x), inplace=True), norms.fused),
     FusedRow(pattern("bare norm of a sum", lambda a, b: NORM(ADD(a, b)), inplace=("a", "b")), norms.fused),
+    FusedRow(chain("product", *KINDS, start=lambda a, b: PRODUCT(a, b)), fused_products.with_epilogue),
     FusedRow(chain("elementwise", *KINDS, inplace=True), elementwise.chain),
 )
 

@@ -18,8 +18,9 @@ def soft_max(node: Tensor) -> Steps:
     assert isinstance(op, ops.SoftMax)
     n, rows, heads, batches = node.ne
     words = kernels.SoftMax.words(
-        y=writing(Ref(RESULT), node.type, *node.nb),
-        x=reading(Ref(source(0)), x.type, *x.nb),
+        # Not nb[1]: of a dimension of one element it says nothing about where the next row is.
+        y=writing(Ref(RESULT), node.type, node.nb[0], node.type.row_bytes(n)),
+        x=reading(Ref(source(0)), x.type, x.nb[0], x.type.row_bytes(n)),
         mask=Place() if mask is None else reading(Ref(source(1)), mask.type, *mask.nb),
         sinks=Place() if sinks is None else Place(Ref(source(2))),
         n=n,

@@ -14,6 +14,7 @@ from ggplug_cpu import compiler, features
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch, word
 from ggplug_cpu.kernels import mul_mat_rows as rows_of
+from ggplug_cpu.kernels.mul_mat_epilogue import finish_rows
 from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks
 from ggplug_cpu.simd import dots, values
@@ -222,10 +223,14 @@ def _dot(product: str, start: Value | None, quants: Value, y: Value, width: int)
 
 
 @kernel
-def mul_mat_dot(weights: str, routed: bool = False) -> Body:
-    """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types."""
+def mul_mat_dot(weights: str, routed: bool = False, epilogue: str = "") -> Body:
+    """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types.
+
+    ``epilogue``: see :mod:`.mul_mat_epilogue`.
+    """
     find, fill = locate(routed), fill_table(routed)
     one, some = _columns(weights, 1), _columns(weights, _COLUMNS)
+    finish = finish_rows(epilogue)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         table = scratch(ctx)
@@ -244,6 +249,7 @@ def mul_mat_dot(weights: str, routed: bool = False) -> Body:
                 one(table, base, stride, m_first, m_last, rows, k)
             else:
                 some(table, base, stride, m_first, m_last, rows, k)
+            finish(params + 8 * word(params, rows_of.EPILOGUE), table, rows, m_first, m_last)
 
     return body
 

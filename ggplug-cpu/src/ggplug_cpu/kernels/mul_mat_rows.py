@@ -52,6 +52,8 @@ class Product:
     routes: Ref | int = 0
     least: int = 0
     most: int = 0
+    #: Word from which on those of the epilogue lie, if there is one.
+    epilogue: int = 0
 
     def words(self) -> Sequence[int | Ref]:
         return [getattr(self, field.name) for field in fields(self)]
@@ -65,7 +67,7 @@ NB00, NB01, NB02, NB03 = (_INDEX[f"nb0{i}"] for i in range(4))
 NB10, NB11, NB12, NB13 = (_INDEX[f"nb1{i}"] for i in range(4))
 NB1, NB2, NB3 = (_INDEX[f"nb{i}"] for i in range(1, 4))
 M_BLOCK, V_BLOCK, X_OFFSET = _INDEX["m_block"], _INDEX["v_block"], _INDEX["x_offset"]
-ROUTES, LEAST, MOST = _INDEX["routes"], _INDEX["least"], _INDEX["most"]
+ROUTES, LEAST, MOST, EPILOGUE = _INDEX["routes"], _INDEX["least"], _INDEX["most"], _INDEX["epilogue"]
 
 #: A route: slot << 32 | token.
 SLOT_SHIFT = 32

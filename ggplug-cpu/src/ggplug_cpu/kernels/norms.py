@@ -1,7 +1,9 @@
 """Normalisation of rows: each is scaled by a number computed from it.
 
-Sums are f64, as in ggml; the rest is f32.  A row is computed by one thread.  What a row is may be computed first (the
-sum of a residual and what is added to it), and what becomes of it, too (its scale and shift): see :func:`norm`.
+Sums are f64, as in ggml; the rest is f32.  A row is computed by one thread.  Where the number that it is scaled
+by, or a distance from its mean, may leave the range of f32, the row is multiplied by a power of two before.  What a row
+is may be computed first (the sum of a residual and what is added to it), and what becomes of it, too (its scale and
+shift): see :func:`norm`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ from ggplug_cpu.simd.values import F32, Value, emitted
 
 #: By the op's name, the first step of a program behind it, and how many numbers of the row that step needs.
 FIRST_STEPS = {"norm": ("normalised(x0)", 2), "rms_norm": ("resized(x0)", 1), "l2_norm": ("resized(x0)", 1)}
+
+_LARGE, _SMALL = 1e33, 1e-36
+"""Sizes of rows between which all is in the range of f32: a distance is at most the size times the root of 2**31."""
+_DOWN, _UP = 2.0**-64, 2.0**64
 
 
 class Norm(Rows):
@@ -59,6 +65,7 @@ def norm(name: str, before: str = "", behind: str = "", keeps: bool = False) -> 
     parameters = norm_parameters(first_sources, parsed(behind).sources - 1 if behind else 0, keeps)
     sum_of, sum_of_squares = row_sum("x"), row_sum("(x-c)²" if name == "norm" else "x²")
     begin, finish = _row(parameters, before), _result(parameters, name, before, behind)
+    large, small, down, up = _LARGE, _SMALL, _DOWN, _UP
     centred, euclidean = name == "norm", name == "l2_norm"
 
     @device_function
@@ -71,9 +78,22 @@ def norm(name: str, before: str = "", behind: str = "", keeps: bool = False) -> 
         size = math.sqrt(squares) if euclidean else math.sqrt(squares / n + eps)
         if euclidean and not size > eps:  # also where it is NaN
             size = eps
+        if size > large or size < small:
+            unit = down if size > large else up
+            p = _multiplied(memory, p, n, unit)
+            mean = mean * unit
+            size = size * unit
         finish(memory, params, n, places, p, mean, 1.0 / size)
 
     return over_rows(parameters, visit)
+
+
+@emitted("i64(i64, i64, i64, f64)")
+def _multiplied(memory: Value, p: Value, n: Value, unit: Value) -> Value:
+    """Where the row at ``p`` lies, multiplied by ``unit``."""
+    room = memory + ARGUMENTS
+    parsed("resized(x0)").emit(room, [p], n, lambda index: unit.convert(F32))
+    return room
 
 
 def _rooms(parameters: type[Norm], memory: Value, n: Value) -> dict[str, Value]:
