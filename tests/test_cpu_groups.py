@@ -161,3 +161,26 @@ def test_a_product_leaves_what_lies_otherwise_to_others(device: CpuDevice, rng: 
     check(device, ops.add(product, ops.transpose(product)))
     product = ops.mul_mat(w, x)
     check(device, [ops.add(product, y), ops.neg(product)])
+
+
+@pytest.mark.parametrize(("kind", "columns"), [("f32", 40), ("q8_0", 2)])
+def test_two_products_are_gated(kind: str, columns: int, device: CpuDevice, rng: np.random.Generator) -> None:
+    a, b = (gg.tensor(rng.standard_normal((50, 64)), kind) for _ in range(2))
+    x, y = (gg.tensor(rng.standard_normal((columns, 64)), "f32") for _ in range(2))
+    check(device, ops.swiglu(ops.mul_mat(a, x), ops.mul_mat(b, x)), "mul_mat mul_mat swiglu")
+    check(device, ops.geglu(ops.mul_mat(a, x), ops.mul_mat(b, y)), "mul_mat geglu")
+    product = ops.mul_mat(a, x)
+    check(device, ops.swiglu(product, product), "mul_mat swiglu")
+
+
+def test_a_product_is_written_where_its_copy_would_be(device: CpuDevice, rng: np.random.Generator) -> None:
+    w, x = gg.tensor(rng.standard_normal((3, 4, 20, 32)), "f32"), gg.tensor(rng.standard_normal((3, 4, 9, 32)), "f32")
+
+    def copied(*axes: int) -> Tensor:
+        return ops.cont(ops.permute(ops.mul_mat(w, x), *axes))
+
+    check(device, copied(0, 2, 1, 3), "mul_mat cont")
+    check(device, copied(0, 3, 1, 2), "mul_mat cont")
+    check(device, copied(1, 0, 2, 3))
+    check(device, ops.cont(ops.view(ops.mul_mat(w, x), 10, 9, 4, 3, nb=(80, 720, 2880))))
+    check(device, ops.reshape(copied(0, 2, 1, 3), 80, 27), "mul_mat cont")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from ggplug import ops
 from ggplug.backend import Decline, Group
 from ggplug.ops import Op
-from ggplug.patterns import Names, Pattern, chain, of, pattern
+from ggplug.patterns import Names, Pattern, chain, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.types import TYPES, Type, by_name
 from ggplug_cpu.choices import (
@@ -103,7 +103,8 @@ class FusedRow:
 
 
 NORM, ADD = of(ops.RowNorm, name="norm"), of(ops.Add)
-PRODUCT, AGAIN = of(ops.MulMat, name="product"), of(ops.Add, name="again")
+PRODUCT, FIRST, SECOND = (of(ops.MulMat, name=name) for name in ("product", "first", "second"))
+GLU, COPY, AGAIN = of(ops.Glu), of(ops.Cont, name="copy"), of(ops.Add, name="again")
 
 #: In the order of preference: a node belongs to the first group that is found from the end of the graph on.
 FUSED: tuple[FusedRow, ...] = (
@@ -113,6 +114,8 @@ FUSED: tuple[FusedRow, ...] = (
     FusedRow(chain("norm of a sum", *KINDS, start=lambda a, b: NORM(ADD(a, b)), inplace=True), norms.fused),
     FusedRow(chain("norm", *KINDS, start=lambda x: NORM(x), inplace=True), norms.fused),
     FusedRow(pattern("bare norm of a sum", lambda a, b: NORM(ADD(a, b)), inplace=("a", "b")), norms.fused),
+    FusedRow(pattern("gated products", lambda a, b, x: GLU(FIRST(a, x), SECOND(b, x))), fused_products.gated),
+    FusedRow(pattern("rearranged product", lambda a, b: COPY(viewed(PRODUCT(a, b)))), fused_products.rearranged),
     FusedRow(chain("product", *KINDS, start=lambda a, b: PRODUCT(a, b)), fused_products.with_epilogue),
     FusedRow(chain("elementwise", *KINDS, inplace=True), elementwise.chain),
 )
