@@ -11,6 +11,7 @@ pytest.importorskip("ggplug_cpu")
 
 import ggplug as gg
 from ggplug import ops
+from ggplug.errors import ComputeError
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory import GraphAllocator
@@ -48,17 +49,21 @@ def check(device: CpuDevice, outputs: Tensor | list[Tensor], *expected: str) -> 
     nodes = [node for node in graph.nodes if node.view_src is None]
     for node in nodes:  # every result in memory of its own
         node.place(device.buffer_type.alloc(node.nbytes))
+    caches = {node.root: node.root.buffer for node in graph.nodes if node.op.writes}  # type: ignore[union-attr]
+    before = {cache: bytes(buffer.bytes(0, buffer.size)) for cache, buffer in caches.items()}  # type: ignore[union-attr]
     results = []
     with GraphAllocator(device.buffer_type) as memory, device.init() as stream:
         allocation = memory.allocate(graph)
         for together in (UNGROUPED, groups):
             for node in nodes:
                 node.buffer.clear(0x55)  # type: ignore[union-attr]
+            for cache, buffer in caches.items():
+                buffer.set(0, before[cache])  # type: ignore[union-attr]
             plan = stream.plan(graph, together)
             plan.rebind(graph, allocation)
             plan.compute()
-            results.append([node.buffer.bytes(0, node.nbytes).tobytes() for node in nodes])  # type: ignore[union-attr]
-    for node, alone, together in zip(nodes, *results, strict=True):  # type: ignore[assignment]
+            results.append([bytes(node.buffer.bytes(0, node.nbytes)) for node in (*nodes, *caches)])  # type: ignore[union-attr]
+    for node, alone, together in zip((*nodes, *caches), *results, strict=True):  # type: ignore[assignment]
         if node in inner:
             assert set(together) == {0x55}, f"{node!r} was written"
         else:
@@ -184,3 +189,38 @@ def test_a_product_is_written_where_its_copy_would_be(device: CpuDevice, rng: np
     check(device, copied(1, 0, 2, 3))
     check(device, ops.cont(ops.view(ops.mul_mat(w, x), 10, 9, 4, 3, nb=(80, 720, 2880))))
     check(device, ops.reshape(copied(0, 2, 1, 3), 80, 27), "mul_mat cont")
+
+
+# -- caches -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("mode", [0, 2])
+def test_heads_are_turned_on_their_way_into_a_cache(
+    kind: str, mode: int, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    x = gg.tensor(rng.standard_normal((2, 5, 3, 32)), "f32")
+    positions, factors = gg.tensor(np.arange(5) + 7, "i32"), gg.tensor(rng.uniform(1, 2, 16), "f32")
+    rows = gg.tensor(np.stack([rng.permutation(9)[:5] for _ in range(2)]), "i64")
+
+    def written(rows: Tensor, *ne: int) -> Tensor:
+        cache = gg.tensor(np.zeros((2, 9, 96)), kind)
+        return ops.set_rows(cache, ops.reshape(ops.rope(x, positions, 32, freq_factors=factors, mode=mode), *ne), rows)
+
+    check(device, written(rows, 96, 5, 2), "rope set_rows")
+
+
+def test_an_index_out_of_range_is_noted_by_the_group(device: CpuDevice, rng: np.random.Generator) -> None:
+    x, cache = gg.tensor(rng.standard_normal((5, 3, 32)), "f32"), gg.tensor(np.zeros((9, 96)), "f32")
+    rows, positions = gg.tensor([0, 1, 9, 2, 3], "i64"), gg.tensor(np.arange(5), "i32")
+    node = ops.set_rows(cache, ops.reshape(ops.rope(x, positions, 32), 96, 5), rows)
+    graph = Graph(node)
+    groups = device.groups(graph)
+    assert shown(graph, groups) == ["rope set_rows"]
+    with GraphAllocator(device.buffer_type) as memory, device.init() as stream:
+        plan = stream.plan(graph, groups)
+        plan.rebind(graph, memory.allocate(graph))
+        with pytest.raises(ComputeError, match=r"set_rows.*9"):
+            plan.compute()
+    assert cache.numpy()[:4].all()
+    assert not cache.numpy()[4:].any()

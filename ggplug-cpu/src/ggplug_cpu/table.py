@@ -104,6 +104,7 @@ class FusedRow:
 
 NORM, ADD = of(ops.RowNorm, name="norm"), of(ops.Add)
 PRODUCT, FIRST, SECOND = (of(ops.MulMat, name=name) for name in ("product", "first", "second"))
+ROPE, SET_ROWS = of(ops.Rope, name="rope"), of(ops.SetRows)
 GLU, COPY, AGAIN = of(ops.Glu), of(ops.Cont, name="copy"), of(ops.Add, name="again")
 
 #: In the order of preference: a node belongs to the first group that is found from the end of the graph on.
@@ -114,6 +115,10 @@ FUSED: tuple[FusedRow, ...] = (
     FusedRow(chain("norm of a sum", *KINDS, start=lambda a, b: NORM(ADD(a, b)), inplace=True), norms.fused),
     FusedRow(chain("norm", *KINDS, start=lambda x: NORM(x), inplace=True), norms.fused),
     FusedRow(pattern("bare norm of a sum", lambda a, b: NORM(ADD(a, b)), inplace=("a", "b")), norms.fused),
+    FusedRow(
+        pattern("rope into rows", lambda a, x, ids, rows, f=None: SET_ROWS(a, viewed(ROPE(x, ids, f)), rows)),
+        rotary.rope_into_rows,
+    ),
     FusedRow(pattern("gated products", lambda a, b, x: GLU(FIRST(a, x), SECOND(b, x))), fused_products.gated),
     FusedRow(pattern("rearranged product", lambda a, b: COPY(viewed(PRODUCT(a, b)))), fused_products.rearranged),
     FusedRow(chain("product", *KINDS, start=lambda a, b: PRODUCT(a, b)), fused_products.with_epilogue),
