@@ -33,6 +33,7 @@ from ggplug.errors import PlacementError, PluginError
 if TYPE_CHECKING:
     from ggplug.backend import Device, NodeTime, Registration
     from ggplug.graph import Graph
+    from ggplug.groups import Groups
     from ggplug.tensor import Tensor
 
 PROJECT = "ggplug"
@@ -85,11 +86,12 @@ def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int
 
 
 @hookspec
-def ggplug_nodes_timed(graph: Graph, device: Device, times: Sequence[NodeTime]) -> None:
+def ggplug_nodes_timed(graph: Graph, device: Device, times: Sequence[NodeTime], groups: Groups) -> None:
     """The nodes of a split (or of a graph that was computed as one) ran, and when.
 
     ``times``: position in ``graph.tensors`` (-1 for the whole, from devices that cannot tell), start and end in
-    ``time.perf_counter_ns``.  While somebody listens plans are computed by ``Plan.compute_traced``.
+    ``time.perf_counter_ns``.  Nodes that are computed together have one entry, at the last of them: ``groups`` names
+    them.  While somebody listens plans are computed by ``Plan.compute_traced``.
     """
 
 

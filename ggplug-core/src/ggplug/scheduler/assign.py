@@ -23,7 +23,7 @@ from ggplug.graph import Graph
 from ggplug.hazards import Hazards
 from ggplug.hookspecs import HOOKS
 from ggplug.ops.base import Op
-from ggplug.scheduler.support import Streams
+from ggplug.scheduler.support import Streams, kinds
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, TensorFlag
 
@@ -97,7 +97,7 @@ class _Passes:
         self.policy = policy
         self.offload = offload
         self.last = len(streams) - 1
-        self.kinds = streams.kinds(graph)
+        self.kinds = kinds(graph)
         # Per stream and kind of node; these questions are asked thousands of times.
         self.able: list[dict[int, bool]] = [{} for _ in range(len(streams))]
         self.nodes = list(self.kinds)
@@ -119,7 +119,7 @@ class _Passes:
         kind = self.kinds[position]
         known = self.able[stream].get(kind)
         if known is None:
-            known = self.able[stream][kind] = bool(self.streams.supports(stream, self.tensors[position], kind))
+            known = self.able[stream][kind] = bool(self.streams.supports(stream, self.tensors[position]))
         return known
 
     def can(self, stream: int, position: int) -> bool:
@@ -203,7 +203,7 @@ class _Passes:
                 tensor=tensor,
             )
         if tensor.op is not None and not self.supports(stream, position):
-            reason = self.streams.reason(stream, tensor, self.kinds[position])
+            reason = self.streams.reason(stream, tensor)
             raise PlacementError(
                 f"{tensor!r} is pinned to {name}, which cannot compute it: {reason}",
                 tensor=tensor, op=tensor.op, device=self.streams.backends[stream].device, reason=reason,
@@ -462,7 +462,7 @@ class _Passes:
         """Per stream why it cannot compute a node, or cannot do so in these memories."""
         reasons = {}
         for stream, backend in enumerate(self.streams.backends):
-            reason = self.streams.reason(stream, self.tensors[position], self.kinds[position])
+            reason = self.streams.reason(stream, self.tensors[position])
             if not reason:
                 out = [memory.name for memory in memories if not self.streams.works_in(stream, memory)]
                 if out:

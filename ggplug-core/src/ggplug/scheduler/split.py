@@ -51,6 +51,13 @@ class Split:
     copies: list[int] = field(default_factory=list)
     reads: dict[int, int] = field(default_factory=dict)
 
+    def part(self, graph: Graph, nodes: Sequence[int] | None = None) -> Graph:
+        """The split as a graph over the tensors of the whole one, or these nodes of it."""
+        tensors = graph.tensors
+        chosen = [tensors[position] for position in (self.nodes if nodes is None else nodes)]
+        apart = {tensors[position] for position in self.reads}
+        return Graph.part(chosen, f"split {self.number}", whole=graph, apart=apart)
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -165,9 +172,7 @@ def _optimized(graph: Graph, streams: Streams, splits: Sequence[Split], optimizi
     for split in splits:
         begin, arranged = len(order), split.nodes
         if optimizing[split.stream]:
-            apart = {graph.tensors[position] for position in split.reads}
-            part = Graph.part([graph.tensors[position] for position in split.nodes], whole=graph, apart=apart)
-            answer = streams.backends[split.stream].optimize(part)
+            answer = streams.backends[split.stream].optimize(split.part(graph))
             arranged = [graph.index.get(node, -1) for node in answer.nodes]
             if sorted(arranged) != sorted(split.nodes):
                 name = streams.backends[split.stream].name

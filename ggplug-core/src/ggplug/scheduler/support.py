@@ -1,4 +1,4 @@
-"""What the streams of a scheduler can do: which ops, in which memory.  Every question is asked only once."""
+"""What the streams of a scheduler can do: which ops, in which memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from ggplug.backend import Backend, BufferType, Decline, Support, answer_of
 from ggplug.graph import Graph
 from ggplug.groups import Group, signature_of
 from ggplug.tensor import Tensor
-
-MEMORY = 1 << 16
-"""Answers that are kept."""
 
 
 class Streams:
@@ -24,8 +21,6 @@ class Streams:
     def __init__(self, backends: Sequence[Backend], buffer_types: Sequence[BufferType]) -> None:
         self.backends = tuple(backends)
         self.buffer_types = tuple(buffer_types)
-        self._kinds: dict[Any, int] = {}
-        self._answers: list[dict[int, Support]] = [{} for _ in backends]
         self._works_in: list[dict[BufferType, bool]] = [{} for _ in backends]
 
     def __len__(self) -> int:
@@ -47,38 +42,24 @@ class Streams:
             answer = known[buffer_type] = self.backends[stream].device.supports_buffer_type(buffer_type)
         return answer
 
-    def kind(self, node: Tensor) -> int:
-        """A number for the node's signature."""
-        key = signature_of(Group((node,)))
-        number = self._kinds.get(key)
-        if number is None:
-            if len(self._kinds) > MEMORY:
-                self._kinds.clear()
-                self._answers = [{} for _ in self.backends]
-            number = self._kinds[key] = len(self._kinds)
-        return number
-
-    def supports(self, stream: int, node: Tensor, kind: int) -> Support:
-        """Whether the stream computes the node of that kind, or why not."""
-        known = self._answers[stream]
-        answer = known.get(kind)
-        if answer is None:
-            device = self.backends[stream].device
-            answer = known[kind] = answer_of(device, node, device.supports_op)
+    def supports(self, stream: int, node: Tensor) -> Support:
+        """Whether the stream computes a node, or why not."""
+        device = self.backends[stream].device
+        answer: Support = answer_of(device, node, device.supports_op)
         return answer
 
-    def kinds(self, graph: Graph) -> dict[int, int]:
-        """The kind of every node that computes something, by position."""
-        tensors = graph.tensors
-        return {
-            position: self.kind(tensors[position])
-            for position in graph.order
-            if not tensors[position].op.is_view  # type: ignore[union-attr]
-        }
-
-    def reason(self, stream: int, node: Tensor, kind: int) -> str:
+    def reason(self, stream: int, node: Tensor) -> str:
         """Why the stream declines a node; empty if it does not."""
-        answer = self.supports(stream, node, kind)
+        answer = self.supports(stream, node)
         return answer.reason if isinstance(answer, Decline) else ""
 
 
+def kinds(graph: Graph) -> dict[int, int]:
+    """By position of every node that computes something a number; nodes with equal signatures have the same one."""
+    numbers: dict[Any, int] = {}
+    tensors = graph.tensors
+    return {
+        position: numbers.setdefault(signature_of(Group((tensors[position],))), len(numbers))
+        for position in graph.order
+        if not tensors[position].op.is_view  # type: ignore[union-attr]
+    }

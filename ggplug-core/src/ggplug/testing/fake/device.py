@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from ggplug.backend import API_VERSION, BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration
 from ggplug.errors import ComputeError, DeviceLostError, GGPlugError, OutOfMemoryError
 from ggplug.host import HostBufferType
+from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
 from ggplug.testing.fake.memory import FakeBufferType
 from ggplug.testing.fake.queue import Order, WorkQueue
@@ -120,6 +121,10 @@ class FakeDevice(Device):
                 if reason:
                     return Decline(reason)
         return match_reference(group, self.name) if self.inner is None else self.inner.match(group)
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        return () if self.inner is None else self.inner.patterns
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self._buffer_type
