@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ggplug.backend import Backend, BufferType, Decline, Support, answer_of
@@ -12,25 +12,31 @@ from ggplug.tensor import Tensor
 
 
 class Streams:
-    """The streams in order of priority, the memory that each keeps its results in, and what they support.
+    """A scheduler's streams in order of priority, the memory that each keeps its results in, and what they support."""
 
-    ``Device.match`` is a pure function of :func:`~ggplug.groups.signature_of`, so answers are kept by that, over all
-    graphs.
-    """
-
-    def __init__(self, backends: Sequence[Backend], buffer_types: Sequence[BufferType]) -> None:
-        self.backends = tuple(backends)
+    def __init__(self, streams: Sequence[Backend], buffer_types: Sequence[BufferType]) -> None:
+        self._streams = tuple(streams)
         self.buffer_types = tuple(buffer_types)
-        self._works_in: list[dict[BufferType, bool]] = [{} for _ in backends]
+        self._works_in: list[dict[BufferType, bool]] = [{} for _ in streams]
 
     def __len__(self) -> int:
-        return len(self.backends)
+        return len(self._streams)
+
+    def __getitem__(self, number: int) -> Backend:
+        return self._streams[number]
+
+    def __iter__(self) -> Iterator[Backend]:
+        return iter(self._streams)
+
+    def index(self, stream: Backend) -> int:
+        """A stream's number.  Raises ValueError if it is none of these."""
+        return self._streams.index(stream)
 
     def names(self) -> list[str]:
         """Their names; further streams of one device are numbered."""
         names: list[str] = []
-        for backend in self.backends:
-            known = sum(other.name == backend.name for other in self.backends[: len(names)])
+        for backend in self._streams:
+            known = sum(other.name == backend.name for other in self._streams[: len(names)])
             names.append(f"{backend.name} ({known + 1})" if known else backend.name)
         return names
 
@@ -39,12 +45,12 @@ class Streams:
         known = self._works_in[stream]
         answer = known.get(buffer_type)
         if answer is None:
-            answer = known[buffer_type] = self.backends[stream].device.supports_buffer_type(buffer_type)
+            answer = known[buffer_type] = self._streams[stream].device.supports_buffer_type(buffer_type)
         return answer
 
     def supports(self, stream: int, node: Tensor) -> Support:
         """Whether the stream computes a node, or why not."""
-        device = self.backends[stream].device
+        device = self._streams[stream].device
         answer: Support = answer_of(device, node, device.supports_op)
         return answer
 
