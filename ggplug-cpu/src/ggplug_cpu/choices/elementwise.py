@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ggplug.backend import Decline
 from ggplug.groups import Group
 from ggplug.patterns import Names
@@ -9,7 +11,7 @@ from ggplug.tensor import Extents, Tensor, contiguous_strides
 from ggplug_cpu.choices.copy import copy_bytes
 from ggplug_cpu.choices.nest import Shape, element_nest, words_of
 from ggplug_cpu.choices.places import reader, reading, writing
-from ggplug_cpu.choices.programs import Source, chained
+from ggplug_cpu.choices.programs import Chained, Source, chained
 from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of, source, tasks
 from ggplug_cpu.kernels.elementwise import elementwise, elementwise_parameters, scratch_bytes
 from ggplug_cpu.parameters import Ref
@@ -18,14 +20,23 @@ from ggplug_cpu.tape import WORKSPACE, Entry
 
 def single(node: Tensor) -> Steps | Decline:
     """y = f(x), y = f(a, b) with b repeated to a's shape, or y = f(x) gate."""
-    return _computed(Group((node,)))
+    # Which sources are the same tensor is no part of a single node's signature: slots go by their number.
+    program = chained([node])
+    present = [index for index, tensor in enumerate(node.src) if tensor is not None]
+    slots = [source(index) for index in present] if len(present) > 1 else [source(0)] * 2
+    return _computed(node, program, slots)
 
 
 def chain(group: Group, names: Names) -> Steps | Decline:
     """y = f(g(a, b), c) and so on: nodes whose results only the next one reads, for all elements at once."""
     if sum(group.kept) > 1:
         return Decline("a result inside of the chain has to be written")
-    return _computed(group)
+    program = chained(group.nodes)
+    if isinstance(program, Decline):
+        return program
+    if any(s.tensor not in group.sources for s in program.sources):
+        return Decline("a result of the chain is read as a view")
+    return _computed(group.node, program, [slot_of(group, s.tensor) for s in program.sources])
 
 
 def binary(node: Tensor) -> Steps | Decline:
@@ -57,25 +68,21 @@ def repeated_rows(b: Tensor, n: int) -> tuple[Steps, Shape]:
     return Steps((entry,), b.type.row_bytes(n) * b.nrows), shape
 
 
-def _computed(group: Group) -> Steps | Decline:
-    node = group.node
-    program = chained(group.nodes)
+def _computed(node: Tensor, program: Chained | Decline, slots: Sequence[int]) -> Steps | Decline:
+    """The kernel for a program whose result is ``node``; ``slots`` are those of its sources."""
     if isinstance(program, Decline):
         return program
-    if len(group) > 1 and any(s.tensor not in group.sources for s in program.sources):
-        return Decline("a result of the chain is read as a view")
     refusal = _refusal(program.sources, node.ne)
     if refusal is not None:
         return refusal
     nest = element_nest(node.ne, Shape.of(node), *(s.shape for s in program.sources))
     y_stride, *strides = nest.inner.strides
     places = [
-        reading(Ref(slot_of(group, s.tensor), s.offset), s.tensor.type, stride)
-        for s, stride in zip(program.sources, strides, strict=True)
+        reading(Ref(slot, s.offset), s.tensor.type, stride)
+        for slot, s, stride in zip(slots, program.sources, strides, strict=False)
     ]
-    parameters = elementwise_parameters(len(places))
     result = writing(Ref(RESULT), node.type, y_stride)
-    words = words_of(parameters, nest, result, *places, constants=program.constants)
+    words = words_of(elementwise_parameters(len(places)), nest, result, *places, constants=program.constants)
     entry = Entry(elementwise(program.text), words, tasks(nest.elements, program.weight))
     return Steps((entry,), scratch_bytes=scratch_bytes(len(places)))
 
