@@ -10,7 +10,7 @@ from ggplug.types import F32
 from ggplug_cpu.choices.mul_mat import Placed, single
 from ggplug_cpu.choices.programs import Source, chained
 from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of
-from ggplug_cpu.kernels.mul_mat_epilogue import epilogue_parameters
+from ggplug_cpu.kernels.mul_mat_epilogue import epilogue_parameters, mul_mat_epilogue
 from ggplug_cpu.parameters import Place, Ref
 from ggplug_cpu.tape import WORKSPACE
 
@@ -32,7 +32,7 @@ def with_epilogue(group: Group, names: Names) -> Steps | Decline:
     places = {f"x{i + 1}": Place(Ref(slot_of(group, s.tensor), s.offset)) for i, s in enumerate(program.sources)}
     words = epilogue_parameters(len(places)).words(result=Place(Ref(RESULT)), constants=program.constants, **places)
     a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
-    epilogue = f"{program.text}|{''.join(map(str, kinds))}"
+    epilogue = mul_mat_epilogue(program.text, "".join(map(str, kinds)))
     return single(product, Placed(a, b, Ref(RESULT), node.nb, epilogue, words))
 
 
@@ -74,7 +74,7 @@ def gated(group: Group, names: Names) -> Steps | Decline:
             result=Place(Ref(RESULT)), constants=program.constants, x1=Place(Ref(WORKSPACE, at))
         )
         weights = Ref(slot_of(group, given(second, 0)))
-        return single(second, Placed(weights, x, Ref(RESULT), node.nb, f"{program.text}|r", words))
+        return single(second, Placed(weights, x, Ref(RESULT), node.nb, mul_mat_epilogue(program.text, "r"), words))
 
     at = 0
     for steps in (between(0), behind(0)):

@@ -129,14 +129,14 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
 class Placed:
     """Where weights, activations and the result of a product lie, the result's byte strides, and what becomes of it.
 
-    ``epilogue``: the kernel's argument (see :mod:`ggplug_cpu.kernels.mul_mat_epilogue`), ``words`` those that it needs.
+    ``epilogue``: the kernel that finishes tiles (see :mod:`ggplug_cpu.kernels.mul_mat_epilogue`) and its words.
     """
 
     a: Ref
     b: Ref
     result: Ref
     nb: Extents
-    epilogue: str = ""
+    epilogue: Kernel | int = 0
     words: Sequence[Word] = ()
 
 
@@ -301,7 +301,7 @@ def _words(work: _Work, x: _Activations, m_block: int, v_block: int, **more: int
     words = Product(
         placed.a, x.place, placed.result, a.ne[0], a.ne[1], work.matrices, work.rows,
         a.ne[2], b.ne[1], work.r2, work.r3, *a.nb, *x.nb, *placed.nb[1:], m_block, v_block, routes=routes,
-        epilogue=len(fields(Product)), **more,
+        epilogue=placed.epilogue, epilogue_words=len(fields(Product)), **more,
     ).words()  # fmt: skip
     return [*words, *placed.words]
 
@@ -311,7 +311,7 @@ def _dot(work: _Work, x: _Activations, most: int) -> _Product:
     # a 64th of the matrix, but not less than is worth a visit
     rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
     words = _words(work, x, -(-rows // 4) * 4, most, least=1, most=most)
-    entry = Entry(mul_mat_dot.mul_mat_dot(a.type.name, work.routed, work.placed.epilogue), words, work.tasks)
+    entry = Entry(mul_mat_dot.mul_mat_dot(a.type.name, work.routed), words, work.tasks)
     return _Product(x, entry, mul_mat_dot.scratch_bytes())
 
 
@@ -319,9 +319,7 @@ def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Product:
     m_block, v_block = _blocks(work, kind)
     x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, work.a.ne[0])
     words = _words(work, x, m_block, v_block, x_offset=x_offset, least=least, most=work.rows)
-    orders = _order(work.a), x.order
-    epilogue = work.placed.epilogue
-    kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, *orders, work.routed, epilogue)
+    kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
     return _Product(x, Entry(kernel, words, work.tasks), scratch)
 
 

@@ -14,8 +14,8 @@ from ggplug_cpu import compiler, features
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch, word
 from ggplug_cpu.kernels import mul_mat_rows as rows_of
-from ggplug_cpu.kernels.mul_mat_epilogue import finish_rows
-from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
+from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
+from ggplug_cpu.kernels.mul_mat_rows import fill_table, finish, locate, matrix_address
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.memory import emit_prefetch
@@ -223,14 +223,10 @@ def _dot(product: str, start: Value | None, quants: Value, y: Value, width: int)
 
 
 @kernel
-def mul_mat_dot(weights: str, routed: bool = False, epilogue: str = "") -> Body:
-    """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types.
-
-    ``epilogue``: see :mod:`.mul_mat_epilogue`.
-    """
+def mul_mat_dot(weights: str, routed: bool = False) -> Body:
+    """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types."""
     find, fill = locate(routed), fill_table(routed)
     one, some = _columns(weights, 1), _columns(weights, _COLUMNS)
-    finish = finish_rows(epilogue)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         table = scratch(ctx)
@@ -249,14 +245,14 @@ def mul_mat_dot(weights: str, routed: bool = False, epilogue: str = "") -> Body:
                 one(table, base, stride, m_first, m_last, rows, k)
             else:
                 some(table, base, stride, m_first, m_last, rows, k)
-            finish(params + 8 * word(params, rows_of.EPILOGUE), table, rows, m_first, m_last)
+            finish(params, table + 16 * MOST_COLUMNS, table, rows, m_first, m_last)
 
     return body
 
 
 def scratch_bytes() -> int:
-    """What the kernel keeps in scratch: the addresses of its columns."""
-    return 16 * MOST_COLUMNS
+    """What the kernel keeps in scratch: the addresses of its columns, and what it tells an epilogue."""
+    return 16 * MOST_COLUMNS + TILE_BYTES
 
 
 def _columns(weights: str, columns: int) -> DeviceFunction:

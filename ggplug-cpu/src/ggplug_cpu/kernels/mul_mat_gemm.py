@@ -13,14 +13,14 @@ from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, word
 from ggplug_cpu.kernels import mul_mat_rows as rows_of
 from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
-from ggplug_cpu.kernels.mul_mat_epilogue import finish_rows
+from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
-from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
+from ggplug_cpu.kernels.mul_mat_rows import fill_table, finish, locate, matrix_address
 from ggplug_cpu.kernels.mul_mat_tiles import tile
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
 
-#: Two addresses for each row of a tile, before the packed activations.
+#: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
 _TABLE_BYTES = 1024
 
 
@@ -32,14 +32,13 @@ def mul_mat_gemm(
     weights_layout: str = "rows",
     activations_layout: str = "rows",
     routed: bool = False,
-    epilogue: str = "",
 ) -> Body:
     """A product of ``kind`` (``f32``, ``bf16``, ``i8``, ``amx``): how numbers are packed and multiplied.
 
     ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
     rounded.  Layouts: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
     neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
-    and with kind ``f32``.  ``epilogue``: see :mod:`.mul_mat_epilogue`.
+    and with kind ``f32``.
     """
     shape = layout(kind)
     many, few = shape.rows, shape.few
@@ -48,7 +47,6 @@ def mul_mat_gemm(
     pack = _pack_block(kind, weights, weights_layout)
     run_many = _run_rows(kind, activations, activations_layout, many)
     run_few = _run_rows(kind, activations, activations_layout, few)
-    finish = finish_rows(epilogue)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -80,7 +78,7 @@ def mul_mat_gemm(
                         fill(params, matrix, v, count, x, few)
                         run_few(params, panels, x, m_first, m_last, k, numbers, steps, count)
                     if k + k_numbers >= k_all:
-                        finish(params + 8 * word(params, rows_of.EPILOGUE), x, count, m_first, m_last)
+                        finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
                     v += count
             end(x)
 
