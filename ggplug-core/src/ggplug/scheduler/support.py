@@ -7,7 +7,7 @@ from typing import Any
 
 from ggplug.backend import Backend, BufferType, Decline, Support, answer_of
 from ggplug.graph import Graph
-from ggplug.groups import Group, signature_of
+from ggplug.groups import signature_of
 from ggplug.tensor import Tensor
 
 MEMORY = 1 << 16
@@ -49,7 +49,7 @@ class Streams:
 
     def kind(self, node: Tensor) -> int:
         """A number for the node's signature."""
-        key = signature_of(Group((node,)))
+        key = signature_of(node)
         number = self._kinds.get(key)
         if number is None:
             if len(self._kinds) > MEMORY:
