@@ -191,11 +191,11 @@ def test_empty_tensors_cost_nothing_and_empty_writes_change_nothing(device: CpuD
 
 def test_a_target_has_kernels_of_its_own(device: CpuDevice) -> None:
     node = ops.mul_mat(gg.tensor(np.ones((64, 64)), "q8_0"), ones(8, 64))
-    target, mine = features.target(), device.match(Group((node,)))
+    target, mine = features.target(), device.chosen(Group((node,)))
     for level in features.choices():
         with features.forced(level):
-            assert (device.match(Group((node,))) is mine) == (features.target() == target)
-    assert device.match(Group((node,))) is mine
+            assert (device.chosen(Group((node,))) is mine) == (features.target() == target)
+    assert device.chosen(Group((node,))) is mine
 
 
 # -- plans ------------------------------------------------------------------------------------------

@@ -90,21 +90,21 @@ def test_results_inside_of_groups_take_no_memory() -> None:
     graph = Graph(gg.neg(nodes[-1]))
     allocator = GraphAllocator(HOST)
     groups = grouped(graph, nodes)
-    alone, together = allocator.plan(graph), allocator.plan(graph, groups=groups)
+    alone, together = allocator.lay_out(graph), allocator.lay_out(graph, groups=groups)
     assert together.live[0] <= alone.live[0]
     assert {p for p, slot in enumerate(together.slots) if slot == NOWHERE} == groups.inner
     view = gg.reshape(nodes[1], 64 * 16)
     last = gg.add(gg.reshape(view, 64, 16), placed(64))
     graph = Graph(last)
     members = positions(graph, nodes[1], last)
-    layout = allocator.plan(graph, groups=Groups([members], frozenset(members[:1])))
+    layout = allocator.lay_out(graph, groups=Groups([members], frozenset(members[:1])))
     assert layout.slots[graph.index[view]] == NOWHERE
 
 
 def test_everything_else_lies_at_the_same_place_when_nodes_are_computed_one_by_one() -> None:
     for seed in range(40):
         graph = chains(random.Random(seed), 6)
-        layout = GraphAllocator(HOST).plan(graph, groups=DEVICE.groups(graph))
+        layout = GraphAllocator(HOST).lay_out(graph, groups=DEVICE.groups(graph))
         alone = layout.ungrouped
         inside = layout.slots == NOWHERE
         np.testing.assert_array_equal(layout.slots[~inside], alone.slots[~inside])
@@ -121,14 +121,14 @@ def test_memory_for_results_inside_of_groups_is_taken_when_it_is_needed_and_move
     nodes = affine(gg.neg(placed(8, 3)))
     graph = Graph(gg.neg(nodes[-1]))
     allocator = GraphAllocator(HOST)
-    layout = allocator.plan(graph, groups=grouped(graph, nodes))
+    layout = allocator.lay_out(graph, groups=grouped(graph, nodes))
     first = allocator.bind(layout, graph)
     before, sizes = allocator.generation, allocator.sizes()
     allocator.bind(layout.ungrouped, graph)
     assert (allocator.generation, allocator.sizes()) == (before, sizes)
     larger = affine(gg.neg(placed(64, 30)))
     graph = Graph(gg.neg(larger[-1]))
-    allocator.bind(allocator.plan(graph, groups=grouped(graph, larger)).ungrouped, graph)
+    allocator.bind(allocator.lay_out(graph, groups=grouped(graph, larger)).ungrouped, graph)
     assert not first.buffers[0].freed or allocator.generation > before
     allocator.free()
     assert all(buffer.freed for buffer in first.buffers)
@@ -148,14 +148,14 @@ def test_groups_that_break_a_rule_are_not_laid_out() -> None:
     nodes[0].set_output()
     graph = Graph(nodes[-1])
     with pytest.raises(GraphError, match="is an output"):
-        GraphAllocator(HOST).plan(graph, groups=grouped(graph, nodes))
+        GraphAllocator(HOST).lay_out(graph, groups=grouped(graph, nodes))
 
 
 # -- in the place of a source ---------------------------------------------------------------------------
 
 
 def taken(graph: Graph, result: Tensor, source: Tensor, groups: Groups) -> bool:
-    layout = GraphAllocator(HOST).plan(graph, groups=groups)
+    layout = GraphAllocator(HOST).lay_out(graph, groups=groups)
     a, b = positions(graph, result, source)
     check_overlaps(graph, GraphAllocator(HOST).bind(layout, graph))
     check_overlaps(graph, GraphAllocator(HOST).bind(layout.ungrouped, graph))

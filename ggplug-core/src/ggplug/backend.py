@@ -197,6 +197,9 @@ class Device(ABC):
     kernels: ClassVar[Mapping[type[Op] | Pattern, Callable[..., None]]] = {}
     """For the smallest devices: op class or pattern -> a function over :class:`Operand`; see :class:`WalkPlan`."""
 
+    CHOICES: ClassVar[int] = 1 << 14
+    """How many answers of :meth:`match` are kept."""
+
     @abstractmethod
     def memory(self) -> Memory:
         """Free and total bytes now."""
@@ -230,8 +233,9 @@ class Device(ABC):
     def match(self, group: Group) -> Any:
         """What computes a group: a kernel of the device's own kind, or a :class:`Decline` with the reason.
 
-        A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones.
-        ``supports_op``, ``groups`` and plans all ask it.  Default: looks in ``kernels`` for the class of the node's op
+        A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones,
+        and of :attr:`variant`: it is asked once for each, by :meth:`chosen`, and the kernel serves all groups with that
+        signature.  Default: looks in ``kernels`` for the class of the node's op
         and its bases, or for the pattern that a group of several nodes is.
         """
         op = group.node.op
@@ -245,6 +249,28 @@ class Device(ABC):
             if pattern in self.kernels and pattern.names(group) is not None:
                 return self.kernels[pattern]
         return Decline(f"{self.name} has no kernel for {' '.join(n.op.name for n in group.nodes if n.op)} together")
+
+    @property
+    def variant(self) -> Any:
+        """What :meth:`match` goes by besides the group, hashable: instructions that are switched off (default None)."""
+        return None
+
+    def chosen(self, group: Group) -> Any:
+        """What :meth:`match` answers for a group, asked once for all that have the same signature.
+
+        ``supports_op``, ``groups``, plans and schedulers all ask this.  Raises ComputeError if the answer is None or an
+        exception that is no GGPlugError.
+        """
+        known = self.__dict__.get("_chosen")
+        if known is None:
+            known = self.__dict__.setdefault("_chosen", {})
+        key = self.variant, signature_of(group)
+        found = known.get(key)
+        if found is None:
+            if len(known) >= self.CHOICES:
+                known.clear()
+            found = known[key] = answer_of(self, group, self.match)
+        return found
 
     @property
     def patterns(self) -> Sequence[Pattern]:
@@ -264,14 +290,14 @@ class Device(ABC):
         return form_groups(graph, patterns, self._declined, leaving) if patterns else UNGROUPED
 
     def _declined(self, group: Group) -> str | None:
-        found = answer_of(self, group, self.match)
+        found = self.chosen(group)
         return found.reason if isinstance(found, Decline) else None
 
     def supports_op(self, node: Tensor) -> Support:
         """Whether the device computes this node, or why not.  View ops are always supported."""
         if node.op is None or node.op.is_view:
             return Accept()
-        found = self.match(Group((node,)))
+        found = self.chosen(Group((node,)))
         return found if isinstance(found, Decline) else Accept()
 
     def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]:
@@ -280,7 +306,7 @@ class Device(ABC):
         Views and nodes without elements are left out.  Raises UnsupportedOpError for a group that the device declines.
         """
         for group in groups.of(graph):
-            found = answer_of(self, group, self.match)
+            found = self.chosen(group)
             if isinstance(found, Decline):
                 raise UnsupportedOpError(
                     f"{self.name} declines {group!r}: {found.reason}",

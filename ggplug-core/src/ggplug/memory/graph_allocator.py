@@ -53,7 +53,7 @@ class GraphAllocator:
 
     # -- deciding ----------------------------------------------------------------------------------
 
-    def plan(
+    def lay_out(
         self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None, *,
         order: Sequence[int] | None = None, extra: Sequence[Request] = (), groups: Groups = UNGROUPED,
     ) -> Layout:  # fmt: skip
@@ -105,7 +105,7 @@ class GraphAllocator:
         Returns the sizes by buffer type.  Raises OutOfMemoryError, and GraphError for a write that is not declared.
         """
         Hazards(graph)
-        self.ensure(self.plan(graph, assignment, groups=groups))
+        self.ensure(self.lay_out(graph, assignment, groups=groups))
         return self.sizes()
 
     @alone
@@ -119,7 +119,7 @@ class GraphAllocator:
         Raises OutOfMemoryError, and GraphError for a write that is not declared, or for impossible groups.
         """
         Hazards(graph)
-        allocation = self.bind(self.plan(graph, assignment, groups=groups), graph)
+        allocation = self.bind(self.lay_out(graph, assignment, groups=groups), graph)
         self.arena.synchronize()
         allocation.prepare(graph)
         return allocation

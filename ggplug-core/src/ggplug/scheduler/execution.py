@@ -109,10 +109,10 @@ class Execution:
         self.turn = 0
         """Number of the version that was used last."""
         self._generation = -1
-        self._asynchronous = any(map(is_asynchronous, streams.backends))
+        self._asynchronous = any(map(is_asynchronous, streams))
         self._chunks: dict[tuple[int, int, int, bool], tuple[Graph, Plan, Allocation]] = {}
         self._versions = [
-            BoundVersion([BoundSplit(s, streams.backends[s.stream], movers[s.stream]) for s in schedule.cut.splits])
+            BoundVersion([BoundSplit(s, streams[s.stream], movers[s.stream]) for s in schedule.cut.splits])
             for _ in schedule.versions
         ]
 

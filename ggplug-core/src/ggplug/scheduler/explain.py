@@ -182,7 +182,7 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
         subject = assignment.subjects[position]
         text = reason.value.format(_name(graph.tensors[subject]) if subject >= 0 else "")
         stream = assignment.streams[position]
-        device = streams.backends[stream].name if stream >= 0 else "-"
+        device = streams[stream].name if stream >= 0 else "-"
         split = -1 if node.op.is_view else split_of[position]
         rows.append(
             Row(
@@ -193,14 +193,14 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
     copies = tuple(
         CopyRow(
             copy.split, _name(graph.tensors[copy.position]), _memory(graph, streams, assignment, copy.position),
-            streams.backends[copy.stream].name, copy.nbytes,
+            streams[copy.stream].name, copy.nbytes,
         )
         for copy in cut.copies
         if copy.nbytes
     )  # fmt: skip
     splits = tuple(
         SplitRow(
-            split.number, streams.backends[split.stream].name, split.first, split.end,
+            split.number, streams[split.stream].name, split.first, split.end,
             sum(not graph.tensors[position].op.is_view for position in split.nodes),  # type: ignore[union-attr]
             sum(cut.copies[copy].nbytes > 0 for copy in split.copies),
             sum(cut.copies[copy].nbytes for copy in split.copies),
@@ -224,8 +224,8 @@ def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[Gro
         nodes = tuple(graph.tensors[position] for position in members)
         if not nodes or nodes[-1].op.is_view or not nodes[-1].size:  # type: ignore[union-attr]
             continue
-        device = streams.backends[schedule.assignment.streams[members[-1]]].device
-        kernel = device.match(Group(nodes, tuple(position not in inner for position in members)))
+        device = streams[schedule.assignment.streams[members[-1]]].device
+        kernel = device.chosen(Group(nodes, tuple(position not in inner for position in members)))
         name = getattr(kernel, "name", None) or getattr(kernel, "__name__", type(kernel).__name__)
         found.append(GroupRow(len(found), device.name, tuple(number_of[p] for p in members), str(name)))
     return tuple(found)

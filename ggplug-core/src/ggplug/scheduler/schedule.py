@@ -65,13 +65,13 @@ def make_schedule(
     formed = _groups(graph, streams, found) if groups and allocator.reuse else UNGROUPED
     requests, leafs = _requests(graph, streams, assignment, found, formed, n_copies)
     order = None if found.order == graph.order else found.order
-    layout = allocator.plan(graph, assignment.streams, order=order, extra=requests, groups=formed)
+    layout = allocator.lay_out(graph, assignment.streams, order=order, extra=requests, groups=formed)
     return Schedule(assignment, found, formed, layout, _versions(graph, layout, leafs, len(found.copies), n_copies))
 
 
 def _groups(graph: Graph, streams: Streams, found: Cut) -> Groups:
     """The groups that the devices form of their splits."""
-    asked = [split for split in found.splits if forms_groups(streams.backends[split.stream].device)]
+    asked = [split for split in found.splits if forms_groups(streams[split.stream].device)]
     if not asked:
         return UNGROUPED
     leaving = _leaving(graph, found)
@@ -84,7 +84,7 @@ def _groups(graph: Graph, streams: Streams, found: Cut) -> Groups:
         whole = part.positions
         assert whole is not None
         here = [number for number, position in enumerate(whole) if graph.roots[position] in leaving]
-        formed = groups_of(streams.backends[split.stream].device, part, here)
+        formed = groups_of(streams[split.stream].device, part, here)
         members += [tuple(whole[p] for p in each) for each in formed.members]
         inner.update(whole[p] for p in formed.inner)
         inplace |= {whole[p]: tuple(whole[s] for s in sources) for p, sources in formed.inplace.items()}

@@ -72,7 +72,7 @@ def cut(graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards
     """Cuts an assigned graph into splits (ggml_backend_sched_split_graph, pass 5)."""
     splits, copies = _splits(graph, streams, assignment, hazards)
     order = list(graph.order)
-    optimizing = [type(backend).optimize is not Backend.optimize for backend in streams.backends]
+    optimizing = [type(backend).optimize is not Backend.optimize for backend in streams]
     if any(optimizing[split.stream] for split in splits):
         order = _optimized(graph, streams, splits, optimizing)
         hazards.check_order(order)
@@ -172,10 +172,10 @@ def _optimized(graph: Graph, streams: Streams, splits: Sequence[Split], optimizi
     for split in splits:
         begin, arranged = len(order), split.nodes
         if optimizing[split.stream]:
-            answer = streams.backends[split.stream].optimize(split.part(graph))
+            answer = streams[split.stream].optimize(split.part(graph))
             arranged = [graph.index.get(node, -1) for node in answer.nodes]
             if sorted(arranged) != sorted(split.nodes):
-                name = streams.backends[split.stream].name
+                name = streams[split.stream].name
                 raise GraphError(f"{name} optimized a part of a graph into one with other nodes", got=len(arranged))
         for position in arranged:
             add(position)

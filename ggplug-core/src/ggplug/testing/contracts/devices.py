@@ -6,7 +6,7 @@ import numpy as np
 
 from ggplug import types
 from ggplug.arrays import encode
-from ggplug.backend import Accept, Capabilities, Decline, Device
+from ggplug.backend import Accept, Capabilities, Decline, Device, Group
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
 from ggplug.host import HOST
@@ -74,9 +74,11 @@ def every_answer_has_its_reason(device: Device) -> None:
 
 @clause
 def support_depends_on_the_node_alone(device: Device) -> None:
-    """``supports_op`` of equal nodes is equal, whether or not their sources have places."""
+    """``supports_op`` and ``match`` of equal nodes are equal, whether or not their sources have places."""
     sample = Sample(device)
     before = device.supports_op(sample.y)
+    found = [isinstance(device.match(Group((each.y,))), Decline) for each in (sample, sample, Sample(device))]
+    expect(found == [not before] * 3, "match() answers equal groups in the same way each time")
     with sample.place(device, 1) as placement, device.init() as stream:
         stream.compute(sample.graph, placement.allocation)
         expect(device.supports_op(sample.y) == before, "computing changes no answer")
