@@ -84,7 +84,7 @@ class Graph:
     ``tensors``: all tensors in order of discovery; ``nodes``: those with an op; ``leafs``: the others;
     ``index``: position of a tensor in ``tensors``.  ``outputs``: what was expanded.
 
-    The same by position, for whoever works on a graph without looking at a single tensor: ``order`` has the position
+    The same by position, for code that looks at no tensor: ``order`` has the position
     of each node; ``sources`` for each tensor the positions of its sources (-1 for absent ones); ``roots`` for each
     tensor the position of the root whose bytes it shares (its own if it is no view).
     """
@@ -298,7 +298,7 @@ class Graph:
     def check_structure(self, structure: tuple[Any, ...], what: str) -> tuple[Any, ...]:
         """Raises GraphError unless the graph has this structure; ``what`` is for a graph that has.
 
-        Returns the graph's own: whoever keeps it in the place of the given one compares nothing the next time.
+        Returns the graph's own: kept in the place of the given one, it makes the next comparison one of identities.
         """
         own = self.structure
         if own is not structure and own != structure:

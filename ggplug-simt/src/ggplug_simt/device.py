@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 from ggplug import ops
-from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration, signature_of
+from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
 from ggplug_simt.driver import Driver
@@ -49,7 +49,6 @@ class SimtDevice(Device):
         self.runtime = Runtime(self, lambda: self.open_driver(), lambda: self.total_memory)
         self._buffer_type = SimtBufferType(self.runtime)
         self._host_buffer_type = SimtHostBufferType(self.runtime) if pinned else None
-        self._matches: dict[Any, Launches | Decline] = {}
 
     @abstractmethod
     def open_driver(self) -> Driver:
@@ -94,16 +93,10 @@ class SimtDevice(Device):
         return buffer_type is self._buffer_type
 
     def match(self, group: Group) -> Launches | Decline:
-        """The launches that compute a group, or why there are none; what the library says is remembered."""
-        key = signature_of(group)
-        found = self._matches.get(key)
-        if found is None:
-            found = self._matches[key] = self.driver.library.match(group)
-            if len(self._matches) > 16384:
-                self._matches.clear()
-        if isinstance(found, Decline):
-            return found
-        declined = beyond(self.driver.properties, group, found)
+        """The launches that compute a group, or why there are none."""
+        driver = self.driver
+        found = driver.library.match(group)
+        declined = None if isinstance(found, Decline) else beyond(driver.properties, found)
         return found if declined is None else declined
 
     def offload_op(self, node: Tensor) -> bool:

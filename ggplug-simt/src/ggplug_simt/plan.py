@@ -50,6 +50,7 @@ class SimtPlan(Plan):
         self._runtime = workspace.runtime
         self._queue = workspace.lane.queue
         self._structure = graph.structure
+        self._groups = groups
         driver = self._driver = self._runtime.driver
         self._arguments = Arguments(driver.library, driver.properties)
         self._steps: list[_Step] = []
@@ -108,7 +109,7 @@ class SimtPlan(Plan):
 
     def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
-        places = allocation.places(graph)
+        places = allocation.places(graph, self._groups)
         with turn(self._stream):
             self._workspace.check_open()
             self._bind(graph, places)
