@@ -94,10 +94,9 @@ class SimtDevice(Device):
 
     def match(self, group: Group) -> Launches | Decline:
         """The launches that compute a group, or why there are none."""
-        found = self.driver.library.match(group)
-        if isinstance(found, Decline):
-            return found
-        declined = beyond(self.driver.properties, group, found)
+        driver = self.driver
+        found = driver.library.match(group)
+        declined = None if isinstance(found, Decline) else beyond(driver.properties, found)
         return found if declined is None else declined
 
     def offload_op(self, node: Tensor) -> bool:

@@ -1,11 +1,13 @@
 /* Matrix products.  dst[m, n] = sum over k of a[k, m] b[k, n]; a matrix of a serves several consecutive ones of b. */
 
+#define WITHIN(k) (PART < BLOCK ? (k) % BLOCK : 0)
+
 #if defined(MUL_MAT_ROWS) || defined(MUL_MAT_ID)
 /* The product of a row of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers.
-   A lane takes CHUNK elements at once, in parts of PART: a block, or a vec.  Parts add to CHAINS sums in turn.
-   BLOCK: elements of a block of a; WITHIN: where a part begins in its block.
+   A lane takes CHUNK elements at once, in parts of PART: a group that shares a scale, or a vec.  Parts add to CHAINS sums in
+   turn.  BLOCK: elements of a block of a; WITHIN: where a part begins in its block.
+   SCALED: numbers of a have a scale; SHIFTED: and 0 stands for a minimum.
    PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK. */
-#define WITHIN(k) (PART < BLOCK ? (k) % BLOCK : 0)
 INLINE void dot_rows(
     GLOBAL const char *a, int64_t a_nb, GLOBAL const char *b, int64_t b_nb0, int64_t b_nb1, int columns, int n, vec *sum)
 {
@@ -21,15 +23,33 @@ INLINE void dot_rows(
             vec x[PART / VEC];
 #pragma unroll
             for (int j = 0; j < PART / VEC; j++) x[j] = DENSE(TA)(a, k, WITHIN(k) + j * VEC);
+#ifdef SCALED
+            const float scale = SCALE(TA)(a, k);
+#endif
+#ifdef SHIFTED
+            const float minimum = MINIMUM(TA)(a, k);
+#endif
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
                 GLOBAL const char *row = rows[c];
 #ifdef SCALED
-                vec product = x[0] * DENSE(TB)(row, k, 0);
+                vec y = DENSE(TB)(row, k, 0);
+                vec product = x[0] * y;
+#ifdef SHIFTED
+                vec total = y;
+#endif
 #pragma unroll
-                for (int j = 1; j < PART / VEC; j++) product = VEC_FMA(x[j], DENSE(TB)(row, k, j * VEC), product);
-                sum[c * CHAINS + part % CHAINS] =
-                    VEC_FMA(VEC_OF(SCALE(TA)(a, k)), product, sum[c * CHAINS + part % CHAINS]);
+                for (int j = 1; j < PART / VEC; j++) {
+                    y = DENSE(TB)(row, k, j * VEC);
+                    product = VEC_FMA(x[j], y, product);
+#ifdef SHIFTED
+                    total = total + y;
+#endif
+                }
+                sum[c * CHAINS + part % CHAINS] = VEC_FMA(VEC_OF(scale), product, sum[c * CHAINS + part % CHAINS]);
+#ifdef SHIFTED
+                sum[c * CHAINS + part % CHAINS] = VEC_FMA(VEC_OF(minimum), total, sum[c * CHAINS + part % CHAINS]);
+#endif
 #else
 #pragma unroll
                 for (int j = 0; j < PART / VEC; j++)
@@ -147,9 +167,9 @@ KERNEL void route(PARAMETERS)
 #define BLOCKS (BLOCKS_M * (TILE_N / ITEM_N))
 #define PARTS (TILE_K / PART)
 
-/* A part of a row, without its scale, and the scale; a part is a block, or a vec. */
+/* A part of a row, without its scale, and the scale; a part is a group that shares one, or a vec. */
 #ifdef PLAIN_ROWS
-#define TAKE_A(row, k, j) DENSE(TA)(row, k, j)
+#define TAKE_A(row, k, j) DENSE(TA)(row, k, WITHIN(k) + (j))
 #define TAKE_B(row, k) DENSE(TB)(row, k, 0)
 #else
 #define TAKE_A(row, k, j) FETCH(TA)(row, args.a.nb[0], (k) + (j), k_end, 0.0f)
@@ -210,12 +230,18 @@ KERNEL void mul_mat_tiles(PARAMETERS)
 #ifdef SCALED
             const vec scale = VEC_OF(there ? SCALE(TA)(row, k0 + k) : 0.0f);
 #endif
+#ifdef SHIFTED
+            const vec minimum = VEC_OF(there ? MINIMUM(TA)(row, k0 + k) : 0.0f);
+#endif
 #pragma unroll
             for (int j = 0; j < PART; j += VEC) {
                 vec v = VEC_OF(0.0f);
                 if (there) v = TAKE_A(row, k0 + k, j);
 #ifdef SCALED
                 v = v * scale;
+#endif
+#ifdef SHIFTED
+                v = v + minimum;
 #endif
                 float values[VEC];
                 VEC_PUT(v, values);

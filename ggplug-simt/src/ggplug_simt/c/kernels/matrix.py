@@ -6,6 +6,7 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug.types import F32, I32, Precision
+from ggplug_simt.c.blocks import BLOCKS, group_of
 from ggplug_simt.c.kernels.accepted import READABLE, refuse
 from ggplug_simt.c.kernels.elementwise import IDENTITY, map_one
 from ggplug_simt.c.launch import LIMIT, MatrixProduct, launch, launches_of
@@ -33,7 +34,7 @@ def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, obje
     """
     shared = profile.dot_lanes > 1
     chains = 1 if shared or columns > 4 else 2 if columns > 1 else 4
-    part = profile.vec if shared else _block(profile, a)
+    part = profile.vec if shared else _group(profile, a)
     while a.ne[0] % (chains * part) and chains > 1:
         chains //= 2
     return {
@@ -42,9 +43,9 @@ def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, obje
     }  # fmt: skip
 
 
-def _block(profile: Profile, a: Tensor) -> int:
-    """Elements of a block of a, or of a vector."""
-    return max(profile.vec, a.type.block_size)
+def _group(profile: Profile, a: Tensor) -> int:
+    """Elements of a that share a scale, or those of a vector."""
+    return max(profile.vec, group_of(a.type))
 
 
 def _types(part: int, a: Tensor, b: Tensor) -> dict[str, object]:
@@ -53,8 +54,10 @@ def _types(part: int, a: Tensor, b: Tensor) -> dict[str, object]:
     dense = all(t.nb[0] == t.type.block_bytes for t in (a, b))
     if dense and a.ne[0] % part == 0 and not b.type.is_quantized:
         found["PLAIN_ROWS"] = 1
-        if a.type.is_quantized:
+        if a.type in BLOCKS:
             found["SCALED"] = 1
+            if BLOCKS[a.type].has_minimum:
+                found["SHIFTED"] = 1
     return found
 
 
@@ -90,12 +93,15 @@ def _tiles(
 ) -> Launch | Decline:
     """All rows of a by ``across`` tiles of columns, which ``routes`` lists if it is among the tensors."""
     routed = {"ROUTED": 1} if "routes" in tensors else {}
+    part = _group(profile, a)
+    if tile.k % part:
+        return Decline(f"a tile's slices of {tile.k} have no whole groups of {part} elements of {a.type.name}")
     return launch(
         "matrix", "mul_mat_tiles", tensors,
         groups=-(-a.ne[1] // tile.m) * across, lanes=min(profile.tile_lanes, tile.blocks),
         defines={
             "VEC": profile.vec, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "ITEM_M": tile.item_m,
-            "ITEM_N": tile.item_n, **_types(_block(profile, a), a, b), **routed,
+            "ITEM_N": tile.item_n, **_types(part, a, b), **routed,
         },
         **shares,
     )  # fmt: skip
