@@ -17,6 +17,7 @@ from ggplug_cpu.context import call_2, scratch, store_word, word
 from ggplug_cpu.kernels import quantize
 from ggplug_cpu.kernels.nest import BLOCK, Operand
 from ggplug_cpu.tape import Ref
+from ggplug_cpu.types import BLOCKS, ENCODED
 
 #: Bytes at the start of a thread's scratch memory where a call's arguments lie; room for rows follows.
 ARGUMENTS = 64
@@ -36,7 +37,7 @@ def reader(type: Type) -> Kernel | None:
         return read_plain(PLAIN[type])
     if type in INTEGERS:
         return read_integers(INTEGERS[type])
-    if type.name in quantize.TYPES:
+    if type.name in BLOCKS:
         return read_blocks(type.name)
     return None
 
@@ -48,7 +49,7 @@ def writer(type: Type) -> Kernel | None:
         return write_plain(PLAIN[type])
     if type in INTEGERS:
         return write_integers(INTEGERS[type])
-    if type.name in quantize.TYPES:
+    if type.name in ENCODED:
         return write_blocks(type.name)
     return None
 
