@@ -502,4 +502,4 @@ def test_prebuilding_reports_its_progress(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_likely_kernels_cover_an_encoder_and_a_decoder() -> None:
     names = {kernel.name.partition("[")[0] for kernel in prebuild.likely_kernels()}
-    assert {"binary", "unary", "norm", "soft_max", "rope", "rows_by_index", "mul_mat_dot", "mul_mat_gemm"} <= names
+    assert {"elementwise", "norm", "soft_max", "rope", "rows_by_index", "mul_mat_dot", "mul_mat_gemm"} <= names

@@ -20,9 +20,11 @@ from ggplug.arrays import decode, encode
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import features
-from ggplug_cpu.kernels.mul_mat import DOT_COLUMNS, plan_mul_mat, plan_mul_mat_id
-from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
-from ggplug_cpu.tape import WORKSPACE, Entry, Ref, Tape
+from ggplug_cpu.choices.mul_mat import DOT_COLUMNS, mul_mat, mul_mat_id
+from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
+from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED
+from ggplug_cpu.parameters import Ref
+from ggplug_cpu.tape import WORKSPACE, Entry, Tape
 from ggplug_cpu.team import Team
 
 Array = npt.NDArray[Any]
@@ -91,7 +93,7 @@ def operand(type_name: str, *ne: int, seed: int, scale: float = 1.0) -> Operand:
 
 
 def steps_of(node: Tensor) -> Steps:
-    steps = plan_mul_mat(node) if isinstance(node.op, gg.ops.MulMat) else plan_mul_mat_id(node)
+    steps = mul_mat(node) if isinstance(node.op, gg.ops.MulMat) else mul_mat_id(node)
     assert not isinstance(steps, Decline), steps.reason
     return steps
 
@@ -381,7 +383,7 @@ def test_extreme_bytes_of_weights_do_not_saturate(target: str, teams: dict[int, 
 
 def test_what_is_not_multiplied_is_declined_with_the_reason(target: str) -> None:
     def reason(weights: str, activations: str) -> str:
-        steps = plan_mul_mat(gg.mul_mat(new_tensor(weights, (256, 4)), new_tensor(activations, (256, 2))))
+        steps = mul_mat(gg.mul_mat(new_tensor(weights, (256, 4)), new_tensor(activations, (256, 2))))
         assert isinstance(steps, Decline)
         return steps.reason
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug.backend import Backend, Buffer, Device, Plan, WalkPlan
-from ggplug.groups import UNGROUPED, Groups
+from ggplug.backend import UNGROUPED, Backend, Buffer, Device, Groups, Plan, WalkPlan
 from ggplug.host import HOST
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.registry import REGISTRY

@@ -21,7 +21,7 @@ from ggplug.types import BF16, F16, F32, F64, I8, I16, I32, I64, TYPES, RopeMode
 from .choices import Choices
 from .layouts import ANY, CONTIGUOUS, LAYOUTS, ONCE, ROWS, Ne
 from .values import ANY as ANY_VALUES
-from .values import BITS, FINITE, MODERATE
+from .values import BITS, FINITE, KINDS, MODERATE
 
 FLOATS = (F32, F16, BF16, F64)
 NARROW = (F32, F16, BF16)
@@ -38,8 +38,8 @@ FEW = (1, 2, 3, 5)
 BATCHES = (1, 2, 3)
 
 ELEMENTWISE = ANY_VALUES
-SUMMED = ("normal", "integers", "ties", "constant", "hundreds", "large", "small", "huge", "tiny", "NaN", "infinite")
-"""Values whose squares and sums float32 holds."""
+SUMMED = tuple(kind for kind in KINDS if kind != "denormal")
+"""Values that are summed: all, but those that a device may take as zero."""
 
 
 @dataclass

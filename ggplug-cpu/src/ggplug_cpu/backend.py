@@ -19,8 +19,10 @@ from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.revisions import Revision
 from ggplug.sharing import NOTHING, turn
-from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
-from ggplug_cpu.tape import Entry, Ref, Tape, TraceRing
+from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
+from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED
+from ggplug_cpu.parameters import Ref
+from ggplug_cpu.tape import Entry, Tape, TraceRing
 
 if TYPE_CHECKING:
     from ggplug.memory.allocation import Allocation

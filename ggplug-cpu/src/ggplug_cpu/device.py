@@ -19,7 +19,7 @@ from ggplug_cpu import features, topology
 
 if TYPE_CHECKING:
     from ggplug_cpu.backend import CpuBackend
-    from ggplug_cpu.kernels.steps import Steps
+    from ggplug_cpu.choices.steps import Steps
     from ggplug_cpu.team import Team
 
 

@@ -10,7 +10,7 @@ from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import table
 from ggplug_cpu.compiler import Kernel
 
-_WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0")
+_WEIGHTS = (*PLAIN, *BLOCKS)
 
 
 def likely_kernels() -> list[Kernel]:

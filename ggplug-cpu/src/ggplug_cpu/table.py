@@ -19,23 +19,25 @@ from ggplug.backend import Decline, Group
 from ggplug.ops import Op
 from ggplug.tensor import Tensor
 from ggplug.types import TYPES, Type, by_name
-from ggplug_cpu.kernels import copy, elementwise, mul_mat, norms, reduce, rotary, rows_by_index, soft_max, sort
-from ggplug_cpu.kernels.steps import Steps
+from ggplug_cpu.choices import copy, elementwise, mul_mat, norms, reduce, rotary, rows_by_index, soft_max, sort
+from ggplug_cpu.choices.steps import Steps
+from ggplug_cpu.types import BLOCKS, ENCODED, PLAIN
 
 GROUPS = {
-    "float": "f32|f16|bf16",
-    "quant": "q8_0|q4_0",
+    "float": "|".join(PLAIN),
+    "block": "|".join(BLOCKS),
+    "encoded": "|".join(ENCODED),
     "any": "|".join(t.name for t in TYPES),
 }
 
 
 @dataclass(frozen=True)
 class Row:
-    """``types`` fit and ``plan`` agrees: then the node is computed by what ``plan`` returns."""
+    """``types`` fit and ``choose`` agrees: then the node is computed by what ``choose`` returns."""
 
     op: type[Op]
     types: str
-    plan: Callable[[Tensor], Steps | Decline]
+    choose: Callable[[Tensor], Steps | Decline]
     _wanted: tuple[frozenset[Type | None], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -56,27 +58,27 @@ def _choice(word: str) -> frozenset[Type | None]:
 
 
 TABLE: tuple[Row, ...] = (
-    Row(ops.Binary, "float|quant float > float|quant", elementwise.plan_binary),
-    Row(ops.Unary, "float > float", elementwise.plan_unary),
-    Row(ops.Glu, "float float? > float", elementwise.plan_glu),
-    Row(ops.MulMat, "float|quant float|quant > f32", mul_mat.plan_mul_mat),
-    Row(ops.MulMatId, "float|quant float|quant i32 > f32", mul_mat.plan_mul_mat_id),
-    Row(ops.RowNorm, "float > float", norms.plan_norm),
-    Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.plan_soft_max),
-    Row(ops.Rope, "float i32 f32? > float", rotary.plan_rope),
-    Row(ops.GetRows, "float|quant i32 > f32", rows_by_index.plan_get_rows),
-    Row(ops.GetRows, "i32 i32 > i32", rows_by_index.plan_get_rows),
-    Row(ops.SetRows, "float|quant float i64|i32 > float|quant", rows_by_index.plan_set_rows),
-    Row(ops.Cpy, "any any > any", copy.plan_copy),
-    Row(ops.Cont, "any > any", copy.plan_copy),
-    Row(ops.Dup, "any > any", copy.plan_copy),
-    Row(ops.Concat, "any any > any", copy.plan_concat),
-    Row(ops.Repeat, "any > any", copy.plan_repeat),
-    Row(ops.SumRows, "float > float", reduce.plan_sum_rows),
-    Row(ops.Mean, "float > f32", reduce.plan_sum_rows),
-    Row(ops.Sum, "float > float", reduce.plan_sum),
-    Row(ops.Argmax, "float > i32", reduce.plan_argmax),
-    Row(ops.Argsort, "float > i32", sort.plan_argsort),
+    Row(ops.Binary, "float|encoded float > float|encoded", elementwise.binary),
+    Row(ops.Unary, "float > float", elementwise.unary),
+    Row(ops.Glu, "float float? > float", elementwise.glu),
+    Row(ops.MulMat, "float|block float|block > f32", mul_mat.mul_mat),
+    Row(ops.MulMatId, "float|block float|block i32 > f32", mul_mat.mul_mat_id),
+    Row(ops.RowNorm, "float > float", norms.row_norm),
+    Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.soft_max),
+    Row(ops.Rope, "float i32 f32? > float", rotary.rope),
+    Row(ops.GetRows, "float|block i32 > f32", rows_by_index.get_rows),
+    Row(ops.GetRows, "i32 i32 > i32", rows_by_index.get_rows),
+    Row(ops.SetRows, "float|encoded float i64|i32 > float|encoded", rows_by_index.set_rows),
+    Row(ops.Cpy, "any any > any", copy.copy),
+    Row(ops.Cont, "any > any", copy.copy),
+    Row(ops.Dup, "any > any", copy.copy),
+    Row(ops.Concat, "any any > any", copy.concat),
+    Row(ops.Repeat, "any > any", copy.repeat),
+    Row(ops.SumRows, "float > float", reduce.sum_rows),
+    Row(ops.Mean, "float > f32", reduce.sum_rows),
+    Row(ops.Sum, "float > float", reduce.sum_all),
+    Row(ops.Argmax, "float > i32", reduce.argmax),
+    Row(ops.Argsort, "float > i32", sort.argsort),
 )
 
 
@@ -99,7 +101,7 @@ def find(group: Group) -> Steps | Decline:
     reason = ""
     for row in rows_for(type(op)):
         if row.takes(node):
-            steps = row.plan(node)
+            steps = row.choose(node)
             if not isinstance(steps, Decline):
                 return steps
             reason = reason or steps.reason

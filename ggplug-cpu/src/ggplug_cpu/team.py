@@ -36,7 +36,8 @@ from ggplug.revisions import Revision
 from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, settle, turn, wake
 from ggplug_cpu import context, topology, walker
 from ggplug_cpu.compiler import Kernel
-from ggplug_cpu.tape import BoundTape, Entry, Ref, Tape, TraceRing, aligned_memory
+from ggplug_cpu.parameters import Ref
+from ggplug_cpu.tape import BoundTape, Entry, Tape, TraceRing, aligned_memory
 
 #: Rounds of the waiting loop a level of ``poll``: 50 levels are about a millisecond.
 _SPINS_PER_LEVEL = 1024

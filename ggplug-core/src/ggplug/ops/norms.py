@@ -1,7 +1,7 @@
 """Normalisation along rows.  Any strides; the result is contiguous, of the source's type and shape.
 
-A NaN makes its row NaN, but for :class:`L2Norm`.  Devices may sum squares in float32, as GPUs do: rows whose sum is
-beyond its range (above 3.4e38; below 1e-38, where eps is 0) become zeros or infinities there.
+A NaN makes its row NaN, but for :class:`L2Norm`.  Rows may hold numbers whose squares, or whose sum, float32 does not
+hold.
 """
 
 from __future__ import annotations

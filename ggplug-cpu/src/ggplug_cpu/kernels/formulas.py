@@ -1,46 +1,88 @@
 """The formulas of element-wise operations, on vectors of f32, named after their ops.
 
-``UNARY[name]`` is an intrinsic ``f(x, p, q, r, s)`` with the op's parameters as numbers (a formula takes as many as it
-names), ``BINARY[name]`` is ``f(a, b, p, q, r, s)``, gated linear units included.  ``a.maximum(b)`` and ``a.minimum(b)``
-are b where either is NaN, so the order of the two says whether a NaN passes: what the ops' docstrings say.
+:data:`FORMULAS` has them by name: of one vector, or of two, gated linear units included, and of as many parameters of
+the op as they name.  ``a.maximum(b)`` and ``a.minimum(b)`` are b where either is NaN, so the order of the two says
+whether a NaN passes: what the ops' docstrings say.  A :class:`Program` is several formulas, one after the other.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from llvmlite.ir import IntType
 
-from ggplug_cpu.compiler import Intrinsic
 from ggplug_cpu.simd.transcendental import emit_erf, emit_exp, emit_log, emit_sigmoid, emit_tanh
-from ggplug_cpu.simd.values import F32, F64, Value, emitted
-
-UNARY: dict[str, Intrinsic] = {}
-BINARY: dict[str, Intrinsic] = {}
-
-Formula = Callable[..., Value]
+from ggplug_cpu.simd.values import F32, F64, Value
 
 
-def _registered(table: dict[str, Intrinsic], vectors: int) -> Callable[[Formula], Formula]:
+@dataclass(frozen=True)
+class Formula:
+    """``emit`` takes ``vectors`` vectors of f32 and the op's ``parameters`` numbers, each in as many lanes."""
+
+    emit: Callable[..., Value]
+    vectors: int
+    parameters: int
+
+
+FORMULAS: dict[str, Formula] = {}
+
+_Emit = Callable[..., Value]
+
+
+def _registered(vectors: int) -> Callable[[_Emit], _Emit]:
     """Enter a formula on ``vectors`` vectors and some parameters."""
 
-    def register(formula: Formula) -> Formula:
-        wanted = len(inspect.signature(formula).parameters) - vectors
-
-        def emit(*values: Value) -> Value:
-            parameters = [p.splat(values[0].count) for p in values[vectors : vectors + wanted]]
-            return formula(*values[:vectors], *parameters)
-
-        table[formula.__name__] = emitted(lambda v, *_: f"{v}({', '.join([v] * vectors + ['f32'] * 4)})")(emit)
-        return formula
+    def register(emit: _Emit) -> _Emit:
+        FORMULAS[emit.__name__] = Formula(emit, vectors, len(inspect.signature(emit).parameters) - vectors)
+        return emit
 
     return register
 
 
-_unary = _registered(UNARY, 1)
-_binary = _registered(BINARY, 2)
+_unary = _registered(1)
+_binary = _registered(2)
+
+
+# -- programs of formulas ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """A formula and what it is computed from: sources ``x0``, ``x1``, ..., and results of earlier steps, ``r0``, ..."""
+
+    formula: Formula
+    operands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Formulas computed one after the other; the last step's result is the program's."""
+
+    steps: tuple[Step, ...]
+    sources: int
+
+    def result(self, sources: Sequence[Value], constant: Callable[[int], Value]) -> Value:
+        """The result for a vector of every source; ``constant`` gives the steps' parameters by number, as f32."""
+        known = {f"x{i}": source for i, source in enumerate(sources)}
+        used = 0
+        for i, step in enumerate(self.steps):
+            vectors = [known[operand] for operand in step.operands]
+            numbers = [constant(used + k).splat(vectors[0].count) for k in range(step.formula.parameters)]
+            used += len(numbers)
+            known[f"r{i}"] = step.formula.emit(*vectors, *numbers)
+        return known[f"r{len(self.steps) - 1}"]
+
+
+def parsed(text: str) -> Program:
+    """``add(x0,x1);gelu(r0)`` as a program."""
+    steps = []
+    for each in text.split(";"):
+        name, _, operands = each.rstrip(")").partition("(")
+        steps.append(Step(FORMULAS[name], tuple(operands.split(","))))
+    return Program(tuple(steps), 1 + max(int(o[1:]) for step in steps for o in step.operands if o[0] == "x"))
 
 
 # -- arithmetic -------------------------------------------------------------------------------------

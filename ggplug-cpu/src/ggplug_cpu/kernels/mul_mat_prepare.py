@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
 from ggplug_cpu.context import load_word, scratch, store_word, thread_count, thread_index, word
+from ggplug_cpu.kernels.faults import fault
 from ggplug_cpu.kernels.mul_mat_rows import SLOT_SHIFT
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
 from ggplug_cpu.kernels.quantize import dequantize_row
-from ggplug_cpu.kernels.steps import fault
+from ggplug_cpu.parameters import Ref
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.values import F32, I8, I32, Value, constant, emitted, loop, vector
-from ggplug_cpu.tape import Ref
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from ggplug_cpu.compiler import DeviceFunction, device_function
 from ggplug_cpu.context import load_word, store_word, word
-from ggplug_cpu.tape import Ref
+from ggplug_cpu.parameters import Ref
 
 
 @dataclass(frozen=True)

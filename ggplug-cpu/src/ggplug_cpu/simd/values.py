@@ -357,6 +357,20 @@ def gathered(scalars: Sequence[Value]) -> Value:
     return Value(b, result)
 
 
+def unpacked(several: Value) -> list[Value]:
+    """The elements of a tuple."""
+    return [Value(several.b, several.b.extract_value(several.ir, i)) for i in range(several.type.count)]
+
+
+def packed(elements: Sequence[Value]) -> Value:
+    """A tuple of values of one type."""
+    b = elements[0].b
+    several = ir.Constant(ir.ArrayType(elements[0].type, len(elements)), ir.Undefined)
+    for i, element in enumerate(elements):
+        several = b.insert_value(several, element.ir, i)
+    return Value(b, several)
+
+
 def call(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: Value) -> Value:
     """Call LLVM's intrinsic ``name``, declared on first use."""
     return Value(b, compiler.llvm_call(b, name, result, *(a.ir for a in arguments)))

@@ -1,4 +1,9 @@
-/* Sums, means and positions of maxima: one group a row of x. */
+/* Sums, means and positions of maxima: one group a row of x.
+
+   A sum in float32 may leave its range on the way to a result within it: where it is not finite it is made again of numbers
+   multiplied by NARROWER.  What that loses is nothing beside numbers so large. */
+
+#define NARROWER 5.42101086e-20f /* 2**-64 */
 
 #ifdef SUM_ROWS
 /* dst[0, i1, i2, i3] = factor * sum of the row */
@@ -8,10 +13,16 @@ KERNEL void sum_rows(PARAMETERS)
     ROW_OF(x);
     GLOBAL const char *x = ROW(x, i1, i2, i3);
     const int n = args.x.ne[0];
-    vec sum = VEC_OF(0.0f);
-    FOR_ROW(i, n) sum = sum + FETCH(TX)(x, args.x.nb[0], i, n, 0.0f);
-    const vec total = VEC_OF(GROUP_SUM(vec_sum(sum), scratch) * args.factor);
-    if (LANE == 0) STORE(TD)(ROW(dst, i1, i2, i3), 0, 0, 1, &total);
+    float unit = 1.0f, total = 0.0f;
+    for (int pass = 0; pass < 2; pass++) {
+        vec sum = VEC_OF(0.0f);
+        FOR_ROW(i, n) sum = sum + FETCH(TX)(x, args.x.nb[0], i, n, 0.0f) * VEC_OF(unit);
+        total = GROUP_SUM(vec_sum(sum), scratch);
+        if (pass == 1 || total - total == 0.0f) break;
+        unit = NARROWER;
+    }
+    const vec result = VEC_OF(total * args.factor / unit);
+    if (LANE == 0) STORE(TD)(ROW(dst, i1, i2, i3), 0, 0, 1, &result);
 }
 #endif
 
@@ -21,25 +32,31 @@ KERNEL void sum_all(PARAMETERS)
 {
     SHARED float scratch[LANES];
     const int n = args.x.ne[0];
-    float total = 0.0f, lost = 0.0f;
-    for (int i3 = 0; i3 < args.x.ne[3]; i3++)
-        for (int i2 = 0; i2 < args.x.ne[2]; i2++)
-            for (int i1 = 0; i1 < args.x.ne[1]; i1++) {
-                GLOBAL const char *x = ROW(x, i1, i2, i3);
-                for (int first = 0; first < n; first += CHUNK) {
-                    const int last = first + CHUNK < n ? first + CHUNK : n;
-                    vec sum = VEC_OF(0.0f);
-                    for (int i = first + LANE * VEC; i < last; i += LANES * VEC)
-                        sum = sum + FETCH(TX)(x, args.x.nb[0], i, n, 0.0f);
-                    const float added = vec_sum(sum) - lost;
-                    const float next = total + added;
-                    lost = (next - total) - added;
-                    if (lost != lost) lost = 0.0f; /* of infinite sums */
-                    total = next;
+    float unit = 1.0f, all = 0.0f;
+    for (int pass = 0; pass < 2; pass++) {
+        float total = 0.0f, lost = 0.0f;
+        for (int i3 = 0; i3 < args.x.ne[3]; i3++)
+            for (int i2 = 0; i2 < args.x.ne[2]; i2++)
+                for (int i1 = 0; i1 < args.x.ne[1]; i1++) {
+                    GLOBAL const char *x = ROW(x, i1, i2, i3);
+                    for (int first = 0; first < n; first += CHUNK) {
+                        const int last = first + CHUNK < n ? first + CHUNK : n;
+                        vec sum = VEC_OF(0.0f);
+                        for (int i = first + LANE * VEC; i < last; i += LANES * VEC)
+                            sum = sum + FETCH(TX)(x, args.x.nb[0], i, n, 0.0f) * VEC_OF(unit);
+                        const float added = vec_sum(sum) - lost;
+                        const float next = total + added;
+                        lost = (next - total) - added;
+                        if (lost != lost) lost = 0.0f; /* of infinite sums */
+                        total = next;
+                    }
                 }
-            }
-    const vec all = VEC_OF(GROUP_SUM(total, scratch));
-    if (LANE == 0) STORE(TD)(ROW(dst, 0, 0, 0), 0, 0, 1, &all);
+        all = GROUP_SUM(total, scratch);
+        if (pass == 1 || all - all == 0.0f) break;
+        unit = NARROWER;
+    }
+    const vec result = VEC_OF(all / unit);
+    if (LANE == 0) STORE(TD)(ROW(dst, 0, 0, 0), 0, 0, 1, &result);
 }
 #endif
 

@@ -12,6 +12,7 @@ from ggplug.ops.base import Array, Op
 from ggplug.ops.norms import L2Norm, Norm, RmsNorm
 from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
 from ggplug.ops.sort import Argsort
+from ggplug.ops.views import view
 from ggplug.testing.cases.case import FLOATS, LAYOUTS, LENGTHS, Case, Leafs, generates, node, spell
 from ggplug.types import F16, F32
 
@@ -107,8 +108,15 @@ def soft_max_cases(cls: type[Op]) -> Iterator[Case]:
 
         return Case(cls.name, label, make)
 
+    def one_row_each(leafs: Leafs, sinks: bool) -> Any:
+        # Contiguous, though the stride of the dimension of one row is that of another one.
+        x = view(leafs.tensor(F32, 19, 3, 2), 19, 1, 3, 2, nb=(3 * 76, 76, 3 * 76))
+        return node(cls, x, None, leafs.tensor(F32, 3) if sinks else None)
+
     for length in (*LENGTHS, *_LONG):
         yield case(f"rows of {length}", (length, 3))
+    yield Case(cls.name, "one row a head", lambda leafs: one_row_each(leafs, False))
+    yield Case(cls.name, "one row a head, sinks", lambda leafs: one_row_each(leafs, True))
     for type in FLOATS:
         yield case(f"{type.name} scaled", (37, 5, 4, 3), type=type, scale=0.125)
     for mask_type in (F32, F16):

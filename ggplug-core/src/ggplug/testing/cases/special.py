@@ -118,9 +118,46 @@ def _rowwise(op: type[Op], case: CaseOf) -> Iterator[Case]:
     yield case("short rows", lambda leafs: node(op, leafs.array(F32, np.ascontiguousarray(_ROWS[:, :3]))))
 
 
+_WIDE_ROWS = np.array(
+    [
+        np.resize([3e38, 1e38, -2.5e38], _LONG),
+        np.resize([3.4e38, 3.3e38, 3.2e38, -3.4e38, -3.3e38, -3.2e38], _LONG),
+        np.resize([3.4e38, 3.4e38, -3.4e38, 0.0, 1e30, 1.0], _LONG),
+        np.resize([1e20, -3e19, 5e19], _LONG),
+        np.resize([1e19, -3e18, 5e18, 1.0], _LONG),
+        np.resize([1e-22, -3e-22, 2e-21], _LONG),
+        np.resize([1e-30, -3e-30, 2e-30, 0.0], _LONG),
+        np.resize([1e-36, -3e-37, 2e-36], _LONG),
+    ]
+)
+"""Rows of numbers whose squares, sums or distances from the mean are beyond the range of float32."""
+
+
+def _norm(op: type[Op], case: CaseOf) -> Iterator[Case]:
+    yield from _rowwise(op, case)
+    for eps in (0.0, 1e-24, 1e-12, 1e-6, 1e6, 1e30):
+
+        def wide(leafs: Leafs, rows: Array, type: Type = F32, eps: float = eps) -> Any:
+            return node(op, leafs.array(type, rows), eps=eps)
+
+        yield case(f"wide rows of f32, eps {eps}", lambda leafs, w=wide: w(leafs, _WIDE_ROWS))
+        yield case(f"wide rows of bf16, eps {eps}", lambda leafs, w=wide: w(leafs, _WIDE_ROWS, BF16))
+        if eps < 1e-12:
+            for i in range(len(_WIDE_ROWS)):
+                yield case(f"wide row {i}, eps {eps}", lambda leafs, i=i, w=wide: w(leafs, _WIDE_ROWS[i : i + 1]))
+
+
+def _sums(op: type[Op], case: CaseOf) -> Iterator[Case]:
+    yield from _rowwise(op, case)
+    for i in range(len(_WIDE_ROWS)):
+        yield case(f"wide row {i}", lambda leafs, i=i: node(op, leafs.array(F32, _WIDE_ROWS[i : i + 1])))
+
+
 def _sum(op: type[Op], case: CaseOf) -> Iterator[Case]:
     for i in range(1, len(_ROWS)):
         yield case(f"row {i}", lambda leafs, i=i: node(op, leafs.array(F32, _ROWS[i : i + 1])))
+    for i in range(len(_WIDE_ROWS)):
+        yield case(f"wide row {i}", lambda leafs, i=i: node(op, leafs.array(F32, _WIDE_ROWS[i : i + 1])))
 
 
 def _argsort(op: type[Op], case: CaseOf) -> Iterator[Case]:
@@ -144,6 +181,10 @@ def _soft_max(op: type[Op], case: CaseOf) -> Iterator[Case]:
     heads = np.stack([_ROWS] * len(sinks))
     yield case("mask", lambda leafs: node(op, leafs.array(F32, finite), leafs.array(F32, _ROWS)))
     yield case("sinks", lambda leafs: node(op, leafs.array(F32, heads), None, leafs.array(F32, sinks)))
+    wide = np.resize([3e38, -3e38, 2e38, 1.0], _ROWS.shape)
+    yield case("logits that differ by more than float32 holds", lambda leafs: node(op, leafs.array(F32, wide)))
+    yield case("logits beyond float32", lambda leafs: node(op, leafs.array(F32, wide), scale=100.0))
+    yield case("logits beyond float32 below", lambda leafs: node(op, leafs.array(F32, -np.abs(wide)), scale=100.0))
     yield case("scale 0", lambda leafs: node(op, leafs.array(F32, finite), scale=0.0))
     yield case("scale 0 of rows", lambda leafs: node(op, leafs.array(F32, _ROWS), scale=0.0))
 
@@ -367,9 +408,9 @@ _GENERATORS: dict[type[Op], Generator] = {
     Unary: _unary,
     Binary: _binary,
     Glu: _glu,
-    RowNorm: _rowwise,
-    SumRows: _rowwise,
-    Mean: _rowwise,
+    RowNorm: _norm,
+    SumRows: _sums,
+    Mean: _sums,
     Sum: _sum,
     Argmax: _rowwise,
     Argsort: _argsort,

@@ -35,6 +35,7 @@ from ggplug.ops import MulMat, MulMatId
 from ggplug.tensor import Tensor
 from ggplug.types import Precision
 from ggplug_cpu import simd
+from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, source, tasks
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
 from ggplug_cpu.kernels.mul_mat_layout import has_instruction, layout
@@ -49,8 +50,8 @@ from ggplug_cpu.kernels.mul_mat_prepare import (
 )
 from ggplug_cpu.kernels.mul_mat_rows import Product
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, PLAIN
-from ggplug_cpu.kernels.steps import FAULTS, POSITION, RESULT, Steps, source, tasks
-from ggplug_cpu.tape import WORKSPACE, Entry, Ref
+from ggplug_cpu.parameters import Ref
+from ggplug_cpu.tape import WORKSPACE, Entry
 
 #: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
 #: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate,
@@ -70,7 +71,7 @@ _STREAM_BYTES = 16 << 10
 _PER_ELEMENT = 8
 
 
-def plan_mul_mat(node: Tensor) -> Steps | Decline:
+def mul_mat(node: Tensor) -> Steps | Decline:
     """y[m, n] = sum over k of a[k, m] b[k, n].  Takes the types that ggml's CPU backend takes, and any strides."""
     a, b = node.src
     assert isinstance(node.op, MulMat)
@@ -87,7 +88,7 @@ def plan_mul_mat(node: Tensor) -> Steps | Decline:
     return _steps([_gemm(work, _for_gemm(kind, b, 0), kind)])
 
 
-def plan_mul_mat_id(node: Tensor) -> Steps | Decline:
+def mul_mat_id(node: Tensor) -> Steps | Decline:
     """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
     a, b, ids = node.src
     assert isinstance(node.op, MulMatId)
