@@ -21,9 +21,9 @@ from ggplug_cpu.kernels.mul_mat_dot import blocks_at_once, dot_blocks
 from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_quantized, pack_weights
 from ggplug_cpu.kernels.mul_mat_tiles import tile
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS
 from ggplug_cpu.simd import dots
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, vector
+from ggplug_cpu.types import BLOCKS
 
 ROWS = [(product, row) for product, ways in dots.WAYS.items() for row in ways if row.needs and row.rows < 16]
 TILES = [(product, row) for product, ways in dots.WAYS.items() for row in ways if row.rows == 16]

@@ -9,6 +9,7 @@ from ggplug.backend import Decline, Group
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import table
 from ggplug_cpu.compiler import Kernel
+from ggplug_cpu.types import BLOCKS, PLAIN
 
 _WEIGHTS = (*PLAIN, *BLOCKS)
 

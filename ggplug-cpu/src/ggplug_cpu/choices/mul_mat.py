@@ -10,8 +10,8 @@
 ========  =============================================================================================================
 ``f32``   weights and activations as f32: F32 and F16 weights; all types where nothing better exists
 ``bf16``  both as bf16: BF16 weights, where the processor has an instruction for it (AVX512-BF16, Arm's bf16)
-``i8``    int8 with a scale for every 32 numbers: block types, where the processor has an instruction for it (VNNI,
-          Arm's i8mm or dotprod); activations are rounded by ``mul_mat_round``
+``i8``    int8 with a scale for every 32 or 16 numbers, and perhaps minima: block types, where the processor has an
+          instruction for it (VNNI, Arm's i8mm or dotprod); activations are rounded by ``mul_mat_round``
 ``amx``   both as bf16 in tile registers, on AMX: BF16 weights and block types
 ========  =============================================================================================================
 
@@ -38,7 +38,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, source, tasks
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
-from ggplug_cpu.kernels.mul_mat_layout import has_instruction, layout
+from ggplug_cpu.kernels.mul_mat_layout import base_of, has_instruction, int8_kind, layout
 from ggplug_cpu.kernels.mul_mat_prepare import (
     Routes,
     Rows,
@@ -49,9 +49,9 @@ from ggplug_cpu.kernels.mul_mat_prepare import (
     routes_bytes,
 )
 from ggplug_cpu.kernels.mul_mat_rows import Product
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, PLAIN
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import WORKSPACE, Entry
+from ggplug_cpu.types import ACTIVATIONS, BLOCKS, PLAIN
 
 #: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
 #: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate,
@@ -111,7 +111,7 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
     few = min(_dot_columns(a, kind), work.rows)
     products = [_dot(work, _for_dot(a, b, at), few)] if few else []
     if work.rows > few:
-        if kind == "i8":  # what dot reads will do
+        if base_of(kind) == "i8":  # what dot reads will do
             activations = products[0].activations
         else:
             activations = _for_gemm(kind, b, max(at, *(p.activations.workspace_bytes for p in products), 0))
@@ -184,7 +184,7 @@ def _steps(products: Sequence[_Product], route: Entry | None = None, workspace_b
 def _refusal(node: Tensor, a: Tensor, b: Tensor) -> Decline | None:
     weights, activations = a.type.name, b.type.name
     if weights in BLOCKS:
-        takes = ["f32", "q8_0"]
+        takes = ["f32", ACTIVATIONS]
     elif weights in PLAIN:
         takes = list(PLAIN)
     else:
@@ -213,7 +213,7 @@ def _kind(a: Tensor, b: Tensor, precision: int) -> str:
     if weights in BLOCKS:
         if simd.has_tiles() and layout("amx").width == 16 and b.type.name not in BLOCKS:
             return "amx"
-        return "i8" if has_instruction("i8") else "f32"
+        return int8_kind(BLOCKS[weights]) if has_instruction("i8") else "f32"
     if weights == "bf16" and _order(a) == "rows" and precision != Precision.F32:
         if simd.has_tiles() and layout("amx").width == 16:
             return "amx"
@@ -223,7 +223,7 @@ def _kind(a: Tensor, b: Tensor, precision: int) -> str:
 
 def _dot_columns(a: Tensor, kind: str) -> int:
     """How many columns ``mul_mat_dot`` takes: it reads rows of adjacent numbers only."""
-    return DOT_COLUMNS[kind] if _order(a) == "rows" else 0
+    return DOT_COLUMNS[base_of(kind)] if _order(a) == "rows" else 0
 
 
 # activations
@@ -240,23 +240,25 @@ def _for_dot(a: Tensor, b: Tensor, offset: int) -> _Activations:
     ``offset`` is where in the workspace there is room.
     """
     if a.type.name in BLOCKS:
-        return _rounded(b, offset, mul_mat_dot.offset_of_sums(a.type.name))
+        weights = a.type.name
+        return _rounded(b, offset, mul_mat_dot.offset_of_sums(weights), mul_mat_dot.totals_of(weights))
     if b.type.name == "f32" and _order(b) == "rows":
         return _in_place(b)
     return _widened(b, offset)
 
 
 def _for_gemm(kind: str, b: Tensor, offset: int) -> _Activations:
-    if kind == "i8":
-        return _rounded(b, offset, 0)
+    shape = layout(kind)
+    if shape.kind == "i8":
+        return _rounded(b, offset, 0, shape.quantum if shape.has_minima else 0)
     return _widened(b, offset) if b.type.name in BLOCKS else _in_place(b)
 
 
-def _rounded(b: Tensor, at: int, sums: int) -> _Activations:
+def _rounded(b: Tensor, at: int, sums: int, totals: int) -> _Activations:
     order = _in_place(b).order
-    row_bytes = int8_row_bytes(b.ne[0], sums != 0)
+    row_bytes = int8_row_bytes(b.ne[0], sums, totals)
     scratch = 4 * b.ne[0] if order == "scattered" else 0
-    return _rows_in_workspace(b, at, row_bytes, "int8", mul_mat_round(b.type.name, order, sums), scratch)
+    return _rows_in_workspace(b, at, row_bytes, "int8", mul_mat_round(b.type.name, order, sums, totals), scratch)
 
 
 def _widened(b: Tensor, at: int) -> _Activations:
@@ -309,7 +311,7 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     m_chunks = -(-panels // max(1, most))
     matrices = max(1, work.matrices)  # there may be no expert
     # routed rows are spread over experts, nobody knows how
-    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[kind])
+    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[base_of(kind)])
     v_chunks = max(1, v_chunks)
     m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
     v_block = max(1, -(-work.rows // v_chunks))

@@ -17,7 +17,7 @@ from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
 from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
 from ggplug_cpu.kernels.mul_mat_tiles import tile
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
+from ggplug_cpu.types import BLOCKS, PLAIN
 
 #: Two addresses for each row of a tile, before the packed activations.
 _TABLE_BYTES = 1024
@@ -32,7 +32,7 @@ def mul_mat_gemm(
     activations_layout: str = "rows",
     routed: bool = False,
 ) -> Body:
-    """A product of ``kind`` (``f32``, ``bf16``, ``i8``, ``amx``): how numbers are packed and multiplied.
+    """A product of ``kind``, which says how numbers are packed and multiplied: see :mod:`.mul_mat_layout`.
 
     ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
     rounded.  Layouts: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
@@ -113,7 +113,7 @@ def _pack_block(kind: str, weights: str, weights_layout: str) -> DeviceFunction:
     unit_bytes = shape.unit_bytes
     pack_some = pack_weights(kind, weights)
     if weights in BLOCKS:
-        group, group_bytes = GROUP, BLOCKS[weights].block_bytes
+        group, group_bytes = BLOCKS[weights].block_size, BLOCKS[weights].block_bytes
     else:
         group, group_bytes = 1, PLAIN[weights].elem_bytes
 
@@ -250,16 +250,14 @@ def _nothing(x):  # type: ignore[no-untyped-def]
 def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) -> DeviceFunction:
     """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
     row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
-    if kind == "i8":
-        pack_int8 = pack_quantized(rows)
+    if layout(kind).kind == "i8":
+        pack_int8, group = pack_quantized(kind, rows), layout(kind).quantum
 
         @device_function
         def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
-            scales = word(params, rows_of.K) + k // GROUP * 4
             for r in range(rows):
-                source = load_word(table + 8 * (rows + r))
-                place, scale_place = packed + r * row_bytes, packed + rows * GROUP + r * scale_bytes
-                pack_int8(place, scale_place, source + k, source + scales, numbers // GROUP)
+                place, scale_place = packed + r * row_bytes, packed + rows * group + r * scale_bytes
+                pack_int8(place, scale_place, load_word(table + 8 * (rows + r)), word(params, rows_of.K), k, numbers)
 
     elif activations_layout == "rows":
         pack_row = pack_activations(kind, activations, rows)

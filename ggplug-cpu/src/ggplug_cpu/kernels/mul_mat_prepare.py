@@ -1,8 +1,9 @@
 """Activations made ready for a matrix product: rounded to int8, or contiguous f32, in the workspace; and routes sorted.
 
-A row rounded to int8 is, for K numbers: K int8; K / 32 f32, the scale of every group of 32; and where it was asked for,
-K / 4 int32: ``-offset`` times the sum of every four of them, with which a dot product with unsigned bytes
-``q + offset`` begins.  A group's scale is its largest magnitude / 127 and stays f32 (ggml rounds it to f16).
+A row rounded to int8 is, for K numbers: K int8; K / 32 f32, the scale of every 32 of them; and where asked for, a total
+(f32) of every group of weights with minima, the sum of its numbers times their scale; and K / 4 int32: ``-offset``
+times the sum of every four of them, with which a dot product with unsigned bytes ``q + offset`` begins.  A scale is the
+largest magnitude / 127 and stays f32 (ggml rounds it to f16).
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function
 from ggplug_cpu.context import load_word, scratch, store_word, thread_count, thread_index, word
 from ggplug_cpu.kernels.faults import fault
 from ggplug_cpu.kernels.mul_mat_rows import SLOT_SHIFT
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
 from ggplug_cpu.kernels.quantize import dequantize_row
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.simd import dots, values
-from ggplug_cpu.simd.values import F32, I8, I32, Value, constant, emitted, loop, vector
+from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, loop, vector
+from ggplug_cpu.types import BLOCKS, GROUP, PLAIN
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,24 @@ def _row_address(params, row, ne11, ne12):  # type: ignore[no-untyped-def]  # Nu
     return word(params, 0) + i1 * word(params, 7) + i2 * word(params, 8) + i3 * word(params, 9)
 
 
-def int8_row_bytes(K: int, with_sums: bool) -> int:
-    """Bytes of a row of ``K`` numbers rounded to int8; rows begin at multiples of 64."""
-    return -(-(K + K // 8 + (K if with_sums else 0)) // 64) * 64
+def totals_at(K: int) -> int:
+    """Where in a row of ``K`` numbers rounded to int8 its totals begin, which may be an integer of a kernel."""
+    return K + K // 8
+
+
+def int8_row_bytes(K: int, offset: int, totals: int) -> int:
+    """Bytes of a row of ``K`` numbers that :func:`mul_mat_round` makes; rows begin at multiples of 64."""
+    return -(-(totals_at(K) + (4 * K // totals if totals else 0) + (K if offset else 0)) // 64) * 64
 
 
 @kernel
-def mul_mat_round(activations: str, layout: str = "rows", offset: int = 0) -> Body:
-    """Rows of ``activations`` (f32, or q8_0, which only moves) to int8; with sums for ``offset`` unless that is 0.
+def mul_mat_round(activations: str, layout: str = "rows", offset: int = 0, totals: int = 0) -> Body:
+    """Rows of ``activations`` (f32, or blocks of int8, which only move) to int8.
 
-    ``layout`` is ``scattered`` where the numbers of a row are not adjacent.
+    With sums for ``offset`` unless that is 0, with totals of every ``totals`` numbers unless that is 0.  ``layout`` is
+    ``scattered`` where the numbers of a row are not adjacent.
     """
-    convert = _round_blocks(offset) if activations in BLOCKS else _round_floats(offset)
+    convert = _round_blocks(activations, offset, totals) if activations in BLOCKS else _round_floats(offset, totals)
     gather = layout == "scattered"
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -82,17 +89,24 @@ def mul_mat_round(activations: str, layout: str = "rows", offset: int = 0) -> Bo
     return body
 
 
-def _write_group(row: Value, K: Value, i: Value, quants: Value, scale: Value, offset: int) -> None:
+def _write_group(row: Value, K: Value, i: Value, quants: Value, scale: Value, offset: int, totals: int) -> None:
     values.store(row + i * GROUP, quants)
     values.store(row + K + i * 4, scale)
+    behind = row + K + K.lshr(3)
+    if totals:
+        numbers = quants.convert(I32)
+        for part in range(GROUP // totals):
+            total = numbers.part(part * totals, totals).sum().convert(F32) * scale
+            values.store(behind + i * (4 * GROUP // totals), total, 4 * part)
+        behind = behind + (K << 2).lshr(totals.bit_length() - 1)
     if offset:
         zero = constant(row.b, vector(I32, GROUP // 4), 0)
         weight = constant(row.b, quants.type, offset - 256 if offset > 127 else offset)
         sums = zero - dots.emit_dot("u8i8", zero, weight, quants)
-        values.store(row + K + K.lshr(3) + i * GROUP, sums)
+        values.store(behind + i * GROUP, sums)
 
 
-def _round_floats(offset: int) -> Intrinsic:
+def _round_floats(offset: int, totals: int) -> Intrinsic:
     def emit(row: Value, source: Value, K: Value) -> None:
         def group(i: Value, _: list[Value]) -> list[Value]:
             x = values.load(source + i * (4 * GROUP), vector(F32, GROUP))
@@ -104,7 +118,7 @@ def _round_floats(offset: int) -> Intrinsic:
             # of what is not finite the scale alone makes products NaN; converted, it would be any integer
             scaled = (largest < float("inf")).select(x * inverse.splat(GROUP), 0.0)
             quants = scaled.round_even().convert(I32).convert(I8)
-            _write_group(row, K, i, quants, tiny.select(0.0, largest / 127.0), offset)
+            _write_group(row, K, i, quants, tiny.select(0.0, largest / 127.0), offset, totals)
             return []
 
         loop(K.lshr(GROUP.bit_length() - 1), [], group)
@@ -112,13 +126,15 @@ def _round_floats(offset: int) -> Intrinsic:
     return emitted("void(i64, i64, i64)")(emit)
 
 
-def _round_blocks(offset: int) -> Intrinsic:
-    t = BLOCKS["q8_0"]
+def _round_blocks(activations: str, offset: int, totals: int) -> Intrinsic:
+    t = BLOCKS[activations]
+    assert t.parts == 1
 
     def emit(row: Value, source: Value, K: Value) -> None:
         def group(i: Value, _: list[Value]) -> list[Value]:
             block = source + i * t.block_bytes
-            _write_group(row, K, i, t.signed(block), t.scale(block), offset)
+            scale = t.factors([block]).scales.lane(0)
+            _write_group(row, K, i, t.signed(block, constant(K.b, I64, 0)), scale, offset, totals)
             return []
 
         loop(K.lshr(GROUP.bit_length() - 1), [], group)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from llvmlite import ir
+
 from ggplug.types import Type
 from ggplug_cpu.simd import halves, values
 from ggplug_cpu.simd.values import F32, I8, I16, I64, Value, constant, vector
@@ -150,7 +152,7 @@ def is_finite(size: Value) -> Value:
 
 def first_where(mask: Value, lanes: Value) -> Value:
     """The first of ``lanes`` that a mask of at most 32 lanes chooses; the last if it chooses none."""
-    bits = mask.bitcast(values.ir.IntType(mask.count))
+    bits = mask.bitcast(ir.IntType(mask.count))
     where = values.call(bits.b, f"llvm.cttz.i{mask.count}", bits.type, bits, constant(bits.b, values.I1, 0))
     return lanes.lane_at(where.zext(I64).minimum(mask.count - 1))
 

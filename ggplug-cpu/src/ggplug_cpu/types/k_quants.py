@@ -17,7 +17,6 @@ from ggplug_cpu.types.blocks import (
     GROUP,
     Blocks,
     Factors,
-    as_nibbles,
     f16_at,
     is_finite,
     offset_of,
@@ -47,7 +46,8 @@ def _quants_q5(block: Value, part: Value) -> Value:
 
 def _factors_q5(addresses: Sequence[Value]) -> Factors:
     """Twelve bytes of six-bit scales and minima: four of each whole, the others' upper bits in theirs."""
-    scales, minima = [], []
+    scales: list[Value] = []
+    minima: list[Value] = []
     for address in addresses:
         low, high, mixed = (values.load(address, vector(I8, 4), _SCALES5 + 4 * i).zext(I32) for i in range(3))
         d = f16_at([address + _D5, address + _MIN5])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from ggplug import types
 from ggplug.quants.levels import IQ4_NL_LEVELS
 from ggplug_cpu.simd import values
@@ -38,9 +40,9 @@ def _encode(block: Value, place: Value) -> None:
     size = size_of(x)
     largest = first_where(size.equal(size.max().splat(GROUP)), x)
     scaled = (1.0 / (largest / float(_LEVELS[0]))).splat(GROUP) * x
-    numbers = constant_zero = values.constant(x.b, vector(I32, GROUP), 0)
+    numbers = none = values.constant(x.b, vector(I32, GROUP), 0)
     q = values.constant(x.b, x.type, _LEVELS[0])
-    for number, (low, high) in enumerate(zip(_LEVELS[:-1], _LEVELS[1:], strict=True), 1):
+    for number, (low, high) in enumerate(itertools.pairwise(_LEVELS), 1):
         below = (scaled - float(low)) < (float(high) - scaled)
         numbers = below.select(numbers, number)
         q = below.select(q, float(high))
@@ -49,7 +51,7 @@ def _encode(block: Value, place: Value) -> None:
     nothing = largest.abs() < _ALL_ZERO
     finite = is_finite(size.max())
     store_f16(block, finite.select(nothing.select(0.0, scale), float("nan")))
-    chosen = (finite & ~nothing).select(numbers, constant_zero)
+    chosen = (finite & ~nothing).select(numbers, none)
     values.store(block, as_nibbles(chosen.convert(I8)), _QS)
 
 
