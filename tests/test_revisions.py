@@ -410,14 +410,16 @@ def test_a_tensor_that_moves_while_addresses_are_gathered_is_bound_anew() -> Non
     moved.set(0, np.full(N, 9, np.float32))
 
     class Moving(Allocation):
-        def addresses(self, graph: gg.Graph, held: set[Buffer] | None = None) -> Any:
-            found = super().addresses(graph, held)
+        def addresses(
+            self, graph: gg.Graph, held: set[Buffer] | None = None, groups: Groups = UNGROUPED
+        ) -> Any:
+            found = super().addresses(graph, held, groups)
             if x.buffer is not moved:
                 x.place(moved)
             return found
 
-        def places(self, graph: gg.Graph) -> Any:
-            found = super().places(graph)
+        def places(self, graph: gg.Graph, groups: Groups = UNGROUPED) -> Any:
+            found = super().places(graph, groups)
             if x.buffer is not moved:
                 x.place(moved)
             return found

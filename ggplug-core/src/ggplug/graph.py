@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ggplug.backend import Buffer
-    from ggplug.memory.allocation import Allocation, Computation
+    from ggplug.memory.runs import Run
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class Graph:
     ``tensors``: all tensors in order of discovery; ``nodes``: those with an op; ``leafs``: the others;
     ``index``: position of a tensor in ``tensors``.  ``outputs``: what was expanded.
 
-    The same by position, for whoever works on a graph without looking at a single tensor: ``order`` has the position
+    The same by position, for code that looks at no tensor: ``order`` has the position
     of each node; ``sources`` for each tensor the positions of its sources (-1 for absent ones); ``roots`` for each
     tensor the position of the root whose bytes it shares (its own if it is no view).
     """
@@ -101,8 +101,8 @@ class Graph:
         self.roots: list[int] = []
         self.positions: list[int] | None = None
         """Of a part: where its tensors are in the whole graph's ``tensors``."""
-        self.computation: Computation | None = None
-        """The last computation, or the allocation that prepares one.  A whole new one each time, so that threads that
+        self.run: Run | None = None
+        """The record of the last computation, or of what prepares one.  A new one each time, so that threads that
         compute or read the graph at the same time see one or the other."""
         self.revision = Revision()
         """Moves when a tensor of the graph is marked or gets another place, or when a buffer of them is freed, as
@@ -298,7 +298,7 @@ class Graph:
     def check_structure(self, structure: tuple[Any, ...], what: str) -> tuple[Any, ...]:
         """Raises GraphError unless the graph has this structure; ``what`` is for a graph that has.
 
-        Returns the graph's own: whoever keeps it in the place of the given one compares nothing the next time.
+        Returns the graph's own: kept in the place of the given one, it makes the next comparison one of identities.
         """
         own = self.structure
         if own is not structure and own != structure:
@@ -346,35 +346,14 @@ class Graph:
     # -- results -----------------------------------------------------------------------------------
 
     def locate(self, tensor: Tensor) -> tuple[Buffer, int]:
-        """``(buffer, offset)`` of a tensor of this graph after its last computation.
+        """``(buffer, offset)`` of a tensor of this graph after its last run.
 
         Raises TensorStateError if it has no bytes, or if they were reused.
         """
-        return self.locate_in(self.computation, tensor)
-
-    def locate_in(self, computation: Computation | None, tensor: Tensor) -> tuple[Buffer, int]:
-        """As :meth:`locate`, of one of this graph's computations."""
-        if computation is None or tensor not in self.index:
+        run = self.run
+        if run is None or tensor not in self.index:
             raise TensorStateError(f"{tensor!r} was not computed: compute a graph that contains it", tensor=tensor)
-        return computation.allocation.locate(self, self.index[tensor], computation)
-
-    @property
-    def allocation(self) -> Allocation | None:
-        """Where the last computation put the tensors."""
-        computation = self.computation
-        return None if computation is None else computation.allocation
-
-    @property
-    def computed(self) -> int:
-        """Serial number of the last computation, or of the allocation that prepares one; 0 if there was none."""
-        computation = self.computation
-        return 0 if computation is None else computation.serial
-
-    @property
-    def progress(self) -> int:
-        """How many nodes the last computation has computed so far."""
-        computation = self.computation
-        return 0 if computation is None else computation.progress
+        return run.locate(self, self.index[tensor])
 
     def live_with(self, *tensors: Tensor) -> None:
         """Makes the graph live as long as these tensors of it do, so that they can be read for all that time.
@@ -435,7 +414,7 @@ class Graph:
         self.order, self.sources, self.roots, self.positions, self._entries = [], [], [], None, []
         self._unlisted, self._unlisted_roots = [], []
         self._signature = self._structure = None
-        self.computation = None
+        self.run = None
         self.revision.advance()
 
     def __repr__(self) -> str:

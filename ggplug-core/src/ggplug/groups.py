@@ -141,16 +141,21 @@ class Groups:
                 if not node.op.is_view and node.size:  # type: ignore[union-attr]
                     yield Group((node,))
             return
-        together = {position: members for members in self.members for position in members}
         tensors = graph.tensors
-        for position in graph.order:
-            members = together.get(position)
-            if members is None:
-                node = tensors[position]
-                if not node.op.is_view and node.size:  # type: ignore[union-attr]
-                    yield Group((node,))
-            elif position == members[-1]:
-                yield Group(tuple([tensors[p] for p in members]), tuple([p not in self.inner for p in members]))
+        for members in self.by_place(graph.order):
+            nodes = tuple([tensors[p] for p in members])
+            if len(nodes) > 1 or (nodes and not nodes[0].op.is_view and nodes[0].size):  # type: ignore[union-attr]
+                yield Group(nodes, tuple([p not in self.inner for p in members]))
+
+    def by_place(self, order: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """For each node in order the positions of what is computed at its place.
+
+        That is itself; its group, if it is the last of one; or nothing, if it is another one.
+        """
+        together = {position: members for members in self.members for position in members}
+        for position in order:
+            members = together.get(position, (position,))
+            yield members if position == members[-1] else ()
 
     def within(self, part: Graph) -> Groups:
         """The same groups in a part of the graph, by the part's own positions."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Plan, id_out_of_range
+from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Places, Plan, id_out_of_range
 from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.revisions import Revision
@@ -25,7 +25,6 @@ from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import Entry, Tape, TraceRing
 
 if TYPE_CHECKING:
-    from ggplug.memory.allocation import Allocation
     from ggplug_cpu.device import CpuDevice
 
 
@@ -82,6 +81,7 @@ class CpuPlan(Plan):
     def __init__(self, device: CpuDevice, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.device = device
         self._n_tensors = len(graph.tensors)
+        self._groups = groups
         self._structure = graph.structure
         entries: list[Entry] = []
         self._positions: list[int] = []
@@ -103,9 +103,9 @@ class CpuPlan(Plan):
         """What the addresses lie in.  Let go with the graph, since a plan outlives what it computes."""
         self.revision, self.bound_at = Revision(), 0
         self._graph: Callable[[], Graph | None] = _nobody
-        self._allocation: Callable[[], Allocation | None] = _nobody
+        self._allocation: Callable[[], Places | None] = _nobody
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         """Takes the addresses over; does nothing if they cannot have changed since the last time.
 
         Waits for a computation of this plan by another thread; raises BusyError within one.
@@ -121,10 +121,10 @@ class CpuPlan(Plan):
         graph, allocation = self._memory()
         self._bind(graph, allocation)
 
-    def _bind(self, graph: Graph, allocation: Allocation) -> None:
+    def _bind(self, graph: Graph, allocation: Places) -> None:
         now = graph.watch()
         buffers: set[Buffer] = set()
-        addresses = allocation.addresses(graph, buffers)
+        addresses = allocation.addresses(graph, buffers, self._groups)
         # Without a graph for now: if the last one goes away meanwhile, that is no longer this plan's affair.
         self._graph = _nobody
         self.bound_at = 0
@@ -160,7 +160,7 @@ class CpuPlan(Plan):
         self.buffers = NOTHING
         self.bound_at = 0
 
-    def _memory(self) -> tuple[Graph, Allocation]:
+    def _memory(self) -> tuple[Graph, Places]:
         graph, allocation = self._graph(), self._allocation()
         if graph is None or allocation is None:
             raise TensorStateError("the plan is bound to no memory: call rebind(graph, allocation) and keep both")

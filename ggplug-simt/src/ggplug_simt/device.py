@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ggplug import ops
-from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration, signature_of
+from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration
 from ggplug.errors import (
     ComputeError,
     DeviceLostError,
@@ -81,7 +81,6 @@ class SimtDevice(Device):
         self._streams: weakref.WeakSet[SimtBackend] = weakref.WeakSet()
         self._buffer_type = SimtBufferType(self)
         self._host_buffer_type = SimtHostBufferType(self) if pinned else None
-        self._matches: dict[Any, Kernel | Decline] = {}
         _DEVICES.add(self)
 
     @abstractmethod
@@ -107,14 +106,8 @@ class SimtDevice(Device):
         return buffer_type is self._buffer_type
 
     def match(self, group: Group) -> Kernel | Decline:
-        """The launches that compute a group, or why there are none; remembered by the group's signature."""
-        key = signature_of(group)
-        found = self._matches.get(key)
-        if found is None:
-            found = self._matches[key] = match(self.profile, group)
-            if len(self._matches) > 16384:
-                self._matches.clear()
-        return found
+        """The launches that compute a group, or why there are none."""
+        return match(self.profile, group)
 
     def offload_op(self, node: Tensor) -> bool:
         """On a GPU with memory of its own: if so many columns use the weights that copying them over pays."""

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Groups, NodeTime, Plan
+from ggplug.backend import UNGROUPED, BufferOffsets, Groups, NodeTime, Places, Plan
 from ggplug.errors import BufferUseError, ComputeError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation, Places
 from ggplug.ops.base import Op
 from ggplug.sharing import Claim, turn
 from ggplug_simt.driver import Bound
@@ -39,6 +38,7 @@ class SimtPlan(Plan):
     def __init__(self, stream: SimtBackend, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self._stream = stream
         self._structure = graph.structure
+        self._groups = groups
         device = stream.device
         self._bound: list[Bound] = []
         self._launchers: list[Callable[[], object]] = []
@@ -105,13 +105,13 @@ class SimtPlan(Plan):
         self._computed = 0
         self._steps: list[tuple[int, Callable[[], object]]] = []
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
-        places = allocation.places(graph)
+        places = allocation.places(graph, self._groups)
         with turn(self._stream):
             self._bind(graph, places)
 
-    def _bind(self, graph: Graph, places: Places) -> None:
+    def _bind(self, graph: Graph, places: BufferOffsets) -> None:
         device = self._stream.device
         buffers: list[SimtBuffer] = []
         known: dict[int, int] = {}

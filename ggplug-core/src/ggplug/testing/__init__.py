@@ -21,8 +21,9 @@ Importing this package imports nothing: pytest does so at every start.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from ggplug.lazy import whole
 
 if TYPE_CHECKING:
     from ggplug.testing.cases import Case, Leafs, cases_of, generates
@@ -75,4 +76,4 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    return getattr(whole(f"{__name__}.{home}"), name)

@@ -79,6 +79,7 @@ FAULTS: tuple[Fault, ...] = (
     _memory("loses the usage", memory.LosesUsage, "usage is only a mark"),
     Fault("promises memory it does not have", memory.Greedy, ("too much memory raises", "impossible sizes raise")),
     Fault("declines without a reason", lambda: answers.Silent("faulty"), ("every answer has its reason",)),
+    Fault("changes its mind", lambda: answers.ChangesItsMind("faulty"), ("support depends on the node alone",)),
     Fault("claims everything", lambda: answers.Boastful("faulty"), ("every answer has its reason",)),
     Fault("refuses views", lambda: answers.RefusesViews("faulty"), ("every answer has its reason",)),
     Fault(

@@ -15,7 +15,7 @@ from ggplug.errors import GGPlugError, ParameterError, ShapeError, TensorStateEr
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
-from ggplug.memory.graph_allocator import GraphAllocator, poison_wanted
+from ggplug.memory.graph_allocator import GraphAllocator, poison_mode
 from ggplug.scheduler.assign import Policy
 from ggplug.scheduler.execution import BoundVersion, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
@@ -29,7 +29,7 @@ _usage = attrgetter("buffer._usage._value_")
 
 
 class Scheduler:
-    """Computes graphs on several streams: decides who computes what, copies between them, and manages memory.
+    """Computes graphs on several streams: decides where each node runs, copies between streams, and manages memory.
 
     ``backends``: streams in order of priority; the last one gets inputs and what no other can compute, so it should
     be able to compute everything.  A device in their place gets a stream that the scheduler frees in the end; other
@@ -40,7 +40,9 @@ class Scheduler:
     ``op_offload``: whether an op is computed by a stream of higher priority, over a copy of its weights, if that
     device asks for it.  ``policy``: decides where nodes run, before the scheduler does.  ``cache_size``: structures of
     graphs that are remembered.  ``reuse=False`` gives each intermediate bytes of its own, so that all can be read.
-    ``poison``: computes node by node and fills what must not be read with NaNs (default: what ``GGPLUG_POISON`` says).
+    ``poison``: fills what must not be read with NaNs, with ``"nodes"`` or True between nodes, which are then computed
+    one by one, with ``"groups"`` between the groups that devices form (default: what ``GGPLUG_POISON`` says).
+    ``groups=False``: devices compute node by node, and form no groups.
 
     Graphs are not changed, and equal graphs share everything: a graph that was seen before, or an equal new one,
     costs a few calls for each split.
@@ -52,7 +54,7 @@ class Scheduler:
     def __init__(
         self, backends: Sequence[Backend | Device], *, buffer_types: Sequence[BufferType] | None = None,
         n_copies: int = 1, op_offload: bool = True, policy: Policy | None = None, cache_size: int = 32,
-        reuse: bool = True, poison: bool | None = None,
+        reuse: bool = True, poison: bool | str | None = None, groups: bool = True,
     ) -> None:  # fmt: skip
         if not backends:
             raise ParameterError("a scheduler needs at least one stream")
@@ -76,10 +78,13 @@ class Scheduler:
         self.op_offload = op_offload
         self.policy = policy
         self.cache_size = cache_size
-        self.poison = poison_wanted() if poison is None else poison
+        self.poison = poison_mode(poison)
+        self.groups = groups
         self._asynchronous = tuple(filter(is_asynchronous, self.backends))
         self._streams = Streams(self.backends, self.buffer_types)
         self._movers = tuple(self._mover(backend) for backend in self.backends)
+        # A stream that was made from a device is owned, and one of ``backends`` as well.
+        self._all_streams = tuple(dict.fromkeys((*self.backends, *self._owned)))
         self._allocator = GraphAllocator(self.buffer_types, reuse=reuse)
         self._ordering = Ordering()
         self._fetches: list[Event] = []
@@ -131,11 +136,11 @@ class Scheduler:
         self._synchronize()
         self._pins.clear()
         self._found = None
-        self._allocator.arena.use()
+        self._allocator.arena.clear()
 
     @alone
     def split(self, graph: Graph) -> tuple[SplitRow, ...]:
-        """Decides who computes what, without allocating or computing (ggml_backend_sched_split_graph).
+        """Decides which stream computes which node, without allocating or computing (ggml_backend_sched_split_graph).
 
         Raises PlacementError.
         """
@@ -153,11 +158,11 @@ class Scheduler:
         schedule = self._find(graph).schedule
         sizes = self._allocator.sizes(schedule.layout)
         memory = dict(zip(self._streams.names(), sizes, strict=True))
-        return explanation(graph, self._streams, schedule.assignment, schedule.cut, memory)
+        return explanation(graph, self._streams, schedule, memory)
 
     @alone
     def backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
-        """Who computes a node of a graph, or keeps a leaf (ggml_backend_sched_get_tensor_backend).
+        """The stream that computes a node of a graph, or keeps a leaf (ggml_backend_sched_get_tensor_backend).
 
         None for a persistent leaf that no stream can work on in its place.
         """
@@ -221,7 +226,7 @@ class Scheduler:
     def _schedule(self, graph: Graph, pins: dict[int, int]) -> Schedule:
         return make_schedule(
             graph, self._streams, self._allocator,
-            n_copies=self.n_copies, pins=pins, policy=self.policy, op_offload=self.op_offload,
+            n_copies=self.n_copies, pins=pins, policy=self.policy, op_offload=self.op_offload, groups=self.groups,
         )  # fmt: skip
 
     def _forget(self, execution: Execution) -> None:
@@ -288,7 +293,7 @@ class Scheduler:
 
     @alone
     def _compute(self, graph: Graph) -> list[Device] | None:
-        """Computes and waits.  Returns the devices that took part, if anybody wants to know."""
+        """Computes and waits.  Returns the devices that took part, if a hook wants to know."""
         self._compute_async(graph)
         self._synchronize()
         if HOOKS.listeners("ggplug_graph_computed") is None:
@@ -311,42 +316,43 @@ class Scheduler:
     def _compute_async(self, graph: Graph) -> None:
         execution = self._enter(graph)
         version = self._version(execution, graph)
-        allocation = execution.allocation(graph, version)
-        computation = allocation.begin(graph)
-        pending: tuple[Backend, ...] = ()
-        done = 0
+        observing = self._callback is not None or self.poison == "nodes"
+        allocation = execution.observed(graph, version) if observing else execution.allocation(graph, version)
+        run = allocation.begin(graph)
         try:
             bound = execution.bind(graph, version)
-            if self._callback is not None or self.poison:
-                execution.run_observed(graph, bound, self._ordering, computation, self._callback, self.poison)
-                done = computation.progress
+            if observing or self.poison:
+                execution.run_observed(graph, bound, self._ordering, run, self._callback, bool(self.poison))
+                run.end(progress=run.progress)
             else:
                 if HOOKS.listeners("ggplug_split_computed") or HOOKS.listeners("ggplug_nodes_timed"):
                     self._run_traced(graph, execution, bound)
                 else:
                     execution.run(bound, self._ordering)
-                done = len(graph.nodes)
-                pending = self._asynchronous
-        except BaseException:
-            self._settle()
+                readers: tuple[Event, ...] = ()
+                if self.n_copies > 1 and self._asynchronous:
+                    # The next version's inputs can be set while this one is under way.
+                    readers = tuple(split.done for split in bound.splits if split.done is not None)
+                run.end(*self._asynchronous, progress=len(graph.nodes), readers=readers)
+        except BaseException as error:
+            try:
+                self._settle()
+            finally:
+                run.fail(error)
             raise
-        finally:
-            computation.end(*pending, progress=done)
-        if self.n_copies > 1 and pending:
-            # The next version's inputs can be set while this one is under way.
-            allocation.pending = tuple(split.done for split in bound.splits if split.done is not None)
 
     def _version(self, execution: Execution, graph: Graph) -> int:
         """Which version computes: the one that the graph was allocated in, or the next if it has no inputs there."""
-        known = graph.allocation
-        version = execution.version_of(known)
-        if version is not None and known is not None and (self.n_copies == 1 or known.unplaced) and known.holds(graph):
-            return version
+        last = graph.run
+        if last is not None:
+            version, inputs = execution.version_of(last.allocation), last.allocation.unplaced
+            if version is not None and (inputs or self.n_copies == 1) and (last.current or not inputs):
+                return version
         execution.turn = (execution.turn + 1) % self.n_copies
         allocation = execution.allocation(graph, execution.turn)
         if allocation.unplaced:
             leaf = graph.tensors[allocation.unplaced[0]]
-            what = "has no value" if not graph.computed else "lost its value to another computation"
+            what = "has no value" if last is None else "lost its value to another computation"
             raise TensorStateError(
                 f"{leaf!r} {what}",
                 tensor=leaf, remedy="call scheduler.allocate(graph) and set it before computing, or give it a place",
@@ -355,7 +361,7 @@ class Scheduler:
 
     def _bound(self, graph: Graph) -> BoundVersion:
         execution = self._find(graph)
-        version = execution.version_of(graph.allocation)
+        version = None if graph.run is None else execution.version_of(graph.run.allocation)
         return execution.bind(graph, 0 if version is None else version)
 
     def _run_traced(self, graph: Graph, execution: Execution, bound: BoundVersion) -> None:
@@ -377,7 +383,8 @@ class Scheduler:
                 whole = [
                     NodeTime(part.positions[node] if node >= 0 else -1, begin, stop) for node, begin, stop in times
                 ]
-                HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole)
+                groups = execution.schedule.groups
+                HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole, groups=groups)
 
     @alone
     def synchronize(self) -> None:
@@ -389,19 +396,23 @@ class Scheduler:
 
     def _synchronize(self) -> None:
         failure: BaseException | None = None
-        for stream in (*self.backends, *self._owned):
+        for stream in self._all_streams:
             try:
                 stream.synchronize()
             except GGPlugError as error:
                 failure = failure or error
         self._forget_order()
+        run = self._allocator.arena.run
         if failure is not None:
-            self._allocator.arena.use()
+            if run is not None:
+                run.fail(failure)
             raise failure
+        if run is not None:
+            run.settled()
 
     def _settle(self) -> None:
         """Waits for all streams after a failure, whose error is already on its way."""
-        for stream in (*self.backends, *self._owned):
+        for stream in self._all_streams:
             try:
                 stream.synchronize()
             except GGPlugError:
@@ -442,9 +453,10 @@ class Scheduler:
             )  # fmt: skip
         execution = self._find(graph)
         backend = self._backend_of(tensor, graph)
-        if graph.allocation is None or execution.version_of(graph.allocation) is None or backend is None:
+        run = graph.run
+        if run is None or execution.version_of(run.allocation) is None or backend is None:
             raise TensorStateError(f"{tensor!r} was not computed by this scheduler", tensor=tensor)
-        buffer, offset = graph.allocation.place(graph, graph.index[tensor])
+        buffer, offset = run.allocation.place(graph, graph.index[tensor])
         if type(buffer).get_tensor is not Buffer.get_tensor:
             backend.synchronize()
             buffer.get_tensor(tensor, out, offset)
