@@ -79,9 +79,9 @@ def _sources(module: str, code: CodeType) -> str:
 
 
 def _data(module: str) -> bytes:
-    """The layouts of types and the tables that a module of core declares."""
-    found = []
-    for name, value in sorted(vars(sys.modules[module]).items()):
+    """The layouts of types and the tables that a module of core declares; one that is not loaded has none."""
+    found: list[bytes] = []
+    for name, value in sorted(getattr(sys.modules.get(module), "__dict__", {}).items()):
         if isinstance(value, Type):
             found.append(f"{name} {value.id} {value.name} {value.block_size} {value.dtype.descr}".encode())
         elif isinstance(value, np.ndarray) and not name.startswith("_"):
