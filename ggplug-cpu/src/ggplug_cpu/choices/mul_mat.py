@@ -40,8 +40,8 @@ from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
 from ggplug_cpu.kernels.mul_mat_layout import base_of, has_instruction, int8_kind, layout
 from ggplug_cpu.kernels.mul_mat_prepare import (
+    Prepared,
     Routes,
-    Rows,
     int8_row_bytes,
     mul_mat_round,
     mul_mat_route,
@@ -49,7 +49,7 @@ from ggplug_cpu.kernels.mul_mat_prepare import (
     routes_bytes,
 )
 from ggplug_cpu.kernels.mul_mat_rows import Product
-from ggplug_cpu.parameters import Ref
+from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import WORKSPACE, Entry
 from ggplug_cpu.types import ACTIVATIONS, BLOCKS, PLAIN
 
@@ -99,10 +99,10 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
     if refusal is not None:
         return refusal
     experts, slots, tokens = a.ne[2], ids.ne[0], ids.ne[1]
-    words = Routes(
-        Ref(source(2)), Ref(WORKSPACE), Ref(RESULT), Ref(FAULTS), Ref(POSITION),
-        experts, slots, tokens, ids.nb[0], ids.nb[1], node.ne[0], node.nb[1], node.nb[2],
-    ).words()  # fmt: skip
+    words = Routes.words(
+        ids=Place(Ref(source(2)), ids.nb), routes=Place(Ref(WORKSPACE)), result=Place(Ref(RESULT), node.nb),
+        faults=Place(Ref(FAULTS)), position=Ref(POSITION), experts=experts, slots=slots, tokens=tokens, M=node.ne[0],
+    )  # fmt: skip
     route = Entry(mul_mat_route(), words, tasks=1)
     at = -(-routes_bytes(experts, slots, tokens) // 64) * 64
     work = _Work(node, a, b, experts, slots * tokens, 1, 1, routed=True)
@@ -267,7 +267,10 @@ def _widened(b: Tensor, at: int) -> _Activations:
 
 
 def _rows_in_workspace(b: Tensor, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int) -> _Activations:
-    words = Rows(Ref(source(1)), Ref(WORKSPACE, at), *b.ne, *b.nb, row_bytes).words()
+    words = Prepared.words(
+        x=Place(Ref(source(1)), b.nb), y=Place(Ref(WORKSPACE, at)), K=b.ne[0], ne1=b.ne[1], ne2=b.ne[2], ne3=b.ne[3],
+        row_bytes=row_bytes,
+    )  # fmt: skip
     nb = (0, row_bytes, row_bytes * b.ne[1], row_bytes * b.ne[1] * b.ne[2])
     entry = Entry(kernel, words, tasks(b.size))
     return _Activations(Ref(WORKSPACE, at), elem, "rows", nb, (entry,), at + row_bytes * b.nrows, scratch)
@@ -276,13 +279,16 @@ def _rows_in_workspace(b: Tensor, at: int, row_bytes: int, elem: str, kernel: Ke
 # products
 
 
-def _words(work: _Work, x: _Activations, m_block: int, v_block: int, **more: int) -> Sequence[int | Ref]:
+def _words(
+    work: _Work, x: _Activations, m_block: int, v_block: int, least: int, most: int, x_offset: int = 0
+) -> Words:
     a, b = work.a, work.b
-    routes = Ref(WORKSPACE) if work.routed else 0
-    return Product(
-        Ref(source(0)), x.place, Ref(RESULT), a.ne[0], a.ne[1], work.matrices, work.rows,
-        a.ne[2], b.ne[1], work.r2, work.r3, *a.nb, *x.nb, *work.node.nb[1:], m_block, v_block, routes=routes, **more,
-    ).words()  # fmt: skip
+    return Product.words(
+        weights=Place(Ref(source(0)), a.nb), activations=Place(x.place, x.nb), result=Place(Ref(RESULT), work.node.nb),
+        K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
+        r3=work.r3, m_block=m_block, v_block=v_block, x_offset=x_offset,
+        routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most,
+    )  # fmt: skip
 
 
 def _dot(work: _Work, x: _Activations, most: int) -> _Product:

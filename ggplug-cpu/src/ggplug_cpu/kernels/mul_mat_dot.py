@@ -12,9 +12,8 @@ import operator
 
 from ggplug_cpu import compiler, features
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
-from ggplug_cpu.context import aborted, next_chunk, scratch, word
-from ggplug_cpu.kernels import mul_mat_rows as rows_of
-from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
+from ggplug_cpu.context import aborted, next_chunk, scratch
+from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, locate, matrix_address
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, joined, loop, vector
@@ -298,8 +297,8 @@ def mul_mat_dot(weights: str, routed: bool = False) -> Body:
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         table = scratch(ctx)
-        k, m_all, matrices = word(params, rows_of.K), word(params, rows_of.M), word(params, rows_of.MATRICES)
-        m_block, stride = word(params, rows_of.M_BLOCK), word(params, rows_of.NB01)
+        k, m_all, matrices = Product.K(params), Product.M(params), Product.matrices(params)
+        m_block, stride = Product.m_block(params), Product.weights.nb1(params)
         matrix, before = 0, 0
         while not aborted(ctx):
             matrix, m_chunk, _, rows, before = find(params, next_chunk(ctx), matrix, before)

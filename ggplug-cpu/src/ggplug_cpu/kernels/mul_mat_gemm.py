@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
-from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, word
-from ggplug_cpu.kernels import mul_mat_rows as rows_of
+from ggplug_cpu.context import aborted, load_word, next_chunk, scratch
 from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
 from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
-from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
+from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, locate, matrix_address
 from ggplug_cpu.kernels.mul_mat_tiles import tile
 from ggplug_cpu.types import BLOCKS, PLAIN
 
@@ -50,9 +49,9 @@ def mul_mat_gemm(
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         panels = scratch(ctx)
-        x = panels + word(params, rows_of.X_OFFSET)
-        k_all, m_all, matrices = word(params, rows_of.K), word(params, rows_of.M), word(params, rows_of.MATRICES)
-        m_block, v_block = word(params, rows_of.M_BLOCK), word(params, rows_of.V_BLOCK)
+        x = panels + Product.x_offset(params)
+        k_all, m_all, matrices = Product.K(params), Product.M(params), Product.matrices(params)
+        m_block, v_block = Product.m_block(params), Product.v_block(params)
         matrix, before = 0, 0
         while not aborted(ctx):
             matrix, m_chunk, v_chunk, rows, before = find(params, next_chunk(ctx), matrix, before)
@@ -119,7 +118,7 @@ def _pack_block(kind: str, weights: str, weights_layout: str) -> DeviceFunction:
 
     @device_function
     def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        stride = word(params, rows_of.NB01)
+        stride = Product.weights.nb1(params)
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         source = base + k // group * group_bytes
         for m in range(m_first, m_last, width):
@@ -138,7 +137,7 @@ def _pack_adjacent_rows(weights: str) -> DeviceFunction:
 
     @device_function
     def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        stride = word(params, rows_of.NB00)
+        stride = Product.weights.nb0(params)
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, columns):
             place = panels + (m - m_first) // columns * panel_bytes
@@ -156,7 +155,7 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
 
     @device_function
     def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        row_stride, stride = word(params, rows_of.NB01), word(params, rows_of.NB00)
+        row_stride, stride = Product.weights.nb1(params), Product.weights.nb0(params)
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, width):
             rows = min(m_last - m, width)
@@ -257,7 +256,7 @@ def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) 
         def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
             for r in range(rows):
                 place, scale_place = packed + r * row_bytes, packed + rows * group + r * scale_bytes
-                pack_int8(place, scale_place, load_word(table + 8 * (rows + r)), word(params, rows_of.K), k, numbers)
+                pack_int8(place, scale_place, load_word(table + 8 * (rows + r)), Product.K(params), k, numbers)
 
     elif activations_layout == "rows":
         pack_row = pack_activations(kind, activations, rows)
@@ -274,7 +273,7 @@ def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) 
 
         @device_function
         def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
-            stride = word(params, rows_of.NB10)
+            stride = Product.activations.nb0(params)
             gathered = packed + x_bytes
             for r in range(rows):
                 source = load_word(table + 8 * (rows + r)) + k * stride

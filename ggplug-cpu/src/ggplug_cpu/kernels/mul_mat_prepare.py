@@ -8,48 +8,39 @@ largest magnitude / 127 and stays f32 (ggml rounds it to f16).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
-from ggplug_cpu.context import load_word, scratch, store_word, thread_count, thread_index, word
+from ggplug_cpu.context import load_word, scratch, store_word, thread_count, thread_index
 from ggplug_cpu.kernels.faults import fault
 from ggplug_cpu.kernels.mul_mat_rows import SLOT_SHIFT
 from ggplug_cpu.kernels.quantize import dequantize_row
-from ggplug_cpu.parameters import Ref
+from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, loop, vector
 from ggplug_cpu.types import BLOCKS, GROUP, PLAIN
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The parameters of the kernels that prepare rows, in the order of their words; strides in bytes."""
+class Prepared(Parameters):
+    """The parameters of the kernels that prepare rows: ``x`` has ``ne1`` by ``ne2`` by ``ne3`` of ``K`` numbers."""
 
-    source: Ref
-    target: Ref
-    ne10: int
-    ne11: int
-    ne12: int
-    ne13: int
-    nb10: int
-    nb11: int
-    nb12: int
-    nb13: int
-    row_bytes: int
-
-    def words(self) -> Sequence[int | Ref]:
-        return [getattr(self, field.name) for field in fields(self)]
+    x = read(STRIDES)
+    y = written()
+    K = integer()
+    ne1 = integer()
+    ne2 = integer()
+    ne3 = integer()
+    row_bytes = integer()
+    """From one row of ``y`` to the next."""
 
 
 @device_function
-def _row_address(params, row, ne11, ne12):  # type: ignore[no-untyped-def]  # Numba infers the types
-    i3 = row // (ne11 * ne12)
-    rest = row - i3 * (ne11 * ne12)
-    i2 = rest // ne11
-    i1 = rest - i2 * ne11
-    return word(params, 0) + i1 * word(params, 7) + i2 * word(params, 8) + i3 * word(params, 9)
+def _row_address(params, row, ne1, ne2):  # type: ignore[no-untyped-def]  # Numba infers the types
+    i3 = row // (ne1 * ne2)
+    rest = row - i3 * (ne1 * ne2)
+    i2 = rest // ne1
+    i1 = rest - i2 * ne1
+    matrix = Prepared.x.address(params) + i2 * Prepared.x.nb2(params) + i3 * Prepared.x.nb3(params)
+    return matrix + i1 * Prepared.x.nb1(params)
 
 
 def totals_at(K: int) -> int:
@@ -73,18 +64,18 @@ def mul_mat_round(activations: str, layout: str = "rows", offset: int = 0, total
     gather = layout == "scattered"
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
-        K, ne11, ne12 = word(params, 2), word(params, 3), word(params, 4)
-        rows = ne11 * ne12 * word(params, 5)
+        K, ne1, ne2 = Prepared.K(params), Prepared.ne1(params), Prepared.ne2(params)
+        rows = ne1 * ne2 * Prepared.ne3(params)
         first = rows * thread_index(ctx) // thread_count(ctx)
         last = rows * (thread_index(ctx) + 1) // thread_count(ctx)
         for row in range(first, last):
-            source = _row_address(params, row, ne11, ne12)
+            source = _row_address(params, row, ne1, ne2)
             if gather:
-                room, stride = scratch(ctx), word(params, 6)
+                room, stride = scratch(ctx), Prepared.x.nb0(params)
                 for i in range(K):
                     simd.store_f32(room + 4 * i, simd.load_f32(source + i * stride))
                 source = room
-            convert(word(params, 1) + row * word(params, 10), source, K)
+            convert(Prepared.y.address(params) + row * Prepared.row_bytes(params), source, K)
 
     return body
 
@@ -148,12 +139,14 @@ def mul_mat_widen(activations: str) -> Body:
     convert = _widen_blocks(activations) if activations in BLOCKS else _widen_plain(activations)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
-        K, ne11, ne12, stride = word(params, 2), word(params, 3), word(params, 4), word(params, 6)
-        rows = ne11 * ne12 * word(params, 5)
+        K, ne1, ne2 = Prepared.K(params), Prepared.ne1(params), Prepared.ne2(params)
+        rows = ne1 * ne2 * Prepared.ne3(params)
+        stride = Prepared.x.nb0(params)
         first = rows * thread_index(ctx) // thread_count(ctx)
         last = rows * (thread_index(ctx) + 1) // thread_count(ctx)
         for row in range(first, last):
-            convert(word(params, 1) + row * word(params, 10), _row_address(params, row, ne11, ne12), stride, K)
+            target = Prepared.y.address(params) + row * Prepared.row_bytes(params)
+            convert(target, _row_address(params, row, ne1, ne2), stride, K)
 
     return body
 
@@ -188,26 +181,18 @@ def _widen_blocks(activations: str) -> DeviceFunction:
     return widen
 
 
-@dataclass(frozen=True)
-class Routes:
-    """The parameters of :func:`mul_mat_route`; strides in bytes."""
+class Routes(Parameters):
+    """The parameters of :func:`mul_mat_route`; rows of the result have ``M`` numbers."""
 
-    ids: Ref
-    target: Ref
-    result: Ref
-    faults: Ref | int
-    position: Ref | int
-    experts: int
-    slots: int
-    tokens: int
-    ids_nb0: int
-    ids_nb1: int
-    M: int
-    nb1: int
-    nb2: int
-
-    def words(self) -> Sequence[int | Ref]:
-        return [getattr(self, field.name) for field in fields(self)]
+    ids = read("nb0", "nb1")
+    routes = written()
+    result = written("nb1", "nb2")
+    faults = written()
+    position = integer()
+    experts = integer()
+    slots = integer()
+    tokens = integer()
+    M = integer()
 
 
 def routes_bytes(experts: int, slots: int, tokens: int) -> int:
@@ -224,9 +209,9 @@ def mul_mat_route() -> Body:
     """
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
-        ids, starts, result = word(params, 0), word(params, 1), word(params, 2)
-        experts, slots, tokens = word(params, 5), word(params, 6), word(params, 7)
-        nb0, nb1 = word(params, 8), word(params, 9)
+        ids, starts, result = Routes.ids.address(params), Routes.routes.address(params), Routes.result.address(params)
+        experts, slots, tokens = Routes.experts(params), Routes.slots(params), Routes.tokens(params)
+        nb0, nb1 = Routes.ids.nb0(params), Routes.ids.nb1(params)
         pairs = starts + 8 * (experts + 1)
         for e in range(experts + 1):
             store_word(starts + 8 * e, 0)
@@ -236,10 +221,9 @@ def mul_mat_route() -> Body:
                 if e >= 0 and e < experts:
                     store_word(starts + 8 * e, load_word(starts + 8 * e) + 1)
                 else:
-                    if word(params, 3) != 0:
-                        fault(word(params, 3), word(params, 4), token * slots + slot, e)
-                    row = result + slot * word(params, 11) + token * word(params, 12)
-                    simd.fill_bytes(row, 0, 4 * word(params, 10))
+                    fault(Routes.faults.address(params), Routes.position(params), token * slots + slot, e)
+                    row = result + slot * Routes.result.nb1(params) + token * Routes.result.nb2(params)
+                    simd.fill_bytes(row, 0, 4 * Routes.M(params))
         # counts to ends; filling from behind turns ends into starts
         total = 0
         for e in range(experts):
