@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ggplug_cpu.compiler import DeviceFunction, device_function
 from ggplug_cpu.context import load_word, store_word
+from ggplug_cpu.kernels.mul_mat_epilogue import finish_tile
 from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
 
 
@@ -37,6 +38,10 @@ class Product(Parameters):
     routes = read()
     least = integer()
     most = integer()
+    epilogue = integer()
+    """The kernel that finishes tiles (see :mod:`.mul_mat_epilogue`), or 0."""
+    epilogue_words = integer()
+    """The word from which on the epilogue's words lie."""
 
 
 #: A route: slot << 32 | token.
@@ -49,6 +54,13 @@ def matrix_address(params, matrix):  # type: ignore[no-untyped-def]  # Numba inf
     ne02 = Product.ne02(params)
     inside = matrix % ne02 * Product.weights.nb2(params) + matrix // ne02 * Product.weights.nb3(params)
     return Product.weights.address(params) + inside
+
+
+@device_function
+def finish(params, room, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
+    """Numbers ``m_first`` to ``m_last`` of the rows in the table are computed: the epilogue has its turn."""
+    words = params + 8 * Product.epilogue_words(params)
+    finish_tile(Product.epilogue(params), words, room, table, count, m_first, m_last)
 
 
 @device_function
