@@ -22,7 +22,7 @@ pytest.importorskip("ggplug_cpu")
 import ggplug as gg
 import ggplug_cpu
 from ggplug import host, ops
-from ggplug.backend import API_VERSIONS, Buffer, Decline, Group
+from ggplug.backend import API_VERSIONS, UNGROUPED, Buffer, Decline, Group, Groups
 from ggplug.errors import (
     BufferUseError,
     ComputeAborted,
@@ -191,11 +191,11 @@ def test_empty_tensors_cost_nothing_and_empty_writes_change_nothing(device: CpuD
 
 def test_a_target_has_kernels_of_its_own(device: CpuDevice) -> None:
     node = ops.mul_mat(gg.tensor(np.ones((64, 64)), "q8_0"), ones(8, 64))
-    target, mine = features.target(), device.match(Group((node,)))
+    target, mine = features.target(), device.chosen(Group((node,)))
     for level in features.choices():
         with features.forced(level):
-            assert (device.match(Group((node,))) is mine) == (features.target() == target)
-    assert device.match(Group((node,))) is mine
+            assert (device.chosen(Group((node,))) is mine) == (features.target() == target)
+    assert device.chosen(Group((node,))) is mine
 
 
 # -- plans ------------------------------------------------------------------------------------------
@@ -206,9 +206,11 @@ class CountingAllocation(Allocation):
 
     asked = 0
 
-    def addresses(self, graph: Graph, held: set[Buffer] | None = None) -> npt.NDArray[np.int64]:
+    def addresses(
+        self, graph: Graph, held: set[Buffer] | None = None, groups: Groups = UNGROUPED
+    ) -> npt.NDArray[np.int64]:
         self.asked += 1
-        return super().addresses(graph, held)
+        return super().addresses(graph, held, groups)
 
 
 def counting(device: CpuDevice, graph: Graph) -> CountingAllocation:

@@ -542,8 +542,8 @@ _IN_A_HANDLER = """
     [
         ("gg.device", "ggplug.registry.registry", "ggplug.registry"),
         ("gg.registry.device", "ggplug.registry.registry", "ggplug.registry"),
-        ("gg.Scheduler", "ggplug.scheduler.run", "ggplug.scheduler"),
-        ("gg.compute", "ggplug.scheduler.run", "ggplug.immediate"),
+        ("gg.Scheduler", "ggplug.scheduler.scheduler", "ggplug.scheduler"),
+        ("gg.compute", "ggplug.scheduler.scheduler", "ggplug.immediate"),
         ("gg.testing.FakeDevice", "ggplug.testing.fake.stream", "ggplug.testing.fake"),
     ],
 )

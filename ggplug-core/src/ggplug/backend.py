@@ -37,9 +37,9 @@ written: whatever fills it or copies into it raises BufferUseError before a byte
 :meth:`Plan.rebind` if one of the plan's nodes would write there.  Buffers and streams check what callers give them
 (offsets, sizes, strides, targets of fetches) before they hand an address to native code.
 
-*Ownership.*  Whoever allocated a buffer frees it, once, when nothing pending uses it; ``free`` waits for the
-device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events belong to who
-made them.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
+*Ownership.*  A buffer is freed by its owner (a context, an allocator, or the caller of ``alloc``), once; ``free``
+waits for the device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events are
+freed by the caller of ``plan`` and ``event``.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
 
 *Threads.*  Registrations, devices, buffer types and buffers may be used by several threads at once.  A stream is
 used by one thread at a time; streams of one device may be used by different threads at once.  What would have to wait
@@ -83,9 +83,9 @@ from ggplug.walking import Operand, WalkPlan, call_kernel
 __all__ = [
     "API_VERSION", "API_VERSIONS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer", "BufferOffsets",
     "BufferType", "Bytes", "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group", "Groups", "Memory",
-    "NodeTime", "Operand", "Places", "Plan", "Registration", "Support", "WalkPlan", "answer_of", "call_kernel",
-    "check_target", "compute_error", "first_out_of_range", "host_bytes", "id_out_of_range", "limit_of_ids",
-    "signature_of",
+    "NodeTime", "Operand", "Pattern", "Places", "Plan", "Registration", "Support", "WalkPlan", "answer_of",
+    "call_kernel", "check_target", "compute_error", "first_out_of_range", "forms_groups", "groups_of", "host_bytes",
+    "id_out_of_range", "limit_of_ids", "signature_of",
 ]  # fmt: skip
 
 API_VERSION = 1
@@ -167,8 +167,8 @@ class Registration(ABC):
         """The devices there are, without taking a context or device memory.  Always the same objects.
 
         Where there is none because there is no hardware or no driver for it, it may raise DeviceNotFoundError with the
-        reason, and with what to install as ``remedy``.  Nothing failed then: other backends are used without a word,
-        and whoever asks for this one's devices, or asks the doctor, is told.
+        reason, and with what to install as ``remedy``.  Nothing failed then: other backends are used without a word;
+        asking for this one's devices raises it, and the doctor shows it.
         """
 
     def get(self, name: str) -> Any:
@@ -196,6 +196,9 @@ class Device(ABC):
 
     kernels: ClassVar[Mapping[type[Op] | Pattern, Callable[..., None]]] = {}
     """For the smallest devices: op class or pattern -> a function over :class:`Operand`; see :class:`WalkPlan`."""
+
+    CHOICES: ClassVar[int] = 1 << 14
+    """How many answers of :meth:`match` are kept."""
 
     @abstractmethod
     def memory(self) -> Memory:
@@ -230,8 +233,9 @@ class Device(ABC):
     def match(self, group: Group) -> Any:
         """What computes a group: a kernel of the device's own kind, or a :class:`Decline` with the reason.
 
-        A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones.
-        ``supports_op``, ``groups`` and plans all ask it.  Default: looks in ``kernels`` for the class of the node's op
+        A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones,
+        and of :attr:`variant`: it is asked once for each, by :meth:`chosen`, and the kernel serves all groups with that
+        signature.  Default: looks in ``kernels`` for the class of the node's op
         and its bases, or for the pattern that a group of several nodes is.
         """
         op = group.node.op
@@ -245,6 +249,28 @@ class Device(ABC):
             if pattern in self.kernels and pattern.names(group) is not None:
                 return self.kernels[pattern]
         return Decline(f"{self.name} has no kernel for {' '.join(n.op.name for n in group.nodes if n.op)} together")
+
+    @property
+    def variant(self) -> Any:
+        """What :meth:`match` goes by besides the group, hashable: instructions that are switched off (default None)."""
+        return None
+
+    def chosen(self, group: Group) -> Any:
+        """What :meth:`match` answers for a group, asked once for all that have the same signature.
+
+        ``supports_op``, ``groups``, plans and schedulers all ask this.  Raises ComputeError if the answer is None or an
+        exception that is no GGPlugError.
+        """
+        known = self.__dict__.get("_chosen")
+        if known is None:
+            known = self.__dict__.setdefault("_chosen", {})
+        key = self.variant, signature_of(group)
+        found = known.get(key)
+        if found is None:
+            if len(known) >= self.CHOICES:
+                known.clear()
+            found = known[key] = answer_of(self, group, self.match)
+        return found
 
     @property
     def patterns(self) -> Sequence[Pattern]:
@@ -264,14 +290,14 @@ class Device(ABC):
         return form_groups(graph, patterns, self._declined, leaving) if patterns else UNGROUPED
 
     def _declined(self, group: Group) -> str | None:
-        found = answer_of(self, group, self.match)
+        found = self.chosen(group)
         return found.reason if isinstance(found, Decline) else None
 
     def supports_op(self, node: Tensor) -> Support:
         """Whether the device computes this node, or why not.  View ops are always supported."""
         if node.op is None or node.op.is_view:
             return Accept()
-        found = self.match(Group((node,)))
+        found = self.chosen(Group((node,)))
         return found if isinstance(found, Decline) else Accept()
 
     def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]:
@@ -280,7 +306,7 @@ class Device(ABC):
         Views and nodes without elements are left out.  Raises UnsupportedOpError for a group that the device declines.
         """
         for group in groups.of(graph):
-            found = answer_of(self, group, self.match)
+            found = self.chosen(group)
             if isinstance(found, Decline):
                 raise UnsupportedOpError(
                     f"{self.name} declines {group!r}: {found.reason}",
@@ -434,6 +460,27 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<Backend {self.name}>"
+
+
+def forms_groups(device: Device) -> bool:
+    """Whether a device may compute several nodes at once; the others need not be asked for groups."""
+    return type(device).groups is not Device.groups or bool(device.patterns)
+
+
+def groups_of(device: Device, graph: Graph, leaving: Collection[int] = ()) -> Groups:
+    """What ``device.groups`` says of a graph.
+
+    Raises ComputeError if it raises anything but a GGPlugError, or returns no :class:`Groups`.
+    """
+    try:
+        answer = device.groups(graph, leaving)
+    except GGPlugError:
+        raise
+    except Exception as error:
+        raise ComputeError(f"{device.name} failed to form groups of {graph!r}: {error}", device=device) from error
+    if not isinstance(answer, Groups):
+        raise ComputeError(f"{device.name}: groups() must return Groups, got {answer!r}", device=device, got=answer)
+    return answer
 
 
 Asked = TypeVar("Asked", Tensor, Group)

@@ -37,7 +37,7 @@ class PlanCache:
         if not known or planned.bound_at != graph.revision.now:
             planned.bound_at = 0
             now = graph.watch()
-            allocation.check(graph)
+            allocation.check(graph, groups)
             planned.plan.rebind(graph, allocation)
             planned.graph, planned.allocation, planned.bound_at = weakref.ref(graph), allocation, now
         return planned.plan

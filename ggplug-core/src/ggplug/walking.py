@@ -63,9 +63,9 @@ class WalkPlan(Plan):
 
     def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
-        buffers, which, offsets = allocation.places(graph)
+        buffers, which, offsets = allocation.places(graph, self.groups)
         bound = [
-            Operand(tensor, buffers[number], offset)
+            Operand(tensor, buffers[number], offset) if number >= 0 else None  # inside of a group
             for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True)
         ]
         index = graph.index

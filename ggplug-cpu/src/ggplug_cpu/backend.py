@@ -81,6 +81,7 @@ class CpuPlan(Plan):
     def __init__(self, device: CpuDevice, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.device = device
         self._n_tensors = len(graph.tensors)
+        self._groups = groups
         self._structure = graph.structure
         entries: list[Entry] = []
         self._positions: list[int] = []
@@ -123,7 +124,7 @@ class CpuPlan(Plan):
     def _bind(self, graph: Graph, allocation: Places) -> None:
         now = graph.watch()
         buffers: set[Buffer] = set()
-        addresses = allocation.addresses(graph, buffers)
+        addresses = allocation.addresses(graph, buffers, self._groups)
         # Without a graph for now: if the last one goes away meanwhile, that is no longer this plan's affair.
         self._graph = _nobody
         self.bound_at = 0

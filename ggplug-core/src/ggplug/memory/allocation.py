@@ -35,8 +35,8 @@ class Allocation:
 
     By position in ``graph.tensors``: ``slots`` is an index into ``buffers``, PERSISTENT or NOWHERE; ``offsets`` are
     bytes into that buffer, for persistent tensors bytes into their root.  ``layout`` knows when bytes are reused.
-    ``arena`` is shared by all allocations in the same memory.  ``groups``: what :meth:`Backend.compute` computes
-    together here.
+    ``arena`` is shared by all allocations in the same memory.  ``groups``: which nodes are computed together here;
+    results inside of them may have the slot NOWHERE.
 
     Raises BufferUseError if a tensor would not lie inside of its buffer (of its root, if that is persistent), or at an
     address that is no multiple of its type's alignment; ShapeError, TypeMismatchError for lists that are not the
@@ -65,6 +65,9 @@ class Allocation:
         self.unplaced: list[int] = [] if graph.positions is not None else self._leafs(graph)
         """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
         self._placed = np.flatnonzero(self.slots >= 0)
+        nowhere = np.flatnonzero(self.slots == NOWHERE)
+        self._nowhere = frozenset(map(graph.roots.__getitem__, nowhere.tolist()))
+        """Positions of the roots that have no bytes."""
         self._used: list[int] = np.unique(self.slots[self._placed]).tolist()
         own = np.flatnonzero(self.slots == PERSISTENT)
         roots, of_root = np.unique(np.asarray(graph.roots, np.int64)[own], return_inverse=True)
@@ -140,17 +143,20 @@ class Allocation:
 
     # -- places ------------------------------------------------------------------------------------
 
-    def check(self, graph: Graph) -> None:
+    def check(self, graph: Graph, groups: Groups = UNGROUPED) -> None:
         """Raises unless a plan may be bound to ``graph`` in these places.
 
         What is said of places when they are made holds for as long as they are used, so this asks for what may have
-        changed.  Raises GraphError for a graph that is not equal to the one that this was made for; TensorStateError
-        if a persistent tensor has no place; BufferUseError if its place is outside of its buffer, if a buffer was
-        freed, or if a node would write into memory that may not be written.
+        changed.  ``groups``: those that the plan computes; only results inside of them may be without bytes.  Raises
+        GraphError for a graph that is not equal to the one that this was made for; TensorStateError if a persistent
+        tensor has no place, or a result none that a plan without these groups would write; BufferUseError if a place is
+        outside of its buffer, if a buffer was freed, or if a node would write into memory that may not be written.
 
         Takes no Python call per tensor, and none that counts if nothing was placed, freed or marked since.
         """
         self._structure = graph.check_structure(self._structure, "the allocation")
+        if self._nowhere and not self._nowhere <= groups.inner:
+            raise self.not_kept(graph, min(self._nowhere - groups.inner))
         now = graph.watch()
         if self._checked_at == now and self._checked() is graph:
             return
@@ -162,8 +168,6 @@ class Allocation:
         own: list[Buffer | None] = list(map(_buffer, roots))
         if None in own:
             raise _no_bytes(roots[own.index(None)])
-        if len(self._placed) + len(self._own) < len(self.slots):
-            raise self.not_kept(graph, int(np.flatnonzero(self.slots == NOWHERE)[0]))
         for held in used.union(filter(None, own)):
             if held.freed:
                 raise BufferUseError(f"{held!r} holds tensors of this graph but was freed")
@@ -206,15 +210,23 @@ class Allocation:
 
     def not_kept(self, graph: Graph, position: int) -> TensorStateError:
         """The error for using a tensor that has no bytes here."""
-        tensor = graph.tensors[position]
+        tensor, root = graph.tensors[position], graph.roots[position]
+        for members in self.groups.members:
+            if root in members:
+                nodes = ", ".join(repr(graph.tensors[member]) for member in members)
+                return TensorStateError(
+                    f"{tensor!r} is computed inside of a group, {nodes}; its bytes are not kept",
+                    tensor=tensor, remedy="mark it with set_output() before computing",
+                )  # fmt: skip
         return TensorStateError(f"the bytes of {tensor!r} were not kept", tensor=tensor)
 
-    def places(self, graph: Graph) -> BufferOffsets:
+    def places(self, graph: Graph, groups: Groups = UNGROUPED) -> BufferOffsets:
         """All places at once, for plans on devices whose buffers are handles.
 
-        Takes no Python call per tensor.  Raises as :meth:`check`.
+        ``groups``: those that the plan computes; results inside of them have the number NOWHERE (-2).  Takes no Python
+        call per tensor.  Raises as :meth:`check`.
         """
-        self.check(graph)
+        self.check(graph, groups)
         which = self.slots.copy()
         offsets = self.offsets.copy()
         buffers = list(self.buffers)
@@ -223,15 +235,19 @@ class Allocation:
         offsets[self._own] += self._starts[self._of_root]
         return BufferOffsets(buffers, which, offsets)
 
-    def addresses(self, graph: Graph, held: set[Buffer] | None = None) -> npt.NDArray[np.int64]:
+    def addresses(
+        self, graph: Graph, held: set[Buffer] | None = None, groups: Groups = UNGROUPED
+    ) -> npt.NDArray[np.int64]:
         """Host addresses of all tensors, for plans that run on host memory.
 
         ``held`` gets the buffers that the addresses lie in: the plan has to claim them, and to keep them alive, when it
-        computes.  Takes no Python call per tensor.  Raises as :meth:`check`, and BufferUseError if a buffer is not in
-        host memory.
+        computes.  ``groups``: those that the plan computes; results inside of them have the address 0.  Takes no Python
+        call per tensor.  Raises as :meth:`check`, and BufferUseError if a buffer is not in host memory.
         """
-        self.check(graph)
+        self.check(graph, groups)
         addresses = self.offsets.copy()
+        if self._nowhere:
+            addresses[self.slots == NOWHERE] = 0
         buffers: set[Buffer] = set()
         try:
             if self._placed.size:
@@ -250,6 +266,8 @@ class Allocation:
                 addresses[self._own] += bases[self._of_root]
         except (AttributeError, TypeError):  # an address is None, or another thread took a place away
             for position, tensor in enumerate(graph.tensors):
+                if int(self.slots[position]) == NOWHERE:
+                    continue
                 buffer, _ = self.where(graph, position)
                 if buffer.address is None:
                     raise BufferUseError(
@@ -286,6 +304,8 @@ class Allocation:
             if node.op.is_view or not node.nbytes:
                 continue
             for target in (*(graph.sources[position][i] for i in node.op.writes), position):
+                if int(self.slots[target]) == NOWHERE:
+                    continue
                 buffer, _ = self.where(graph, target)
                 if buffer.is_read_only:
                     return BufferUseError(

@@ -6,7 +6,7 @@ import numpy as np
 
 from ggplug import types
 from ggplug.arrays import encode
-from ggplug.backend import Accept, Capabilities, Decline, Device
+from ggplug.backend import Accept, Capabilities, Decline, Device, Group
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
 from ggplug.host import HOST
@@ -26,7 +26,7 @@ from ggplug.types import DeviceKind
 
 
 def foreign_node(x: Tensor) -> Tensor:
-    """A node whose op nobody knows, and nobody can: its class is taken out of the list of ops at once."""
+    """A node whose op no device can know: its class is taken out of the list of ops at once."""
     name = "ggplug.testing.unknown"
     space = {"name": name, "result": lambda self, x: like(x), "__doc__": "An op that no device has."}
     cls: type[Op] = type("Unknown", (Op,), space)
@@ -65,7 +65,7 @@ def every_answer_has_its_reason(device: Device) -> None:
         expect(device.supports_op(shown), f"view ops are supported, {shown!r} is not")
     node = foreign_node(x)
     answer = device.supports_op(node)
-    expect(isinstance(answer, Decline), f"an op that nobody knows is declined, got {answer!r}")
+    expect(isinstance(answer, Decline), f"an op that no device knows is declined, got {answer!r}")
     expect(getattr(answer, "reason", ""), "a Decline has a reason")
     expect(device.supports_op(node) == answer, "the same question has the same answer")
     sample = Sample(device)
@@ -74,9 +74,11 @@ def every_answer_has_its_reason(device: Device) -> None:
 
 @clause
 def support_depends_on_the_node_alone(device: Device) -> None:
-    """``supports_op`` of equal nodes is equal, whether or not their sources have places."""
+    """``supports_op`` and ``match`` of equal nodes are equal, whether or not their sources have places."""
     sample = Sample(device)
     before = device.supports_op(sample.y)
+    found = [isinstance(device.match(Group((each.y,))), Decline) for each in (sample, sample, Sample(device))]
+    expect(found == [not before] * 3, "match() answers equal groups in the same way each time")
     with sample.place(device, 1) as placement, device.init() as stream:
         stream.compute(sample.graph, placement.allocation)
         expect(device.supports_op(sample.y) == before, "computing changes no answer")

@@ -15,7 +15,7 @@ from ggplug.errors import GGPlugError, ParameterError, ShapeError, TensorStateEr
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
-from ggplug.memory.graph_allocator import GraphAllocator, poison_wanted
+from ggplug.memory.graph_allocator import GraphAllocator, poison_mode
 from ggplug.scheduler.assign import Policy
 from ggplug.scheduler.execution import BoundVersion, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
@@ -29,7 +29,7 @@ _usage = attrgetter("buffer._usage._value_")
 
 
 class Scheduler:
-    """Computes graphs on several streams: decides who computes what, copies between them, and manages memory.
+    """Computes graphs on several streams: decides where each node runs, copies between streams, and manages memory.
 
     ``backends``: streams in order of priority; the last one gets inputs and what no other can compute, so it should
     be able to compute everything.  A device in their place gets a stream that the scheduler frees in the end; other
@@ -40,7 +40,9 @@ class Scheduler:
     ``op_offload``: whether an op is computed by a stream of higher priority, over a copy of its weights, if that
     device asks for it.  ``policy``: decides where nodes run, before the scheduler does.  ``cache_size``: structures of
     graphs that are remembered.  ``reuse=False`` gives each intermediate bytes of its own, so that all can be read.
-    ``poison``: computes node by node and fills what must not be read with NaNs (default: what ``GGPLUG_POISON`` says).
+    ``poison``: fills what must not be read with NaNs, with ``"nodes"`` or True between nodes, which are then computed
+    one by one, with ``"groups"`` between the groups that devices form (default: what ``GGPLUG_POISON`` says).
+    ``groups=False``: devices compute node by node, and form no groups.
 
     Graphs are not changed, and equal graphs share everything: a graph that was seen before, or an equal new one,
     costs a few calls for each split.
@@ -52,7 +54,7 @@ class Scheduler:
     def __init__(
         self, backends: Sequence[Backend | Device], *, buffer_types: Sequence[BufferType] | None = None,
         n_copies: int = 1, op_offload: bool = True, policy: Policy | None = None, cache_size: int = 32,
-        reuse: bool = True, poison: bool | None = None,
+        reuse: bool = True, poison: bool | str | None = None, groups: bool = True,
     ) -> None:  # fmt: skip
         if not backends:
             raise ParameterError("a scheduler needs at least one stream")
@@ -76,7 +78,8 @@ class Scheduler:
         self.op_offload = op_offload
         self.policy = policy
         self.cache_size = cache_size
-        self.poison = poison_wanted() if poison is None else poison
+        self.poison = poison_mode(poison)
+        self.groups = groups
         self._asynchronous = tuple(filter(is_asynchronous, self.backends))
         self._streams = Streams(self.backends, self.buffer_types)
         self._movers = tuple(self._mover(backend) for backend in self.backends)
@@ -137,7 +140,7 @@ class Scheduler:
 
     @alone
     def split(self, graph: Graph) -> tuple[SplitRow, ...]:
-        """Decides who computes what, without allocating or computing (ggml_backend_sched_split_graph).
+        """Decides which stream computes which node, without allocating or computing (ggml_backend_sched_split_graph).
 
         Raises PlacementError.
         """
@@ -155,11 +158,11 @@ class Scheduler:
         schedule = self._find(graph).schedule
         sizes = self._allocator.sizes(schedule.layout)
         memory = dict(zip(self._streams.names(), sizes, strict=True))
-        return explanation(graph, self._streams, schedule.assignment, schedule.cut, memory)
+        return explanation(graph, self._streams, schedule, memory)
 
     @alone
     def backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
-        """Who computes a node of a graph, or keeps a leaf (ggml_backend_sched_get_tensor_backend).
+        """The stream that computes a node of a graph, or keeps a leaf (ggml_backend_sched_get_tensor_backend).
 
         None for a persistent leaf that no stream can work on in its place.
         """
@@ -223,7 +226,7 @@ class Scheduler:
     def _schedule(self, graph: Graph, pins: dict[int, int]) -> Schedule:
         return make_schedule(
             graph, self._streams, self._allocator,
-            n_copies=self.n_copies, pins=pins, policy=self.policy, op_offload=self.op_offload,
+            n_copies=self.n_copies, pins=pins, policy=self.policy, op_offload=self.op_offload, groups=self.groups,
         )  # fmt: skip
 
     def _forget(self, execution: Execution) -> None:
@@ -290,7 +293,7 @@ class Scheduler:
 
     @alone
     def _compute(self, graph: Graph) -> list[Device] | None:
-        """Computes and waits.  Returns the devices that took part, if anybody wants to know."""
+        """Computes and waits.  Returns the devices that took part, if a hook wants to know."""
         self._compute_async(graph)
         self._synchronize()
         if HOOKS.listeners("ggplug_graph_computed") is None:
@@ -313,12 +316,13 @@ class Scheduler:
     def _compute_async(self, graph: Graph) -> None:
         execution = self._enter(graph)
         version = self._version(execution, graph)
-        allocation = execution.allocation(graph, version)
+        observing = self._callback is not None or self.poison == "nodes"
+        allocation = execution.observed(graph, version) if observing else execution.allocation(graph, version)
         run = allocation.begin(graph)
         try:
             bound = execution.bind(graph, version)
-            if self._callback is not None or self.poison:
-                execution.run_observed(graph, bound, self._ordering, run, self._callback, self.poison)
+            if observing or self.poison:
+                execution.run_observed(graph, bound, self._ordering, run, self._callback, bool(self.poison))
                 run.end(progress=run.progress)
             else:
                 if HOOKS.listeners("ggplug_split_computed") or HOOKS.listeners("ggplug_nodes_timed"):
@@ -379,7 +383,8 @@ class Scheduler:
                 whole = [
                     NodeTime(part.positions[node] if node >= 0 else -1, begin, stop) for node, begin, stop in times
                 ]
-                HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole)
+                groups = execution.schedule.groups
+                HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole, groups=groups)
 
     @alone
     def synchronize(self) -> None:
