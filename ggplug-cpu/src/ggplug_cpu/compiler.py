@@ -328,15 +328,27 @@ def _obtain(wanted: Kernel, target: features.Target) -> int:
         found = wanted._addresses.get(target.key)
         if found is None:
             key = wanted.cache_key()
-            code = FILES.load(wanted.name, key)
-            if code is None:
+            found = _kept(wanted, key)
+            if found is None:
                 code = _compile(wanted, target)
-                address = loader.load(wanted.name, code)  # a missing symbol must not reach the disk
+                found = loader.load(wanted.name, code)  # a missing symbol must not reach the disk
                 FILES.store(wanted.name, key, str(target), code)
-            else:
-                address = loader.load(wanted.name, code)
-            found = wanted._addresses[target.key] = address
+            wanted._addresses[target.key] = found
         return found
+
+
+def _kept(wanted: Kernel, key: str) -> int | None:
+    """The address of the code on disk; None if there is none, or none that can be loaded."""
+    from ggplug_cpu import loader
+
+    code = FILES.load(wanted.name, key)
+    if code is None:
+        return None
+    try:
+        return loader.load(wanted.name, code)
+    except KernelCompileError as error:
+        log.warning("ignoring what is on disk: %s; compiling it again", error)
+        return None
 
 
 def _compile(wanted: Kernel, target: features.Target) -> bytes:

@@ -1,4 +1,4 @@
-"""Who ran what: one batch, watched through ggplug's hooks, beside what the scheduler says of it."""
+"""What ran where: one batch, watched through ggplug's hooks, beside what the scheduler says of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Watch:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Observes all computations in the meantime; before and after nobody takes times."""
+    """Observes all computations in the meantime; before and after it no times are taken."""
     watch = Watch()
     HOOKS.register(watch)
     try:
@@ -45,7 +45,7 @@ def watching() -> Iterator[Watch]:
         HOOKS.unregister(watch)
 
 
-def who_ran_what(model: BertEncoder, texts: list[str]) -> Table:
+def what_ran_where(model: BertEncoder, texts: list[str]) -> Table:
     """Computes the longest texts twice more: for the rate, and watched, for what each device did and how long."""
     ids = sorted(model.tokenizer.encode(texts), key=len)[-BATCH:]
     start = time.perf_counter()
@@ -63,7 +63,7 @@ def who_ran_what(model: BertEncoder, texts: list[str]) -> Table:
     for copy in explanation.copies:
         copied[copy.target] += copy.nbytes
 
-    title = f"who ran what: sequences of up to {max(map(len, ids))} tokens, {len(ids)} at once, {rate:.0f} per second"
+    title = f"what ran where: sequences of up to {max(map(len, ids))} tokens, {len(ids)} at once, {rate:.0f} per second"
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
     )
