@@ -27,6 +27,8 @@ class Guard(Claim):
 
     __slots__ = ("_current", "_device", "kernel", "op", "requested", "what")
 
+    DEPTH = 2
+
     def __init__(
         self, device: SimtDevice, what: str, op: object = None, kernel: str | None = None,
         requested: int | None = None, own: Collection[Any] = (), shared: Collection[Any] = NOTHING,
