@@ -23,10 +23,11 @@ from cuda_on_host import ONE_ARGUMENT, TWO_ARGUMENTS
 
 from ggplug_cuda import CudaRegistration
 from ggplug_cuda.driver import CompileError, compile_text, compiler_options
+from ggplug_simt import Properties
+from ggplug_simt.c import Source
+from ggplug_simt.c.kernels import match
+from ggplug_simt.c.profile import Profile
 from ggplug_simt.cache import likely_nodes
-from ggplug_simt.kernels import match
-from ggplug_simt.profile import Profile, Properties
-from ggplug_simt.source import Source
 
 GPU = Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024)
 PROFILES = [Profile.of(GPU), Profile.of(dataclasses.replace(GPU, products=True))]
@@ -45,7 +46,7 @@ def sources(data: Path) -> Iterator[Source]:
         for node in nodes:
             found = match(profile, Group((node,)))
             if not isinstance(found, Decline):
-                yield from (launch.source for launch in found.launches if isinstance(launch.source, Source))
+                yield from (launch.program for launch in found.launches if isinstance(launch.program, Source))
 
 
 def one_of_each_kernel(found: Iterable[Source]) -> list[Source]:

@@ -1,6 +1,6 @@
 """The table of kernels: which function chooses a kernel for which op.
 
-A chooser is ``(profile, node) -> Kernel | Decline``, a pure function of the node's signature.  ``supports_op``,
+A chooser is ``(profile, node) -> Launches | Decline``, a pure function of the node's signature.  ``supports_op``,
 ``groups`` and plans all ask :func:`match`.
 """
 
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from ggplug.backend import Decline, Group
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
-from ggplug_simt.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, sort
-from ggplug_simt.launch import NOTHING, Kernel
-from ggplug_simt.profile import Profile
+from ggplug_simt.c.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, sort
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import NOTHING, Launches
 
-Chooser = Callable[[Profile, Tensor], Kernel | Decline]
+Chooser = Callable[[Profile, Tensor], Launches | Decline]
 
 CHOOSERS: dict[type[Op], Chooser] = {
     op: chooser
@@ -25,8 +25,8 @@ CHOOSERS: dict[type[Op], Chooser] = {
 """Op class -> chooser, from the families."""
 
 
-def match(profile: Profile, group: Group) -> Kernel | Decline:
-    """The kernel for a group, or why there is none."""
+def match(profile: Profile, group: Group) -> Launches | Decline:
+    """The launches for a group, or why there are none."""
     if len(group) > 1:
         return Decline("every node is computed alone")
     node = group.node

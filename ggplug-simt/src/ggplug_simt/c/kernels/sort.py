@@ -8,15 +8,16 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug.types import I32
-from ggplug_simt.kernels.accepted import FLOATS, refuse
-from ggplug_simt.launch import DST, LIMIT, Kernel, Launch, kernel_of, launch, operand, units
-from ggplug_simt.profile import Profile
+from ggplug_simt.c.kernels.accepted import FLOATS, refuse
+from ggplug_simt.c.launch import LIMIT, launch, launches_of, units
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import DST, Launch, Launches, argument
 
 _SHORT = (32, 256)  # each size of a block is a program to compile, so there are few
 _WORD = 8  # bytes of an element while it is sorted
 
 
-def argsort(profile: Profile, node: Tensor) -> Kernel | Decline:
+def argsort(profile: Profile, node: Tensor) -> Launches | Decline:
     """The positions of each row's elements in sorted order, NaN last; of equal ones the first comes first.
 
     A row that fits is sorted in local memory.  A longer one is sorted in blocks that do, which are then merged, two by
@@ -27,7 +28,7 @@ def argsort(profile: Profile, node: Tensor) -> Kernel | Decline:
         return refused
     if node.ne[0] > LIMIT // 2:
         return Decline(f"argsort merges blocks of powers of two in 32 bits, rows of {node.ne[0]} are too long")
-    return kernel_of(*_launches(profile, node))
+    return launches_of(*_launches(profile, node))
 
 
 def _launches(profile: Profile, node: Tensor) -> Iterator[Launch | Decline]:
@@ -35,21 +36,21 @@ def _launches(profile: Profile, node: Tensor) -> Iterator[Launch | Decline]:
     assert x is not None
     assert isinstance(node.op, ops.Argsort)
     n = x.ne[0]
-    operands = {"dst": operand(DST, node), "x": operand(0, x)}
+    tensors = {"dst": argument(DST, node), "x": argument(0, x)}
     defines = {"VEC": profile.vec, "TX": x.type.name, **({"DESCENDING": 1} if node.op.order else {})}
     longest = _power_of_two(profile.tile.local_bytes // _WORD)
     block = next((size for size in _SHORT if n <= size <= longest), longest)
 
     def blocks(done: bool) -> Launch | Decline:
         return launch(
-            "sort", "sort_blocks", operands, groups=-(-n // block) * node.nrows,
+            "sort", "sort_blocks", tensors, groups=-(-n // block) * node.nrows,
             lanes=min(profile.row_lanes, block // 2), defines={**defines, "SIZE": block}, sorted=int(done),
         )  # fmt: skip
 
     def pairs(stride: int, mirrored: bool) -> Launch | Decline:
-        counted = operands["dst"]._replace(ne=(-(-n // (2 * stride)) * stride, *node.ne[1:]))
+        counted = tensors["dst"]._replace(ne=(-(-n // (2 * stride)) * stride, *node.ne[1:]))
         return launch(
-            "sort", "sort_pairs", {**operands, "dst": counted},
+            "sort", "sort_pairs", {**tensors, "dst": counted},
             groups=-(-units(counted.ne, 1) // profile.unit_lanes), lanes=profile.unit_lanes,
             defines=defines, stride=stride, mirrored=int(mirrored),
         )  # fmt: skip

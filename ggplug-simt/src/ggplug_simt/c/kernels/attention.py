@@ -8,12 +8,13 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug.types import F16, F32
-from ggplug_simt.kernels.accepted import FLOATS, refuse
-from ggplug_simt.launch import DST, Kernel, kernel_of, launch, operand
-from ggplug_simt.profile import Profile
+from ggplug_simt.c.kernels.accepted import FLOATS, refuse
+from ggplug_simt.c.launch import launch, launches_of
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import DST, Launches, argument
 
 
-def soft_max(profile: Profile, node: Tensor) -> Kernel | Decline:
+def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
     """One group a row.  Slopes are as :func:`ggplug.ops.alibi_slopes` has them."""
     refused = refuse(node, FLOATS, FLOATS, {F32, F16}, {F32})
     if refused is not None:
@@ -21,18 +22,18 @@ def soft_max(profile: Profile, node: Tensor) -> Kernel | Decline:
     x, mask, sinks = node.src
     assert isinstance(node.op, ops.SoftMax)
     assert x is not None
-    operands = {"dst": operand(DST, node), "x": operand(0, x)}
+    tensors = {"dst": argument(DST, node), "x": argument(0, x)}
     defines: dict[str, object] = {"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name}
     if mask is not None:
-        operands["mask"] = operand(1, mask)
+        tensors["mask"] = argument(1, mask)
         defines |= {"MASKED": 1, "TM": mask.type.name}
     if sinks is not None:
-        operands["sinks"] = operand(2, sinks)
+        tensors["sinks"] = argument(2, sinks)
         defines["SINKS"] = 1
     power = 1 << math.floor(math.log2(max(1, x.ne[2])))
-    return kernel_of(
+    return launches_of(
         launch(
-            "attention", "soft_max", operands, groups=node.nrows, lanes=profile.row_lanes, defines=defines,
+            "attention", "soft_max", tensors, groups=node.nrows, lanes=profile.row_lanes, defines=defines,
             scale=node.op.scale, max_bias=node.op.max_bias, slope=2.0 ** (-node.op.max_bias / power),
             slope_between=2.0 ** (-node.op.max_bias / 2 / power), heads_power=power,
         )

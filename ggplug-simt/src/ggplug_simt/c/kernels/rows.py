@@ -6,12 +6,13 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug.types import F32, I32, I64
-from ggplug_simt.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, refuse
-from ggplug_simt.launch import DST, NOTHING, Kernel, kernel_of, launch, operand, units
-from ggplug_simt.profile import Profile
+from ggplug_simt.c.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, refuse
+from ggplug_simt.c.launch import launch, launches_of, units
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import DST, NOTHING, Launches, argument
 
 
-def get_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
+def get_rows(profile: Profile, node: Tensor) -> Launches | Decline:
     """y[:, i, j, k] = x[:, ids[i, j, k], j, k]; blocks are decoded, integers stay as they are."""
     refused = refuse(node, {F32, I32}, READABLE | {I32}, {I32})
     if refused is not None:
@@ -20,16 +21,16 @@ def get_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
     assert x is not None
     assert ids is not None
     types = {"WORD": "int32_t"} if x.type is I32 else {"TX": x.type.name, "TD": node.type.name, **KEPT}
-    return kernel_of(
+    return launches_of(
         launch(
-            "rows", "get_rows", {"dst": operand(DST, node), "x": operand(0, x), "ids": operand(1, ids)},
+            "rows", "get_rows", {"dst": argument(DST, node), "x": argument(0, x), "ids": argument(1, ids)},
             groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
             defines={"VEC": profile.vec, "UNIT": profile.vec, "ID_TYPE": "int32_t", **types},
         )
     )  # fmt: skip
 
 
-def set_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
+def set_rows(profile: Profile, node: Tensor) -> Launches | Decline:
     """dst[:, ids[i, j', k'], j, k] = rows[:, i, j, k], rounded or quantised to dst's type."""
     _, rows, ids = node.src
     assert rows is not None
@@ -40,9 +41,9 @@ def set_rows(profile: Profile, node: Tensor) -> Kernel | Decline:
         return refused
     assert ids is not None
     unit = max(profile.vec, node.type.block_size)
-    return kernel_of(
+    return launches_of(
         launch(
-            "rows", "set_rows", {"dst": operand(DST, node), "rows": operand(1, rows), "ids": operand(2, ids)},
+            "rows", "set_rows", {"dst": argument(DST, node), "rows": argument(1, rows), "ids": argument(2, ids)},
             groups=-(-units(rows.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes,
             defines={
                 "VEC": profile.vec, "UNIT": unit, "TX": rows.type.name, "TD": node.type.name,

@@ -15,44 +15,46 @@ from ggplug import types
 BLOCKS = (types.Q8_0, types.Q4_0)
 """The block types that ``dialect/access.h`` reads and writes."""
 
-WRITTEN = ("dst", "faults")
-"""The tensors of a launch that kernels write."""
-
 
 class Source(NamedTuple):
     """A program by what it is made from; hashable.
 
     ``family``: file name of the kernels, without suffix.  ``kernel``: the function in it.  ``defines``: names and their
     replacements; a name may have parameters, ``F(x)``.  ``tensors``, ``scalars``: what its arguments struct holds, the
-    latter as ``(name, C type)``.
+    latter as ``(name, C type)``.  ``writes``: the tensors that it stores in; the others are const.
     """
 
     family: str
     kernel: str
     defines: tuple[tuple[str, str], ...]
     tensors: tuple[str, ...]
+    writes: tuple[str, ...]
     scalars: tuple[tuple[str, str], ...]
 
-    def text(self, dialect: str) -> str:
-        """The whole program in ``dialect``: ``opencl`` or ``cuda``."""
+    def text(self, language: str) -> str:
+        """The whole program in ``language``: ``opencl`` or ``cuda``."""
         lines = [f"#define {self.kernel.upper()} 1", *(f"#define {name} {value}" for name, value in self.defines)]
         members = [f"    tensor {name};" for name in self.tensors]
         members += [f"    {kind} {name};" for name, kind in self.scalars]
-        pointers = [f"GLOBAL {'' if n in WRITTEN else 'const '}char *{n}_data" for n in self.tensors]
         return "\n".join(
             [
                 *lines,
-                part(f"dialect/{dialect}.h"),
+                part(f"dialect/{language}.h"),
                 *(kind.c_struct() for kind in BLOCKS),
                 part("dialect/access.h"),
                 *([part("dialect/faults.h")] if "faults" in self.tensors else []),
                 "typedef struct {",
                 *members,
                 "} arguments;",
-                f"#define PARAMETERS {', '.join([*pointers, 'const arguments args'])}",
+                f"#define PARAMETERS {self.parameters()}",
                 part(f"kernels/{self.family}.c"),
             ]
         )
+
+    def parameters(self) -> str:
+        """The kernel's parameters: a pointer for each tensor, const where it only reads, and the arguments struct."""
+        pointers = [f"GLOBAL {'' if n in self.writes else 'const '}char *{n}_data" for n in self.tensors]
+        return ", ".join([*pointers, "const arguments args"])
 
     def __str__(self) -> str:
         shown = [f"{name}={value}" for name, value in self.defines if name.startswith("T") and len(name) == 2]
@@ -62,4 +64,4 @@ class Source(NamedTuple):
 @functools.cache
 def part(path: str) -> str:
     """The text of a file of this package."""
-    return resources.files("ggplug_simt").joinpath(path).read_text(encoding="utf-8")
+    return resources.files("ggplug_simt.c").joinpath(path).read_text(encoding="utf-8")

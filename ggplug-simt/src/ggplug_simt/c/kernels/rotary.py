@@ -10,9 +10,10 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug.types import F32, I32, RopeMode
-from ggplug_simt.kernels.accepted import FLOATS, refuse
-from ggplug_simt.launch import DST, Kernel, kernel_of, launch, operand
-from ggplug_simt.profile import Profile
+from ggplug_simt.c.kernels.accepted import FLOATS, refuse
+from ggplug_simt.c.launch import launch, launches_of
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import DST, Launches, argument
 
 _MODES: dict[int, tuple[str, ...]] = {
     RopeMode.NORMAL: ("NORMAL",),
@@ -23,7 +24,7 @@ _MODES: dict[int, tuple[str, ...]] = {
 }
 
 
-def rope(profile: Profile, node: Tensor) -> Kernel | Decline:
+def rope(profile: Profile, node: Tensor) -> Launches | Decline:
     """One item a pair, or an element that is copied, of a few heads."""
     refused = refuse(node, FLOATS, FLOATS, {I32}, {F32})
     if refused is not None:
@@ -33,11 +34,11 @@ def rope(profile: Profile, node: Tensor) -> Kernel | Decline:
     assert isinstance(op, ops.Rope)
     assert x is not None
     assert pos is not None
-    operands = {"dst": operand(DST, node), "x": operand(0, x), "pos": operand(1, pos)}
+    tensors = {"dst": argument(DST, node), "x": argument(0, x), "pos": argument(1, pos)}
     defines: dict[str, object] = {"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name}
     defines |= dict.fromkeys(_MODES[op.mode], 1)
     if freq_factors is not None:
-        operands["freq_factors"] = operand(2, freq_factors)
+        tensors["freq_factors"] = argument(2, freq_factors)
         defines["FREQ_FACTORS"] = 1
     if op.freq_scale * max(1.0, op.freq_base ** (-2.0 * (op.pairs - 1) / op.n_dims)) > _LARGEST:
         return Decline(f"rope with freq_base {op.freq_base} and freq_scale {op.freq_scale} has angles beyond float32")
@@ -56,9 +57,9 @@ def rope(profile: Profile, node: Tensor) -> Kernel | Decline:
     defines["HEADS"] = _HEADS
     items = (node.ne[0] - op.pairs) * -(-node.ne[1] // _HEADS) * node.ne[2] * node.ne[3]
     s0, s1, s2, s3 = op.sections
-    return kernel_of(
+    return launches_of(
         launch(
-            "rotary", "rope", operands, groups=-(-items // profile.unit_lanes), lanes=profile.unit_lanes,
+            "rotary", "rope", tensors, groups=-(-items // profile.unit_lanes), lanes=profile.unit_lanes,
             defines=defines, pairs=op.pairs, first=op.n_offs,
             section_0=s0, section_1=s1, section_2=s2, section_3=s3, magnitude=magnitude, **first, **pairs,
         )

@@ -13,9 +13,10 @@ from ggplug.backend import Decline
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.types import Type
-from ggplug_simt.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, refuse
-from ggplug_simt.launch import DST, Kernel, Launch, Operand, collapsed, kernel_of, launch, operand, units
-from ggplug_simt.profile import Profile
+from ggplug_simt.c.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, refuse
+from ggplug_simt.c.launch import collapsed, launch, launches_of, units
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import DST, Launch, Launches, TensorArgument, argument, argument_of
 
 
 class Expression(NamedTuple):
@@ -86,8 +87,7 @@ TWO: dict[type[Op], Expression] = {
     ops.Swiglu: Expression(f"({_SILU} * y)"),
     ops.SwigluOai: Expression(
         # NaN stays what it is, which fmin would not let it
-        f"({_LIMITED} / (1.0f + exp(-P0 * {_LIMITED}))"
-        f" * (1.0f + SELECT({_AT_LEAST} > P1, REAL(P1), {_AT_LEAST})))",
+        f"({_LIMITED} / (1.0f + exp(-P0 * {_LIMITED})) * (1.0f + SELECT({_AT_LEAST} > P1, REAL(P1), {_AT_LEAST})))",
         ("alpha", "limit"),
     ),
 }
@@ -103,8 +103,9 @@ def _values(op: Op | None, expression: Expression) -> tuple[dict[str, str], dict
 
 
 def map_one(
-    profile: Profile, op: Op | None, expression: Expression, dst: Operand, dst_type: Type, x: Operand, x_type: Type
-) -> Launch | Decline:
+    profile: Profile, op: Op | None, expression: Expression, dst: TensorArgument, dst_type: Type,
+    x: TensorArgument, x_type: Type,
+) -> Launch | Decline:  # fmt: skip
     """dst = f(x), both of the same extents, any strides and types."""
     unit = max(profile.vec, dst_type.block_size)
     dst, x = collapsed((dst, x), (dst_type.block_size, x_type.block_size))
@@ -121,8 +122,8 @@ def map_one(
 
 
 def map_two(
-    profile: Profile, op: Op, expression: Expression, dst: Operand, dst_type: Type,
-    x: Operand, x_type: Type, y: Operand, y_type: Type,
+    profile: Profile, op: Op, expression: Expression, dst: TensorArgument, dst_type: Type,
+    x: TensorArgument, x_type: Type, y: TensorArgument, y_type: Type,
 ) -> Launch | Decline:  # fmt: skip
     """dst = f(x, y), y repeated to dst's extents."""
     unit = max(profile.vec, dst_type.block_size)
@@ -132,7 +133,7 @@ def map_two(
         names["REPEATS"] = "1"
     else:
         nb = tuple(0 if have == 1 else stride for have, stride in zip(y.ne, y.nb, strict=True))
-        y = Operand(y.position, dst.ne, nb, y.delta)  # type: ignore[arg-type]
+        y = y._replace(ne=dst.ne, nb=nb)  # type: ignore[arg-type]
         sizes = (dst_type.block_size, x_type.block_size, y_type.block_size)
         dst, x, y = collapsed((dst, x, y), sizes)
     return launch(
@@ -146,7 +147,7 @@ def map_two(
     )  # fmt: skip
 
 
-def unary(profile: Profile, node: Tensor) -> Kernel | Decline:
+def unary(profile: Profile, node: Tensor) -> Launches | Decline:
     """Functions of one number."""
     refused = refuse(node, FLOATS, FLOATS)
     if refused is not None:
@@ -154,10 +155,10 @@ def unary(profile: Profile, node: Tensor) -> Kernel | Decline:
     (x,) = node.src
     assert x is not None
     expression = ONE[type(node.op)]  # type: ignore[index]
-    return kernel_of(map_one(profile, node.op, expression, operand(DST, node), node.type, operand(0, x), x.type))
+    return launches_of(map_one(profile, node.op, expression, argument(DST, node), node.type, argument(0, x), x.type))
 
 
-def binary(profile: Profile, node: Tensor) -> Kernel | Decline:
+def binary(profile: Profile, node: Tensor) -> Launches | Decline:
     """Arithmetic of two tensors; the first may be quantised, and then the result is."""
     refused = refuse(node, WRITABLE, READABLE, FLOATS)
     if refused is not None:
@@ -167,14 +168,14 @@ def binary(profile: Profile, node: Tensor) -> Kernel | Decline:
     assert x is not None
     assert y is not None
     expression = TWO[type(node.op)]
-    return kernel_of(
+    return launches_of(
         map_two(
-            profile, node.op, expression, operand(DST, node), node.type, operand(0, x), x.type, operand(1, y), y.type
+            profile, node.op, expression, argument(DST, node), node.type, argument(0, x), x.type, argument(1, y), y.type
         )
     )
 
 
-def glu(profile: Profile, node: Tensor) -> Kernel | Decline:
+def glu(profile: Profile, node: Tensor) -> Launches | Decline:
     """Gated units: x and the gate are two tensors, or the halves of one."""
     refused = refuse(node, FLOATS, FLOATS, FLOATS)
     if refused is not None:
@@ -182,16 +183,16 @@ def glu(profile: Profile, node: Tensor) -> Kernel | Decline:
     x, gate = node.src
     assert isinstance(node.op, ops.Glu)
     assert x is not None
-    left = Operand(0, node.ne, x.nb)
+    left = argument_of(0, x.type, node.ne, x.nb)
     if gate is not None:
-        right = operand(1, gate)
+        right = argument(1, gate)
     else:
         right = left._replace(delta=node.ne[0] * x.type.block_bytes)
         if node.op.swapped:
             left, right = right, left
     kind = x.type
-    return kernel_of(
-        map_two(profile, node.op, TWO[type(node.op)], operand(DST, node), node.type, left, x.type, right, kind)
+    return launches_of(
+        map_two(profile, node.op, TWO[type(node.op)], argument(DST, node), node.type, left, x.type, right, kind)
     )
 
 

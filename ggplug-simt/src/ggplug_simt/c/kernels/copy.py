@@ -8,10 +8,11 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug.types import F32, I32, Type
-from ggplug_simt.kernels.accepted import KEPT, READABLE, WRITABLE
-from ggplug_simt.kernels.elementwise import IDENTITY, map_one
-from ggplug_simt.launch import DST, LIMIT, Kernel, Launch, Operand, collapsed, kernel_of, launch, operand, units
-from ggplug_simt.profile import Profile
+from ggplug_simt.c.kernels.accepted import KEPT, READABLE, WRITABLE
+from ggplug_simt.c.kernels.elementwise import IDENTITY, map_one
+from ggplug_simt.c.launch import LIMIT, collapsed, launch, launches_of, units
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import DST, Launch, Launches, TensorArgument, argument, argument_of
 
 _WORDS = {8: "uint64_t", 4: "uint32_t", 2: "uint16_t", 1: "uint8_t"}
 
@@ -24,12 +25,12 @@ def word(type: Type) -> tuple[str, int]:
     return _WORDS[wide], size // wide
 
 
-def _blocks(place: Operand, type: Type) -> Operand:
-    """The operand in elements of whole blocks."""
+def _blocks(place: TensorArgument, type: Type) -> TensorArgument:
+    """The argument in elements of whole blocks."""
     return place._replace(ne=(place.ne[0] // type.block_size, *place.ne[1:]))
 
 
-def move(profile: Profile, type: Type, dst: Operand, x: Operand) -> Launch | Decline:
+def move(profile: Profile, type: Type, dst: TensorArgument, x: TensorArgument) -> Launch | Decline:
     """dst = x, bits as they are, x repeated to dst's extents."""
     dst, x = _blocks(dst, type), _blocks(x, type)
     if dst.ne == x.ne:
@@ -42,7 +43,7 @@ def move(profile: Profile, type: Type, dst: Operand, x: Operand) -> Launch | Dec
     )  # fmt: skip
 
 
-def reshape(profile: Profile, dst: Operand, dst_type: Type, x: Operand, x_type: Type) -> Launch | Decline:
+def reshape(profile: Profile, dst: TensorArgument, dst_type: Type, x: TensorArgument, x_type: Type) -> Launch | Decline:
     """dst = x with other extents, element by element; between equal types bits as they are."""
     if math.prod(dst.ne) >= 2 * LIMIT:
         return Decline(f"reshape counts elements in 32 bits, {math.prod(dst.ne)} are too many")
@@ -60,7 +61,7 @@ def reshape(profile: Profile, dst: Operand, dst_type: Type, x: Operand, x_type: 
     )  # fmt: skip
 
 
-def copy(profile: Profile, node: Tensor) -> Kernel | Decline:
+def copy(profile: Profile, node: Tensor) -> Launches | Decline:
     """cpy, cont and dup: the same elements in ggml's order, perhaps in another type."""
     x = node.src[0]
     assert node.op is not None
@@ -69,30 +70,30 @@ def copy(profile: Profile, node: Tensor) -> Kernel | Decline:
         convertible = (x.type in READABLE and node.type in WRITABLE) or {x.type, node.type} == {F32, I32}
         if not convertible:
             return Decline(f"{node.op.name} from {x.type.name} to {node.type.name} has no kernel")
-    to, come = operand(DST, node), operand(0, x)
+    to, come = argument(DST, node), argument(0, x)
     if node.ne != x.ne:
         # Whichever side is contiguous takes the other's extents.
         if node.is_contiguous() and x.ne[0] % node.type.block_size == 0:
-            to = Operand(DST, x.ne, contiguous_strides(node.type, x.ne))
+            to = argument_of(DST, node.type, x.ne, contiguous_strides(node.type, x.ne))
         elif x.is_contiguous() and node.ne[0] % x.type.block_size == 0:
-            come = Operand(0, node.ne, contiguous_strides(x.type, node.ne))
+            come = argument_of(0, x.type, node.ne, contiguous_strides(x.type, node.ne))
         elif x.type is node.type and x.type.is_quantized and x.ne[0] != node.ne[0]:
             return Decline(f"{node.op.name} of blocks to rows of another length has no kernel for these strides")
         else:
-            return kernel_of(reshape(profile, to, node.type, come, x.type))
+            return launches_of(reshape(profile, to, node.type, come, x.type))
     if node.type is x.type:
-        return kernel_of(move(profile, node.type, to, come))
-    return kernel_of(map_one(profile, None, IDENTITY, to, node.type, come, x.type))
+        return launches_of(move(profile, node.type, to, come))
+    return launches_of(map_one(profile, None, IDENTITY, to, node.type, come, x.type))
 
 
-def repeat(profile: Profile, node: Tensor) -> Kernel | Decline:
+def repeat(profile: Profile, node: Tensor) -> Launches | Decline:
     """x several times in each dimension."""
     x = node.src[0]
     assert x is not None
-    return kernel_of(move(profile, node.type, operand(DST, node), operand(0, x)))
+    return launches_of(move(profile, node.type, argument(DST, node), argument(0, x)))
 
 
-def concat(profile: Profile, node: Tensor) -> Kernel | Decline:
+def concat(profile: Profile, node: Tensor) -> Launches | Decline:
     """a, and after it b: two copies into parts of the result."""
     a, b = node.src
     assert isinstance(node.op, ops.Concat)
@@ -103,9 +104,9 @@ def concat(profile: Profile, node: Tensor) -> Kernel | Decline:
     parts = []
     for position, source, delta in ((0, a, 0), (1, b, start)):
         if math.prod(source.ne):
-            into = Operand(DST, source.ne, node.nb, delta)
-            parts.append(move(profile, node.type, into, operand(position, source)))
-    return kernel_of(*parts)
+            into = argument_of(DST, node.type, source.ne, node.nb, delta)
+            parts.append(move(profile, node.type, into, argument(position, source)))
+    return launches_of(*parts)
 
 
 CHOOSERS = {ops.Cpy: copy, ops.Cont: copy, ops.Dup: copy, ops.Repeat: repeat, ops.Concat: concat}

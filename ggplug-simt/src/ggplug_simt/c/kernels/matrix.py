@@ -6,10 +6,11 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug.types import F32, I32, Precision
-from ggplug_simt.kernels.accepted import READABLE, refuse
-from ggplug_simt.kernels.elementwise import IDENTITY, map_one
-from ggplug_simt.launch import DST, LIMIT, SCRATCH, Kernel, Launch, Operand, Product, kernel_of, launch, operand
-from ggplug_simt.profile import Profile, Tile
+from ggplug_simt.c.kernels.accepted import READABLE, refuse
+from ggplug_simt.c.kernels.elementwise import IDENTITY, map_one
+from ggplug_simt.c.launch import LIMIT, MatrixProduct, launch, launches_of
+from ggplug_simt.c.profile import Profile, Tile
+from ggplug_simt.library import DST, SCRATCH, Launch, Launches, TensorArgument, argument, argument_of
 
 FEW = 8
 """Columns up to which blocks of a are decoded in registers, for all columns at once."""
@@ -57,7 +58,7 @@ def _types(part: int, a: Tensor, b: Tensor) -> dict[str, object]:
     return found
 
 
-def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
+def mul_mat(profile: Profile, node: Tensor) -> Launches | Decline:
     """dst[m, n] = sum over k of a[k, m] b[k, n]."""
     refused = refuse(node, {F32}, READABLE, READABLE)
     if refused is not None:
@@ -65,13 +66,13 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
     a, b = node.src
     assert a is not None
     assert b is not None
-    operands = {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b)}
+    tensors = {"dst": argument(DST, node), "a": argument(0, a), "b": argument(1, b)}
     m, n, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
     shares = {"share_2": b.ne[2] // a.ne[2], "share_3": b.ne[3] // a.ne[3]}
     if n <= FEW:
-        return kernel_of(
+        return launches_of(
             launch(
-                "matrix", "mul_mat_rows", operands,
+                "matrix", "mul_mat_rows", tensors,
                 groups=-(-m // profile.dot_rows) * batches, lanes=profile.dot_lanes,
                 defines=_dot(profile, 1 << (n - 1).bit_length(), a, b), **shares,
             )
@@ -81,16 +82,16 @@ def mul_mat(profile: Profile, node: Tensor) -> Kernel | Decline:
         if found is not None:
             return found
     tile = profile.tile.fitted(m, n)
-    return kernel_of(_tiles(profile, tile, a, b, operands, -(-n // tile.n) * batches, **shares))
+    return launches_of(_tiles(profile, tile, a, b, tensors, -(-n // tile.n) * batches, **shares))
 
 
 def _tiles(
-    profile: Profile, tile: Tile, a: Tensor, b: Tensor, operands: dict[str, Operand], across: int, **shares: int
+    profile: Profile, tile: Tile, a: Tensor, b: Tensor, tensors: dict[str, TensorArgument], across: int, **shares: int
 ) -> Launch | Decline:
-    """All rows of a by ``across`` tiles of columns, which ``routes`` lists if it is among the operands."""
-    routed = {"ROUTED": 1} if "routes" in operands else {}
+    """All rows of a by ``across`` tiles of columns, which ``routes`` lists if it is among the tensors."""
+    routed = {"ROUTED": 1} if "routes" in tensors else {}
     return launch(
-        "matrix", "mul_mat_tiles", operands,
+        "matrix", "mul_mat_tiles", tensors,
         groups=-(-a.ne[1] // tile.m) * across, lanes=min(profile.tile_lanes, tile.blocks),
         defines={
             "VEC": profile.vec, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "ITEM_M": tile.item_m,
@@ -100,7 +101,7 @@ def _tiles(
     )  # fmt: skip
 
 
-def _by_library(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> Kernel | Decline | None:
+def _by_library(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> Launches | Decline | None:
     """Weights decoded to float32, piece by piece, and multiplied by the library; None where strides do not suit it.
 
     Weights of fewer bits than float32 let tensor cores drop those of b that F16 lacks too, unless the op asks for F32.
@@ -112,28 +113,28 @@ def _by_library(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> Kernel 
         return None
     n, batches, b_step, dst_step = columns
     assert isinstance(node.op, ops.MulMat)
-    product = Product(exact=a.type is F32 or node.op.precision == Precision.F32)
+    product = MatrixProduct(exact=a.type is F32 or node.op.precision == Precision.F32)
     k, m, matrices = a.ne[0], a.ne[1], a.ne[2] * a.ne[3]
     decoded = not _library_reads(a)
     rows = min(m, max(1, DECODED // (4 * k * matrices))) if decoded else m
     launches: list[Launch | Decline] = []
     for first in range(0, m, rows):
         some = min(rows, m - first)
-        part = Operand(0, (k, some, a.ne[2], a.ne[3]), a.nb, first * a.nb[1])
+        part = argument_of(0, a.type, (k, some, a.ne[2], a.ne[3]), a.nb, first * a.nb[1])
         if decoded:
-            into = Operand(SCRATCH, part.ne, contiguous_strides(F32, part.ne))
-            launches.append(map_one(profile, None, IDENTITY, into, F32, part, a.type))
+            into = argument_of(SCRATCH, F32, part.ne, contiguous_strides(F32, part.ne))
+            launches.append(map_one(profile, None, IDENTITY, into._replace(written=True), F32, part, a.type))
             part = into
         a_step = part.nb[2] if a.ne[2] > 1 else 0
         for i3 in range(b.ne[3]):
             a_at = part.delta + i3 // (b.ne[3] // a.ne[3]) * part.nb[3]
-            operands = (
-                Operand(DST, (some, n, batches, 1), (4, node.nb[1], dst_step, 0), 4 * first + i3 * node.nb[3]),
-                Operand(part.position, (k, some, batches, 1), (4, part.nb[1], a_step, 0), a_at),
-                Operand(1, (k, n, batches, 1), (4, b.nb[1], b_step, 0), i3 * b.nb[3]),
+            tensors = (
+                argument_of(DST, F32, (some, n, batches, 1), (4, node.nb[1], dst_step, 0), 4 * first + i3 * node.nb[3]),
+                argument_of(part.position, F32, (k, some, batches, 1), (4, part.nb[1], a_step, 0), a_at),
+                argument_of(1, F32, (k, n, batches, 1), (4, b.nb[1], b_step, 0), i3 * b.nb[3]),
             )
-            launches.append(Launch(product, 1, 1, operands, ()))
-    return kernel_of(*launches, scratch=4 * k * rows * matrices if decoded else 0)
+            launches.append(Launch(product, 1, 1, tensors, ()))
+    return launches_of(*launches, scratch=4 * k * rows * matrices if decoded else 0)
 
 
 def _library_reads(tensor: Tensor) -> bool:
@@ -157,7 +158,7 @@ def _columns(node: Tensor, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | 
     return None
 
 
-def mul_mat_id(profile: Profile, node: Tensor) -> Kernel | Decline:
+def mul_mat_id(profile: Profile, node: Tensor) -> Launches | Decline:
     """The product with the chosen expert: column by column, or by tiles of columns that chose the same one."""
     refused = refuse(node, {F32}, READABLE, READABLE, {I32})
     if refused is not None:
@@ -166,35 +167,36 @@ def mul_mat_id(profile: Profile, node: Tensor) -> Kernel | Decline:
     assert a is not None
     assert b is not None
     assert ids is not None
-    operands = {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b), "ids": operand(2, ids)}
+    tensors = {"dst": argument(DST, node), "a": argument(0, a), "b": argument(1, b), "ids": argument(2, ids)}
     if FILLED * ids.size > profile.tile.n * a.ne[2]:
         return _routed(profile, node, a, b, ids)
-    return kernel_of(
+    return launches_of(
         launch(
-            "matrix", "mul_mat_id", operands,
+            "matrix", "mul_mat_id", tensors,
             groups=-(-node.ne[0] // profile.dot_rows) * node.ne[1] * node.ne[2], lanes=profile.dot_lanes,
             defines={**_dot(profile, 1, a, b), "ID_TYPE": "int32_t"},
         )
     )  # fmt: skip
 
 
-def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Kernel | Decline:
+def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Launches | Decline:
     """A list of each expert's columns, and then tiles for as many experts and columns as there may be.
 
     The last list has the columns whose index is out of range.
     """
     experts, columns = a.ne[2], ids.size
     extents = (1 + columns, experts + 1, 1, 1)
-    routes = Operand(SCRATCH, extents, contiguous_strides(I32, extents))
+    routes = argument_of(SCRATCH, I32, extents, contiguous_strides(I32, extents))
     tile = profile.tile.fitted(node.ne[0], -(-columns // max(1, experts)))
-    return kernel_of(
+    return launches_of(
         launch(
-            "matrix", "route", {"dst": routes, "ids": operand(2, ids)},
+            "matrix", "route", {"dst": routes._replace(written=True), "ids": argument(2, ids)},
             groups=experts + 1, lanes=profile.row_lanes, defines={"VEC": profile.vec, "ID_TYPE": "int32_t"},
             experts=experts,
         ),
         _tiles(
-            profile, tile, a, b, {"dst": operand(DST, node), "a": operand(0, a), "b": operand(1, b), "routes": routes},
+            profile, tile, a, b,
+            {"dst": argument(DST, node), "a": argument(0, a), "b": argument(1, b), "routes": routes},
             experts + 1 + columns // tile.n,
         ),
         scratch=contiguous_strides(I32, extents)[2],

@@ -9,21 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Properties:
-    """What a vendor's device tells about itself.
-
-    ``processor``: each work-group runs on one core of a CPU.  ``vector_width``: floats in a hardware vector of such a
-    core.  ``local_bytes``: memory of a work-group.  ``max_lanes``: work-items of a group.  ``products``: the vendor's
-    library multiplies matrices (:meth:`~ggplug_simt.driver.Driver.bind_product`).
-    """
-
-    processor: bool
-    vector_width: int
-    local_bytes: int
-    max_lanes: int
-    products: bool = False
+from ggplug_simt.properties import Properties
 
 
 @dataclass(frozen=True)
@@ -59,9 +45,7 @@ class Tile:
 
         Each size of a tile is a program to compile, so there are few.
         """
-        return Tile(
-            _fitted(m, self.m, self.item_m), _fitted(n, self.n, self.item_n), self.k, self.item_m, self.item_n
-        )
+        return Tile(_fitted(m, self.m, self.item_m), _fitted(n, self.n, self.item_n), self.k, self.item_m, self.item_n)
 
 
 def _fitted(extent: int, tile: int, item: int) -> int:
