@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from held import Doing, Gate, held, until
 from interrupts import interrupted_everywhere, still_held
+from simt_stand_in import StandInDevice
 
 import ggplug as gg
 from ggplug import sharing, stacks
@@ -212,3 +213,11 @@ def test_computations_and_accesses_go_on_wherever_the_last_was_interrupted(name:
         assert n >= 5
         with contextlib.suppress(TensorStateError):
             y.numpy()
+
+
+def test_an_interrupted_transfer_gives_its_lock_back_while_the_error_is_kept() -> None:
+    device = StandInDevice()
+    context, _, _ = chain(device)
+    w = context["w"]
+    for _ in interrupted_everywhere(w.numpy):
+        assert (Doing(w.numpy).result() == 1).all()

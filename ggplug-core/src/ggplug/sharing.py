@@ -120,7 +120,7 @@ class Claim:
     def __enter__(self) -> None:
         ident = self._ident = get_ident()
         frame = sys._getframe(self.DEPTH)
-        entered = Entered(frame, frame.f_lasti)
+        entered = frame, frame.f_lasti
         outer = HELD.get(ident)
         if outer is not None:
             outer = living(ident, outer, entered)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from opcode import opmap
 from threading import get_ident
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import TypeAlias
 
 _PUSH_EXC_INFO = opmap.get("PUSH_EXC_INFO", -1)
 _WITH_EXCEPT_START = opmap.get("WITH_EXCEPT_START", -1)
@@ -21,11 +21,8 @@ _SUSPENDS = 0x20 | 0x80 | 0x100 | 0x200
 """``inspect.CO_GENERATOR``, ``CO_COROUTINE``, ``CO_ITERABLE_COROUTINE`` and ``CO_ASYNC_GENERATOR``."""
 
 
-class Entered(NamedTuple):
-    """Where a ``with`` block was entered: the frame, and the instruction's offset in its code."""
-
-    frame: FrameType
-    at: int
+Entered: TypeAlias = tuple[FrameType, int]
+"""Where a ``with`` block was entered: the frame, and the instruction's offset in its code."""
 
 
 def is_inside(thread: int, entered: Entered) -> bool:
@@ -38,8 +35,12 @@ def is_inside(thread: int, entered: Entered) -> bool:
     body = _body(frame.f_code, at)
     if body is None:
         return True
-    if not is_running(thread, frame):
-        return False
+    # As is_running, without a call.
+    on_stack = sys._getframe() if thread == get_ident() else sys._current_frames().get(thread)
+    while on_stack is not frame:
+        if on_stack is None:
+            return False
+        on_stack = on_stack.f_back
     now = frame.f_lasti
     if now == at:
         return True
