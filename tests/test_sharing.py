@@ -9,7 +9,9 @@ import sys
 import textwrap
 import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -171,6 +173,63 @@ def test_what_a_thread_may_claim_within_its_own_claim(outer: Any, inner: Any, re
             with inner():
                 pass
         assert before == HELD
+
+
+class Interruption:
+    """Raises KeyboardInterrupt where the next claim of this thread ends, before it is taken back."""
+
+    def __enter__(self) -> None:
+        sys.setprofile(self._strike)
+
+    def __exit__(self, *exc: object) -> None:
+        sys.setprofile(None)
+
+    @staticmethod
+    def _strike(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code is Claim.__exit__.__code__:
+            raise KeyboardInterrupt
+
+
+def interrupted(*things: Thing) -> None:
+    """Claims things, and is interrupted where it gives them back."""
+    with Interruption(), pytest.raises(KeyboardInterrupt):
+        _claims(*things)
+
+
+def _claims(*things: Thing) -> None:
+    with turn(*things):
+        pass
+
+
+def test_a_claim_that_an_interruption_kept_from_ending_counts_no_longer() -> None:
+    interrupted(A)
+    assert HELD
+    with turn(A), accessing(B):
+        interrupted(C)
+        with turn(C):
+            pass
+        with pytest.raises(BusyError), turn(A):
+            pass
+    assert not HELD
+    interrupted(A)
+    entering(turn(A)).result()
+    with turn(A):
+        pass
+    assert not HELD
+
+
+def test_what_a_generator_claims_it_holds_while_it_waits() -> None:
+    def claiming() -> Iterator[None]:
+        with turn(A):
+            yield
+
+    generator = claiming()
+    next(generator)
+    with pytest.raises(BusyError), turn(A):
+        pass
+    generator.close()
+    with turn(A):
+        pass
 
 
 def test_what_lies_two_claims_above_counts_too() -> None:

@@ -23,20 +23,28 @@ finalizer that computes with, or frees, what the interrupted computation uses.
 A claim costs next to nothing as long as no other thread holds or wants one: it is published in :data:`HELD`, and
 nobody else being there, that was all.  Two threads that publish at the same moment see each other, because each looks
 after it has published; this relies on Python's lock, which makes such steps take place one after the other.
+
+Ctrl-C may strike where a claim ends, before it is taken back.  So what is published says which function claims it: when
+that one has been left, the claim counts no longer.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from threading import get_ident
+from types import FrameType
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from ggplug.errors import BusyError
+
+_getframe = sys._getframe
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,8 +55,11 @@ CLOSED, OPEN, FREEING = range(3)
 CLOSED (native code computes): nothing.  OPEN (Python code works with it): to access it.  FREEING: also to free it.
 """
 
-Held: TypeAlias = tuple[Any, Collection[Any], Collection[Any], int]
-"""``(outer, own, shared, kind)``: what a thread holds, and the claim within which it was made, or None."""
+Held: TypeAlias = tuple[Any, Collection[Any], Collection[Any], int, FrameType | None]
+"""``(outer, own, shared, kind, frame)``: what a thread holds, and the claim within which it was made, or None.
+
+``frame``: of the function that claims it; None where the claim is taken back whatever happens.
+"""
 
 HELD: dict[int, Held] = {}
 """What each thread holds, by :func:`threading.get_ident`.  Only the thread itself changes its entry."""
@@ -93,11 +104,16 @@ class Claim:
         self._shared = shared
         self._kind = kind
 
-    def __enter__(self) -> None:
+    def __enter__(self, depth: int = 1) -> None:
+        """``depth``: how many calls above this one the ``with`` block is."""
         ident = self._ident = get_ident()
-        outer = self._outer = HELD.get(ident)
+        frame = _getframe(depth)
+        outer = HELD.get(ident)
+        if outer is not None:
+            outer = living(outer)
+        self._outer = outer
         try:
-            HELD[ident] = held = (outer, self._own, self._shared, self._kind)
+            HELD[ident] = held = (outer, self._own, self._shared, self._kind, frame)
             if outer is not None or WAITING or len(HELD) != 1:
                 settle(ident, held)
         except BaseException:
@@ -192,7 +208,7 @@ def settle(ident: int, held: Held) -> None:
     To be called after publishing if the claim is a nested one, if anybody waits, or if another thread holds anything.
     If it raises (BusyError, KeyboardInterrupt, SystemExit) the thread holds what it held before.
     """
-    outer, own, shared, kind = held
+    outer, own, shared, kind, _ = held
     try:
         _check_leaving(ident)
         _check_own(outer, own, shared, kind)
@@ -203,6 +219,26 @@ def settle(ident: int, held: Held) -> None:
     except BaseException:
         let_go(ident, outer)
         raise
+
+
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""Functions that go on later, so that a thread may hold what they claimed without being in them."""
+
+
+def living(held: Held | None) -> Held | None:
+    """What the calling thread holds, less claims at its end that it has left without taking them back."""
+    while held is not None and not _is_in(held[4], _getframe(1)):
+        held = held[0]
+    return held
+
+
+def _is_in(function: FrameType | None, innermost: FrameType | None) -> bool:
+    """Whether a thread that executes ``innermost`` has not left a function that claimed something."""
+    if function is None or function.f_code.co_flags & _SUSPENDED:
+        return True
+    while innermost is not None and innermost is not function:
+        innermost = innermost.f_back
+    return innermost is not None
 
 
 def let_go(ident: int, outer: Held | None) -> None:
@@ -224,7 +260,7 @@ def wake() -> None:
 def _check_own(outer: Held | None, own: Collection[Any], shared: Collection[Any], kind: int) -> None:
     """Raises BusyError if the thread itself holds what the claim conflicts with."""
     while outer is not None:
-        above, its_own, its_shared, its_kind = outer
+        above, its_own, its_shared, its_kind, _ = outer
         may = kind == OPEN if its_kind == OPEN else kind != CLOSED and its_kind == FREEING
         if not may:
             thing = _conflict(own, shared, its_own, its_shared)
@@ -239,7 +275,7 @@ def _check_own(outer: Held | None, own: Collection[Any], shared: Collection[Any]
 
 def _wait(ident: int, held: Held) -> None:
     """Under ``_changed``: returns when the claim is published and nothing conflicts with it."""
-    outer, own, shared, _ = held
+    outer, own, shared, *_ = held
     if not _blockers(ident, own, shared, () if outer is not None else WAITING.copy()):
         return
     place = _Waiting(ident, own, shared, outer is not None)
@@ -279,11 +315,12 @@ def _blockers(
 ) -> list[tuple[int, Any]]:
     """The other threads that a claim has to wait for, each with the thing that it is about."""
     found = []
+    frames = sys._current_frames()
     for thread, held in HELD.copy().items():
         entry: Held | None = held
         while entry is not None and thread != ident:
             thing = _conflict(own, shared, entry[1], entry[2])
-            if thing is not None:
+            if thing is not None and _is_in(entry[4], frames.get(thread)):
                 found.append((thread, thing))
             entry = entry[0]
     for each in line:

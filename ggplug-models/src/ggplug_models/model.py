@@ -86,8 +86,8 @@ class _Turn(Claim):
         super().__init__((model,))
         self._model = model
 
-    def __enter__(self) -> None:
-        super().__enter__()
+    def __enter__(self, depth: int = 1) -> None:
+        super().__enter__(depth + 1)
         if self._model.freed:
             self.__exit__()
             raise ModelError(f"{self._model!r} was freed")

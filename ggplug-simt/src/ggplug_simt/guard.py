@@ -40,13 +40,13 @@ class Guard(Claim):
         self._shared = shared
         self._kind = CLOSED if own else OPEN
 
-    def __enter__(self) -> None:
+    def __enter__(self, depth: int = 1) -> None:
         device = self._device
         if device.lost:
             raise device.gone(
                 f"{device.name} is lost, its buffers hold nothing: {device.lost}", op=self.op, kernel=self.kernel
             )
-        Claim.__enter__(self)
+        Claim.__enter__(self, depth + 1)
         try:
             self._current: AbstractContextManager[object] = (device.opened or device.driver).current()
             if self._current is not ANY_THREAD:
