@@ -51,11 +51,11 @@ def run_of(group: Group, start: Sequence[Tensor]) -> list[Tensor]:
 
 
 def epilogue(
-    group: Group, value: Tensor, run: Sequence[Tensor], within: Mapping[Tensor, TensorArgument] | None = None
+    group: Group, value: Tensor, run: Sequence[Tensor], within: Mapping[Tensor, TensorArgument | str] | None = None
 ) -> Epilogue | Decline:
     """The run of ops on ``value``, each on the result of the one before.
 
-    ``within``: where results of the group itself lie that the run reads.
+    ``within``: other results of the group that the run may read: where they lie, or what the kernel calls them.
     """
     texts: list[str] = []
     defines: dict[str, object] = {}
@@ -66,6 +66,8 @@ def epilogue(
             return Decline(f"{node.op.name if node.op else ''} rounds to {node.type.name} within a group")
         sources = [source for source in node.src if source is not None]
         two = type(node.op) in TWO
+        if value.ne != node.ne:
+            return Decline(f"{node.op.name if node.op else ''} repeats the value to its extents")
         if len(sources) != 1 + two:
             return Decline(f"{node.op.name if node.op else ''} of halves of one tensor is computed alone")
         expression: Expression = (TWO if two else ONE)[type(node.op)]  # type: ignore[index]
@@ -78,12 +80,12 @@ def epilogue(
             swapped = sources[0] is not value
             other = sources[0] if swapped else sources[1]
             kind = "STEP_SWAPPED" if swapped else "STEP_TWO"
-            if other is value:
-                texts.append(f"{kind}(v, F{number}, v)")
+            place = "v" if other is value else (within or {}).get(other) or _repeated(group, other, node)
+            if isinstance(place, Decline):
+                return place
+            if isinstance(place, str):
+                texts.append(f"{kind}(v, F{number}, {place})")
             else:
-                place = (within or {}).get(other) or _repeated(group, other, node)
-                if isinstance(place, Decline):
-                    return place
                 name = f"e{number}"
                 tensors[name] = place
                 read = f"FETCH({other.type.name})(ROW({name}, i1, i2, i3), args.{name}.nb[0], at, count, 0.0f)"
@@ -96,6 +98,8 @@ def epilogue(
 
 def _repeated(group: Group, source: Tensor, node: Tensor) -> TensorArgument | Decline:
     """A source of a node, with the node's extents and strides of 0 where it has extent one."""
+    if any(source.root is node for node in group.nodes):
+        return Decline("a result of the group is read in more than one place")
     if source.type not in FLOATS:
         return Decline(f"{source.type.name} is read by no run of elementwise ops")
     if any(have not in (1, want) for have, want in zip(source.ne, node.ne, strict=True)):

@@ -44,7 +44,10 @@ def fused(profile: Profile, group: Group, names: Names) -> Launches | Decline:
     """A norm of x, or of x + y, and a run of elementwise ops on its rows (scale and shift); x + y may be needed too."""
     norm, total, x = names["norm"], names.get("add"), names["x"]
     declined = checked(group, total)
-    run = epilogue(group, norm, run_of(group, [norm] if total is None else [total, norm]))
+    if total is None:
+        run = epilogue(group, norm, run_of(group, [norm]))
+    else:
+        run = epilogue(group, norm, run_of(group, [total, norm]), {total: "value"})
     if declined is not None:
         return declined
     if isinstance(run, Decline):
