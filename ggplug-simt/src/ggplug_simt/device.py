@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from ggplug import ops
 from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration
+from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
 from ggplug_simt.driver import Driver
@@ -91,6 +93,10 @@ class SimtDevice(Device):
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self._buffer_type
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        return self.driver.library.patterns
 
     def match(self, group: Group) -> Launches | Decline:
         """The launches that compute a group, or why there are none."""

@@ -56,7 +56,8 @@ class Source(NamedTuple):
 
     def __str__(self) -> str:
         shown = [f"{name}={value}" for name, value in self.defines if name.startswith("T") and len(name) == 2]
-        return f"{self.kernel}[{' '.join(shown)}]" if shown else self.kernel
+        run = "".join(f" + {value}" for name, value in self.defines if name == "FUSED")
+        return f"{self.kernel}[{' '.join(shown)}]{run}" if shown else self.kernel + run
 
 
 @functools.cache

@@ -23,6 +23,15 @@
 
 #define FOR_ROW(i, n) for (int i = LANE * VEC; i < (n); i += LANES * VEC)
 
+/* A run of elementwise ops on a vec v, elements `at` on of the row (i1, i2, i3), of which there are `count`: EPILOGUE is made
+   of these steps, or of none. */
+#define STEP_ONE(v, F) do { vec r_; MAP1(r_, F, v); v = r_; } while (0);
+#define STEP_TWO(v, F, Y) do { const vec y_ = Y; vec r_; MAP2(r_, F, v, y_); v = r_; } while (0);
+#define STEP_SWAPPED(v, F, X) do { const vec x_ = X; vec r_; MAP2(r_, F, x_, v); v = r_; } while (0);
+#ifndef EPILOGUE
+#define EPILOGUE(v, at, count, i1, i2, i3)
+#endif
+
 #define LOAD(T) JOIN(load_, T)
 #define FETCH(T) JOIN(fetch_, T)
 #define DENSE(T) JOIN(dense_, T)

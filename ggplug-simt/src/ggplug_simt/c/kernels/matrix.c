@@ -83,6 +83,9 @@ KERNEL void mul_mat_rows(PARAMETERS)
     const int i2 = (int)(rest % (uint32_t)args.dst.ne[2]);
     const int i3 = (int)(rest / (uint32_t)args.dst.ne[2]);
     GLOBAL const char *b = ROW(b, 0, i2, i3);
+#ifdef FUSED
+    float results[COLUMNS][(ROWS + VEC - 1) / VEC * VEC];
+#endif
     for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m++) {
         vec sum[COLUMNS * CHAINS];
         GLOBAL const char *a = ROW(a, m, i2 / args.share_2, i3 / args.share_3);
@@ -91,9 +94,23 @@ KERNEL void mul_mat_rows(PARAMETERS)
             vec all = sum[c * CHAINS];
             for (int j = 1; j < CHAINS; j++) all = all + sum[c * CHAINS + j];
             const float total = GROUP_SUM(vec_sum(all), scratch);
+#ifdef FUSED
+            results[c][m - m0] = total;
+#else
             if (LANE == 0) PUT_F32(total, ROW(dst, c, i2, i3) + m * args.dst.nb[0]);
+#endif
         }
     }
+#ifdef FUSED
+    if (LANE != 0) return;
+    const int end = m0 + ROWS < args.dst.ne[0] ? m0 + ROWS : args.dst.ne[0];
+    for (int c = 0; c < COLUMNS && c < args.dst.ne[1]; c++)
+        for (int m = m0; m < end; m += VEC) {
+            vec v = VEC_FIRST(VEC_GET(results[c] + m - m0), end - m, 0.0f);
+            EPILOGUE(v, m, end, c, i2, i3)
+            store_f32(ROW(dst, c, i2, i3), args.dst.nb[0], m, end, &v);
+        }
+#endif
 }
 #endif
 
@@ -287,8 +304,10 @@ KERNEL void mul_mat_tiles(PARAMETERS)
         const int block = t * LANES + LANE;
         const int m = m0 + block % BLOCKS_M * ITEM_M, n = n0 + block / BLOCKS_M * ITEM_N;
         for (int j = 0; j < ITEM_N && n + j < n_end; j++)
-            for (int i = 0; i < ITEM_VECS && m + i * VEC < m_end; i++)
+            for (int i = 0; i < ITEM_VECS && m + i * VEC < m_end; i++) {
+                EPILOGUE(sums[t][j * ITEM_VECS + i], m + i * VEC, m_end, n + j, i2, i3)
                 store_f32(ROW_OF_DST(n + j), args.dst.nb[0], m + i * VEC, m_end, &sums[t][j * ITEM_VECS + i]);
+            }
     }
 }
 #endif
