@@ -336,6 +336,16 @@ def test_repeated_and_joined(dtype: type, device: CpuDevice) -> None:
         np.testing.assert_array_equal(joined, np.concatenate([x[None], x[None]], 3 - dim).reshape(joined.shape))
 
 
+def test_the_same_source_twice_is_no_other_nodes_choice(device: CpuDevice, rng: np.random.Generator) -> None:
+    x, y = (rng.standard_normal((3, 7)).astype(np.float32) for _ in range(2))
+    a, b = gg.tensor(x), gg.tensor(y)
+    for make, formula in ((ops.mul, np.multiply), (ops.add, np.add)):
+        for first, second in (((a, a), (a, b)), ((a, b), (b, b))):
+            got = computed(device, make(*first), make(*second))
+            for sources, result in zip((first, second), got, strict=True):
+                np.testing.assert_array_equal(result, formula(*(s.numpy() for s in sources)))
+
+
 # -- rows by index ----------------------------------------------------------------------------------
 
 

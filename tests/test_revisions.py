@@ -279,6 +279,15 @@ def test_a_part_is_as_stale_as_its_whole() -> None:
     assert part.over(other).revision is other.revision
 
 
+def test_a_part_that_was_looked_at_first_does_not_speak_for_its_whole() -> None:
+    x, y = placed(1, "x"), placed(2, "y")
+    whole = gg.Graph(gg.neg(x), gg.neg(y))
+    gg.Graph.part([whole.nodes[0]], whole=whole).watch()
+    before = whole.watch()
+    y.place(HOST.alloc(64))
+    assert whole.revision.now != before
+
+
 def test_a_graph_that_grows_is_stale() -> None:
     x = placed(1)
     graph = gg.Graph(gg.neg(x))
@@ -377,17 +386,21 @@ def test_a_watcher_is_told_once_and_then_has_to_ask_again() -> None:
 
 
 class _Interrupting(Watchers):
-    """Does something in the moment when a graph makes itself known, as another thread might."""
+    """Does something just before or after a graph makes itself known, as another thread might."""
 
-    def __init__(self, action: Callable[[], None]) -> None:
+    def __init__(self, action: Callable[[], object], *, after: bool = False) -> None:
         super().__init__()
-        self.action: Callable[[], None] | None = action
+        self.action: Callable[[], object] | None = action
+        self.after = after
 
     def add(self, revision: Revision) -> None:
         action, self.action = self.action, None
+        if self.after:
+            super().add(revision)
         if action is not None:
             action()
-        super().add(revision)
+        if not self.after:
+            super().add(revision)
 
 
 def test_a_tensor_that_moves_while_its_graph_makes_itself_known_is_followed() -> None:
@@ -399,6 +412,17 @@ def test_a_tensor_that_moves_while_its_graph_makes_itself_known_is_followed() ->
     graph = gg.Graph(gg.neg(x))
     now = graph.watch()
     other.free()
+    assert graph.revision.now != now
+
+
+def test_a_graph_that_a_change_made_unknown_again_makes_itself_known_the_next_time() -> None:
+    x = placed(1, "x")
+    assert x.buffer is not None
+    x.buffer.watchers = _Interrupting(x.set_input, after=True)
+    graph = gg.Graph(gg.neg(x))
+    graph.watch()  # what is made of the tensors now is stale already
+    now = graph.watch()
+    x.set_output()
     assert graph.revision.now != now
 
 

@@ -37,9 +37,9 @@ written: whatever fills it or copies into it raises BufferUseError before a byte
 :meth:`Plan.rebind` if one of the plan's nodes would write there.  Buffers and streams check what callers give them
 (offsets, sizes, strides, targets of fetches) before they hand an address to native code.
 
-*Ownership.*  Whoever allocated a buffer frees it, once, when nothing pending uses it; ``free`` waits for the
-device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events belong to who
-made them.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
+*Ownership.*  A buffer is freed by its owner (a context, an allocator, or the caller of ``alloc``), once; ``free``
+waits for the device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events are
+freed by the caller of ``plan`` and ``event``.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
 
 *Threads.*  Registrations, devices, buffer types and buffers may be used by several threads at once.  A stream is
 used by one thread at a time; streams of one device may be used by different threads at once.  What would have to wait
@@ -167,8 +167,8 @@ class Registration(ABC):
         """The devices there are, without taking a context or device memory.  Always the same objects.
 
         Where there is none because there is no hardware or no driver for it, it may raise DeviceNotFoundError with the
-        reason, and with what to install as ``remedy``.  Nothing failed then: other backends are used without a word,
-        and whoever asks for this one's devices, or asks the doctor, is told.
+        reason, and with what to install as ``remedy``.  Nothing failed then: other backends are used without a word;
+        asking for this one's devices raises it, and the doctor shows it.
         """
 
     def get(self, name: str) -> Any:

@@ -135,7 +135,7 @@ class Buffer(ABC):
     def init_tensor(self, tensor: Tensor) -> None:
         """Called when a persistent tensor, or a view of one, got its place in this buffer (default: nothing).
 
-        Intermediates have places that come and go with computations; nobody is told about them.
+        Intermediates have places that come and go with computations; buffers are not told about them.
         """
 
     def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
@@ -345,7 +345,7 @@ class Buffer(ABC):
 
 
 def host_bytes(address: int, size: int, *, read_only: bool = False) -> Bytes:
-    """A uint8 array over host memory that somebody else keeps alive.  A read-only one cannot be made writable."""
+    """A uint8 array over host memory that the caller keeps alive.  A read-only one cannot be made writable."""
     if size == 0:
         return np.empty(0, np.uint8)
     return np.asarray(_HostMemory(address, size, read_only))

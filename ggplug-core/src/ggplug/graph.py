@@ -84,7 +84,7 @@ class Graph:
     ``tensors``: all tensors in order of discovery; ``nodes``: those with an op; ``leafs``: the others;
     ``index``: position of a tensor in ``tensors``.  ``outputs``: what was expanded.
 
-    The same by position, for whoever works on a graph without looking at a single tensor: ``order`` has the position
+    The same by position, for code that looks at no tensor: ``order`` has the position
     of each node; ``sources`` for each tensor the positions of its sources (-1 for absent ones); ``roots`` for each
     tensor the position of the root whose bytes it shares (its own if it is no view).
     """
@@ -107,7 +107,6 @@ class Graph:
         self.revision = Revision()
         """Moves when a tensor of the graph is marked or gets another place, or when a buffer of them is freed, as
         :meth:`watch` has it.  Parts of a whole graph have that one's."""
-        self._watched = 0
         # Tensors that were persistent when they came in, and their roots.
         self._unlisted: list[Tensor] = []
         self._unlisted_roots: list[Tensor] = []
@@ -261,17 +260,18 @@ class Graph:
         revision = self.revision
         while True:
             now = revision.now
-            if self._watched == now:
+            if revision.watched == now:
                 return now
-            buffers = set(map(_buffer, self.tensors))
-            for buffer in buffers:
+            before = list(map(_buffer, self.tensors))
+            for buffer in set(before):
                 if buffer is not None:
                     buffer.watchers.add(revision)
             if None in map(_buffer, self._unlisted_roots):
                 self._list_again()
             # Another thread may have placed a tensor in a buffer that does not know the graph yet.
-            if buffers.issuperset(map(_buffer, self.tensors)):
-                self._watched = now
+            if before == list(map(_buffer, self.tensors)):
+                if self.positions is None:  # a part tells the buffers of its own tensors only
+                    revision.watched = now
                 return now
 
     def _list_again(self) -> None:
@@ -298,7 +298,7 @@ class Graph:
     def check_structure(self, structure: tuple[Any, ...], what: str) -> tuple[Any, ...]:
         """Raises GraphError unless the graph has this structure; ``what`` is for a graph that has.
 
-        Returns the graph's own: whoever keeps it in the place of the given one compares nothing the next time.
+        Returns the graph's own: kept in the place of the given one, it makes the next comparison one of identities.
         """
         own = self.structure
         if own is not structure and own != structure:

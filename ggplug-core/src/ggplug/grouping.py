@@ -143,7 +143,7 @@ class _Uses:
             if not graph.tensors[position].op.is_view:  # type: ignore[union-attr]
                 for root in {roots[source] for source in graph.sources[position] if source >= 0}:
                     self._readers.setdefault(root, []).append(position)
-        # What nobody reads is there to be read in the end, and so is the root of such a view.
+        # A result that no node reads is there to be read in the end, and so is the root of such a view.
         self._outputs.update(roots[position] for position in self.order if position not in used)
 
     def why_kept(self, position: int, members: Collection[int]) -> str:

@@ -20,9 +20,9 @@ something; where it would then wait for itself, directly or because the thread t
 :class:`~ggplug.errors.BusyError` instead.  That is the case of an abort callback, a signal handler or a
 finalizer that computes with, or frees, what the interrupted computation uses.
 
-A claim costs next to nothing as long as no other thread holds or wants one: it is published in :data:`HELD`, and
-nobody else being there, that was all.  Two threads that publish at the same moment see each other, because each looks
-after it has published; this relies on Python's lock, which makes such steps take place one after the other.
+A claim costs next to nothing as long as no other thread holds or wants one: it is published in :data:`HELD`, and that
+is all.  Two threads that publish at the same moment see each other, because each looks after it has published; this
+relies on Python's lock, which makes such steps take place one after the other.
 
 Ctrl-C may strike where a claim ends, before it is taken back.  So what is published says which function claims it: when
 that one has been left, the claim counts no longer.
@@ -130,7 +130,7 @@ class Claim:
 
 
 def accessing(*buffers: Any) -> Claim:
-    """Access to the bytes of buffers: no computation runs or begins in them, and nobody else accesses them."""
+    """Access to the bytes of buffers: no computation runs or begins in them, and no other thread accesses them."""
     return Claim(buffers, NOTHING, OPEN)
 
 
@@ -199,13 +199,13 @@ def entered(thing: Any, thread: int) -> BusyError:
     )
 
 
-# -- when somebody else is there ---------------------------------------------------------------------
+# -- when other threads claim, too --------------------------------------------------------------------
 
 
 def settle(ident: int, held: Held) -> None:
     """Makes sure that what the calling thread has published as ``HELD[ident]`` conflicts with nothing; may wait.
 
-    To be called after publishing if the claim is a nested one, if anybody waits, or if another thread holds anything.
+    To be called after publishing if the claim is a nested one, if any thread waits, or if another one holds anything.
     If it raises (BusyError, KeyboardInterrupt, SystemExit) the thread holds what it held before.
     """
     outer, own, shared, kind, _ = held

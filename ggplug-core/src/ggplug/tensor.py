@@ -380,14 +380,14 @@ class Tensor:
         return *run.locate(graph, graph.index[self]), run
 
     def access(self, action: Callable[[Buffer, int], T]) -> T:
-        """``action(buffer, offset)`` with the tensor's place, while nobody else uses that buffer.
+        """``action(buffer, offset)`` with the tensor's place, while no other thread uses that buffer.
 
         Waits for computations in it.  Raises as :meth:`locate`.
         """
         while True:
             buffer, offset, run = self._find()
             with accessing(buffer):
-                # While this thread waited, the bytes may have become somebody else's.
+                # While this thread waited, the bytes may have been given to another tensor.
                 if run is not None:
                     unmoved = run.current
                 else:

@@ -6,7 +6,7 @@ import functools
 import platform
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ggplug import host
@@ -17,6 +17,7 @@ from ggplug.types import BufferUsage, DeviceKind
 from ggplug_cpu import features, topology
 
 if TYPE_CHECKING:
+    from ggplug.patterns import Pattern
     from ggplug_cpu.backend import CpuBackend
     from ggplug_cpu.choices.steps import Steps
     from ggplug_cpu.team import Team
@@ -71,6 +72,13 @@ class CpuDevice(Device):
     def variant(self) -> Any:
         """The instructions that kernels are compiled for."""
         return features.target()
+
+    @functools.cached_property
+    def patterns(self) -> Sequence[Pattern]:
+        """The chains of ops that it computes together: those of the rows in :data:`ggplug_cpu.table.FUSED`."""
+        from ggplug_cpu import table
+
+        return [row.pattern for row in table.FUSED]
 
     # Its threads
 

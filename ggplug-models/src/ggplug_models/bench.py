@@ -26,7 +26,7 @@ TYPES = ("F32", "F16", "Q8_0", "Q4_0")
 REPEATS = 7
 
 REST = 0.3
-"""Seconds for which a contestant runs before it is timed: PyTorch's threads spin that long after their work."""
+"""Seconds for which a case runs before it is timed: PyTorch's threads spin that long after their work."""
 
 
 def weights_folder() -> Path:
@@ -44,18 +44,18 @@ class Embeddings:
     description = f"MiniLM on {N_SEQ} sequences of {N_TOK} tokens"
 
     def run(self, device: Device, options: Options) -> Iterator[dict[str, Any]]:
-        """A row a contestant, in milliseconds for all sequences.  Raises ModelError if the weights are missing."""
+        """A row a case, in milliseconds for all sequences.  Raises ModelError if the weights are missing."""
         folder = weights_folder()
         ids = np.random.default_rng(0).integers(1000, 30000, (N_SEQ, N_TOK)).tolist()
-        contestants: dict[str, Callable[[], Any]] = {}
+        cases: dict[str, Callable[[], Any]] = {}
         with tempfile.TemporaryDirectory() as temporary:
             for kind in TYPES:
                 path = convert(folder, Path(temporary) / f"{kind}.gguf", kind)
                 model = load(path, [device, *(d for d in default_devices()[-1:] if d is not device)])
-                contestants[kind] = functools.partial(model.embed_ids, ids, batch=N_SEQ)
+                cases[kind] = functools.partial(model.embed_ids, ids, batch=N_SEQ)
             if options.peers and importlib.util.find_spec("torch") is not None:
-                contestants["torch F32"] = _torch_encoder(folder, ids)
-            times = take_turns(contestants, REPEATS, REST)
+                cases["torch F32"] = _torch_encoder(folder, ids)
+            times = take_turns(cases, REPEATS, REST)
         peer = times.get("torch F32")
         for name, taken in times.items():
             row: dict[str, Any] = {

@@ -37,7 +37,7 @@ class Model:
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
         self.freed = False
-        # Whoever placed a weight said where it is computed with.
+        # A weight that was placed is computed with where it lies.
         self.scheduler = Scheduler(self.devices, op_offload=False)
 
     def weight(self, name: str, *ne: int) -> Tensor:

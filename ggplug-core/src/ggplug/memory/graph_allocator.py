@@ -23,7 +23,7 @@ from ggplug.sharing import alone, freeing
 from ggplug.types import BufferUsage
 
 POISON = 0xFF
-"""Fills bytes that nobody may read: in floats of every type it is a NaN."""
+"""Fills bytes that no node may read: in floats of every type it is a NaN."""
 
 
 class GraphAllocator:
@@ -188,7 +188,7 @@ class GraphAllocator:
         try:
             buffer.free()
         except BufferUseError:
-            # Somebody holds a zero-copy view: the memory stays theirs until they let it go.
+            # A zero-copy view exists: the memory stays until it is gone.
             self._retired.append(buffer)
 
     def chunks(self, layout: Layout) -> list[Buffer]:
@@ -244,7 +244,7 @@ def allocate_graph(graph: Graph, buffer_type: BufferType) -> Allocation:
 
 
 Poison = Literal["", "nodes", "groups"]
-"""How bytes are filled that nobody may read: not at all; node by node; or between the groups that devices form."""
+"""How bytes are filled that no node may read: not at all; node by node; or between the groups that devices form."""
 
 
 def poison_mode(wanted: bool | str | None = None) -> Poison:
@@ -262,7 +262,7 @@ def poison_mode(wanted: bool | str | None = None) -> Poison:
 
 
 def poison_before(layout: Layout, buffers: Sequence[Buffer]) -> None:
-    """Fills all bytes of a layout's buffers, leafs left out: whoever reads what was not computed finds NaNs."""
+    """Fills all bytes of a layout's buffers, leafs left out: a node that reads what was not computed finds NaNs."""
     kept: dict[int, list[Range]] = {}
     for leaf in layout.leafs:
         kept.setdefault(leaf.slot, []).append(leaf)
@@ -277,13 +277,13 @@ def poison_before(layout: Layout, buffers: Sequence[Buffer]) -> None:
 
 
 def poison_after(layout: Layout, buffers: Sequence[Buffer], number: int) -> None:
-    """Fills the bytes that nobody needs after node ``number``: whoever reads them later finds NaNs."""
+    """Fills the bytes that no node needs after node ``number``: one that reads them later finds NaNs."""
     for slot, offset, size in layout.dying.get(number, ()):
         buffers[slot].memset(offset, size, POISON)
 
 
 def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> None:
-    """Computes group by group, and poisons each tensor's bytes as soon as nobody needs them.
+    """Computes group by group, and poisons each tensor's bytes as soon as no node needs them.
 
     The groups are the allocation's: without any, it goes node by node.  Slow; for finding reads of memory that was
     reused.  Results are those of ``stream.compute`` if all is well.
@@ -305,9 +305,9 @@ def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> N
 def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Layout) -> None:
     groups = allocation.groups
     for number, nodes in enumerate(groups.by_place(graph.order)):
-        if nodes:
+        computing = {position for position in nodes if not graph.tensors[position].op.is_view}  # type: ignore[union-attr]
+        if computing:
             # The views that are read inside of a group come along.
-            computing = set(nodes)
             read = {source for position in nodes for source in graph.sources[position]}
             seen = [p for p in graph.order if p in computing or (p in read and graph.tensors[p].op.is_view)]  # type: ignore[union-attr]
             part = Graph.part([graph.tensors[position] for position in seen], whole=graph)

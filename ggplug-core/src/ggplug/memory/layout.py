@@ -145,7 +145,7 @@ class Layout:
 
     @cached_property
     def dying(self) -> Mapping[int, list[Range]]:
-        """By node number the ranges that nobody needs after it."""
+        """By node number the ranges that no node needs after it."""
         dying: dict[int, list[Range]] = {}
         for storage in self.storages:
             if storage.range.size:

@@ -2,7 +2,7 @@
 
 Time is counted in nodes, in order of computation.  Only roots have bytes: a view extends the life of its root.  An
 intermediate lives from the node that computes it to the last node that reads or writes any of its bytes.  To the end
-live: what is marked as output; results that nobody reads; and leafs without a place of their own, which live from
+live: what is marked as output; results that no node reads; and leafs without a place of their own, which live from
 before the first node too, so that a graph can be computed again without setting its inputs anew.
 
 A group runs at the place of its last node: what any of its nodes reads is needed until then.  Results inside of groups
@@ -49,7 +49,7 @@ def lifetimes(graph: Graph, order: Sequence[int] | None = None, groups: Groups =
     last: dict[int, int] = {}
     kept: set[int] = set()
     used: set[int] = set()
-    ends = _ends(order, groups)
+    ends, inner = _ends(order, groups), groups.inner
     for position, tensor in enumerate(tensors):
         if tensor.flags & _OUTPUT:
             kept.add(roots[position])
@@ -60,11 +60,12 @@ def lifetimes(graph: Graph, order: Sequence[int] | None = None, groups: Groups =
         tensor = tensors[position]
         used.update(sources[position])
         if roots[position] == position:
-            if tensor.buffer is None and position not in groups.inner:
+            if tensor.buffer is None and position not in inner:
                 first[position] = last[position] = number
         elif tensor.op is not None and tensor.op.is_view:
             continue
-        number = ends.get(position, number)
+        if ends:
+            number = ends.get(position, number)
         for source in sources[position]:
             if source >= 0:
                 root = roots[source]
@@ -93,7 +94,7 @@ def in_place(
 
     Answers position of the result -> position of the root whose bytes it takes over.
     An op says which sources it may overwrite (``inplace``), and ``groups.inplace`` says it for groups of several nodes.
-    The source has to have just the result's layout and cover its root, nobody may need the root afterwards, and the
+    The source has to have just the result's layout and cover its root, no node may need the root afterwards, and the
     node, or the group, must read it only once.  ``sizes``: for each root in ``lives`` which memory it belongs to, and
     how many bytes it takes there; both have to agree.
     """

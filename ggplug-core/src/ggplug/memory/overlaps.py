@@ -18,7 +18,7 @@ from ggplug.types import TensorFlag
 
 
 class Held(NamedTuple):
-    """Bytes that somebody needs while nodes ``first`` to ``last`` compute, both inclusive."""
+    """Bytes that are needed while nodes ``first`` to ``last`` compute, both inclusive."""
 
     what: str
     slot: int

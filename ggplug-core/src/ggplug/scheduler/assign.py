@@ -1,12 +1,13 @@
 """Which stream computes which node, and why: ggml's passes over the graph (ggml_backend_sched_split_graph).
 
-1. Where things live.  Pins and policies decide first; a node that writes goes where the bytes are; weights attract
-the nodes
-   that read them, or are worth sending to a faster device; inputs lie with the last stream.
-2. Growing from there, forwards and backwards, streams of higher priority first; the last stream (in most cases the CPU)
-   only takes what no other could.
-3. Nodes move up to a stream of higher priority that works in the same memory; what is left goes where most of its
-sources are. 4. The rest: leafs lie where they are read first, and views where their root lies.
+1. Nodes with a reason of their own.  Pins and policies decide first; a node that writes runs where the written bytes
+   are; a node that reads weights runs where these are, unless its device finds them worth copying to a faster one;
+   inputs lie with the last stream.
+2. Their neighbours, forwards and backwards, streams of higher priority first; the last stream (in most cases the CPU)
+   only takes nodes that no other can compute.
+3. Nodes move up to a stream of higher priority that works in the same memory; a node that is left runs where most of
+   its sources are.
+4. The rest: a leaf lies where it is read first, and a view where its root lies.
 
 Cutting the graph into splits, ggml's fifth pass, is in :mod:`.split`.
 """
@@ -76,7 +77,7 @@ def assign(
     a node or a pin cannot be honoured.
     """
     passes = _Passes(graph, streams, hazards or Hazards(graph), pins or {}, policy, op_offload)
-    passes.place_what_is_given()
+    passes.place_by_reason()
     passes.grow()
     passes.upgrade()
     passes.place_the_rest()
@@ -179,7 +180,7 @@ class _Passes:
 
     # -- pass 1 ------------------------------------------------------------------------------------
 
-    def place_what_is_given(self) -> None:
+    def place_by_reason(self) -> None:
         for position, stream in self.pins.items():
             self._pin(position, stream)
         for leaf in self.graph.leafs:

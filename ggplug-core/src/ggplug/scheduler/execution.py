@@ -299,7 +299,7 @@ class Execution:
 
         ``run`` is told how many nodes were computed; its allocation says whether groups are, which no callback
         sees.  ``poison``: goes node by node or group by group, and fills bytes with NaNs before they are first used and
-        as soon as nobody needs them.
+        as soon as no node needs them.
         """
         whole = run.allocation
         layout, buffers = whole.layout, whole.buffers
@@ -353,7 +353,7 @@ class Execution:
                 self._free_chunks()
         else:
             part = part.over(graph)
-        # Whoever binds a plan keeps the graph and the allocation that it is bound to.
+        # A plan may hold the graph and the allocation that it is bound to weakly.
         allocation = self._place(part, version, split.split, whole, whole.groups.within(part))
         self._chunks[key] = part, plan, allocation
         allocation.check(part, allocation.groups)

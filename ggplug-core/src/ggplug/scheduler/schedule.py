@@ -38,7 +38,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who computes what, in which order, in which groups, where, and what is copied.
+    """Which stream computes which node, in which order, in which groups, where, and what is copied.
 
     ``groups``: the groups of all splits, by positions in the whole graph.
     """

@@ -29,7 +29,7 @@ _usage = attrgetter("buffer._usage._value_")
 
 
 class Scheduler:
-    """Computes graphs on several streams: decides who computes what, copies between them, and manages memory.
+    """Computes graphs on several streams: decides where each node runs, copies between streams, and manages memory.
 
     ``backends``: streams in order of priority; the last one gets inputs and what no other can compute, so it should
     be able to compute everything.  A device in their place gets a stream that the scheduler frees in the end; other
@@ -140,7 +140,7 @@ class Scheduler:
 
     @alone
     def split(self, graph: Graph) -> tuple[SplitRow, ...]:
-        """Decides who computes what, without allocating or computing (ggml_backend_sched_split_graph).
+        """Decides which stream computes which node, without allocating or computing (ggml_backend_sched_split_graph).
 
         Raises PlacementError.
         """
@@ -162,7 +162,7 @@ class Scheduler:
 
     @alone
     def backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
-        """Who computes a node of a graph, or keeps a leaf (ggml_backend_sched_get_tensor_backend).
+        """The stream that computes a node of a graph, or keeps a leaf (ggml_backend_sched_get_tensor_backend).
 
         None for a persistent leaf that no stream can work on in its place.
         """
@@ -293,7 +293,7 @@ class Scheduler:
 
     @alone
     def _compute(self, graph: Graph) -> list[Device] | None:
-        """Computes and waits.  Returns the devices that took part, if anybody wants to know."""
+        """Computes and waits.  Returns the devices that took part, if a hook wants to know."""
         self._compute_async(graph)
         self._synchronize()
         if HOOKS.listeners("ggplug_graph_computed") is None:

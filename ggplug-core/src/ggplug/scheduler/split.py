@@ -1,7 +1,7 @@
 """Cutting an assigned graph into splits, and what each of them needs copied from elsewhere.
 
 A split is a run of nodes on one stream.  A source that lies where the stream cannot work is copied to it before the
-split begins: once for all its readers there, and for those of later splits as long as nobody writes into the original
+split begins: once for all its readers there, and for those of later splits as long as no node writes into the original
 in the meantime.  What is copied is the tensor that is read, so of a large cache only the bytes of the view.
 """
 
@@ -160,7 +160,7 @@ def _optimized(graph: Graph, streams: Streams, splits: Sequence[Split], optimizi
     done: set[int] = set()
 
     def add(position: int) -> None:
-        # A view comes just before whoever needs it first.
+        # A view comes just before the first node that needs it.
         for source in graph.sources[position]:
             if source >= 0 and source not in done and source in nodes and graph.tensors[source].op.is_view:  # type: ignore[union-attr]
                 add(source)

@@ -1,55 +1,63 @@
-"""Operations on every element, of one source or of two; the second may repeat (broadcast) to the first."""
+"""Operations on every element: single nodes, and chains of them with one pass over memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ggplug import ops
-from ggplug.tensor import Tensor, contiguous_strides
+from ggplug.backend import Decline
+from ggplug.groups import Group
+from ggplug.patterns import Names
+from ggplug.tensor import Extents, Tensor, contiguous_strides
 from ggplug_cpu.choices.copy import copy_bytes
-from ggplug_cpu.choices.nest import Nest, Shape, element_nest, words_of
-from ggplug_cpu.choices.places import reading, writing
-from ggplug_cpu.choices.steps import RESULT, Steps, given, source, tasks
+from ggplug_cpu.choices.nest import Shape, element_nest, words_of
+from ggplug_cpu.choices.places import reader, reading, writing
+from ggplug_cpu.choices.programs import Chained, Source, chained
+from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of, source, tasks
 from ggplug_cpu.kernels.elementwise import elementwise, elementwise_parameters, scratch_bytes
-from ggplug_cpu.parameters import Place, Ref
+from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import WORKSPACE, Entry
 
-#: How much longer than an addition a formula takes, where it does.
-_WEIGHTS = {
-    **dict.fromkeys(("exp", "log", "sigmoid", "silu", "gelu", "gelu_quick", "swiglu", "geglu", "geglu_quick"), 4),
-    **dict.fromkeys(("tanh", "expm1", "elu", "softplus", "gelu_erf", "geglu_erf", "swiglu_oai", "xielu"), 8),
-    **dict.fromkeys(("sin", "cos"), 8),
-}
+
+def single(node: Tensor) -> Steps | Decline:
+    """y = f(x), y = f(a, b) with b repeated to a's shape, or y = f(x) gate."""
+    # Which sources are the same tensor is no part of a single node's signature: slots go by their number.
+    program = chained([node])
+    present = [index for index, tensor in enumerate(node.src) if tensor is not None]
+    slots = [source(index) for index in present] if len(present) > 1 else [source(0)] * 2
+    return _computed(node, program, slots)
 
 
-def unary(node: Tensor) -> Steps:
-    """y = f(x)."""
-    op, x = node.op, given(node, 0)
-    assert op is not None
-    nest = element_nest(node.ne, Shape.of(node), Shape.of(x))
-    y_stride, x_stride = nest.inner.strides
-    places = writing(Ref(RESULT), node.type, y_stride), reading(Ref(source(0)), x.type, x_stride)
-    return _steps(op.name, nest, places, [float(getattr(op, name)) for name in op.parameters])
+def chain(group: Group, names: Names) -> Steps | Decline:
+    """y = f(g(a, b), c) and so on: nodes whose results only the next one reads, for all elements at once."""
+    if sum(group.kept) > 1:
+        return Decline("a result inside of the chain has to be written")
+    program = chained(group.nodes)
+    if isinstance(program, Decline):
+        return program
+    if any(s.tensor not in group.sources for s in program.sources):
+        return Decline("a result of the chain is read as a view")
+    return _computed(group.node, program, [slot_of(group, s.tensor) for s in program.sources])
 
 
-def binary(node: Tensor) -> Steps:
+def binary(node: Tensor) -> Steps | Decline:
     """y = f(a, b), b repeated to a's shape."""
-    op, a, b = node.op, given(node, 0), given(node, 1)
-    assert op is not None
-    address_b, shape_b, repeated = Ref(source(1)), Shape.of(b), Steps(())
-    if 1 < b.ne[0] < a.ne[0] and b.ne[0] % a.type.block_size:
-        # a row of b ends within a block of a: rows as long as those of a, in the workspace
-        repeated, shape_b = repeated_rows(b, a.ne[0])
-        address_b = Ref(WORKSPACE)
-    nest = element_nest(node.ne, Shape.of(node), Shape.of(a), shape_b)
+    a, b = given(node, 0), given(node, 1)
+    if b.ne[0] in (1, a.ne[0]) or b.ne[0] % a.type.block_size == 0:
+        return single(node)
+    # a row of b ends within a block of a: rows as long as those of a, in the workspace
+    repeated, shape = repeated_rows(b, a.ne[0])
+    nest = element_nest(node.ne, Shape.of(node), Shape.of(a), shape)
     y_stride, a_stride, b_stride = nest.inner.strides
     places = (
         writing(Ref(RESULT), node.type, y_stride),
         reading(Ref(source(0)), a.type, a_stride),
-        reading(address_b, b.type, b_stride),
+        reading(Ref(WORKSPACE), b.type, b_stride),
     )
-    steps = _steps(op.name, nest, places)
-    return Steps((*repeated.entries, *steps.entries), repeated.workspace_bytes, steps.scratch_bytes)
+    program = chained([node])
+    assert not isinstance(program, Decline)
+    words = words_of(elementwise_parameters(2), nest, *places, constants=[])
+    entry = Entry(elementwise(program.text), words, tasks(nest.elements, program.weight))
+    return Steps((*repeated.entries, entry), repeated.workspace_bytes, scratch_bytes(2))
 
 
 def repeated_rows(b: Tensor, n: int) -> tuple[Steps, Shape]:
@@ -60,30 +68,30 @@ def repeated_rows(b: Tensor, n: int) -> tuple[Steps, Shape]:
     return Steps((entry,), b.type.row_bytes(n) * b.nrows), shape
 
 
-def glu(node: Tensor) -> Steps:
-    """y = f(x) gate, from two sources or from the halves of one."""
-    op, x, gate = node.op, given(node, 0), node.src[1]
-    assert isinstance(op, ops.Glu)
-    halves = [Ref(source(0)), Ref(source(0), node.ne[0] * x.nb[0])]
-    if gate is None:
-        gate = x
-        if op.swapped:
-            halves.reverse()
-    else:
-        halves[1] = Ref(source(1))
-    nest = element_nest(node.ne, Shape.of(node), Shape(node.ne, x.nb), Shape(node.ne, gate.nb))
-    y_stride, x_stride, gate_stride = nest.inner.strides
-    places = (
-        writing(Ref(RESULT), node.type, y_stride),
-        reading(halves[0], x.type, x_stride),
-        reading(halves[1], gate.type, gate_stride),
-    )
-    return _steps(op.name, nest, places, [float(getattr(op, name)) for name in op.parameters if name != "swapped"])
+def _computed(node: Tensor, program: Chained | Decline, slots: Sequence[int]) -> Steps | Decline:
+    """The kernel for a program whose result is ``node``; ``slots`` are those of its sources."""
+    if isinstance(program, Decline):
+        return program
+    refusal = _refusal(program.sources, node.ne)
+    if refusal is not None:
+        return refusal
+    nest = element_nest(node.ne, Shape.of(node), *(s.shape for s in program.sources))
+    y_stride, *strides = nest.inner.strides
+    places = [
+        reading(Ref(slot, s.offset), s.tensor.type, stride)
+        for slot, s, stride in zip(slots, program.sources, strides, strict=False)
+    ]
+    result = writing(Ref(RESULT), node.type, y_stride)
+    words = words_of(elementwise_parameters(len(places)), nest, result, *places, constants=program.constants)
+    entry = Entry(elementwise(program.text), words, tasks(nest.elements, program.weight))
+    return Steps((entry,), scratch_bytes=scratch_bytes(len(places)))
 
 
-def _steps(formula: str, nest: Nest, places: Sequence[Place], constants: Sequence[float] = ()) -> Steps:
-    sources = len(places) - 1
-    words = words_of(elementwise_parameters(sources), nest, *places, constants=constants)
-    program = f"{formula}({','.join(f'x{i}' for i in range(sources))})"
-    entry = Entry(elementwise(program), words, tasks(nest.elements, _WEIGHTS.get(formula, 1)))
-    return Steps((entry,), scratch_bytes=scratch_bytes(sources))
+def _refusal(sources: tuple[Source, ...], ne: Extents) -> Decline | None:
+    for s in sources:
+        if reader(s.tensor.type) is None:
+            return Decline(f"the CPU device does not convert {s.tensor.type.name} within a chain")
+    for i, n in enumerate(ne):
+        if len({s.ne[i] for s in sources if 1 < s.ne[i] < n}) > 1:
+            return Decline(f"sources repeat in different ways along ne{i}")
+    return None

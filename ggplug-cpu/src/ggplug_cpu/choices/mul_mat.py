@@ -28,14 +28,14 @@ NMSE on normal data (as in ggml), rounding to bf16 3e-6 for activations and as m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from ggplug.backend import Decline
 from ggplug.ops import MulMat, MulMatId
-from ggplug.tensor import Tensor
+from ggplug.tensor import Extents, Tensor
 from ggplug.types import Precision
 from ggplug_cpu import simd
-from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, source, tasks
+from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, given, source, tasks
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
 from ggplug_cpu.kernels.mul_mat_layout import has_instruction, layout
@@ -50,7 +50,7 @@ from ggplug_cpu.kernels.mul_mat_prepare import (
 )
 from ggplug_cpu.kernels.mul_mat_rows import Product
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, PLAIN
-from ggplug_cpu.parameters import Ref
+from ggplug_cpu.parameters import Ref, Word
 from ggplug_cpu.tape import WORKSPACE, Entry
 
 #: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
@@ -73,28 +73,28 @@ _PER_ELEMENT = 8
 
 def mul_mat(node: Tensor) -> Steps | Decline:
     """y[m, n] = sum over k of a[k, m] b[k, n].  Takes the types that ggml's CPU backend takes, and any strides."""
-    a, b = node.src
+    return single(node, Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb))
+
+
+def single(node: Tensor, placed: Placed) -> Steps | Decline:
+    """The product ``node`` with its operands at these places."""
+    a, b = given(node, 0), given(node, 1)
     assert isinstance(node.op, MulMat)
-    assert a is not None
-    assert b is not None
     refusal = _refusal(node, a, b)
     if refusal is not None:
         return refusal
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
-    work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3)
+    work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
     kind = _kind(a, b, node.op.precision)
     if work.rows <= _dot_columns(a, kind):
-        return _steps([_dot(work, _for_dot(a, b, 0), work.rows)])
-    return _steps([_gemm(work, _for_gemm(kind, b, 0), kind)])
+        return _steps([_dot(work, _for_dot(a, b, placed.b, 0), work.rows)])
+    return _steps([_gemm(work, _for_gemm(kind, b, placed.b, 0), kind)])
 
 
 def mul_mat_id(node: Tensor) -> Steps | Decline:
     """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
-    a, b, ids = node.src
+    a, b, ids = given(node, 0), given(node, 1), given(node, 2)
     assert isinstance(node.op, MulMatId)
-    assert a is not None
-    assert b is not None
-    assert ids is not None
     refusal = _refusal(node, a, b)
     if refusal is not None:
         return refusal
@@ -105,21 +105,39 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
     ).words()  # fmt: skip
     route = Entry(mul_mat_route(), words, tasks=1)
     at = -(-routes_bytes(experts, slots, tokens) // 64) * 64
-    work = _Work(node, a, b, experts, slots * tokens, 1, 1, routed=True)
+    placed = Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb)
+    work = _Work(node, a, b, experts, slots * tokens, 1, 1, placed, routed=True)
     # dot takes the experts with few rows, gemm those with more; none has more than there are pairs
     kind = _kind(a, b, node.op.precision)
     few = min(_dot_columns(a, kind), work.rows)
-    products = [_dot(work, _for_dot(a, b, at), few)] if few else []
+    products = [_dot(work, _for_dot(a, b, placed.b, at), few)] if few else []
     if work.rows > few:
         if kind == "i8":  # what dot reads will do
             activations = products[0].activations
         else:
-            activations = _for_gemm(kind, b, max(at, *(p.activations.workspace_bytes for p in products), 0))
+            activations = _for_gemm(
+                kind, b, placed.b, max(at, *(p.activations.workspace_bytes for p in products), 0)
+            )
         products.append(_gemm(work, activations, kind, least=few + 1))
     return _steps(products, route, at)
 
 
 # -- what a plan is made of --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where weights, activations and the result of a product lie, the result's byte strides, and what becomes of it.
+
+    ``epilogue``: the kernel that finishes tiles (see :mod:`ggplug_cpu.kernels.mul_mat_epilogue`) and its words.
+    """
+
+    a: Ref
+    b: Ref
+    result: Ref
+    nb: Extents
+    epilogue: Kernel | int = 0
+    words: Sequence[Word] = ()
 
 
 @dataclass(frozen=True)
@@ -133,6 +151,7 @@ class _Work:
     rows: int
     r2: int
     r3: int
+    placed: Placed
     routed: bool = False
 
     @property
@@ -229,43 +248,45 @@ def _dot_columns(a: Tensor, kind: str) -> int:
 # activations
 
 
-def _in_place(b: Tensor) -> _Activations:
+def _in_place(b: Tensor, place: Ref) -> _Activations:
     order = "rows" if _order(b) == "rows" else "scattered"
-    return _Activations(Ref(source(1)), b.type.name, order, b.nb)
+    return _Activations(place, b.type.name, order, b.nb)
 
 
-def _for_dot(a: Tensor, b: Tensor, offset: int) -> _Activations:
+def _for_dot(a: Tensor, b: Tensor, place: Ref, offset: int) -> _Activations:
     """What ``mul_mat_dot`` reads: int8 with sums for block types, contiguous f32 for others.
 
     ``offset`` is where in the workspace there is room.
     """
     if a.type.name in BLOCKS:
-        return _rounded(b, offset, mul_mat_dot.offset_of_sums(a.type.name))
+        return _rounded(b, place, offset, mul_mat_dot.offset_of_sums(a.type.name))
     if b.type.name == "f32" and _order(b) == "rows":
-        return _in_place(b)
-    return _widened(b, offset)
+        return _in_place(b, place)
+    return _widened(b, place, offset)
 
 
-def _for_gemm(kind: str, b: Tensor, offset: int) -> _Activations:
+def _for_gemm(kind: str, b: Tensor, place: Ref, offset: int) -> _Activations:
     if kind == "i8":
-        return _rounded(b, offset, 0)
-    return _widened(b, offset) if b.type.name in BLOCKS else _in_place(b)
+        return _rounded(b, place, offset, 0)
+    return _widened(b, place, offset) if b.type.name in BLOCKS else _in_place(b, place)
 
 
-def _rounded(b: Tensor, at: int, sums: int) -> _Activations:
-    order = _in_place(b).order
+def _rounded(b: Tensor, place: Ref, at: int, sums: int) -> _Activations:
+    order = _in_place(b, place).order
     row_bytes = int8_row_bytes(b.ne[0], sums != 0)
     scratch = 4 * b.ne[0] if order == "scattered" else 0
-    return _rows_in_workspace(b, at, row_bytes, "int8", mul_mat_round(b.type.name, order, sums), scratch)
+    return _rows_in_workspace(b, place, at, row_bytes, "int8", mul_mat_round(b.type.name, order, sums), scratch)
 
 
-def _widened(b: Tensor, at: int) -> _Activations:
+def _widened(b: Tensor, place: Ref, at: int) -> _Activations:
     row_bytes = -(-4 * b.ne[0] // 64) * 64
-    return _rows_in_workspace(b, at, row_bytes, "f32", mul_mat_widen(b.type.name), 0)
+    return _rows_in_workspace(b, place, at, row_bytes, "f32", mul_mat_widen(b.type.name), 0)
 
 
-def _rows_in_workspace(b: Tensor, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int) -> _Activations:
-    words = Rows(Ref(source(1)), Ref(WORKSPACE, at), *b.ne, *b.nb, row_bytes).words()
+def _rows_in_workspace(
+    b: Tensor, place: Ref, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int
+) -> _Activations:
+    words = Rows(place, Ref(WORKSPACE, at), *b.ne, *b.nb, row_bytes).words()
     nb = (0, row_bytes, row_bytes * b.ne[1], row_bytes * b.ne[1] * b.ne[2])
     entry = Entry(kernel, words, tasks(b.size))
     return _Activations(Ref(WORKSPACE, at), elem, "rows", nb, (entry,), at + row_bytes * b.nrows, scratch)
@@ -274,13 +295,15 @@ def _rows_in_workspace(b: Tensor, at: int, row_bytes: int, elem: str, kernel: Ke
 # products
 
 
-def _words(work: _Work, x: _Activations, m_block: int, v_block: int, **more: int) -> Sequence[int | Ref]:
-    a, b = work.a, work.b
+def _words(work: _Work, x: _Activations, m_block: int, v_block: int, **more: int) -> Sequence[Word]:
+    a, b, placed = work.a, work.b, work.placed
     routes = Ref(WORKSPACE) if work.routed else 0
-    return Product(
-        Ref(source(0)), x.place, Ref(RESULT), a.ne[0], a.ne[1], work.matrices, work.rows,
-        a.ne[2], b.ne[1], work.r2, work.r3, *a.nb, *x.nb, *work.node.nb[1:], m_block, v_block, routes=routes, **more,
+    words = Product(
+        placed.a, x.place, placed.result, a.ne[0], a.ne[1], work.matrices, work.rows,
+        a.ne[2], b.ne[1], work.r2, work.r3, *a.nb, *x.nb, *placed.nb[1:], m_block, v_block, routes=routes,
+        epilogue=placed.epilogue, epilogue_words=len(fields(Product)), **more,
     ).words()  # fmt: skip
+    return [*words, *placed.words]
 
 
 def _dot(work: _Work, x: _Activations, most: int) -> _Product:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ggplug.groups import Group
 from ggplug.tensor import Tensor
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import Entry
@@ -28,6 +29,11 @@ GRAIN = 16384
 def source(index: int) -> int:
     """Slot of the node's source ``index``."""
     return index + 1
+
+
+def slot_of(group: Group, tensor: Tensor) -> int:
+    """Slot of a tensor that a group reads or writes."""
+    return group.operands.index(tensor)
 
 
 def given(node: Tensor, index: int) -> Tensor:

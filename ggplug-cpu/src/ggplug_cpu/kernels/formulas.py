@@ -2,14 +2,14 @@
 
 :data:`FORMULAS` has them by name: of one vector, or of two, gated linear units included, and of as many parameters of
 the op as they name.  ``a.maximum(b)`` and ``a.minimum(b)`` are b where either is NaN, so the order of the two says
-whether a NaN passes: what the ops' docstrings say.  A :class:`Program` is several formulas, one after the other.
+whether a NaN passes: what the ops' docstrings say.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llvmlite.ir import IntType
@@ -44,45 +44,6 @@ def _registered(vectors: int) -> Callable[[_Emit], _Emit]:
 
 _unary = _registered(1)
 _binary = _registered(2)
-
-
-# -- programs of formulas ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Step:
-    """A formula and what it is computed from: sources ``x0``, ``x1``, ..., and results of earlier steps, ``r0``, ..."""
-
-    formula: Formula
-    operands: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Program:
-    """Formulas computed one after the other; the last step's result is the program's."""
-
-    steps: tuple[Step, ...]
-    sources: int
-
-    def result(self, sources: Sequence[Value], constant: Callable[[int], Value]) -> Value:
-        """The result for a vector of every source; ``constant`` gives the steps' parameters by number, as f32."""
-        known = {f"x{i}": source for i, source in enumerate(sources)}
-        used = 0
-        for i, step in enumerate(self.steps):
-            vectors = [known[operand] for operand in step.operands]
-            numbers = [constant(used + k).splat(vectors[0].count) for k in range(step.formula.parameters)]
-            used += len(numbers)
-            known[f"r{i}"] = step.formula.emit(*vectors, *numbers)
-        return known[f"r{len(self.steps) - 1}"]
-
-
-def parsed(text: str) -> Program:
-    """``add(x0,x1);gelu(r0)`` as a program."""
-    steps = []
-    for each in text.split(";"):
-        name, _, operands = each.rstrip(")").partition("(")
-        steps.append(Step(FORMULAS[name], tuple(operands.split(","))))
-    return Program(tuple(steps), 1 + max(int(o[1:]) for step in steps for o in step.operands if o[0] == "x"))
 
 
 # -- arithmetic -------------------------------------------------------------------------------------
@@ -166,6 +127,18 @@ def trunc(x: Value) -> Value:
 @_unary
 def clamp(x: Value, low: Value, high: Value) -> Value:
     return x.minimum(high).maximum(low)
+
+
+@_unary
+def normalised(x: Value, mean: Value, factor: Value) -> Value:
+    """What ``norm`` does to a number; the mean and the factor are those of its row."""
+    return (x - mean) * factor
+
+
+@_unary
+def resized(x: Value, factor: Value) -> Value:
+    """What ``rms_norm`` and ``l2_norm`` do to a number; the factor is that of its row."""
+    return x * factor
 
 
 # -- transcendental functions -----------------------------------------------------------------------

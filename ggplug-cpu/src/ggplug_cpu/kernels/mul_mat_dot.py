@@ -14,7 +14,8 @@ from ggplug_cpu import compiler, features
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch, word
 from ggplug_cpu.kernels import mul_mat_rows as rows_of
-from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
+from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
+from ggplug_cpu.kernels.mul_mat_rows import fill_table, finish, locate, matrix_address
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.memory import emit_prefetch
@@ -244,13 +245,14 @@ def mul_mat_dot(weights: str, routed: bool = False) -> Body:
                 one(table, base, stride, m_first, m_last, rows, k)
             else:
                 some(table, base, stride, m_first, m_last, rows, k)
+            finish(params, table + 16 * MOST_COLUMNS, table, rows, m_first, m_last)
 
     return body
 
 
 def scratch_bytes() -> int:
-    """What the kernel keeps in scratch: the addresses of its columns."""
-    return 16 * MOST_COLUMNS
+    """What the kernel keeps in scratch: the addresses of its columns, and what it tells an epilogue."""
+    return 16 * MOST_COLUMNS + TILE_BYTES
 
 
 def _columns(weights: str, columns: int) -> DeviceFunction:

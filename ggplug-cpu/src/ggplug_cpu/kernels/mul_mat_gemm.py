@@ -13,13 +13,14 @@ from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, word
 from ggplug_cpu.kernels import mul_mat_rows as rows_of
 from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
+from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
-from ggplug_cpu.kernels.mul_mat_rows import fill_table, locate, matrix_address
+from ggplug_cpu.kernels.mul_mat_rows import fill_table, finish, locate, matrix_address
 from ggplug_cpu.kernels.mul_mat_tiles import tile
 from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
 
-#: Two addresses for each row of a tile, before the packed activations.
+#: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
 _TABLE_BYTES = 1024
 
 
@@ -76,6 +77,8 @@ def mul_mat_gemm(
                         count = min(count, few)
                         fill(params, matrix, v, count, x, few)
                         run_few(params, panels, x, m_first, m_last, k, numbers, steps, count)
+                    if k + k_numbers >= k_all:
+                        finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
                     v += count
             end(x)
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from ggplug_cpu.compiler import DeviceFunction, device_function
+from ggplug_cpu.compiler import DeviceFunction, Kernel, device_function
 from ggplug_cpu.context import load_word, store_word, word
-from ggplug_cpu.parameters import Ref
+from ggplug_cpu.kernels.mul_mat_epilogue import finish_tile
+from ggplug_cpu.parameters import Ref, Word
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,11 @@ class Product:
     routes: Ref | int = 0
     least: int = 0
     most: int = 0
+    #: The kernel that finishes tiles (see :mod:`.mul_mat_epilogue`), or 0; word from which on its words lie.
+    epilogue: Kernel | int = 0
+    epilogue_words: int = 0
 
-    def words(self) -> Sequence[int | Ref]:
+    def words(self) -> Sequence[Word]:
         return [getattr(self, field.name) for field in fields(self)]
 
 
@@ -66,6 +70,7 @@ NB10, NB11, NB12, NB13 = (_INDEX[f"nb1{i}"] for i in range(4))
 NB1, NB2, NB3 = (_INDEX[f"nb{i}"] for i in range(1, 4))
 M_BLOCK, V_BLOCK, X_OFFSET = _INDEX["m_block"], _INDEX["v_block"], _INDEX["x_offset"]
 ROUTES, LEAST, MOST = _INDEX["routes"], _INDEX["least"], _INDEX["most"]
+EPILOGUE, EPILOGUE_WORDS = _INDEX["epilogue"], _INDEX["epilogue_words"]
 
 #: A route: slot << 32 | token.
 SLOT_SHIFT = 32
@@ -76,6 +81,13 @@ def matrix_address(params, matrix):  # type: ignore[no-untyped-def]  # Numba inf
     """Where the first row of a matrix of weights lies."""
     ne02 = word(params, NE02)
     return word(params, WEIGHTS) + matrix % ne02 * word(params, NB02) + matrix // ne02 * word(params, NB03)
+
+
+@device_function
+def finish(params, room, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
+    """Numbers ``m_first`` to ``m_last`` of the rows in the table are computed: the epilogue has its turn."""
+    words = params + 8 * word(params, EPILOGUE_WORDS)
+    finish_tile(word(params, EPILOGUE), words, room, table, count, m_first, m_last)
 
 
 @device_function

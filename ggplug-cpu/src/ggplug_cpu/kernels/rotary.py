@@ -9,6 +9,7 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, kernel
 from ggplug_cpu.context import scratch
+from ggplug_cpu.kernels.faults import fault
 from ggplug_cpu.kernels.formulas import sine_and_cosine
 from ggplug_cpu.kernels.nest import share
 from ggplug_cpu.kernels.rows import ARGUMENTS, read, write
@@ -40,14 +41,35 @@ class Rope(Parameters):
     """Of every pair, which of several positions turns it."""
 
 
+class RopeIntoRows(Rope):
+    """What is turned is written into rows of y by index: row ``rows[position, batch]``, head after head.
+
+    In ``y`` nb0 and nb1 are those of a head; ``row_bytes`` is the stride of rows, which there are ``limit`` of.
+    """
+
+    rows = read_operand("nb0", "nb1")
+    batches_of_rows = integer()
+    """How far the indices extend along batches, where they repeat."""
+    row_bytes = integer()
+    limit = integer()
+    faults = written()
+    position = integer()
+    """Of the node that writes by index, in its graph."""
+
+
 def scratch_bytes(n: int, pairs: int) -> int:
     """What the kernel needs of a thread's scratch for rows of ``n``."""
     return ARGUMENTS + 16 * (pairs + _PADDING) + 8 * n
 
 
 @kernel
-def rope(pairing: str) -> Body:
-    """Pairs are ``neighbours``, elements 2i and 2i + 1, or ``halves``, elements i and i + pairs."""
+def rope(pairing: str, index_type: str = "") -> Body:
+    """Pairs are ``neighbours``, elements 2i and 2i + 1, or ``halves``, elements i and i + pairs.
+
+    ``index_type``: that of the indices, for :class:`RopeIntoRows`.  Rows out of range are left out, and the first one
+    is noted as a fault.
+    """
+    into_rows, load_index = index_type != "", simd.LOADS[index_type or "i64"]
     F, step = simd.vec("f32"), simd.width("f32")
     load_f32, load_first = simd.load(F), simd.load_first(F)
     neighbours = pairing == "neighbours"
@@ -91,7 +113,17 @@ def rope(pairing: str) -> Body:
                     turn(angles + 8 * i, cosines + 4 * i, sines + 4 * i, magnitude)
 
             x = Rope.x.address(params) + i1 * Rope.x.nb1(params) + i2 * Rope.x.nb2(params) + i3 * Rope.x.nb3(params)
-            y = Rope.y.address(params) + i1 * Rope.y.nb1(params) + i2 * Rope.y.nb2(params) + i3 * Rope.y.nb3(params)
+            y = Rope.y.address(params) + i1 * Rope.y.nb1(params) + i3 * Rope.y.nb3(params)
+            if into_rows:
+                at = RopeIntoRows.rows.address(params) + i2 * RopeIntoRows.rows.nb0(params)
+                at += i3 % RopeIntoRows.batches_of_rows(params) * RopeIntoRows.rows.nb1(params)
+                index = load_index(at)
+                if index < 0 or index >= RopeIntoRows.limit(params):
+                    fault(RopeIntoRows.faults.address(params), RopeIntoRows.position(params), i23, index)
+                    continue
+                y += index * RopeIntoRows.row_bytes(params)
+            else:
+                y += i2 * Rope.y.nb2(params)
             p = read(ctx, read_x, x, Rope.x.nb0(params), n, x_room)
             r = y if write_y == 0 else y_room
             if p != r:

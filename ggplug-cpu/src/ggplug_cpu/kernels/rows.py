@@ -7,10 +7,13 @@ The converters are in :mod:`.converters`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 from ggplug_cpu.compiler import device_function
 from ggplug_cpu.context import call_2, scratch, store_word
-from ggplug_cpu.kernels.nest import BLOCK
-from ggplug_cpu.parameters import Parameters, integer
+from ggplug_cpu.kernels.nest import BLOCK, RowOperand
+from ggplug_cpu.parameters import Parameters, emitted_number, integer
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import Value
 
@@ -56,26 +59,40 @@ def _convert(ctx, convert, address, stride, n, room):  # type: ignore[no-untyped
 # -- for any number of operands, where code is emitted ------------------------------------------------
 
 
-def emit_read(ctx_scratch: Value, convert: Value, address: Value, stride: Value, n: Value, room: Value) -> Value:
-    """:func:`read` as code that is emitted; ``ctx_scratch`` is the thread's scratch memory."""
-    b = address.b
-    before = b.block
-    with b.if_then(convert.unequal(0).ir):
-        _emit_convert(ctx_scratch, convert, address, stride, n, room)
-        converted = b.block
-    place = b.phi(address.type)
-    place.add_incoming(address.ir, before)
-    place.add_incoming(room.ir, converted)
-    return Value(b, place)
+def read_rows(
+    operands: Sequence[RowOperand], memory: Value, params: Value, places: Sequence[Value], n: Value,
+    rooms: Sequence[Value],
+) -> list[Value]:  # fmt: skip
+    """Where ``n`` elements of each operand, from ``places`` on, are contiguous f32: in place, or in its room.
+
+    ``memory``: the thread's scratch memory.
+    """
+    b, found = params.b, []
+    for operand, place, room in zip(operands, places, rooms, strict=True):
+        convert = emitted_number(operand.convert, params)
+        before = b.block
+        with b.if_then(convert.unequal(0).ir):
+            _emit_convert(memory, convert, place, emitted_number(operand.stride, params), n, room)
+            after = b.block
+        where = b.phi(place.type)
+        where.add_incoming(place.ir, before)
+        where.add_incoming(room.ir, after)
+        found.append(Value(b, where))
+    return found
 
 
-def emit_write(ctx_scratch: Value, convert: Value, address: Value, stride: Value, n: Value, room: Value) -> None:
-    """:func:`write` as code that is emitted."""
-    with address.b.if_then(convert.unequal(0).ir):
-        _emit_convert(ctx_scratch, convert, address, stride, n, room)
+@contextmanager
+def write_row(
+    operand: RowOperand, memory: Value, params: Value, place: Value, n: Value, room: Value
+) -> Iterator[Value]:
+    """Where ``n`` f32 are to be written in this context: in place, or in ``room`` to be converted at its end."""
+    convert = emitted_number(operand.convert, params)
+    yield convert.equal(0).select(place, room)
+    with params.b.if_then(convert.unequal(0).ir):
+        _emit_convert(memory, convert, place, emitted_number(operand.stride, params), n, room)
 
 
-def _emit_convert(arguments: Value, convert: Value, address: Value, stride: Value, n: Value, room: Value) -> None:
+def _emit_convert(memory: Value, convert: Value, address: Value, stride: Value, n: Value, room: Value) -> None:
     for i, word in enumerate((address, stride, n)):
-        values.store(arguments, word, 8 * i)
-    call_2.function(address.b, convert.ir, room.ir, arguments.ir)
+        values.store(memory, word, 8 * i)
+    call_2.function(address.b, convert.ir, room.ir, memory.ir)

@@ -138,7 +138,7 @@ def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
 
 @generates(MulMatId)
 def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
-    """Few and many experts, one activation for all of a token's experts or one for each, experts that nobody chose."""
+    """Few and many experts, one activation for all of a token's experts or one for each, experts that none chose."""
 
     def case(
         types: tuple[Type, Type], k: int, m: int, experts: int, used: int, tokens: int, own: bool, layouts: Any,

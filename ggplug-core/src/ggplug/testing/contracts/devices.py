@@ -26,7 +26,7 @@ from ggplug.types import DeviceKind
 
 
 def foreign_node(x: Tensor) -> Tensor:
-    """A node whose op nobody knows, and nobody can: its class is taken out of the list of ops at once."""
+    """A node whose op no device can know: its class is taken out of the list of ops at once."""
     name = "ggplug.testing.unknown"
     space = {"name": name, "result": lambda self, x: like(x), "__doc__": "An op that no device has."}
     cls: type[Op] = type("Unknown", (Op,), space)
@@ -65,7 +65,7 @@ def every_answer_has_its_reason(device: Device) -> None:
         expect(device.supports_op(shown), f"view ops are supported, {shown!r} is not")
     node = foreign_node(x)
     answer = device.supports_op(node)
-    expect(isinstance(answer, Decline), f"an op that nobody knows is declined, got {answer!r}")
+    expect(isinstance(answer, Decline), f"an op that no device knows is declined, got {answer!r}")
     expect(getattr(answer, "reason", ""), "a Decline has a reason")
     expect(device.supports_op(node) == answer, "the same question has the same answer")
     sample = Sample(device)

@@ -50,7 +50,7 @@ class FakeDevice(Device):
     Args:
         name: its name.
         memory: bytes that it has; an allocation beyond raises OutOfMemoryError.
-        execution: ``"now"`` does work when it is given; ``"late"`` when somebody has to wait for it; ``"thread"``
+        execution: ``"now"`` does work when it is given; ``"late"`` when it is waited for; ``"thread"``
             likewise, but on a thread of its own.  :meth:`step` does pending work piece by piece.
         order: of work in different streams; ``"shuffled"`` takes any order that the contract allows, by ``seed``.
         inner: a host device whose plans compute, in the place of the ops' references.

@@ -95,7 +95,7 @@ class FakeBackend(Backend):
         fake = self._own(buffer)
         out = check_target(out)
         offset, _ = fake._check(offset, out.size)
-        # Whoever reads the target before synchronizing shall notice.
+        # Reading the target before synchronizing shall be noticed.
         out.fill(POISON)
 
         def fetch() -> None:

@@ -99,7 +99,7 @@ class _CopiesAtOnceStream(FakeBackend):
 
 
 class Forgetful(FakeDevice):
-    """Errors of pending work that nobody is told about."""
+    """Errors of pending work that are never raised."""
 
     def __init__(self) -> None:
         super().__init__("faulty", execution="late")
