@@ -24,7 +24,7 @@ pytest.importorskip("ggplug_simt")
 from simt_stand_in import Refused, StandInDevice, StandInQueue
 
 from ggplug_simt import Failure
-from ggplug_simt.faults import RECORD
+from ggplug_simt.c.launch import RECORD
 
 GOOD, BAD = [2, 0, 1], [2, 7, -1]
 TABLE = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
@@ -272,8 +272,8 @@ def test_nobody_empties_the_record_between_the_launches_of_a_plan_or_before_it_w
 
     def watched(queue: StandInQueue, what: str, *rest: Any) -> None:
         def ask() -> None:
-            if stream.faults._lock.acquire(blocking=False):
-                stream.faults._lock.release()
+            if stream.workspace.faults.lock.acquire(blocking=False):
+                stream.workspace.faults.lock.release()
                 free.append(what)
 
         other = threading.Thread(target=ask)
@@ -305,7 +305,7 @@ def test_an_error_of_the_device_comes_before_and_leaves_no_fault_behind() -> Non
         device.stand_in.errors[name] = Refused(Failure.LOST, "fallen off the bus")
         with pytest.raises(DeviceLostError, match="fallen off the bus"):
             stream.synchronize()
-        device.lost = ""
+        device.runtime.guard.lost = ""
 
 
 # -- captured graphs -----------------------------------------------------------------------------------

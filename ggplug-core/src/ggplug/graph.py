@@ -107,7 +107,6 @@ class Graph:
         self.revision = Revision()
         """Moves when a tensor of the graph is marked or gets another place, or when a buffer of them is freed, as
         :meth:`watch` has it.  Parts of a whole graph have that one's."""
-        self._watched = 0
         # Tensors that were persistent when they came in, and their roots.
         self._unlisted: list[Tensor] = []
         self._unlisted_roots: list[Tensor] = []
@@ -261,17 +260,18 @@ class Graph:
         revision = self.revision
         while True:
             now = revision.now
-            if self._watched == now:
+            if revision.watched == now:
                 return now
-            buffers = set(map(_buffer, self.tensors))
-            for buffer in buffers:
+            before = list(map(_buffer, self.tensors))
+            for buffer in set(before):
                 if buffer is not None:
                     buffer.watchers.add(revision)
             if None in map(_buffer, self._unlisted_roots):
                 self._list_again()
             # Another thread may have placed a tensor in a buffer that does not know the graph yet.
-            if buffers.issuperset(map(_buffer, self.tensors)):
-                self._watched = now
+            if before == list(map(_buffer, self.tensors)):
+                if self.positions is None:  # a part tells the buffers of its own tensors only
+                    revision.watched = now
                 return now
 
     def _list_again(self) -> None:

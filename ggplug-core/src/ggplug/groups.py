@@ -56,19 +56,21 @@ class Group:
         return repr(self.node) if len(self.nodes) == 1 else f"<Group of {', '.join(map(repr, self.nodes))}>"
 
 
-def signature_of(group: Group) -> tuple[Any, ...]:
-    """What a device may choose a group's kernel by; groups with equal signatures get the same.
+def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
+    """What a device may choose the kernel of a group, or of a node alone, by; equal signatures get the same kernel.
 
     Ops with their parameters, types, extents and strides of results and sources, the buffer type of the root of every
     source, and of several nodes also which results are kept, which source is which node's result, and how sources share
     bytes.  Builtins and identities only, so comparing and hashing it never enters Python.
     """
-    if len(group.nodes) > 1:
-        return _signature_of_several(group)
-    node = group.node
-    assert node.op is not None
+    if asked.__class__ is Tensor:
+        node = asked
+    elif len(asked.nodes) > 1:  # type: ignore[union-attr]
+        return _signature_of_several(asked)  # type: ignore[arg-type]
+    else:
+        node = asked.node  # type: ignore[union-attr]
     return (
-        node.op.key, node.type.id, node.ne, node.nb,
+        node.op.key, node.type.id, node.ne, node.nb,  # type: ignore[union-attr]
         tuple([
             None if s is None else (
                 s.type.id, s.ne, s.nb, s.buffer_type if s.view_src is None else s.view_src.buffer_type

@@ -23,13 +23,15 @@ _PRUNE_AT = 64
 class Revision:
     """A number that moves when something changes that a graph depends on.
 
-    ``now``: the number.  A number that was left behind never comes back, whatever several threads do.
+    ``now``: the number.  A number that was left behind never comes back, whatever several threads do.  ``watched``: the
+    number at which all buffers of the graph were told of it, the last time.
     """
 
-    __slots__ = ("__weakref__", "now")
+    __slots__ = ("__weakref__", "now", "watched")
 
     def __init__(self) -> None:
         self.now = next(_numbers)
+        self.watched = 0
 
     def advance(self) -> None:
         self.now = next(_numbers)

@@ -305,9 +305,9 @@ def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> N
 def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Layout) -> None:
     groups = allocation.groups
     for number, nodes in enumerate(groups.by_place(graph.order)):
-        if nodes:
+        computing = {position for position in nodes if not graph.tensors[position].op.is_view}  # type: ignore[union-attr]
+        if computing:
             # The views that are read inside of a group come along.
-            computing = set(nodes)
             read = {source for position in nodes for source in graph.sources[position]}
             seen = [p for p in graph.order if p in computing or (p in read and graph.tensors[p].op.is_view)]  # type: ignore[union-attr]
             part = Graph.part([graph.tensors[position] for position in seen], whole=graph)

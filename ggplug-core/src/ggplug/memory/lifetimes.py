@@ -49,7 +49,7 @@ def lifetimes(graph: Graph, order: Sequence[int] | None = None, groups: Groups =
     last: dict[int, int] = {}
     kept: set[int] = set()
     used: set[int] = set()
-    ends = _ends(order, groups)
+    ends, inner = _ends(order, groups), groups.inner
     for position, tensor in enumerate(tensors):
         if tensor.flags & _OUTPUT:
             kept.add(roots[position])
@@ -60,11 +60,12 @@ def lifetimes(graph: Graph, order: Sequence[int] | None = None, groups: Groups =
         tensor = tensors[position]
         used.update(sources[position])
         if roots[position] == position:
-            if tensor.buffer is None and position not in groups.inner:
+            if tensor.buffer is None and position not in inner:
                 first[position] = last[position] = number
         elif tensor.op is not None and tensor.op.is_view:
             continue
-        number = ends.get(position, number)
+        if ends:
+            number = ends.get(position, number)
         for source in sources[position]:
             if source >= 0:
                 root = roots[source]

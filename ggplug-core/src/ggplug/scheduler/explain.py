@@ -225,7 +225,7 @@ def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[Gro
         if not nodes or nodes[-1].op.is_view or not nodes[-1].size:  # type: ignore[union-attr]
             continue
         device = streams[schedule.assignment.streams[members[-1]]].device
-        kernel = device.match(Group(nodes, tuple(position not in inner for position in members)))
+        kernel = device.chosen(Group(nodes, tuple(position not in inner for position in members)))
         name = getattr(kernel, "name", None) or getattr(kernel, "__name__", type(kernel).__name__)
         found.append(GroupRow(len(found), device.name, tuple(number_of[p] for p in members), str(name)))
     return tuple(found)

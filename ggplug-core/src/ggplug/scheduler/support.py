@@ -7,7 +7,7 @@ from typing import Any
 
 from ggplug.backend import Backend, BufferType, Decline, Support, answer_of
 from ggplug.graph import Graph
-from ggplug.groups import Group, signature_of
+from ggplug.groups import signature_of
 from ggplug.tensor import Tensor
 
 
@@ -65,7 +65,7 @@ def kinds(graph: Graph) -> dict[int, int]:
     numbers: dict[Any, int] = {}
     tensors = graph.tensors
     return {
-        position: numbers.setdefault(signature_of(Group((tensors[position],))), len(numbers))
+        position: numbers.setdefault(signature_of(tensors[position]), len(numbers))
         for position in graph.order
         if not tensors[position].op.is_view  # type: ignore[union-attr]
     }

@@ -8,9 +8,11 @@
 :mod:`.cases`         cases derived from the ops' declarations: types, shapes, strides, broadcasts, views
 :mod:`.contracts`     the contract of ``ggplug.backend``, clause by clause
 :mod:`.runner`        computes cases between guard bytes, and judges
+:mod:`.groups`        chains of ops in the groups that a device forms, poisoned, and node by node
 :mod:`.report`        verdicts, and the table of them
 :mod:`.vectors`       replays recorded cases of ggml: ``python -m ggplug.testing.vectors FILE.npz --device NAME``
 :mod:`.reference`     the references as a device
+:mod:`.fusing`        the references as a device that forms groups
 :mod:`.fake`          a discrete device with memory of its own that delays, reorders, fails and counts
 :mod:`.faulty`        devices with one fault each, which the suite has to find
 :mod:`.plugin`        the pytest plugin
