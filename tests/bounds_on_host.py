@@ -61,7 +61,7 @@ class FencedDevice(HostDevice):
     def __init__(self, side: str) -> None:
         super().__init__()
         self.side = side
-        self._buffer_type = TightType(self)
+        self._buffer_type = TightType(self.runtime)
 
     @property
     def buffer_type(self) -> BufferType:

@@ -24,7 +24,8 @@ import numpy.typing as npt
 
 from ggplug.backend import Bytes
 from ggplug.types import DeviceKind
-from ggplug_simt import Bound, Compiled, Driver, Failure, Properties, Queue, SimtDevice
+from ggplug_simt import Bound, Compiled, Dispatch, Driver, Failure, Properties, SimtDevice, StepwiseQueue
+from ggplug_simt.c import CLibrary
 
 GPU = Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024)
 
@@ -181,7 +182,7 @@ class HostBound(Bound):
         self.struct = arguments.copy()
 
 
-class HostQueue(Queue):
+class HostQueue(StepwiseQueue):
     """Everything happens at once."""
 
     def write(self, handle: Any, offset: int, data: Bytes) -> None:
@@ -195,6 +196,9 @@ class HostQueue(Queue):
 
     def fill(self, handle: Any, offset: int, size: int, value: int) -> None:
         handle[offset : offset + size] = value
+
+    def bind(self, dispatch: Dispatch) -> HostBound:
+        return HostBound(dispatch.program)
 
     def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
         assert isinstance(bound, HostBound)
@@ -221,13 +225,13 @@ class HostQueue(Queue):
 
 
 class HostDriver(Driver):
-    dialect = "cuda"
     identity = "the host"
     total_memory = max_buffer = 1 << 30
     alignment = 256
 
     def __init__(self, properties: Properties = GPU) -> None:
         self.properties = properties
+        self.library = CLibrary("cuda", properties)
 
     def allocate(self, size: int) -> Any:
         return np.full(size, 0xA5, np.uint8)
@@ -243,9 +247,6 @@ class HostDriver(Driver):
 
     def load(self, binary: bytes) -> Any:
         raise ValueError("programs are kept as libraries")
-
-    def bind(self, program: Any, kernel: str) -> HostBound:
-        return HostBound(program)
 
     def finish_mark(self, mark: Any) -> None:
         pass

@@ -25,6 +25,7 @@ def opencl_as_gpu() -> Device:
     pytest.importorskip("ggplug_opencl")
     from ggplug_opencl.devices import OpenCLDevice
     from ggplug_opencl.driver import OpenCLDriver
+    from ggplug_simt.c import CLibrary
 
     class AsGpu(OpenCLDevice):
         def open_driver(self) -> OpenCLDriver:
@@ -32,6 +33,7 @@ def opencl_as_gpu() -> Device:
             driver.properties = dataclasses.replace(
                 driver.properties, processor=False, local_bytes=min(driver.properties.local_bytes, 32768)
             )
+            driver.library = CLibrary("opencl", driver.properties)
             return driver
 
     class AsGpuRegistration(Registration):

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from ggplug.backend import Bytes
 from ggplug.types import DeviceKind
-from ggplug_simt import Bound, Compiled, Driver, Failure, Properties, Queue, SimtDevice
+from ggplug_simt import Bound, Compiled, Dispatch, Driver, Failure, Properties, SimtDevice, StepwiseQueue, VendorProgram
+from ggplug_simt.c import CLibrary
 
 GPU = Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024)
 
@@ -43,7 +44,7 @@ class StandInProduct(StandInBound):
     capturable = False
 
 
-class StandInQueue(Queue):
+class StandInQueue(StepwiseQueue):
     """Transfers happen at once, launches are only noted."""
 
     def __init__(self, driver: StandInDriver) -> None:
@@ -70,6 +71,12 @@ class StandInQueue(Queue):
     def fill(self, handle: Any, offset: int, size: int, value: int) -> None:
         self.act("fill", size)
         handle[offset : offset + size] = value
+
+    def bind(self, dispatch: Dispatch) -> StandInBound:
+        kind = StandInProduct if isinstance(dispatch.program, VendorProgram) else StandInBound
+        made = kind(dispatch.kernel, self.driver.log)
+        self.driver.bound.append(made)
+        return made
 
     def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
         assert isinstance(bound, StandInBound)
@@ -98,11 +105,11 @@ class StandInQueue(Queue):
 class StandInDriver(Driver):
     """``errors``: what the next call of a name raises, once.  ``log``: what was done.  ``captures``: queues capture."""
 
-    dialect = "cuda"
     identity = "stand-in"
 
     def __init__(self, properties: Properties = GPU, memory: int = 1 << 20) -> None:
         self.properties = properties
+        self.library = CLibrary("cuda", properties)
         self.total_memory = memory
         self.max_buffer = memory
         self.alignment = 128
@@ -128,14 +135,6 @@ class StandInDriver(Driver):
     def load(self, binary: bytes) -> Any:
         self.queue().act("load")
         return binary
-
-    def bind(self, program: Any, kernel: str) -> StandInBound:
-        self.bound.append(StandInBound(kernel, self.log))
-        return self.bound[-1]
-
-    def bind_product(self, exact: bool) -> StandInProduct:
-        self.bound.append(StandInProduct("product", self.log))
-        return self.bound[-1]
 
     def finish_mark(self, mark: Any) -> None:
         self.log.append(("finish_mark", mark))

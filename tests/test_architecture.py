@@ -91,6 +91,44 @@ def test_packages_import_no_circle_inside_a_room() -> None:
         visit(name, ())
 
 
+SIMT = ROOT / "ggplug-simt" / "src" / "ggplug_simt"
+
+
+def edges_of(folder: Path) -> dict[str, set[str]]:
+    """Which modules of a package each of its modules imports, also those that only its type hints need."""
+    modules = {str(p.relative_to(folder.parent).with_suffix("")).replace("/", "."): p for p in folder.rglob("*.py")}
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        if name.endswith(("__init__", "__main__")):
+            continue
+        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        froms = [node for node in tree if isinstance(node, ast.ImportFrom) and node.module and node.level == 0]
+        named = {n.module for n in froms} | {f"{n.module}.{alias.name}" for n in froms for alias in n.names}
+        found[name] = {each for each in named if each in modules} - {name}
+    return found
+
+
+def test_what_runs_programs_on_gpus_is_an_order_also_for_type_hints() -> None:
+    edges, done = edges_of(SIMT), set[str]()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join([*trail[trail.index(name) :], name])
+        if name not in done:
+            for target in edges.get(name, ()):
+                visit(target, (*trail, name))
+            done.add(name)
+
+    for name in edges:
+        visit(name, ())
+    assert len(done) > 20
+
+
+def test_what_runs_programs_on_gpus_imports_no_library_of_programs() -> None:
+    for name, path in ((p.stem, p) for p in SIMT.glob("*.py")):
+        assert not [module for module, _ in imports(path) if module.startswith("ggplug_simt.c.")], name
+        assert not [module for module, _ in imports(path) if module == "ggplug_simt.c"], name
+
+
 def test_importing_ggplug_loads_nothing_heavy() -> None:
     code = "import sys, ggplug; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,8 +8,10 @@ from ggplug.errors import ParameterError
 from ggplug.ops.base import OPS
 from ggplug.testing import ReferenceDevice, cases_of, check
 from ggplug.testing.cases import graph_cases
+from ggplug.testing.cases.chains import group_cases
 from ggplug.testing.contracts import CLAUSES, run_clause
 from ggplug.testing.faulty import FAULTS, Fault
+from ggplug.testing.groups import run_group_case
 from ggplug.testing.report import Finding
 from ggplug.testing.runner import run_case
 
@@ -23,6 +25,9 @@ def first_bad(fault: Fault, found_by: str) -> Finding | None:
         finding = run_clause(device, CLAUSE[found_by])
         return finding if finding.bad else None
     stream = device.init()
+    if found_by == "groups":
+        found = (run_group_case(device, stream, case) for case in group_cases())
+        return next((finding for finding in found if finding.bad), None)
     cases = graph_cases() if found_by == "graph" else cases_of(OPS[found_by])
     findings = (run_case(device, stream, case) for case in cases)
     return next((finding for finding in findings if finding.bad), None)

@@ -363,6 +363,26 @@ def test_a_damaged_file_is_compiled_anew_with_one_warning(
     assert numbers[0] == 41
 
 
+@pytest.mark.parametrize(
+    "code", [b"", b"no code at all", b"\x7fELF\x02\x01" + b"\xff" * 200, "cut"], ids=["none", "text", "elf", "cut"]
+)
+def test_code_that_cannot_be_loaded_is_compiled_anew_though_its_file_is_whole(
+    code: bytes | str, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget(fill(46))
+    fill(46).address()
+    key = fill(46).cache_key()
+    whole = FILES.load(fill(46).name, key)
+    assert whole is not None
+    FILES.store(fill(46).name, key, "somewhere", whole[:700] if isinstance(code, str) else code)
+    forget(fill(46))
+    with caplog.at_level(logging.WARNING, "ggplug"):
+        assert compiled(fill(46).address) == ["fill[46,False]"]
+    (record,) = caplog.records
+    assert "cannot be loaded" in record.message
+    assert FILES.load(fill(46).name, key) == whole
+
+
 def test_what_was_compiled_is_listed_with_its_target() -> None:
     forget(fill(45))
     fill(45).address()

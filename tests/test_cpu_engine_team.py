@@ -42,7 +42,8 @@ from ggplug_cpu.context import (
     thread_index,
     word,
 )
-from ggplug_cpu.tape import WORKSPACE, BoundTape, Entry, Ref, Tape, TraceRing
+from ggplug_cpu.parameters import Ref
+from ggplug_cpu.tape import WORKSPACE, BoundTape, Entry, Tape, TraceRing
 from ggplug_cpu.team import Team
 
 Array = npt.NDArray[np.int64]

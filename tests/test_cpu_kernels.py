@@ -174,6 +174,13 @@ def test_rows_are_normalised_accurately_far_from_zero(
     check(device, normalise(x, eps=1e-5), 1e-9)
 
 
+@pytest.mark.parametrize("op", [ops.norm, ops.rms_norm, ops.l2_norm])
+def test_rows_of_subnormal_numbers_are_normalised(op: Callable[..., Tensor], device: CpuDevice) -> None:
+    x = gg.tensor(np.resize(np.array([1e-42, -4e-42, 9e-42], np.float32), (2, 37)))
+    (got,) = computed(device, y := op(x, eps=0.0))
+    np.testing.assert_allclose(got, expected(y), rtol=1e-6)
+
+
 def test_rows_that_are_not_contiguous_are_normalised(device: CpuDevice, rng: np.random.Generator) -> None:
     x = ops.permute(gg.tensor(rng.standard_normal((3, 4, 5, 40), np.float32)), 1, 2, 0, 3)
     check(device, ops.norm(x), 1e-12)
@@ -327,6 +334,16 @@ def test_repeated_and_joined(dtype: type, device: CpuDevice) -> None:
     for dim in range(4):
         (joined,) = computed(device, ops.concat(a, ops.permute(a, 0, 1, 2, 3), dim))
         np.testing.assert_array_equal(joined, np.concatenate([x[None], x[None]], 3 - dim).reshape(joined.shape))
+
+
+def test_the_same_source_twice_is_no_other_nodes_choice(device: CpuDevice, rng: np.random.Generator) -> None:
+    x, y = (rng.standard_normal((3, 7)).astype(np.float32) for _ in range(2))
+    a, b = gg.tensor(x), gg.tensor(y)
+    for make, formula in ((ops.mul, np.multiply), (ops.add, np.add)):
+        for first, second in (((a, a), (a, b)), ((a, b), (b, b))):
+            got = computed(device, make(*first), make(*second))
+            for sources, result in zip((first, second), got, strict=True):
+                np.testing.assert_array_equal(result, formula(*(s.numpy() for s in sources)))
 
 
 # -- rows by index ----------------------------------------------------------------------------------

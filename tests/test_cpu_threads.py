@@ -686,7 +686,7 @@ def test_aborting_by_hand_raises_as_ever(setting: Setting) -> None:
     setting.ask(lambda: True)
     with pytest.raises(ComputeAborted):
         setting.compute()
-    with pytest.raises(TensorStateError, match="not computed yet"):
+    with pytest.raises(TensorStateError, match="its computation failed: ComputeAborted"):
         setting.y.numpy()
     setting.ask(None)
     setting.compute()

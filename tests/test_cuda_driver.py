@@ -40,7 +40,8 @@ from cupy_stand_in.registration import devices
 
 from ggplug_cuda import CudaRegistration
 from ggplug_cuda.devices import CudaDevice
-from ggplug_simt import Failure, SimtBuffer, source
+from ggplug_simt import Failure, SimtBuffer
+from ggplug_simt.c import source
 
 needs_compiler = pytest.mark.skipif(not can_run(), reason="install ziglang")
 

@@ -33,12 +33,13 @@ from cupy_stand_in import (
 )
 
 from ggplug import ops, types
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
 from ggplug.tensor import new_tensor
-from ggplug_simt.kernels import match
-from ggplug_simt.launch import Launch
-from ggplug_simt.profile import Profile, Properties
-from ggplug_simt.source import Source
+from ggplug_simt import Launch, Properties
+from ggplug_simt.c import Source
+from ggplug_simt.c.kernels import match
+from ggplug_simt.c.launch import arguments
+from ggplug_simt.c.profile import Profile
 
 PROFILE = Profile.of(Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024))
 SIZE = 256
@@ -411,14 +412,14 @@ def test_tensor_cores_take_ten_bits_of_mantissa_where_that_is_allowed() -> None:
 
 def squares(elements: int) -> Launch:
     """The launch that squares so many numbers, which are its pointers' second."""
-    found = match(PROFILE, ops.sqr(new_tensor(types.F32, (elements,))))
+    found = match(PROFILE, Group((ops.sqr(new_tensor(types.F32, (elements,))),)))
     assert not isinstance(found, Decline)
     return found.launches[0]
 
 
 def text_of(launch: Launch) -> str:
-    assert isinstance(launch.source, Source)
-    return launch.source.text("cuda")
+    assert isinstance(launch.program, Source)
+    return launch.program.text("cuda")
 
 
 def compiled(cuda: StandIn, text: str, *options: str) -> bytes:
@@ -434,9 +435,9 @@ def start(cuda: StandIn, stream: Any, launch: Launch, *memory: Any, function: An
     if function is None:
         module = cuda.Module()
         module.load(compiled(cuda, text_of(launch)))
-        function = module.get_function(launch.source.kernel)
+        function = module.get_function(launch.program.kernel)
     pointers = np.array([each.ptr for each in memory], np.uintp)
-    struct = np.frombuffer(launch.arguments().tobytes(), np.uint8).copy()
+    struct = arguments(launch).copy()
     addresses = np.array([*(pointers.ctypes.data + 8 * n for n in range(len(memory))), struct.ctypes.data], np.uintp)
     cuda.driver.launchKernel(
         function.ptr, launch.groups, 1, 1, launch.lanes, 1, 1, 0, stream.ptr, addresses.ctypes.data, 0
@@ -454,7 +455,7 @@ def test_a_launch_is_in_the_log_with_what_it_was_given() -> None:
     (call,) = cuda.calls("launchKernel")
     assert (call.kernel, call.grid, call.block) == ("map_one", (launch.groups, 1, 1), (launch.lanes, 1, 1))
     assert call.pointers == [each.ptr for each in memory]
-    assert call.struct == launch.arguments().tobytes()
+    assert call.struct == arguments(launch).tobytes()
     assert not call.captured
 
 

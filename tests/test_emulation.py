@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEBIAN = """
 PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"
 NAME="Debian GNU/Linux"
+VERSION_ID="12"
 VERSION_CODENAME=bookworm
 ID=debian
 """
@@ -35,8 +36,20 @@ def test_packages_come_from_where_the_system_gets_its_own() -> None:
     assert address_in(LISTING, "bookworm") == "http://mirror.example.org/debian/"
     with pytest.raises(UnavailableError, match="sources do not name trixie main"):
         address_in(LISTING, "trixie")
-    with pytest.raises(UnavailableError, match="needs a release of Debian, not Other Linux 7"):
-        release_of('ID=other\nPRETTY_NAME="Other Linux 7"\nVERSION_CODENAME=seven\n')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'ID=other\nPRETTY_NAME="This Linux"\nVERSION_CODENAME=seven\nVERSION_ID=17\n',
+        'ID=debian\nPRETTY_NAME="This Linux"\nVERSION_CODENAME=bullseye\nVERSION_ID="11"\n',
+        'ID=debian\nPRETTY_NAME="This Linux"\nVERSION_CODENAME=forky\n',
+    ],
+    ids=["another", "too old", "no release yet"],
+)
+def test_other_systems_are_told_what_is_needed(text: str) -> None:
+    with pytest.raises(UnavailableError, match="needs a release of Debian, 12 or newer, not This Linux"):
+        release_of(text)
 
 
 @pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("win32", "AMD64"), ("linux", "aarch64")])
@@ -55,10 +68,60 @@ def test_without_apt_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         packages.source()
 
 
+UNRESOLVED = """
+Err:1 http://mirror.example.org/debian bookworm InRelease
+  Could not resolve 'mirror.example.org'
+E: Failed to fetch http://mirror.example.org/debian/dists/bookworm/InRelease  Could not resolve 'mirror.example.org'
+E: Some index files failed to download. They have been ignored, or old ones used instead.
+"""
+REFUSED = """
+E: Failed to fetch http://mirror.example.org/debian/dists/bookworm/InRelease  Could not connect to mirror.example.org:80
+"""
+OUT_OF_ORDER = """
+E: Failed to fetch http://mirror.example.org/debian/dists/bookworm/InRelease  503  Service Unavailable [IP: ::1 80]
+"""
+NO_INDEX = """
+WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('Failed to establish a connection')'
+ERROR: Could not find a version that satisfies the requirement numpy (from versions: none)
+"""
+MISSPELT = """
+Err:2 http://mirror.example.org/debian nosuchrelease Release
+  404  Not Found [IP: ::1 80]
+E: The repository 'http://mirror.example.org/debian nosuchrelease Release' does not have a Release file.
+"""
+MALFORMED = "E: Syntax error /tmp/apt/apt.conf:42: Extra junk at end of file\n"
+NO_WHEEL = "ERROR: No matching distribution found for numpy==99\n"
+
+
+@pytest.mark.parametrize("written", [UNRESOLVED, REFUSED, OUT_OF_ORDER, NO_INDEX])
+def test_without_a_network_tests_are_skipped(written: str) -> None:
+    found = packages.failure(["apt-get", "update", "--error-on=any"], written)
+    assert isinstance(found, UnavailableError)
+    assert str(found).startswith("apt-get update reached nothing: ")
+    assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize("written", [MISSPELT, MALFORMED, NO_WHEEL, ""])
+def test_what_fails_for_another_reason_is_no_reason_to_skip(written: str) -> None:
+    found = packages.failure(["apt-get", "update", "--error-on=any"], written)
+    assert isinstance(found, packages.PackagesError)
+    assert written.strip() in str(found)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="programs are started differently there")
-def test_a_command_that_fails_is_a_reason_and_no_error() -> None:
-    with pytest.raises(UnavailableError, match="sh -c echo gone >&2; exit 3 failed: gone"):
-        packages._output("sh", "-c", "echo gone >&2; exit 3")
+def test_a_command_that_fails_tells_what_it_wrote() -> None:
+    with pytest.raises(packages.PackagesError, match="sh -c echo here; echo gone >&2; exit 3 failed:\nhere\n\ngone"):
+        packages._output("sh", "-c", "echo here; echo gone >&2; exit 3")
+
+
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt")
+def test_a_mistake_in_the_configuration_is_no_reason_to_skip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> str:
+        return configuration(tmp_path, "arm64", "") + 'Acquire::Retries "3'
+
+    monkeypatch.setattr(packages, "configuration", broken)
+    with pytest.raises(packages.PackagesError, match="Syntax error"):
+        packages.Archive(tmp_path, "arm64", packages.Source("http://mirror.invalid/debian", "bookworm"))
 
 
 @pytest.mark.skipif(shutil.which("apt-config") is None, reason="needs apt")

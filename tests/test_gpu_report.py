@@ -45,7 +45,7 @@ def raising():
 
 def figures(device):
     def losing():
-        device.lost = True
+        device.runtime.guard.lost = "it fell off the bus"
         return {"failed": [{"case": "losing", "reason": "the device is lost"}]}
 
     yield Step("raises", raising)

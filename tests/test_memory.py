@@ -262,7 +262,7 @@ def test_planning_allocates_nothing() -> None:
     kind = Small()
     _, graph = chain(5)
     allocator = GraphAllocator(kind)
-    assert allocator.sizes(allocator.plan(graph)) == [768]
+    assert allocator.sizes(allocator.lay_out(graph)) == [768]
     assert kind.made == []
     assert allocator.sizes() == [0]
 
@@ -337,7 +337,7 @@ def test_graphs_larger_than_a_buffer_are_spread_over_several() -> None:
 def test_a_result_larger_than_any_buffer_is_named() -> None:
     _, graph = chain(1, 1000)
     with pytest.raises(gg.OutOfMemoryError, match="largest buffer of small has 1024"):
-        GraphAllocator(Small(limit=1024)).plan(graph)
+        GraphAllocator(Small(limit=1024)).lay_out(graph)
 
 
 def test_an_assignment_puts_roots_into_the_memory_it_names() -> None:
@@ -359,7 +359,7 @@ def test_the_same_type_given_twice_shares_its_memory() -> None:
     kind = Small()
     _, graph = chain(4)
     allocator = GraphAllocator([kind, kind])
-    layout = allocator.plan(graph, [n % 2 for n in range(len(graph.tensors))])
+    layout = allocator.lay_out(graph, [n % 2 for n in range(len(graph.tensors))])
     assert allocator.sizes(layout) == [768, 768]
     allocator.ensure(layout)
     assert len(kind.made) == 1

@@ -73,7 +73,7 @@ def test_the_peak_is_at_most_a_tenth_above_the_largest_live_set_in_the_median() 
     ratios = []
     for seed in range(100):
         graph = random_case(seed, size=80).graph
-        layout = GraphAllocator(HOST).plan(graph)
+        layout = GraphAllocator(HOST).lay_out(graph)
         ratios.append(layout.peak[0] / layout.live[0])
     assert statistics.median(ratios) <= 1.1
     assert max(ratios) < 1.5
@@ -119,7 +119,7 @@ def test_laying_out_ten_thousand_nodes_stays_quick() -> None:
         layers.append(gg.add(gg.cont(layers[-1]), rng.choice(layers)))
     graph = gg.Graph(layers[-1])
     start = time.process_time()
-    layout = GraphAllocator(HOST).plan(graph)
+    layout = GraphAllocator(HOST).lay_out(graph)
     # Generous: the machine that runs this may be slow, and the point is that it is not quadratic.
     assert time.process_time() - start < 5
     assert layout.peak[0] <= 1.1 * layout.live[0]

@@ -49,7 +49,7 @@ def search(*command: str, **environment: str) -> str:
 
 def table(shown: str) -> dict[str, list[str]]:
     """Device to its row of the table; ops that went to further lines are left out."""
-    rows = [line.split() for line in shown.partition("who ran what")[2].splitlines()]
+    rows = [line.split() for line in shown.partition("what ran where")[2].splitlines()]
     return {row[0]: row[1:] for row in rows if len(row) > 4 and row[-1].endswith("%")}
 
 

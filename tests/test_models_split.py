@@ -50,7 +50,8 @@ def test_explained_copies_and_nodes_are_those_that_the_device_counted(data: Path
         model.scheduler.synchronize()
 
         on_fake = [row.op for row in explanation.rows if row.device == fake.name and row.split >= 0]
-        assert fake.computed() == on_fake
+        computed = [op for group in fake.computed() for op in group.split()]
+        assert sorted(computed) == sorted(on_fake)
         assert len(on_fake) > 20
         to_fake = sum(copy.nbytes for copy in explanation.copies if copy.target == fake.name)
         from_fake = sum(copy.nbytes for copy in explanation.copies if copy.target == "CPU")

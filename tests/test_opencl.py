@@ -38,7 +38,7 @@ from simt_devices import opencl_as_gpu
 
 from ggplug_opencl import OpenCLRegistration, pocl
 from ggplug_opencl.devices import OpenCLDevice, device_id, device_kind
-from ggplug_simt import source
+from ggplug_simt.c import source
 
 IDS = [[2, 9, 33, 120, 7, 3], [2, 250, 11, 3]]
 
@@ -64,7 +64,7 @@ def test_devices_are_listed_with_what_they_are(device: OpenCLDevice) -> None:
 def test_listing_devices_opens_no_driver() -> None:
     made = OpenCLRegistration().devices()
     assert made
-    assert all(isinstance(d, OpenCLDevice) and d.opened is None for d in made)
+    assert all(isinstance(d, OpenCLDevice) and d.runtime.guard.opened is None for d in made)
 
 
 class _Broken(cl.Error):

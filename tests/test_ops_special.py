@@ -155,6 +155,17 @@ def test_a_block_with_a_nan_or_an_infinity_reads_as_nan(kind: Type, number: int,
     assert np.isinf(back[5, 0])
 
 
+@pytest.mark.parametrize("kind", [kind for kind in quants.block_types() if quants.can_quantize(kind)], ids=repr)
+@pytest.mark.parametrize("stored", [False, True])
+def test_no_block_with_a_nan_or_an_infinity_reads_as_finite(kind: Type, stored: bool) -> None:
+    x = np.resize(np.array([1.0, -0.5], np.float32), (6, kind.block_size))
+    x[1, 4], x[2, -1], x[3, 9], x[4, 0] = NAN, -NAN, INF, -INF
+    x[5] = 0
+    back = quants.dequantize(quants.quantize(x, kind, stored=stored), kind)
+    assert np.isfinite(back[[0, 5]]).all()
+    assert not np.isfinite(back[1:5]).any()
+
+
 def test_numbers_become_integers_towards_zero_and_within_their_range() -> None:
     x = np.array([NAN, -NAN, INF, -INF, 2.0**31, -(2.0**31) - 600, 2147483520.0, -0.9, 2.9, -2.9], np.float32)
     node = ops.cast(new_tensor("f32", x.size), "i32")

@@ -461,12 +461,12 @@ def test_a_layout_of_another_allocator_is_refused_or_fits() -> None:
     small, large = chain(16), chain(4096)
     allocator = GraphAllocator(HOST)
     with pytest.raises(gg.BufferUseError, match="would lie at"):
-        allocator.bind(allocator.plan(small), large)
+        allocator.bind(allocator.lay_out(small), large)
     with pytest.raises(gg.ShapeError, match="not one for each"):
-        allocator.bind(allocator.plan(small), chain(16, 3))
+        allocator.bind(allocator.lay_out(small), chain(16, 3))
     elsewhere = GraphAllocator([HOST, HostBufferType("other")])
     with pytest.raises(gg.ParameterError, match="more kinds of memory than the 1 there are"):
-        allocator.bind(elsewhere.plan(small, [1] * 3), small)
+        allocator.bind(elsewhere.lay_out(small, [1] * 3), small)
 
 
 def test_a_place_that_was_changed_behind_the_tensors_back_is_found_when_it_is_bound(device: Device) -> None:

@@ -125,7 +125,7 @@ def test_products_by_the_library_stay_outside_of_what_is_captured() -> None:
     stream.compute(graph, allocation)
     done = [note for note in driver.log if note[0] in ("capture", "replay", "launch")]
     assert [note[:2] for note in done] == [
-        ("capture", 2), ("launch", "map_one"), ("launch", "product"), ("replay", 2),
+        ("capture", 2), ("launch", "map_one"), ("launch", "library_product"), ("replay", 2),
     ]  # fmt: skip
 
 
@@ -276,7 +276,7 @@ def test_a_failure_while_waiting_is_raised_by_the_streams_own_synchronize() -> N
     stream, quiet = device.init(), device.init()
     buffer = device.buffer_type.alloc(64)
     device.stand_in.errors["finish"] = Refused(Failure.OTHER, "an illegal address")
-    stream.settle()
+    stream.lane.settle()
     buffer.get(0, np.empty(64, np.uint8))
     quiet.synchronize()
     with pytest.raises(ComputeError, match="an illegal address"):

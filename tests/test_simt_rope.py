@@ -18,8 +18,9 @@ pytest.importorskip("ggplug_simt")
 from simt_devices import device as device
 from simt_devices import everywhere
 
-from ggplug_simt.kernels import match
-from ggplug_simt.profile import Profile, Properties
+from ggplug_simt import Properties
+from ggplug_simt.c.kernels import match
+from ggplug_simt.c.profile import Profile
 
 PAIRS, HEADS = 32, 11
 

@@ -101,7 +101,7 @@ def test_columns_that_chose_no_expert_are_zero_where_columns_share_tiles(device:
             OPS["mul_mat_id"], leafs.tensor(F32, 40, 70, 2), leafs.tensor(F32, 40, 2, 300), leafs.array(types.I32, ids)
         )
 
-    assert "route" in [each.source.kernel for each in device.match(Group((make(Leafs(0)),))).launches]
+    assert "route" in [each.program.kernel for each in device.match(Group((make(Leafs(0)),))).launches]
     conforms(device, "mul_mat_id", few=make)
 
 

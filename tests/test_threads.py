@@ -376,7 +376,7 @@ def test_a_failure_that_another_thread_was_told_of_is_no_result(again: Callable[
         gate.open()
         with pytest.raises(gg.ComputeError):
             first.result()
-        with pytest.raises(TensorStateError, match="its own failed"):
+        with pytest.raises(TensorStateError, match="its computation failed: ComputeError"):
             second.result()
 
 
@@ -513,6 +513,44 @@ def test_threads_load_and_unload_one_plugin(tmp_path: Path) -> None:
 
     for thread in [Doing(work) for _ in range(3)]:
         thread.result()
+
+
+_IN_A_HANDLER = """
+    import importlib.abc, signal, sys
+    import ggplug as gg
+
+    class Interrupting(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path, target=None):
+            if name == {within!r}:
+                signal.raise_signal(signal.SIGINT)
+
+    def handler(number, frame):
+        try:
+            {use}
+        except gg.BusyError as error:
+            print("refused:", error.thing)
+
+    signal.signal(signal.SIGINT, handler)
+    sys.meta_path.insert(0, Interrupting())
+    {use}
+    print("right")
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "within", "thing"),
+    [
+        ("gg.device", "ggplug.registry.registry", "ggplug.registry"),
+        ("gg.registry.device", "ggplug.registry.registry", "ggplug.registry"),
+        ("gg.Scheduler", "ggplug.scheduler.scheduler", "ggplug.scheduler"),
+        ("gg.compute", "ggplug.scheduler.scheduler", "ggplug.immediate"),
+        ("gg.testing.FakeDevice", "ggplug.testing.fake.stream", "ggplug.testing.fake"),
+    ],
+)
+def test_a_signal_handler_that_interrupts_the_first_use_of_a_name_is_told_so(use: str, within: str, thing: str) -> None:
+    text = textwrap.dedent(_IN_A_HANDLER).format(use=use, within=within)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == (f"refused: {thing}\nright\n", "", 0)
 
 
 # -- leaving the interpreter ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug import types
+from ggplug import quants, types
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug.testing import vectors, vectors_choice
@@ -22,7 +22,8 @@ from ggplug.testing.ggml_ops import TABLE
 from ggplug.testing.reference import ReferenceDevice
 from ggplug.testing.vectors import Outcome, Recording, replay
 
-SUPPORTED_TYPES = {"f32", "f16", "bf16", "q8_0", "q4_0", "i8", "i16", "i32", "i64"}
+PLAIN = {type.name for type in types.TYPES if not type.is_quantized}
+SUPPORTED_TYPES = PLAIN | {type.name for type in quants.block_types()}
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ from rich.table import Column
 
 import ggplug as gg
 import ggplug_models
+from examples.semantic_search.devices import what_ran_where
 from examples.semantic_search.passages import Passage, read_folder
-from examples.semantic_search.who import who_ran_what
 from ggplug import cache
 from ggplug.backend import Device
 from ggplug_models import LayerSplit
@@ -157,7 +157,7 @@ def main(question: str, folder: Path, names: tuple[str, ...], split: str, kind: 
             show_answer(console, question, passages, scores, top, folder.parent)
             shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
             console.print(f"\n{len(passages)} passages of {shown} were embedded in {seconds:.1f} s")
-            console.print(who_ran_what(model, texts))
+            console.print(what_ran_where(model, texts))
     except gg.GGPlugError as error:
         raise click.ClickException(str(error)) from error
 

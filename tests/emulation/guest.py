@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from emulation.packages import Archive, UnavailableError, source
+from emulation.packages import Archive, PackagesError, failure, source
 
 #: Distributions of this repository that a guest gets; those of GPUs have nothing to test there.
 DISTRIBUTIONS = ("ggplug-core", "ggplug-cpu", "ggplug-models")
@@ -42,6 +42,9 @@ def _x86(cpu: str) -> Processor:
     return Processor("amd64", "x86_64", cpu, ("numpy<2.4",), {"OPENBLAS_CORETYPE": "Prescott"})
 
 
+# Threads of NumPy's BLAS that have nothing to do go round a loop, under emulation for as long as the process lives.
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+
 #: By the names that the sessions use.
 PROCESSORS = {
     # dot products and matrix products of int8 and bf16, SVE2 with vectors of 128 bits
@@ -63,27 +66,43 @@ class Guest:
     environment: dict[str, str]
 
 
-def guest(
-    name: str, folder: Path, repository: Path, pip: Sequence[str], needs: Sequence[str] = (), alone: Sequence[str] = ()
-) -> Guest:
-    """A Python on the processor ``name`` of :data:`PROCESSORS`, with this repository's distributions.
+def guests(
+    names: Sequence[str], folder: Path, repository: Path, pip: Sequence[str], needs: Sequence[str] = (),
+    alone: Sequence[str] = (),
+) -> list[Guest]:  # fmt: skip
+    """A Python on each of the processors ``names`` of :data:`PROCESSORS`, with this repository's distributions.
 
     ``folder``: where downloads stay between runs.  ``pip``: the command that runs pip on the host.  ``needs``: further
-    libraries, ``alone``: those that are wanted without what they need.  Raises UnavailableError if something cannot be
-    fetched.
+    libraries, ``alone``: those that are wanted without what they need.  Raises UnavailableError where this system is of
+    another kind or has no network, PackagesError where the fetching fails otherwise.
     """
-    processor = PROCESSORS[name]
+    processors = [PROCESSORS[name] for name in names]
     folder = folder.resolve()
+    pythons: dict[str, Path] = {}
+    for each in processors:
+        if each.architecture not in pythons:
+            pythons[each.architecture] = _python(each, folder, repository, pip, needs, alone)
+    return [
+        Guest(pythons[each.architecture], {"QEMU_CPU": each.cpu, **_ENVIRONMENT, **each.environment})
+        for each in processors
+    ]
+
+
+def _python(
+    processor: Processor, folder: Path, repository: Path, pip: Sequence[str], needs: Sequence[str], alone: Sequence[str]
+) -> Path:
+    """The program, the same for all processors of an architecture."""
     place = folder / processor.architecture
     qemu = _qemu(folder / "qemu", processor.machine)
     interpreter = _interpreter(place, processor.architecture)
     python = _virtual_environment(place / "venv", qemu, place / "root", interpreter)
     libraries = place / "venv" / "lib" / interpreter.name / "site-packages"
     asked = [*requirements(repository), *processor.needs, *needs]
-    _install_libraries(pip, libraries, interpreter.name, processor.machine, asked, alone)
+    _install_libraries(pip, libraries, interpreter.name, processor.machine, asked)
+    _install_alone(pip, libraries, alone)
     sources = [str(repository / each) for each in DISTRIBUTIONS]
     _pip(pip, "--no-deps", "--upgrade", "--target", str(libraries), *sources)
-    return Guest(python, {"QEMU_CPU": processor.cpu, **processor.environment})
+    return python
 
 
 def requirements(repository: Path) -> list[str]:
@@ -102,7 +121,7 @@ def _qemu(folder: Path, machine: str) -> Path:
         archive = Archive(folder / "apt", "amd64", source(), backports=True)
         versions = archive.versions("qemu-user")
         if not versions or _major(versions[0]) < _QEMU_VERSION:
-            raise UnavailableError(f"needs QEMU {_QEMU_VERSION}; there is {', '.join(versions) or 'none'}")
+            raise PackagesError(f"needs QEMU {_QEMU_VERSION}; there is {', '.join(versions) or 'none'}")
         archive.unpack_alone("qemu-user", versions[0], folder / "root")
     return program
 
@@ -139,11 +158,11 @@ def _virtual_environment(folder: Path, qemu: Path, root: Path, interpreter: Path
 
 
 def _install_libraries(
-    pip: Sequence[str], libraries: Path, version: str, machine: str, asked: Sequence[str], alone: Sequence[str]
+    pip: Sequence[str], libraries: Path, version: str, machine: str, asked: Sequence[str]
 ) -> None:
     """Wheels for the guest, fetched by the host's pip; once for each list of what is asked for."""
-    key = hashlib.sha256("\n".join([*asked, "alone", *alone]).encode()).hexdigest()
-    marker = libraries.parent / "installed.txt"
+    key = hashlib.sha256("\n".join(asked).encode()).hexdigest()
+    marker = libraries / "installed.txt"
     if marker.exists() and marker.read_text(encoding="utf-8") == key:
         return
     shutil.rmtree(libraries, ignore_errors=True)
@@ -152,9 +171,16 @@ def _install_libraries(
         pip, "--target", str(libraries), "--implementation", "cp", "--python-version", version.removeprefix("python"),
         *platforms, "--only-binary=:all:", *asked,
     )  # fmt: skip
-    if alone:
-        _pip(pip, "--target", str(libraries), "--no-deps", *alone)
     marker.write_text(key, encoding="utf-8")
+
+
+def _install_alone(pip: Sequence[str], libraries: Path, names: Sequence[str]) -> None:
+    """What is wanted without what it needs; once each, and again when the libraries were replaced."""
+    for name in names:
+        marker = libraries / f"installed-{name}.txt"
+        if not marker.exists():
+            _pip(pip, "--target", str(libraries), "--no-deps", name)
+            marker.touch()
 
 
 def _platforms(machine: str) -> Iterator[str]:
@@ -165,5 +191,4 @@ def _platforms(machine: str) -> Iterator[str]:
 def _pip(pip: Sequence[str], *arguments: str) -> None:
     done = subprocess.run([*pip, "install", "--quiet", *arguments], capture_output=True, text=True, env=os.environ)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [str(done.returncode)]
-        raise UnavailableError(f"pip failed: {lines[0]}")
+        raise failure(["pip", "install", *arguments], f"{done.stdout}\n{done.stderr}")

@@ -17,12 +17,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_OLDEST_DEBIAN = 12
+"""The first whose Python is new enough; QEMU is, in its backports."""
 _PATIENCE = 600
 """Seconds that one command of apt may take."""
 
 
+_NO_NETWORK = re.compile(
+    r"""Temporary\ failure | Could\ not\ (resolve|connect) | Unable\ to\ connect | Cannot\ initiate\ the\ connection
+        | [Cc]onnection\ (failed|refused|timed\ out|broken|reset) | Network\ is\ unreachable | \b50[234]\ \ ?[A-Z]""",
+    re.VERBOSE,
+)
+"""What apt and pip write where they do not reach the archive or the index, or these are out of order."""
+
+
 class UnavailableError(Exception):
-    """Packages cannot be had here; the message says why.  It says nothing about what was to be tested."""
+    """This system is of another kind, or nothing can be fetched; the message says why.
+
+    It says nothing about what was to be tested, so tests are skipped.
+    """
+
+
+class PackagesError(Exception):
+    """What a program wrote that fetches packages and failed, for a reason that does not lie outside: a test failed."""
+
+
+def failure(command: Sequence[str], written: str) -> UnavailableError | PackagesError:
+    """What to raise where a program failed that fetches packages; ``written``: what it wrote."""
+    found = _NO_NETWORK.search(written)
+    if found:
+        line = written[written.rfind("\n", 0, found.start()) + 1 :].splitlines()[0]
+        return UnavailableError(f"{' '.join(command[:2])} reached nothing: {line.strip()}")
+    return PackagesError(f"{' '.join(command)} failed:\n{written.strip()}")
 
 
 @dataclass(frozen=True)
@@ -52,8 +78,10 @@ def source() -> Source:
 def release_of(os_release: str) -> str:
     """The code name of Debian's release in the text of ``/etc/os-release``."""
     fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', os_release, re.MULTILINE))
-    if fields.get("ID") != "debian" or not fields.get("VERSION_CODENAME"):
-        raise UnavailableError(f"needs a release of Debian, not {fields.get('PRETTY_NAME', 'an unknown system')}")
+    version = fields.get("VERSION_ID", "")  # of releases only, not of what becomes one
+    if fields.get("ID") != "debian" or not version.isdecimal() or int(version) < _OLDEST_DEBIAN:
+        found = fields.get("PRETTY_NAME", "an unknown system")
+        raise UnavailableError(f"needs a release of Debian, {_OLDEST_DEBIAN} or newer, not {found}")
     return fields["VERSION_CODENAME"]
 
 
@@ -70,7 +98,8 @@ class Archive:
     """The packages of one architecture, kept in ``folder`` between runs.
 
     ``backports``: whether packages that were taken over from the next release can be had too; they are taken only
-    where their version is asked for.  Making it fetches the lists of packages.  Raises UnavailableError.
+    where their version is asked for.  Making it fetches the lists of packages.  Raises UnavailableError without a
+    network and PackagesError where apt refuses.
     """
 
     def __init__(self, folder: Path, architecture: str, source: Source, *, backports: bool = False) -> None:
@@ -151,6 +180,5 @@ def _output(*command: str, cwd: Path | None = None, **environment: str) -> str:
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"{' '.join(command)} took more than {_PATIENCE} seconds") from None
     if done.returncode:
-        why = (done.stderr or done.stdout).strip().splitlines()
-        raise UnavailableError(f"{' '.join(command)} failed: {why[0] if why else done.returncode}")
+        raise failure(command, f"{done.stdout}\n{done.stderr}")
     return done.stdout

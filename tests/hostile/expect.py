@@ -12,14 +12,14 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from ggplug import ops
+from ggplug import ops, quants
 from ggplug.graph import Graph
 from ggplug.ops.base import Array, apply
 from ggplug.tensor import Spec, Tensor, encode
 from ggplug.testing.cases.matrix import allowed
 from ggplug.testing.compare import SELECTING, compare, compare_selected, default_max_nmse
 from ggplug.testing.oracle import Store, can_interpret, compute_node, decoded, round_into
-from ggplug.types import BF16, F16
+from ggplug.types import BF16, F16, Q8_0
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -119,8 +119,10 @@ def tolerance(node: Tensor, values: Mapping[Tensor, Array]) -> float | None:
     """The error that a matrix product allows; None for other ops."""
     if not isinstance(node.op, (ops.MulMat, ops.MulMatId)) or not node.size:
         return None
-    sources = [Tensor(Spec(s.type, s.ne, s.rank)) for s in node.src if s is not None]
-    given = [values[s] for s in node.src if s is not None]
+    # Values of a type that nothing can be rounded to are measured in another block type.
+    read = [s for s in node.src if s is not None]
+    sources = [Tensor(Spec(s.type if quants.can_quantize(s.type) else Q8_0, s.ne, s.rank)) for s in read]
+    given = [values[s] for s in read]
     if isinstance(node.op, ops.MulMatId):
         given[2] = np.clip(given[2], 0, max(0, sources[0].ne[2] - 1))
     with warnings.catch_warnings(), np.errstate(all="ignore"):

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from ggplug import ops
+from ggplug import ops, quants
 from ggplug.ops.base import Op
-from ggplug.types import BF16, F16, F32, F64, I8, I16, I32, I64, Q4_0, Q8_0, TYPES, RopeMode, Type
+from ggplug.types import F16, F32, FLOATS, I8, I16, I32, I64, KERNEL_FLOATS, TYPES, RopeMode, Type
 
 from .choices import Choices
 from .layouts import ANY, CONTIGUOUS, LAYOUTS, ONCE, ROWS, Ne
 from .values import ANY as ANY_VALUES
-from .values import BITS, FINITE, MODERATE
+from .values import BITS, FINITE, KINDS, MODERATE
 
-FLOATS = (F32, F16, BF16, F64)
-NARROW = (F32, F16, BF16)
+NARROW = KERNEL_FLOATS
 QUANTIZED = tuple(t for t in TYPES if t.is_quantized)
+DECODED = quants.block_types()
 WHOLE = (I32, I64, I16, I8)
 NOT_WHOLE = (*FLOATS, *QUANTIZED)
 EVERY = (*FLOATS, *WHOLE, *QUANTIZED)
@@ -37,8 +37,8 @@ FEW = (1, 2, 3, 5)
 BATCHES = (1, 2, 3)
 
 ELEMENTWISE = ANY_VALUES
-SUMMED = ("normal", "integers", "ties", "constant", "hundreds", "large", "small", "huge", "tiny", "NaN", "infinite")
-"""Values whose squares and sums float32 holds."""
+SUMMED = tuple(kind for kind in KINDS if kind != "denormal")
+"""Values that are summed: all, but those that a device may take as zero."""
 
 
 @dataclass
@@ -377,8 +377,8 @@ def rope(c: Draw, cls: type[Op]) -> Drawn:
 
 @recipe(ops.MulMat)
 def mul_mat(c: Draw, cls: type[Op]) -> Drawn:
-    a = c.type("a", (*NARROW, Q8_0, Q4_0))
-    b = c.type("b", NARROW if c.pick("b.narrow", (True, False), (6, 1)) else (*NARROW, Q8_0, Q4_0))
+    a = c.type("a", (*NARROW, *DECODED))
+    b = c.type("b", NARROW if c.pick("b.narrow", (True, False), (6, 1)) else (*NARROW, *DECODED))
     k = c.row("k", a, b)
     m, n = c.extent("m"), c.extent("n")
     a2, a3 = c.extent("a2", BATCHES), c.extent("a3", BATCHES)
@@ -398,7 +398,7 @@ def mul_mat(c: Draw, cls: type[Op]) -> Drawn:
 
 @recipe(ops.MulMatId)
 def mul_mat_id(c: Draw, cls: type[Op]) -> Drawn:
-    a = c.type("as_", (*NARROW, Q8_0, Q4_0))
+    a = c.type("as_", (*NARROW, *DECODED))
     b = c.type("b", NARROW)
     k, m = c.row("k", a, b), c.extent("m")
     experts, used, tokens = c.extent("experts", FEW), c.extent("used", BATCHES), c.extent("tokens")
@@ -450,7 +450,7 @@ def _convertible(c: Draw, from_name: str, to_name: str) -> tuple[Type, Type]:
     other = to_name if aimed == from_name else from_name
     first = c.type(aimed, EVERY)
     same = c.pick("same type", (True, False))
-    second = first if same else c.type(other, (*NARROW, Q8_0, Q4_0, I32))
+    second = first if same else c.type(other, (*NARROW, *DECODED, I32))
     if first is not second:
         c.promised = False  # which conversions there are is up to the device
     return (first, second) if aimed == from_name else (second, first)

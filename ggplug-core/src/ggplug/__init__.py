@@ -12,7 +12,6 @@ so that ``import ggplug`` stays light.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 # "X as X" tells type checkers that the name is meant to be found here.
@@ -23,6 +22,7 @@ from ggplug.errors import *  # noqa: F403
 from ggplug.graph import Graph as Graph
 from ggplug.host import asarray as asarray
 from ggplug.host import tensor as tensor
+from ggplug.lazy import whole
 from ggplug.ops import *  # noqa: F403
 from ggplug.tensor import Context as Context
 from ggplug.tensor import Tensor as Tensor
@@ -76,11 +76,11 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"ggplug.{name}")
+        return whole(f"ggplug.{name}")
     home = _LAZY.get(name)
     if home is None:
         raise AttributeError(f"module 'ggplug' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"ggplug.{home}"), name)
+    value = globals()[name] = getattr(whole(f"ggplug.{home}"), name)
     return value
 
 

@@ -72,8 +72,8 @@ def as_bytes(data: Any) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def encode(array: npt.NDArray[Any], type: Type) -> npt.NDArray[np.uint8]:
-    """Packed bytes of values in NumPy order, rounded or quantised to ``type``.
+def encode(array: npt.NDArray[Any], type: Type, *, stored: bool = False) -> npt.NDArray[np.uint8]:
+    """Packed bytes of values in NumPy order, rounded or quantised to ``type``; ``stored`` as for ``quants.quantize``.
 
     Integers convert only if every value fits.  Raises TypeMismatchError.
     """
@@ -94,7 +94,7 @@ def encode(array: npt.NDArray[Any], type: Type) -> npt.NDArray[np.uint8]:
     with np.errstate(over="ignore", invalid="ignore"):  # too large for F32; a signalling NaN
         if not type.is_quantized and dtype == np.float64:
             return as_bytes(array.astype(dtype))
-        return as_bytes(quants.quantize(np.ascontiguousarray(array, np.float32), type))
+        return as_bytes(quants.quantize(np.ascontiguousarray(array, np.float32), type, stored=stored))
 
 
 def strided(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:

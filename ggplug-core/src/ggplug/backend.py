@@ -37,25 +37,32 @@ written: whatever fills it or copies into it raises BufferUseError before a byte
 :meth:`Plan.rebind` if one of the plan's nodes would write there.  Buffers and streams check what callers give them
 (offsets, sizes, strides, targets of fetches) before they hand an address to native code.
 
-*Ownership.*  Whoever allocated a buffer frees it, once, when nothing pending uses it; ``free`` waits for the
-device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events belong to who
-made them.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
+*Ownership.*  A buffer is freed by its owner (a context, an allocator, or the caller of ``alloc``), once; ``free``
+waits for the device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events are
+freed by the caller of ``plan`` and ``event``.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
 
 *Threads.*  Registrations, devices, buffer types and buffers may be used by several threads at once.  A stream is
 used by one thread at a time; streams of one device may be used by different threads at once.  What would have to wait
 for itself raises BusyError: an abort callback or a signal handler that computes on the device that it interrupted.
 See ``docs/threads-and-lifetimes.md``.
 
-*Ids out of range.*  A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes
-nothing that is not its own.  The rows of its result that belong to such ids are zeros; set_rows leaves such rows out;
-the node's other rows are computed as usual.  ``compute`` of a synchronous device, or the next ``synchronize``, raises
-once the ComputeError that :func:`id_out_of_range` makes: it names the node, the id and the limit.  Of several faults it
-is the first node's in the graph's order, and of these the first id's in the order of its tensor's elements, for any
-number of threads.  Ids are not looked at where the node writes nothing because its result or its rows are empty.
+*Groups.*  A plan computes the groups of nodes that it was made for, each at the place of its last node.  What a group
+reads is there until then.  Its kernel writes the last result and the other kept ones; results inside of it that are not
+kept have no bytes, and are rounded to their tensor's type on the way, as single nodes would.  The last result may lie
+on a source that ``groups.inplace`` names.  Every node of a group can be computed alone as well.
+
+*Ids out of range.* A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes nothing
+that is not its own.  The rows of its result that belong to such ids are zeros; set_rows leaves such rows out; the
+node's other rows are computed as usual.  ``compute`` of a synchronous device, or the next ``synchronize``, raises once
+the ComputeError that :func:`id_out_of_range` makes: it names the node, the id, its place and the limit.  Of several
+faults it is the first node's in the graph's order, and of these the first id's in the order of its tensor's elements,
+for any number of threads.  Ids are not looked at where the node writes nothing because its result or its rows are
+empty.
 
 *Errors.*  Every failure is a :class:`~ggplug.errors.GGPlugError`.  An asynchronous failure is raised by the next
-``synchronize`` of the stream.  After a failed computation the results are undefined, but buffers, other tensors and
-the stream stay usable, unless the error is a DeviceLostError.
+``synchronize`` of the stream.  After a failed computation the results are undefined, and what its nodes wrote into
+persistent tensors (KV caches) stays written: nothing is taken back.  Buffers, other tensors and the stream stay usable,
+unless the error is a DeviceLostError.
 """
 
 from __future__ import annotations
@@ -63,29 +70,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ggplug.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
 from ggplug.faults import compute_error, first_out_of_range, id_out_of_range, limit_of_ids
 from ggplug.graph import Graph
+from ggplug.grouping import form_groups
 from ggplug.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
+from ggplug.patterns import Pattern
 from ggplug.plan_cache import PlanCache
-from ggplug.plans import NodeTime, Plan
+from ggplug.plans import BufferOffsets, NodeTime, Places, Plan
 from ggplug.sharing import alone
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
 from ggplug.walking import Operand, WalkPlan, call_kernel
 
-if TYPE_CHECKING:
-    from ggplug.memory.allocation import Allocation
-
 __all__ = [
-    "API_VERSION", "API_VERSIONS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer", "BufferType", "Bytes",
-    "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group", "Groups", "Memory", "NodeTime", "Operand",
-    "Plan", "Registration", "Support", "WalkPlan", "answer_of", "call_kernel", "check_target", "compute_error",
-    "first_out_of_range", "host_bytes", "id_out_of_range", "limit_of_ids", "signature_of",
+    "API_VERSION", "API_VERSIONS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer", "BufferOffsets",
+    "BufferType", "Bytes", "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group", "Groups", "Memory",
+    "NodeTime", "Operand", "Pattern", "Places", "Plan", "Registration", "Support", "WalkPlan", "answer_of",
+    "call_kernel", "check_target", "compute_error", "first_out_of_range", "forms_groups", "groups_of", "host_bytes",
+    "id_out_of_range", "limit_of_ids", "signature_of",
 ]  # fmt: skip
 
 API_VERSION = 1
@@ -167,8 +174,8 @@ class Registration(ABC):
         """The devices there are, without taking a context or device memory.  Always the same objects.
 
         Where there is none because there is no hardware or no driver for it, it may raise DeviceNotFoundError with the
-        reason, and with what to install as ``remedy``.  Nothing failed then: other backends are used without a word,
-        and whoever asks for this one's devices, or asks the doctor, is told.
+        reason, and with what to install as ``remedy``.  Nothing failed then: other backends are used without a word;
+        asking for this one's devices raises it, and the doctor shows it.
         """
 
     def get(self, name: str) -> Any:
@@ -194,8 +201,11 @@ class Device(ABC):
     """PCI address or UUID; two backends that show the same physical device give the same id."""
     capabilities: Capabilities = Capabilities()
 
-    kernels: ClassVar[Mapping[type[Op], Callable[..., None]]] = {}
-    """For the smallest devices: op class -> ``kernel(op, dst, *src)`` over :class:`Operand`; see :class:`WalkPlan`."""
+    kernels: ClassVar[Mapping[type[Op] | Pattern, Callable[..., None]]] = {}
+    """For the smallest devices: op class or pattern -> a function over :class:`Operand`; see :class:`WalkPlan`."""
+
+    CHOICES: ClassVar[int] = 1 << 14
+    """How many answers of :meth:`match` are kept."""
 
     @abstractmethod
     def memory(self) -> Memory:
@@ -230,9 +240,10 @@ class Device(ABC):
     def match(self, group: Group) -> Any:
         """What computes a group: a kernel of the device's own kind, or a :class:`Decline` with the reason.
 
-        A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones.
-        ``supports_op``, ``groups`` and plans all ask it.  Default: looks the class of the node's op, and its bases, up
-        in ``kernels``.
+        A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones,
+        and of :attr:`variant`: it is asked once for each, by :meth:`chosen`, and the kernel serves all groups with that
+        signature.  Default: looks in ``kernels`` for the class of the node's op and its bases, or for the pattern that
+        a group of several nodes is.
         """
         op = group.node.op
         if len(group) == 1:
@@ -240,21 +251,60 @@ class Device(ABC):
                 kernel = self.kernels.get(kind)
                 if kernel is not None:
                     return kernel
-        return Decline(f"{self.name} has no kernel for {op.name if op else 'leafs'}")
+            return Decline(f"{self.name} has no kernel for {op.name if op else 'leafs'}")
+        for pattern in self.patterns:
+            if pattern in self.kernels and pattern.names(group) is not None:
+                return self.kernels[pattern]
+        return Decline(f"{self.name} has no kernel for {' '.join(n.op.name for n in group.nodes if n.op)} together")
+
+    @property
+    def variant(self) -> Any:
+        """What :meth:`match` goes by besides the group, hashable: instructions that are switched off (default None)."""
+        return None
+
+    def chosen(self, group: Group) -> Any:
+        """What :meth:`match` answers for a group, asked once for all that have the same signature.
+
+        ``supports_op``, ``groups``, plans and schedulers all ask this.  Raises ComputeError if the answer is None or an
+        exception that is no GGPlugError.
+        """
+        known = self.__dict__.get("_chosen")
+        if known is None:
+            known = self.__dict__.setdefault("_chosen", {})
+        key = self.variant, signature_of(group)
+        found = known.get(key)
+        if found is None:
+            if len(known) >= self.CHOICES:
+                known.clear()
+            found = known[key] = answer_of(self, group, self.match)
+        return found
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        """The chains of ops that it may compute together, the preferred ones first; :meth:`match` has the last word.
+
+        Default: those in ``kernels``.
+        """
+        return [pattern for pattern in self.kernels if isinstance(pattern, Pattern)]
 
     def groups(self, graph: Graph, leaving: Collection[int] = ()) -> Groups:
-        """Which nodes of a graph, or of a part of one, this device computes together (default: every node alone).
+        """Which nodes of a graph, or of a part of one, this device computes together.  Asked before memory is laid out.
 
-        ``leaving``: positions of results that are needed outside of the part; they have to be written.  Asked before
-        memory is laid out.
+        ``leaving``: positions of results that are needed outside of the part; they have to be written.  Default: the
+        groups that :attr:`patterns` form and :meth:`match` accepts; :mod:`ggplug.grouping` has the rules.
         """
-        return UNGROUPED
+        patterns = self.patterns
+        return form_groups(graph, patterns, self._declined, leaving) if patterns else UNGROUPED
+
+    def _declined(self, group: Group) -> str | None:
+        found = self.chosen(group)
+        return found.reason if isinstance(found, Decline) else None
 
     def supports_op(self, node: Tensor) -> Support:
         """Whether the device computes this node, or why not.  View ops are always supported."""
         if node.op is None or node.op.is_view:
             return Accept()
-        found = self.match(Group((node,)))
+        found = self.chosen(Group((node,)))
         return found if isinstance(found, Decline) else Accept()
 
     def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]:
@@ -263,7 +313,7 @@ class Device(ABC):
         Views and nodes without elements are left out.  Raises UnsupportedOpError for a group that the device declines.
         """
         for group in groups.of(graph):
-            found = answer_of(self, group, self.match)
+            found = self.chosen(group)
             if isinstance(found, Decline):
                 raise UnsupportedOpError(
                     f"{self.name} declines {group!r}: {found.reason}",
@@ -389,19 +439,19 @@ class Backend:
         return graph
 
     @alone
-    def compute(self, graph: Graph, allocation: Allocation) -> None:
+    def compute(self, graph: Graph, allocation: Places) -> None:
         """Plans once for all equal graphs, binds, and computes.
 
         Raises BusyError if another thread is in it, or if it is called from within itself.
         """
         plan = self._plans.bound(graph, allocation, self.plan)
-        computation = allocation.begin(graph)
-        done = 0
+        run = allocation.begin(graph)
         try:
             plan.compute()
-            done = len(graph.nodes)
-        finally:
-            computation.end(self, progress=done)
+        except BaseException as error:
+            run.fail(error, self)
+            raise
+        run.end(self, progress=len(graph.nodes))
 
     @alone
     def free(self) -> None:
@@ -417,6 +467,27 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<Backend {self.name}>"
+
+
+def forms_groups(device: Device) -> bool:
+    """Whether a device may compute several nodes at once; the others need not be asked for groups."""
+    return type(device).groups is not Device.groups or bool(device.patterns)
+
+
+def groups_of(device: Device, graph: Graph, leaving: Collection[int] = ()) -> Groups:
+    """What ``device.groups`` says of a graph.
+
+    Raises ComputeError if it raises anything but a GGPlugError, or returns no :class:`Groups`.
+    """
+    try:
+        answer = device.groups(graph, leaving)
+    except GGPlugError:
+        raise
+    except Exception as error:
+        raise ComputeError(f"{device.name} failed to form groups of {graph!r}: {error}", device=device) from error
+    if not isinstance(answer, Groups):
+        raise ComputeError(f"{device.name}: groups() must return Groups, got {answer!r}", device=device, got=answer)
+    return answer
 
 
 Asked = TypeVar("Asked", Tensor, Group)

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from ggplug.arrays import as_bytes, whole_number
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, ShapeError, TypeMismatchError
+from ggplug.revisions import Watchers
 from ggplug.sharing import accessing, freeing
-from ggplug.tensor import Epoch, Tensor
+from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage
 
 if TYPE_CHECKING:
@@ -92,16 +93,17 @@ class BufferType(ABC):
 class Buffer(ABC):
     """One allocation.  Subclasses provide ``_set``, ``_get`` and ``_free``; the rest follows.
 
-    ``address``: first byte in host memory, or None.  ``size``: bytes.  ``usage``: what it is for; weights attract
-    the ops that read them.
+    ``address``: first byte in host memory, or None.  ``size``: bytes.  ``watchers``: the revisions of the graphs that
+    something was made for whose tensors lie here.
     """
 
     def __init__(self, type: BufferType, size: int, address: int | None = None) -> None:
         self.type = type
         self.size = size
         self.address = address
-        self.usage = BufferUsage.ANY
         self.freed = False
+        self.watchers = Watchers()
+        self._usage = BufferUsage.ANY
         self._exports: list[None] = []
 
     # Required
@@ -133,7 +135,7 @@ class Buffer(ABC):
     def init_tensor(self, tensor: Tensor) -> None:
         """Called when a persistent tensor, or a view of one, got its place in this buffer (default: nothing).
 
-        Intermediates have places that come and go with computations; nobody is told about them.
+        Intermediates have places that come and go with computations; buffers are not told about them.
         """
 
     def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
@@ -187,6 +189,16 @@ class Buffer(ABC):
         """Called before the buffer's tensors are placed anew (default: nothing)."""
 
     # Provided
+
+    @property
+    def usage(self) -> BufferUsage:
+        """What the buffer is for; weights attract the ops that read them."""
+        return self._usage
+
+    @usage.setter
+    def usage(self, usage: BufferUsage) -> None:
+        self._usage = usage
+        self.watchers.advance()
 
     def set(self, offset: int, data: Any) -> None:
         """Stores raw bytes at ``offset``.  Raises BufferUseError."""
@@ -275,9 +287,9 @@ class Buffer(ABC):
             if self.freed:
                 return
             self.check_free()
-            # In this order: a computation that begins after this looks at the epoch, and then at ``freed``.
+            # In this order: a computation that begins after this looks at its graph's revision, and then at ``freed``.
             self.freed = True
-            Epoch.advance()
+            self.watchers.advance()
             self._free()
 
     def _check(self, offset: int, size: int) -> tuple[int, int]:
@@ -333,7 +345,7 @@ class Buffer(ABC):
 
 
 def host_bytes(address: int, size: int, *, read_only: bool = False) -> Bytes:
-    """A uint8 array over host memory that somebody else keeps alive.  A read-only one cannot be made writable."""
+    """A uint8 array over host memory that the caller keeps alive.  A read-only one cannot be made writable."""
     if size == 0:
         return np.empty(0, np.uint8)
     return np.asarray(_HostMemory(address, size, read_only))

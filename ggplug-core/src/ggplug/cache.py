@@ -8,7 +8,7 @@ none; a folder that cannot be written costs compiling again in the next process.
 never an error.  Files are written under another name and renamed, so any number of processes may share the folder.
 
 *Code is run as it is found*, so only the user's own files and the administrator's are used: neither the folder nor
-a file in it may belong to somebody else or be writable by others, and no symbolic link is followed.
+a file in it may belong to another user or be writable by others, and no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PREFIX = struct.Struct("<8sIQ32s")
 """Magic, length of the JSON header, length of the code, SHA-256 of both."""
 _DAY = 24 * 3600.0
 _UNUSED = 30 * _DAY
-"""A kernel that nobody used for so long (its source, its driver or the processor is another now) goes in the end."""
+"""A kernel that was not used for so long (its source, its driver or the processor is another now) goes in the end."""
 _LARGEST_HEADER, _LARGEST_CODE = 1 << 16, 1 << 28
 """Bytes; a header takes some hundreds, and a kernel's code at most some millions."""
 
@@ -180,7 +180,7 @@ class KernelFiles:
             return []
 
     def _remove_unused(self) -> None:
-        """Deletes kernels that were not used for a month, and what nobody finished writing for a day."""
+        """Deletes kernels that were not used for a month, and files whose writing was broken off a day ago."""
         now = time.time()
         for item in self._items():
             limit = _DAY if is_unfinished(item.name) else _UNUSED if item.name.endswith(_SUFFIX) else None

@@ -100,7 +100,7 @@ class BufferUseError(GGPlugError, BufferError):
     """A buffer was used wrongly, and nothing happened.
 
     Bytes or a tensor's place outside of it; written although it may not be (a read-only memory map, ``bytes``); used
-    after it was freed; freed while somebody has a zero-copy view of it; computed with by a device that cannot reach it.
+    after it was freed; freed while a zero-copy view of it exists; computed with by a device that cannot reach it.
     """
 
 

@@ -1,6 +1,6 @@
 """Files on disk: only regular ones are read, and new ones appear whole or not at all.
 
-A path may name anything: a FIFO that nobody writes to, a device without an end, a folder, a link.  What reads a file
+A path may name anything: a FIFO without a writer, a device without an end, a folder, a link.  What reads a file
 opens it by :func:`open_regular`; what writes one writes it by :class:`NewFile` or :func:`replacing`.
 """
 
@@ -66,7 +66,7 @@ _KINDS = (
 
 
 def is_unfinished(path: str) -> bool:
-    """Whether that is the name of a file which is being written, or which nobody finished."""
+    """Whether that is the name of a file which is being written, or whose writing was broken off."""
     name = os.path.basename(path)
     return name.startswith(UNFINISHED_PREFIX) and name.endswith(UNFINISHED_SUFFIX)
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ggplug import pictures
 from ggplug.errors import GraphError, TensorStateError
-from ggplug.tensor import Epoch, Tensor
+from ggplug.revisions import Revision
+from ggplug.tensor import Tensor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ggplug.backend import Buffer
-    from ggplug.memory.allocation import Allocation, Computation
+    from ggplug.memory.runs import Run
 
 T = TypeVar("T")
 
@@ -83,7 +84,7 @@ class Graph:
     ``tensors``: all tensors in order of discovery; ``nodes``: those with an op; ``leafs``: the others;
     ``index``: position of a tensor in ``tensors``.  ``outputs``: what was expanded.
 
-    The same by position, for whoever works on a graph without looking at a single tensor: ``order`` has the position
+    The same by position, for code that looks at no tensor: ``order`` has the position
     of each node; ``sources`` for each tensor the positions of its sources (-1 for absent ones); ``roots`` for each
     tensor the position of the root whose bytes it shares (its own if it is no view).
     """
@@ -100,9 +101,15 @@ class Graph:
         self.roots: list[int] = []
         self.positions: list[int] | None = None
         """Of a part: where its tensors are in the whole graph's ``tensors``."""
-        self.computation: Computation | None = None
-        """The last computation, or the allocation that prepares one.  A whole new one each time, so that threads that
+        self.run: Run | None = None
+        """The record of the last computation, or of what prepares one.  A new one each time, so that threads that
         compute or read the graph at the same time see one or the other."""
+        self.revision = Revision()
+        """Moves when a tensor of the graph is marked or gets another place, or when a buffer of them is freed, as
+        :meth:`watch` has it.  Parts of a whole graph have that one's."""
+        # Tensors that were persistent when they came in, and their roots.
+        self._unlisted: list[Tensor] = []
+        self._unlisted_roots: list[Tensor] = []
         self._entries: list[tuple[Any, ...]] = []
         self._leaf_order: list[int] | None = None
         self._signature: tuple[int, Signature] | None = None
@@ -124,7 +131,7 @@ class Graph:
         """
         graph = cls(name=name)
         if whole is not None:
-            graph.positions = []
+            graph.positions, graph.revision = [], whole.revision
         for node in nodes:
             if node.op is None or node in graph.index:
                 raise GraphError(f"{node!r} is a leaf of the part, or comes after its users", tensor=node)
@@ -149,6 +156,7 @@ class Graph:
         if self.positions is None or (self.positions and max(self.positions) >= len(whole.tensors)):
             raise GraphError(f"{self!r} is no part of {whole!r}")
         part = Graph(name=self.name)
+        part.revision = whole.revision
         part.positions, part.order, part.sources, part.roots = self.positions, self.order, self.sources, self.roots
         part.tensors = list(map(whole.tensors.__getitem__, self.positions))
         part.nodes = list(map(part.tensors.__getitem__, self.order))
@@ -165,6 +173,7 @@ class Graph:
         """Adds what is needed to compute ``outputs`` and is not in the graph yet; returns the graph."""
         if self.positions is not None:
             raise GraphError(f"{self!r} is a part of another graph: expand the whole one")
+        known = len(self.tensors)
         for output in outputs:
             if not isinstance(output, Tensor):
                 raise GraphError(f"a graph is expanded from tensors, got {type(output).__name__}", got=output)
@@ -189,6 +198,8 @@ class Graph:
                             self._add_leaf(tensor)
                         else:
                             self._add(tensor)
+        if len(self.tensors) != known:
+            self.revision.advance()
         return self
 
     def _add(self, node: Tensor) -> None:
@@ -219,14 +230,58 @@ class Graph:
         self.sources.append(src)
         self._entries.append((op, tensor.type.id, tensor.ne, tensor.nb, src, root, tensor.view_offset))
         self._signature = self._structure = None
-        if self.positions is not None or tensor.root.buffer is not None:
-            return  # the whole tells where results are; persistent tensors tell themselves
+        if self.positions is not None:
+            return  # the whole tells where results are
+        owner = tensor.root
+        if owner.buffer is None:
+            self._list(tensor)
+        else:
+            self._unlisted.append(tensor)
+            self._unlisted_roots.append(owner)
+
+    def _list(self, tensor: Tensor) -> None:
+        """Lets a tensor without bytes of its own know of the graph."""
         with _listing:
             others = tensor._graphs
             if others is None:
                 tensor._graphs = [self._reference]
             else:
                 tensor._graphs = [r for r in others if r() is not None] + [self._reference]
+
+    # -- staleness ---------------------------------------------------------------------------------
+
+    def watch(self) -> int:
+        """The number of the graph's revision, which moves from now on when something changes that it depends on.
+
+        That is a flag or the place of a tensor, or a buffer that was freed or has another usage.  What is made of the
+        tensors after this call is kept with the number, and is as good as new while ``revision.now`` equals it.
+        Costs no Python call per tensor, and no look at any tensor if nothing changed since the last time.
+        """
+        revision = self.revision
+        while True:
+            now = revision.now
+            if revision.watched == now:
+                return now
+            before = list(map(_buffer, self.tensors))
+            for buffer in set(before):
+                if buffer is not None:
+                    buffer.watchers.add(revision)
+            if None in map(_buffer, self._unlisted_roots):
+                self._list_again()
+            # Another thread may have placed a tensor in a buffer that does not know the graph yet.
+            if before == list(map(_buffer, self.tensors)):
+                if self.positions is None:  # a part tells the buffers of its own tensors only
+                    revision.watched = now
+                return now
+
+    def _list_again(self) -> None:
+        """Persistent tensors that were persistent no more know of the graph again."""
+        pairs = list(zip(self._unlisted, self._unlisted_roots, strict=True))
+        for tensor, root in pairs:
+            if root.buffer is None:
+                self._list(tensor)
+        kept = [(tensor, root) for tensor, root in pairs if self._reference not in (tensor._graphs or ())]
+        self._unlisted, self._unlisted_roots = [tensor for tensor, _ in kept], [root for _, root in kept]
 
     # -- equality ----------------------------------------------------------------------------------
 
@@ -243,7 +298,7 @@ class Graph:
     def check_structure(self, structure: tuple[Any, ...], what: str) -> tuple[Any, ...]:
         """Raises GraphError unless the graph has this structure; ``what`` is for a graph that has.
 
-        Returns the graph's own: whoever keeps it in the place of the given one compares nothing the next time.
+        Returns the graph's own: kept in the place of the given one, it makes the next comparison one of identities.
         """
         own = self.structure
         if own is not structure and own != structure:
@@ -253,17 +308,17 @@ class Graph:
     def signature(self) -> Signature:
         """The graph's structure as it is now, flags and buffer types of its tensors included."""
         last = self._signature
-        if last is not None and last[0] == Epoch.now:
+        if last is not None and last[0] == self.revision.now:
             return last[1]
-        # The epoch of before, and kept together with what was found: other threads may change or ask for it meanwhile.
-        epoch = Epoch.now
+        # The number of before, and kept together with what was found: other threads may change or ask for it meanwhile.
+        now = self.watch()
         flags = tuple(map(_flags, self.tensors))
         buffer_types = tuple(map(_buffer_type, self.tensors))
         if last is not None and last[1].flags == flags and last[1].buffer_types == buffer_types:
             found = last[1]
         else:
             found = Signature(self.structure, flags, buffer_types)
-        self._signature = epoch, found
+        self._signature = now, found
         return found
 
     def steadily(self, action: Callable[[], T]) -> T:
@@ -291,35 +346,14 @@ class Graph:
     # -- results -----------------------------------------------------------------------------------
 
     def locate(self, tensor: Tensor) -> tuple[Buffer, int]:
-        """``(buffer, offset)`` of a tensor of this graph after its last computation.
+        """``(buffer, offset)`` of a tensor of this graph after its last run.
 
         Raises TensorStateError if it has no bytes, or if they were reused.
         """
-        return self.locate_in(self.computation, tensor)
-
-    def locate_in(self, computation: Computation | None, tensor: Tensor) -> tuple[Buffer, int]:
-        """As :meth:`locate`, of one of this graph's computations."""
-        if computation is None or tensor not in self.index:
+        run = self.run
+        if run is None or tensor not in self.index:
             raise TensorStateError(f"{tensor!r} was not computed: compute a graph that contains it", tensor=tensor)
-        return computation.allocation.locate(self, self.index[tensor], computation)
-
-    @property
-    def allocation(self) -> Allocation | None:
-        """Where the last computation put the tensors."""
-        computation = self.computation
-        return None if computation is None else computation.allocation
-
-    @property
-    def computed(self) -> int:
-        """Serial number of the last computation, or of the allocation that prepares one; 0 if there was none."""
-        computation = self.computation
-        return 0 if computation is None else computation.serial
-
-    @property
-    def progress(self) -> int:
-        """How many nodes the last computation has computed so far."""
-        computation = self.computation
-        return 0 if computation is None else computation.progress
+        return run.locate(self, self.index[tensor])
 
     def live_with(self, *tensors: Tensor) -> None:
         """Makes the graph live as long as these tensors of it do, so that they can be read for all that time.
@@ -378,8 +412,10 @@ class Graph:
                     tensor._graphs = [r for r in tensor._graphs if r() is not self]
         self.tensors, self.nodes, self.leafs, self.outputs, self.index = [], [], [], [], {}
         self.order, self.sources, self.roots, self.positions, self._entries = [], [], [], None, []
+        self._unlisted, self._unlisted_roots = [], []
         self._signature = self._structure = None
-        self.computation = None
+        self.run = None
+        self.revision.advance()
 
     def __repr__(self) -> str:
         label = f" {self.name!r}" if self.name else ""

@@ -56,19 +56,21 @@ class Group:
         return repr(self.node) if len(self.nodes) == 1 else f"<Group of {', '.join(map(repr, self.nodes))}>"
 
 
-def signature_of(group: Group) -> tuple[Any, ...]:
-    """What a device may choose a group's kernel by; groups with equal signatures get the same.
+def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
+    """What a device may choose the kernel of a group, or of a node alone, by; equal signatures get the same kernel.
 
     Ops with their parameters, types, extents and strides of results and sources, the buffer type of the root of every
     source, and of several nodes also which results are kept, which source is which node's result, and how sources share
     bytes.  Builtins and identities only, so comparing and hashing it never enters Python.
     """
-    if len(group.nodes) > 1:
-        return _signature_of_several(group)
-    node = group.node
-    assert node.op is not None
+    if asked.__class__ is Tensor:
+        node = asked
+    elif len(asked.nodes) > 1:  # type: ignore[union-attr]
+        return _signature_of_several(asked)  # type: ignore[arg-type]
+    else:
+        node = asked.node  # type: ignore[union-attr]
     return (
-        node.op.key, node.type.id, node.ne, node.nb,
+        node.op.key, node.type.id, node.ne, node.nb,  # type: ignore[union-attr]
         tuple([
             None if s is None else (
                 s.type.id, s.ne, s.nb, s.buffer_type if s.view_src is None else s.view_src.buffer_type
@@ -141,16 +143,21 @@ class Groups:
                 if not node.op.is_view and node.size:  # type: ignore[union-attr]
                     yield Group((node,))
             return
-        together = {position: members for members in self.members for position in members}
         tensors = graph.tensors
-        for position in graph.order:
-            members = together.get(position)
-            if members is None:
-                node = tensors[position]
-                if not node.op.is_view and node.size:  # type: ignore[union-attr]
-                    yield Group((node,))
-            elif position == members[-1]:
-                yield Group(tuple([tensors[p] for p in members]), tuple([p not in self.inner for p in members]))
+        for members in self.by_place(graph.order):
+            nodes = tuple([tensors[p] for p in members])
+            if len(nodes) > 1 or (nodes and not nodes[0].op.is_view and nodes[0].size):  # type: ignore[union-attr]
+                yield Group(nodes, tuple([p not in self.inner for p in members]))
+
+    def by_place(self, order: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """For each node in order the positions of what is computed at its place.
+
+        That is itself; its group, if it is the last of one; or nothing, if it is another one.
+        """
+        together = {position: members for members in self.members for position in members}
+        for position in order:
+            members = together.get(position, (position,))
+            yield members if position == members[-1] else ()
 
     def within(self, part: Graph) -> Groups:
         """The same groups in a part of the graph, by the part's own positions."""

@@ -13,7 +13,7 @@ It takes the arguments that it needs, by name, and may leave out the others::
 A backend's plugin is found through its entry point.  A policy or an observer is registered by
 ``ggplug.hookspecs.HOOKS.register(plugin)``, or lies in a backend's plugin beside its registration.
 
-*Nobody listening costs nothing.*  Whoever has something to tell asks :meth:`Hooks.listeners` once a computation, which
+*Hooks without listeners cost nothing.*  What calls a hook asks :meth:`Hooks.listeners` once a computation, which
 is a lookup in an empty dictionary, and takes no time stamps if the answer is None.
 """
 
@@ -33,6 +33,7 @@ from ggplug.errors import PlacementError, PluginError
 if TYPE_CHECKING:
     from ggplug.backend import Device, NodeTime, Registration
     from ggplug.graph import Graph
+    from ggplug.groups import Groups
     from ggplug.tensor import Tensor
 
 PROJECT = "ggplug"
@@ -79,17 +80,18 @@ def ggplug_graph_computed(graph: Graph, devices: Sequence[Device], start: int, e
 def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int, end: int) -> None:
     """One split of a graph was computed on a device, and the device was waited for.
 
-    ``graph``: the whole; ``split``: its part.  ``start``, ``end``: ``time.perf_counter_ns``.  While somebody listens
+    ``graph``: the whole; ``split``: its part.  ``start``, ``end``: ``time.perf_counter_ns``.  While a plugin listens
     splits do not overlap.
     """
 
 
 @hookspec
-def ggplug_nodes_timed(graph: Graph, device: Device, times: Sequence[NodeTime]) -> None:
+def ggplug_nodes_timed(graph: Graph, device: Device, times: Sequence[NodeTime], groups: Groups) -> None:
     """The nodes of a split (or of a graph that was computed as one) ran, and when.
 
     ``times``: position in ``graph.tensors`` (-1 for the whole, from devices that cannot tell), start and end in
-    ``time.perf_counter_ns``.  While somebody listens plans are computed by ``Plan.compute_traced``.
+    ``time.perf_counter_ns``.  Nodes that are computed together have one entry, at the last of them: ``groups`` names
+    them.  While a plugin listens plans are computed by ``Plan.compute_traced``.
     """
 
 
@@ -105,7 +107,7 @@ SPECS = (
 class Hooks:
     """Who listens to which hook.  Safe to use from several threads.
 
-    ``epoch`` counts changes: whoever keeps what a policy decided remembers it and asks again when it has moved.
+    ``epoch`` counts registrations: a scheduler keeps it with what a policy decided, and asks again when it has moved.
     """
 
     def __init__(self) -> None:
@@ -150,7 +152,7 @@ class Hooks:
         return name
 
     def _check_plain(self, plugin: object) -> None:
-        # Observers are called one by one, so that one that fails harms nobody; there is nothing to wrap.
+        # Observers are called one by one, so that one that fails does not keep the others from being called.
         for caller in self._manager.get_hookcallers(plugin) or ():
             for impl in caller.get_hookimpls():
                 if impl.plugin is plugin and (impl.wrapper or impl.hookwrapper):
@@ -169,7 +171,7 @@ class Hooks:
         self.epoch += 1
 
     def listeners(self, hook: str) -> Any:
-        """What calls all who listen to a hook (a pluggy HookCaller), or None if nobody does."""
+        """What calls all who listen to a hook (a pluggy HookCaller), or None if none do."""
         return self._active.get(hook)
 
     def implementations(self, hook: str, plugin: object) -> list[Any]:
@@ -178,7 +180,7 @@ class Hooks:
         return [] if caller is None else [impl.function for impl in caller.get_hookimpls() if impl.plugin is plugin]
 
     def notify(self, hook: str, **facts: Any) -> None:
-        """Tells all observers; one that fails is logged and harms nobody."""
+        """Tells all observers; one that fails is logged, and the others are called."""
         caller = self._active.get(hook)
         if caller is None:
             return

@@ -12,7 +12,7 @@ from ggplug.backend import Backend, Buffer, Device
 from ggplug.errors import ParameterError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.host import HOST
-from ggplug.memory.allocation import Allocation, Computation
+from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
@@ -85,28 +85,23 @@ class _Results(Allocation):
         outputs = (tensor.root for tensor in graph.tensors if tensor.flags & TensorFlag.OUTPUT)
         roots = dict.fromkeys(root for root in outputs if root.buffer is None)
         buffers: list[Buffer] = []
-        self._kept: dict[int, int] = {}
+        kept: dict[int, int] = {}
         for root in roots:
             source, offset = graph.locate(root)
             raw = np.empty(root.nbytes, np.uint8)
             source.get_tensor(root, raw, offset)
-            self._kept[graph.index[root]] = len(buffers)
+            kept[graph.index[root]] = len(buffers)
             buffers.append(HOST.wrap(raw))
         slots, offsets = [], []
         for position, tensor in enumerate(graph.tensors):
             root_position = graph.roots[position]
-            slots.append(PERSISTENT if tensor.root.buffer is not None else self._kept.get(root_position, NOWHERE))
+            slots.append(PERSISTENT if tensor.root.buffer is not None else kept.get(root_position, NOWHERE))
             offsets.append(tensor.view_offset)
         super().__init__(graph, buffers, slots, offsets)
 
-    def locate(
-        self, graph: Graph, position: int, computation: Computation | None = None
-    ) -> tuple[Buffer, int]:
-        root = graph.roots[position]
-        if graph.tensors[root].buffer is None and root not in self._kept:
-            tensor = graph.tensors[position]
-            raise TensorStateError(
-                f"{tensor!r} was computed on the way to something else and not kept",
-                tensor=tensor, remedy="give it to compute() as well",
-            )  # fmt: skip
-        return super().locate(graph, position, computation)
+    def not_kept(self, graph: Graph, position: int) -> TensorStateError:
+        tensor = graph.tensors[position]
+        return TensorStateError(
+            f"{tensor!r} was computed on the way to something else and not kept",
+            tensor=tensor, remedy="give it to compute() as well",
+        )  # fmt: skip

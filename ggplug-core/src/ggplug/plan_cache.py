@@ -5,15 +5,11 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
-from ggplug.plans import Plan
-from ggplug.tensor import Epoch
-
-if TYPE_CHECKING:
-    from ggplug.memory.allocation import Allocation
+from ggplug.plans import Places, Plan
 
 
 class PlanCache:
@@ -23,7 +19,7 @@ class PlanCache:
         self._limit = limit
         self._plans: OrderedDict[Any, _Planned] = OrderedDict()
 
-    def bound(self, graph: Graph, allocation: Allocation, make: Callable[[Graph, Groups], Plan]) -> Plan:
+    def bound(self, graph: Graph, allocation: Places, make: Callable[[Graph, Groups], Plan]) -> Plan:
         """The plan of a graph, or of an equal one, in the allocation's groups, bound to the graph's places in it.
 
         ``make`` plans a graph whose like was not seen before.  Raises what it raises, and what binding raises.
@@ -37,12 +33,13 @@ class PlanCache:
                 self._plans.popitem(last=False)[1].plan.free()
         else:
             self._plans.move_to_end(key)
-        if planned.allocation is not allocation or planned.epoch != Epoch.now or planned.graph() is not graph:
-            planned.epoch = -1
-            epoch = Epoch.now
-            allocation.check(graph)
+        known = planned.allocation is allocation and planned.graph() is graph
+        if not known or planned.bound_at != graph.revision.now:
+            planned.bound_at = 0
+            now = graph.watch()
+            allocation.check(graph, groups)
             planned.plan.rebind(graph, allocation)
-            planned.graph, planned.allocation, planned.epoch = weakref.ref(graph), allocation, epoch
+            planned.graph, planned.allocation, planned.bound_at = weakref.ref(graph), allocation, now
         return planned.plan
 
     def __len__(self) -> int:
@@ -58,10 +55,10 @@ class PlanCache:
 class _Planned:
     """A plan and what it is bound to."""
 
-    __slots__ = ("allocation", "epoch", "graph", "plan")
+    __slots__ = ("allocation", "bound_at", "graph", "plan")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.graph: Callable[[], Graph | None] = lambda: None
-        self.allocation: Allocation | None = None
-        self.epoch = -1
+        self.allocation: Places | None = None
+        self.bound_at = 0

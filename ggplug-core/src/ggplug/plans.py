@@ -1,4 +1,4 @@
-"""Plans: graphs made ready once, to be computed many times.
+"""Plans: graphs made ready once, to be computed many times; and what they are bound to.
 
 Part of the interface, whose contract :mod:`ggplug.backend` states.
 """
@@ -7,20 +7,57 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Groups
 
 if TYPE_CHECKING:
-    from ggplug.memory.allocation import Allocation
+    from ggplug.buffers import Buffer
+    from ggplug.memory.runs import Run
 
 
 class NodeTime(NamedTuple):
-    """When a node of a traced computation ran: ``time.perf_counter_ns`` values."""
+    """When a node of a traced computation ran: ``time.perf_counter_ns`` values.  A group has the time of its last."""
 
     node: int
     start: int
     end: int
+
+
+class BufferOffsets(NamedTuple):
+    """Where all tensors of a graph lie, as arrays: tensor ``i`` at byte ``offsets[i]`` of ``buffers[which[i]]``."""
+
+    buffers: list[Buffer]
+    which: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+
+
+class Places(Protocol):
+    """Where the tensors of a graph lie: what a plan is bound to.  :class:`ggplug.memory.Allocation` is one.
+
+    ``groups``: the nodes that are computed together there.  Each method takes the graph for which the places were
+    decided, or an equal one, and the groups that the plan computes: only results inside of these may have no bytes.
+    """
+
+    groups: Groups
+
+    def check(self, graph: Graph, groups: Groups = UNGROUPED) -> None:
+        """Raises unless the graph can be computed there (GraphError, TensorStateError, BufferUseError)."""
+
+    def addresses(
+        self, graph: Graph, held: set[Buffer] | None = None, groups: Groups = UNGROUPED
+    ) -> npt.NDArray[np.int64]:
+        """Host addresses of all tensors; ``held`` gets the buffers that they lie in.  Raises as :meth:`check`."""
+
+    def places(self, graph: Graph, groups: Groups = UNGROUPED) -> BufferOffsets:
+        """Buffers and offsets of all tensors.  Raises as :meth:`check`."""
+
+    def begin(self, graph: Graph) -> Run:
+        """The record of a computation that begins there now; it has to be ended.  Raises BusyError."""
 
 
 class Plan(ABC):
@@ -30,7 +67,7 @@ class Plan(ABC):
     """
 
     @abstractmethod
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         """Takes over the places of all tensors.
 
         ``graph`` is the one planned or an equal one; for another graph this raises GraphError, which
@@ -38,7 +75,8 @@ class Plan(ABC):
         tensors lie, all at once through ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)``
         (handles).  Both refuse places that the graph cannot be computed in: unplaced tensors, freed buffers, memory
         that a node would write and that may not be written (TensorStateError, BufferUseError).  A plan that finds the
-        places in another way calls ``allocation.check(graph)``.  Then it stays bound to what it was bound to before.
+        places in another way calls ``allocation.check(graph)``.  Each takes the groups that were planned: only results
+        inside of these may be without a place.  Then it stays bound to what it was bound to before.
 
         Costs no Python call per node.  The caller keeps graph and allocation alive as long as it computes; a plan need
         not.  A computation that was given to the stream before goes on with the places that it was given with; a plan

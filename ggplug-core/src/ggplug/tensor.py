@@ -11,7 +11,6 @@ A view shares the bytes of its root ``view_src``, ``view_offset`` bytes into it;
 
 from __future__ import annotations
 
-import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +28,7 @@ from ggplug.types import TensorFlag, Type, by_name
 if TYPE_CHECKING:
     from ggplug.backend import Buffer, BufferType
     from ggplug.graph import Graph
-    from ggplug.memory.allocation import Computation
+    from ggplug.memory.runs import Run
     from ggplug.ops.base import Op
 
 T = TypeVar("T")
@@ -37,21 +36,6 @@ T = TypeVar("T")
 Extents = tuple[int, int, int, int]
 
 MAX_RANK = 4
-
-
-class Epoch:
-    """Counts changes to what persistent tensors are: their place and their flags.
-
-    Whoever caches a binding of tensors to addresses remembers ``Epoch.now`` and need not look at a
-    single tensor again while it stays the same.
-    """
-
-    now = 0
-    _count = itertools.count(1)
-
-    @classmethod
-    def advance(cls) -> None:
-        cls.now = next(cls._count)
 
 
 class Geometry(NamedTuple):
@@ -321,7 +305,7 @@ class Tensor:
     def mark(self, flag: TensorFlag) -> Tensor:
         """Adds a flag and returns the tensor (ggml_set_input, _output, _param, _loss)."""
         self.flags |= int(flag)
-        Epoch.advance()
+        self._changed(self.root.buffer)
         return self
 
     def set_input(self) -> Tensor:
@@ -349,10 +333,20 @@ class Tensor:
             offset = check(self, offset)
         else:
             raise TypeMismatchError(f"{self!r} can only be placed in a Buffer, got {buffer!r}", tensor=self, got=buffer)
+        before = self.buffer
         self.buffer = buffer
         self.buffer_type = None if buffer is None else buffer.type
         self.offset = offset
-        Epoch.advance()
+        self._changed(before)
+
+    def _changed(self, buffer: Buffer | None) -> None:
+        """Makes stale what was made of graphs with this tensor; ``buffer``: where its root lay before the change."""
+        if buffer is not None:
+            buffer.watchers.advance()
+        for reference in self._graphs or ():
+            graph = reference()
+            if graph is not None:
+                graph.revision.advance()
 
     def locate(self) -> tuple[Buffer, int]:
         """``(buffer, offset)`` of the bytes that the tensor's value lies in now.
@@ -362,39 +356,40 @@ class Tensor:
         buffer, offset, _ = self._find()
         return buffer, offset
 
-    def _find(self) -> tuple[Buffer, int, Computation | None]:
-        """As :meth:`locate`, and of an intermediate the computation whose result it is."""
+    def _find(self) -> tuple[Buffer, int, Run | None]:
+        """As :meth:`locate`, and of an intermediate the run whose result it is."""
         root = self.root
         buffer = root.buffer
         if buffer is not None:
             return buffer, root.offset + self.view_offset, None
-        latest: tuple[Graph, Computation] | None = None
-        elsewhere: tuple[Graph, Computation] | None = None
+        latest: tuple[Graph, Run] | None = None
+        elsewhere: tuple[Graph, Run] | None = None
         for reference in self._graphs or ():
             graph = reference()
-            computation = None if graph is None else graph.computation
-            if graph is None or computation is None:
+            run = None if graph is None else graph.run
+            if graph is None or run is None:
                 continue
-            if computation.thread and computation.thread != get_ident():
-                elsewhere = graph, computation
-            elif latest is None or computation.serial > latest[1].serial:
-                latest = graph, computation
+            if run.thread and run.thread != get_ident():
+                elsewhere = graph, run
+            elif latest is None or run.serial > latest[1].serial:
+                latest = graph, run
         found = latest or elsewhere  # what another thread is just computing counts when that is done
         if found is None:
             raise TensorStateError(f"{self!r} has no bytes yet: allocate it, or compute a graph with it", tensor=self)
-        return *found[0].locate_in(found[1], self), found[1]
+        graph, run = found
+        return *run.locate(graph, graph.index[self]), run
 
     def access(self, action: Callable[[Buffer, int], T]) -> T:
-        """``action(buffer, offset)`` with the tensor's place, while nobody else uses that buffer.
+        """``action(buffer, offset)`` with the tensor's place, while no other thread uses that buffer.
 
         Waits for computations in it.  Raises as :meth:`locate`.
         """
         while True:
-            buffer, offset, computation = self._find()
+            buffer, offset, run = self._find()
             with accessing(buffer):
-                # While this thread waited, the bytes may have become somebody else's.
-                if computation is not None:
-                    unmoved = computation.current
+                # While this thread waited, the bytes may have been given to another tensor.
+                if run is not None:
+                    unmoved = run.current
                 else:
                     root = self.root
                     unmoved = root.buffer is buffer and root.offset + self.view_offset == offset

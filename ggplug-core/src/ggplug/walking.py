@@ -15,13 +15,12 @@ from ggplug.errors import GGPlugError
 from ggplug.faults import compute_error, first_out_of_range, id_out_of_range
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Group, Groups
-from ggplug.plans import NodeTime, Plan
+from ggplug.plans import NodeTime, Places, Plan
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
 
 if TYPE_CHECKING:
     from ggplug.backend import Backend, Device
-    from ggplug.memory.allocation import Allocation
 
 
 class Operand(NamedTuple):
@@ -62,11 +61,11 @@ class WalkPlan(Plan):
         self._kernels: list[Callable[..., None]] = [kernel for _, kernel in stream.device.matches(graph, groups)]
         self._bound: tuple[list[_Call], frozenset[Buffer]] = [], NOTHING
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
-        buffers, which, offsets = allocation.places(graph)
+        buffers, which, offsets = allocation.places(graph, self.groups)
         bound = [
-            Operand(tensor, buffers[number], offset)
+            Operand(tensor, buffers[number], offset) if number >= 0 else None  # inside of a group
             for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True)
         ]
         index = graph.index
@@ -129,6 +128,6 @@ def call_kernel(
         if indexes is not None:
             ids = node.src[indexes.ids]
             assert ids is not None
-            got = first_out_of_range(node, by_tensor[ids].array())
-            if got is not None:
-                raise id_out_of_range(device, node, got)
+            found = first_out_of_range(node, by_tensor[ids].array())
+            if found is not None:
+                raise id_out_of_range(device, node, *found)

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Plan, id_out_of_range
+from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Places, Plan, id_out_of_range
 from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
+from ggplug.revisions import Revision
 from ggplug.sharing import NOTHING, turn
-from ggplug.tensor import Epoch
-from ggplug_cpu.kernels.steps import AT, FAULT_WORDS, FAULTS, GOT, NOTED, POSITION, Steps
-from ggplug_cpu.tape import Entry, Ref, Tape, TraceRing
+from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
+from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED, ORDER
+from ggplug_cpu.parameters import Ref
+from ggplug_cpu.tape import Entry, Tape, TraceRing
 
 if TYPE_CHECKING:
-    from ggplug.memory.allocation import Allocation
     from ggplug_cpu.device import CpuDevice
 
 
@@ -80,6 +81,7 @@ class CpuPlan(Plan):
     def __init__(self, device: CpuDevice, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.device = device
         self._n_tensors = len(graph.tensors)
+        self._groups = groups
         self._structure = graph.structure
         entries: list[Entry] = []
         self._positions: list[int] = []
@@ -99,16 +101,16 @@ class CpuPlan(Plan):
         self._bound = self._tape.bind(self._bases)
         self.buffers: frozenset[Buffer] = NOTHING
         """What the addresses lie in.  Let go with the graph, since a plan outlives what it computes."""
-        self.epoch = -1
+        self.revision, self.bound_at = Revision(), 0
         self._graph: Callable[[], Graph | None] = _nobody
-        self._allocation: Callable[[], Allocation | None] = _nobody
+        self._allocation: Callable[[], Places | None] = _nobody
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         """Takes the addresses over; does nothing if they cannot have changed since the last time.
 
         Waits for a computation of this plan by another thread; raises BusyError within one.
         """
-        if self._graph() is graph and self._allocation() is allocation and self.epoch == Epoch.now:
+        if self._graph() is graph and self._allocation() is allocation and self.bound_at == graph.revision.now:
             return
         self._structure = graph.check_structure(self._structure, "the plan")
         with turn(self._bound):
@@ -119,19 +121,19 @@ class CpuPlan(Plan):
         graph, allocation = self._memory()
         self._bind(graph, allocation)
 
-    def _bind(self, graph: Graph, allocation: Allocation) -> None:
-        epoch = Epoch.now
+    def _bind(self, graph: Graph, allocation: Places) -> None:
+        now = graph.watch()
         buffers: set[Buffer] = set()
-        addresses = allocation.addresses(graph, buffers)
+        addresses = allocation.addresses(graph, buffers, self._groups)
         # Without a graph for now: if the last one goes away meanwhile, that is no longer this plan's affair.
         self._graph = _nobody
-        self.epoch = -1
+        self.bound_at = 0
         self._bases[:-1] = addresses
         self._bound.rebind(self._bases)
         self.buffers = frozenset(buffers)
         # weakly: a plan kept for the next equal graph must not keep a model's weights alive
         self._graph, self._allocation = weakref.ref(graph, partial(_let_go, weakref.ref(self))), weakref.ref(allocation)
-        self.epoch = epoch
+        self.revision, self.bound_at = graph.revision, now
 
     def compute(self) -> None:
         self._run(None)
@@ -156,9 +158,9 @@ class CpuPlan(Plan):
     def free(self) -> None:
         self._graph = self._allocation = _nobody
         self.buffers = NOTHING
-        self.epoch = -1
+        self.bound_at = 0
 
-    def _memory(self) -> tuple[Graph, Allocation]:
+    def _memory(self) -> tuple[Graph, Places]:
         graph, allocation = self._graph(), self._allocation()
         if graph is None or allocation is None:
             raise TensorStateError("the plan is bound to no memory: call rebind(graph, allocation) and keep both")
@@ -181,7 +183,8 @@ class CpuPlan(Plan):
             raise
         if self._faults[NOTED]:
             self._faults[NOTED] = 0
-            raise id_out_of_range(self.device, held[0].tensors[self._faults[AT]], self._faults[GOT])
+            node = held[0].tensors[self._faults[AT]]
+            raise id_out_of_range(self.device, node, self._faults[GOT], self._faults[ORDER])
 
     def __repr__(self) -> str:
         return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"
@@ -196,7 +199,7 @@ def _let_go(plan: Callable[[], CpuPlan | None], graph: object) -> None:
     found = plan()
     if found is not None:
         found.buffers = NOTHING
-        found.epoch = -1
+        found.bound_at = 0
 
 
 def _placed(steps: Steps, graph: Graph, group: Group) -> list[Entry]:

@@ -5,28 +5,35 @@ kernel has to be compiled, so a process that finds all its kernels on disk never
 
     from ggplug_cpu import simd                              # loads its modules, and Numba, on first attribute access
     from ggplug_cpu.compiler import device_function, kernel
-    from ggplug_cpu.context import real, thread_count, thread_index, word
+    from ggplug_cpu.context import thread_count, thread_index
+    from ggplug_cpu.parameters import Parameters, integer, read, real, written
 
     @device_function                                         # plain Numba Python, always inlined
     def square(x):
         return x * x
 
+    class ScaleSquared(Parameters):                          # the kernel's words: see ggplug_cpu.parameters
+        result = written()
+        source = read()
+        vectors = integer()
+        scale = real()
+
     @kernel                                                  # a factory: its arguments are compile-time constants
     def scale_squared(type_name, in_place=False):
         F = simd.vec(type_name)                              # any Python may run here, at compile time
         def body(ctx, params):                               # both int64; returns nothing
-            source, result = word(params, 0), word(params, 1)
-            for i in range(thread_index(ctx), word(params, 2), thread_count(ctx)):
-                simd.store(result + 64 * i, square(simd.load(F, source + 64 * i)) * real(params, 3))
+            source, result = ScaleSquared.source.address(params), ScaleSquared.result.address(params)
+            for i in range(thread_index(ctx), ScaleSquared.vectors(params), thread_count(ctx)):
+                simd.store(result + 64 * i, square(simd.load(F, source + 64 * i)) * ScaleSquared.scale(params))
         return body
 
     handle = scale_squared("f32")                            # a Kernel: memoised, nothing compiled yet
     handle.name                                              # 'scale_squared[f32,False]'
     handle.address()                                         # compiled or loaded from disk on first use
 
-What a body may use: its globals, its closure, attributes of modules; of these, numbers, device functions, intrinsics
-and whatever Numba itself understands.  (Numba's own ``@njit`` functions would be compiled for Numba's target instead of
-ours: use ``@device_function``.)  Modules of kernels never import Numba.
+What a body may use: its globals, its closure, attributes of modules and of :class:`Namespace`; of these, numbers,
+device functions, intrinsics and whatever Numba itself understands.  (Numba's own ``@njit`` functions would be compiled
+for Numba's target instead of ours: use ``@device_function``.)  Modules of kernels never import Numba.
 
 **Intrinsics** are written in LLVM code, with llvmlite::
 
@@ -35,12 +42,13 @@ ours: use ``@device_function``.)  Modules of kernels never import Numba.
         return llvm_call(builder, "llvm.fma.v16f32", a.type, a, x, c)
 
 Names of types: the scalars ``bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64``, vectors made of an element, ``x`` and a
-count (``f32x16 i8x64 i1x16 f16x8 bf16x32``), and ``void`` as a result.  Vectors are signless, as in LLVM.  An
-argument is converted to its declared scalar type (int64 to i32, float64 to f32).  An intrinsic for many types gives a
-function in place of the signature: it receives the names of the argument types and returns a signature, or None when
-they do not fit, as in ``@intrinsic(lambda a, b: f"{a}({a}, {b})")``.  Immediates (a tile's number, a shuffle's
-pattern) come from the closure: write a Python function that defines an intrinsic and returns it.  Vectors of one type
-have the operators ``+ - * / & | ^ << >>``, unary ``-`` and ``~``; ``>>`` is arithmetic, ``/`` is for floats.
+count (``f32x16 i8x64 i1x16 f16x8 bf16x32``), tuples of integers (``i64*3``), and ``void`` as a result.  Vectors are
+signless, as in LLVM.  An argument is converted to its declared scalar type (int64 to i32, float64 to f32).  An
+intrinsic for many types gives a function in place of the signature: it receives the names of the argument types and
+returns a signature, or None when they do not fit, as in ``@intrinsic(lambda a, b: f"{a}({a}, {b})")``.  Immediates (a
+tile's number, a shuffle's pattern) come from the closure: write a Python function that defines an intrinsic and returns
+it.  Vectors of one type have the operators ``+ - * / & | ^ << >>``, unary ``-`` and ``~``; ``>>`` is arithmetic, ``/``
+is for floats.
 
 **Loops over scalars** are vectorised by LLVM where it can tell the addresses apart, which it can when a load is made
 from a base and an index (``inttoptr`` of the base, then ``gep``), not from an address computed by integers.
@@ -130,6 +138,10 @@ class Intrinsic:
 
     def __repr__(self) -> str:
         return f"<intrinsic {self.function.__module__}.{self.function.__qualname__}>"
+
+
+class Namespace:
+    """An object, or a class, whose attributes kernels may use as they use a module's."""
 
 
 @overload
@@ -316,15 +328,27 @@ def _obtain(wanted: Kernel, target: features.Target) -> int:
         found = wanted._addresses.get(target.key)
         if found is None:
             key = wanted.cache_key()
-            code = FILES.load(wanted.name, key)
-            if code is None:
+            found = _kept(wanted, key)
+            if found is None:
                 code = _compile(wanted, target)
-                address = loader.load(wanted.name, code)  # a missing symbol must not reach the disk
+                found = loader.load(wanted.name, code)  # a missing symbol must not reach the disk
                 FILES.store(wanted.name, key, str(target), code)
-            else:
-                address = loader.load(wanted.name, code)
-            found = wanted._addresses[target.key] = address
+            wanted._addresses[target.key] = found
         return found
+
+
+def _kept(wanted: Kernel, key: str) -> int | None:
+    """The address of the code on disk; None if there is none, or none that can be loaded."""
+    from ggplug_cpu import loader
+
+    code = FILES.load(wanted.name, key)
+    if code is None:
+        return None
+    try:
+        return loader.load(wanted.name, code)
+    except KernelCompileError as error:
+        log.warning("ignoring what is on disk: %s; compiling it again", error)
+        return None
 
 
 def _compile(wanted: Kernel, target: features.Target) -> bytes:

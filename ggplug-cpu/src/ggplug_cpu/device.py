@@ -6,20 +6,20 @@ import functools
 import platform
 import sys
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ggplug import host
-from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Group, Memory, signature_of
+from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Group, Memory
 from ggplug.errors import ComputeError
 from ggplug.sharing import turn
 from ggplug.types import BufferUsage, DeviceKind
 from ggplug_cpu import features, topology
 
 if TYPE_CHECKING:
+    from ggplug.patterns import Pattern
     from ggplug_cpu.backend import CpuBackend
-    from ggplug_cpu.kernels.steps import Steps
+    from ggplug_cpu.choices.steps import Steps
     from ggplug_cpu.team import Team
 
 
@@ -33,14 +33,10 @@ class CpuDevice(Device):
     kind = DeviceKind.CPU
     capabilities = Capabilities(buffer_from_host=True)
 
-    CHOICES: ClassVar[int] = 8192
-    """How many choices of kernels are remembered, by the signature of the group."""
-
     def __init__(self) -> None:
         self._buffer_type = host.HostBufferType(self.name, self)
         self._lock = threading.RLock()
         self._team: Team | None = None
-        self._choices: OrderedDict[Any, Steps | Decline] = OrderedDict()
 
     # What it is
 
@@ -68,16 +64,21 @@ class CpuDevice(Device):
 
     def match(self, group: Group) -> Steps | Decline:
         """The kernels that compute a group, or why there are none; see :mod:`ggplug_cpu.table`."""
-        key = features.target(), signature_of(group)
-        found = self._choices.get(key)
-        if found is None:
-            from ggplug_cpu import table
+        from ggplug_cpu import table
 
-            found = self._choices[key] = table.find(group)
-            if len(self._choices) > self.CHOICES:
-                with self._lock:
-                    self._choices.popitem(last=False)
-        return found
+        return table.find(group)
+
+    @property
+    def variant(self) -> Any:
+        """The instructions that kernels are compiled for."""
+        return features.target()
+
+    @functools.cached_property
+    def patterns(self) -> Sequence[Pattern]:
+        """The chains of ops that it computes together: those of the rows in :data:`ggplug_cpu.table.FUSED`."""
+        from ggplug_cpu import table
+
+        return [row.pattern for row in table.FUSED]
 
     # Its threads
 

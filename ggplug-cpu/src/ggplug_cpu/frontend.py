@@ -202,6 +202,8 @@ class _TypingContext(typing.Context):
             return super().resolve_value_type(self._ggplug_compiler.dispatcher(val))
         if isinstance(val, recorded.Intrinsic):
             return self._ggplug_compiler.intrinsic(val)
+        if isinstance(val, recorded.Namespace) or (isinstance(val, type) and issubclass(val, recorded.Namespace)):
+            return types.Module(val)
         return super().resolve_value_type(val)
 
 

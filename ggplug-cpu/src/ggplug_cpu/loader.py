@@ -43,10 +43,14 @@ _loaded: list[Any] = []
 def load(name: str, code: bytes) -> int:
     """Load the object file ``code`` of the kernel ``name``; returns the address of its entry.
 
-    Raises :class:`~ggplug.errors.KernelCompileError` when it needs a symbol that is not in :data:`SYMBOLS`.
+    Raises :class:`~ggplug.errors.KernelCompileError` when it needs a symbol that is not in :data:`SYMBOLS`, or is no
+    object file of a kernel.
     """
     known = _addresses()
-    needed = undefined_symbols(code)
+    try:
+        needed = undefined_symbols(code)
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
+        raise _unloadable(name, f"it is no object file ({error})") from error
     if needed is None:
         needed = sorted(known)
     elif not known.keys() >= set(needed):

@@ -1,4 +1,4 @@
-"""The kernels that encoders and decoders are likely to need, found by planning one node of every kind."""
+"""The kernels that encoders and decoders are likely to need, found by choosing for a node or group of every kind."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ from collections.abc import Iterator
 
 from ggplug import ops
 from ggplug.backend import Decline, Group
+from ggplug.graph import Graph
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import table
 from ggplug_cpu.compiler import Kernel
+from ggplug_cpu.device import CpuDevice
+from ggplug_cpu.types import BLOCKS, ENCODED, PLAIN
 
-_WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0")
+_WEIGHTS = (*PLAIN, *BLOCKS)
 
 
 def likely_kernels() -> list[Kernel]:
     """Each kernel once, for the current target."""
+    device = CpuDevice()
+    graphs = [Graph(chain) for chain in _chains()]
+    together = [group for graph in graphs for group in device.groups(graph).of(graph)]
     found: dict[Kernel, None] = {}
-    for node in _nodes():
-        steps = table.find(Group((node,)))
+    for group in [*(Group((node,)) for node in _nodes()), *together]:
+        steps = table.find(group)
         if not isinstance(steps, Decline):
             for entry in steps.entries:
                 found[entry.kernel] = None
@@ -35,7 +41,8 @@ def _nodes() -> Iterator[Tensor]:
             yield ops.mul_mat(w, x)
             yield ops.mul_mat_id(new_tensor(weights, (256, 512, 8)), ops.reshape(x, 256, 1, columns), experts)
             yield ops.get_rows(w, ids)
-            yield ops.set_rows(new_tensor(weights, (256, 512)), x, new_tensor("i64", columns))
+        for cache in (*PLAIN, *ENCODED):
+            yield ops.set_rows(new_tensor(cache, (256, 512)), x, new_tensor("i64", columns))
         yield from (ops.add(x, x), ops.mul(x, x), ops.scale(x, 0.5), ops.norm(x), ops.rms_norm(x), ops.l2_norm(x))
         yield from (ops.gelu(x), ops.gelu_erf(x), ops.silu(x), ops.swiglu(x, x), ops.geglu(x, x), ops.sum_rows(x))
         yield from (ops.soft_max(x, new_tensor(mask, x.ne[:2])) for mask in ("f32", "f16"))
@@ -43,3 +50,24 @@ def _nodes() -> Iterator[Tensor]:
         yield from (ops.rope(heads, ids, 64, mode=mode) for mode in (0, 2))
         yield from (ops.cont(ops.permute(heads, *axes)) for axes in ((0, 2, 1, 3), (1, 2, 0, 3)))
         yield ops.argmax(x)
+
+
+def _chains() -> Iterator[Tensor]:
+    """What of these is computed together."""
+    for columns in (1, 64):
+        x, y, z = (new_tensor("f32", (256, columns)) for _ in range(3))
+        scale, shift, bias = new_tensor("f32", 256), new_tensor("f32", 256), new_tensor("f32", 512)
+        for normed in (ops.norm, ops.rms_norm):
+            yield ops.mul(normed(ops.add(x, y)), scale)
+        yield ops.mul(ops.rms_norm(x), scale)
+        yield ops.add(ops.mul(ops.norm(ops.add(x, y)), scale), shift)
+        yield ops.add(ops.mul(ops.norm(ops.add(ops.add(x, y), z)), scale), shift)
+        heads, ids, at = ops.reshape(x, 64, 4, columns), new_tensor("i32", columns), new_tensor("i64", columns)
+        for mode in (0, 2):
+            turned = ops.reshape(ops.rope(heads, ids, 64, mode=mode), 256, columns)
+            yield ops.set_rows(new_tensor("f16", (256, 512)), turned, at)
+        w, square = new_tensor("f32", (256, 512)), new_tensor("f32", (256, 256))
+        yield ops.swiglu(ops.mul_mat(w, x), ops.mul_mat(new_tensor("f32", (256, 512)), x))
+        yield ops.add(ops.mul_mat(square, x), y)
+        biased = [ops.add(ops.mul_mat(w, x), bias) for _ in range(3)]
+        yield from (biased[0], ops.gelu(biased[1]), ops.gelu_erf(biased[2]))

@@ -1,11 +1,12 @@
 """What this device computes, and how: one ordered table.
 
-A row names a class of ops, the types that it takes, and a function from a node to its :class:`Steps`.  "Is this group
-supported?" and "run this group" are the same call, :func:`find`.  The first row that fits decides; a row whose function
-answers with a :class:`~ggplug.backend.Decline` leaves the node to the rows after it.  To add an op, write a kernel and
-a row.
+A row for single nodes names a class of ops, the types that it takes, and a function from a node to its :class:`Steps`.
+A row for nodes that are computed together (:data:`FUSED`) names a pattern and a function from the group.  "Is this
+group supported?" and "run this group" are the same call, :func:`find`.  The first row that fits decides; a row whose
+function answers with a :class:`~ggplug.backend.Decline` leaves the group to the rows after it.  To add an op, write a
+kernel and a row.
 
-Types are written ``source source > result``: each a choice of names of types or of the groups in :data:`GROUPS`, with
+Types are written ``source source > result``: each a choice of names of types or of the sets in :data:`TYPE_SETS`, with
 ``?`` for a source that may be absent.
 """
 
@@ -17,25 +18,40 @@ from dataclasses import dataclass, field
 from ggplug import ops
 from ggplug.backend import Decline, Group
 from ggplug.ops import Op
+from ggplug.patterns import Names, Pattern, chain, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.types import TYPES, Type, by_name
-from ggplug_cpu.kernels import copy, elementwise, mul_mat, norms, reduce, rotary, rows_by_index, soft_max, sort
-from ggplug_cpu.kernels.steps import Steps
+from ggplug_cpu.choices import (
+    copy,
+    elementwise,
+    fused_products,
+    mul_mat,
+    norms,
+    reduce,
+    rotary,
+    rows_by_index,
+    soft_max,
+    sort,
+)
+from ggplug_cpu.choices.programs import KINDS
+from ggplug_cpu.choices.steps import Steps
+from ggplug_cpu.types import BLOCKS, ENCODED, PLAIN
 
-GROUPS = {
-    "float": "f32|f16|bf16",
-    "quant": "q8_0|q4_0",
+TYPE_SETS = {
+    "float": "|".join(PLAIN),
+    "block": "|".join(BLOCKS),
+    "encoded": "|".join(ENCODED),
     "any": "|".join(t.name for t in TYPES),
 }
 
 
 @dataclass(frozen=True)
 class Row:
-    """``types`` fit and ``plan`` agrees: then the node is computed by what ``plan`` returns."""
+    """``types`` fit and ``choose`` agrees: then the node is computed by what ``choose`` returns."""
 
     op: type[Op]
     types: str
-    plan: Callable[[Tensor], Steps | Decline]
+    choose: Callable[[Tensor], Steps | Decline]
     _wanted: tuple[frozenset[Type | None], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -51,32 +67,64 @@ class Row:
 
 
 def _choice(word: str) -> frozenset[Type | None]:
-    names = "|".join(GROUPS.get(name, name) for name in word.rstrip("?").split("|")).split("|")
+    names = "|".join(TYPE_SETS.get(name, name) for name in word.rstrip("?").split("|")).split("|")
     return frozenset([by_name(name) for name in names] + ([None] if word.endswith("?") else []))
 
 
 TABLE: tuple[Row, ...] = (
-    Row(ops.Binary, "float|quant float > float|quant", elementwise.plan_binary),
-    Row(ops.Unary, "float > float", elementwise.plan_unary),
-    Row(ops.Glu, "float float? > float", elementwise.plan_glu),
-    Row(ops.MulMat, "float|quant float|quant > f32", mul_mat.plan_mul_mat),
-    Row(ops.MulMatId, "float|quant float|quant i32 > f32", mul_mat.plan_mul_mat_id),
-    Row(ops.RowNorm, "float > float", norms.plan_norm),
-    Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.plan_soft_max),
-    Row(ops.Rope, "float i32 f32? > float", rotary.plan_rope),
-    Row(ops.GetRows, "float|quant i32 > f32", rows_by_index.plan_get_rows),
-    Row(ops.GetRows, "i32 i32 > i32", rows_by_index.plan_get_rows),
-    Row(ops.SetRows, "float|quant float i64|i32 > float|quant", rows_by_index.plan_set_rows),
-    Row(ops.Cpy, "any any > any", copy.plan_copy),
-    Row(ops.Cont, "any > any", copy.plan_copy),
-    Row(ops.Dup, "any > any", copy.plan_copy),
-    Row(ops.Concat, "any any > any", copy.plan_concat),
-    Row(ops.Repeat, "any > any", copy.plan_repeat),
-    Row(ops.SumRows, "float > float", reduce.plan_sum_rows),
-    Row(ops.Mean, "float > f32", reduce.plan_sum_rows),
-    Row(ops.Sum, "float > float", reduce.plan_sum),
-    Row(ops.Argmax, "float > i32", reduce.plan_argmax),
-    Row(ops.Argsort, "float > i32", sort.plan_argsort),
+    Row(ops.Binary, "float|encoded float > float|encoded", elementwise.binary),
+    Row(ops.Unary, "float > float", elementwise.single),
+    Row(ops.Glu, "float float? > float", elementwise.single),
+    Row(ops.MulMat, "float|block float|block > f32", mul_mat.mul_mat),
+    Row(ops.MulMatId, "float|block float|block i32 > f32", mul_mat.mul_mat_id),
+    Row(ops.RowNorm, "float > float", norms.row_norm),
+    Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.soft_max),
+    Row(ops.Rope, "float i32 f32? > float", rotary.rope),
+    Row(ops.GetRows, "float|block i32 > f32", rows_by_index.get_rows),
+    Row(ops.GetRows, "i32 i32 > i32", rows_by_index.get_rows),
+    Row(ops.SetRows, "float|encoded float i64|i32 > float|encoded", rows_by_index.set_rows),
+    Row(ops.Cpy, "any any > any", copy.copy),
+    Row(ops.Cont, "any > any", copy.copy),
+    Row(ops.Dup, "any > any", copy.copy),
+    Row(ops.Concat, "any any > any", copy.concat),
+    Row(ops.Repeat, "any > any", copy.repeat),
+    Row(ops.SumRows, "float > float", reduce.sum_rows),
+    Row(ops.Mean, "float > f32", reduce.sum_rows),
+    Row(ops.Sum, "float > float", reduce.sum_all),
+    Row(ops.Argmax, "float > i32", reduce.argmax),
+    Row(ops.Argsort, "float > i32", sort.argsort),
+)
+
+
+@dataclass(frozen=True)
+class FusedRow:
+    """A group that the pattern finds is computed by what ``choose`` returns, unless it declines."""
+
+    pattern: Pattern
+    choose: Callable[[Group, Names], Steps | Decline]
+
+
+NORM, ADD = of(ops.RowNorm, name="norm"), of(ops.Add)
+PRODUCT, FIRST, SECOND = (of(ops.MulMat, name=name) for name in ("product", "first", "second"))
+ROPE, SET_ROWS = of(ops.Rope, name="rope"), of(ops.SetRows)
+GLU, COPY, AGAIN = of(ops.Glu), of(ops.Cont, name="copy"), of(ops.Add, name="again")
+
+#: In the order of preference: a node belongs to the first group that is found from the end of the graph on.
+FUSED: tuple[FusedRow, ...] = (
+    FusedRow(
+        chain("norm of two sums", *KINDS, start=lambda a, b, c: NORM(AGAIN(ADD(a, b), c)), inplace=True), norms.fused
+    ),
+    FusedRow(chain("norm of a sum", *KINDS, start=lambda a, b: NORM(ADD(a, b)), inplace=True), norms.fused),
+    FusedRow(chain("norm", *KINDS, start=lambda x: NORM(x), inplace=True), norms.fused),
+    FusedRow(pattern("bare norm of a sum", lambda a, b: NORM(ADD(a, b)), inplace=("a", "b")), norms.fused),
+    FusedRow(
+        pattern("rope into rows", lambda a, x, ids, rows, f=None: SET_ROWS(a, viewed(ROPE(x, ids, f)), rows)),
+        rotary.rope_into_rows,
+    ),
+    FusedRow(pattern("gated products", lambda a, b, x: GLU(FIRST(a, x), SECOND(b, x))), fused_products.gated),
+    FusedRow(pattern("rearranged product", lambda a, b: COPY(viewed(PRODUCT(a, b)))), fused_products.rearranged),
+    FusedRow(chain("product", *KINDS, start=lambda a, b: PRODUCT(a, b)), fused_products.with_epilogue),
+    FusedRow(chain("elementwise", *KINDS, inplace=True), elementwise.chain),
 )
 
 
@@ -90,7 +138,7 @@ def rows_for(kind: type[Op]) -> Iterator[Row]:
 def find(group: Group) -> Steps | Decline:
     """What computes a group, or why nothing does.  A pure function of :func:`~ggplug.groups.signature_of`."""
     if len(group) > 1:
-        return Decline("the CPU device computes every node alone")
+        return _find_fused(group)
     node = group.node
     op = node.op
     assert op is not None
@@ -99,11 +147,24 @@ def find(group: Group) -> Steps | Decline:
     reason = ""
     for row in rows_for(type(op)):
         if row.takes(node):
-            steps = row.plan(node)
+            steps = row.choose(node)
             if not isinstance(steps, Decline):
                 return steps
             reason = reason or steps.reason
     return Decline(reason or _refusal(node, op))
+
+
+def _find_fused(group: Group) -> Steps | Decline:
+    reason = ""
+    for row in FUSED:
+        names = row.pattern.names(group)
+        if names is not None:
+            steps = row.choose(group, names)
+            if not isinstance(steps, Decline):
+                return steps
+            reason = reason or steps.reason
+    together = ", ".join(node.op.name for node in group.nodes if node.op is not None)
+    return Decline(reason or f"the CPU device does not compute {together} together")
 
 
 def nothing_to_do(node: Tensor) -> bool:

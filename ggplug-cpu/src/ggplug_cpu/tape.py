@@ -1,8 +1,8 @@
 """A computation as a flat array: which kernel runs with which parameters, in which order.
 
 A :class:`Tape` is made once for a graph's structure and says nothing about addresses: an address among the words is a
-:class:`Ref` to a numbered slot.  :meth:`Tape.bind` fills in where the slots lie, and the :class:`BoundTape` is what a
-:class:`~ggplug_cpu.team.Team` walks::
+:class:`~ggplug_cpu.parameters.Ref` to a numbered slot (or to :data:`WORKSPACE`).  :meth:`Tape.bind` fills in where the
+slots lie, and the :class:`BoundTape` is what a :class:`~ggplug_cpu.team.Team` walks::
 
     tape = Tape([Entry(add("f32", "f32", "f32"), [Ref(0), Ref(1, 64), Ref(2), 1024])], n_slots=3)
     bound = tape.bind(numpy.array([a, b, c]))      # base addresses, int64
@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from ggplug.errors import ParameterError
 from ggplug_cpu.compiler import Kernel
+from ggplug_cpu.parameters import Ref, Word
 from ggplug_cpu.walker import RING_ROW_BYTES, ROW_BYTES, TAPE_WORDS
 
 #: The slot of the team's workspace: memory that lives as long as one computation.
@@ -31,18 +32,6 @@ WORKSPACE = -1
 _ALIGNMENT = 128
 
 Words: TypeAlias = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """An address: ``offset`` bytes into the memory of ``slot``, which is bound later (or :data:`WORKSPACE`)."""
-
-    slot: int
-    offset: int = 0
-
-
-#: What a parameter may be; a kernel stands for its native address.
-Word: TypeAlias = int | float | Ref | Kernel
 
 
 @dataclass(frozen=True, slots=True)

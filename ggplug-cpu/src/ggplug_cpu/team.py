@@ -32,11 +32,12 @@ from typing import Any, Protocol
 
 from ggplug import sharing
 from ggplug.errors import ComputeAborted, ComputeError, ParameterError
-from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, settle, turn, wake
-from ggplug.tensor import Epoch
+from ggplug.revisions import Revision
+from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, living, settle, turn, wake
 from ggplug_cpu import context, topology, walker
 from ggplug_cpu.compiler import Kernel
-from ggplug_cpu.tape import BoundTape, Entry, Ref, Tape, TraceRing, aligned_memory
+from ggplug_cpu.parameters import Ref
+from ggplug_cpu.tape import BoundTape, Entry, Tape, TraceRing, aligned_memory
 
 #: Rounds of the waiting loop a level of ``poll``: 50 levels are about a millisecond.
 _SPINS_PER_LEVEL = 1024
@@ -56,11 +57,13 @@ _CALL_WITH_LOCK = ctypes.PYFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 class Memory(Protocol):
     """The memory that a tape is bound to, as :meth:`Team.run` asks for it.
 
-    ``epoch``: ``Epoch.now`` of when it was bound; when that has moved, buffers may have been freed, or tensors may lie
-    elsewhere.  ``buffers``: what the tape's addresses lie in.
+    ``revision``: that of the graph whose tensors lie there.  ``bound_at``: its number when the tape was bound; when it
+    has moved, buffers may have been freed, or tensors may lie elsewhere.  ``buffers``: what the tape's addresses lie
+    in.
     """
 
-    epoch: int
+    revision: Revision
+    bound_at: int
     buffers: frozenset[Any]
 
     def renew(self) -> None:
@@ -120,12 +123,14 @@ class Team:
         outer = HELD[ident] if ident in HELD else None  # noqa: SIM401 - get() would be a call
         own = (self, tape)
         try:
+            if outer is not None:
+                outer = living(ident, outer)
             while True:
                 buffers = NOTHING if memory is None else memory.buffers
-                HELD[ident] = held = (outer, own, buffers, CLOSED)
+                HELD[ident] = held = (outer, own, buffers, CLOSED, None)
                 if outer is not None or WAITING or len(HELD) != 1:
                     settle(ident, held)
-                if memory is None or (memory.epoch == Epoch.now and memory.buffers is buffers):
+                if memory is None or (memory.revision.now == memory.bound_at and memory.buffers is buffers):
                     break
                 memory.renew()
             crew = self._crew

@@ -21,7 +21,7 @@ class CudaRegistration(SimtRegistration):
     name = "CUDA"
     version = "0.1.0"
     api_version = 1
-    dialect = "cuda"
+    language = "cuda"
 
     @functools.cached_property
     def cuda(self) -> Any:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from ggplug.backend import Bytes
 from ggplug_cuda.products import CudaProduct
-from ggplug_simt import Bound, Compiled, Driver, Failure, Properties, Queue
+from ggplug_simt import Bound, Compiled, Dispatch, Driver, Failure, Properties, StepwiseQueue
+from ggplug_simt.c import CLibrary, MatrixProduct
 
 log = logging.getLogger("ggplug")
 
@@ -73,7 +74,7 @@ class Current:
             self._runtime.setDevice(self._before)
 
 
-class CudaQueue(Queue):
+class CudaQueue(StepwiseQueue):
     """A stream of its own, which does not wait for CUDA's default one."""
 
     def __init__(self, driver: CudaDriver) -> None:
@@ -117,6 +118,11 @@ class CudaQueue(Queue):
     def fill(self, handle: Any, offset: int, size: int, value: int) -> None:
         self.cuda.runtime.memsetAsync(handle.ptr + offset, value, size, self.stream.ptr)
 
+    def bind(self, dispatch: Dispatch) -> CudaKernel | CudaProduct:
+        if isinstance(dispatch.program, MatrixProduct):
+            return CudaProduct(dispatch.program.exact)
+        return CudaKernel(dispatch.program.get_function(dispatch.kernel))
+
     def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
         assert isinstance(bound, (CudaKernel, CudaProduct))
         return bound.launcher(self, groups, lanes)
@@ -156,8 +162,6 @@ class CudaQueue(Queue):
 class CudaDriver(Driver):
     """A GPU in CUDA's primary context, which other libraries of the process share."""
 
-    dialect = "cuda"
-
     def __init__(self, cuda: Any, number: int, facts: Mapping[str, Any]) -> None:
         self.cuda = cuda
         self.number = number
@@ -170,8 +174,9 @@ class CudaDriver(Driver):
         self.alignment = 256
         self.properties = Properties(
             processor=False, vector_width=1, local_bytes=facts["sharedMemPerBlock"],
-            max_lanes=facts["maxThreadsPerBlock"], products=cuda.cublas is not None,
+            max_lanes=facts["maxThreadsPerBlock"], products=cuda.cublas is not None, max_tensors=ARGUMENTS,
         )  # fmt: skip
+        self.library = CLibrary("cuda", self.properties)
         self._options = compiler_options(cuda, facts)
         self.identity = "\n".join((facts["name"].decode(), str(cuda.nvrtc.getVersion()), *self._options))
 
@@ -209,12 +214,6 @@ class CudaDriver(Driver):
         module = self.cuda.Module()
         module.load(binary)
         return module
-
-    def bind(self, program: Any, kernel: str) -> CudaKernel:
-        return CudaKernel(program.get_function(kernel))
-
-    def bind_product(self, exact: bool) -> CudaProduct:
-        return CudaProduct(exact)
 
     # -- order -------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug_simt import Bound
-from ggplug_simt.launch import Product, layout
+from ggplug_simt.c.launch import MatrixProduct, layout
 
 if TYPE_CHECKING:
     from ggplug_cuda.driver import CudaQueue
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _AS_IT_IS, _TRANSPOSED = 0, 1
 _FLOAT32, _TF32 = 0, 3
 
-_ARGUMENTS = layout(Product.tensors, Product.scalars)
+_ARGUMENTS = layout(MatrixProduct.tensors, MatrixProduct.scalars)
 _ONE_ZERO = np.array([1.0, 0.0], np.float32)  # alpha and beta, which cuBLAS reads from the host
 
 
@@ -29,8 +29,8 @@ class CudaProduct(Bound):
 
     def __init__(self, exact: bool) -> None:
         self._math = _FLOAT32 if exact else _TF32
-        self._pointers = [0] * len(Product.tensors)
-        self._offsets = [0] * len(Product.tensors)
+        self._pointers = [0] * len(MatrixProduct.tensors)
+        self._offsets = [0] * len(MatrixProduct.tensors)
         self._extents = (0, 0, 0)
         self._strides: list[tuple[int, int]] = []
         self._count = 0
@@ -40,7 +40,7 @@ class CudaProduct(Bound):
 
     def set_arguments(self, position: int, arguments: npt.NDArray[np.uint8]) -> None:
         given = arguments.view(_ARGUMENTS)[0]
-        dst, a, b = (given[name] for name in Product.tensors)
+        dst, a, b = (given[name] for name in MatrixProduct.tensors)
         self._offsets = [int(each["offset"]) for each in (dst, a, b)]
         self._strides = [(int(each["nb"][1]) // 4, int(each["nb"][2]) // 4) for each in (dst, a, b)]
         self._extents = int(dst["ne"][0]), int(dst["ne"][1]), int(a["ne"][0])

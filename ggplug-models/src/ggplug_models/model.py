@@ -37,7 +37,7 @@ class Model:
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
         self.freed = False
-        # Whoever placed a weight said where it is computed with.
+        # A weight that was placed is computed with where it lies.
         self.scheduler = Scheduler(self.devices, op_offload=False)
 
     def weight(self, name: str, *ne: int) -> Tensor:
@@ -81,6 +81,8 @@ class Model:
 
 class _Turn(Claim):
     """A turn with a model that was not freed."""
+
+    DEPTH = 2
 
     def __init__(self, model: Model) -> None:
         super().__init__((model,))

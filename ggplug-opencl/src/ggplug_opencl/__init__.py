@@ -15,7 +15,7 @@ class OpenCLRegistration(SimtRegistration):
     name = "OpenCL"
     version = "0.1.0"
     api_version = 1
-    dialect = "opencl"
+    language = "opencl"
 
     def list_devices(self) -> Sequence[Device]:
         from ggplug_opencl.devices import list_devices

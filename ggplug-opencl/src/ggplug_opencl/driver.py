@@ -14,7 +14,8 @@ from pyopencl.characterize import has_src_build_cache
 
 from ggplug.backend import Bytes
 from ggplug_opencl.caches import writable_caches
-from ggplug_simt import Bound, Compiled, Driver, Failure, Properties, Queue
+from ggplug_simt import Bound, Compiled, Dispatch, Driver, Failure, Properties, StepwiseQueue
+from ggplug_simt.c import CLibrary
 
 _LOST = {"DEVICE_NOT_AVAILABLE", "DEVICE_NOT_FOUND", "INVALID_DEVICE", "INVALID_CONTEXT", "INVALID_COMMAND_QUEUE"}
 _MEMORY = {"MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE"}
@@ -61,7 +62,7 @@ class OpenCLBound(Bound):
         self.kernel.set_arg(position, arguments)
 
 
-class OpenCLQueue(Queue):
+class OpenCLQueue(StepwiseQueue):
     """An in-order command queue."""
 
     def __init__(self, context: Any, device: Any) -> None:
@@ -82,6 +83,9 @@ class OpenCLQueue(Queue):
 
     def fill(self, handle: Any, offset: int, size: int, value: int) -> None:
         cl.enqueue_fill_buffer(self.queue, handle, np.full(1, value, np.uint8), offset, size)
+
+    def bind(self, dispatch: Dispatch) -> OpenCLBound:
+        return OpenCLBound(dispatch.program.kernel(dispatch.kernel), dispatch.program.spare)
 
     def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
         assert isinstance(bound, OpenCLBound)
@@ -105,8 +109,6 @@ class OpenCLQueue(Queue):
 class OpenCLDriver(Driver):
     """A context on one device."""
 
-    dialect = "opencl"
-
     def __init__(self, device: Any) -> None:
         self.device = device
         with writable_caches():
@@ -122,6 +124,7 @@ class OpenCLDriver(Driver):
             local_bytes=device.local_mem_size,
             max_lanes=device.max_work_group_size,
         )
+        self.library = CLibrary("opencl", self.properties)
         # PoCL would allocate when memory is first used, and crash if there is none then; on a CPU both are host memory.
         self.memory_flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if processor else 0)
         self.total_memory = device.global_mem_size
@@ -155,9 +158,6 @@ class OpenCLDriver(Driver):
             warnings.simplefilter("ignore", cl.CompilerWarning)
             # Binaries are kept by ggplug or by the driver, so pyopencl need not keep them too.
             return OpenCLProgram(program.build(options=OPTIONS, devices=[self.device], cache_dir=False))
-
-    def bind(self, program: Any, kernel: str) -> OpenCLBound:
-        return OpenCLBound(program.kernel(kernel), program.spare)
 
     def finish_mark(self, mark: Any) -> None:
         mark.wait()

@@ -1,23 +1,29 @@
-"""Kernels for GPUs in one C dialect, and the device that launches them over a vendor's five primitives.
+"""What runs programs on GPUs over a vendor's primitives, and a library of programs in one C dialect.
 
-A vendor package provides a :class:`Driver` and its :class:`Queue`, and a :class:`SimtRegistration` that lists its
-:class:`SimtDevice` objects.
+A vendor package provides a :class:`Driver` and its :class:`Queue`, names the :class:`Library` that its compiler reads,
+and lists its :class:`SimtDevice` objects in a :class:`SimtRegistration`.
 """
 
 from ggplug_simt.device import SimtDevice
-from ggplug_simt.driver import Bound, Compiled, Driver, Failure, Queue
+from ggplug_simt.driver import Binding, Compiled, Dispatch, Driver, Failure, Queue, Work
+from ggplug_simt.library import Launch, Launches, Library, TensorArgument, VendorProgram
 from ggplug_simt.memory import SimtBuffer, SimtBufferType, SimtHostBufferType
 from ggplug_simt.plan import SimtPlan
-from ggplug_simt.profile import Profile, Properties, Tile
+from ggplug_simt.properties import Properties
 from ggplug_simt.registration import SimtRegistration
+from ggplug_simt.stepwise import Bound, StepwiseQueue
 from ggplug_simt.stream import SimtBackend, SimtEvent
 
 __all__ = [
+    "Binding",
     "Bound",
     "Compiled",
+    "Dispatch",
     "Driver",
     "Failure",
-    "Profile",
+    "Launch",
+    "Launches",
+    "Library",
     "Properties",
     "Queue",
     "SimtBackend",
@@ -28,5 +34,8 @@ __all__ = [
     "SimtHostBufferType",
     "SimtPlan",
     "SimtRegistration",
-    "Tile",
+    "StepwiseQueue",
+    "TensorArgument",
+    "VendorProgram",
+    "Work",
 ]

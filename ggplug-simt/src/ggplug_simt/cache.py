@@ -7,40 +7,41 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ggplug import ops, types
 from ggplug.backend import Decline, Device, Group
 from ggplug.cache import KernelFiles
+from ggplug.quants import block_types
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_simt.device import SimtDevice
-from ggplug_simt.source import Source
+from ggplug_simt.library import Program, VendorProgram
 
 Progress = Callable[[int, int, str], None]
 
 
 class ProgramCache(KernelFiles):
-    """The compiled programs of a dialect on disk, and how to compile them ahead of time."""
+    """The compiled programs of a language on disk, and how to compile them ahead of time."""
 
-    def __init__(self, dialect: str, devices: Callable[[], Sequence[Device]]) -> None:
-        super().__init__(dialect)
+    def __init__(self, language: str, devices: Callable[[], Sequence[Device]]) -> None:
+        super().__init__(language)
         self._devices = devices
 
     def prebuild(self, progress: Progress) -> int:
         """Compiles what encoders and decoders need and is missing; returns how many were compiled."""
         compiled = 0
-        wanted = [(d, source) for d in self._devices() if isinstance(d, SimtDevice) for source in likely(d)]
-        for done, (device, source) in enumerate(wanted):
-            progress(done, len(wanted), f"{source} for {device.name}")
+        wanted = [(d, program) for d in self._devices() if isinstance(d, SimtDevice) for program in likely(d)]
+        for done, (device, program) in enumerate(wanted):
+            progress(done, len(wanted), f"{program} for {device.name}")
             before = device.programs.compiled
-            device.programs.get(source)
+            device.programs.get(program)
             compiled += device.programs.compiled - before
         return compiled
 
 
-def likely(device: SimtDevice) -> Iterable[Source]:
+def likely(device: SimtDevice) -> Iterable[Program]:
     """The programs that a device needs for the models that there are, each once."""
-    found: dict[Source, None] = {}
+    found: dict[Program, None] = {}
     for node in likely_nodes():
         kernel = device.match(Group((node,)))
         if not isinstance(kernel, Decline):
-            sources = (launch.source for launch in kernel.launches)
-            found.update(dict.fromkeys(source for source in sources if isinstance(source, Source)))
+            programs = (launch.program for launch in kernel.launches)
+            found.update(dict.fromkeys(each for each in programs if not isinstance(each, VendorProgram)))
     return found
 
 
@@ -70,7 +71,7 @@ def likely_nodes() -> Iterator[Tensor]:
     places = new_tensor(types.I64, (64,))
     for cache in (types.F32, types.F16):
         yield ops.set_rows(new_tensor(cache, (512, 256)), new_tensor(types.F32, (512, 64)), places)
-    for kind in (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_0):
+    for kind in (types.F32, types.F16, types.BF16, *block_types()):
         weight = new_tensor(kind, (512, 512))
         yield ops.get_rows(weight, ids)
         for columns in (1, 24, 512):

@@ -1,27 +1,28 @@
-"""What a vendor package provides: about five primitives on memory, programs and queues.
+"""What a vendor's package provides: primitives on memory, programs and queues, and the library of programs.
 
 ==============  ==========================================================================================
+library         :attr:`Driver.library`: the programs in the language that the driver compiles
 allocate        :meth:`Driver.allocate`, :meth:`Driver.free`
 copy            :meth:`Queue.write`, :meth:`Queue.read`, :meth:`Queue.copy`, :meth:`Queue.fill`
 compile         :meth:`Driver.compile`, :meth:`Driver.load`
-launch          :meth:`Driver.bind`, :meth:`Queue.launcher`
+launch          :meth:`Queue.work`: all launches of a plan at once
 event           :meth:`Queue.record`, :meth:`Queue.wait`
 ==============  ==========================================================================================
 
-What a vendor has beyond them is optional: pinned memory, a library that multiplies matrices
-(:meth:`Driver.bind_product`), launches that are captured and replayed as one (:meth:`Queue.capture`), copies between
-devices (:meth:`Driver.reaches`).
+What a vendor has beyond them is optional: pinned memory, vendor programs that multiply matrices, copies between
+devices (:meth:`Driver.reaches`).  A driver whose queues take launches one by one writes a
+:class:`~ggplug_simt.stepwise.StepwiseQueue`.
 
-Handles, programs, launches and marks are objects of the vendor's own kind; nothing here looks into them.  A vendor's
+Handles, programs and marks are objects of the vendor's own kind; nothing here looks into them.  A vendor's
 functions raise whatever its library raises: :meth:`Driver.failure` says what kind of failure that is, and
-the device turns it into the typed error that names op, kernel and device.
+the runtime turns it into the typed error that names op, kernel and device.
 """
 
 from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -29,12 +30,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import Bytes
-from ggplug_simt.profile import Properties
+from ggplug_simt.library import Library
+from ggplug_simt.properties import Properties
 
 Handle = Any
-Program = Any
+Compilation = Any
 Mark = Any
-
 
 ANY_THREAD = nullcontext()
 """What :meth:`Driver.current` answers where any thread can call at any time."""
@@ -50,32 +51,80 @@ class Failure(enum.Enum):
 
 
 class Compiled(NamedTuple):
-    """A program, and its binary for the disk cache (empty if it cannot be kept)."""
+    """A compiled program, and its binary for the disk cache (empty if it cannot be kept)."""
 
-    program: Program
+    program: Compilation
     binary: bytes
 
 
-class Bound(ABC):
-    """A kernel with its arguments, ready to be launched again and again.
+class Dispatch(NamedTuple):
+    """A launch as a queue gets it.
 
-    A launch that was given to a queue keeps the arguments that it was given with.  ``capturable``: its launches may be
-    part of what :meth:`Queue.capture` captures.
+    ``program``: what :meth:`Driver.compile` or :meth:`Driver.load` answered with, or a
+    :class:`~ggplug_simt.library.VendorProgram` itself.  ``kernel``: the function in it.  ``grid``: work-groups in two
+    dimensions; there may be up to a row more than the launch has, which the program discards.  ``lanes``: items of a
+    group.  ``written``: for each tensor, whether its binding is stored to.  ``arguments``: first byte and size of the
+    struct in the work's array.
     """
 
-    capturable: bool = True
+    program: Compilation
+    kernel: str
+    grid: tuple[int, int]
+    lanes: int
+    written: tuple[bool, ...]
+    arguments: tuple[int, int]
+
+
+class Binding(NamedTuple):
+    """The memory of one tensor of a launch: the launch reaches ``size`` bytes from ``offset``, and no others.
+
+    ``offset`` is a multiple of ``properties.binding_step``, and ``size`` one of 4 and not 0; where that step is None,
+    the whole buffer is bound.
+    """
+
+    handle: Handle
+    offset: int
+    size: int
+
+
+class Work(ABC):
+    """The launches of a plan in a queue: bound once, given again and again.
+
+    ``at``: number of the launch that was being given when a call raised.
+    """
+
+    at: int = 0
 
     @abstractmethod
-    def set_buffer(self, position: int, handle: Handle) -> None:
-        """The pointer argument at ``position``."""
+    def replace(self, number: int, dispatch: Dispatch) -> None:
+        """Takes another variant of a launch; its tensors and arguments are bound anew after that."""
 
     @abstractmethod
-    def set_arguments(self, position: int, arguments: npt.NDArray[np.uint8]) -> None:
-        """The struct argument at ``position``, by value."""
+    def bind(self, number: int, tensor: int, binding: Binding) -> None:
+        """The memory of a tensor of launch ``number``."""
+
+    @abstractmethod
+    def set_arguments(self, arguments: npt.NDArray[np.uint8], stale: Sequence[int]) -> None:
+        """The array of all structs; those of the launches ``stale`` have changed.  Called once a binding, if any has.
+
+        A computation that was given before keeps the arguments that it was given with.
+        """
+
+    @abstractmethod
+    def submit(self) -> None:
+        """Gives all launches to the queue, in order."""
+
+    @abstractmethod
+    def submit_one(self, number: int) -> None:
+        """Gives one launch to the queue."""
 
 
 class Queue(ABC):
-    """A queue of the device.  Everything runs in the order in which it was given; nothing waits but :meth:`finish`."""
+    """A queue of the device.  Everything runs in the order in which it was given; nothing waits but :meth:`finish`.
+
+    Transfers may begin at any byte and have any number of bytes.  A driver whose hardware moves words only
+    compiles helper programs of its own for the rest.
+    """
 
     @abstractmethod
     def write(self, handle: Handle, offset: int, data: Bytes) -> object:
@@ -94,8 +143,8 @@ class Queue(ABC):
         """Fills with a byte."""
 
     @abstractmethod
-    def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
-        """A function that launches ``bound`` in this queue; it is called many times, so it should be quick."""
+    def work(self, dispatches: Sequence[Dispatch]) -> Work:
+        """The launches of a plan, nothing bound yet."""
 
     @abstractmethod
     def record(self) -> Mark:
@@ -113,13 +162,6 @@ class Queue(ABC):
     def finish(self) -> None:
         """Waits for everything given."""
 
-    def capture(self, launchers: Sequence[Callable[[], object]]) -> Callable[[], object] | None:
-        """A function that launches all of these, with the arguments that they have now, at the price of one.
-
-        None if it cannot be done (default: it cannot).
-        """
-        return None
-
     def free(self) -> None:
         """Gives the queue back (default: nothing)."""
 
@@ -127,11 +169,11 @@ class Queue(ABC):
 class Driver(ABC):
     """One device of a vendor.
 
-    ``dialect``: ``opencl`` or ``cuda``.  ``identity``: device and driver in words, for the key of the disk cache.
-    ``properties``: what kernels are cut for.  ``total_memory``, ``max_buffer``, ``alignment``: bytes.
+    ``library``: the programs that it runs.  ``identity``: device and driver in words, for the key of the disk cache.
+    ``properties``: what programs are cut for, and limits.  ``total_memory``, ``max_buffer``, ``alignment``: bytes.
     """
 
-    dialect: str
+    library: Library
     identity: str
     properties: Properties
     total_memory: int
@@ -140,11 +182,11 @@ class Driver(ABC):
 
     @abstractmethod
     def allocate(self, size: int) -> Handle:
-        """Memory of the device."""
+        """Memory of the device; whole words of 4 bytes, if only ranges of words can be bound."""
 
     @abstractmethod
     def free(self, handle: Handle) -> None:
-        """Gives memory back."""
+        """Gives memory back.  Nothing that was given to a queue, and is not done, uses it; no later launch will."""
 
     @abstractmethod
     def queue(self) -> Queue:
@@ -155,15 +197,11 @@ class Driver(ABC):
         """Compiles a program."""
 
     @abstractmethod
-    def load(self, binary: bytes) -> Program:
+    def load(self, binary: bytes) -> Compilation:
         """A program from a binary that :meth:`compile` answered with, perhaps in another process.
 
         Raises anything if the binary is of no use; the program is then compiled.
         """
-
-    @abstractmethod
-    def bind(self, program: Program, kernel: str) -> Bound:
-        """A kernel of a program, its arguments not set yet."""
 
     @abstractmethod
     def finish_mark(self, mark: Mark) -> None:
@@ -183,14 +221,6 @@ class Driver(ABC):
     def reaches(self, other: Driver) -> bool:
         """Whether queues of this device copy from and wait for another one (default: only for itself)."""
         return other is self
-
-    def bind_product(self, exact: bool) -> Bound | None:
-        """Matrix products by the vendor's library, see :class:`~ggplug_simt.launch.Product` (default: there are none).
-
-        ``set_arguments`` gets its arguments as :func:`~ggplug_simt.launch.layout` lays them out.  Called only where
-        ``properties.products`` says so.
-        """
-        return None
 
     def free_memory(self) -> int | None:
         """Bytes that are free now, if the driver tells (default: it does not)."""

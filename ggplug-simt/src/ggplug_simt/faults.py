@@ -9,11 +9,9 @@ those after it, are not told.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +19,9 @@ import numpy.typing as npt
 from ggplug.backend import id_out_of_range
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
-from ggplug_simt.driver import Handle, Queue
-
-if TYPE_CHECKING:
-    from ggplug_simt.device import SimtDevice
-
-RECORD = np.dtype([("plan", "i4"), ("node", "i4"), ("id", "i8")], align=True)
-"""``fault_record`` of dialect/faults.h."""
+from ggplug_simt.driver import Queue
+from ggplug_simt.ledger import DeviceMemory
+from ggplug_simt.runtime import Runtime
 
 
 class Asked(NamedTuple):
@@ -39,60 +33,63 @@ class Asked(NamedTuple):
 
 
 class Faults:
-    """The record of one stream, and the graphs whose computations may have written to it since it was last read."""
+    """The record of one stream, and the graphs whose computations may have written to it since it was last read.
 
-    def __init__(self, device: SimtDevice, queue: Queue) -> None:
-        self._device = device
+    The library of the device's driver says how the record is laid out.
+    """
+
+    def __init__(self, runtime: Runtime, queue: Queue) -> None:
+        self._runtime = runtime
         self._queue = queue
-        self._memory: Handle = None
+        self._memory: DeviceMemory | None = None
         self._plans = itertools.count(1)
         self.pending: dict[int, Graph] = {}
-        """The graphs that may have written to the record since it was last read, by the number of their plan."""
-        # One thread may wait for results while another one gives more to the stream.
-        self._lock = threading.RLock()
+        """The graphs whose computations may have written the record, by the numbers of their plans."""
+        self.lock = threading.RLock()
+        self._asking: npt.NDArray[Any] | None = None
+        """Held while a plan with ids gives its launches to the queue: nobody has the record read in between."""
 
     @property
-    def memory(self) -> Handle:
+    def memory(self) -> DeviceMemory:
         """The record in the device's memory; taken, and empty, when a plan first needs it."""
         if self._memory is None:
-            self._memory = self._device.take(RECORD.itemsize)
-            self._clear()
+            self._memory = self._runtime.ledger.take(self._runtime.driver.library.record.itemsize)
+            self._clear(self._memory)
         return self._memory
 
     def number(self) -> int:
         """The number of a new plan with indices."""
         return next(self._plans)
 
-    @contextlib.contextmanager
-    def computing(self, number: int, graph: Graph) -> Iterator[None]:
-        """While a plan with indices gives its launches to the queue: nobody has the record read in between."""
-        with self._lock:
-            self.pending[number] = graph
-            yield
-
     def ask(self) -> Asked:
         """Has the record read, and emptied, when all before is done.
 
-        Needed only where something is ``pending``: what may have written to the record.
+        Needed only where something is ``pending``.
         """
-        record = np.zeros((), RECORD)
-        with self._device.guarded("reading"), self._lock:
-            reading = self._queue.read(self._memory, 0, record.reshape(1).view(np.uint8))
-            self._clear()
+        record = np.zeros((), self._runtime.driver.library.record)
+        with self._runtime.guard.guarded("reading"), self.lock:
+            self._asking = record  # kept if an interrupt comes now: the queue writes to it
+            reading = self._queue.read(self.memory.handle, 0, record.reshape(1).view(np.uint8))
+            self._clear(self.memory)
             graphs, self.pending = self.pending, {}
         return Asked(record, graphs, reading)
 
     def error(self, asked: Asked) -> ComputeError | None:
         """The error of the first fault, once what :meth:`ask` gave to the queue is done."""
-        plan, node, got = asked.record.item()
-        return id_out_of_range(self._device, asked.graphs[plan].tensors[node], got) if plan else None
+        record = asked.record
+        plan, node, got = (int(record[name]) for name in ("plan", "node", "id"))
+        if not plan:
+            return None
+        assert record.dtype.names is not None
+        number = int(record["number"]) if "number" in record.dtype.names else None
+        return id_out_of_range(self._runtime.device, asked.graphs[plan].tensors[node], got, number)
 
-    def _clear(self) -> None:
-        with self._device.guarded("filling"):
-            self._queue.fill(self._memory, 0, RECORD.itemsize, 0)
+    def _clear(self, memory: DeviceMemory) -> None:
+        with self._runtime.guard.guarded("filling"):
+            self._queue.fill(memory.handle, 0, memory.size, 0)
 
     def free(self) -> None:
         """Gives the memory back."""
         self.pending.clear()
         if self._memory is not None:
-            self._device.give(self._memory, RECORD.itemsize)
+            self._runtime.ledger.give(self._memory)

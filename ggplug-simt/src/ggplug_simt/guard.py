@@ -1,37 +1,122 @@
-"""Calls of a vendor's library: what they raise becomes the typed error, and nobody leaves the interpreter meanwhile."""
+"""The guard of a driver: opens it when it is first needed, and turns what it raises into typed errors."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+import threading
+import weakref
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ggplug.errors import GGPlugError
+from ggplug.backend import Device
+from ggplug.errors import (
+    ComputeError,
+    DeviceLostError,
+    GGPlugError,
+    KernelCompileError,
+    OutOfMemoryError,
+)
+from ggplug.ops.base import Op
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim
-from ggplug_simt.driver import ANY_THREAD
+from ggplug_simt.driver import ANY_THREAD, Driver, Failure
 
-if TYPE_CHECKING:
-    from ggplug_simt.device import SimtDevice
+_GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
-class Guard(Claim):
-    """While the calling thread is in the vendor's library; ``SimtDevice.guarded`` makes one.
+class Guard:
+    """The driver of one device; every call of the vendor's library is a :class:`Call`.
+
+    ``device`` is named in errors.  ``open_driver`` makes the driver; it is called again after it failed.  A process
+    that is forked after the guard was made cannot use the device: vendors' libraries, and the threads of some, stay
+    with the parent.
+    """
+
+    def __init__(self, device: Device, open_driver: Callable[[], Driver]) -> None:
+        self.device = device
+        self.lost = ""
+        """Why the device cannot be used any more; empty while it can."""
+        self.lock = threading.RLock()
+        """Held while the driver is opened, memory is counted, or a synchronous transfer runs."""
+        self._open_driver = open_driver
+        self.opened: Driver | None = None
+        """The driver, once it is."""
+        _GUARDS.add(self)
+
+    @property
+    def driver(self) -> Driver:
+        """The vendor's driver, opened at first use.  Raises ComputeError if it does not start."""
+        if self.opened is None:
+            with self.lock:
+                if self.opened is None:
+                    if self.lost:
+                        raise self._gone(f"{self.device.name} is lost: {self.lost}")
+                    try:
+                        self.opened = self._open_driver()
+                    except Exception as error:
+                        raise ComputeError(
+                            f"{self.device.name} does not start: {error}", device=self.device,
+                            remedy="another program may have taken all of it; other devices go on",
+                        ) from error  # fmt: skip
+        return self.opened
+
+    def guarded(self, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None) -> Call:
+        """Turns what the vendor's library raises inside into the typed error; refuses a lost device at once."""
+        return Call(self, what, op, kernel, requested)
+
+    def check(self, op: object = None, kernel: str | None = None) -> None:
+        """Raises DeviceLostError if the device is lost."""
+        if self.lost:
+            name = self.device.name
+            raise self._gone(f"{name} is lost, its buffers hold nothing: {self.lost}", op=op, kernel=kernel)
+
+    def typed(
+        self, error: Exception, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None
+    ) -> GGPlugError:
+        """The typed error for an exception of the vendor's library; remembers that a device was lost."""
+        device = self.device
+        failure, details = self.driver.failure(error)
+        of = f" of {op.name}" if isinstance(op, Op) else ""
+        where = f"{device.name}: {what}" + (f" {kernel}{of}" if kernel else "")
+        if failure is Failure.MEMORY:
+            free, total = device.memory()
+            asked = f" for {requested} bytes" if requested is not None else ""
+            return OutOfMemoryError(
+                f"{where}: no memory{asked} ({free} of {total} bytes are free)", device=device, op=op, kernel=kernel,
+                requested=requested, free=free, remedy="free buffers, or place part of the graph on another device",
+            )  # fmt: skip
+        if failure is Failure.COMPILE:
+            return KernelCompileError(f"{where} failed\n{details}", device=device, op=op, kernel=kernel, log=details)
+        if failure is Failure.LOST:
+            self.lost = str(error)
+            return self._gone(f"{where}: the device is gone ({error})", op=op, kernel=kernel)
+        return ComputeError(f"{where} failed: {error}", device=device, op=op, kernel=kernel)
+
+    def _gone(self, message: str, *, op: object = None, kernel: str | None = None) -> DeviceLostError:
+        remedy = "the other devices go on; a new process, spawned and not forked, can use this one"
+        return DeviceLostError(message, device=self.device, op=op, kernel=kernel, remedy=remedy)
+
+
+class Call(Claim):
+    """While the calling thread is in the vendor's library; :meth:`Guard.guarded` makes one.
 
     ``what``, ``op``, ``kernel``, ``requested``: what is being done, for the error; they may be set later on.
     ``own``, ``shared``: what the thread needs meanwhile, as :class:`~ggplug.sharing.Claim` takes it; by default it is
-    only present.
+    only present, so that nobody leaves the interpreter.
 
     Entering raises DeviceLostError where the device is lost already.  Each computation enters two of them, so they
     make as few calls as they can.
     """
 
-    __slots__ = ("_current", "_device", "kernel", "op", "requested", "what")
+    __slots__ = ("_current", "_guard", "kernel", "op", "requested", "what")
+
+    DEPTH = 2
 
     def __init__(
-        self, device: SimtDevice, what: str, op: object = None, kernel: str | None = None,
+        self, guard: Guard, what: str, op: object = None, kernel: str | None = None,
         requested: int | None = None, own: Collection[Any] = (), shared: Collection[Any] = NOTHING,
     ) -> None:  # fmt: skip
-        self._device = device
+        self._guard = guard
         self.what = what
         self.op = op
         self.kernel = kernel
@@ -41,14 +126,12 @@ class Guard(Claim):
         self._kind = CLOSED if own else OPEN
 
     def __enter__(self) -> None:
-        device = self._device
-        if device.lost:
-            raise device.gone(
-                f"{device.name} is lost, its buffers hold nothing: {device.lost}", op=self.op, kernel=self.kernel
-            )
+        guard = self._guard
+        if guard.lost:
+            guard.check(self.op, self.kernel)
         Claim.__enter__(self)
         try:
-            self._current: AbstractContextManager[object] = (device.opened or device.driver).current()
+            self._current: AbstractContextManager[object] = (guard.opened or guard.driver).current()
             if self._current is not ANY_THREAD:
                 self._current.__enter__()
         except BaseException as error:
@@ -71,6 +154,17 @@ class Guard(Claim):
     def _explain(self, error: BaseException) -> None:
         """Raises the typed error for what is none, unless it is not about the device (KeyboardInterrupt)."""
         if isinstance(error, Exception) and not isinstance(error, GGPlugError):
-            raise self._device.typed(
+            raise self._guard.typed(
                 error, self.what, op=self.op, kernel=self.kernel, requested=self.requested
             ) from error
+
+
+def _lose_all() -> None:
+    """What a forked process does first."""
+    for guard in _GUARDS:
+        guard.lost = "this process was forked from the one that listed it"
+        guard.lock = threading.RLock()  # a thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lose_all)

@@ -2,72 +2,72 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ggplug.arrays import as_bytes
 from ggplug.backend import Buffer, BufferType, Bytes, check_target
 from ggplug.host import HostBuffer, HostBufferType
 from ggplug.sharing import accessing
 from ggplug_simt.driver import Handle
-
-if TYPE_CHECKING:
-    from ggplug_simt.device import SimtDevice
+from ggplug_simt.ledger import DeviceMemory
+from ggplug_simt.runtime import Runtime
 
 
 class SimtBufferType(BufferType):
     """The device's own memory."""
 
-    def __init__(self, device: SimtDevice) -> None:
-        super().__init__(device.name, device)
-        self._simt = device
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime.device.name, runtime.device)
+        self.runtime = runtime
 
     @property
     def alignment(self) -> int:
-        return max(64, self._simt.driver.alignment)
+        driver = self.runtime.driver
+        return max(64, driver.alignment, driver.properties.binding_step or 1)
 
     @property
     def max_size(self) -> int | None:
-        return self._simt.driver.max_buffer
+        return self.runtime.driver.max_buffer
 
     def _alloc(self, size: int) -> SimtBuffer:
-        return SimtBuffer(self, self._simt, self._simt.take(size), size)
+        return SimtBuffer(self, self.runtime, self.runtime.ledger.take(size))
 
 
 class SimtBuffer(Buffer):
-    """One allocation; ``handle`` is the vendor's name for it."""
+    """One allocation of a device's memory."""
 
-    def __init__(self, type: BufferType, device: SimtDevice, handle: Handle, size: int) -> None:
-        super().__init__(type, size)
-        self.device = device
-        self.handle = handle
+    def __init__(self, type: BufferType, runtime: Runtime, memory: DeviceMemory) -> None:
+        super().__init__(type, memory.size)
+        self.runtime = runtime
+        self.memory = memory
+
+    @property
+    def handle(self) -> Handle:
+        """The vendor's name for the memory; None after it was freed."""
+        return self.memory.handle
 
     def _set(self, offset: int, data: Bytes) -> None:
-        with self.device.transfer("writing") as queue:
-            queue.write(self.handle, offset, data)
+        self.runtime.order.transfer("writing", lambda queue: queue.write(self.handle, offset, data))
 
     def _get(self, offset: int, out: Bytes) -> None:
-        with self.device.transfer("reading") as queue:
-            queue.read(self.handle, offset, out)
+        self.runtime.order.transfer("reading", lambda queue: queue.read(self.handle, offset, out))
 
     def memset(self, offset: int, size: int, value: int) -> None:
         with accessing(self):
             offset, size, value = self._check_fill(offset, size, value)
             if size:
-                with self.device.transfer("filling") as queue:
-                    queue.fill(self.handle, offset, size, value)
+                self.runtime.order.transfer("filling", lambda queue: queue.fill(self.handle, offset, size, value))
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         offset, size = self._check_write(offset, size)
         source_offset, _ = source._check(source_offset, size)
         overlaps = source is self and abs(source_offset - offset) < size
-        if isinstance(source, SimtBuffer) and self.device.reaches(source.device) and not overlaps:
+        if isinstance(source, SimtBuffer) and self.runtime.reaches(source.runtime) and not overlaps:
             with accessing(self, source):
                 offset, size = self._check_write(offset, size)
                 source_offset, _ = source._check(source_offset, size)
                 if size:
-                    source.device.finish()
-                    with self.device.transfer("copying") as queue:
-                        queue.copy(source.handle, source_offset, self.handle, offset, size)
+                    source.runtime.order.finish()
+                    places = source.handle, source_offset, self.handle, offset, size
+                    self.runtime.order.transfer("copying", lambda queue: queue.copy(*places))
         else:
             super().copy_from(source, source_offset, offset, size)
 
@@ -78,10 +78,10 @@ class SimtBuffer(Buffer):
             self._check_write(offset, 0)
             if packed.size:
                 packed = packed.reshape(rows, row_bytes)
-                with self.device.transfer("writing") as queue:
-                    kept = [queue.write(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
-                    queue.finish()
-                    del kept
+                self.runtime.order.transfer(
+                    "writing",
+                    lambda queue: [queue.write(self.handle, offset + row * stride, packed[row]) for row in range(rows)],
+                )
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         packed = check_target(out)
@@ -89,30 +89,28 @@ class SimtBuffer(Buffer):
             offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
             if packed.size:
                 packed = packed.reshape(rows, row_bytes)
-                with self.device.transfer("reading") as queue:
-                    kept = [queue.read(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
-                    queue.finish()
-                    del kept
+                self.runtime.order.transfer(
+                    "reading",
+                    lambda queue: [queue.read(self.handle, offset + row * stride, packed[row]) for row in range(rows)],
+                )
 
     def _free(self) -> None:
-        self.device.give(self.handle, self.size)
-        self.handle = None
+        self.runtime.ledger.give(self.memory)
 
     def __del__(self) -> None:
-        # Objects die anywhere, even amid a vendor's call, so the memory of a dropped buffer is given back later.
         if not self.freed:
-            self.device.dropped.append((self.handle, self.size))
+            self.runtime.ledger.drop(self.memory)
 
 
 class SimtHostBufferType(HostBufferType):
     """Pinned host memory: ordinary to the host, quick to transfer for the device."""
 
-    def __init__(self, device: SimtDevice) -> None:
-        super().__init__(f"{device.name}_Host", device)
-        self._simt = device
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(f"{runtime.device.name}_Host", runtime.device)
+        self._runtime = runtime
 
     def _alloc(self, size: int) -> HostBuffer:
-        with self._simt.guarded("allocating pinned memory", requested=size):
-            memory = self._simt.driver.allocate_host(max(size, 1))
+        with self._runtime.guard.guarded("allocating pinned memory", requested=size):
+            memory = self._runtime.driver.allocate_host(max(size, 1))
         assert memory is not None
         return HostBuffer(self, memory[:size], memory)

@@ -1,124 +1,153 @@
-"""Plans: kernels chosen and arguments bound once, launches replayed."""
+"""Plans: launches chosen and bound once, and given to the queue again and again."""
 
 from __future__ import annotations
 
-import itertools
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Groups, NodeTime, Plan
+from ggplug.backend import UNGROUPED, Backend, BufferOffsets, Group, Groups, NodeTime, Places, Plan
 from ggplug.errors import BufferUseError, ComputeError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation, Places
 from ggplug.ops.base import Op
 from ggplug.sharing import Claim, turn
-from ggplug_simt.driver import Bound
-from ggplug_simt.guard import Guard
-from ggplug_simt.launch import DST, FAULTS, SCRATCH
+from ggplug_simt.binding import Arguments, Changed, Indexes
+from ggplug_simt.driver import Dispatch, Work
+from ggplug_simt.guard import Call
+from ggplug_simt.ledger import DeviceMemory
+from ggplug_simt.library import DST, FAULTS, SCRATCH, Launch, Program, VendorProgram
+from ggplug_simt.limits import grid_of
 from ggplug_simt.memory import SimtBuffer
+from ggplug_simt.workspace import Workspace
 
-if TYPE_CHECKING:
-    from ggplug_simt.stream import SimtBackend
 
-_STRUCT_ALIGNMENT = 8
+class _Step:
+    """One launch of a plan: what it is called, and which variant of its program is bound."""
+
+    __slots__ = ("aliased", "launch", "name", "node", "op")
+
+    def __init__(self, launch: Launch, node: int, op: Op) -> None:
+        self.launch = launch
+        self.name = str(launch.program)
+        self.node = node
+        self.op = op
+        self.aliased: frozenset[int] = frozenset()
 
 
 class SimtPlan(Plan):
-    """The launches of a graph.
+    """The launches of a graph, which ``stream`` gives to the queue of its ``workspace``.
 
-    The arguments structs of all launches lie in one array, so taking over an allocation is arithmetic on whole arrays;
-    only a launch whose buffers or offsets changed is told so.  When a plan is computed again with the same places, the
-    queue may capture its launches and from then on replay them at once.
+    All argument structs lie in one array (:mod:`ggplug_simt.binding`), so taking over an allocation is arithmetic on
+    whole arrays; the queue is told only what changed.
     """
 
-    def __init__(self, stream: SimtBackend, graph: Graph, groups: Groups = UNGROUPED) -> None:
+    def __init__(self, stream: Backend, workspace: Workspace, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self._stream = stream
+        self._own = (stream,)
+        self._workspace = workspace
+        self._runtime = workspace.runtime
+        self._queue = workspace.lane.queue
         self._structure = graph.structure
-        device = stream.device
-        self._bound: list[Bound] = []
-        self._launchers: list[Callable[[], object]] = []
-        self._nodes: list[int] = []
-        self._names: list[str] = []
-        self._ops: list[Op] = []
-        self._count: list[int] = []
+        self._groups = groups
+        driver = self._driver = self._runtime.driver
+        self._arguments = Arguments(driver.library, driver.properties)
+        self._steps: list[_Step] = []
         self._number = 0
-        """Of a plan with indices, what its kernels call it in the stream's record of faults."""
+        """Of a plan with ids, what its programs call it in the stream's record of faults."""
         self._graph: Callable[[], Graph | None] = lambda: None
-        spans: list[tuple[int, int]] = []
-        owner, position, delta, field, argument = [], [], [], [], []
-        structs = []
-        end = 0
-        for group, kernel in device.matches(graph, groups):
-            node = group.node
-            assert node.op is not None
-            scratch = stream.scratch(kernel.scratch) if kernel.scratch else None
-            for launch in kernel.launches:
-                if not launch.groups:
-                    continue
-                number = len(self._bound)
-                bound = device.bind(launch.source, node.op)
-                self._bound.append(bound)
-                self._launchers.append(stream.queue.launcher(bound, launch.groups, launch.lanes))
-                self._nodes.append(graph.index[node])
-                self._names.append(str(launch.source))
-                self._ops.append(node.op)
-                self._count.append(len(launch.operands))
-                struct = launch.arguments()
-                if any(place.position == FAULTS for place in launch.operands):
-                    self._number = self._number or stream.faults.number()
-                    indexed = next(n for n in group.nodes if n.op is not None and n.op.indexes is not None)
-                    struct["plan"], struct["node"] = self._number, graph.index[indexed]
-                structs.append(np.frombuffer(struct.tobytes(), np.uint8))
-                assert struct.dtype.fields is not None
-                for n, (name, place) in enumerate(zip(launch.source.tensors, launch.operands, strict=True)):
-                    if place.position == SCRATCH:
-                        bound.set_buffer(n, scratch)
-                        continue
-                    if place.position == FAULTS:
-                        bound.set_buffer(n, stream.faults.memory)
-                        continue
-                    tensor = group.operands[place.position - DST]
-                    assert tensor is not None
-                    owner.append(number)
-                    position.append(graph.index[tensor])
-                    delta.append(place.delta)
-                    field.append((end + struct.dtype.fields[name][1]) // _STRUCT_ALIGNMENT)
-                    argument.append(n)
-                spans.append((end, end + struct.nbytes))
-                end += struct.nbytes
-        self._spans = spans
-        self._arguments = np.concatenate(structs) if structs else np.empty(0, np.uint8)
-        self._owner = np.array(owner, np.int64)
-        self._position = np.array(position, np.int64)
-        self._delta = np.array(delta, np.int64)
-        self._field = np.array(field, np.int64)
-        self._argument = argument
-        self._buffers: list[SimtBuffer] = []
+        positions: list[int] = []
+        scratch = 0
+        for group, found in stream.device.matches(graph, groups):
+            scratch = max(scratch, found.scratch)
+            for launch in found.launches:
+                if launch.groups:
+                    self._add(graph, group, launch)
+                    positions += [_position(graph, group, each.position) for each in launch.tensors]
+        self._arguments.close()
+        self._positions = np.array(positions, np.int64)
+        self._placed = np.flatnonzero(self._positions >= 0)
+        """Which of all tensors are the graph's; the others are scratch memory or the record of faults."""
+        self._tensors = self._positions[self._placed]
+        self._scratch = max(scratch, 1) if SCRATCH in positions else 0
+        self._special()  # memory that is missing is missed now
+        self._work = self._prepared()
+        self._memories: list[DeviceMemory] = []
         self._claimed: frozenset[SimtBuffer] = frozenset()
-        self._which: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
         self._ready = False
-        self._computed = 0
-        self._steps: list[tuple[int, Callable[[], object]]] = []
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def _add(self, graph: Graph, group: Group, launch: Launch) -> None:
+        op = group.node.op
+        assert op is not None
+        noted = {}
+        if any(each.position == FAULTS for each in launch.tensors):
+            self._number = self._number or self._workspace.faults.number()
+            indexed = next(n for n in group.nodes if n.op is not None and n.op.indexes is not None)
+            noted = {"plan": self._number, "node": graph.index[indexed]}
+        self._arguments.add(launch, **noted)
+        self._steps.append(_Step(launch, graph.index[group.node], op))
+
+    def _prepared(self) -> Work:
+        dispatches = [self._dispatch(number) for number in range(len(self._steps))]
+        with self._runtime.guard.guarded("binding"):
+            return self._queue.work(dispatches)
+
+    def _dispatch(self, number: int) -> Dispatch:
+        """A launch as the queue gets it, its program compiled.  Raises KernelCompileError."""
+        step = self._steps[number]
+        launch = step.launch
+        program: Program | VendorProgram = launch.program
+        if step.aliased and not isinstance(program, VendorProgram):
+            program = self._driver.library.aliased(program, step.aliased)
+        written = tuple(each.written or n in step.aliased for n, each in enumerate(launch.tensors))
+        compiled = self._runtime.programs.get(program, step.op)
+        grid = grid_of(self._driver.properties, launch)
+        return Dispatch(compiled, program.kernel, grid, launch.lanes, written, self._arguments.spans[number])
+
+    # -- binding -----------------------------------------------------------------------------------
+
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
-        places = allocation.places(graph)
+        places = allocation.places(graph, self._groups)
         with turn(self._stream):
+            self._workspace.check_open()
             self._bind(graph, places)
 
-    def _bind(self, graph: Graph, places: Places) -> None:
-        device = self._stream.device
+    def _bind(self, graph: Graph, places: BufferOffsets) -> None:
+        buffers, memories, which, offsets = self._placed_in(graph, places)
+        self._ready = False
+        changed = self._arguments.place(memories, which, offsets)
+        if changed.bindings or changed.structs:
+            self._take_over(changed)
+        self._memories, self._claimed = memories, frozenset(buffers)
+        self._graph = weakref.ref(graph)  # weakly: a plan that is kept must not keep a model's weights alive
+        self._ready = True
+
+    def _take_over(self, changed: Changed) -> None:
+        try:
+            with self._runtime.guard.guarded("binding"):
+                for owner, binding in changed.bindings:
+                    self._work.bind(owner.launch, owner.tensor, binding)
+                stale = set(changed.structs)
+                if self._driver.properties.exclusive_writes:
+                    stale |= self._choose_variants()
+                if stale:
+                    self._work.set_arguments(self._arguments.data, sorted(stale))
+        except BaseException:
+            self._arguments.forget()
+            raise
+
+    def _placed_in(
+        self, graph: Graph, places: BufferOffsets
+    ) -> tuple[list[SimtBuffer], list[DeviceMemory], Indexes, Indexes]:
+        """The buffers, and all memory: that of the buffers, scratch memory, and the record of faults."""
         buffers: list[SimtBuffer] = []
         known: dict[int, int] = {}
         numbers = np.empty(len(places.buffers), np.int64)
         for n, buffer in enumerate(places.buffers):
-            if not isinstance(buffer, SimtBuffer) or buffer.device is not device:
-                if np.isin(n, places.which[self._position]):
+            if not isinstance(buffer, SimtBuffer) or buffer.runtime is not self._runtime:
+                if np.isin(n, places.which[self._tensors]):
                     raise self._foreign(graph, places.which, n, buffer)
                 numbers[n] = -1
                 continue
@@ -126,117 +155,124 @@ class SimtPlan(Plan):
             if number == len(buffers):
                 buffers.append(buffer)
             numbers[n] = number
-        which = numbers[places.which[self._position]]
-        offsets = places.offsets[self._position] + self._delta
-        words = self._arguments.view(np.int64)
-        self._ready = False
-        # A buffer's number means something only together with the list that it counts.
-        moved = np.ones(len(which), bool)
-        if self._which is not None and len(buffers) == len(self._buffers):
-            same = np.array([new is old for new, old in zip(buffers, self._buffers, strict=True)], bool)
-            moved = (which != self._which) | ~same[which]
-        shifted = offsets != words[self._field]
-        words[self._field] = offsets
-        with device.guarded("binding"):
-            for n in np.flatnonzero(moved).tolist():
-                self._bound[self._owner[n]].set_buffer(self._argument[n], buffers[which[n]].handle)
-            stale = set(self._owner[shifted].tolist()) if self._which is not None else range(len(self._bound))
-            for number in stale:
-                start, end = self._spans[number]
-                self._bound[number].set_arguments(self._count[number], self._arguments[start:end])
-        if stale or moved.any():
-            self._steps = list(enumerate(self._launchers))
-            self._computed = 0
-        self._buffers, self._which, self._claimed = buffers, which, frozenset(buffers)
-        self._graph = weakref.ref(graph)  # weakly: a plan that is kept must not keep a model's weights alive
-        self._ready = True
+        memories = [buffer.memory for buffer in buffers]
+        which, offsets = np.empty(len(self._positions), np.int64), np.zeros(len(self._positions), np.int64)
+        which[self._placed] = numbers[places.which[self._tensors]]
+        offsets[self._placed] = places.offsets[self._tensors]
+        for position, memory in self._special():
+            which[self._positions == position] = len(memories)
+            memories.append(memory)
+        return buffers, memories, which, offsets
+
+    def _special(self) -> list[tuple[int, DeviceMemory]]:
+        """Scratch memory and the record of faults, if the plan needs them, with the positions that stand for them."""
+        found = []
+        if self._scratch:
+            found.append((SCRATCH, self._workspace.scratch(self._scratch)))
+        if self._number:
+            found.append((FAULTS, self._workspace.faults.memory))
+        return found
+
+    def _choose_variants(self) -> set[int]:
+        """Where a launch's tensors share memory otherwise than before, another variant of its program is taken.
+
+        Returns the numbers of these launches, whose arguments have to be set.
+        """
+        replaced = set()
+        aliased = self._arguments.aliased()
+        for number, step in enumerate(self._steps):
+            wanted = aliased.get(number, frozenset())
+            if wanted == step.aliased:
+                continue
+            step.aliased = wanted
+            self._work.replace(number, self._dispatch(number))
+            for n in self._arguments.tensors_of(number):
+                self._work.bind(number, self._arguments.owners[n].tensor, self._arguments.binding(n))
+            replaced.add(number)
+        return replaced
+
+    # -- computing ---------------------------------------------------------------------------------
 
     def compute(self) -> None:
-        # From the check of the buffers to the last launch nobody frees one of them; freeing waits for the queue, too.
-        guard = Guard(self._stream.device, "launching", own=(self._stream,), shared=self._claimed)
-        with guard:
+        # From the check of the memory to the last launch nobody frees any of it; freeing waits for the queue, too.
+        call = Call(self._runtime.guard, "launching", own=self._own, shared=self._claimed)
+        with call:
             self._check()
-            self._computed += 1
-            if self._computed == 2:
-                guard.what = "capturing"
-                self._steps = self._captured()
-                guard.what = "launching"
             if self._number:
-                with self._noted():
-                    self._launch(guard)
+                with self._workspace.faults.lock:
+                    self._note()
+                    self._submit(call)
             else:
-                self._launch(guard)
+                self._submit(call)
 
-    def _check(self) -> None:
-        """Raises what keeps the plan from being launched."""
-        if self._stream.freed:
-            self._stream.check_open()
-        if not self._ready:
-            device = self._stream.device
-            raise ComputeError(f"{device.name}: the plan was not bound to an allocation", device=device)
-        for buffer in self._buffers:
-            if buffer.freed:
-                buffer._check(0, 0)
-
-    def _launch(self, guard: Guard) -> None:
-        number = 0
+    def _submit(self, call: Call) -> None:
         try:
-            for number, start in self._steps:  # noqa: B007 - read by the handler
-                start()
-            self._stream.queue.flush()
+            self._work.submit()
+            self._queue.flush()
         except Exception:
-            guard.op, guard.kernel = self._ops[number], self._names[number]
+            step = self._steps[self._work.at]
+            call.op, call.kernel = step.op, step.name
             raise
 
-    def _noted(self) -> AbstractContextManager[object]:
-        """While launches are given to the queue: tells the stream's faults which graph with indices that is."""
+    def _check(self) -> None:
+        """Raises what keeps the plan from being launched: no launch reaches memory that was freed."""
+        if self._workspace.lane.is_free or not self._ready:
+            self._workspace.check_open()
+            device = self._runtime.device
+            raise ComputeError(f"{device.name}: the plan was not bound to an allocation", device=device)
+        for memory in self._memories:
+            if memory.freed:
+                for buffer in self._claimed:
+                    buffer._check(0, 0)
+                raise BufferUseError("the memory of a plan was freed: bind it again", device=self._runtime.device)
+
+    def _note(self) -> None:
+        """Tells the stream's faults, whose lock is held, which graph with ids is computed."""
         graph = self._graph()
         if graph is None:
             raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
-        return self._stream.faults.computing(self._number, graph)
-
-    def _captured(self) -> list[tuple[int, Callable[[], object]]]:
-        """The launches, runs of them as one where the queue can do that; each with the number of its first."""
-        steps: list[tuple[int, Callable[[], object]]] = []
-        by_kind = itertools.groupby(enumerate(self._launchers), lambda each: self._bound[each[0]].capturable)
-        for capturable, run in by_kind:
-            launches = list(run)
-            together = None
-            if capturable and len(launches) > 1:
-                together = self._stream.queue.capture([start for _, start in launches])
-            steps += launches if together is None else [(launches[0][0], together)]
-        return steps
+        self._workspace.faults.pending[self._number] = graph
 
     def compute_traced(self) -> list[NodeTime]:
         """One entry a node.  The queue is finished after each launch, so times hold its latency too."""
         self._stream.synchronize()
-        with Claim((self._stream,), self._claimed):
+        with Claim(self._own, self._claimed):
             self._check()
-            with self._noted() if self._number else nullcontext():
+            if not self._number:
+                return self._launch_traced()
+            with self._workspace.faults.lock:
+                self._note()
                 return self._launch_traced()
 
     def _launch_traced(self) -> list[NodeTime]:
         times: list[NodeTime] = []
-        for node, name, op, launch in zip(self._nodes, self._names, self._ops, self._launchers, strict=True):
+        for number, step in enumerate(self._steps):
             begin = time.perf_counter_ns()
-            with self._stream.device.guarded("launching", op=op, kernel=name):
-                launch()
-                self._stream.queue.finish()
+            with self._runtime.guard.guarded("launching", op=step.op, kernel=step.name):
+                self._work.submit_one(number)
+                self._queue.finish()
             end = time.perf_counter_ns()
-            if times and times[-1].node == node:
+            if times and times[-1].node == step.node:
                 begin = times.pop().start
-            times.append(NodeTime(node, begin, end))
+            times.append(NodeTime(step.node, begin, end))
         return times
 
     def kernel_names(self) -> list[str]:
-        return list(self._names)
+        return [step.name for step in self._steps]
 
-    def _foreign(
-        self, graph: Graph, which: np.ndarray[tuple[int], np.dtype[np.int64]], number: int, buffer: object
-    ) -> BufferUseError:
-        position = next(p for p in self._position.tolist() if which[p] == number)
+    def _foreign(self, graph: Graph, which: Indexes, number: int, buffer: object) -> BufferUseError:
+        position = next(p for p in self._tensors.tolist() if which[p] == number)
         tensor = graph.tensors[position]
-        device = self._stream.device
+        device = self._runtime.device
         return BufferUseError(
             f"{device.name} cannot reach {tensor!r} in {buffer!r}: copy it over first", device=device, tensor=tensor
         )
+
+
+def _position(graph: Graph, group: Group, position: int) -> int:
+    """Where a launch's tensor stands in the graph; SCRATCH and FAULTS stay what they are."""
+    if position in (SCRATCH, FAULTS):
+        return position
+    tensor = group.operands[position - DST]
+    assert tensor is not None
+    return graph.index[tensor]

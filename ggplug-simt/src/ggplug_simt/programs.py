@@ -10,15 +10,12 @@ import hashlib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from ggplug.cache import KernelFiles
 from ggplug.sharing import present
-from ggplug_simt.driver import Program
-from ggplug_simt.source import Source
-
-if TYPE_CHECKING:
-    from ggplug_simt.device import SimtDevice
+from ggplug_simt.driver import Compilation
+from ggplug_simt.guard import Guard
+from ggplug_simt.library import Program, VendorProgram
 
 log = logging.getLogger("ggplug")
 
@@ -26,9 +23,9 @@ log = logging.getLogger("ggplug")
 class Programs:
     """The programs of one device.  Safe to use from several threads."""
 
-    def __init__(self, device: SimtDevice) -> None:
-        self._device = device
-        self._programs: dict[Source, Program] = {}
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._programs: dict[Program, Compilation] = {}
         self._lock = threading.RLock()
         self.compiled = 0
         """How many programs were compiled."""
@@ -37,38 +34,40 @@ class Programs:
         self.found = 0
         """How many programs were found on disk."""
 
-    def get(self, source: Source, op: object = None) -> Program:
-        """The program for a source; ``op`` is named in the error.  Raises KernelCompileError."""
-        program = self._programs.get(source)
-        if program is None:
+    def get(self, program: Program | VendorProgram, op: object = None) -> Compilation:
+        """The compiled program, or a vendor's own as it is.  Raises KernelCompileError, which names ``op``."""
+        if isinstance(program, VendorProgram):
+            return program
+        compiled = self._programs.get(program)
+        if compiled is None:
             with self._lock:
-                program = self._programs.get(source)
-                if program is None:
-                    program = self._programs[source] = self._make(source, op)
-        return program
+                compiled = self._programs.get(program)
+                if compiled is None:
+                    compiled = self._programs[program] = self._make(program, op)
+        return compiled
 
-    def _make(self, source: Source, op: object) -> Program:
-        driver = self._device.driver
-        text = source.text(driver.dialect)
-        files = KernelFiles(driver.dialect)
+    def _make(self, program: Program, op: object) -> Compilation:
+        driver, name = self._guard.driver, str(program)
+        text = driver.library.text(program)
+        files = KernelFiles(driver.library.language)
         key = hashlib.sha256(f"{driver.identity}\0{text}".encode()).hexdigest()
-        binary = files.load(str(source), key)
+        binary = files.load(name, key)
         if binary is not None:
             try:
                 with present(), driver.current():
-                    program = driver.load(binary)
+                    compiled = driver.load(binary)
             except Exception as error:
-                log.debug("%s: the stored %s is of no use: %s", self._device.name, source, error)
+                log.debug("%s: the stored %s is of no use: %s", self._guard.device.name, name, error)
             else:
                 self.found += 1
-                return program
+                return compiled
         start = time.perf_counter()
-        with self._device.guarded("compiling", op=op, kernel=str(source)):
+        with self._guard.guarded("compiling", op=op, kernel=name):
             made = driver.compile(text)
         seconds = time.perf_counter() - start
         self.compiled += 1
         self.seconds += seconds
-        log.info("%s: compiled %s in %.2f s", self._device.name, source, seconds)
+        log.info("%s: compiled %s in %.2f s", self._guard.device.name, name, seconds)
         if made.binary:
-            files.store(str(source), key, self._device.description, made.binary)
+            files.store(name, key, self._guard.device.description, made.binary)
         return made.program

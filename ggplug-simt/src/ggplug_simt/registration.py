@@ -11,9 +11,9 @@ from ggplug_simt.cache import ProgramCache
 
 
 class SimtRegistration(Registration):
-    """A vendor's backend.  ``dialect``: that of its devices' drivers."""
+    """A vendor's backend.  ``language``: that of its devices' libraries."""
 
-    dialect: str
+    language: str
 
     def __init__(self) -> None:
         self._devices: Sequence[Device] | None = None
@@ -31,4 +31,4 @@ class SimtRegistration(Registration):
         return self._devices
 
     def get(self, name: str) -> Any:
-        return ProgramCache(self.dialect, self.devices) if name == "cache" else None
+        return ProgramCache(self.language, self.devices) if name == "cache" else None

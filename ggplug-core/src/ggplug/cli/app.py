@@ -112,8 +112,8 @@ def app(debug: bool) -> None:
 def run(args: Sequence[str] | None = None) -> int:
     """Runs ``ggplug`` and returns its exit code.
 
-    0 done, 1 a GGPlugError or a file that cannot be read or written, 2 wrong usage, 130 interrupted, 141 nobody reads
-    any more.  Anything else that goes wrong is a bug and shows its traceback.
+    0 done, 1 a GGPlugError or a file that cannot be read or written, 2 wrong usage, 130 interrupted, 141 the
+    reader of the output has gone.  Anything else that goes wrong is a bug and shows its traceback.
     """
     try:
         width = min(columns(), WIDEST_HELP) - 2

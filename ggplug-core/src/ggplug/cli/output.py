@@ -90,7 +90,7 @@ def on_one_line(content: str) -> str:
 
 
 def byte_count(count: int | None) -> str:
-    """``1.5 GiB``; ``?`` where nobody knows."""
+    """``1.5 GiB``; ``?`` where it is not known."""
     if count is None:
         return "?"
     size = float(count)

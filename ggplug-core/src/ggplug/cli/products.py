@@ -90,10 +90,10 @@ class MatrixVector:
             matrix = weights(device, kind, size // kind.row_bytes(K))
             assert matrix.buffer is not None
             try:
-                contestants: dict[str, Callable[[], None]] = {"matvec": prepared(stream, ops.mul_mat(matrix, vector))}
+                functions: dict[str, Callable[[], None]] = {"matvec": prepared(stream, ops.mul_mat(matrix, vector))}
                 if on_host:
-                    contestants["read"] = reader(memory, threads or 1)
-                best = best_times(contestants, self.REPEATS)
+                    functions["read"] = reader(memory, threads or 1)
+                best = best_times(functions, self.REPEATS)
             except UnsupportedOpError as error:
                 yield {"case": kind.name, "note": error.reason or error.message}
                 continue

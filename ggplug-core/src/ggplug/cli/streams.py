@@ -46,7 +46,7 @@ class Ending(BaseException):
 class _Raw(io.RawIOBase):
     """Writes to a descriptor; ``None`` is a stream that was closed before the process began.
 
-    A failure is raised once, as an OSError with the stream's name, or as an Ending where nobody reads any more; then,
+    A failure is raised once, as an OSError with the stream's name, or as an Ending where the reader has gone; then,
     and at once if it is ``forgiving``, what is written is dropped, so that the interpreter can end in peace.
     """
 
@@ -86,7 +86,7 @@ class _Raw(io.RawIOBase):
         while True:
             try:
                 return os.write(descriptor, data)
-            except BlockingIOError:  # somebody made the pipe one that does not wait
+            except BlockingIOError:  # the pipe was made one that does not wait
                 select.select([], [descriptor], [])
 
 
@@ -109,7 +109,7 @@ def stdout() -> TextIO:
 
 
 class _Routed:
-    """What ``sys.stdout`` is: the real one for those who may print, and standard error for everybody else."""
+    """What ``sys.stdout`` is: the real one for those who may print, and standard error for the others."""
 
     def __getattr__(self, name: str) -> Any:
         prints = _PRINTS.get() and not PLUGIN_CODE.get()

@@ -135,7 +135,7 @@ class GGUFReader:
             return
         self._header.metadata.detach(self._header.size)
         for opened in self._maps:
-            # Where somebody holds a view, the map goes away with the last of them.
+            # Where views of it exist, the map goes away with the last of them.
             with contextlib.suppress(BufferError):
                 opened.close()
         self._maps = []

@@ -1,11 +1,11 @@
 """Memory: who needs which bytes when, where they lie, and who gives them out.
 
 =========================  =====================================================================================
-:mod:`.hazards`            who reads and writes which bytes, and what must keep its order
 :mod:`.lifetimes`          from when to when bytes are needed; which results may take a source's place
 :mod:`.packing`            pieces with sizes and lifetimes in as little memory as possible
 :mod:`.layout`             where the tensors of a graph will lie, before anything is allocated
 :mod:`.allocation`         where they lie: the answer that plans are bound to
+:mod:`.runs`               one record of each computation: how far it got, what is pending, what failed
 :mod:`.graph_allocator`    memory for graphs, kept from one to the next (ggml_gallocr); poison
 :mod:`.tensor_allocator`   places for persistent tensors, one after another (ggml_tallocr)
 :mod:`.contexts`           memory for a whole context (ggml_backend_alloc_ctx_tensors)
@@ -13,13 +13,14 @@
 =========================  =====================================================================================
 """
 
-from ggplug.memory.allocation import Allocation, Arena, Places
+from ggplug.hazards import Access, Edge, HazardKind, Hazards
+from ggplug.memory.allocation import Allocation
 from ggplug.memory.contexts import allocate, allocated_size
 from ggplug.memory.graph_allocator import GraphAllocator, allocate_graph, compute_poisoned
-from ggplug.memory.hazards import Access, Edge, HazardKind, Hazards
 from ggplug.memory.layout import PERSISTENT, Layout
 from ggplug.memory.lifetimes import Lifetimes, lifetimes
 from ggplug.memory.overlaps import Held, check_overlaps
+from ggplug.memory.runs import Arena, Run
 from ggplug.memory.tensor_allocator import TensorAllocator, tensor_alloc, view_init
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
     "Held",
     "Layout",
     "Lifetimes",
-    "Places",
+    "Run",
     "TensorAllocator",
     "allocate",
     "allocate_graph",

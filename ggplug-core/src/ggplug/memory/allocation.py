@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from threading import get_ident
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import COPY_FIRST, Buffer, BufferType
-from ggplug.errors import BufferUseError, GGPlugError, ShapeError, TensorStateError, TypeMismatchError
+from ggplug.buffers import COPY_FIRST, Buffer, BufferType
+from ggplug.errors import BufferUseError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
-from ggplug.memory.hazards import written_positions
+from ggplug.hazards import written_positions
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
-from ggplug.sharing import entered, turn
-from ggplug.tensor import Epoch, Tensor
+from ggplug.memory.runs import Arena, Pending, Run, Work, begun
+from ggplug.plans import BufferOffsets
+from ggplug.tensor import Tensor
 
 _address = attrgetter("address")
 _buffer = attrgetter("buffer")
@@ -27,102 +26,8 @@ _size = attrgetter("size")
 _offset = attrgetter("offset")
 _nbytes = attrgetter("nbytes")
 _alignment = attrgetter("type.alignment")
-_serials = itertools.count(1)
 
 Numbers = npt.NDArray[np.int64]
-
-
-class Pending(Protocol):
-    """Something that can be waited for: a stream or an event."""
-
-    def synchronize(self) -> None: ...
-
-
-class Arena:
-    """The memory that an allocator hands out again and again.
-
-    ``serial``: number of the last use of it; the results of an earlier one are gone.  ``pending``: what the last
-    computation in it may still be doing.  ``thread``: which one gives a computation in it to a stream now; 0 if none.
-    """
-
-    __slots__ = ("__weakref__", "pending", "serial", "thread")
-
-    def __init__(self) -> None:
-        self.serial = 0
-        self.thread = 0
-        self.pending: tuple[Pending, ...] = ()
-
-    def use(self) -> int:
-        """Begins another use, which ends all earlier ones; returns its number."""
-        self.serial = next(_serials)
-        return self.serial
-
-    def synchronize(self) -> None:
-        """Waits for the last computation; raises what went wrong in it, and then its results are gone."""
-        if self.pending:
-            self.wait(lambda: self.pending)
-
-    def wait(self, pending: Callable[[], tuple[Pending, ...]]) -> None:
-        """Waits for what ``pending()`` names, parts of the last computation; raises as :meth:`synchronize`.
-
-        In turn: that one thread is waiting must not make another one believe that there is nothing to wait for.
-        """
-        with turn(self):
-            waited = pending()
-            failure: GGPlugError | None = None
-            try:
-                for each in waited:
-                    try:
-                        each.synchronize()
-                    except GGPlugError as error:  # the others are waited for nevertheless, so that none fails later
-                        failure = failure or error
-                if failure is not None:
-                    raise failure
-            except BaseException:
-                self.use()
-                raise
-            finally:
-                if self.pending is waited:
-                    self.pending = ()
-
-    def __repr__(self) -> str:
-        return f"<memory for intermediates, used {self.serial} times>"
-
-
-class Computation:
-    """A computation of a graph, or what prepares one: where its tensors lie and how far it got.
-
-    ``serial``: the use of the memory that it is; larger numbers came later.  ``progress``: nodes computed so far.
-    ``thread``: which one is giving it to streams now; 0 when it has ended, or is only prepared.
-    """
-
-    __slots__ = ("allocation", "progress", "serial", "thread")
-
-    def __init__(self, allocation: Allocation, thread: int = 0) -> None:
-        self.allocation = allocation
-        self.thread = thread
-        self.progress = 0
-        self.serial = allocation.arena.use()
-
-    @property
-    def current(self) -> bool:
-        """Whether nothing else has used the memory since."""
-        return self.serial == self.allocation.arena.serial
-
-    def end(self, *pending: Pending, progress: int) -> None:
-        """The computation was given to streams; ``pending`` are those that may still be at it."""
-        allocation = self.allocation
-        allocation.arena.pending = allocation.pending = pending
-        self.progress = progress
-        self.thread = allocation.arena.thread = 0
-
-
-class Places(NamedTuple):
-    """Buffers and offsets of all tensors of a graph, as arrays: tensor ``i`` lies in ``buffers[which[i]]``."""
-
-    buffers: list[Buffer]
-    which: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
 
 
 class Allocation:
@@ -130,8 +35,8 @@ class Allocation:
 
     By position in ``graph.tensors``: ``slots`` is an index into ``buffers``, PERSISTENT or NOWHERE; ``offsets`` are
     bytes into that buffer, for persistent tensors bytes into their root.  ``layout`` knows when bytes are reused.
-    ``arena`` is shared by all allocations in the same memory.  ``groups``: what :meth:`Backend.compute` computes
-    together here.
+    ``arena`` is shared by all allocations in the same memory.  ``groups``: which nodes are computed together here;
+    results inside of them may have the slot NOWHERE.
 
     Raises BufferUseError if a tensor would not lie inside of its buffer (of its root, if that is persistent), or at an
     address that is no multiple of its type's alignment; ShapeError, TypeMismatchError for lists that are not the
@@ -155,11 +60,14 @@ class Allocation:
         self.layout = layout
         self.groups = groups
         self.arena = arena if arena is not None else Arena()
-        self.pending: tuple[Pending, ...] = ()
-        """What may still read the leafs that lie here."""
+        self._work: Work | None = None
+        """That of the last run in these places."""
         self.unplaced: list[int] = [] if graph.positions is not None else self._leafs(graph)
         """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
         self._placed = np.flatnonzero(self.slots >= 0)
+        nowhere = np.flatnonzero(self.slots == NOWHERE)
+        self._nowhere = frozenset(map(graph.roots.__getitem__, nowhere.tolist()))
+        """Positions of the roots that have no bytes."""
         self._used: list[int] = np.unique(self.slots[self._placed]).tolist()
         own = np.flatnonzero(self.slots == PERSISTENT)
         roots, of_root = np.unique(np.asarray(graph.roots, np.int64)[own], return_inverse=True)
@@ -179,7 +87,7 @@ class Allocation:
         self._structure = graph.structure
         # What was checked last, and where the roots of its persistent tensors begin.
         self._checked: Callable[[], Graph | None] = lambda: None
-        self._epoch = -1
+        self._checked_at = 0
         self._starts = np.empty(0, np.int64)
 
     def _check_places(self, graph: Graph, nbytes: Numbers) -> None:
@@ -235,33 +143,34 @@ class Allocation:
 
     # -- places ------------------------------------------------------------------------------------
 
-    def check(self, graph: Graph) -> None:
+    def check(self, graph: Graph, groups: Groups = UNGROUPED) -> None:
         """Raises unless a plan may be bound to ``graph`` in these places.
 
         What is said of places when they are made holds for as long as they are used, so this asks for what may have
-        changed.  Raises GraphError for a graph that is not equal to the one that this was made for; TensorStateError
-        if a persistent tensor has no place; BufferUseError if its place is outside of its buffer, if a buffer was
-        freed, or if a node would write into memory that may not be written.
+        changed.  ``groups``: those that the plan computes; only results inside of them may be without bytes.  Raises
+        GraphError for a graph that is not equal to the one that this was made for; TensorStateError if a persistent
+        tensor has no place, or a result none that a plan without these groups would write; BufferUseError if a place is
+        outside of its buffer, if a buffer was freed, or if a node would write into memory that may not be written.
 
         Takes no Python call per tensor, and none that counts if nothing was placed, freed or marked since.
         """
         self._structure = graph.check_structure(self._structure, "the allocation")
-        if self._epoch == Epoch.now and self._checked() is graph:
+        if self._nowhere and not self._nowhere <= groups.inner:
+            raise self.not_kept(graph, min(self._nowhere - groups.inner))
+        now = graph.watch()
+        if self._checked_at == now and self._checked() is graph:
             return
-        epoch = Epoch.now
+        used = set(map(self.buffers.__getitem__, self._used))
+        for each in used:
+            each.watchers.add(graph.revision)
         roots = list(map(graph.tensors.__getitem__, self._own_roots))
         # Gathered once: another thread may give a tensor another place meanwhile.
         own: list[Buffer | None] = list(map(_buffer, roots))
-        buffers = set(own)
-        if None in buffers:
+        if None in own:
             raise _no_bytes(roots[own.index(None)])
-        if len(self._placed) + len(self._own) < len(self.slots):
-            missing = graph.tensors[int(np.flatnonzero(self.slots == NOWHERE)[0])]
-            raise TensorStateError(f"the bytes of {missing!r} were not kept", tensor=missing)
-        buffers.update(map(self.buffers.__getitem__, self._used))
-        for buffer in buffers:
-            if buffer is not None and buffer.freed:
-                raise BufferUseError(f"{buffer!r} holds tensors of this graph but was freed")
+        for held in used.union(filter(None, own)):
+            if held.freed:
+                raise BufferUseError(f"{held!r} holds tensors of this graph but was freed")
         self._starts = np.fromiter(map(_offset, roots), np.int64, len(roots))
         room = np.fromiter(map(_size, own), np.int64, len(roots))
         if ((self._starts < 0) | (self._starts > room - self._own_sizes)).any():
@@ -271,7 +180,7 @@ class Allocation:
         written = (*map(own.__getitem__, self._written_own), *map(self.buffers.__getitem__, self._written_slots))
         if any(buffer is not None and buffer.is_read_only for buffer in written):
             raise self._read_only(graph)
-        self._checked, self._epoch = weakref.ref(graph), epoch
+        self._checked, self._checked_at = weakref.ref(graph), now
 
     def place(self, graph: Graph, position: int) -> tuple[Buffer, int]:
         """``(buffer, offset)`` of the tensor at ``position``.
@@ -280,48 +189,65 @@ class Allocation:
         written; GraphError for a graph that is not equal to the one that this was made for.
         """
         self._structure = graph.check_structure(self._structure, "the allocation")
-        buffer, offset = self._where(graph, position)
+        buffer, offset = self.where(graph, position)
         if buffer.is_read_only and position in self._written:
             raise self._read_only(graph)
         return buffer, offset
 
-    def _where(self, graph: Graph, position: int) -> tuple[Buffer, int]:
+    def where(self, graph: Graph, position: int) -> tuple[Buffer, int]:
+        """As :meth:`place`, for what is read."""
         slot = int(self.slots[position])
         offset = int(self.offsets[position])
         if slot >= 0:
             return self.buffers[slot], offset
         if slot == NOWHERE:
-            tensor = graph.tensors[position]
-            raise TensorStateError(f"the bytes of {tensor!r} were not kept", tensor=tensor)
+            raise self.not_kept(graph, position)
         root = graph.tensors[graph.roots[position]]
         buffer = root.buffer
         if buffer is None:
             raise _no_bytes(root)
         return buffer, root.offset + offset
 
-    def places(self, graph: Graph) -> Places:
+    def not_kept(self, graph: Graph, position: int) -> TensorStateError:
+        """The error for using a tensor that has no bytes here."""
+        tensor, root = graph.tensors[position], graph.roots[position]
+        for members in self.groups.members:
+            if root in members:
+                nodes = ", ".join(repr(graph.tensors[member]) for member in members)
+                return TensorStateError(
+                    f"{tensor!r} is computed inside of a group, {nodes}; its bytes are not kept",
+                    tensor=tensor, remedy="mark it with set_output() before computing",
+                )  # fmt: skip
+        return TensorStateError(f"the bytes of {tensor!r} were not kept", tensor=tensor)
+
+    def places(self, graph: Graph, groups: Groups = UNGROUPED) -> BufferOffsets:
         """All places at once, for plans on devices whose buffers are handles.
 
-        Takes no Python call per tensor.  Raises as :meth:`check`.
+        ``groups``: those that the plan computes; results inside of them have the number NOWHERE (-2).  Takes no Python
+        call per tensor.  Raises as :meth:`check`.
         """
-        self.check(graph)
+        self.check(graph, groups)
         which = self.slots.copy()
         offsets = self.offsets.copy()
         buffers = list(self.buffers)
         buffers += map(_buffer, map(graph.tensors.__getitem__, self._own_roots))
         which[self._own] = self._of_root + len(self.buffers)
         offsets[self._own] += self._starts[self._of_root]
-        return Places(buffers, which, offsets)
+        return BufferOffsets(buffers, which, offsets)
 
-    def addresses(self, graph: Graph, held: set[Buffer] | None = None) -> npt.NDArray[np.int64]:
+    def addresses(
+        self, graph: Graph, held: set[Buffer] | None = None, groups: Groups = UNGROUPED
+    ) -> npt.NDArray[np.int64]:
         """Host addresses of all tensors, for plans that run on host memory.
 
         ``held`` gets the buffers that the addresses lie in: the plan has to claim them, and to keep them alive, when it
-        computes.  Takes no Python call per tensor.  Raises as :meth:`check`, and BufferUseError if a buffer is not in
-        host memory.
+        computes.  ``groups``: those that the plan computes; results inside of them have the address 0.  Takes no Python
+        call per tensor.  Raises as :meth:`check`, and BufferUseError if a buffer is not in host memory.
         """
-        self.check(graph)
+        self.check(graph, groups)
         addresses = self.offsets.copy()
+        if self._nowhere:
+            addresses[self.slots == NOWHERE] = 0
         buffers: set[Buffer] = set()
         try:
             if self._placed.size:
@@ -340,7 +266,9 @@ class Allocation:
                 addresses[self._own] += bases[self._of_root]
         except (AttributeError, TypeError):  # an address is None, or another thread took a place away
             for position, tensor in enumerate(graph.tensors):
-                buffer, _ = self._where(graph, position)
+                if int(self.slots[position]) == NOWHERE:
+                    continue
+                buffer, _ = self.where(graph, position)
                 if buffer.address is None:
                     raise BufferUseError(
                         f"{tensor!r} lies in {buffer!r}, which is not host memory", tensor=tensor
@@ -376,7 +304,9 @@ class Allocation:
             if node.op.is_view or not node.nbytes:
                 continue
             for target in (*(graph.sources[position][i] for i in node.op.writes), position):
-                buffer, _ = self._where(graph, target)
+                if int(self.slots[target]) == NOWHERE:
+                    continue
+                buffer, _ = self.where(graph, target)
                 if buffer.is_read_only:
                     return BufferUseError(
                         f"{node!r} would write into {graph.tensors[target]!r} in {buffer!r}",
@@ -384,95 +314,30 @@ class Allocation:
                     )  # fmt: skip
         return BufferUseError(f"{graph!r} would write into memory that may not be written", remedy=COPY_FIRST)
 
-    # -- computing and reading ---------------------------------------------------------------------
+    # -- computing ---------------------------------------------------------------------------------
 
     def prepare(self, graph: Graph) -> None:
         """Takes the memory over for ``graph``: its leafs can be set, what other graphs left here is gone."""
-        self._wait_for_leafs()
-        graph.computation = Computation(self)
+        if self._work is not None:
+            self._work.wait(self.arena, of_leafs=True)
+        graph.run = run = Run(self)
+        self._work = run.work
 
-    def holds(self, graph: Graph) -> bool:
-        """Whether the leafs of ``graph`` that lie here still have the values that they were set to.
-
-        True also if there are none.
-        """
-        return not self.unplaced or (graph.computed == self.arena.serial and graph.allocation is not None)
-
-    def begin(self, graph: Graph) -> Computation:
+    def begin(self, graph: Graph) -> Run:
         """Begins a computation of ``graph`` here: from now on results of earlier ones are gone.
 
-        Whoever begins one calls its ``end``.  Raises BusyError if another thread is computing here.
+        What begins one calls its ``end`` or its ``fail``.  Raises BusyError if another thread is computing here.
         """
-        thread = get_ident()
-        arena = self.arena
-        if arena.thread and arena.thread != thread:
-            raise entered(arena, arena.thread)
-        arena.thread = thread
-        graph.computation = made = Computation(self, thread)
-        return made
+        graph.run = run = begun(self)
+        self._work = run.work
+        return run
 
     def computed(self, graph: Graph, *pending: Pending, progress: int | None = None) -> None:
-        """Notes that ``graph`` was just computed here: its results are read from this allocation.
+        """Notes that ``graph`` was just computed here, by a plan: its results are read from this allocation.
 
-        For whoever computes by a plan.  ``pending``: streams that may still be at it.  ``progress``: how many nodes
-        were computed, by default all.
+        ``pending``: streams that may still be at it.  ``progress``: how many nodes were computed, by default all.
         """
         self.begin(graph).end(*pending, progress=len(graph.nodes) if progress is None else progress)
-
-    def _wait_for_leafs(self) -> None:
-        if not self.pending:
-            return
-        pending = self.pending
-        try:
-            self.arena.wait(lambda: pending)
-        finally:
-            if self.pending is pending:
-                self.pending = ()
-
-    def locate(self, graph: Graph, position: int, computation: Computation | None = None) -> tuple[Buffer, int]:
-        """As :meth:`place`, for reading a result or setting a leaf; waits for what is still at it.
-
-        ``computation``: the one of the graph that is meant, by default the latest.  Raises TensorStateError if its
-        bytes were reused, if it was not computed yet, or if another thread is computing it.
-        """
-        if position >= len(self.slots):
-            tensor = graph.tensors[position]
-            raise TensorStateError(f"{tensor!r} came to its graph after that was computed last", tensor=tensor)
-        if int(self.slots[position]) != PERSISTENT:
-            tensor = graph.tensors[position]
-            if computation is None:
-                computation = graph.computation
-            if computation is None or not computation.current:
-                raise _reused(tensor)
-            leaf = graph.tensors[graph.roots[position]].op is None
-            if computation.thread and not leaf and computation.thread != get_ident():
-                raise TensorStateError(
-                    f"{tensor!r} is being computed by another thread", tensor=tensor,
-                    remedy="read it when that is done, or compute a graph of your own",
-                )  # fmt: skip
-            lost = self.lost.get(position)
-            if lost is not None and lost < computation.progress:
-                raise TensorStateError(
-                    f"the bytes of {tensor!r} were reused by a later node of its graph",
-                    tensor=tensor, remedy="mark it with set_output() before computing",
-                )  # fmt: skip
-            if leaf:
-                self._wait_for_leafs()
-            elif self._is_computed(graph, position, computation.progress):
-                self.arena.synchronize()
-            else:
-                raise TensorStateError(f"{tensor!r} has a place, but was not computed yet", tensor=tensor)
-            if not computation.current:
-                raise _reused(tensor)
-        return self._where(graph, position)
-
-    def _is_computed(self, graph: Graph, position: int, progress: int) -> bool:
-        if progress >= len(graph.nodes):
-            return True
-        root = graph.roots[position]
-        if self.layout is not None:
-            return self.layout.born.get(root, 0) < progress
-        return graph.order.index(root) < progress
 
 
 def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) -> Numbers:
@@ -493,13 +358,6 @@ def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) 
         if isinstance(error, ShapeError):
             raise
         raise TypeMismatchError(f"{what} must be integers: {error}", got=values) from None
-
-
-def _reused(tensor: Tensor) -> TensorStateError:
-    return TensorStateError(
-        f"the bytes of {tensor!r} were reused by a later computation, or its own failed",
-        tensor=tensor, remedy="read results before computing the next graph, or copy them",
-    )  # fmt: skip
 
 
 def _no_bytes(root: Tensor) -> TensorStateError:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from ggplug.backend import Backend, Buffer, BufferType
 from ggplug.errors import BufferUseError, ParameterError
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation, Arena
-from ggplug.memory.hazards import Hazards
+from ggplug.grouping import check_groups
+from ggplug.groups import UNGROUPED, Groups
+from ggplug.hazards import Hazards
+from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import Layout, Range, Request, lay_out
+from ggplug.memory.runs import Arena
 from ggplug.sharing import alone, freeing
 from ggplug.types import BufferUsage
 
 POISON = 0xFF
-"""Fills bytes that nobody may read: in floats of every type it is a NaN."""
+"""Fills bytes that no node may read: in floats of every type it is a NaN."""
 
 
 class GraphAllocator:
@@ -42,22 +46,28 @@ class GraphAllocator:
         self._memories = tuple(dict.fromkeys(given))
         self._memory_of = tuple(self._memories.index(kind) for kind in given)
         self._buffers: list[list[Buffer]] = [[] for _ in self._memories]
+        self._inside: list[list[Buffer]] = [[] for _ in self._memories]
+        """Memory for results inside of groups, where graphs that have groups are computed node by node."""
         self._retired: list[Buffer] = []
         self._thread = 0
 
     # -- deciding ----------------------------------------------------------------------------------
 
-    def plan(
+    def lay_out(
         self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None, *,
-        order: Sequence[int] | None = None, extra: Sequence[Request] = (),
+        order: Sequence[int] | None = None, extra: Sequence[Request] = (), groups: Groups = UNGROUPED,
     ) -> Layout:  # fmt: skip
         """Lays a graph out without allocating anything (ggml_gallocr_reserve_n_size).
 
         :meth:`sizes` of the answer tells the bytes that it takes.
         ``assignment``: for each root without a place, by position in ``graph.tensors``, a number in ``buffer_types``
         (default 0).  ``order``: positions of the nodes as they will be computed.  ``extra``: further bytes that are
-        needed in the meantime; ``Request.memory`` is a number in ``buffer_types``, too.
+        needed in the meantime; ``Request.memory`` is a number in ``buffer_types``, too.  ``groups``: which nodes will
+        be computed together, as ``device.groups(graph)`` says; with ``reuse=False`` none are, so that all intermediates
+        can be read.  Raises GraphError for nodes that cannot be a group (:func:`~ggplug.grouping.check_groups`).
         """
+        if not self.reuse:
+            groups = UNGROUPED
         found: Mapping[int, int] | Sequence[int] | None = None
         if assignment is not None:
             if isinstance(assignment, Mapping):
@@ -65,9 +75,14 @@ class GraphAllocator:
             else:
                 found = [self._memory_of[number] for number in assignment]
         requests = [request._replace(memory=self._memory_of[request.memory]) for request in extra]
-        return graph.steadily(
-            lambda: lay_out(graph, self._memories, found, order=order, extra=requests, reuse=self.reuse)
-        )
+
+        def decide() -> Layout:
+            check_groups(graph, groups, order)
+            return lay_out(
+                graph, self._memories, found, order=order, extra=requests, reuse=self.reuse, groups=groups
+            )
+
+        return graph.steadily(decide)
 
     def sizes(self, layout: Layout | None = None) -> list[int]:
         """Bytes by buffer type (ggml_gallocr_get_buffer_size).
@@ -82,24 +97,29 @@ class GraphAllocator:
     # -- allocating --------------------------------------------------------------------------------
 
     @alone
-    def reserve(self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None) -> list[int]:
+    def reserve(
+        self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None, *, groups: Groups = UNGROUPED
+    ) -> list[int]:
         """Allocates what a graph needs, to be ready for all that need no more (ggml_gallocr_reserve).
 
         Returns the sizes by buffer type.  Raises OutOfMemoryError, and GraphError for a write that is not declared.
         """
         Hazards(graph)
-        self.ensure(self.plan(graph, assignment))
+        self.ensure(self.lay_out(graph, assignment, groups=groups))
         return self.sizes()
 
     @alone
-    def allocate(self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None) -> Allocation:
+    def allocate(
+        self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None, *, groups: Groups = UNGROUPED
+    ) -> Allocation:
         """Gives all tensors of a graph a place (ggml_gallocr_alloc_graph); its leafs can be set after that.
 
         What earlier graphs left in this allocator's memory is gone.  Allocates only if the buffers are too small.
-        Raises OutOfMemoryError, and GraphError for a write that is not declared.
+        ``groups``: which nodes ``compute`` shall compute together; results inside of them get no place.
+        Raises OutOfMemoryError, and GraphError for a write that is not declared, or for impossible groups.
         """
         Hazards(graph)
-        allocation = self.bind(self.plan(graph, assignment), graph)
+        allocation = self.bind(self.lay_out(graph, assignment, groups=groups), graph)
         self.arena.synchronize()
         allocation.prepare(graph)
         return allocation
@@ -108,8 +128,9 @@ class GraphAllocator:
         """The allocation of a layout in the buffers as they are, or will have grown to be.  Raises OutOfMemoryError."""
         self.ensure(layout)
         return Allocation(
-            graph, self.chunks(layout), layout.slots, layout.offsets, layout=layout, arena=self.arena
-        )
+            graph, self.chunks(layout), layout.slots, layout.offsets, layout=layout, arena=self.arena,
+            groups=layout.groups,
+        )  # fmt: skip
 
     def ensure(self, layout: Layout) -> None:
         """Makes all buffers as large as a layout needs.
@@ -120,18 +141,33 @@ class GraphAllocator:
         if any(memory >= len(self._memories) for memory, _ in layout.chunks):
             raise ParameterError(f"the layout needs more kinds of memory than the {len(self._memories)} there are")
         counts = [0] * len(self._memories)
-        for memory, size in layout.chunks:
+        for memory, size in layout.chunks[: layout.inside]:
             number = counts[memory]
             counts[memory] += 1
             buffers = self._buffers[memory]
             if number < len(buffers) and buffers[number].size >= size and not buffers[number].freed:
                 continue
             self._grow(memory, number, size)
+        counts = [0] * len(self._memories)
+        for memory, size in layout.chunks[layout.inside :]:
+            number = counts[memory]
+            counts[memory] += 1
+            self._grow_inside(memory, number, size)
+
+    def _grow_inside(self, memory: int, number: int, size: int) -> None:
+        """Memory for results inside of groups.  Growing it moves nothing else, and ends no results."""
+        buffers = self._inside[memory]
+        if number < len(buffers) and buffers[number].size >= size and not buffers[number].freed:
+            return
+        buffer = self._memories[memory].alloc(size)
+        buffer.usage = BufferUsage.COMPUTE
+        self._retired += buffers[number : number + 1]
+        buffers[number : number + 1] = [buffer]
 
     def _grow(self, memory: int, number: int, size: int) -> None:
         # The old buffer goes first: memory for both at once may not be there.  All results in it end.
         self.arena.synchronize()
-        self.arena.use()
+        self.arena.clear()
         self.generation += 1
         buffers = self._buffers[memory]
         if number < len(buffers):
@@ -152,20 +188,22 @@ class GraphAllocator:
         try:
             buffer.free()
         except BufferUseError:
-            # Somebody holds a zero-copy view: the memory stays theirs until they let it go.
+            # A zero-copy view exists: the memory stays until it is gone.
             self._retired.append(buffer)
 
     def chunks(self, layout: Layout) -> list[Buffer]:
         """The buffer of each of a layout's slots.  The layout must have been ensured."""
-        counts = [0] * len(self._memories)
         found = []
-        for memory, _ in layout.chunks:
-            found.append(self._buffers[memory][counts[memory]])
-            counts[memory] += 1
+        pieces = (layout.chunks[: layout.inside], self._buffers), (layout.chunks[layout.inside :], self._inside)
+        for chunks, buffers in pieces:
+            counts = [0] * len(self._memories)
+            for memory, _ in chunks:
+                found.append(buffers[memory][counts[memory]])
+                counts[memory] += 1
         return found
 
     def _held(self) -> list[Buffer]:
-        return [*self._retired, *(buffer for buffers in self._buffers for buffer in buffers)]
+        return [*self._retired, *(buffer for buffers in (*self._buffers, *self._inside) for buffer in buffers)]
 
     def check_free(self) -> None:
         """Raises BufferUseError while zero-copy views of the buffers exist."""
@@ -182,12 +220,12 @@ class GraphAllocator:
         self.arena.synchronize()
         with freeing(*self._held()):
             self.check_free()
-            self.arena.use()
+            self.arena.clear()
             self.generation += 1
             for buffer in self._held():
                 buffer.free()
             self._retired.clear()
-            for buffers in self._buffers:
+            for buffers in (*self._buffers, *self._inside):
                 buffers.clear()
 
     def __enter__(self) -> GraphAllocator:
@@ -205,13 +243,26 @@ def allocate_graph(graph: Graph, buffer_type: BufferType) -> Allocation:
 # -- poison ----------------------------------------------------------------------------------------
 
 
-def poison_wanted() -> bool:
-    """Whether the environment asks for poison: ``GGPLUG_POISON=1``."""
-    return os.environ.get("GGPLUG_POISON", "0") not in ("", "0")
+Poison = Literal["", "nodes", "groups"]
+"""How bytes are filled that no node may read: not at all; node by node; or between the groups that devices form."""
+
+
+def poison_mode(wanted: bool | str | None = None) -> Poison:
+    """The mode that a caller wants, or with None the environment: ``GGPLUG_POISON``, ``nodes`` (or 1) or ``groups``.
+
+    Raises ParameterError for anything else.
+    """
+    named = os.environ.get("GGPLUG_POISON", "") if wanted is None else wanted
+    modes: dict[bool | str, Poison] = {
+        "": "", "0": "", False: "", "1": "nodes", True: "nodes", "nodes": "nodes", "groups": "groups"
+    }  # fmt: skip
+    if named not in modes:
+        raise ParameterError(f"poison is 'nodes' or 'groups', got {named!r}", got=named)
+    return modes[named]
 
 
 def poison_before(layout: Layout, buffers: Sequence[Buffer]) -> None:
-    """Fills all bytes of a layout's buffers, leafs left out: whoever reads what was not computed finds NaNs."""
+    """Fills all bytes of a layout's buffers, leafs left out: a node that reads what was not computed finds NaNs."""
     kept: dict[int, list[Range]] = {}
     for leaf in layout.leafs:
         kept.setdefault(leaf.slot, []).append(leaf)
@@ -226,38 +277,46 @@ def poison_before(layout: Layout, buffers: Sequence[Buffer]) -> None:
 
 
 def poison_after(layout: Layout, buffers: Sequence[Buffer], number: int) -> None:
-    """Fills the bytes that nobody needs after node ``number``: whoever reads them later finds NaNs."""
+    """Fills the bytes that no node needs after node ``number``: one that reads them later finds NaNs."""
     for slot, offset, size in layout.dying.get(number, ()):
         buffers[slot].memset(offset, size, POISON)
 
 
 def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> None:
-    """Computes node by node, and poisons each tensor's bytes as soon as nobody needs them.
+    """Computes group by group, and poisons each tensor's bytes as soon as no node needs them.
 
-    Slow; for finding reads of memory that was reused.  Results are those of ``stream.compute`` if all is well.
+    The groups are the allocation's: without any, it goes node by node.  Slow; for finding reads of memory that was
+    reused.  Results are those of ``stream.compute`` if all is well.
     """
     layout = allocation.layout
     if layout is None:
         raise ParameterError("only allocations of a graph allocator know which bytes are needed when")
-    allocation.check(graph)
-    computation = allocation.begin(graph)
-    done = 0
+    allocation.check(graph, allocation.groups)
+    run = allocation.begin(graph)
     try:
         poison_before(layout, allocation.buffers)
         _poisoned(stream, graph, allocation, layout)
-        done = len(graph.nodes)
-    finally:
-        computation.end(stream, progress=done)
+    except BaseException as error:
+        run.fail(error, stream)
+        raise
+    run.end(stream, progress=len(graph.nodes))
 
 
 def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Layout) -> None:
-    for number, node in enumerate(graph.nodes):
-        part = Graph.part([node], whole=graph)
-        at = part.positions
-        here = Allocation(part, allocation.buffers, allocation.slots[at], allocation.offsets[at])
-        plan = stream.plan(part)
-        plan.rebind(part, here)
-        plan.compute()
-        stream.synchronize()
-        plan.free()
+    groups = allocation.groups
+    for number, nodes in enumerate(groups.by_place(graph.order)):
+        computing = {position for position in nodes if not graph.tensors[position].op.is_view}  # type: ignore[union-attr]
+        if computing:
+            # The views that are read inside of a group come along.
+            read = {source for position in nodes for source in graph.sources[position]}
+            seen = [p for p in graph.order if p in computing or (p in read and graph.tensors[p].op.is_view)]  # type: ignore[union-attr]
+            part = Graph.part([graph.tensors[position] for position in seen], whole=graph)
+            at, mine = part.positions, groups.within(part)
+            here = Allocation(part, allocation.buffers, allocation.slots[at], allocation.offsets[at], groups=mine)
+            plan = stream.plan(part, mine)
+            plan.rebind(part, here)
+            plan.compute()
+            stream.synchronize()
+            plan.free()
         poison_after(layout, allocation.buffers, number)
+

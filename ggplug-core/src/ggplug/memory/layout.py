@@ -6,7 +6,7 @@ Decided once for all equal graphs, before any byte is allocated.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ggplug.backend import BufferType
 from ggplug.errors import OutOfMemoryError
 from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory.lifetimes import BEFORE, Lifetimes, in_place, lifetimes
 from ggplug.memory.packing import Piece, pack
 
@@ -26,7 +27,7 @@ PERSISTENT = -1
 """Slot of a tensor that has, or whose root has, a place of its own."""
 
 NOWHERE = -2
-"""Slot of a tensor whose bytes are not kept: it can be neither read nor computed."""
+"""Slot of a tensor without bytes: a result inside of a group, which can be neither read nor computed alone."""
 
 
 class Request(NamedTuple):
@@ -69,15 +70,20 @@ class Storage(NamedTuple):
 class Layout:
     """The answer of :func:`lay_out`: slots and offsets by position, and the buffers that they need.
 
-    ``slots`` is an index into ``chunks``, or PERSISTENT; ``offsets`` are bytes into that chunk, for persistent
-    tensors bytes into their root.  ``extra`` are the ranges of the further requests.  ``peak`` and ``live`` tell for
-    each memory the bytes that the packing takes and the largest sum of sizes that are needed at once, which is the
-    least possible.
+    ``slots`` is an index into ``chunks``, PERSISTENT, or, inside of ``groups``, NOWHERE; ``offsets`` are bytes into
+    that chunk, for persistent tensors bytes into their root.  ``extra`` are the ranges of the further requests.
+    ``peak`` and ``live`` tell for each memory the bytes that the packing takes and the largest sum of sizes that are
+    needed at once, which is the least possible.
+
+    ``ungrouped``: the same layout for computing node by node.  Results inside of groups have places there, in chunks
+    of their own, from number ``inside`` on; everything else lies where it lies here.
     """
 
     def __init__(
-        self, graph: Graph, slots: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], chunks: Sequence[Chunk],
-        extra: Sequence[Range], storages: Sequence[Storage], lives: Lifetimes, peak: Sequence[int], live: Sequence[int],
+        self, roots: tuple[int, ...], slots: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64],
+        chunks: Sequence[Chunk], extra: Sequence[Range], storages: Sequence[Storage], lives: Lifetimes,
+        peak: Sequence[int], live: Sequence[int], *, groups: Groups = UNGROUPED, ungrouped: Layout | None = None,
+        inside: int | None = None,
     ) -> None:  # fmt: skip
         self.slots = slots
         self.offsets = offsets
@@ -86,8 +92,11 @@ class Layout:
         self.storages = tuple(storages)
         self.peak = tuple(peak)
         self.live = tuple(live)
+        self.groups = groups
+        self.ungrouped = ungrouped or self
+        self.inside = len(self.chunks) if inside is None else inside
         self._lives = lives
-        self._roots = tuple(graph.roots)
+        self._roots = roots
 
     def size(self, memory: int) -> int:
         """Bytes of all buffers of a memory."""
@@ -136,7 +145,7 @@ class Layout:
 
     @cached_property
     def dying(self) -> Mapping[int, list[Range]]:
-        """By node number the ranges that nobody needs after it."""
+        """By node number the ranges that no node needs after it."""
         dying: dict[int, list[Range]] = {}
         for storage in self.storages:
             if storage.range.size:
@@ -151,24 +160,89 @@ def aligned(size: int, alignment: int) -> int:
 
 def lay_out(
     graph: Graph, memories: Sequence[BufferType], assignment: Mapping[int, int] | Sequence[int] | None = None, *,
-    order: Sequence[int] | None = None, extra: Sequence[Request] = (), reuse: bool = True,
+    order: Sequence[int] | None = None, extra: Sequence[Request] = (), reuse: bool = True, groups: Groups = UNGROUPED,
 ) -> Layout:  # fmt: skip
     """Places all tensors without a place of their own, and further requests, in buffers of the given types.
 
     ``assignment``: for each root, by position, a number in ``memories`` (default 0).  ``order``: positions of the
-    nodes as they will be computed (default the graph's).  ``reuse=False`` gives each tensor bytes of its own.  Raises
-    OutOfMemoryError if a tensor is larger than the largest buffer of its type.
+    nodes as they will be computed (default the graph's).  ``reuse=False`` gives each tensor bytes of its own.
+    ``groups``: which nodes will be computed together.  Raises OutOfMemoryError if a tensor is larger than the largest
+    buffer of its type.
     """
-    lives = lifetimes(graph, order)
+    lives = lifetimes(graph, order, groups)
+    sizes = _sizes(graph, lives.first, memories, assignment)
+    if not reuse:
+        lives = Lifetimes(lives.first, dict.fromkeys(lives.last, lives.end), lives.end)
+    chains = _chains(lives, in_place(graph, lives, sizes, order, groups))
+    packed = _pack(graph, lives, chains, sizes, memories, extra)
+    roots = tuple(graph.roots)
+    slots = np.array([packed.slots.get(root, PERSISTENT) for root in roots], np.int64)
+    offsets = np.array([packed.offsets.get(root, 0) for root in roots], np.int64)
+    within = np.fromiter(map(_view_offset, graph.tensors), np.int64, len(graph.tensors))
+    offsets += np.where(np.asarray(roots, np.int64) == np.arange(len(within)), 0, within)
+    if not groups:
+        return Layout(
+            roots, slots, offsets, packed.chunks, packed.extra, packed.storages, lives, packed.peak, packed.live
+        )
+
+    # The results inside of groups, as they live when the nodes run one by one.
+    alone = lifetimes(graph, order)
+    alone = Lifetimes(
+        {root: alone.first[root] for root in alone.first if root in groups.inner},
+        {root: alone.last[root] for root in alone.first if root in groups.inner}, alone.end,
+    )  # fmt: skip
+    sizes = _sizes(graph, alone.first, memories, assignment)
+    beside = _pack(graph, alone, _chains(alone, {}), sizes, memories, ())
+    count = len(packed.chunks)
+    all_slots, all_offsets = slots.copy(), offsets.copy()
+    for position, root in enumerate(roots):
+        if root in groups.inner:
+            slots[position] = NOWHERE
+            all_slots[position] = count + beside.slots[root]
+            all_offsets[position] += beside.offsets[root]
+    ungrouped = Layout(
+        roots, all_slots, all_offsets, [*packed.chunks, *beside.chunks], packed.extra,
+        [*packed.storages, *(s._replace(range=s.range._replace(slot=count + s.range.slot)) for s in beside.storages)],
+        Lifetimes({**lives.first, **alone.first}, {**lives.last, **alone.last}, lives.end),
+        [a + b for a, b in zip(packed.peak, beside.peak, strict=True)],
+        [a + b for a, b in zip(packed.live, beside.live, strict=True)], inside=count,
+    )  # fmt: skip
+    return Layout(
+        roots, slots, offsets, packed.chunks, packed.extra, packed.storages, lives, packed.peak, packed.live,
+        groups=groups, ungrouped=ungrouped,
+    )  # fmt: skip
+
+
+def _sizes(
+    graph: Graph, roots: Iterable[int], memories: Sequence[BufferType],
+    assignment: Mapping[int, int] | Sequence[int] | None,
+) -> dict[int, tuple[int, int]]:  # fmt: skip
+    """For each root the memory that it belongs to, and the bytes that it takes there."""
     sizes: dict[int, tuple[int, int]] = {}
-    for root in lives.first:
+    for root in roots:
         memory = 0 if assignment is None else assignment[root]
         kind = memories[memory]
         sizes[root] = memory, aligned(kind.alloc_size(graph.tensors[root]), kind.alignment)
-    if not reuse:
-        lives = Lifetimes(lives.first, dict.fromkeys(lives.last, lives.end), lives.end)
-    chains = _chains(lives, in_place(graph, lives, sizes, order))
+    return sizes
 
+
+class _Packed(NamedTuple):
+    """Where roots and requests lie, by position of the root, and the chunks that they need."""
+
+    slots: dict[int, int]
+    offsets: dict[int, int]
+    chunks: list[Chunk]
+    extra: list[Range]
+    storages: list[Storage]
+    peak: list[int]
+    live: list[int]
+
+
+def _pack(
+    graph: Graph, lives: Lifetimes, chains: Sequence[tuple[int, ...]], sizes: Mapping[int, tuple[int, int]],
+    memories: Sequence[BufferType], extra: Sequence[Request],
+) -> _Packed:  # fmt: skip
+    """Packs roots, each chain of them into one place, and requests into chunks of each memory."""
     slot_of: dict[int, int] = {}
     offset_of: dict[int, int] = {}
     chunks: list[Chunk] = []
@@ -207,11 +281,7 @@ def lay_out(
             if number >= len(mine):
                 ranges[others[number - len(mine)]] = place
         chunks += [Chunk(memory, ends.get(chunk, 0)) for chunk in range(max(ends) + 1)]
-    slots = np.array([slot_of.get(root, PERSISTENT) for root in graph.roots], np.int64)
-    offsets = np.array([offset_of.get(root, 0) for root in graph.roots], np.int64)
-    within = np.fromiter(map(_view_offset, graph.tensors), np.int64, len(graph.tensors))
-    offsets += np.where(np.asarray(graph.roots, np.int64) == np.arange(len(within)), 0, within)
-    return Layout(graph, slots, offsets, chunks, ranges, storages, lives, peak, live)
+    return _Packed(slot_of, offset_of, chunks, ranges, storages, peak, live)
 
 
 def _chains(lives: Lifetimes, taken: Mapping[int, int]) -> list[tuple[int, ...]]:

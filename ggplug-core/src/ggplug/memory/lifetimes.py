@@ -2,8 +2,11 @@
 
 Time is counted in nodes, in order of computation.  Only roots have bytes: a view extends the life of its root.  An
 intermediate lives from the node that computes it to the last node that reads or writes any of its bytes.  To the end
-live: what is marked as output; results that nobody reads; and leafs without a place of their own, which live from
+live: what is marked as output; results that no node reads; and leafs without a place of their own, which live from
 before the first node too, so that a graph can be computed again without setting its inputs anew.
+
+A group runs at the place of its last node: what any of its nodes reads is needed until then.  Results inside of groups
+take no bytes.  The others live at least as long as without groups, so that the same places are right for both.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Groups
 from ggplug.types import TensorFlag
 
 BEFORE = -1
@@ -33,8 +37,8 @@ class Lifetimes:
     end: int
 
 
-def lifetimes(graph: Graph, order: Sequence[int] | None = None) -> Lifetimes:
-    """The lifetimes of all roots without a place of their own.
+def lifetimes(graph: Graph, order: Sequence[int] | None = None, groups: Groups = UNGROUPED) -> Lifetimes:
+    """The lifetimes of all roots without a place of their own, results inside of groups left out.
 
     ``order``: positions of the nodes in the order in which they will be computed, by default the graph's.
     """
@@ -45,6 +49,7 @@ def lifetimes(graph: Graph, order: Sequence[int] | None = None) -> Lifetimes:
     last: dict[int, int] = {}
     kept: set[int] = set()
     used: set[int] = set()
+    ends, inner = _ends(order, groups), groups.inner
     for position, tensor in enumerate(tensors):
         if tensor.flags & _OUTPUT:
             kept.add(roots[position])
@@ -55,10 +60,12 @@ def lifetimes(graph: Graph, order: Sequence[int] | None = None) -> Lifetimes:
         tensor = tensors[position]
         used.update(sources[position])
         if roots[position] == position:
-            if tensor.buffer is None:
+            if tensor.buffer is None and position not in inner:
                 first[position] = last[position] = number
         elif tensor.op is not None and tensor.op.is_view:
             continue
+        if ends:
+            number = ends.get(position, number)
         for source in sources[position]:
             if source >= 0:
                 root = roots[source]
@@ -71,26 +78,42 @@ def lifetimes(graph: Graph, order: Sequence[int] | None = None) -> Lifetimes:
     return Lifetimes(first, last, end)
 
 
+def _ends(order: Sequence[int], groups: Groups) -> dict[int, int]:
+    """For each node in a group of several, by position, the number of the group's last node."""
+    if not groups:
+        return {}
+    number_of = {position: number for number, position in enumerate(order)}
+    return {position: number_of[members[-1]] for members in groups.members for position in members}
+
+
 def in_place(
-    graph: Graph, lives: Lifetimes, sizes: Mapping[int, tuple[int, int]], order: Sequence[int] | None = None
-) -> dict[int, int]:
+    graph: Graph, lives: Lifetimes, sizes: Mapping[int, tuple[int, int]], order: Sequence[int] | None = None,
+    groups: Groups = UNGROUPED,
+) -> dict[int, int]:  # fmt: skip
     """Which results may lie where a source lies.
 
     Answers position of the result -> position of the root whose bytes it takes over.
-    An op says which sources it may overwrite (``inplace``).  The source has to have just the result's layout and
-    cover its root, nobody may need the root afterwards, and the node must read it only once.  ``sizes``: for each
-    root in ``lives`` which memory it belongs to, and how many bytes it takes there; both have to agree.
+    An op says which sources it may overwrite (``inplace``), and ``groups.inplace`` says it for groups of several nodes.
+    The source has to have just the result's layout and cover its root, no node may need the root afterwards, and the
+    node, or the group, must read it only once.  ``sizes``: for each root in ``lives`` which memory it belongs to, and
+    how many bytes it takes there; both have to agree.
     """
     tensors, sources, roots = graph.tensors, graph.sources, graph.roots
     taken: dict[int, int] = {}
+    together = {members[-1]: members for members in groups.members}
     for number, position in enumerate(graph.order if order is None else order):
         node = tensors[position]
         assert node.op is not None
-        if not node.op.inplace or position not in sizes:
+        members = together.get(position)
+        if position not in sizes or not (node.op.inplace or members):
             continue
-        read = [roots[source] for source in sources[position] if source >= 0]
-        for which in node.op.inplace:
-            source = sources[position][which] if which < len(sources[position]) else -1
+        read = [roots[source] for member in members or (position,) for source in sources[member] if source >= 0]
+        mine = sources[position]
+        allowed = [mine[which] for which in node.op.inplace if which < len(mine)]
+        if members:
+            # Right also where the nodes run one by one: the last one then reads the source only if its op allows it.
+            allowed = [source for source in groups.inplace.get(position, ()) if source in allowed or source not in mine]
+        for source in allowed:
             if source < 0:
                 continue
             root, tensor = roots[source], tensors[source]

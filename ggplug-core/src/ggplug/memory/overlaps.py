@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 from ggplug.errors import OverlapError
 from ggplug.graph import Graph
+from ggplug.groups import Groups
 from ggplug.memory.allocation import Allocation
-from ggplug.memory.layout import PERSISTENT
+from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.tensor import Tensor
 from ggplug.types import TensorFlag
 
 
 class Held(NamedTuple):
-    """Bytes that somebody needs while nodes ``first`` to ``last`` compute, both inclusive."""
+    """Bytes that are needed while nodes ``first`` to ``last`` compute, both inclusive."""
 
     what: str
     slot: int
@@ -55,7 +56,7 @@ def check_overlaps(
                 or other.start >= stop
                 or entry.start >= other.start + other.size
             )
-            if not apart and not _takes_over(graph, numbers, entry, other):
+            if not apart and not _takes_over(graph, allocation.groups, entry, other):
                 raise OverlapError(
                     f"{entry.what} shares bytes {max(entry.start, other.start)} to "
                     f"{min(stop, other.start + other.size)} of buffer {entry.slot} with {other.what}, which is needed "
@@ -71,16 +72,20 @@ def _needs(graph: Graph, allocation: Allocation, order: Sequence[int]) -> list[H
     first: dict[Tensor, int] = {leaf.root: -1 for leaf in graph.leafs}
     last: dict[Tensor, int] = {}
     read: set[Tensor] = set()
+    number_of = {position: number for number, position in enumerate(order)}
+    # What a group reads is needed until its last node.
+    until = {position: number_of[members[-1]] for members in allocation.groups.members for position in members}
     for number, position in enumerate(order):
         node = graph.tensors[position]
         if node.view_src is None:
             first[node] = last[node] = number
+        number = until.get(position, number)
         for source in node.src:
             if source is not None:
                 read.add(source)
                 # A view computes nothing, so making one needs no bytes.
                 if node.op is not None and not node.op.is_view:
-                    last[source.root] = number
+                    last[source.root] = max(last.get(source.root, -1), number)
     for tensor in graph.tensors:
         if tensor.flags & TensorFlag.OUTPUT or tensor not in read or tensor.root.op is None:
             last[tensor.root] = len(order)
@@ -88,22 +93,30 @@ def _needs(graph: Graph, allocation: Allocation, order: Sequence[int]) -> list[H
     for root, begin in first.items():
         position = graph.index[root]
         slot = int(allocation.slots[position])
-        if slot == PERSISTENT:
+        if slot == PERSISTENT or (slot == NOWHERE and position in allocation.groups.inner):
             continue
+        if slot == NOWHERE:
+            raise OverlapError(f"{root!r} has no bytes, and is inside of no group", tensor=root)
         size = allocation.buffers[slot].type.alloc_size(root)
         found.append(Held(repr(root), slot, int(allocation.offsets[position]), size, begin, last[root], position))
     return found
 
 
-def _takes_over(graph: Graph, order: Sequence[int], entry: Held, other: Held) -> bool:
-    """Whether the result ``entry`` may lie where ``other``, a source of its node, lies."""
+def _takes_over(graph: Graph, groups: Groups, entry: Held, other: Held) -> bool:
+    """Whether the result ``entry`` may lie where ``other``, a source of its node or group, lies."""
     if entry.root < 0 or other.root < 0 or other.last != entry.first or entry.first < 0:
         return False
     node, root = graph.tensors[entry.root], graph.tensors[other.root]
     if node.op is None or (entry.slot, entry.start) != (other.slot, other.start):
         return False
-    whose = [(number, source) for number, source in enumerate(node.src) if source is not None and source.root is root]
-    if len(whose) != 1 or whose[0][0] not in node.op.inplace:
+    members = next((each for each in groups.members if each[-1] == entry.root), (entry.root,))
+    readers = [graph.tensors[position] for position in members]
+    whose = [(reader, i, s) for reader in readers for i, s in enumerate(reader.src) if s is not None and s.root is root]
+    if len(whose) != 1:
         return False
-    source = whose[0][1]
+    reader, which, source = whose[0]
+    if reader is node and which not in node.op.inplace:
+        return False
+    if len(members) > 1 and graph.index[source] not in groups.inplace.get(entry.root, ()):
+        return False
     return source.type is node.type and (source.ne, source.nb) == (node.ne, node.nb) and source.view_offset == 0

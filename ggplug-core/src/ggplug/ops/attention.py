@@ -7,10 +7,12 @@ import math
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, is_multiple, misfit, mismatch, require_float
+from ggplug.ops.base import Array, Cost, Op, builder, is_multiple, misfit, mismatch, require_float
 from ggplug.ops.elementwise import tile
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F16, F32
+from ggplug.types import F16, F32, FLOATS
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class SoftMax(Op):
@@ -21,7 +23,7 @@ class SoftMax(Op):
     sinks: F32 [H], one more logit a head that takes its share and is not part of the result.
     ``max_bias`` > 0: head h multiplies the mask with an ALiBi slope (:func:`alibi_slopes`), else the slope is 1.
     A row is NaN as a whole where one of its logits is NaN or +inf, where all of them are -inf, or where its sink is NaN
-    or +inf.  Logits that are all -inf beside a finite sink give zeros.
+    or +inf.  Logits that are all -inf beside a finite sink give zeros.  One beyond the range of float32 is infinite.
     """
 
     inplace = (0,)
@@ -66,6 +68,7 @@ class SoftMax(Op):
             if mask is not None:
                 shown = tile(mask[:, :, : x.shape[2]], x.shape)
                 logits = logits + alibi_slopes(heads, self.max_bias)[:, np.newaxis, np.newaxis] * shown
+            logits = np.where(np.abs(logits) > _LARGEST, np.copysign(np.inf, logits), logits)
             highest = logits.max(axis=-1, keepdims=True, initial=-np.inf)
             if sinks is not None:
                 sink = sinks.reshape(1, heads, 1, 1)

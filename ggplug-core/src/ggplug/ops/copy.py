@@ -60,7 +60,9 @@ class Dup(Op):
 
     Conversions round to nearest, ties to even, keep subnormal numbers, and overflow to infinity.  A NaN becomes
     ``sign | 0x7E00`` in F16 and keeps its upper bits, made quiet, in BF16; widened from F16 it keeps sign and payload
-    and becomes quiet.  A block of Q8_0 or Q4_0 that is given a NaN or an infinity is NaN as a whole.
+    and becomes quiet.  A block of a quantised type that is given a NaN or an infinity is NaN as a whole (of MXFP4,
+    which has no NaN, infinite).  Blocks are those of :func:`ggplug.quants.quantize` with ``stored``; types that ggml
+    encodes with an importance matrix only cannot be written.
     Floats to integers: cut towards zero; what lies beyond the integers' range becomes the nearest of them, NaN
     becomes 0.
     """

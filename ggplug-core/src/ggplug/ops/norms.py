@@ -1,7 +1,7 @@
 """Normalisation along rows.  Any strides; the result is contiguous, of the source's type and shape.
 
-A NaN makes its row NaN, but for :class:`L2Norm`.  Devices may sum squares in float32, as GPUs do: rows whose sum is
-beyond its range (above 3.4e38; below 1e-38, where eps is 0) become zeros or infinities there.
+A NaN makes its row NaN, but for :class:`L2Norm`.  Rows may hold numbers whose squares, or whose sum, float32 does not
+hold.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, require_float
+from ggplug.ops.base import Array, Cost, Op, builder, require_float
 from ggplug.ops.reduce import mean_of
 from ggplug.tensor import Spec, Tensor
+from ggplug.types import FLOATS
 
 
 class RowNorm(Op, abstract=True):

@@ -5,7 +5,7 @@ or one of them is 1 (``gg.add`` itself also tiles).  The result has the type of 
 of a sum or a product has the full shape, its type.
 
 Comparisons stay identity, so that tensors can be keys of dictionaries.  ``@`` is left out: ggml's product
-:func:`~ggplug.ops.mul_mat` takes the weights first and by rows, and would surprise whoever knows NumPy's.
+:func:`~ggplug.ops.mul_mat` takes the weights first and by rows, which differs from NumPy's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """View ops: other extents and strides over the bytes of their source.  They compute nothing.
 
-What a view reads is a matter of bytes and not of values, so :class:`View` has no reference: whoever evaluates a graph
+What a view reads is a matter of bytes and not of values, so :class:`View` has no reference: what evaluates a graph
 reads a view's root with the view's strides.
 """
 

@@ -17,21 +17,24 @@ import numpy.typing as npt
 
 from ggplug.errors import ShapeError, TypeMismatchError
 from ggplug.quants.codec import Codec, find
-from ggplug.types import Type
+from ggplug.types import TYPES, Type
 
-__all__ = ["can_dequantize", "can_quantize", "dequantize", "quantize"]
+__all__ = ["block_types", "can_dequantize", "can_quantize", "dequantize", "quantize"]
 
 # Elements converted at a time: few enough for the temporaries to stay in the cache.
 _CHUNK = 1 << 17
 
 
-def quantize(array: npt.ArrayLike, type: Type) -> npt.NDArray[np.uint8]:
+def quantize(array: npt.ArrayLike, type: Type, *, stored: bool = False) -> npt.NDArray[np.uint8]:
     """Encode ``array`` (``ggml_quantize_chunk`` without an importance matrix).
 
     Args:
         array: [..., ne0], converted to float32 first (for F64 to float64; integer types take the values as they
-            are).  A block of a quantised type with a NaN or an infinity reads as NaN.
+            are).  A block of a quantised type with a NaN or an infinity reads as NaN (of MXFP4, which has none, as
+            infinity).
         type: any type that has a reference encoder.
+        stored: encode as ops do that store a result of this type (``from_float`` in ggml's type traits): of IQ4_NL
+            with the first scale instead of the best of sixteen.
 
     Returns:
         uint8 [..., ``type.row_bytes(ne0)``]
@@ -56,8 +59,9 @@ def quantize(array: npt.ArrayLike, type: Type) -> npt.NDArray[np.uint8]:
         flat = values.reshape(-1, type.block_size)
         blocks = out.reshape(-1).view(type.dtype)
         step = _CHUNK // type.block_size
+        encode = codec.store if stored and codec.store is not None else codec.encode
         for start in range(0, len(flat), step):
-            codec.encode(flat[start : start + step], blocks[start : start + step])
+            encode(flat[start : start + step], blocks[start : start + step])
     return out
 
 
@@ -120,6 +124,11 @@ def can_dequantize(type: Type) -> bool:
     """Whether :func:`dequantize` takes ``type``."""
     codec = _codec(type)
     return codec is not None and codec.decode is not None
+
+
+def block_types() -> tuple[Type, ...]:
+    """The block types that have a reference decoder, by id: what devices are tested with."""
+    return tuple(type for type in TYPES if type.is_quantized and can_dequantize(type))
 
 
 def _codec(type: Type) -> Codec | None:

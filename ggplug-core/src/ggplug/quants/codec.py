@@ -19,13 +19,16 @@ Blocks = npt.NDArray[Any]
 class Codec:
     """The reference conversions of one type.
 
-    Both functions work on n blocks at a time and write into what they are given:
+    The functions work on n blocks at a time and write into what they are given:
 
     * ``encode(values, blocks)``: ``values`` is C-contiguous ``values_dtype`` [n, block_size] (``None``: whatever
       the caller had), perhaps the caller's own and so not to be written to; ``blocks`` is ``type.dtype`` [n], to
       be filled completely.
     * ``decode(blocks, values)``: ``blocks`` is ``type.dtype`` [n] as it lies in the file or buffer, perhaps
       read-only; ``values`` is C-contiguous float32 [n, block_size], to be filled completely.
+
+    * ``store``: as ``encode``, where ggml's ops encode a result in less time than a file deserves (``from_float`` in
+      its type traits, beside ``ggml_quantize_chunk``); ``None`` where both are the same.
 
     NumPy gives no floating-point warnings while they run.  A function that ggml has no reference for is ``None``, and
     ``missing`` says why.
@@ -36,6 +39,7 @@ class Codec:
     decode: Callable[[Blocks, Values], None] | None
     values_dtype: npt.DTypeLike | None = np.float32
     missing: str = ""
+    store: Callable[[Values, Blocks], None] | None = None
 
 
 _CODECS: dict[Type, Codec] = {}

@@ -1,4 +1,4 @@
-"""Round-to-nearest types: blocks of 32 elements with one F16 scale (ggml's ``quantize_row_*_ref``).
+"""Round-to-nearest types: blocks of 32 elements with one F16 scale, and perhaps a minimum (``quantize_row_*_ref``).
 
 The arithmetic is float32 in ggml's order, so the bytes are ggml's.  A block whose scale is so small that
 its reciprocal overflows encodes as zeros: in C the result is undefined there.  So it is of a NaN or an infinity,
@@ -45,6 +45,7 @@ def _first_extreme(columns: Floats) -> Floats:
     if tie.size:
         first = np.abs(columns[:, tie]).argmax(axis=0)
         extreme[tie] = columns[first, tie]
+    extreme += 0  # of zeros always the positive one
     return extreme
 
 
@@ -70,6 +71,33 @@ def _decode_q4_0(blocks: Blocks, values: Values) -> None:
     np.multiply((packed >> 4).view(np.int8) - np.int8(8), scale, out=values[:, 16:])
 
 
+def _encode_q4_1(values: Values, blocks: Blocks) -> None:
+    columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
+    # the first of the smallest, so that of two zeros it is the first one's sign
+    low = np.take_along_axis(columns, columns.argmin(axis=0)[None], axis=0)[0]
+    scale = (columns.max(axis=0) - low) / np.float32(15)
+    inverse = _reciprocal(scale)
+    bad = ~np.isfinite(columns).all(axis=0)
+    columns[:, bad] = low[bad] = inverse[bad] = 0
+    scale[bad] = np.nan
+    blocks["d"] = scale
+    blocks["m"] = low
+    columns -= low
+    columns *= inverse
+    columns += np.float32(0.5)
+    quants = columns.astype(np.uint8)
+    np.minimum(quants, 15, out=quants)
+    blocks["qs"] = (quants[:16] | quants[16:] << 4).T
+
+
+def _decode_q4_1(blocks: Blocks, values: Values) -> None:
+    packed = blocks["qs"]
+    scale, low = (blocks[field].astype(np.float32)[:, None] for field in ("d", "m"))
+    np.multiply(packed & 0x0F, scale, out=values[:, :16])
+    np.multiply(packed >> 4, scale, out=values[:, 16:])
+    values += low
+
+
 def _encode_q8_0(values: Values, blocks: Blocks) -> None:
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
     # abs, because a block of zeros has the scale +0.
@@ -89,5 +117,6 @@ def _decode_q8_0(blocks: Blocks, values: Values) -> None:
 
 register(
     Codec(types.Q4_0, _encode_q4_0, _decode_q4_0),
+    Codec(types.Q4_1, _encode_q4_1, _decode_q4_1),
     Codec(types.Q8_0, _encode_q8_0, _decode_q8_0),
 )

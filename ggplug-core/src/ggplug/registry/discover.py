@@ -54,7 +54,7 @@ def scan(group: str = GROUP, *, fresh: bool = False) -> tuple[Installed, ...]:
     """The entry points of a group, of all distributions; one scan a process unless ``fresh``.
 
     Those that ggplug-core's extras install come first, then by distribution.  A distribution with damaged metadata is
-    an entry with ``damage``, and hides nobody.
+    an entry with ``damage``, and hides no other.
     """
     if fresh or group not in _scans:
         found = sorted(_scan(group), key=lambda one: (not one.listed, one.distribution, one.name))

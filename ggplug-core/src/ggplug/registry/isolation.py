@@ -1,4 +1,4 @@
-"""Running a plugin's code so that whatever it does stays its own affair."""
+"""Running a plugin's code so that its failures concern no other plugin."""
 
 from __future__ import annotations
 

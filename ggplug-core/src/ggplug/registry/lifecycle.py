@@ -51,7 +51,7 @@ class Lifecycle:
     def _take_to(
         self, stage: Stage, plugin: Plugin, step: Callable[[Plugin], None], needed: Callable[[], bool]
     ) -> None:
-        """One stage, once; whoever comes meanwhile waits."""
+        """One stage, once; other threads wait for it meanwhile."""
         chain = LOADING.get()
         if plugin in chain:
             raise PluginError(f"the plugin {plugin.described} asks for itself while it is being loaded")

@@ -16,7 +16,7 @@ from ggplug.registry.facts import HOOK, RefusalError
 def importing(package: str | None) -> bool:
     """Whether the calling thread is in the middle of importing a package.
 
-    Then nobody else can import from it: an application that is its own plugin has to be loaded by this very thread.
+    Then no other thread can import from it: an application that is its own plugin has to be loaded by this very thread.
     """
     if package is None:
         return False

@@ -13,7 +13,7 @@ from ggplug.registry.records import Plugin
 from ggplug.types import DeviceKind
 
 KINDS = (DeviceKind.GPU, DeviceKind.IGPU, DeviceKind.ACCEL, DeviceKind.CPU)
-"""The order of devices; the CPU comes last, because it takes what nobody else does."""
+"""The order of devices; the CPU comes last, because it takes what no other device does."""
 
 
 def split_name(name: str) -> tuple[str | None, str]:
@@ -48,7 +48,7 @@ def mark_duplicates(plugins: Iterable[Plugin], listed: Iterable[Plugin]) -> None
     """Notes which plugins have a name that others have too.
 
     If one of them is installed by an extra of ggplug-core itself (``listed``), it keeps the plain name; otherwise
-    nobody has it.  All stay reachable with their distribution.
+    none of them has it.  All stay reachable with their distribution.
     """
     groups: dict[str, list[Plugin]] = defaultdict(list)
     for plugin in plugins:

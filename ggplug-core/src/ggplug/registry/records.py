@@ -90,7 +90,7 @@ class Plugin:
     """The registry's own record of a plugin.
 
     ``find``: imports it and returns the module or object that has its hooks; None for what was handed over ready made.
-    ``lock`` is held by whoever loads or probes it.
+    ``lock`` is held by the thread that loads or probes it.
     """
 
     name: str

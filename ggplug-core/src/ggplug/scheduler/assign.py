@@ -1,12 +1,13 @@
 """Which stream computes which node, and why: ggml's passes over the graph (ggml_backend_sched_split_graph).
 
-1. Where things live.  Pins and policies decide first; a node that writes goes where the bytes are; weights attract
-the nodes
-   that read them, or are worth sending to a faster device; inputs lie with the last stream.
-2. Growing from there, forwards and backwards, streams of higher priority first; the last stream (in most cases the CPU)
-   only takes what no other could.
-3. Nodes move up to a stream of higher priority that works in the same memory; what is left goes where most of its
-sources are. 4. The rest: leafs lie where they are read first, and views where their root lies.
+1. Nodes with a reason of their own.  Pins and policies decide first; a node that writes runs where the written bytes
+   are; a node that reads weights runs where these are, unless its device finds them worth copying to a faster one;
+   inputs lie with the last stream.
+2. Their neighbours, forwards and backwards, streams of higher priority first; the last stream (in most cases the CPU)
+   only takes nodes that no other can compute.
+3. Nodes move up to a stream of higher priority that works in the same memory; a node that is left runs where most of
+   its sources are.
+4. The rest: a leaf lies where it is read first, and a view where its root lies.
 
 Cutting the graph into splits, ggml's fifth pass, is in :mod:`.split`.
 """
@@ -20,10 +21,10 @@ from dataclasses import dataclass
 from ggplug.backend import Backend, BufferType
 from ggplug.errors import PlacementError
 from ggplug.graph import Graph
+from ggplug.hazards import Hazards
 from ggplug.hookspecs import HOOKS
-from ggplug.memory.hazards import Hazards
 from ggplug.ops.base import Op
-from ggplug.scheduler.support import Streams
+from ggplug.scheduler.support import Streams, kinds
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, TensorFlag
 
@@ -76,7 +77,7 @@ def assign(
     a node or a pin cannot be honoured.
     """
     passes = _Passes(graph, streams, hazards or Hazards(graph), pins or {}, policy, op_offload)
-    passes.place_what_is_given()
+    passes.place_by_reason()
     passes.grow()
     passes.upgrade()
     passes.place_the_rest()
@@ -97,7 +98,7 @@ class _Passes:
         self.policy = policy
         self.offload = offload
         self.last = len(streams) - 1
-        self.kinds = streams.kinds(graph)
+        self.kinds = kinds(graph)
         # Per stream and kind of node; these questions are asked thousands of times.
         self.able: list[dict[int, bool]] = [{} for _ in range(len(streams))]
         self.nodes = list(self.kinds)
@@ -119,7 +120,7 @@ class _Passes:
         kind = self.kinds[position]
         known = self.able[stream].get(kind)
         if known is None:
-            known = self.able[stream][kind] = bool(self.streams.supports(stream, self.tensors[position], kind))
+            known = self.able[stream][kind] = bool(self.streams.supports(stream, self.tensors[position]))
         return known
 
     def can(self, stream: int, position: int) -> bool:
@@ -179,7 +180,7 @@ class _Passes:
 
     # -- pass 1 ------------------------------------------------------------------------------------
 
-    def place_what_is_given(self) -> None:
+    def place_by_reason(self) -> None:
         for position, stream in self.pins.items():
             self._pin(position, stream)
         for leaf in self.graph.leafs:
@@ -196,17 +197,17 @@ class _Passes:
                 self._by_bytes(position)
 
     def _pin(self, position: int, stream: int) -> None:
-        tensor, name = self.tensors[position], self.streams.backends[stream].name
+        tensor, name = self.tensors[position], self.streams[stream].name
         if tensor.is_view and position not in self.kinds:
             raise PlacementError(
                 f"{tensor!r} is a view and lies where its root lies: pin {tensor.root!r}, or the node that reads it",
                 tensor=tensor,
             )
         if tensor.op is not None and not self.supports(stream, position):
-            reason = self.streams.reason(stream, tensor, self.kinds[position])
+            reason = self.streams.reason(stream, tensor)
             raise PlacementError(
                 f"{tensor!r} is pinned to {name}, which cannot compute it: {reason}",
-                tensor=tensor, op=tensor.op, device=self.streams.backends[stream].device, reason=reason,
+                tensor=tensor, op=tensor.op, device=self.streams[stream].device, reason=reason,
             )  # fmt: skip
         homes = self.homes.get(position)
         if homes is not None and stream not in homes:
@@ -220,7 +221,7 @@ class _Passes:
             raise PlacementError(
                 f"{tensor!r} is pinned to {name}, which cannot work where the bytes that it writes live: "
                 f"{self._places(position)}",
-                tensor=tensor, op=tensor.op, device=self.streams.backends[stream].device,
+                tensor=tensor, op=tensor.op, device=self.streams[stream].device,
             )  # fmt: skip
         self.put(position, stream, Reason.PINNED)
 
@@ -235,7 +236,7 @@ class _Passes:
         able = [s for s in range(len(self.streams)) if self._allowed(s, position)]
         node = self.tensors[position]
         if self.policy is not None:
-            backends = [self.streams.backends[s] for s in able]
+            backends = [self.streams[s] for s in able]
             wanted = self.policy(node, backends)
             if wanted is not None:
                 if wanted not in backends:
@@ -243,12 +244,12 @@ class _Passes:
                         f"the policy wants {wanted!r} for {node!r}, not one of {', '.join(b.name for b in backends)}",
                         tensor=node, got=wanted,
                     )  # fmt: skip
-                self._settle(position, self.streams.backends.index(wanted))
+                self._settle(position, self.streams.index(wanted))
                 return True
-        answer = HOOKS.place(self.graph, node, [self.streams.backends[s].device for s in able])
+        answer = HOOKS.place(self.graph, node, [self.streams[s].device for s in able])
         if answer is None:
             return False
-        self._settle(position, next(s for s in able if self.streams.backends[s].device is answer[0]))
+        self._settle(position, next(s for s in able if self.streams[s].device is answer[0]))
         return True
 
     def _settle(self, position: int, stream: int) -> None:
@@ -305,7 +306,7 @@ class _Passes:
             home = next((s for s in near if self.can(s, position)), -1)
             if home == self.last and self.offload and buffer.type.is_host:
                 for stream in range(home):
-                    if self.can(stream, position) and self.streams.backends[stream].device.offload_op(tensor):
+                    if self.can(stream, position) and self.streams[stream].device.offload_op(tensor):
                         self.put(position, stream, Reason.OFFLOADED, subject)
                         return
             if home >= 0:
@@ -385,7 +386,7 @@ class _Passes:
                 self._to_first(position)
             elif self.tensors[position].op.writes and not self._reaches_written(position):  # type: ignore[union-attr]
                 raise PlacementError(
-                    f"{self.tensors[position]!r} shall run on {self.streams.backends[self.at[position]].name}, which "
+                    f"{self.tensors[position]!r} shall run on {self.streams[self.at[position]].name}, which "
                     f"cannot work where the bytes that it writes live: {self._places(position)}",
                     tensor=self.tensors[position], op=self.tensors[position].op,
                 )  # fmt: skip
@@ -461,8 +462,8 @@ class _Passes:
     def _reasons(self, position: int, *memories: BufferType) -> dict[str, str]:
         """Per stream why it cannot compute a node, or cannot do so in these memories."""
         reasons = {}
-        for stream, backend in enumerate(self.streams.backends):
-            reason = self.streams.reason(stream, self.tensors[position], self.kinds[position])
+        for stream, backend in enumerate(self.streams):
+            reason = self.streams.reason(stream, self.tensors[position])
             if not reason:
                 out = [memory.name for memory in memories if not self.streams.works_in(stream, memory)]
                 if out:

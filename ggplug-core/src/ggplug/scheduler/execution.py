@@ -13,13 +13,16 @@ import numpy as np
 
 from ggplug.backend import Backend, Buffer, Event, Plan
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation, Computation
+from ggplug.groups import UNGROUPED, Groups
+from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
+from ggplug.memory.layout import NOWHERE
+from ggplug.memory.runs import Run
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split
 from ggplug.scheduler.support import Streams
-from ggplug.tensor import Epoch, Tensor
+from ggplug.tensor import Tensor
 
 EvalCallback = Callable[[Tensor, bool], bool]
 """``callback(tensor, ask)`` as ggml_backend_sched_eval_callback.
@@ -50,8 +53,8 @@ class BoundSplit:
     """A split with its plan, bound to places: one for each split and version."""
 
     __slots__ = (
-        "allocation", "copied", "copies", "copy_reads", "copy_writes", "done", "mover", "part", "plan", "reads",
-        "split", "stream", "token", "writes",
+        "allocation", "copied", "copies", "copy_reads", "copy_writes", "done", "groups", "mover", "part", "plan",
+        "reads", "split", "stream", "token", "writes",
     )  # fmt: skip
 
     def __init__(self, split: Split, stream: Backend, mover: Backend) -> None:
@@ -59,6 +62,8 @@ class BoundSplit:
         self.stream = stream
         self.mover = mover
         self.part: Graph | None = None
+        self.groups = UNGROUPED
+        """Those of the split, by positions in ``part``."""
         self.plan: Plan | None = None
         self.allocation: Allocation | None = None
         self.copies: list[BoundCopy] = []
@@ -73,15 +78,20 @@ class BoundSplit:
 
 
 class BoundVersion:
-    """One of the computations of a schedule that may be under way at the same time."""
+    """One of the computations of a schedule that may be under way at the same time.
 
-    __slots__ = ("allocation", "epoch", "graph", "splits")
+    ``allocation``: where tensors lie when groups are computed; ``observed``: when it goes node by node, so that results
+    inside of groups have places, too.
+    """
+
+    __slots__ = ("allocation", "bound_at", "graph", "observed", "splits")
 
     def __init__(self, splits: list[BoundSplit]) -> None:
         self.splits = splits
         self.allocation: Allocation | None = None
+        self.observed: Allocation | None = None
         self.graph: Graph | None = None
-        self.epoch = -1
+        self.bound_at = 0
 
 
 class Execution:
@@ -99,10 +109,10 @@ class Execution:
         self.turn = 0
         """Number of the version that was used last."""
         self._generation = -1
-        self._asynchronous = any(map(is_asynchronous, streams.backends))
-        self._chunks: dict[tuple[int, int, int], tuple[Graph, Plan, Allocation]] = {}
+        self._asynchronous = any(map(is_asynchronous, streams))
+        self._chunks: dict[tuple[int, int, int, bool], tuple[Graph, Plan, Allocation]] = {}
         self._versions = [
-            BoundVersion([BoundSplit(s, streams.backends[s.stream], movers[s.stream]) for s in schedule.cut.splits])
+            BoundVersion([BoundSplit(s, streams[s.stream], movers[s.stream]) for s in schedule.cut.splits])
             for _ in schedule.versions
         ]
 
@@ -110,11 +120,6 @@ class Execution:
     def n_splits(self) -> int:
         """How many splits the schedule has."""
         return len(self.schedule.cut.splits)
-
-    @property
-    def n_tensors(self) -> int:
-        """How many tensors the scheduled graph has."""
-        return len(self.schedule.assignment.streams)
 
     # -- binding -----------------------------------------------------------------------------------
 
@@ -126,16 +131,34 @@ class Execution:
             places, layout = self.schedule.versions[version], self.schedule.layout
             buffers = self.allocator.chunks(layout)
             bound.allocation = Allocation(
-                graph, buffers, places.slots, places.offsets, layout=layout, arena=self.allocator.arena
-            )
+                graph, buffers, places.slots, places.offsets,
+                layout=layout, arena=self.allocator.arena, groups=layout.groups,
+            )  # fmt: skip
         return bound.allocation
 
-    def version_of(self, allocation: Allocation | None) -> int | None:
+    def observed(self, graph: Graph, version: int) -> Allocation:
+        """As :meth:`allocation`, for going node by node: everything lies where it does there, and what is inside of
+        groups has a place, too."""
+        whole, bound = self.allocation(graph, version), self._versions[version]
+        layout = self.schedule.layout.ungrouped
+        if layout is self.schedule.layout:
+            return whole
+        if bound.observed is None:
+            self.allocator.ensure(layout)
+            inside = whole.slots == NOWHERE
+            bound.observed = Allocation(
+                graph, self.allocator.chunks(layout),
+                np.where(inside, layout.slots, whole.slots), np.where(inside, layout.offsets, whole.offsets),
+                layout=layout, arena=self.allocator.arena,
+            )  # fmt: skip
+        return bound.observed
+
+    def version_of(self, allocation: Allocation) -> int | None:
         """The version that an allocation belongs to, or None if it is none of this execution as memory is now."""
-        if allocation is None or self._generation != self.allocator.generation:
+        if self._generation != self.allocator.generation:
             return None
         for number, bound in enumerate(self._versions):
-            if bound.allocation is allocation:
+            if allocation in (bound.allocation, bound.observed):
                 return number
         return None
 
@@ -144,8 +167,8 @@ class Execution:
             self.allocator.ensure(self.schedule.layout)
             self._generation = self.allocator.generation
             for version in self._versions:
-                version.allocation = None
-                version.epoch = -1
+                version.allocation = version.observed = None
+                version.bound_at = 0
                 for split in version.splits:
                     split.allocation = None
 
@@ -156,30 +179,31 @@ class Execution:
         """
         self._ensure()
         bound = self._versions[version]
-        if bound.graph is graph and bound.epoch == Epoch.now:
+        if bound.graph is graph and bound.bound_at == graph.revision.now:
             return bound
-        bound.epoch = -1
-        epoch = Epoch.now
+        bound.bound_at = 0
+        now = graph.watch()
         whole = self.allocation(graph, version)
         for split in bound.splits:
             self._bind_split(graph, bound, version, split, whole)
         bound.graph = graph
-        bound.epoch = epoch
+        bound.bound_at = now
         return bound
 
     def _bind_split(
         self, graph: Graph, bound: BoundVersion, version: int, split: BoundSplit, whole: Allocation
     ) -> None:
         if split.part is None:
-            split.part = self._part(graph, split.split, split.split.nodes)
+            split.part = split.split.part(graph)
+            split.groups = self.schedule.groups.within(split.part)
         elif bound.graph is not graph:
             split.part = split.part.over(graph)
         if split.allocation is None:
-            split.allocation = self._place(split.part, version, split.split)
+            split.allocation = self._place(split.part, version, split.split, whole, split.groups)
         if split.plan is None:
-            split.plan = split.stream.plan(split.part)
+            split.plan = split.stream.plan(split.part, split.groups)
         # The plan asks, too, if it is one of ggplug's own; with one that does not, nothing may be written either.
-        split.allocation.check(split.part)
+        split.allocation.check(split.part, split.groups)
         split.plan.rebind(split.part, split.allocation)
         ranges = self.schedule.versions[version].copies
         split.copies = []
@@ -193,23 +217,17 @@ class Execution:
         if self._asynchronous:
             self._note_touched(split)
 
-    def _part(self, graph: Graph, split: Split, nodes: Sequence[int]) -> Graph:
-        tensors = graph.tensors
-        apart = {tensors[position] for position in split.reads}
-        return Graph.part([tensors[position] for position in nodes], f"split {split.number}", whole=graph, apart=apart)
-
-    def _place(self, part: Graph, version: int, split: Split) -> Allocation:
+    def _place(self, part: Graph, version: int, split: Split, whole: Allocation, groups: Groups) -> Allocation:
         """A part's allocation: places of the whole, and copies where sources were copied."""
         assert part.positions is not None
-        places, whole = self.schedule.versions[version], self._versions[version].allocation
-        assert whole is not None
-        slots, offsets = places.slots[part.positions], places.offsets[part.positions]
+        copies = self.schedule.versions[version].copies
+        slots, offsets = whole.slots[part.positions], whole.offsets[part.positions]
         if split.reads:
             for here, position in enumerate(part.positions):
                 copy = split.reads.get(position)
                 if copy is not None:
-                    slots[here], offsets[here], _ = places.copies[copy]
-        return Allocation(part, whole.buffers, slots, offsets, arena=self.allocator.arena)
+                    slots[here], offsets[here], _ = copies[copy]
+        return Allocation(part, whole.buffers, slots, offsets, arena=self.allocator.arena, groups=groups)
 
     def _note_touched(self, split: BoundSplit) -> None:
         """Which buffers a split reads and writes, for the order between streams."""
@@ -274,17 +292,20 @@ class Execution:
             ordering.note(mover, split.copied, split.copy_reads, split.copy_writes)
 
     def run_observed(
-        self, graph: Graph, bound: BoundVersion, ordering: Ordering, computation: Computation,
+        self, graph: Graph, bound: BoundVersion, ordering: Ordering, run: Run,
         callback: EvalCallback | None, poison: bool,
     ) -> None:
         """Computes piece by piece, each up to a node that the callback wants to see.
 
-        ``computation`` is told how many nodes were computed.  ``poison``: goes node by node, and fills bytes with NaNs
-        before they are first used and as soon as nobody needs them.
+        ``run`` is told how many nodes were computed; its allocation says whether groups are, which no callback
+        sees.  ``poison``: goes node by node or group by group, and fills bytes with NaNs before they are first used and
+        as soon as no node needs them.
         """
-        assert bound.allocation is not None
-        layout, buffers = self.schedule.layout, bound.allocation.buffers
+        whole = run.allocation
+        layout, buffers = whole.layout, whole.buffers
+        assert layout is not None
         order = self.schedule.cut.order
+        computed = list(whole.groups.by_place(order))
         if poison:
             poison_before(layout, buffers)
         for split in bound.splits:
@@ -295,44 +316,47 @@ class Execution:
                 wanted = callback is not None and callback(node, True)
                 if not (wanted or poison or number + 1 == split.split.end):
                     continue
-                self._run_chunk(graph, bound, split, ordering, begin, number + 1)
+                positions = [position for piece in computed[begin : number + 1] for position in piece]
+                self._run_chunk(graph, bound, split, ordering, positions, (begin, number + 1), whole)
                 split.stream.synchronize()
                 begin = number + 1
-                computation.progress = begin
+                run.progress = begin
                 go_on = not wanted or callback is None or callback(node, False)
                 if poison:
                     poison_after(layout, buffers, number)
                 if not go_on:
                     return
-        computation.progress = len(order)
+        run.progress = len(order)
 
     def _run_chunk(
-        self, graph: Graph, bound: BoundVersion, split: BoundSplit, ordering: Ordering, begin: int, end: int
-    ) -> None:
-        """Computes nodes ``begin`` to ``end`` (exclusive) of a split."""
-        if (begin, end) == (split.split.first, split.split.end):
+        self, graph: Graph, bound: BoundVersion, split: BoundSplit, ordering: Ordering, positions: Sequence[int],
+        span: tuple[int, int], whole: Allocation,
+    ) -> None:  # fmt: skip
+        """Computes some nodes of a split: those that belong to the numbers ``span`` (the second exclusive)."""
+        if span == (split.split.first, split.split.end) and whole is bound.allocation:
             self.compute(split, ordering, split.plan)
             return
         tensors = graph.tensors
-        computing = {p for p in self.schedule.cut.order[begin:end] if not tensors[p].op.is_view}  # type: ignore[union-attr]
+        computing = {p for p in positions if not tensors[p].op.is_view}  # type: ignore[union-attr]
         if not computing:
             return
         read = {source for position in computing for source in graph.sources[position]}
         version = self._versions.index(bound)
-        part, plan, _ = self._chunks.get((version, begin, end), (None, None, None))
+        key = (version, *span, bool(whole.groups))
+        part, plan, _ = self._chunks.get(key, (None, None, None))
         if part is None or plan is None:
             # The views that are read come along, as they do in the split.
             nodes = [p for p in split.split.nodes if p in computing or (p in read and tensors[p].op.is_view)]  # type: ignore[union-attr]
-            part = self._part(graph, split.split, nodes)
-            plan = split.stream.plan(part)
+            part = split.split.part(graph, nodes)
+            plan = split.stream.plan(part, whole.groups.within(part))
             if len(self._chunks) >= _CHUNKS:
                 self._free_chunks()
         else:
             part = part.over(graph)
-        # Whoever binds a plan keeps the graph and the allocation that it is bound to.
-        allocation = self._place(part, version, split.split)
-        self._chunks[version, begin, end] = part, plan, allocation
-        allocation.check(part)
+        # A plan may hold the graph and the allocation that it is bound to weakly.
+        allocation = self._place(part, version, split.split, whole, whole.groups.within(part))
+        self._chunks[key] = part, plan, allocation
+        allocation.check(part, allocation.groups)
         plan.rebind(part, allocation)
         self.compute(split, ordering, plan)
 
@@ -352,4 +376,4 @@ class Execution:
                     if event is not None:
                         event.free()
                 split.plan = split.part = None
-            version.graph, version.epoch = None, -1
+            version.graph, version.bound_at = None, 0

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ggplug.graph import Graph
+from ggplug.groups import Group
 from ggplug.scheduler.assign import Assignment
-from ggplug.scheduler.split import Cut
+from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.support import Streams
 from ggplug.tensor import Tensor
 
@@ -18,7 +19,8 @@ class Row:
     """One node: ``number`` in the order of computation, and why it runs on ``device``.
 
     ``reason``: the name of the :class:`~ggplug.scheduler.assign.Reason`; ``text`` spells it out.  ``ne`` innermost
-    first. Views compute nothing; their device is that of their root, and they belong to no split (-1).
+    first. Views compute nothing; their device is that of their root, and they belong to no split (-1) and no group
+    (-1).  ``inner``: whether the result is inside of its group, and takes no memory.
     """
 
     number: int
@@ -30,6 +32,30 @@ class Row:
     reason: str
     text: str
     split: int
+    group: int
+    inner: bool
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """Nodes that one kernel of ``device`` computes: their numbers in the order of computation, mostly one.
+
+    ``kernel``: what the device calls it.
+    """
+
+    number: int
+    device: str
+    nodes: tuple[int, ...]
+    kernel: str
+
+
+@dataclass(frozen=True)
+class MissedRow:
+    """Nodes that looked like the group ``pattern`` and are none: their numbers, and why not."""
+
+    nodes: tuple[int, ...]
+    pattern: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -63,12 +89,15 @@ class SplitRow:
 class Explanation:
     """What the scheduler does with a graph: ``rows`` for nodes, ``splits``, ``copies``.  Printing it gives tables.
 
+    ``groups``: what is computed together, each at the place of its last node; ``missed``: what looked like a group.
     ``memory``: bytes for intermediates by stream; streams with the same memory show it each.
     """
 
     rows: tuple[Row, ...]
     splits: tuple[SplitRow, ...]
     copies: tuple[CopyRow, ...]
+    groups: tuple[GroupRow, ...]
+    missed: tuple[MissedRow, ...]
     memory: dict[str, int]
 
     @property
@@ -89,6 +118,8 @@ class Explanation:
             "nodes": [dataclasses.asdict(row) for row in self.rows],
             "splits": [dataclasses.asdict(split) for split in self.splits],
             "copies": [dataclasses.asdict(copy) for copy in self.copies],
+            "groups": [dataclasses.asdict(group) for group in self.groups],
+            "missed": [dataclasses.asdict(missed) for missed in self.missed],
             "memory": dict(self.memory),
         }
 
@@ -115,19 +146,33 @@ class Explanation:
             extents = "x".join(map(str, row.ne)) or "scalar"
             lines.append(
                 f"  {row.number:5d}  {row.op:{width}s}  {row.name[:32]:{naming}s}  {row.type:>5s} {extents:>18s}  "
-                f"{row.device:{devices}s}  {row.text}"
+                f"{row.device:{devices}s}  {row.text}{self._in_group(row)}"
             )
         lines.append(f"{len(self.splits)} splits, {len(self.copies)} copies of {self.bytes_copied} bytes")
+        computing = sum(len(group.nodes) for group in self.groups)
+        lines.append(f"{computing} nodes that compute something, in {len(self.groups)} groups")
+        lines += [f"  {_numbers(g.nodes)} in group {g.number}: {g.kernel}" for g in self.groups if len(g.nodes) > 1]
+        lines += [f"  {_numbers(m.nodes)} are no group ({m.pattern}): {m.reason}" for m in self.missed]
         lines += [f"  {source} -> {target}: {size} bytes" for (source, target), size in self.edges().items()]
         lines += [f"  {size} bytes for intermediates on {name}" for name, size in self.memory.items()]
         return "\n".join(lines)
 
+    def _in_group(self, row: Row) -> str:
+        if row.group < 0 or len(self.groups[row.group].nodes) == 1:
+            return ""
+        return f"; in group {row.group}{', not kept' if row.inner else ''}"
 
-def explanation(
-    graph: Graph, streams: Streams, assignment: Assignment, cut: Cut, memory: dict[str, int]
-) -> Explanation:
+
+def _numbers(nodes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict[str, int]) -> Explanation:
     """Puts a schedule into words."""
+    assignment, cut = schedule.assignment, schedule.cut
     split_of = {position: split.number for split in cut.splits for position in split.nodes}
+    groups = _group_rows(graph, streams, schedule)
+    group_of = {cut.order[number]: group.number for group in groups for number in group.nodes}
     rows = []
     for number, position in enumerate(cut.order):
         node = graph.tensors[position]
@@ -137,32 +182,53 @@ def explanation(
         subject = assignment.subjects[position]
         text = reason.value.format(_name(graph.tensors[subject]) if subject >= 0 else "")
         stream = assignment.streams[position]
-        device = streams.backends[stream].name if stream >= 0 else "-"
+        device = streams[stream].name if stream >= 0 else "-"
         split = -1 if node.op.is_view else split_of[position]
         rows.append(
             Row(
                 number, node.name, node.op.name, node.type.name, node.ne[: node.rank], device, reason.name.lower(),
-                text, split,
+                text, split, group_of.get(position, -1), position in schedule.groups.inner,
             )
         )  # fmt: skip
     copies = tuple(
         CopyRow(
             copy.split, _name(graph.tensors[copy.position]), _memory(graph, streams, assignment, copy.position),
-            streams.backends[copy.stream].name, copy.nbytes,
+            streams[copy.stream].name, copy.nbytes,
         )
         for copy in cut.copies
         if copy.nbytes
     )  # fmt: skip
     splits = tuple(
         SplitRow(
-            split.number, streams.backends[split.stream].name, split.first, split.end,
+            split.number, streams[split.stream].name, split.first, split.end,
             sum(not graph.tensors[position].op.is_view for position in split.nodes),  # type: ignore[union-attr]
             sum(cut.copies[copy].nbytes > 0 for copy in split.copies),
             sum(cut.copies[copy].nbytes for copy in split.copies),
         )
         for split in cut.splits
     )  # fmt: skip
-    return Explanation(tuple(rows), splits, copies, memory)
+    number_of = {position: number for number, position in enumerate(cut.order)}
+    missed = tuple(
+        MissedRow(tuple(number_of[position] for position in each.nodes), each.pattern, each.reason)
+        for each in schedule.groups.missed
+    )
+    return Explanation(tuple(rows), splits, copies, groups, missed, memory)
+
+
+def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[GroupRow, ...]:
+    """What is computed together, in order; views and nodes without elements are in no group."""
+    found: list[GroupRow] = []
+    inner, order = schedule.groups.inner, schedule.cut.order
+    number_of = {position: number for number, position in enumerate(order)}
+    for members in schedule.groups.by_place(order):
+        nodes = tuple(graph.tensors[position] for position in members)
+        if not nodes or nodes[-1].op.is_view or not nodes[-1].size:  # type: ignore[union-attr]
+            continue
+        device = streams[schedule.assignment.streams[members[-1]]].device
+        kernel = device.chosen(Group(nodes, tuple(position not in inner for position in members)))
+        name = getattr(kernel, "name", None) or getattr(kernel, "__name__", type(kernel).__name__)
+        found.append(GroupRow(len(found), device.name, tuple(number_of[p] for p in members), str(name)))
+    return tuple(found)
 
 
 def _name(tensor: Tensor) -> str:

@@ -1,8 +1,8 @@
 """Keeping streams that run on by themselves in order.
 
 Each stream does its work in the order in which it was given.  What several streams touch is ordered here, buffer by
-buffer: who reads waits for the writers, who writes for readers and writers.  A stream that has done its work when it
-returns leaves no mark, so with such streams only nothing is ever waited for.
+buffer: a stream that reads waits for the writers, one that writes for readers and writers.  A stream that has done its
+work when it returns leaves no mark, so with such streams only nothing is ever waited for.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Ordering:
             if event is not None:
                 self._readers.setdefault(touched, {})[stream] = event
         for touched in writes:
-            # Whoever waits for this write waits for all before it.
+            # What waits for this write waits for all before it.
             self._readers.pop(touched, None)
             if event is None:
                 self._writers.pop(touched, None)

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ggplug.backend import forms_groups, groups_of
 from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Groups, Missed
+from ggplug.hazards import Hazards
 from ggplug.memory.graph_allocator import GraphAllocator
-from ggplug.memory.hazards import Hazards
 from ggplug.memory.layout import PERSISTENT, Layout, Range, Request
 from ggplug.memory.lifetimes import BEFORE
 from ggplug.scheduler.assign import Assignment, Policy, assign
 from ggplug.scheduler.split import Cut, cut
 from ggplug.scheduler.support import Streams
+from ggplug.types import TensorFlag
 
 
 @dataclass(frozen=True)
@@ -35,46 +38,92 @@ class Version:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who computes what, in which order, where, and what is copied."""
+    """Which stream computes which node, in which order, in which groups, where, and what is copied.
+
+    ``groups``: the groups of all splits, by positions in the whole graph.
+    """
 
     assignment: Assignment
     cut: Cut
+    groups: Groups
     layout: Layout
     versions: tuple[Version, ...]
 
 
 def make_schedule(
     graph: Graph, streams: Streams, allocator: GraphAllocator, *, n_copies: int = 1,
-    pins: Mapping[int, int] | None = None, policy: Policy | None = None, op_offload: bool = True,
+    pins: Mapping[int, int] | None = None, policy: Policy | None = None, op_offload: bool = True, groups: bool = True,
 ) -> Schedule:  # fmt: skip
-    """Assigns, cuts and lays a graph out.  ``pins``: position -> stream number.
+    """Assigns, cuts, groups and lays a graph out.  ``pins``: position -> stream number.
 
-    Raises PlacementError, OutOfMemoryError (a tensor is larger than its memory's largest buffer).
+    ``groups``: whether devices are asked for groups of nodes.  Raises PlacementError, OutOfMemoryError (a tensor is
+    larger than its memory's largest buffer), and GraphError for groups that break a rule.
     """
     hazards = Hazards(graph)
     assignment = assign(graph, streams, hazards=hazards, pins=pins, policy=policy, op_offload=op_offload)
     found = cut(graph, streams, assignment, hazards)
-    requests, leafs = _requests(graph, streams, assignment, found, n_copies)
+    formed = _groups(graph, streams, found) if groups and allocator.reuse else UNGROUPED
+    requests, leafs = _requests(graph, streams, assignment, found, formed, n_copies)
     order = None if found.order == graph.order else found.order
-    layout = allocator.plan(graph, assignment.streams, order=order, extra=requests)
-    return Schedule(assignment, found, layout, _versions(graph, layout, leafs, len(found.copies), n_copies))
+    layout = allocator.lay_out(graph, assignment.streams, order=order, extra=requests, groups=formed)
+    return Schedule(assignment, found, formed, layout, _versions(graph, layout, leafs, len(found.copies), n_copies))
+
+
+def _groups(graph: Graph, streams: Streams, found: Cut) -> Groups:
+    """The groups that the devices form of their splits."""
+    asked = [split for split in found.splits if forms_groups(streams[split.stream].device)]
+    if not asked:
+        return UNGROUPED
+    leaving = _leaving(graph, found)
+    members: list[tuple[int, ...]] = []
+    inner: set[int] = set()
+    inplace: dict[int, tuple[int, ...]] = {}
+    missed: list[Missed] = []
+    for split in asked:
+        part = split.part(graph)
+        whole = part.positions
+        assert whole is not None
+        here = [number for number, position in enumerate(whole) if graph.roots[position] in leaving]
+        formed = groups_of(streams[split.stream].device, part, here)
+        members += [tuple(whole[p] for p in each) for each in formed.members]
+        inner.update(whole[p] for p in formed.inner)
+        inplace |= {whole[p]: tuple(whole[s] for s in sources) for p, sources in formed.inplace.items()}
+        missed += [each._replace(nodes=tuple(whole[p] for p in each.nodes)) for each in formed.missed]
+    return Groups(members, frozenset(inner), inplace, missed) if members or missed else UNGROUPED
+
+
+def _leaving(graph: Graph, found: Cut) -> set[int]:
+    """Positions of the roots whose bytes are needed outside of the split that computes them, or in the end."""
+    roots, sources = graph.roots, graph.sources
+    leaving = {roots[p] for p, tensor in enumerate(graph.tensors) if tensor.flags & int(TensorFlag.OUTPUT)}
+    leaving.update(roots[copy.position] for copy in found.copies)
+    used = {source for position in found.order for source in sources[position]}
+    leaving.update(roots[position] for position in found.order if position not in used)
+    home = {position: split.number for split in found.splits for position in split.nodes}
+    for split in found.splits:
+        for position in split.nodes:
+            if not graph.tensors[position].op.is_view:  # type: ignore[union-attr]
+                read = (roots[source] for source in sources[position] if source >= 0)
+                leaving.update(root for root in read if home.get(root) != split.number)
+    return leaving
 
 
 def _requests(
-    graph: Graph, streams: Streams, assignment: Assignment, found: Cut, n_copies: int
+    graph: Graph, streams: Streams, assignment: Assignment, found: Cut, groups: Groups, n_copies: int
 ) -> tuple[list[Request], list[int]]:
     """Bytes beyond those of the tensors: copies first, one version after the other, then further versions of leafs.
 
     Also answers the positions of these leafs.
     """
     end = len(found.order)
+    read_until = _read_until(graph, found, groups)
     requests = []
     for _ in range(n_copies):
-        for copy in found.copies:
+        for number, copy in enumerate(found.copies):
             tensor = graph.tensors[copy.position]
             size = streams.buffer_types[copy.stream].alloc_size(tensor)
             # With several versions a copy may be written while nodes of an earlier computation still run.
-            first, last = (found.splits[copy.split].first, copy.last) if n_copies == 1 else (BEFORE, end)
+            first, last = (found.splits[copy.split].first, read_until[number]) if n_copies == 1 else (BEFORE, end)
             requests.append(Request(copy.stream, size, first, last, f"the copy of {tensor!r}"))
     leafs = []
     if n_copies > 1:
@@ -87,6 +136,21 @@ def _requests(
                 size = streams.buffer_types[stream].alloc_size(tensor)
                 requests.append(Request(stream, size, BEFORE, end, repr(tensor)))
     return requests, leafs
+
+
+def _read_until(graph: Graph, found: Cut, groups: Groups) -> list[int]:
+    """For each copy the number of the last node that reads it; a group reads until its last node."""
+    until = [copy.last for copy in found.copies]
+    if groups:
+        number_of = {position: number for number, position in enumerate(found.order)}
+        ends = {position: number_of[members[-1]] for members in groups.members for position in members}
+        for split in found.splits:
+            for position in split.nodes if split.reads else ():
+                for source in graph.sources[position]:
+                    copy = split.reads.get(source)
+                    if copy is not None and position in ends:
+                        until[copy] = max(until[copy], ends[position])
+    return until
 
 
 def _versions(graph: Graph, layout: Layout, leafs: list[int], copies: int, n_copies: int) -> tuple[Version, ...]:

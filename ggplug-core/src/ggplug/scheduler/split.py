@@ -1,7 +1,7 @@
 """Cutting an assigned graph into splits, and what each of them needs copied from elsewhere.
 
 A split is a run of nodes on one stream.  A source that lies where the stream cannot work is copied to it before the
-split begins: once for all its readers there, and for those of later splits as long as nobody writes into the original
+split begins: once for all its readers there, and for those of later splits as long as no node writes into the original
 in the meantime.  What is copied is the tensor that is read, so of a large cache only the bytes of the view.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ggplug.backend import Backend
 from ggplug.errors import GraphError
 from ggplug.graph import Graph
-from ggplug.memory.hazards import Hazards
+from ggplug.hazards import Hazards
 from ggplug.scheduler.assign import Assignment
 from ggplug.scheduler.support import Streams
 from ggplug.types import BufferUsage
@@ -51,6 +51,13 @@ class Split:
     copies: list[int] = field(default_factory=list)
     reads: dict[int, int] = field(default_factory=dict)
 
+    def part(self, graph: Graph, nodes: Sequence[int] | None = None) -> Graph:
+        """The split as a graph over the tensors of the whole one, or these nodes of it."""
+        tensors = graph.tensors
+        chosen = [tensors[position] for position in (self.nodes if nodes is None else nodes)]
+        apart = {tensors[position] for position in self.reads}
+        return Graph.part(chosen, f"split {self.number}", whole=graph, apart=apart)
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -65,7 +72,7 @@ def cut(graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards
     """Cuts an assigned graph into splits (ggml_backend_sched_split_graph, pass 5)."""
     splits, copies = _splits(graph, streams, assignment, hazards)
     order = list(graph.order)
-    optimizing = [type(backend).optimize is not Backend.optimize for backend in streams.backends]
+    optimizing = [type(backend).optimize is not Backend.optimize for backend in streams]
     if any(optimizing[split.stream] for split in splits):
         order = _optimized(graph, streams, splits, optimizing)
         hazards.check_order(order)
@@ -153,7 +160,7 @@ def _optimized(graph: Graph, streams: Streams, splits: Sequence[Split], optimizi
     done: set[int] = set()
 
     def add(position: int) -> None:
-        # A view comes just before whoever needs it first.
+        # A view comes just before the first node that needs it.
         for source in graph.sources[position]:
             if source >= 0 and source not in done and source in nodes and graph.tensors[source].op.is_view:  # type: ignore[union-attr]
                 add(source)
@@ -165,12 +172,10 @@ def _optimized(graph: Graph, streams: Streams, splits: Sequence[Split], optimizi
     for split in splits:
         begin, arranged = len(order), split.nodes
         if optimizing[split.stream]:
-            apart = {graph.tensors[position] for position in split.reads}
-            part = Graph.part([graph.tensors[position] for position in split.nodes], whole=graph, apart=apart)
-            answer = streams.backends[split.stream].optimize(part)
+            answer = streams[split.stream].optimize(split.part(graph))
             arranged = [graph.index.get(node, -1) for node in answer.nodes]
             if sorted(arranged) != sorted(split.nodes):
-                name = streams.backends[split.stream].name
+                name = streams[split.stream].name
                 raise GraphError(f"{name} optimized a part of a graph into one with other nodes", got=len(arranged))
         for position in arranged:
             add(position)

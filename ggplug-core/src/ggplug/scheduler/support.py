@@ -1,41 +1,42 @@
-"""What the streams of a scheduler can do: which ops, in which memory.  Every question is asked only once."""
+"""What the streams of a scheduler can do: which ops, in which memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ggplug.backend import Backend, BufferType, Decline, Support, answer_of
 from ggplug.graph import Graph
-from ggplug.groups import Group, signature_of
+from ggplug.groups import signature_of
 from ggplug.tensor import Tensor
-
-MEMORY = 1 << 16
-"""Answers that are kept."""
 
 
 class Streams:
-    """The streams in order of priority, the memory that each keeps its results in, and what they support.
+    """A scheduler's streams in order of priority, the memory that each keeps its results in, and what they support."""
 
-    ``Device.match`` is a pure function of :func:`~ggplug.groups.signature_of`, so answers are kept by that, over all
-    graphs.
-    """
-
-    def __init__(self, backends: Sequence[Backend], buffer_types: Sequence[BufferType]) -> None:
-        self.backends = tuple(backends)
+    def __init__(self, streams: Sequence[Backend], buffer_types: Sequence[BufferType]) -> None:
+        self._streams = tuple(streams)
         self.buffer_types = tuple(buffer_types)
-        self._kinds: dict[Any, int] = {}
-        self._answers: list[dict[int, Support]] = [{} for _ in backends]
-        self._works_in: list[dict[BufferType, bool]] = [{} for _ in backends]
+        self._works_in: list[dict[BufferType, bool]] = [{} for _ in streams]
 
     def __len__(self) -> int:
-        return len(self.backends)
+        return len(self._streams)
+
+    def __getitem__(self, number: int) -> Backend:
+        return self._streams[number]
+
+    def __iter__(self) -> Iterator[Backend]:
+        return iter(self._streams)
+
+    def index(self, stream: Backend) -> int:
+        """A stream's number.  Raises ValueError if it is none of these."""
+        return self._streams.index(stream)
 
     def names(self) -> list[str]:
         """Their names; further streams of one device are numbered."""
         names: list[str] = []
-        for backend in self.backends:
-            known = sum(other.name == backend.name for other in self.backends[: len(names)])
+        for backend in self._streams:
+            known = sum(other.name == backend.name for other in self._streams[: len(names)])
             names.append(f"{backend.name} ({known + 1})" if known else backend.name)
         return names
 
@@ -44,41 +45,27 @@ class Streams:
         known = self._works_in[stream]
         answer = known.get(buffer_type)
         if answer is None:
-            answer = known[buffer_type] = self.backends[stream].device.supports_buffer_type(buffer_type)
+            answer = known[buffer_type] = self._streams[stream].device.supports_buffer_type(buffer_type)
         return answer
 
-    def kind(self, node: Tensor) -> int:
-        """A number for the node's signature."""
-        key = signature_of(Group((node,)))
-        number = self._kinds.get(key)
-        if number is None:
-            if len(self._kinds) > MEMORY:
-                self._kinds.clear()
-                self._answers = [{} for _ in self.backends]
-            number = self._kinds[key] = len(self._kinds)
-        return number
-
-    def supports(self, stream: int, node: Tensor, kind: int) -> Support:
-        """Whether the stream computes the node of that kind, or why not."""
-        known = self._answers[stream]
-        answer = known.get(kind)
-        if answer is None:
-            device = self.backends[stream].device
-            answer = known[kind] = answer_of(device, node, device.supports_op)
+    def supports(self, stream: int, node: Tensor) -> Support:
+        """Whether the stream computes a node, or why not."""
+        device = self._streams[stream].device
+        answer: Support = answer_of(device, node, device.supports_op)
         return answer
 
-    def kinds(self, graph: Graph) -> dict[int, int]:
-        """The kind of every node that computes something, by position."""
-        tensors = graph.tensors
-        return {
-            position: self.kind(tensors[position])
-            for position in graph.order
-            if not tensors[position].op.is_view  # type: ignore[union-attr]
-        }
-
-    def reason(self, stream: int, node: Tensor, kind: int) -> str:
+    def reason(self, stream: int, node: Tensor) -> str:
         """Why the stream declines a node; empty if it does not."""
-        answer = self.supports(stream, node, kind)
+        answer = self.supports(stream, node)
         return answer.reason if isinstance(answer, Decline) else ""
 
 
+def kinds(graph: Graph) -> dict[int, int]:
+    """By position of every node that computes something a number; nodes with equal signatures have the same one."""
+    numbers: dict[Any, int] = {}
+    tensors = graph.tensors
+    return {
+        position: numbers.setdefault(signature_of(tensors[position]), len(numbers))
+        for position in graph.order
+        if not tensors[position].op.is_view  # type: ignore[union-attr]
+    }

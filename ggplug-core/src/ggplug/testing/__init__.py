@@ -8,9 +8,11 @@
 :mod:`.cases`         cases derived from the ops' declarations: types, shapes, strides, broadcasts, views
 :mod:`.contracts`     the contract of ``ggplug.backend``, clause by clause
 :mod:`.runner`        computes cases between guard bytes, and judges
+:mod:`.groups`        chains of ops in the groups that a device forms, poisoned, and node by node
 :mod:`.report`        verdicts, and the table of them
 :mod:`.vectors`       replays recorded cases of ggml: ``python -m ggplug.testing.vectors FILE.npz --device NAME``
 :mod:`.reference`     the references as a device
+:mod:`.fusing`        the references as a device that forms groups
 :mod:`.fake`          a discrete device with memory of its own that delays, reorders, fails and counts
 :mod:`.faulty`        devices with one fault each, which the suite has to find
 :mod:`.plugin`        the pytest plugin
@@ -21,8 +23,9 @@ Importing this package imports nothing: pytest does so at every start.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from ggplug.lazy import whole
 
 if TYPE_CHECKING:
     from ggplug.testing.cases import Case, Leafs, cases_of, generates
@@ -75,4 +78,4 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    return getattr(whole(f"{__name__}.{home}"), name)

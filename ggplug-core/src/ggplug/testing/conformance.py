@@ -8,6 +8,7 @@ from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug.ops.base import OPS, Op
 from ggplug.testing.contracts import CLAUSES, Clause, run_clause
+from ggplug.testing.groups import run_groups
 from ggplug.testing.report import Report
 from ggplug.testing.runner import run_graphs, run_op
 
@@ -18,8 +19,9 @@ def check(
     ops: Iterable[type[Op] | str] | None = None,
     clauses: Iterable[Clause | str] | None = None,
     graphs: bool = True,
+    groups: bool = True,
 ) -> Report:
-    """Puts a device to these clauses of the contract, all cases of these ops, and graphs; by default to everything.
+    """Puts a device to these clauses of the contract, all cases of these ops, graphs, and groups; by default to all.
 
     Never raises for what the device does: ``report.ok`` and ``report.bad`` tell.  Raises ParameterError for a name
     that is none.
@@ -31,6 +33,8 @@ def check(
         report.add(*run_op(device, op))
     if graphs:
         report.add(*run_graphs(device))
+    if groups:
+        report.add(*run_groups(device))
     return report
 
 

@@ -130,9 +130,9 @@ def first_fault(graph: Graph, evaluation: Evaluation) -> tuple[Tensor, int] | No
             continue
         ids = node.src[op.indexes.ids]
         assert ids is not None
-        got = first_out_of_range(node, evaluation[ids])
-        if got is not None:
-            return node, got
+        found = first_out_of_range(node, evaluation[ids])
+        if found is not None:
+            return node, found[0]
     return None
 
 
@@ -251,7 +251,7 @@ def round_into(stored: Array, tensor: Tensor, values: Array, *, keep: Array | No
         if kind.dtype.kind == "i" and not kind.is_quantized and values.dtype.kind == "f":
             values = cut(values, kind.dtype)
         with np.errstate(all="ignore"):
-            rounded = encode(values, kind).view(stored.dtype).reshape(stored.shape)
+            rounded = encode(values, kind, stored=True).view(stored.dtype).reshape(stored.shape)
     if keep is None:
         stored[...] = rounded
         return

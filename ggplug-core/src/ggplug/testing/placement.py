@@ -11,7 +11,9 @@ import numpy.typing as npt
 from ggplug.arrays import as_bytes, strided
 from ggplug.backend import Buffer, BufferType
 from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory.allocation import Allocation
+from ggplug.memory.layout import NOWHERE
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.testing.oracle import decoded
@@ -36,7 +38,7 @@ class Placement:
 
     ``guarded``: bytes before and after every tensor.  ``aliases``: roots whose bytes are those of another tensor, as an
     allocator may decide for ops that work in place.  ``shift``: bytes, a multiple of the alignment, that everything is
-    moved by, so that two placements of one graph differ.
+    moved by, so that two placements of one graph differ.  ``groups``: results inside of them lie nowhere.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Placement:
         guarded: int = 0,
         shift: int = 0,
         aliases: Mapping[Tensor, Tensor] | None = None,
+        groups: Groups = UNGROUPED,
     ) -> None:
         self.graph = graph
         self.roots: dict[Tensor, tuple[int, int]] = {}
@@ -59,7 +62,7 @@ class Placement:
         end = shift + guarded
         for position in dict.fromkeys(graph.roots):
             root = graph.tensors[position]
-            if root in aliases:
+            if root in aliases or position in groups.inner:
                 continue
             start = -(-end // alignment) * alignment
             end = start + buffer_type.alloc_size(root) + guarded
@@ -81,12 +84,13 @@ class Placement:
         except Exception:
             self.free()
             raise
-        places = [self.roots[graph.tensors[root]] for root in graph.roots]
+        places = [self.roots.get(graph.tensors[root], (NOWHERE, 0)) for root in graph.roots]
         self.allocation = Allocation(
             graph,
             self.buffers,
             [number for number, _ in places],
             [start + tensor.view_offset for (_, start), tensor in zip(places, graph.tensors, strict=True)],
+            groups=groups,
         )
 
     def write(self, root: Tensor, raw: Any) -> None:

@@ -81,13 +81,13 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
     for label, aliases in _variants(case, graph):
         with Placement(graph, device.buffer_type, guarded=GUARDED, aliases=aliases) as placement:
             fault = first_fault(graph, expected)
-            before, failure = _compute(graph, leafs.values, placement, stream, fault)
+            before, failure = compute_between_guards(graph, leafs.values, placement, stream, fault)
             if failure:
                 return Finding(case.op, label, "claimed but failed", failure, float("inf"))
             nodes = graph.nodes if fault is None else graph.nodes[: graph.nodes.index(fault[0]) + 1]
-            found = _judge_all(nodes, leafs.values, expected, placement, allowed, case.agreement)
+            found = judge_all(nodes, expected, placement, allowed, case.agreement)
             if found:
-                reason = _changed_outside(graph, leafs.values, expected, placement, before)
+                reason = changed_outside(graph, leafs.values, expected, placement, before)
                 found = Comparison(not reason, float("inf") if reason else found.nmse, reason)
         worst = max(worst, found.nmse)
         if not found:
@@ -120,7 +120,7 @@ def may_share(result: Tensor, source: Tensor) -> bool:
     return same and source.root.op is None and result.size > 0
 
 
-def _compute(
+def compute_between_guards(
     graph: Graph,
     values: Mapping[Tensor, Bytes],
     placement: Placement,
@@ -154,14 +154,14 @@ def _names(error: GGPlugError, node: Tensor, got: int) -> bool:
     return isinstance(error, ComputeError) and same and str(got) in str(error)
 
 
-def _judge_all(
+def judge_all(
     nodes: Iterable[Tensor],
-    values: Mapping[Tensor, Bytes],
     expected: Evaluation,
     placement: Placement,
     max_nmse: float | None,
     agreement: Agreement,
 ) -> Comparison:
+    """Whether the values of all nodes are the oracle's; ``max_nmse`` None is the default of each one's type."""
     worst = 0.0
     for node in nodes:
         assert node.op is not None
@@ -175,7 +175,7 @@ def _judge_all(
     return Comparison(True, worst, "")
 
 
-def _changed_outside(
+def changed_outside(
     graph: Graph, values: Mapping[Tensor, Bytes], expected: Evaluation, placement: Placement, before: list[Bytes]
 ) -> str:
     """What was changed that no node writes, or an empty string."""

@@ -10,7 +10,8 @@ Any backend's tests subclass it::
 or give a ``device``: an attribute with a :class:`~ggplug.backend.Device`, or a fixture of that name.  Without a file
 of one's own: ``pytest --pyargs ggplug.testing.suite --ggplug-device BLAS``.
 
-Each op is one test that runs all cases of the op, graphs of many ops are one, each clause of the contract is one.  A
+Each op is one test that runs all cases of the op, graphs of many ops are one, chains in the groups that the device
+forms are one, each clause of the contract is one.  A
 test of an op that the device declines altogether is skipped with its reason; the table at the end tells the verdict
 on every case.
 """
@@ -26,6 +27,7 @@ from ggplug.backend import Device
 from ggplug.ops.base import OPS
 from ggplug.testing.cases import Case, cases_of
 from ggplug.testing.contracts import CLAUSES, run_clause
+from ggplug.testing.groups import run_groups
 from ggplug.testing.plugin import PROPERTY
 from ggplug.testing.report import Finding, Report
 from ggplug.testing.runner import run_graphs, run_op
@@ -38,8 +40,8 @@ class BackendSuite:
     Attributes that a subclass may set:
 
     ``device_name``: the device's name, found through the registry.
-    ``max_nmse``: errors to allow in the place of the suite's own, by op name or ``"graph"``; for hardware that
-    computes in less than float32 and says so.
+    ``max_nmse``: errors to allow in the place of the suite's own, by op name, ``"graph"`` or ``"groups"``; for
+    hardware that computes in less than float32 and says so.
     """
 
     device_name: ClassVar[str | None] = None
@@ -74,6 +76,10 @@ class BackendSuite:
     def test_graphs(self, device: Device, request: pytest.FixtureRequest) -> None:
         """Graphs of many ops, as models have them."""
         _conclude(device, run_graphs(device, max_nmse=self.max_nmse.get("graph")), request)
+
+    def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
+        """Chains of ops in the groups that the device forms."""
+        _conclude(device, run_groups(device, max_nmse=self.max_nmse.get("groups")), request)
 
     def test_op(self, device: Device, op_name: str, request: pytest.FixtureRequest) -> None:
         """All cases of one op."""

@@ -1,188 +1,45 @@
-"""Copies: between any strides, into other types, side by side, several times.
-
-Bytes are copied as they are where the type stays (so block types too, block by block); otherwise elements go through
-f32, as in ggml.
-"""
+"""Copies: of rows of bytes, of elements at any strides, into other types by way of f32."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ggplug import ops
-from ggplug.backend import Decline
-from ggplug.tensor import Extents, Tensor, contiguous_strides
-from ggplug.types import F32, Type
 from ggplug_cpu import simd
-from ggplug_cpu.compiler import Body, kernel
-from ggplug_cpu.context import scratch, word
-from ggplug_cpu.kernels.nest import (
-    BLOCK,
-    BLOCK_BYTES,
-    CONVERT,
-    COUNT,
-    LAST,
-    OWN,
-    ROWS,
-    STRIDE,
-    A,
-    Axis,
-    Nest,
-    Operand,
-    Shape,
-    Y,
-    element_nest,
-    locate,
-    nest_words,
-    row_strides,
-    run_length,
-    share,
-)
-from ggplug_cpu.kernels.rows import ARGUMENTS, ROOM, read, read_operand, reader, write, write_operand, writer
-from ggplug_cpu.kernels.steps import RESULT, Steps, given, source, tasks
-from ggplug_cpu.kernels.transposed import TILE, copy_transposed
-from ggplug_cpu.tape import WORKSPACE, Entry, Ref
-
-#: Sizes of elements that strided copies are compiled for; others are copied by memcpy, element by element.
-_SIZES = (1, 2, 4, 8)
+from ggplug_cpu.compiler import Body, device_function, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.kernels.nest import BLOCK, Rows, over_rows, read_row, written_row
+from ggplug_cpu.kernels.rows import ARGUMENTS, read, write
+from ggplug_cpu.parameters import integer
 
 
-def plan_copy(node: Tensor) -> Steps | Decline:
-    """y = x, converted to y's type: cpy, cont, dup.  Different shapes are matched in the order of elements."""
-    x = given(node, 0)
-    no = _unable(x.type, node.type)
-    if no is not None:
-        return no
-    place_x, place_y = Ref(source(0)), Ref(RESULT)
-    if x.ne == node.ne:
-        return Steps(*_copy(x.type, node.type, node.ne, place_x, x.nb, place_y, node.nb))
-    if x.is_contiguous() and node.ne[0] % x.type.block_size == 0:
-        nb = contiguous_strides(x.type, node.ne)
-        return Steps(*_copy(x.type, node.type, node.ne, place_x, nb, place_y, node.nb))
-    if node.is_contiguous() and x.ne[0] % node.type.block_size == 0:
-        nb = contiguous_strides(node.type, x.ne)
-        return Steps(*_copy(x.type, node.type, x.ne, place_x, x.nb, place_y, nb))
-    # neither shape describes both: by way of contiguous memory, of f32 where rows of y are no whole blocks of x
-    between, kind = Ref(WORKSPACE), x.type if node.ne[0] % x.type.block_size == 0 else F32
-    packed = contiguous_strides(kind, x.ne)
-    first, _, first_scratch = _copy(x.type, kind, x.ne, place_x, x.nb, between, packed)
-    packed = contiguous_strides(kind, node.ne)
-    second, _, second_scratch = _copy(kind, node.type, node.ne, between, packed, place_y, node.nb)
-    return Steps((*first, *second), kind.row_bytes(x.ne[0]) * x.nrows, max(first_scratch, second_scratch))
+class Copied(Rows):
+    """Elements that are copied as they are."""
+
+    y = written_row()
+    x = read_row()
 
 
-def plan_repeat(node: Tensor) -> Steps | Decline:
-    """y = x, repeated to y's extents."""
-    x = given(node, 0)
-    if x.type.is_quantized and x.ne[0] != node.ne[0]:
-        return Decline(f"the CPU device does not repeat {x.type.name} along ne0")
-    shapes = Shape(node.ne, node.nb), Shape(x.ne, x.nb)
-    return Steps((copy_bytes(node.type, node.ne, *shapes, Ref(RESULT), Ref(source(0))),))
+class CopiedRows(Copied):
+    """Rows of elements of ``size`` bytes without gaps."""
+
+    size = integer()
 
 
-def plan_concat(node: Tensor) -> Steps:
-    """y = a, and b behind it along one axis."""
-    op, a, b = node.op, given(node, 0), given(node, 1)
-    assert isinstance(op, ops.Concat)
-    entries: list[Entry] = []
-    offset = 0
-    for position, part in enumerate((a, b)):
-        if part.size:
-            place = Ref(RESULT, offset)
-            shapes = Shape(part.ne, node.nb), Shape(part.ne, part.nb)
-            entry = copy_bytes(node.type, part.ne, *shapes, place, Ref(source(position)))
-            entries.append(Entry(entry.kernel, entry.words, entry.tasks, barrier_before=not entries))
-        if op.dim == 0:
-            offset += node.type.row_bytes(part.ne[0])
-        else:
-            offset += part.ne[op.dim] * node.nb[op.dim]
-    return Steps(tuple(entries))
+class Converted(Rows):
+    """Elements that change their type."""
 
-
-def _unable(x: Type, y: Type) -> Decline | None:
-    if x is y or (reader(x) is not None and writer(y) is not None):
-        return None
-    return Decline(f"the CPU device does not convert {x.name} to {y.name}")
-
-
-def _copy(
-    x: Type, y: Type, ne: Extents, place_x: Ref, nb_x: Extents, place_y: Ref, nb_y: Extents
-) -> tuple[tuple[Entry, ...], int, int]:
-    """Entries, workspace and scratch for y = x with the same extents."""
-    if x is y:
-        return (copy_bytes(x, ne, Shape(ne, nb_y), Shape(ne, nb_x), place_y, place_x),), 0, 0
-    nest = element_nest(ne, Shape(ne, nb_y, y.block_size), Shape(ne, nb_x, x.block_size))
-    strides = nest.inner.strides
-    operands = [write_operand(place_y, y, strides[0]), read_operand(place_x, x, strides[1])]
-    entry = Entry(convert(), nest_words(nest, operands), tasks(nest.elements, 2))
-    return (entry,), 0, ARGUMENTS + ROOM
-
-
-def copy_bytes(type: Type, ne: Extents, y: Shape, x: Shape, place_y: Ref, place_x: Ref) -> Entry:
-    """y = x as bytes; x may repeat.  Elements of block types are their blocks."""
-    blocks = type.block_size
-
-    def in_blocks(extents: Extents) -> Extents:
-        return (extents[0] // blocks, *extents[1:])
-
-    size = type.block_bytes
-    nest = element_nest(in_blocks(ne), Shape(in_blocks(y.ne), y.nb), Shape(in_blocks(x.ne), x.nb))
-    operands = [Operand(place_y), Operand(place_x)]
-    words = tasks(nest.elements * size // 4)
-    if nest.inner.strides == (size, size):
-        return Entry(copy_rows(), nest_words(nest, operands, [size]), words)
-    if size not in _SIZES:
-        # every block is a row of bytes
-        outer = (nest.inner, *nest.outer)
-        if nest.last != nest.inner.extent:  # it was cut into pieces of one long axis, which is taken back
-            outer = (Axis(nest.elements, nest.inner.strides),)
-        nest = Nest(Axis(size, (1, 1)), outer, size)
-        return Entry(copy_rows(), nest_words(nest, operands, [1]), words)
-    nest = _along_y(nest, size)
-    turned = _transposed(nest, size)
-    if turned is not None:
-        return Entry(copy_transposed(size), nest_words(turned, operands), max(1, words // 2))
-    return Entry(copy_strided(size), nest_words(nest, operands), tasks(nest.elements * 4))
-
-
-def _along_y(nest: Nest, size: int) -> Nest:
-    """With the axis along which y is contiguous as the inner one, if there is such an axis."""
-    for axis in nest.outer:
-        if axis.strides[0] == size and nest.inner.strides[0] != size and axis.extent > 1:
-            others = [other for other in nest.outer if other is not axis]
-            return Nest(axis, (nest.inner, *others), axis.extent)
-    return nest
-
-
-def _transposed(nest: Nest, size: int) -> Nest | None:
-    """With the axis along which x is contiguous as the first outer one, if there is such an axis worth it."""
-    if size not in (2, 4) or nest.inner.strides[0] != size or nest.inner.extent < TILE:
-        return None
-    for axis in nest.outer:
-        if axis.strides[1] == size and axis.extent >= TILE:
-            others: Iterable[Axis] = (other for other in nest.outer if other is not axis)
-            return Nest(nest.inner, (axis, *others), nest.last)
-    return None
+    y = written_row()
+    x = read_row()
 
 
 @kernel
 def copy_rows() -> Body:
     """Rows of bytes that are contiguous on both sides."""
 
-    def body(ctx: int, params: int) -> None:
-        rows, size = word(params, ROWS), word(params, OWN)
-        count, last = word(params, COUNT) * size, word(params, LAST) * size
-        y_next, x_next, _ = row_strides(params)
-        row, end = share(ctx, rows)
-        while row < end:
-            y, x, _ = locate(params, row)
-            stop = row + run_length(params, row, end)
-            while row < stop:
-                simd.copy_bytes(y, x, last if row == rows - 1 else count)
-                y += y_next
-                x += x_next
-                row += 1
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, x = places
+        simd.copy_bytes(y, x, n * CopiedRows.size(params))
 
-    return body
+    return over_rows(CopiedRows, visit)
 
 
 @kernel
@@ -190,50 +47,32 @@ def copy_strided(size: int) -> Body:
     """Elements of ``size`` bytes at any strides."""
     load, store = simd.LOADS[f"i{8 * size}"], simd.STORES[f"i{8 * size}"]
 
-    def body(ctx: int, params: int) -> None:
-        rows, count, last = word(params, ROWS), word(params, COUNT), word(params, LAST)
-        y_stride, x_stride = word(params, Y + STRIDE), word(params, A + STRIDE)
-        y_next, x_next, _ = row_strides(params)
-        row, end = share(ctx, rows)
-        while row < end:
-            y, x, _ = locate(params, row)
-            stop = row + run_length(params, row, end)
-            while row < stop:
-                for i in range(last if row == rows - 1 else count):
-                    store(y + y_stride * i, load(x + x_stride * i))
-                y += y_next
-                x += x_next
-                row += 1
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, x = places
+        y_stride, x_stride = Copied.y.stride(params), Copied.x.stride(params)
+        for i in range(n):
+            store(y + y_stride * i, load(x + x_stride * i))
 
-    return body
+    return over_rows(Copied, visit)
 
 
 @kernel
 def convert() -> Body:
     """Elements of one type to another, through blocks of f32."""
 
-    def body(ctx: int, params: int) -> None:
-        rows, count, last = word(params, ROWS), word(params, COUNT), word(params, LAST)
-        write_y, y_stride, y_block = word(params, Y + CONVERT), word(params, Y + STRIDE), word(params, Y + BLOCK_BYTES)
-        read_x, x_stride, x_block = word(params, A + CONVERT), word(params, A + STRIDE), word(params, A + BLOCK_BYTES)
-        y_next, x_next, _ = row_strides(params)
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, x = places
+        write_y, y_stride = Converted.y.convert(params), Converted.y.stride(params)
+        read_x, x_stride = Converted.x.convert(params), Converted.x.stride(params)
         room = scratch(ctx) + ARGUMENTS
-        row, end = share(ctx, rows)
-        while row < end:
-            y_row, x_row, _ = locate(params, row)
-            stop = row + run_length(params, row, end)
-            while row < stop:
-                n = last if row == rows - 1 else count
-                y, x = y_row, x_row
-                for start in range(0, n, BLOCK):
-                    m = min(BLOCK, n - start)
-                    # one of the two is f32 in place, or neither
-                    p = read(ctx, read_x, x, x_stride, m, y if write_y == 0 else room)
-                    write(ctx, write_y, y, y_stride, m, p)
-                    y += y_block
-                    x += x_block
-                y_row += y_next
-                x_row += x_next
-                row += 1
+        for start in range(0, n, BLOCK):
+            m = min(BLOCK, n - start)
+            # one of the two is f32 in place, or neither
+            p = read(ctx, read_x, x, x_stride, m, y if write_y == 0 else room)
+            write(ctx, write_y, y, y_stride, m, p)
+            y += Converted.y.block_bytes(params)
+            x += Converted.x.block_bytes(params)
 
-    return body
+    return over_rows(Converted, visit)

@@ -1,8 +1,8 @@
 """The formulas of element-wise operations, on vectors of f32, named after their ops.
 
-``UNARY[name]`` is an intrinsic ``f(x, p, q, r, s)`` with the op's parameters as numbers (a formula takes as many as it
-names), ``BINARY[name]`` is ``f(a, b, p, q, r, s)``, gated linear units included.  ``a.maximum(b)`` and ``a.minimum(b)``
-are b where either is NaN, so the order of the two says whether a NaN passes: what the ops' docstrings say.
+:data:`FORMULAS` has them by name: of one vector, or of two, gated linear units included, and of as many parameters of
+the op as they name.  ``a.maximum(b)`` and ``a.minimum(b)`` are b where either is NaN, so the order of the two says
+whether a NaN passes: what the ops' docstrings say.
 """
 
 from __future__ import annotations
@@ -10,37 +10,40 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from llvmlite.ir import IntType
 
-from ggplug_cpu.compiler import Intrinsic
-from ggplug_cpu.simd.transcendental import emit_erf, emit_exp, emit_log, emit_sigmoid, emit_tanh
-from ggplug_cpu.simd.values import F32, F64, Value, emitted
-
-UNARY: dict[str, Intrinsic] = {}
-BINARY: dict[str, Intrinsic] = {}
-
-Formula = Callable[..., Value]
+from ggplug_cpu.simd.transcendental import emit_exp, emit_gelu_erf, emit_log, emit_sigmoid, emit_tanh
+from ggplug_cpu.simd.values import F32, F64, Value
 
 
-def _registered(table: dict[str, Intrinsic], vectors: int) -> Callable[[Formula], Formula]:
+@dataclass(frozen=True)
+class Formula:
+    """``emit`` takes ``vectors`` vectors of f32 and the op's ``parameters`` numbers, each in as many lanes."""
+
+    emit: Callable[..., Value]
+    vectors: int
+    parameters: int
+
+
+FORMULAS: dict[str, Formula] = {}
+
+_Emit = Callable[..., Value]
+
+
+def _registered(vectors: int) -> Callable[[_Emit], _Emit]:
     """Enter a formula on ``vectors`` vectors and some parameters."""
 
-    def register(formula: Formula) -> Formula:
-        wanted = len(inspect.signature(formula).parameters) - vectors
-
-        def emit(*values: Value) -> Value:
-            parameters = [p.splat(values[0].count) for p in values[vectors : vectors + wanted]]
-            return formula(*values[:vectors], *parameters)
-
-        table[formula.__name__] = emitted(lambda v, *_: f"{v}({', '.join([v] * vectors + ['f32'] * 4)})")(emit)
-        return formula
+    def register(emit: _Emit) -> _Emit:
+        FORMULAS[emit.__name__] = Formula(emit, vectors, len(inspect.signature(emit).parameters) - vectors)
+        return emit
 
     return register
 
 
-_unary = _registered(UNARY, 1)
-_binary = _registered(BINARY, 2)
+_unary = _registered(1)
+_binary = _registered(2)
 
 
 # -- arithmetic -------------------------------------------------------------------------------------
@@ -124,6 +127,18 @@ def trunc(x: Value) -> Value:
 @_unary
 def clamp(x: Value, low: Value, high: Value) -> Value:
     return x.minimum(high).maximum(low)
+
+
+@_unary
+def normalised(x: Value, mean: Value, factor: Value) -> Value:
+    """What ``norm`` does to a number; the mean and the factor are those of its row."""
+    return (x - mean) * factor
+
+
+@_unary
+def resized(x: Value, factor: Value) -> Value:
+    """What ``rms_norm`` and ``l2_norm`` do to a number; the factor is that of its row."""
+    return x * factor
 
 
 # -- transcendental functions -----------------------------------------------------------------------
@@ -247,7 +262,7 @@ def gelu(x: Value) -> Value:
 
 @_unary
 def gelu_erf(x: Value) -> Value:
-    return 0.5 * x * (1.0 + emit_erf(x * math.sqrt(0.5)))
+    return emit_gelu_erf(x)
 
 
 @_unary

@@ -1,171 +1,64 @@
-"""Loops over strided tensors: planned in Python as axes, walked in kernels row by row.
+"""Loops over strided tensors, row by row: what kernels that visit every element of their operands share.
 
-A kernel with up to three operands (the result ``y``, sources ``a`` and ``b``) sees *rows*: runs of elements along the
-innermost axis.  The axes above are any number of extents with a byte stride for each operand.  Planning
+Such a kernel sees *rows*, runs of elements along the innermost axis, of any number of operands.  The axes above are any
+number of extents with a byte stride for each operand; :mod:`ggplug_cpu.choices.nest` plans them.  A kernel declares its
+operands and says what to do with a row; :func:`over_rows` makes the loop::
 
-1. splits an axis along which a source repeats (``ggml_can_repeat``: not only from 1) into the part that advances and
-   the part that has stride 0 (the part that advances is whole blocks of every operand),
-2. drops extents of one, and merges neighbours that follow each other without a gap in every operand.
+    class Doubled(Rows):
+        y = written_row()
+        x = read_row()
 
-So contiguous tensors of any shape become one row; it is cut into pieces of :data:`PIECE` for the threads.
-
-Parameters of such kernels are words: the head and operands below, up to four numbers of the op's own, then the axes.
+    @kernel
+    def doubled():
+        @device_function
+        def visit(ctx, params, row, n, places):
+            y, x = places                   # where row number ``row``, of ``n`` elements, begins
+            ...
+        return over_rows(Doubled, visit)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
-
-from ggplug.tensor import Extents, Tensor
-from ggplug_cpu.compiler import Kernel, device_function
-from ggplug_cpu.context import load_word, thread_count, thread_index, word
-from ggplug_cpu.tape import Ref
-
-# Word indices of the parameter block.
-ROWS = 0
-COUNT = 1
-LAST = 2
-AXES = 3
-Y, A, B = 4, 8, 12
-# Of an operand, from its first word:
-ADDRESS, CONVERT, STRIDE, BLOCK_BYTES = 0, 1, 2, 3
-OWN = 16
-NEST = 20
-_AXIS_BYTES = 32
+from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function
+from ggplug_cpu.context import thread_count, thread_index
+from ggplug_cpu.parameters import CONVERTED, Operand, Parameters, emitted_number, integer, integers
+from ggplug_cpu.simd import values
+from ggplug_cpu.simd.values import I64, Value, emitted
 
 #: Elements that a kernel converts at a time; 4 KiB as f32, so a few of them stay in the first-level cache.
 BLOCK = 1024
-#: Elements of a row when one-dimensional work is cut.  Fixed, so that results do not depend on the number of threads.
-PIECE = 4 * BLOCK
 
 
-class Axis(NamedTuple):
-    """An extent, and for each operand the bytes from one index to the next."""
+class RowOperand(Operand):
+    """An operand whose rows the loop goes over; the elements of a row lie ``stride`` bytes apart."""
 
-    extent: int
-    strides: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Nest:
-    """``inner`` is the axis of a row, ``outer`` those above it from the inside out; the last row is ``last`` long."""
-
-    inner: Axis
-    outer: tuple[Axis, ...]
-    last: int
-
-    @property
-    def rows(self) -> int:
-        count = 1
-        for axis in self.outer:
-            count *= axis.extent
-        return count
-
-    @property
-    def elements(self) -> int:
-        return self.inner.extent * (self.rows - 1) + self.last
+    def __init__(self, writes: bool) -> None:
+        super().__init__(writes, "stride", *CONVERTED)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What planning needs to know of an operand: extents, byte strides and the type's blocks."""
+def read_row() -> RowOperand:
+    """An operand of which every row is read."""
+    return RowOperand(False)
 
-    ne: Extents
-    nb: Extents
-    block_size: int = 1
+
+def written_row() -> RowOperand:
+    """An operand of which every row is written, and perhaps read."""
+    return RowOperand(True)
+
+
+class Rows(Parameters):
+    """What the loop over rows needs to know: their number and length, that of the last, and the axes above them."""
+
+    rows = integer()
+    count = integer()
+    last = integer()
+    depth = integer()
+    axes = integers()
+    """From the inside out, for each axis its extent and the byte stride of every row operand."""
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Shape:
-        return cls(tensor.ne, tensor.nb, tensor.type.block_size)
-
-
-def element_nest(ne: Extents, *operands: Shape) -> Nest:
-    """Axes for work in which every element is independent: rows as long as strides allow."""
-    axes = _merged(_split(ne, operands), [shape.block_size for shape in operands])
-    inner, outer = axes[0], axes[1:]
-    if not outer and inner.extent > PIECE:
-        strides = tuple(
-            PIECE // shape.block_size * stride for stride, shape in zip(inner.strides, operands, strict=True)
-        )
-        pieces = -(-inner.extent // PIECE)
-        last = inner.extent - PIECE * (pieces - 1)
-        return Nest(Axis(PIECE, inner.strides), (Axis(pieces, strides),), last)
-    return Nest(inner, tuple(outer), inner.extent)
-
-
-def row_nest(ne: Extents, *operands: Shape) -> Nest:
-    """Axes for work on whole rows along ne0; only the axes above are merged.  All operands have the extents above."""
-    strides = [tuple(shape.nb[i] for shape in operands) for i in range(4)]
-    outer = _merged([Axis(ne[i], strides[i]) for i in range(1, 4)], [1] * len(operands))
-    return Nest(Axis(ne[0], strides[0]), tuple(outer), ne[0])
-
-
-def _split(ne: Extents, operands: Sequence[Shape]) -> list[Axis]:
-    """Four axes, or more where an operand repeats."""
-    axes = []
-    for i in range(4):
-        repeated = next((s.ne[i] for s in operands if 1 < s.ne[i] < ne[i]), ne[i])
-        strides = tuple(s.nb[i] if s.ne[i] > 1 or ne[i] == 1 else 0 for s in operands)
-        axes.append(Axis(repeated, strides))
-        if repeated != ne[i]:
-            sizes = [s.block_size if i == 0 else 1 for s in operands]
-            assert not any(repeated % size for size in sizes)
-            over = tuple(
-                stride * (repeated // size) if s.ne[i] == ne[i] else 0
-                for stride, size, s in zip(strides, sizes, operands, strict=True)
-            )
-            axes.append(Axis(ne[i] // repeated, over))
-    return axes
-
-
-def _merged(axes: Sequence[Axis], block_sizes: Sequence[int]) -> list[Axis]:
-    """Fewer axes over the same elements; at least one."""
-    first, *rest = axes
-    merged = [first]
-    for axis in rest:
-        if axis.extent == 1:
-            continue
-        below = merged[-1]
-        sizes = block_sizes if len(merged) == 1 else [1] * len(block_sizes)
-        if below.extent == 1 and all(size == 1 for size in sizes):
-            merged[-1] = axis
-        elif all(
-            below.extent // size * inner == outer
-            for size, inner, outer in zip(sizes, below.strides, axis.strides, strict=True)
-        ):
-            merged[-1] = Axis(below.extent * axis.extent, below.strides)
-        else:
-            merged.append(axis)
-    return merged
-
-
-class Operand(NamedTuple):
-    """Where an operand lies and how its rows become f32: by ``convert``, or 0 where they are contiguous f32 already."""
-
-    place: Ref
-    convert: Kernel | int = 0
-    block_size: int = 1
-
-
-def nest_words(
-    nest: Nest, operands: Sequence[Operand], own: Sequence[int | float | Ref] = ()
-) -> list[int | float | Ref | Kernel]:
-    """The parameter block: at most three operands in the order ``y a b``, at most four words of the op's own."""
-    words: list[int | float | Ref | Kernel] = [nest.rows, nest.inner.extent, nest.last, len(nest.outer)]
-    for position, (place, convert, block_size) in enumerate(operands):
-        stride = nest.inner.strides[position]
-        words += [place, convert, stride, BLOCK // block_size * stride]
-    words += [0] * (OWN - len(words))
-    words += own
-    words += [0] * (NEST - len(words))
-    for axis in nest.outer or (Axis(1, ()),):
-        words += [axis.extent, *axis.strides, *[0] * (3 - len(axis.strides))]
-    return words
-
-
-# -- in kernels -------------------------------------------------------------------------------------
+    def row_operands(cls) -> list[RowOperand]:
+        return [field for field in cls.fields.values() if isinstance(field, RowOperand)]
 
 
 @device_function
@@ -178,35 +71,80 @@ def share(ctx, count):  # type: ignore[no-untyped-def]
     return count * index // threads, count * (index + 1) // threads
 
 
-@device_function
-def locate(params, row):  # type: ignore[no-untyped-def]
-    """Addresses of row ``row`` in y, a and b."""
-    y, a, b = word(params, Y), word(params, A), word(params, B)
-    axis = params + 8 * NEST
-    axes = word(params, AXES)
-    for i in range(axes):
-        index = row
-        if i < axes - 1:
-            extent = load_word(axis)
-            row = index // extent
-            index -= row * extent
-        y += index * load_word(axis + 8)
-        a += index * load_word(axis + 16)
-        b += index * load_word(axis + 24)
-        axis += _AXIS_BYTES
-    return y, a, b
+def locate(parameters: type[Rows]) -> Intrinsic:
+    """``locate(parameters)(params, row)``: a tuple of where row number ``row`` of each row operand begins."""
+    operands = parameters.row_operands()
+
+    def emit(params: Value, row: Value) -> Value:
+        b = params.b
+        starts = [emitted_number(operand.address, params) for operand in operands]
+        depth = emitted_number(parameters.depth, params)
+
+        def offset(axis: Value, index: Value, places: list[Value]) -> list[Value]:
+            strides = [emitted_number(parameters.axes, params, axis + (1 + k)) for k in range(len(operands))]
+            return [place + index * stride for place, stride in zip(places, strides, strict=True)]
+
+        def inner(_: Value, carried: list[Value]) -> list[Value]:
+            axis, row, *places = carried
+            extent = emitted_number(parameters.axes, params, axis)
+            above = Value(b, b.sdiv(row.ir, extent.ir))
+            return [axis + (1 + len(operands)), above, *offset(axis, row - above * extent, places)]
+
+        def outermost(_: Value, carried: list[Value]) -> list[Value]:
+            axis, row, *places = carried
+            return [axis, row, *offset(axis, row, places)]
+
+        # the outermost axis needs no division
+        carried = values.loop(depth - 1, [values.constant(b, I64, 0), row, *starts], inner)
+        return values.packed(values.loop(depth.minimum(1), carried, outermost)[2:])
+
+    return emitted(f"i64*{len(operands)}(i64, i64)")(emit)
+
+
+def next_row(parameters: type[Rows]) -> Intrinsic:
+    """``next_row(parameters)(params, places)``: the same for the next row of a run; see :func:`run_length`."""
+    operands = parameters.row_operands()
+
+    def emit(params: Value, places: Value) -> Value:
+        strides = [emitted_number(parameters.axes, params, 1 + k) for k in range(len(operands))]
+        return values.packed([place + s for place, s in zip(values.unpacked(places), strides, strict=True)])
+
+    return emitted(f"i64*{len(operands)}(i64, i64*{len(operands)})")(emit)
+
+
+def next_block(parameters: type[Rows]) -> Intrinsic:
+    """``next_block(parameters)(params, places)``: the same :data:`BLOCK` elements further on in the row."""
+    operands = parameters.row_operands()
+
+    def emit(params: Value, places: Value) -> Value:
+        sizes = [emitted_number(operand.block_bytes, params) for operand in operands]
+        return values.packed([place + size for place, size in zip(values.unpacked(places), sizes, strict=True)])
+
+    return emitted(f"i64*{len(operands)}(i64, i64*{len(operands)})")(emit)
 
 
 @device_function
 def run_length(params, row, end):  # type: ignore[no-untyped-def]
     """How many rows from ``row`` on follow each other by the strides of the innermost outer axis."""
-    if word(params, AXES) <= 1:
+    if Rows.depth(params) <= 1:
         return end - row
-    extent = word(params, NEST)
+    extent = Rows.axes(params, 0)
     return min(end - row, extent - row % extent)
 
 
-@device_function
-def row_strides(params):  # type: ignore[no-untyped-def]
-    """Bytes from one row to the next of a run, in y, a and b."""
-    return word(params, NEST + 1), word(params, NEST + 2), word(params, NEST + 3)
+def over_rows(parameters: type[Rows], visit: DeviceFunction | Intrinsic) -> Body:
+    """A kernel's body: each thread calls ``visit(ctx, params, row, n, places)`` for its share of the rows."""
+    find, following = locate(parameters), next_row(parameters)
+
+    def body(ctx: int, params: int) -> None:
+        rows, count, last = Rows.rows(params), Rows.count(params), Rows.last(params)
+        row, end = share(ctx, rows)
+        while row < end:
+            places = find(params, row)
+            stop = row + run_length(params, row, end)
+            while row < stop:
+                visit(ctx, params, row, last if row == rows - 1 else count, places)
+                places = following(params, places)
+                row += 1
+
+    return body

@@ -1,91 +1,162 @@
 """Normalisation of rows: each is scaled by a number computed from it.
 
-Sums are f64, as in ggml; the rest is f32.  A row is computed by one thread.
+Sums are f64, as in ggml; the rest is f32.  A row is computed by one thread.  Where the number that it is scaled
+by, or a distance from its mean, may leave the range of f32, the row is multiplied by a power of two before.  What a row
+is may be computed first (the sum of a residual and what is added to it), and what becomes of it, too (its scale and
+shift): see :func:`norm`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 
-from ggplug import ops
-from ggplug.tensor import Tensor
-from ggplug_cpu import simd
-from ggplug_cpu.compiler import Body, kernel
-from ggplug_cpu.context import real, scratch, word
-from ggplug_cpu.kernels.nest import (
-    CONVERT,
-    COUNT,
-    OWN,
-    ROWS,
-    STRIDE,
-    A,
-    Shape,
-    Y,
-    locate,
-    nest_words,
-    row_nest,
-    row_strides,
-    run_length,
-    share,
-)
-from ggplug_cpu.kernels.rows import ARGUMENTS, read, read_operand, write, write_operand
-from ggplug_cpu.kernels.steps import RESULT, Steps, given, source, tasks
+from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.kernels.nest import RowOperand, Rows, over_rows, read_row, written_row
+from ggplug_cpu.kernels.programs import parsed
+from ggplug_cpu.kernels.rows import ARGUMENTS, read_rows, write_row
 from ggplug_cpu.kernels.sums import row_sum
-from ggplug_cpu.tape import Entry, Ref
+from ggplug_cpu.parameters import emitted_number, real, reals
+from ggplug_cpu.simd import values
+from ggplug_cpu.simd.values import F32, Value, emitted
+
+#: By the op's name, the first step of a program behind it, and how many numbers of the row that step needs.
+FIRST_STEPS = {"norm": ("normalised(x0)", 2), "rms_norm": ("resized(x0)", 1), "l2_norm": ("resized(x0)", 1)}
+
+_LARGE, _SMALL = 1e33, 1e-36
+"""Sizes of rows between which all is in the range of f32: a distance is at most the size times the root of 2**31."""
+_DOWN, _UP = 2.0**-64, 2.0**64
 
 
-def plan_norm(node: Tensor) -> Steps:
-    """y = f(row of x) x, perhaps less the row's mean."""
-    op, x = node.op, given(node, 0)
-    assert isinstance(op, ops.RowNorm)
-    nest = row_nest(node.ne, Shape.of(node), Shape.of(x))
-    operands = [
-        write_operand(Ref(RESULT), node.type, node.nb[0]),
-        read_operand(Ref(source(0)), x.type, x.nb[0]),
-    ]
-    entry = Entry(norm(op.name), nest_words(nest, operands, [op.eps]), tasks(node.size, 2))
-    return Steps((entry,), scratch_bytes=ARGUMENTS + 8 * node.ne[0])
+class Norm(Rows):
+    """Rows along ne0; other operands follow: see :func:`norm_parameters`."""
+
+    y = written_row()
+    eps = real()
+    constants = reals()
+    """The parameters of the steps before and behind."""
+
+
+@functools.cache
+def norm_parameters(before: int, behind: int, keeps: bool) -> type[Norm]:
+    """The parameters of :func:`norm`.
+
+    ``x0``, ``x1``, ...: the ``before`` sources of the row; ``w0``, ``w1``, ...: the ``behind`` sources of what becomes
+    of it; ``row``, where it ``keeps`` the row, is where that is written.
+    """
+    fields = {f"x{i}": read_row() for i in range(before)} | {f"w{i}": read_row() for i in range(behind)}
+    return type("Norm", (Norm,), fields | ({"row": written_row()} if keeps else {}))
+
+
+def scratch_bytes(n: int, operands: int) -> int:
+    """What the kernel needs of a thread's scratch for rows of ``n`` with so many operands, the result included."""
+    return ARGUMENTS + 4 * n * (operands + 1)
 
 
 @kernel
-def norm(name: str) -> Body:
-    """(x - mean) / sqrt(var + eps), x / sqrt(mean(x²) + eps) or, for ``l2_norm``, x / max(|x|, eps)."""
-    F, step = simd.vec("f32"), simd.width("f32")
-    load, load_first = simd.load(F), simd.load_first(F)
+def norm(name: str, before: str = "", behind: str = "", keeps: bool = False) -> Body:
+    """(x - mean) / sqrt(var + eps), x / sqrt(mean(x²) + eps) or, for ``l2_norm``, x / max(|x|, eps).
+
+    ``before``: a program for the row x, which otherwise is the source; ``behind``: one for what becomes of the result,
+    which begins with the op's :data:`FIRST_STEPS`; ``keeps``: the row x is written, too.
+    """
+    first_sources = parsed(before).sources if before else 1
+    parameters = norm_parameters(first_sources, parsed(behind).sources - 1 if behind else 0, keeps)
     sum_of, sum_of_squares = row_sum("x"), row_sum("(x-c)²" if name == "norm" else "x²")
+    begin, finish = _row(parameters, before), _result(parameters, name, before, behind)
+    large, small, down, up = _LARGE, _SMALL, _DOWN, _UP
     centred, euclidean = name == "norm", name == "l2_norm"
 
-    def body(ctx: int, params: int) -> None:
-        n, eps = word(params, COUNT), real(params, OWN)
-        write_y, y_stride = word(params, Y + CONVERT), word(params, Y + STRIDE)
-        read_x, x_stride = word(params, A + CONVERT), word(params, A + STRIDE)
-        y_next, x_next, _ = row_strides(params)
-        y_room = scratch(ctx) + ARGUMENTS
-        x_room = y_room + 4 * n
-        whole = n - n % step
-        row, end = share(ctx, word(params, ROWS))
-        while row < end:
-            y, x, _ = locate(params, row)
-            stop = row + run_length(params, row, end)
-            while row < stop:
-                p = read(ctx, read_x, x, x_stride, n, x_room)
-                r = y if write_y == 0 else y_room
-                mean = sum_of(p, n, 0.0) / n if centred else 0.0
-                squares = sum_of_squares(p, n, mean)
-                size = math.sqrt(squares) if euclidean else math.sqrt(squares / n + eps)
-                if euclidean and not size > eps:  # also where it is NaN
-                    size = eps
-                factor = 1.0 / size
-                for i in range(0, 4 * whole, 4 * step):
-                    v = load(p + i)
-                    simd.store(r + i, simd.mul(simd.sub(v, mean) if centred else v, factor))
-                if whole < n:
-                    i, tail = 4 * whole, n - whole
-                    v = load_first(p + i, tail)
-                    simd.store_first(r + i, simd.mul(simd.sub(v, mean) if centred else v, factor), tail)
-                write(ctx, write_y, y, y_stride, n, r)
-                y += y_next
-                x += x_next
-                row += 1
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        memory = scratch(ctx)
+        p = begin(memory, params, n, places)
+        mean = sum_of(p, n, 0.0) / n if centred else 0.0
+        squares = sum_of_squares(p, n, mean)
+        eps = Norm.eps(params)
+        size = math.sqrt(squares) if euclidean else math.sqrt(squares / n + eps)
+        if euclidean and not size > eps:  # also where it is NaN
+            size = eps
+        if size > large or size < small:
+            unit = down if size > large else up
+            p = _multiplied(memory, p, n, unit)
+            mean = mean * unit
+            size = size * unit
+        finish(memory, params, n, places, p, mean, 1.0 / size)
 
-    return body
+    return over_rows(parameters, visit)
+
+
+@emitted("i64(i64, i64, i64, f64)")
+def _multiplied(memory: Value, p: Value, n: Value, unit: Value) -> Value:
+    """Where the row at ``p`` lies, multiplied by ``unit``."""
+    room = memory + ARGUMENTS
+    parsed("resized(x0)").emit(room, [p], n, lambda index: unit.convert(F32))
+    return room
+
+
+def _rooms(parameters: type[Norm], memory: Value, n: Value) -> dict[str, Value]:
+    """Room for a row of every operand, and one for the row that is normalised."""
+    names = ["", *(name for name, field in parameters.fields.items() if isinstance(field, RowOperand))]
+    return {name: memory + ARGUMENTS + n * (4 * i) for i, name in enumerate(names)}
+
+
+def _named(parameters: type[Norm], places: Value) -> dict[str, tuple[RowOperand, Value]]:
+    operands = {name: field for name, field in parameters.fields.items() if isinstance(field, RowOperand)}
+    found = zip(operands.items(), values.unpacked(places), strict=True)
+    return {name: (operand, place) for (name, operand), place in found}
+
+
+def _read(parameters: type[Norm], prefix: str, memory: Value, params: Value, n: Value, places: Value) -> list[Value]:
+    """Rows of the operands whose names begin with ``prefix``, as f32."""
+    mine = {
+        name: found for name, found in _named(parameters, places).items() if name[0] == prefix and name[1:].isdigit()
+    }
+    rooms = _rooms(parameters, memory, n)
+    operands, where = [o for o, _ in mine.values()], [place for _, place in mine.values()]
+    return read_rows(operands, memory, params, where, n, [rooms[name] for name in mine])
+
+
+def _row(parameters: type[Norm], before: str) -> Intrinsic:
+    """``begin(memory, params, n, places)``: where the row to be normalised lies as f32."""
+
+    def emit(memory: Value, params: Value, n: Value, places: Value) -> Value:
+        sources = _read(parameters, "x", memory, params, n, places)
+        if not before:
+            return sources[0]
+
+        def constant(index: int) -> Value:
+            return emitted_number(parameters.constants, params, index).convert(F32)
+
+        room, named = _rooms(parameters, memory, n)[""], _named(parameters, places)
+        if "row" not in named:
+            parsed(before).emit(room, sources, n, constant)
+            return room
+        with write_row(named["row"][0], memory, params, named["row"][1], n, room) as place:
+            parsed(before).emit(place, sources, n, constant)
+        return place
+
+    return emitted(f"i64(i64, i64, i64, i64*{len(parameters.row_operands())})")(emit)
+
+
+def _result(parameters: type[Norm], name: str, before: str, behind: str) -> Intrinsic:
+    """``finish(memory, params, n, places, p, mean, factor)``: the result of the row at ``p``."""
+    step, numbers = FIRST_STEPS[name]
+    program = parsed(behind or step)
+    used = parsed(before).constants if before else 0
+
+    def emit(memory: Value, params: Value, n: Value, places: Value, p: Value, mean: Value, factor: Value) -> None:
+        of_row = [mean, factor][-numbers:]
+
+        def constant(index: int) -> Value:
+            if index < numbers:
+                return of_row[index].convert(F32)
+            return emitted_number(parameters.constants, params, used + index - numbers).convert(F32)
+
+        sources = _read(parameters, "w", memory, params, n, places)
+        operand, y = _named(parameters, places)["y"]
+        with write_row(operand, memory, params, y, n, _rooms(parameters, memory, n)["y"]) as place:
+            program.emit(place, [p, *sources], n, constant)
+
+    return emitted(f"void(i64, i64, i64, i64*{len(parameters.row_operands())}, i64, f64, f64)")(emit)

@@ -2,68 +2,51 @@
 
 from __future__ import annotations
 
-from ggplug import ops
-from ggplug.tensor import Tensor
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
-from ggplug_cpu.context import real, scratch, word
-from ggplug_cpu.kernels.nest import (
-    CONVERT,
-    COUNT,
-    LAST,
-    OWN,
-    ROWS,
-    STRIDE,
-    A,
-    Axis,
-    Nest,
-    Operand,
-    Shape,
-    Y,
-    element_nest,
-    locate,
-    nest_words,
-    row_nest,
-    row_strides,
-    run_length,
-    share,
-)
-from ggplug_cpu.kernels.rows import ARGUMENTS, read, read_operand, write, write_operand
-from ggplug_cpu.kernels.steps import RESULT, Steps, given, source, tasks
+from ggplug_cpu.context import scratch
+from ggplug_cpu.kernels.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.kernels.rows import ARGUMENTS, read, write
 from ggplug_cpu.kernels.sums import row_sum
-from ggplug_cpu.tape import WORKSPACE, Entry, Ref
+from ggplug_cpu.parameters import CONVERTED, Parameters, integer, real, written
+from ggplug_cpu.parameters import read as read_operand
 
 _LOWEST = -(2**31)
 
 
-def plan_sum_rows(node: Tensor) -> Steps:
-    """y = the sum of each row, or its mean."""
-    x = given(node, 0)
-    nest = row_nest(x.ne, Shape.of(node), Shape.of(x))
-    divisor = float(x.ne[0]) if isinstance(node.op, ops.Mean) else 1.0
-    operands = [write_operand(Ref(RESULT), node.type, 4), read_operand(Ref(source(0)), x.type, x.nb[0])]
-    entry = Entry(sum_rows(), nest_words(nest, operands, [divisor]), tasks(x.size))
-    return Steps((entry,), scratch_bytes=2 * ARGUMENTS + 4 * x.ne[0])
+class SumRows(Rows):
+    """Rows of x, each with an element of y, which is the sum divided by ``divisor``."""
+
+    y = written_row()
+    x = read_row()
+    divisor = real()
 
 
-def plan_sum(node: Tensor) -> Steps:
-    """y = the sum of all elements, by way of sums of pieces."""
-    x = given(node, 0)
-    nest = element_nest(x.ne, Shape.of(x))
-    operands = [read_operand(Ref(source(0)), x.type, nest.inner.strides[0])]
-    pieces = Entry(sum_pieces(), nest_words(nest, operands, [Ref(WORKSPACE)]), tasks(x.size))
-    result = write_operand(Ref(RESULT), node.type, 4)
-    total = Entry(sum_up(), [Ref(WORKSPACE), nest.rows, Ref(RESULT), result.convert], 1)
-    return Steps((pieces, total), 8 * nest.rows, 2 * ARGUMENTS + 4 * nest.inner.extent)
+class SumPieces(Rows):
+    """Pieces of x, each with an f64 for its sum."""
+
+    sums = written_row()
+    x = read_row()
 
 
-def plan_argmax(node: Tensor) -> Steps:
-    """y = the position of each row's largest element."""
-    x = given(node, 0)
-    nest = Nest(Axis(x.ne[0], (0, x.nb[0])), (Axis(x.ne[1], (node.nb[0], x.nb[1])),), x.ne[0])
-    operands = [Operand(Ref(RESULT)), read_operand(Ref(source(0)), x.type, x.nb[0])]
-    entry = Entry(argmax(), nest_words(nest, operands), tasks(x.size))
-    return Steps((entry,), scratch_bytes=ARGUMENTS + 4 * x.ne[0])
+class SumUp(Parameters):
+    """``count`` f64 to add up."""
+
+    y = written(CONVERTED)
+    sums = read_operand()
+    count = integer()
+
+
+class Argmax(Rows):
+    """Rows of x, each with an element of y."""
+
+    y = written_row()
+    x = read_row()
+
+
+def scratch_bytes(n: int) -> int:
+    """What these kernels need of a thread's scratch for rows of ``n``."""
+    return 2 * ARGUMENTS + 4 * n
 
 
 @kernel
@@ -71,43 +54,31 @@ def sum_rows() -> Body:
     """Row by row, divided by a number."""
     sum_of = row_sum("x")
 
-    def body(ctx: int, params: int) -> None:
-        n, divisor = word(params, COUNT), real(params, OWN)
-        write_y, read_x, x_stride = word(params, Y + CONVERT), word(params, A + CONVERT), word(params, A + STRIDE)
-        y_next, x_next, _ = row_strides(params)
-        y_room = scratch(ctx) + ARGUMENTS
-        x_room = y_room + ARGUMENTS
-        row, end = share(ctx, word(params, ROWS))
-        while row < end:
-            y, x, _ = locate(params, row)
-            stop = row + run_length(params, row, end)
-            while row < stop:
-                r = y if write_y == 0 else y_room
-                simd.store_f32(r, sum_of(read(ctx, read_x, x, x_stride, n, x_room), n, 0.0) / divisor)
-                write(ctx, write_y, y, 0, 1, r)
-                y += y_next
-                x += x_next
-                row += 1
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, x = places
+        write_y, y_room = SumRows.y.convert(params), scratch(ctx) + ARGUMENTS
+        p = read(ctx, SumRows.x.convert(params), x, SumRows.x.stride(params), n, y_room + ARGUMENTS)
+        r = y if write_y == 0 else y_room
+        simd.store_f32(r, sum_of(p, n, 0.0) / SumRows.divisor(params))
+        write(ctx, write_y, y, 0, 1, r)
 
-    return body
+    return over_rows(SumRows, visit)
 
 
 @kernel
 def sum_pieces() -> Body:
-    """The sum of each row as f64; here x is the only operand, in the first place."""
+    """The sum of each row as f64."""
     sum_of = row_sum("x")
 
-    def body(ctx: int, params: int) -> None:
-        rows, sums = word(params, ROWS), word(params, OWN)
-        read_x, x_stride = word(params, Y + CONVERT), word(params, Y + STRIDE)
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        total, x = places
         room = scratch(ctx) + ARGUMENTS
-        first, end = share(ctx, rows)
-        for row in range(first, end):
-            n = word(params, LAST) if row == rows - 1 else word(params, COUNT)
-            x, _, _ = locate(params, row)
-            simd.store_f64(sums + 8 * row, sum_of(read(ctx, read_x, x, x_stride, n, room), n, 0.0))
+        p = read(ctx, SumPieces.x.convert(params), x, SumPieces.x.stride(params), n, room)
+        simd.store_f64(total, sum_of(p, n, 0.0))
 
-    return body
+    return over_rows(SumPieces, visit)
 
 
 @kernel
@@ -115,9 +86,9 @@ def sum_up() -> Body:
     """The sum of f64 in their order, in the result's type."""
 
     def body(ctx: int, params: int) -> None:
-        sums, y, write_y = word(params, 0), word(params, 2), word(params, 3)
+        y, write_y, sums = SumUp.y.address(params), SumUp.y.convert(params), SumUp.sums.address(params)
         total = 0.0
-        for i in range(word(params, 1)):
+        for i in range(SumUp.count(params)):
             total += simd.load_f64(sums + 8 * i)
         r = y if write_y == 0 else scratch(ctx) + ARGUMENTS
         simd.store_f32(r, total)
@@ -142,25 +113,22 @@ def argmax() -> Body:
         x = bits(simd.add(v, 0.0))  # -0 becomes 0
         return simd.select(simd.unequal(v, v), lowest, x ^ ((x >> number(31)) & number(0x7FFFFFFF)))
 
-    def body(ctx: int, params: int) -> None:
-        n, read_x, x_stride = word(params, COUNT), word(params, A + CONVERT), word(params, A + STRIDE)
-        room = scratch(ctx) + ARGUMENTS
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, x = places
         whole, tail = 4 * (n - n % step), n % step
-        first, end = share(ctx, word(params, ROWS))
-        for row in range(first, end):
-            y, x, _ = locate(params, row)
-            p = read(ctx, read_x, x, x_stride, n, room)
-            largest, where, here = number(lowest), iota(), iota()
-            for i in range(0, whole, 4 * step):
-                v = ordered(load(p + i))
-                better = simd.greater(v, largest)
-                largest, where = simd.select(better, v, largest), simd.select(better, here, where)
-                here = simd.add(here, step)
-            if tail > 0:
-                v = simd.select(lanes(tail), ordered(load_first(p + whole, tail)), lowest)
-                better = simd.greater(v, largest)
-                largest, where = simd.select(better, v, largest), simd.select(better, here, where)
-            winners = simd.equal(largest, simd.hmax(largest))
-            simd.store_i32(y, simd.hmin(simd.select(winners, where, 2**31 - 1)))
+        p = read(ctx, Argmax.x.convert(params), x, Argmax.x.stride(params), n, scratch(ctx) + ARGUMENTS)
+        largest, where, here = number(lowest), iota(), iota()
+        for i in range(0, whole, 4 * step):
+            v = ordered(load(p + i))
+            better = simd.greater(v, largest)
+            largest, where = simd.select(better, v, largest), simd.select(better, here, where)
+            here = simd.add(here, step)
+        if tail > 0:
+            v = simd.select(lanes(tail), ordered(load_first(p + whole, tail)), lowest)
+            better = simd.greater(v, largest)
+            largest, where = simd.select(better, v, largest), simd.select(better, here, where)
+        winners = simd.equal(largest, simd.hmax(largest))
+        simd.store_i32(y, simd.hmin(simd.select(winners, where, 2**31 - 1)))
 
-    return body
+    return over_rows(Argmax, visit)

@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import math
 
-from ggplug import ops
-from ggplug.ops import alibi_slopes
-from ggplug.tensor import Tensor
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, kernel
-from ggplug_cpu.context import real, scratch, word
+from ggplug_cpu.context import scratch
 from ggplug_cpu.kernels.nest import share
-from ggplug_cpu.kernels.rows import ARGUMENTS, read, read_operand, write, write_operand
-from ggplug_cpu.kernels.steps import RESULT, Steps, given, source, tasks
-from ggplug_cpu.tape import Entry, Ref, Word
-
-# Word indices: places, extents, byte strides of rows, extents and strides of the mask, converters, numbers.
-Y, X, MASK, SINKS = 0, 1, 2, 3
-N, R, H, B = 4, 5, 6, 7
-Y1, X1, M2, M3, MASK1, MASK2, MASK3 = range(8, 15)
-WRITE, READ, READ_MASK, Y_STRIDE, X_STRIDE, MASK_STRIDE, SCALE, SLOPES = range(15, 23)
+from ggplug_cpu.kernels.rows import ARGUMENTS, read, write
+from ggplug_cpu.parameters import STRIDES, Parameters, integer, real, reals, written
+from ggplug_cpu.parameters import read as read_operand
 
 
-def plan_soft_max(node: Tensor) -> Steps:
-    """y = softmax over ne0 of (scale x + slope mask)."""
-    op, x, mask, sinks = node.op, given(node, 0), *node.src[1:]
-    assert isinstance(op, ops.SoftMax)
-    y_operand = write_operand(Ref(RESULT), node.type, node.nb[0])
-    x_operand = read_operand(Ref(source(0)), x.type, x.nb[0])
-    words: list[Word] = [Ref(RESULT), Ref(source(0))]
-    words += [0 if mask is None else Ref(source(1)), 0 if sinks is None else Ref(source(2)), *node.ne]
-    words += [node.nb[1], x.nb[1]]
-    if mask is None:
-        words += [1, 1, 0, 0, 0, y_operand.convert, x_operand.convert, 0, node.nb[0], x.nb[0], 0, op.scale]
-    else:
-        read_mask = read_operand(Ref(source(1)), mask.type, mask.nb[0]).convert
-        words += [*mask.ne[2:], *mask.nb[1:], y_operand.convert, x_operand.convert, read_mask]
-        words += [node.nb[0], x.nb[0], mask.nb[0], op.scale]
-        words += [float(slope) for slope in alibi_slopes(node.ne[2], op.max_bias)]
-    entry = Entry(soft_max(), words, tasks(node.size, 6))
-    return Steps((entry,), scratch_bytes=ARGUMENTS + 12 * node.ne[0])
+class SoftMax(Parameters):
+    """``n`` numbers a row, ``rows`` rows a head; the mask has ``mask_heads`` and ``mask_batches`` of its own."""
+
+    y = written("nb0", "nb1", "convert")
+    x = read_operand("nb0", "nb1", "convert")
+    mask = read_operand(STRIDES, "convert")
+    sinks = read_operand()
+    n = integer()
+    rows = integer()
+    heads = integer()
+    batches = integer()
+    mask_heads = integer()
+    mask_batches = integer()
+    scale = real()
+    slopes = reals()
+    """Of every head, where there is a mask."""
+
+
+def scratch_bytes(n: int) -> int:
+    """What the kernel needs of a thread's scratch for rows of ``n``."""
+    return ARGUMENTS + 12 * n
 
 
 @kernel
@@ -52,19 +46,19 @@ def soft_max() -> Body:
     in_f64, no_sum = simd.convert(D), simd.zero(D)
 
     def body(ctx: int, params: int) -> None:
-        n, row_count, heads = word(params, N), word(params, R), word(params, H)
-        write_y, read_x, read_mask = word(params, WRITE), word(params, READ), word(params, READ_MASK)
-        masks, sinks, scale = word(params, MASK), word(params, SINKS), real(params, SCALE)
+        n, row_count, heads = SoftMax.n(params), SoftMax.rows(params), SoftMax.heads(params)
+        write_y, read_x, read_mask = SoftMax.y.convert(params), SoftMax.x.convert(params), SoftMax.mask.convert(params)
+        masks, sinks, scale = SoftMax.mask.address(params), SoftMax.sinks.address(params), SoftMax.scale(params)
         y_room = scratch(ctx) + ARGUMENTS
         x_room, mask_room = y_room + 4 * n, y_room + 8 * n
         whole, tail = 4 * (n - n % step), n % step
         rest = lanes(tail)
-        row, end = share(ctx, row_count * heads * word(params, B))
+        row, end = share(ctx, row_count * heads * SoftMax.batches(params))
         while row < end:
             h, b = row // row_count % heads, row // (row_count * heads)
-            y = word(params, Y) + row * word(params, Y1)
-            x = word(params, X) + row * word(params, X1)
-            p = read(ctx, read_x, x, word(params, X_STRIDE), n, x_room)
+            y = SoftMax.y.address(params) + row * SoftMax.y.nb1(params)
+            x = SoftMax.x.address(params) + row * SoftMax.x.nb1(params)
+            p = read(ctx, read_x, x, SoftMax.x.nb0(params), n, x_room)
             r = y if write_y == 0 else y_room
 
             top = lowest(-math.inf)
@@ -78,10 +72,11 @@ def soft_max() -> Body:
                     simd.store_first(r + whole, v, tail)
                     top = simd.maximum(top, simd.select(rest, v, -math.inf))
             else:
-                slope = real(params, SLOPES + h)
-                mask = masks + row % row_count * word(params, MASK1)
-                mask += h % word(params, M2) * word(params, MASK2) + b % word(params, M3) * word(params, MASK3)
-                q = read(ctx, read_mask, mask, word(params, MASK_STRIDE), n, mask_room)
+                slope = SoftMax.slopes(params, h)
+                mask = masks + row % row_count * SoftMax.mask.nb1(params)
+                mask += h % SoftMax.mask_heads(params) * SoftMax.mask.nb2(params)
+                mask += b % SoftMax.mask_batches(params) * SoftMax.mask.nb3(params)
+                q = read(ctx, read_mask, mask, SoftMax.mask.nb0(params), n, mask_room)
                 for i in range(0, whole, 4 * step):
                     v = simd.add(simd.mul(load(p + i), scale), simd.mul(load(q + i), slope))
                     simd.store(r + i, v)
@@ -116,7 +111,7 @@ def soft_max() -> Body:
                 simd.store(r + i, simd.mul(load(r + i), share_of))
             if tail > 0:
                 simd.store_first(r + whole, simd.mul(load_first(r + whole, tail), share_of), tail)
-            write(ctx, write_y, y, word(params, Y_STRIDE), n, r)
+            write(ctx, write_y, y, SoftMax.y.nb0(params), n, r)
             row += 1
 
     return body

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
-from ggplug_cpu.context import word
-from ggplug_cpu.kernels.nest import COUNT, NEST, ROWS, STRIDE, A, locate, share
+from ggplug_cpu.kernels.copy import Copied
+from ggplug_cpu.kernels.nest import locate, share
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import I16, I32, Value, emitted, vector
 
@@ -23,15 +23,16 @@ def copy_transposed(size: int) -> Body:
     T = simd.width("f32")
     turn = _turn(size, T)
     load, store = simd.LOADS[f"i{8 * size}"], simd.STORES[f"i{8 * size}"]
+    find = locate(Copied)
 
     def body(ctx: int, params: int) -> None:
-        columns, height = word(params, COUNT), word(params, NEST)
-        x_column, y_row = word(params, A + STRIDE), word(params, NEST + 1)
+        columns, height = Copied.count(params), Copied.axes(params, 0)
+        x_column, y_row = Copied.x.stride(params), Copied.axes(params, 1)
         strips = (height + T - 1) // T
-        first, end = share(ctx, word(params, ROWS) // height * strips)
+        first, end = share(ctx, Copied.rows(params) // height * strips)
         for strip in range(first, end):
             r = strip % strips * T
-            y, x, _ = locate(params, strip // strips * height + r)
+            y, x = find(params, strip // strips * height + r)
             rows = min(T, height - r)
             whole = columns - columns % T if rows == T else 0
             for c in range(0, whole, T):

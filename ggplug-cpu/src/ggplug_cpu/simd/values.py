@@ -242,6 +242,10 @@ class Value:
     def lane(self, index: int) -> Value:
         return Value(self.b, self.b.extract_element(self.ir, ir.Constant(I32, index)))
 
+    def lane_at(self, index: Value) -> Value:
+        """The lane whose number is known at run time (or becomes known to LLVM)."""
+        return Value(self.b, self.b.extract_element(self.ir, index.ir))
+
     def sum(self) -> Value:
         """All lanes added, halves first: the same tree on every target."""
         return self._fold(lambda low, high: low + high)
@@ -351,6 +355,20 @@ def gathered(scalars: Sequence[Value]) -> Value:
     for i, scalar in enumerate(scalars):
         result = b.insert_element(result, scalar.ir, ir.Constant(I32, i))
     return Value(b, result)
+
+
+def unpacked(several: Value) -> list[Value]:
+    """The elements of a tuple."""
+    return [Value(several.b, several.b.extract_value(several.ir, i)) for i in range(several.type.count)]
+
+
+def packed(elements: Sequence[Value]) -> Value:
+    """A tuple of values of one type."""
+    b = elements[0].b
+    several = ir.Constant(ir.ArrayType(elements[0].type, len(elements)), ir.Undefined)
+    for i, element in enumerate(elements):
+        several = b.insert_value(several, element.ir, i)
+    return Value(b, several)
 
 
 def call(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: Value) -> Value:

@@ -43,7 +43,8 @@ def _facts(subject: Subject) -> Answer:
         "driver": driver.identity,
         "backend": None if registration is None else f"{registration.name} {registration.version}",
         **asdict(driver.properties),
-        "tile": str(device.profile.tile),
+        "features": sorted(driver.properties.features),
+        **driver.library.facts(),
     }
     return {"facts": {**found, **subject.door.facts(device)}}
 

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ggplug import quants
 from ggplug.arrays import as_bytes, encode
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
@@ -18,7 +19,7 @@ from ggplug.ops.base import Array, Op, apply
 from ggplug.ops.views import permute, transpose, view
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, extents
 from ggplug.testing.compare import Agreement
-from ggplug.types import BF16, F16, F32, I32, Q4_0, Q8_0, Type
+from ggplug.types import I32, Type
 
 Layout = Literal["packed", "offset", "rows apart", "window", "permuted", "transposed"]
 
@@ -33,8 +34,9 @@ after each row.  ``window``: a part of a larger tensor in every dimension.  ``pe
 ROWWISE: tuple[Layout, ...] = LAYOUTS[:5]
 """The layouts whose rows are contiguous."""
 
-FLOATS: tuple[Type, ...] = (F32, F16, BF16)
-QUANTIZED: tuple[Type, ...] = (Q8_0, Q4_0)
+QUANTIZED: tuple[Type, ...] = quants.block_types()
+ENCODED: tuple[Type, ...] = tuple(filter(quants.can_quantize, QUANTIZED))
+"""The block types that values can be rounded to."""
 
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1025)
 """Row lengths around the widths of vector registers, work groups and blocks, and odd ones."""
@@ -63,11 +65,15 @@ class Leafs:
         """A tensor of these extents, perhaps a view of a larger leaf, with random values.
 
         Floats are normally distributed, or uniform between ``low`` and ``high``; integers uniform from ``low`` (0) to
-        ``high - 1`` (99); ``values`` makes others.  What a view leaves out of its leaf is random too.
+        ``high - 1`` (99); ``values`` makes others.  What a view leaves out of its leaf is random too.  Of a type that
+        nothing can be rounded to, blocks are random bytes with scales of some hundredths.
         """
         full, rank = extents(ne)
         made = self._lay(type, full, rank, layout)
         root = made.root
+        if type.is_quantized and not quants.can_quantize(type):
+            self.values[root] = _random_blocks(self.random, root)
+            return made
         generate = values or (lambda random, shape: _random(random, shape, type, low, high))
         self.values[root] = encode(generate(self.random, root.ne[::-1]), type)
         return made
@@ -139,6 +145,27 @@ def _random(
     if low is None and high is None:
         return random.standard_normal(shape).astype(np.float32)
     return random.uniform(low or 0, 1 if high is None else high, shape).astype(np.float32)
+
+
+def _random_blocks(random: np.random.Generator, tensor: Tensor) -> npt.NDArray[np.uint8]:
+    """Blocks of any bits, but for scales of some hundredths, which leave numbers of about one."""
+    raw = random.integers(0, 256, tensor.size // tensor.type.block_size * tensor.type.block_bytes, np.uint8)
+    blocks = raw.view(tensor.type.dtype)
+    for field in tensor.type.fields:
+        if field.dtype.startswith("f"):
+            blocks[field.name] = random.uniform(0.01, 0.04, blocks[field.name].shape)
+    return raw
+
+
+def in_blocks(length: int, *types: Type) -> int:
+    """The next length that is a whole number of blocks of each type."""
+    unit = math.lcm(*(type.block_size for type in types))
+    return -(-length // unit) * unit
+
+
+def whole_blocks(ne: tuple[int, ...], *types: Type) -> tuple[int, ...]:
+    """These extents, but rows as :func:`in_blocks` makes them."""
+    return (in_blocks(ne[0], *types), *ne[1:])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from ggplug.ops.base import Op
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat
 from ggplug.ops.views import reshape, view
 from ggplug.testing.cases.case import (
-    FLOATS,
+    ENCODED,
     LAYOUTS,
     LENGTHS,
     QUANTIZED,
@@ -18,12 +18,13 @@ from ggplug.testing.cases.case import (
     Layout,
     Leafs,
     generates,
+    in_blocks,
     node,
     spell,
+    whole_blocks,
 )
-from ggplug.types import F16, F32, I8, I16, I32, I64, Type
+from ggplug.types import BF16, F16, F32, I16, I32, INTEGERS, KERNEL_FLOATS, Type
 
-_INTEGERS: tuple[Type, ...] = (I8, I16, I32, I64)
 _NE = (64, 5, 3, 2)
 _TURNED: tuple[tuple[Layout, Layout], ...] = (("permuted", "packed"), ("packed", "transposed"))
 _PACKED_OR_NOT: tuple[Layout, ...] = ("packed", "permuted")
@@ -46,25 +47,31 @@ def cpy_cases(cls: type[Op]) -> Iterator[Case]:
 
     for length in LENGTHS:
         yield case(f"rows of {length}", (F32, F32), ((length, 3), (length, 3)))
-    pairs = [(x, y) for x in FLOATS for y in (*FLOATS, *QUANTIZED)]
-    pairs += [(q, F32) for q in QUANTIZED] + [(t, t) for t in (*_INTEGERS, *QUANTIZED)]
+    pairs = [(x, y) for x in KERNEL_FLOATS for y in (*KERNEL_FLOATS, *ENCODED)]
+    pairs += [(q, F32) for q in QUANTIZED] + [(t, t) for t in (*INTEGERS, *QUANTIZED)]
     for types in pairs:
         name = f"{types[0].name} into {types[1].name}"
-        yield case(name, types, (_NE, _NE))
+        ne = whole_blocks(_NE, *types)
+        yield case(name, types, (ne, ne))
+        if types[1] in QUANTIZED and types[0] in (F16, BF16):
+            continue  # layouts as from F32
         for layout in _layouts(types[0])[1:]:
-            yield case(f"{name}, source {layout}", types, (_NE, _NE), (layout, "packed"))
+            yield case(f"{name}, source {layout}", types, (ne, ne), (layout, "packed"))
         for layout in _layouts(types[1])[1:]:
-            yield case(f"{name}, target {layout}", types, (_NE, _NE), ("packed", layout))
+            yield case(f"{name}, target {layout}", types, (ne, ne), ("packed", layout))
     for layouts in (("permuted", "permuted"), ("transposed", "window"), ("window", "transposed")):
         yield case(f"{layouts[0]} into {layouts[1]}", (F32, F16), (_NE, _NE), layouts)
     yield case("into another shape", (F32, F32), ((12, 5, 4), (20, 3, 4)))
     yield case("permuted into another shape", (F32, F16), ((12, 5, 4), (240,)), ("permuted", "packed"))
     for block in QUANTIZED:
-        yield case(f"{block.name} into shorter rows", (block, F32), ((64, 4), (16, 16)))
-        yield case(f"{block.name} permuted into shorter rows", (block, F16), ((32, 4, 3), (16, 24)), _TURNED[0])
-        yield case(f"{block.name} from shorter rows", (F32, block), ((16, 24), (96, 4)))
-        yield case(f"{block.name} from permuted shorter rows", (F32, block), ((16, 4, 6), (96, 4)), _TURNED[0])
-        yield case(f"{block.name} into columns", (block, F32), ((64, 6), (24, 16)), _TURNED[1])
+        n = block.block_size
+        yield case(f"{block.name} into shorter rows", (block, F32), ((2 * n, 4), (n // 2, 16)))
+        yield case(f"{block.name} permuted into shorter rows", (block, F16), ((n, 4, 3), (n // 2, 24)), _TURNED[0])
+        yield case(f"{block.name} into columns", (block, F32), ((2 * n, 6), (24, n // 2)), _TURNED[1])
+    for block in ENCODED:
+        n = block.block_size
+        yield case(f"{block.name} from shorter rows", (F32, block), ((n // 2, 24), (3 * n, 4)))
+        yield case(f"{block.name} from permuted shorter rows", (F32, block), ((n // 2, 4, 6), (3 * n, 4)), _TURNED[0])
     yield case("i32 into f32", (I32, F32), ((33, 4), (33, 4)))
     yield Case(cls.name, "into a part, read as a whole", lambda leafs: _into_part(cls, leafs))
 
@@ -80,9 +87,10 @@ def _into_part(cls: type[Op], leafs: Leafs) -> Any:
 @generates(Cont)
 def cont_cases(cls: type[Op]) -> Iterator[Case]:
     """All types and layouts, other shapes, a view of something that was computed."""
-    for type in (*FLOATS, *_INTEGERS, *QUANTIZED):
+    for type in (*KERNEL_FLOATS, *INTEGERS, *QUANTIZED):
+        ne = whole_blocks(_NE, type)
         for layout in _layouts(type):
-            yield _one(cls, spell(type, _NE, layout), type, _NE, layout)
+            yield _one(cls, spell(type, ne, layout), type, ne, layout)
     for length in LENGTHS:
         yield _one(cls, f"transposed, rows of {length}", F32, (length, 5), "transposed")
     yield _one(cls, "into another shape", F32, (12, 5, 4), "permuted", {"ne": (60, 4)})
@@ -105,15 +113,17 @@ def _of_result(cls: type[Op], leafs: Leafs) -> Any:
 @generates(Dup)
 def dup_cases(cls: type[Op]) -> Iterator[Case]:
     """All types and layouts, and conversions from each type into each."""
-    for type in (*FLOATS, *_INTEGERS, *QUANTIZED):
+    for type in (*KERNEL_FLOATS, *INTEGERS, *QUANTIZED):
+        ne = whole_blocks(_NE, type)
         for layout in _layouts(type):
-            yield _one(cls, spell(type, _NE, layout), type, _NE, layout)
-    for source in (*FLOATS, *QUANTIZED):
-        for target in (*FLOATS, *QUANTIZED):
+            yield _one(cls, spell(type, ne, layout), type, ne, layout)
+    for source in (*KERNEL_FLOATS, *QUANTIZED):
+        for target in (*KERNEL_FLOATS, *ENCODED):
             if source is not target and not (source.is_quantized and target.is_quantized):
+                ne = whole_blocks(_NE, source, target)
                 for layout in _PACKED_OR_NOT:
-                    label = f"{spell(source, _NE, layout)} to {target.name}"
-                    yield _one(cls, label, source, _NE, layout, {"type": target.name})
+                    label = f"{spell(source, ne, layout)} to {target.name}"
+                    yield _one(cls, label, source, ne, layout, {"type": target.name})
     yield _one(cls, "i32 to f32", I32, (33, 4), "packed", {"type": "f32"})
 
 
@@ -123,7 +133,7 @@ def concat_cases(cls: type[Op]) -> Iterator[Case]:
 
     def case(label: str, type: Any, dim: int, more: int, layouts: Any = ("packed", "packed"), first: int = 64) -> Case:
         def make(leafs: Leafs) -> Any:
-            ne = [first, 4, 3, 2]
+            ne = [in_blocks(first, type), 4, 3, 2]
             a = leafs.tensor(type, *ne, layout=layouts[0])
             ne[dim] = more
             return node(cls, a, leafs.tensor(type, *ne, layout=layouts[1]), dim=dim)
@@ -131,8 +141,9 @@ def concat_cases(cls: type[Op]) -> Iterator[Case]:
         return Case(cls.name, label, make)
 
     for dim in range(4):
-        for type in (*FLOATS, *_INTEGERS, *QUANTIZED):
-            yield case(f"{type.name} along {dim}", type, dim, 64 if dim == 0 else 5)
+        for type in (*KERNEL_FLOATS, *INTEGERS, *QUANTIZED):
+            more = in_blocks(64, type) if dim == 0 else 5
+            yield case(f"{type.name} along {dim}", type, dim, more)
         for layout in LAYOUTS[1:]:
             yield case(f"a {layout} along {dim}", F32, dim, 7, (layout, "packed"))
             yield case(f"b {layout} along {dim}", F32, dim, 7, ("packed", layout))
@@ -143,7 +154,7 @@ def concat_cases(cls: type[Op]) -> Iterator[Case]:
 @generates(Repeat)
 def repeat_cases(cls: type[Op]) -> Iterator[Case]:
     """Each dimension on its own and together, types, layouts."""
-    for type in (*FLOATS, I16, I32):
+    for type in (*KERNEL_FLOATS, I16, I32):
         for times in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 3, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2), (2, 3, 2, 2)):
             base = (17, 3, 2, 2)
             ne = tuple(n * t for n, t in zip(base, times, strict=True))

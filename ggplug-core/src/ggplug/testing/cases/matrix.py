@@ -12,10 +12,10 @@ from ggplug.graph import Graph
 from ggplug.ops.base import Array, Op
 from ggplug.ops.matrix import MulMat, MulMatId
 from ggplug.tensor import Tensor
-from ggplug.testing.cases.case import QUANTIZED, Case, Leafs, generates, node
+from ggplug.testing.cases.case import QUANTIZED, Case, Leafs, generates, in_blocks, node
 from ggplug.testing.compare import nmse
 from ggplug.testing.oracle import evaluate
-from ggplug.types import BF16, F16, F32, Q4_0, Q8_0, Type
+from ggplug.types import BF16, F16, F32, Q8_0, Type
 
 _PLAIN: dict[str, float] = {F32.name: 1e-11, F16.name: 1e-6, BF16.name: 6e-6}
 """The error that weights of a plain type allow: float32 sums, activations rounded to F16 or BF16."""
@@ -97,28 +97,34 @@ def _case(
 @generates(MulMat)
 def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
     """Each extent on both sides of usual tiles, each pair of types, batches, broadcasts, layouts."""
-    for types in ((F32, F16), (F32, BF16), (BF16, F16), (Q8_0, F16), (Q4_0, BF16), (Q8_0, Q8_0)):
+    blocks = [(type, other) for type, other in zip(QUANTIZED, (F16, BF16) * len(QUANTIZED), strict=False)]
+    for types in ((F32, F16), (F32, BF16), (BF16, F16), *blocks, *((type, Q8_0) for type in QUANTIZED)):
         for m, n in ((5, 1), (9, 7), (33, 40)):
-            label = f"{types[0].name} x {types[1].name} m={m} n={n} k=96"
-            yield _case(cls, label, types, (96, m), (96, n))
+            k = in_blocks(96, types[0])
+            label = f"{types[0].name} x {types[1].name} m={m} n={n} k={k}"
+            yield _case(cls, label, types, (k, m), (k, n))
     for types in [(w, F32) for w in WEIGHTS] + [(F16, F16), (BF16, BF16)]:
         block = types[0].block_size
         pair = f"{types[0].name} x {types[1].name}"
+        # Block types share what depends on extents: together they have all of them, and Q8_0 alone.
+        shared = block > 1 and types[0] is not Q8_0
+        first, step = (QUANTIZED.index(types[0]) % 3, 3) if shared else (0, 1)
 
         def simple(m: int, n: int, k: int, types: Any = types, pair: str = pair) -> Case:
             return _case(cls, f"{pair} m={m} n={n} k={k}", types, (k, m), (k, n))
 
-        lengths = K if block == 1 else (32, 64, 96, 128, 160, 256, 544)
+        blocks_of = (1, 2, 3, 4, 5, 8, 17) if block < 256 else (1, 2, 3, 5)
+        lengths = K if block == 1 else tuple(n * block for n in blocks_of)
         for k in lengths:
             yield simple(5, 3, k)
             yield simple(18, 1, k)
-        middle = 64 if block > 1 else 40
-        for m in M:
+        middle = in_blocks(64, types[0]) if block > 1 else 40
+        for m in M[first::step]:
             yield simple(m, 2, middle)
-        for n in N:
+        for n in N[first::step]:
             yield simple(7, n, middle)
         for m, n, k in ((64, 1, 1024), (33, 70, 256), (128, 40, 96), (257, 1, 128), (16, 129, 64)):
-            yield simple(m, n, k)
+            yield simple(m, n, in_blocks(k, types[0]))
         for a2, a3, b2, b3 in ((3, 2, 3, 2), (1, 1, 4, 2), (2, 1, 4, 3), (2, 2, 6, 2)):
             yield _case(cls, f"{pair} batches {a2}x{a3} for {b2}x{b3}", types, (middle, 6, a2, a3), (middle, 5, b2, b3))
         for layout in ("offset", "rows apart", "window", "permuted"):
@@ -132,12 +138,14 @@ def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
 
 @generates(MulMatId)
 def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
-    """Few and many experts, one activation for all of a token's experts or one for each, experts that nobody chose."""
+    """Few and many experts, one activation for all of a token's experts or one for each, experts that none chose."""
 
     def case(
         types: tuple[Type, Type], k: int, m: int, experts: int, used: int, tokens: int, own: bool, layouts: Any,
         chosen: int | None = None,
     ) -> Case:  # fmt: skip
+        k = in_blocks(k, types[0])
+
         def make(leafs: Leafs) -> Any:
             weights = leafs.tensor(types[0], k, m, experts, layout=layouts[0])
             b = leafs.tensor(types[1], k, used if own else 1, tokens, layout=layouts[1])
@@ -151,7 +159,8 @@ def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
     packed = ("packed", "packed", "packed")
     for weights in WEIGHTS:
         for own in (True, False):
-            for experts, used, tokens in ((4, 2, 1), (4, 2, 7), (8, 8, 3), (1, 1, 5), (16, 3, 33), (3, 2, 60)):
+            sizes = ((4, 2, 1), (4, 2, 7), (8, 8, 3), (1, 1, 5), (16, 3, 33), (3, 2, 60))
+            for experts, used, tokens in sizes if weights not in QUANTIZED or weights is Q8_0 else sizes[1::4]:
                 yield case((weights, F32), 64, 9, experts, used, tokens, own, packed)
         yield case((weights, F32), 256, 33, 4, 2, 40, True, packed)
         for layouts in (

@@ -8,8 +8,19 @@ from typing import Any
 from ggplug.ops.base import Op
 from ggplug.ops.rows import GetRows, SetRows
 from ggplug.ops.views import view
-from ggplug.testing.cases.case import FLOATS, LENGTHS, QUANTIZED, ROWWISE, Case, Leafs, generates, node, spell
-from ggplug.types import BF16, F16, F32, I32, I64
+from ggplug.testing.cases.case import (
+    ENCODED,
+    LENGTHS,
+    QUANTIZED,
+    ROWWISE,
+    Case,
+    Leafs,
+    generates,
+    node,
+    spell,
+    whole_blocks,
+)
+from ggplug.types import BF16, F16, F32, I32, I64, KERNEL_FLOATS
 
 
 @generates(GetRows)
@@ -27,11 +38,13 @@ def get_rows_cases(cls: type[Op]) -> Iterator[Case]:
 
     for length in LENGTHS:
         yield case(f"rows of {length}", F32, (length, 6), (9,))
-    for type in (*FLOATS, I32, *QUANTIZED):
+    for type in (*KERNEL_FLOATS, I32, *QUANTIZED):
         for a, ids in (((96, 1), (1,)), ((96, 11), (40,)), ((64, 5, 3, 2), (4, 3, 2)), ((288, 7, 2), (1, 2))):
-            yield case(f"{spell(type, a)} by {spell(I32, ids)}", type, a, ids)
+            table = whole_blocks(a, type)
+            yield case(f"{spell(type, table)} by {spell(I32, ids)}", type, table, ids)
         for layout in ROWWISE[1:]:
-            yield case(f"{spell(type, (64, 5, 3), layout)}", type, (64, 5, 3), (4, 3), (layout, "packed"))
+            table = whole_blocks((64, 5, 3), type)
+            yield case(f"{spell(type, table, layout)}", type, table, (4, 3), (layout, "packed"))
     yield case("elements of a row apart", F32, (9, 5), (7,), ("transposed", "packed"))
     for layout in ROWWISE[1:]:
         yield case(f"ids {layout}", F32, (20, 7, 2), (5, 2), ("packed", layout))
@@ -45,6 +58,8 @@ def set_rows_cases(cls: type[Op]) -> Iterator[Case]:
         label: str, dst: Any, rows: Any, nd: tuple[int, ...], count: int, ids: tuple[int, ...] | None = None,
         kind: Any = I64, layouts: Any = ("packed", "packed", "packed"),
     ) -> Case:  # fmt: skip
+        nd = whole_blocks(nd, dst)
+
         def make(leafs: Leafs) -> Any:
             target = leafs.tensor(dst, *nd, layout=layouts[0])
             source = leafs.tensor(rows, nd[0], count, *nd[2:], layout=layouts[1])
@@ -55,7 +70,7 @@ def set_rows_cases(cls: type[Op]) -> Iterator[Case]:
 
     for length in LENGTHS:
         yield case(f"rows of {length}", F32, F32, (length, 6), 3)
-    for dst in (*FLOATS, *QUANTIZED):
+    for dst in (*KERNEL_FLOATS, *ENCODED):
         for rows in (F32, F16, BF16):
             for kind in (I64, I32):
                 yield case(f"{rows.name} into {dst.name} by {kind.name}", dst, rows, (96, 8), 5, kind=kind)

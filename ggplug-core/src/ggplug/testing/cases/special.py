@@ -22,10 +22,10 @@ from ggplug.ops.rotary import Rope
 from ggplug.ops.rows import GetRows, SetRows
 from ggplug.ops.sort import Argsort
 from ggplug.ops.unary import Unary
-from ggplug.testing.cases.case import FLOATS, QUANTIZED, Case, Leafs, node
+from ggplug.testing.cases.case import ENCODED, Case, Leafs, in_blocks, node
 from ggplug.testing.cases.elementwise import parameters_of
 from ggplug.testing.compare import Agreement
-from ggplug.types import BF16, F16, F32, F64, I16, I32, I64, Q8_0, Type
+from ggplug.types import BF16, F16, F32, F64, I16, I32, I64, KERNEL_FLOATS, Q8_0, Type
 
 NAN, INF = float("nan"), float("inf")
 
@@ -81,7 +81,7 @@ Generator = Callable[[type[Op], CaseOf], Iterator[Case]]
 def _unary(op: type[Op], case: CaseOf) -> Iterator[Case]:
     for parameters in parameters_of(op):
         shown = "".join(f" {name}={value}" for name, value in parameters.items())
-        for type in FLOATS:
+        for type in KERNEL_FLOATS:
             values = np.resize(NUMBERS, (3, _LONG))
             yield case(
                 f"{type.name}{shown}", lambda leafs, t=type, p=parameters, v=values: node(op, leafs.array(t, v), **p)
@@ -96,7 +96,7 @@ def _pairs(numbers: Array) -> tuple[Array, Array]:
 
 def _binary(op: type[Op], case: CaseOf) -> Iterator[Case]:
     a, b = _pairs(NUMBERS)
-    for type in FLOATS:
+    for type in KERNEL_FLOATS:
         yield case(f"{type.name}", lambda leafs, t=type: node(op, leafs.array(t, a), leafs.array(t, b)))
     column = NUMBERS[:, np.newaxis]
     yield case("broadcast", lambda leafs: node(op, leafs.array(F32, a.reshape(15, 15)), leafs.array(F32, column)))
@@ -113,14 +113,51 @@ def _glu(op: type[Op], case: CaseOf) -> Iterator[Case]:
 
 
 def _rowwise(op: type[Op], case: CaseOf) -> Iterator[Case]:
-    for type in FLOATS:
+    for type in KERNEL_FLOATS:
         yield case(f"rows of {type.name}", lambda leafs, t=type: node(op, leafs.array(t, _ROWS)))
     yield case("short rows", lambda leafs: node(op, leafs.array(F32, np.ascontiguousarray(_ROWS[:, :3]))))
+
+
+_WIDE_ROWS = np.array(
+    [
+        np.resize([3e38, 1e38, -2.5e38], _LONG),
+        np.resize([3.4e38, 3.3e38, 3.2e38, -3.4e38, -3.3e38, -3.2e38], _LONG),
+        np.resize([3.4e38, 3.4e38, -3.4e38, 0.0, 1e30, 1.0], _LONG),
+        np.resize([1e20, -3e19, 5e19], _LONG),
+        np.resize([1e19, -3e18, 5e18, 1.0], _LONG),
+        np.resize([1e-22, -3e-22, 2e-21], _LONG),
+        np.resize([1e-30, -3e-30, 2e-30, 0.0], _LONG),
+        np.resize([1e-36, -3e-37, 2e-36], _LONG),
+    ]
+)
+"""Rows of numbers whose squares, sums or distances from the mean are beyond the range of float32."""
+
+
+def _norm(op: type[Op], case: CaseOf) -> Iterator[Case]:
+    yield from _rowwise(op, case)
+    for eps in (0.0, 1e-24, 1e-12, 1e-6, 1e6, 1e30):
+
+        def wide(leafs: Leafs, rows: Array, type: Type = F32, eps: float = eps) -> Any:
+            return node(op, leafs.array(type, rows), eps=eps)
+
+        yield case(f"wide rows of f32, eps {eps}", lambda leafs, w=wide: w(leafs, _WIDE_ROWS))
+        yield case(f"wide rows of bf16, eps {eps}", lambda leafs, w=wide: w(leafs, _WIDE_ROWS, BF16))
+        if eps < 1e-12:
+            for i in range(len(_WIDE_ROWS)):
+                yield case(f"wide row {i}, eps {eps}", lambda leafs, i=i, w=wide: w(leafs, _WIDE_ROWS[i : i + 1]))
+
+
+def _sums(op: type[Op], case: CaseOf) -> Iterator[Case]:
+    yield from _rowwise(op, case)
+    for i in range(len(_WIDE_ROWS)):
+        yield case(f"wide row {i}", lambda leafs, i=i: node(op, leafs.array(F32, _WIDE_ROWS[i : i + 1])))
 
 
 def _sum(op: type[Op], case: CaseOf) -> Iterator[Case]:
     for i in range(1, len(_ROWS)):
         yield case(f"row {i}", lambda leafs, i=i: node(op, leafs.array(F32, _ROWS[i : i + 1])))
+    for i in range(len(_WIDE_ROWS)):
+        yield case(f"wide row {i}", lambda leafs, i=i: node(op, leafs.array(F32, _WIDE_ROWS[i : i + 1])))
 
 
 def _argsort(op: type[Op], case: CaseOf) -> Iterator[Case]:
@@ -144,6 +181,10 @@ def _soft_max(op: type[Op], case: CaseOf) -> Iterator[Case]:
     heads = np.stack([_ROWS] * len(sinks))
     yield case("mask", lambda leafs: node(op, leafs.array(F32, finite), leafs.array(F32, _ROWS)))
     yield case("sinks", lambda leafs: node(op, leafs.array(F32, heads), None, leafs.array(F32, sinks)))
+    wide = np.resize([3e38, -3e38, 2e38, 1.0], _ROWS.shape)
+    yield case("logits that differ by more than float32 holds", lambda leafs: node(op, leafs.array(F32, wide)))
+    yield case("logits beyond float32", lambda leafs: node(op, leafs.array(F32, wide), scale=100.0))
+    yield case("logits beyond float32 below", lambda leafs: node(op, leafs.array(F32, -np.abs(wide)), scale=100.0))
     yield case("scale 0", lambda leafs: node(op, leafs.array(F32, finite), scale=0.0))
     yield case("scale 0 of rows", lambda leafs: node(op, leafs.array(F32, _ROWS), scale=0.0))
 
@@ -192,16 +233,16 @@ def _words(count: int = 8) -> Array:
     return np.concatenate([finite, np.resize(_FLOAT_WORDS, 32 * (count - 2))]).reshape(count, 32)
 
 
-def _blocks() -> Array:
-    """Rows of 32: finite, with a NaN, an infinity of each sign, both, everything, numbers that are too large."""
-    rows = np.resize(np.array([0.5, -1.0, 2.0, 0.25], np.float32), (8, 32))
+def _blocks(type: Type) -> Array:
+    """A block a row: finite, with a NaN, an infinity of each sign, both, everything, numbers that are too large."""
+    rows = np.resize(np.array([0.5, -1.0, 2.0, 0.25], np.float32), (8, type.block_size))
     rows[1, 7] = NAN
     rows[2, 31] = -NAN
     rows[3, 0] = INF
     rows[4, 12] = -INF
     rows[5, [3, 20]] = -INF, INF
     rows[6, [5, 6]] = INF, NAN
-    rows[7] = np.resize(np.array([3e38, -1e38, 9e6], np.float32), 32)
+    rows[7] = np.resize(np.array([3e38, -1e38, 9e6], np.float32), type.block_size)
     return rows
 
 
@@ -221,12 +262,12 @@ def _conversions(op: type[Op], case: CaseOf) -> Iterator[Case]:
         yield converted(f"f32 to {target.name}", lambda leafs: leafs.bits(F32, _words()), target)
     yield converted("f16 to f32", lambda leafs: leafs.bits(F16, np.resize(_HALF_WORDS, (2, _LONG))), F32)
     yield converted("bf16 to f32", lambda leafs: leafs.bits(BF16, np.resize(_FLOAT_WORDS >> 16, (2, _LONG))), F32)
-    for block in QUANTIZED:
+    for block in ENCODED:
 
         def blocks(leafs: Leafs, b: Type = block) -> Any:
-            return leafs.array(b, _blocks())
+            return leafs.array(b, _blocks(b))
 
-        yield converted(f"f32 to {block.name}", lambda leafs: leafs.array(F32, _blocks()), block)
+        yield converted(f"f32 to {block.name}", lambda leafs, b=block: leafs.array(F32, _blocks(b)), block)  # type: ignore[misc]
         yield converted(f"{block.name} to f32", blocks, F32, "values")
     yield converted("f32 to i32", lambda leafs: leafs.array(F32, np.resize(_WHOLE, (3, _LONG))), I32)
     limits = np.array([2**31 - 1, -(2**31), 2**24 + 1, -(2**24) - 3, 0], np.int32)
@@ -295,12 +336,12 @@ def _set_rows(op: type[Op], case: CaseOf) -> Iterator[Case]:
                 return node(op, leafs.tensor(t, 64, 5), leafs.tensor(F32, 64, len(i)), leafs.array(k, i))
 
             yield case(f"{kind.name} ids out of range into {type.name}", written)
-    for type in (F16, BF16, *QUANTIZED):
-        rows = _blocks() if type.is_quantized else _words().view(np.float32)
+    for type in (F16, BF16, *ENCODED):
+        rows = _blocks(type) if type.is_quantized else _words().view(np.float32)
 
         def converted(leafs: Leafs, t: Type = type, r: Array = rows) -> Any:
             places = leafs.indices((len(r),), 9, type=I64, distinct=True)
-            return node(op, leafs.tensor(t, 32, 9), leafs.array(F32, r), places)
+            return node(op, leafs.tensor(t, r.shape[1], 9), leafs.array(F32, r), places)
 
         yield case(f"f32 into {type.name}", converted, "bits")
 
@@ -329,14 +370,15 @@ def _weights(leafs: Leafs, k: int, m: int) -> Array:
 
 
 def _mul_mat(op: type[Op], case: CaseOf) -> Iterator[Case]:
-    for type in (F32, F16, BF16, *QUANTIZED):
+    for type in (F32, F16, BF16, *ENCODED):
+        k = in_blocks(64, type)
         for n in (1, 5, 34):
             agreement: Agreement = "not finite" if type.is_quantized else "values"
             allowed = _BLOCK_NMSE if type.is_quantized else 1e-5
 
-            def product(leafs: Leafs, t: Type = type, n: int = n) -> Any:
-                weights = leafs.array(t, _weights(leafs, 64, 7))
-                return node(op, weights, leafs.array(F32, _activations(leafs, 64, n)))
+            def product(leafs: Leafs, t: Type = type, n: int = n, k: int = k) -> Any:
+                weights = leafs.array(t, _weights(leafs, k, 7))
+                return node(op, weights, leafs.array(F32, _activations(leafs, k, n)))
 
             yield case(f"{type.name} by {n} columns", product, agreement, allowed)
 
@@ -366,9 +408,9 @@ _GENERATORS: dict[type[Op], Generator] = {
     Unary: _unary,
     Binary: _binary,
     Glu: _glu,
-    RowNorm: _rowwise,
-    SumRows: _rowwise,
-    Mean: _rowwise,
+    RowNorm: _norm,
+    SumRows: _sums,
+    Mean: _sums,
     Sum: _sum,
     Argmax: _rowwise,
     Argsort: _argsort,

@@ -10,8 +10,8 @@ from ggplug.ops.copy import Cont
 from ggplug.ops.elementwise import Add
 from ggplug.ops.unary import Relu
 from ggplug.ops.views import Permute, Reshape, Transpose, View, permute, reshape, transpose, view
-from ggplug.testing.cases.case import FLOATS, QUANTIZED, Case, Leafs, generates, node, spell
-from ggplug.types import F32, I32
+from ggplug.testing.cases.case import QUANTIZED, Case, Leafs, generates, in_blocks, node, spell, whole_blocks
+from ggplug.types import F32, I32, KERNEL_FLOATS
 
 
 def _shown(cls: type[Op], label: str, make: Any) -> Case:
@@ -22,11 +22,12 @@ def _shown(cls: type[Op], label: str, make: Any) -> Case:
 @generates(Reshape)
 def reshape_cases(cls: type[Op]) -> Iterator[Case]:
     """Fewer and more dimensions, an extent that is inferred, of a leaf and of a result."""
-    for type in (*FLOATS, I32):
+    for type in (*KERNEL_FLOATS, I32):
         yield _shown(cls, f"{type.name} flat", lambda leafs, t=type: reshape(leafs.tensor(t, 6, 5, 4), 120))
         yield _shown(cls, f"{type.name} deep", lambda leafs, t=type: reshape(leafs.tensor(t, 120), 5, 4, 3, 2))
     for type in QUANTIZED:
-        yield _shown(cls, f"{type.name} rows", lambda leafs, t=type: reshape(leafs.tensor(t, 64, 6), 64, 2, 3))
+        n = in_blocks(64, type)
+        yield _shown(cls, f"{type.name} rows", lambda leafs, t=type, n=n: reshape(leafs.tensor(t, n, 6), n, 2, 3))
     yield _shown(cls, "inferred", lambda leafs: reshape(leafs.tensor(F32, 12, 5), 4, -1))
     yield _shown(cls, "of a result", lambda leafs: reshape(node(Relu, leafs.tensor(F32, 12, 5)), 4, 15))
     yield Case(cls.name, "added to its source", _added_to_source)
@@ -40,12 +41,14 @@ def _added_to_source(leafs: Leafs) -> Any:
 @generates(View)
 def view_cases(cls: type[Op]) -> Iterator[Case]:
     """One to four dimensions, offsets, strides that leave out rows or take them twice, views of views."""
-    for type in (*FLOATS, I32, *QUANTIZED):
+    for type in (*KERNEL_FLOATS, I32, *QUANTIZED):
         size = type.block_bytes
 
         def window(leafs: Leafs, t: Any = type) -> Any:
-            x = leafs.tensor(t, 128, 6, 3)
-            return view(x, 64, 3, 2, nb=(2 * x.nb[1], x.nb[2]), offset=x.nb[1] + 32 // t.block_size * t.block_bytes)
+            unit = in_blocks(32, t)
+            x = leafs.tensor(t, 4 * unit, 6, 3)
+            start = x.nb[1] + unit // t.block_size * t.block_bytes
+            return view(x, 2 * unit, 3, 2, nb=(2 * x.nb[1], x.nb[2]), offset=start)
 
         yield _shown(cls, f"{type.name} window, every other row", window)
         if not type.is_quantized:
@@ -70,7 +73,8 @@ def permute_cases(cls: type[Op]) -> Iterator[Case]:
     for axes in _orders():
         yield _shown(cls, f"{axes}", lambda leafs, a=axes: permute(leafs.tensor(F32, 7, 5, 3, 2), *a))
     for type in QUANTIZED:
-        yield _shown(cls, spell(type, (64, 3, 2)), lambda leafs, t=type: permute(leafs.tensor(t, 64, 3, 2), 0, 2, 1, 3))
+        ne = whole_blocks((64, 3, 2), type)
+        yield _shown(cls, spell(type, ne), lambda leafs, t=type, ne=ne: permute(leafs.tensor(t, *ne), 0, 2, 1, 3))
     yield _shown(cls, "of a result", lambda leafs: permute(node(Relu, leafs.tensor(F32, 7, 5, 3)), 2, 0, 1, 3))
 
 
@@ -85,7 +89,7 @@ def _orders() -> Iterator[tuple[int, int, int, int]]:
 @generates(Transpose)
 def transpose_cases(cls: type[Op]) -> Iterator[Case]:
     """Matrices, batches, twice, of a result."""
-    for type in (*FLOATS, I32):
+    for type in (*KERNEL_FLOATS, I32):
         yield _shown(cls, type.name, lambda leafs, t=type: transpose(leafs.tensor(t, 19, 6, 2)))
     yield _shown(cls, "twice", lambda leafs: transpose(transpose(leafs.tensor(F32, 9, 4))))
     yield _shown(cls, "of a result", lambda leafs: transpose(node(Relu, leafs.tensor(F32, 9, 4))))

@@ -6,7 +6,7 @@ import numpy as np
 
 from ggplug import types
 from ggplug.arrays import encode
-from ggplug.backend import Accept, Capabilities, Decline, Device
+from ggplug.backend import Accept, Capabilities, Decline, Device, Group
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
 from ggplug.host import HOST
@@ -15,17 +15,18 @@ from ggplug.ops.base import OPS, Op, apply
 from ggplug.ops.matrix import mul_mat
 from ggplug.ops.views import permute, reshape, transpose, view
 from ggplug.tensor import Spec, Tensor, like
+from ggplug.testing.cases.case import ENCODED, in_blocks
 from ggplug.testing.cases.matrix import allowed
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal
 from ggplug.testing.contracts.sample import Sample, square
 from ggplug.testing.oracle import evaluate
 from ggplug.testing.placement import Placement
-from ggplug.types import DeviceKind
+from ggplug.types import KERNEL_FLOATS, DeviceKind
 
 
 def foreign_node(x: Tensor) -> Tensor:
-    """A node whose op nobody knows, and nobody can: its class is taken out of the list of ops at once."""
+    """A node whose op no device can know: its class is taken out of the list of ops at once."""
     name = "ggplug.testing.unknown"
     space = {"name": name, "result": lambda self, x: like(x), "__doc__": "An op that no device has."}
     cls: type[Op] = type("Unknown", (Op,), space)
@@ -64,7 +65,7 @@ def every_answer_has_its_reason(device: Device) -> None:
         expect(device.supports_op(shown), f"view ops are supported, {shown!r} is not")
     node = foreign_node(x)
     answer = device.supports_op(node)
-    expect(isinstance(answer, Decline), f"an op that nobody knows is declined, got {answer!r}")
+    expect(isinstance(answer, Decline), f"an op that no device knows is declined, got {answer!r}")
     expect(getattr(answer, "reason", ""), "a Decline has a reason")
     expect(device.supports_op(node) == answer, "the same question has the same answer")
     sample = Sample(device)
@@ -73,9 +74,11 @@ def every_answer_has_its_reason(device: Device) -> None:
 
 @clause
 def support_depends_on_the_node_alone(device: Device) -> None:
-    """``supports_op`` of equal nodes is equal, whether or not their sources have places."""
+    """``supports_op`` and ``match`` of equal nodes are equal, whether or not their sources have places."""
     sample = Sample(device)
     before = device.supports_op(sample.y)
+    found = [isinstance(device.match(Group((each.y,))), Decline) for each in (sample, sample, Sample(device))]
+    expect(found == [not before] * 3, "match() answers equal groups in the same way each time")
     with sample.place(device, 1) as placement, device.init() as stream:
         stream.compute(sample.graph, placement.allocation)
         expect(device.supports_op(sample.y) == before, "computing changes no answer")
@@ -103,12 +106,13 @@ def extra_memory_keeps_weights(device: Device) -> None:
     if not kinds:
         raise NotOffered("there are no extra buffer types")
     for kind in kinds:
-        for type in (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_0):
+        for type in (*KERNEL_FLOATS, *ENCODED):
             for rows in (33, 64):
-                weights = Tensor(Spec(type, (128, rows, 1, 1), 2))
+                k = in_blocks(128, type)
+                weights = Tensor(Spec(type, (k, rows, 1, 1), 2))
                 with kind.alloc(kind.alloc_size(weights)) as buffer:
                     weights.place(buffer)
-                    product = mul_mat(weights, Tensor(Spec(types.F32, (128, 5, 1, 1), 2)))
+                    product = mul_mat(weights, Tensor(Spec(types.F32, (k, 5, 1, 1), 2)))
                     if device.supports_op(product):
                         buffer.init_tensor(weights)
                         _check_product(device, weights, product, kind.name)

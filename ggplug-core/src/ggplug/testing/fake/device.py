@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from ggplug.backend import API_VERSION, BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration
 from ggplug.errors import ComputeError, DeviceLostError, GGPlugError, OutOfMemoryError
 from ggplug.host import HostBufferType
+from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
 from ggplug.testing.fake.memory import FakeBufferType
 from ggplug.testing.fake.queue import Order, WorkQueue
@@ -49,7 +50,7 @@ class FakeDevice(Device):
     Args:
         name: its name.
         memory: bytes that it has; an allocation beyond raises OutOfMemoryError.
-        execution: ``"now"`` does work when it is given; ``"late"`` when somebody has to wait for it; ``"thread"``
+        execution: ``"now"`` does work when it is given; ``"late"`` when it is waited for; ``"thread"``
             likewise, but on a thread of its own.  :meth:`step` does pending work piece by piece.
         order: of work in different streams; ``"shuffled"`` takes any order that the contract allows, by ``seed``.
         inner: a host device whose plans compute, in the place of the ops' references.
@@ -120,6 +121,10 @@ class FakeDevice(Device):
                 if reason:
                     return Decline(reason)
         return match_reference(group, self.name) if self.inner is None else self.inner.match(group)
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        return () if self.inner is None else self.inner.patterns
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self._buffer_type

@@ -103,7 +103,7 @@ class WorkQueue:
         while (outcome := self._run_one(lane, last)) != "nothing left":
             if outcome == "stuck":
                 stuck = ", ".join(each.name for each in self.lanes if each.tasks)
-                raise ComputeError(f"the streams {stuck} wait for events that nobody will record")
+                raise ComputeError(f"the streams {stuck} wait for events that no stream will record")
 
     @property
     def pending(self) -> int:

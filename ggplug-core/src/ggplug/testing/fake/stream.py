@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Plan, call_kernel, check_target
+from ggplug.backend import Backend, Buffer, Bytes, Event, NodeTime, Operand, Places, Plan, call_kernel, check_target
 from ggplug.errors import BufferUseError, ComputeError
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Group, Groups
 from ggplug.memory.allocation import Allocation
+from ggplug.memory.layout import NOWHERE
 from ggplug.sharing import using
 from ggplug.tensor import Tensor
 from ggplug.testing.fake.memory import POISON, FakeBuffer
@@ -94,7 +95,7 @@ class FakeBackend(Backend):
         fake = self._own(buffer)
         out = check_target(out)
         offset, _ = fake._check(offset, out.size)
-        # Whoever reads the target before synchronizing shall notice.
+        # Reading the target before synchronizing shall be noticed.
         out.fill(POISON)
 
         def fetch() -> None:
@@ -149,14 +150,17 @@ class FakePlan(Plan):
         self._structure = graph.structure
         self._kernels: list[Callable[..., None]] = [kernel for _, kernel in stream.device.matches(graph, groups)]
         self._inner = stream.inner.plan(graph, groups) if stream.inner is not None else None
-        self._bound: tuple[Graph, list[tuple[FakeBuffer, int]], frozenset[FakeBuffer]] | None = None
+        self._bound: tuple[Graph, list[tuple[FakeBuffer, int] | None], frozenset[FakeBuffer]] | None = None
         self._times: list[NodeTime] = []
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
-        places = []
-        buffers, which, offsets = allocation.places(graph)
+        places: list[tuple[FakeBuffer, int] | None] = []
+        buffers, which, offsets = allocation.places(graph, self._groups)
         for tensor, number, offset in zip(graph.tensors, which.tolist(), offsets.tolist(), strict=True):
+            if number < 0:  # inside of a group
+                places.append(None)
+                continue
             buffer = buffers[number]
             if not isinstance(buffer, FakeBuffer) or buffer.device is not self._stream.device:
                 raise BufferUseError(
@@ -165,7 +169,7 @@ class FakePlan(Plan):
                 )  # fmt: skip
             buffer._check(offset, tensor.nbytes)
             places.append((buffer, offset))
-        self._bound = graph, places, frozenset(buffer for buffer, _ in places)
+        self._bound = graph, places, frozenset(place[0] for place in places if place is not None)
 
     def compute(self) -> None:
         if self._bound is None:
@@ -176,7 +180,7 @@ class FakePlan(Plan):
                 buffer._check(0, 0)
             self._give(graph, places)
 
-    def _give(self, graph: Graph, places: list[tuple[FakeBuffer, int]]) -> None:
+    def _give(self, graph: Graph, places: list[tuple[FakeBuffer, int] | None]) -> None:
         stream = self._stream
         batch = Batch()
         stream.give(lambda: stream.device.act("compute", 0, stream.lane.name), batch=batch)
@@ -200,13 +204,11 @@ class FakePlan(Plan):
             self._inner.free()
 
     def _step(
-        self, graph: Graph, places: list[tuple[FakeBuffer, int]], group: Group, kernel: Callable[..., None]
+        self, graph: Graph, places: list[tuple[FakeBuffer, int] | None], group: Group, kernel: Callable[..., None]
     ) -> Callable[[], None]:
         def operand(tensor: Tensor | None) -> Operand | None:
-            if tensor is None:
-                return None
-            buffer, offset = places[graph.index[tensor]]
-            return Operand(tensor, buffer.host, offset)
+            place = None if tensor is None else places[graph.index[tensor]]
+            return None if tensor is None or place is None else Operand(tensor, place[0].host, place[1])
 
         def run() -> None:
             start = time.perf_counter_ns()
@@ -223,16 +225,17 @@ class FakePlan(Plan):
         what = " ".join(node.op.name for node in group.nodes if node.op is not None)
         self._stream.device.act("kernel", group.node.nbytes, self._stream.lane.name, what)
 
-    def _run_inner(self, graph: Graph, places: list[tuple[FakeBuffer, int]]) -> None:
+    def _run_inner(self, graph: Graph, places: list[tuple[FakeBuffer, int] | None]) -> None:
         assert self._inner is not None
         assert self._stream.inner is not None
         start = time.perf_counter_ns()
         for group in self._groups.of(graph):
             self._note(group)
-        buffers = list(dict.fromkeys(buffer.host for buffer, _ in places))
-        slots = [buffers.index(buffer.host) for buffer, _ in places]
+        buffers = list(dict.fromkeys(place[0].host for place in places if place is not None))
+        slots = [NOWHERE if place is None else buffers.index(place[0].host) for place in places]
+        offsets = [0 if place is None else place[1] for place in places]
         # A plan does not keep what it is bound to alive; this name does.
-        allocation = Allocation(graph, buffers, slots, [offset for _, offset in places])
+        allocation = Allocation(graph, buffers, slots, offsets, groups=self._groups)
         self._inner.rebind(graph, allocation)
         self._inner.compute()
         self._stream.inner.synchronize()

@@ -1,6 +1,6 @@
 """Devices with one fault each, as real ones have had.  The suite is worth as much as it finds of these.
 
-``FAULTS`` lists them with the ops, clauses or ``"graph"``, that have to find each.
+``FAULTS`` lists them with the ops, clauses, ``"graph"`` or ``"groups"``, that have to find each.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ggplug.backend import Buffer, BufferType, Device, Plan
-from ggplug.testing.faulty import answers, kernels, memory, plans, streams
+from ggplug.backend import Buffer, BufferType, Device, Group, Plan
+from ggplug.testing.faulty import answers, groups, kernels, memory, plans, streams
 
 
 class Fault(NamedTuple):
-    """A fault: ``make`` gives a device that has it; ``found_by`` names ops, clauses or ``"graph"``.  Each finds it."""
+    """A fault: ``make`` gives a device that has it; ``found_by`` names ops, clauses, ``"graph"`` or ``"groups"``.
+
+    Each finds it.
+    """
 
     name: str
     make: Callable[[], Device]
@@ -22,6 +25,10 @@ class Fault(NamedTuple):
 
 def _kernel(name: str, kernel: kernels.Kernel, *found_by: str) -> Fault:
     return Fault(name, lambda: kernels.FaultyKernels(kernel), found_by)
+
+
+def _group(name: str, kernel: Callable[[Group, groups.Operands], None]) -> Fault:
+    return Fault(name, lambda: groups.OtherKernel(kernel), ("groups",))
 
 
 def _memory(name: str, kind: Callable[[BufferType, int], Buffer], *found_by: str) -> Fault:
@@ -79,6 +86,7 @@ FAULTS: tuple[Fault, ...] = (
     _memory("loses the usage", memory.LosesUsage, "usage is only a mark"),
     Fault("promises memory it does not have", memory.Greedy, ("too much memory raises", "impossible sizes raise")),
     Fault("declines without a reason", lambda: answers.Silent("faulty"), ("every answer has its reason",)),
+    Fault("changes its mind", lambda: answers.ChangesItsMind("faulty"), ("support depends on the node alone",)),
     Fault("claims everything", lambda: answers.Boastful("faulty"), ("every answer has its reason",)),
     Fault("refuses views", lambda: answers.RefusesViews("faulty"), ("every answer has its reason",)),
     Fault(
@@ -117,5 +125,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault("fetches overtake", streams.Reorders, ("asynchronous transfers arrive", "a stream keeps its order")),
     Fault("pending work moves with its plan", streams.LooksUpLate, ("pending work keeps its places",)),
     Fault("the first launch fails", streams.Stumbles, ("a stream keeps its order", "long graphs compute")),
+    _group("rounds only the last result of a group", groups.rounds_only_the_last),
+    _group("leaves results that a group keeps", groups.leaves_kept_results),
+    _group("writes a group's result before it has read", groups.writes_before_it_reads),
+    _group("takes one order of sources in a group", groups.takes_one_order),
+    _group("broadcasts the first row in a group", groups.broadcasts_the_first_row),
+    _group("forgets parameters in a group", groups.forgets_parameters),
+    _group("uses a source as workspace of a group", groups.spoils_a_source),
+    _group("writes results inside of a group somewhere", groups.writes_what_is_inside),
+    Fault("takes every result of a group for inside", groups.TakesEverythingInside, ("groups",)),
+    Fault("forms groups around what comes in between", groups.LooksAtSourcesOnly, ("groups",)),
+    Fault("computes groups too early", groups.RunsAtTheFirstNode, ("groups",)),
 )
 """All faults."""

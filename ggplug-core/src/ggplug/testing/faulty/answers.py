@@ -17,6 +17,18 @@ class Silent(ReferenceDevice):
         return Decline("") if isinstance(found, Decline) else found
 
 
+class ChangesItsMind(ReferenceDevice):
+    """Declines every second time that it is asked the same."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._asked = 0
+
+    def match(self, group: Group) -> Any:
+        self._asked += 1
+        return super().match(group) if self._asked % 2 else Decline("not now")
+
+
 class Boastful(ReferenceDevice):
     def supports_op(self, node: Tensor) -> Support:
         return Accept()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ggplug.backend import UNGROUPED, Backend, Device, Groups, Operand, Plan, WalkPlan, host_bytes
+from ggplug.backend import UNGROUPED, Backend, Device, Groups, Operand, Places, Plan, WalkPlan, host_bytes
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
 from ggplug.host import HostBuffer
@@ -40,7 +40,7 @@ class _Wrapped(Plan):
     def __init__(self, inner: Plan) -> None:
         self.inner = inner
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self.inner.rebind(graph, allocation)
 
     def compute(self) -> None:
@@ -50,7 +50,7 @@ class _Wrapped(Plan):
 class BindsOnce(_Wrapped):
     bound = False
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         if not self.bound:
             super().rebind(graph, allocation)
             self.bound = True
@@ -65,7 +65,7 @@ class ForgetsFaults(_Wrapped):
 class ComputesOnce(_Wrapped):
     done = False
 
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         super().rebind(graph, allocation)
         self.done = False
 
@@ -108,7 +108,7 @@ class _WritesLastStream(Backend):
 
 
 class _WritesLastPlan(WalkPlan):
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         super().rebind(graph, allocation)
         self._bound[0].sort(key=lambda call: call.group.node.op is not None and call.group.node.op.writes != ())
 
@@ -126,8 +126,9 @@ class _WritesAnywhereStream(Backend):
 
 
 class _WritesAnywherePlan(WalkPlan):
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
+        assert isinstance(allocation, Allocation)
         self._calls = []
         for kernel, group in zip(self._kernels, self.groups.of(graph), strict=True):
             operands = [None if tensor is None else _opened(tensor, graph, allocation) for tensor in group.operands]
@@ -156,7 +157,7 @@ class _TakesAnyGraphStream(Backend):
 
 
 class _TakesAnyGraphPlan(WalkPlan):
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.structure
         super().rebind(graph, allocation)
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Places, Plan
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
-from ggplug.memory.allocation import Allocation
 from ggplug.testing.fake import FakeBackend, FakeBuffer, FakeBufferType, FakeDevice, FakeEvent, FakePlan
 
 
@@ -100,7 +99,7 @@ class _CopiesAtOnceStream(FakeBackend):
 
 
 class Forgetful(FakeDevice):
-    """Errors of pending work that nobody is told about."""
+    """Errors of pending work that are never raised."""
 
     def __init__(self) -> None:
         super().__init__("faulty", execution="late")
@@ -154,7 +153,7 @@ class _LooksUpLateStream(FakeBackend):
 
 
 class _LooksUpLatePlan(FakePlan):
-    def rebind(self, graph: Graph, allocation: Allocation) -> None:
+    def rebind(self, graph: Graph, allocation: Places) -> None:
         old = self._bound
         super().rebind(graph, allocation)
         if old is not None and self._bound is not None:

@@ -1,0 +1,85 @@
+"""What ran where: one batch, watched through ggplug's hooks, beside what the scheduler says of it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+import ggplug as gg
+from ggplug.cli.output import byte_count
+from ggplug.hookspecs import HOOKS
+from ggplug_models import BertEncoder
+
+BATCH = 32
+"""Passages that are watched."""
+
+
+class Watch:
+    """An observer: the graph that was computed last, and the nanoseconds that each device was busy with its parts."""
+
+    def __init__(self) -> None:
+        self.graph: gg.Graph | None = None
+        self.busy: Counter[str] = Counter()
+
+    @gg.hookimpl
+    def ggplug_split_computed(self, graph: gg.Graph, device: gg.backend.Device, start: int, end: int) -> None:
+        self.graph = graph
+        self.busy[device.name] += end - start
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Observes all computations in the meantime; before and after it no times are taken."""
+    watch = Watch()
+    HOOKS.register(watch)
+    try:
+        yield watch
+    finally:
+        HOOKS.unregister(watch)
+
+
+def what_ran_where(model: BertEncoder, texts: list[str]) -> Table:
+    """Computes the longest texts twice more: for the rate, and watched, for what each device did and how long."""
+    ids = sorted(model.tokenizer.encode(texts), key=len)[-BATCH:]
+    start = time.perf_counter()
+    model.embed_ids(ids, batch=BATCH)
+    rate = len(ids) / (time.perf_counter() - start)
+    with watching() as watch:
+        model.embed_ids(ids, batch=BATCH)
+    assert watch.graph is not None
+    explanation = model.scheduler.explain(watch.graph)
+    ops: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in explanation.rows:
+        if row.split >= 0:  # views compute nothing
+            ops[row.device][row.op] += 1
+    copied: Counter[str] = Counter()
+    for copy in explanation.copies:
+        copied[copy.target] += copy.nbytes
+
+    title = f"what ran where: sequences of up to {max(map(len, ids))} tokens, {len(ids)} at once, {rate:.0f} per second"
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
+    )
+    for column in ("device", "layers", "nodes", "ops", "copied to it", "time"):
+        table.add_column(column, justify="right" if column in ("nodes", "copied to it", "time") else "left")
+    for device, counts in ops.items():
+        named = " ".join(f"{op}×{count}" for op, count in counts.most_common())
+        share = watch.busy[device] / max(watch.busy.total(), 1)
+        size = byte_count(copied[device]) if copied[device] else "nothing"
+        table.add_row(device, layers(model, device), str(counts.total()), named, size, f"{share:.0%}")
+    return table
+
+
+def layers(model: BertEncoder, device: str) -> str:
+    """The layers whose weights a device holds, such as ``0-2``."""
+    names = [weight.name for weight in model.weights if weight.buffer and weight.buffer.type.device.name == device]
+    held = sorted({int(found[1]) for name in names if (found := re.match(r"blk\.(\d+)\.", name))})
+    runs = np.split(held, np.flatnonzero(np.diff(held) > 1) + 1) if held else []
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs) or "none"

@@ -1,0 +1,219 @@
+"""Which nodes of a graph may be computed as a group, and why not.
+
+A group runs at the place of its last node.  Then nothing that comes in between may depend on one of its nodes, or be
+overtaken by one; :mod:`ggplug.hazards` decides.  A result inside of a group is *inner*, that is, takes no memory and is
+not written, only if nothing else can need it: no node outside reads it or a view of it, it is no output, it does not
+leave its part of a graph, and it has no place of its own.  All other results are kept: the group's kernel writes them
+too.  (An op that writes into a result has a view of it as its own result, which is read or an output.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
+
+from ggplug.errors import GraphError
+from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Group, Groups, Missed
+from ggplug.hazards import HazardKind, Hazards
+from ggplug.ops.base import Op
+from ggplug.patterns import Pattern
+from ggplug.tensor import Tensor
+from ggplug.types import TensorFlag
+
+_OUTPUT = int(TensorFlag.OUTPUT)
+
+
+def form_groups(
+    graph: Graph, patterns: Sequence[Pattern], declined: Callable[[Group], str | None], leaving: Collection[int] = ()
+) -> Groups:
+    """The groups of a graph, or of a part of one, by a device's patterns.
+
+    From the last node to the first, each node ends the first pattern in the list that is found there, may be a group,
+    and is not declined; a node belongs to one group at most.  ``declined``: why the device does not compute a group, or
+    None.  ``leaving``: positions of results that are needed outside of the part.
+    """
+    uses = _Uses(graph, leaving=leaving)
+    ending: dict[type[Op], list[Pattern]] = {}
+    taken: dict[int, tuple[int, ...]] = {}
+    free = _Free(graph, taken)
+    inner: set[int] = set()
+    inplace: dict[int, tuple[int, ...]] = {}
+    missed: dict[int, Missed] = {}
+    for position in reversed(graph.order):
+        node = graph.tensors[position]
+        if node not in free:
+            continue
+        assert node.op is not None
+        kind = type(node.op)
+        if kind not in ending:
+            ending[kind] = [pattern for pattern in patterns if issubclass(kind, pattern.kinds)]
+        for pattern, members, group in _candidates(graph, node, ending[kind], free, uses):
+            reason: str | None = uses.conflict(members)
+            if not reason:
+                reason = declined(group)
+                if reason is None:
+                    names = pattern.names(group)
+                    assert names is not None
+                    taken.update(dict.fromkeys(members, members))
+                    inner.update(p for p, kept in zip(members, group.kept, strict=True) if not kept)
+                    inplace[position] = tuple(graph.index[source] for source in pattern.inplace(names, group))
+                    break
+                reason = "; ".join([*uses.why_kept_all(members), reason])
+            missed.setdefault(position, Missed(members, pattern.name, reason))
+    if not taken and not missed:
+        return UNGROUPED
+    return Groups(
+        [taken[position] for position in graph.order if position in taken and taken[position][-1] == position],
+        frozenset(inner),
+        {position: sources for position, sources in inplace.items() if sources},
+        # Of a shorter group that was found instead the rest is alone, and that is why.
+        [each for _, each in sorted(missed.items()) if any(member not in taken for member in each.nodes)],
+    )
+
+
+def check_groups(graph: Graph, groups: Groups, order: Sequence[int] | None = None) -> None:
+    """Raises GraphError, which names the rule and the nodes, unless a graph's nodes may be computed in these groups.
+
+    ``order``: positions of the nodes as they will be computed, by default the graph's.
+    """
+    if not groups:
+        return
+    uses = _Uses(graph, order=order)
+    seen: set[int] = set()
+    for members in groups.members:
+        wrong = uses.misplaced(members, seen) or uses.conflict(members)
+        for position in members:
+            if not wrong and position in groups.inner:
+                why = "is the group's result" if position == members[-1] else uses.why_kept(position, members)
+                wrong = f"{graph.tensors[position]!r} {why}, so it has to be written" if why else ""
+        if wrong:
+            named = ", ".join(repr(graph.tensors[p]) for p in members if 0 <= p < len(graph.tensors))
+            raise GraphError(f"{named} cannot be a group: {wrong}", got=members)
+        seen.update(members)
+    stray = sorted(groups.inner - seen)
+    if stray:
+        raise GraphError(f"{graph.tensors[stray[0]]!r} is inside of no group", tensor=graph.tensors[stray[0]])
+
+
+class _Free:
+    """The nodes that compute something and are in no group yet."""
+
+    def __init__(self, graph: Graph, taken: dict[int, tuple[int, ...]]) -> None:
+        self._graph = graph
+        self._taken = taken
+        self._nodes = frozenset(graph.order)
+
+    def __contains__(self, tensor: object) -> bool:
+        position = self._graph.index.get(tensor, -1)  # type: ignore[call-overload]
+        if position not in self._nodes or position in self._taken:
+            return False
+        node = self._graph.tensors[position]
+        return node.op is not None and not node.op.is_view and node.size > 0
+
+
+def _candidates(
+    graph: Graph, last: Tensor, patterns: Iterable[Pattern], free: _Free, uses: _Uses
+) -> Iterable[tuple[Pattern, tuple[int, ...], Group]]:
+    """What could be a group that ends at a node: the pattern, positions of the nodes in order, and the group."""
+    for pattern in patterns:
+        for found in pattern.find(last, free, uses.is_lone):
+            members = tuple(sorted((graph.index[node] for node in found.nodes), key=uses.place.__getitem__))
+            if len(members) < 2 or members[-1] != graph.index[last]:
+                continue
+            kept = tuple(p == members[-1] or bool(uses.why_kept(p, members)) for p in members)
+            yield pattern, members, Group(tuple(graph.tensors[p] for p in members), kept)
+
+
+class _Uses:
+    """Who needs which result of a graph, by position; ``place`` is that of each node in the order of computation."""
+
+    def __init__(self, graph: Graph, *, order: Sequence[int] | None = None, leaving: Collection[int] = ()) -> None:
+        self.graph = graph
+        self.order = graph.order if order is None else order
+        self.place = {position: number for number, position in enumerate(self.order)}
+        self._hazards = Hazards(graph)
+        self._following: dict[int, list[tuple[int, HazardKind]]] | None = None
+        roots = graph.roots
+        self._leaving = {roots[position] for position in leaving}
+        self._outputs = {roots[p] for p, tensor in enumerate(graph.tensors) if tensor.flags & _OUTPUT}
+        self._readers: dict[int, list[int]] = {}
+        used: set[int] = set()
+        for position in self.order:
+            used.update(graph.sources[position])
+            if not graph.tensors[position].op.is_view:  # type: ignore[union-attr]
+                for root in {roots[source] for source in graph.sources[position] if source >= 0}:
+                    self._readers.setdefault(root, []).append(position)
+        # A result that no node reads is there to be read in the end, and so is the root of such a view.
+        self._outputs.update(roots[position] for position in self.order if position not in used)
+
+    def why_kept(self, position: int, members: Collection[int]) -> str:
+        """Why the result of a node has to be written; empty if only these nodes need it."""
+        tensor = self.graph.tensors[position]
+        if self.graph.roots[position] != position:
+            return "writes into a source"
+        if position in self._outputs:
+            return "is an output, or has a view that is one"
+        if position in self._leaving:
+            return "is needed by another part of the graph"
+        if tensor.buffer is not None:
+            return "has a place of its own"
+        for reader in self._readers.get(position, ()):
+            if reader not in members:
+                return f"is read by {self.graph.tensors[reader]!r}, too"
+        return ""
+
+    def why_kept_all(self, members: tuple[int, ...]) -> list[str]:
+        """For each node but the last whose result has to be written, why."""
+        found = ((self.graph.tensors[p], self.why_kept(p, members)) for p in members[:-1])
+        return [f"{tensor!r} {why}" for tensor, why in found if why]
+
+    def is_lone(self, tensor: Tensor) -> bool:
+        """Whether nothing but one node of the graph needs a result."""
+        readers = self._readers.get(self.graph.index[tensor], ())
+        return len(readers) == 1 and not self.why_kept(self.graph.index[tensor], readers)
+
+    def misplaced(self, members: tuple[int, ...], seen: Collection[int]) -> str:
+        """Why positions are not those of nodes in order that are in no other group; empty if they are."""
+        for position in members:
+            if position not in self.place:
+                return f"position {position} is none of a node"
+            node = self.graph.tensors[position]
+            if node.op.is_view or not node.size:  # type: ignore[union-attr]
+                return f"{node!r} computes nothing"
+            if position in seen:
+                return f"{node!r} is in another group, too"
+        places = [self.place[position] for position in members]
+        if len(members) < 2 or any(b <= a for a, b in pairwise(places)):
+            return "a group has two nodes or more, in the order in which they are computed"
+        return ""
+
+    def conflict(self, members: tuple[int, ...]) -> str:
+        """Why nodes cannot be computed at the place of the last one; empty if they can."""
+        graph = self.graph
+        if self._following is None:
+            self._following = {}
+            for edge in self._hazards.edges:
+                following = self._following.setdefault(graph.order[edge.before], [])
+                following.append((graph.order[edge.after], edge.kind))
+        end = self.place[members[-1]]
+        for member in members:
+            for after, kind in self._following.get(member, ()):
+                if self.place[after] < end and after not in members:
+                    between, before = graph.tensors[after], graph.tensors[member]
+                    return f"{between!r} comes in between, and has to follow {before!r}: {kind.value}"
+        return self._overwritten(members)
+
+    def _overwritten(self, members: tuple[int, ...]) -> str:
+        """Which bytes a group both reads and writes into: its kernel may do that in any order."""
+        graph = self.graph
+        for member in members:
+            op = graph.tensors[member].op
+            assert op is not None
+            for which in op.writes:
+                target = graph.sources[member][which]
+                root = graph.roots[target]
+                reads = [s for p in members for s in graph.sources[p] if s >= 0 and graph.roots[s] == root]
+                if target >= 0 and len(reads) > 1:
+                    return f"{graph.tensors[member]!r} writes into {graph.tensors[root]!r}, which the group reads, too"
+        return ""

@@ -1,0 +1,497 @@
+"""The scheduler: graphs on several streams (ggml_backend_sched)."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import compress
+from operator import attrgetter
+from typing import Any
+
+from ggplug.backend import Backend, Buffer, BufferType, Bytes, Device, Event, NodeTime, check_target
+from ggplug.errors import GGPlugError, ParameterError, ShapeError, TensorStateError
+from ggplug.graph import Graph
+from ggplug.hookspecs import HOOKS
+from ggplug.memory.allocation import Allocation
+from ggplug.memory.graph_allocator import GraphAllocator, poison_mode
+from ggplug.scheduler.assign import Policy
+from ggplug.scheduler.execution import BoundVersion, EvalCallback, Execution
+from ggplug.scheduler.explain import Explanation, SplitRow, explanation
+from ggplug.scheduler.ordering import Ordering, is_asynchronous
+from ggplug.scheduler.schedule import Schedule, make_schedule
+from ggplug.scheduler.support import Streams
+from ggplug.sharing import alone
+from ggplug.tensor import Tensor
+
+_usage = attrgetter("buffer._usage._value_")
+
+
+class Scheduler:
+    """Computes graphs on several streams: decides where each node runs, copies between streams, and manages memory.
+
+    ``backends``: streams in order of priority; the last one gets inputs and what no other can compute, so it should
+    be able to compute everything.  A device in their place gets a stream that the scheduler frees in the end; other
+    streams belong to the caller.
+
+    ``buffer_types``: for each stream the memory for its results, by default its device's.  ``n_copies``: how many
+    computations may be under way at the same time (pipeline parallelism, ggml's GGML_SCHED_MAX_COPIES).
+    ``op_offload``: whether an op is computed by a stream of higher priority, over a copy of its weights, if that
+    device asks for it.  ``policy``: decides where nodes run, before the scheduler does.  ``cache_size``: structures of
+    graphs that are remembered.  ``reuse=False`` gives each intermediate bytes of its own, so that all can be read.
+    ``poison``: fills what must not be read with NaNs, with ``"nodes"`` or True between nodes, which are then computed
+    one by one, with ``"groups"`` between the groups that devices form (default: what ``GGPLUG_POISON`` says).
+    ``groups=False``: devices compute node by node, and form no groups.
+
+    Graphs are not changed, and equal graphs share everything: a graph that was seen before, or an equal new one,
+    costs a few calls for each split.
+
+    Used by one thread at a time: while a thread is in one of the methods, another thread gets BusyError, and so does a
+    call from within, by an eval callback or an observer of splits.
+    """
+
+    def __init__(
+        self, backends: Sequence[Backend | Device], *, buffer_types: Sequence[BufferType] | None = None,
+        n_copies: int = 1, op_offload: bool = True, policy: Policy | None = None, cache_size: int = 32,
+        reuse: bool = True, poison: bool | str | None = None, groups: bool = True,
+    ) -> None:  # fmt: skip
+        if not backends:
+            raise ParameterError("a scheduler needs at least one stream")
+        if n_copies < 1 or cache_size < 1:
+            raise ParameterError(f"n_copies and cache_size must be positive, got {n_copies} and {cache_size}")
+        if buffer_types is not None and len(buffer_types) != len(backends):
+            raise ParameterError(f"{len(backends)} streams need as many buffer types, got {len(buffer_types)}")
+        self._owned: list[Backend] = []
+        self.backends: tuple[Backend, ...] = tuple(self._stream(each) for each in backends)
+        if len(set(self.backends)) != len(self.backends):
+            raise ParameterError("a stream was given twice")
+        self.buffer_types: tuple[BufferType, ...] = tuple(
+            buffer_types if buffer_types is not None else (b.device.buffer_type for b in self.backends)
+        )
+        for backend, kind in zip(self.backends, self.buffer_types, strict=True):
+            if not backend.device.supports_buffer_type(kind):
+                raise ParameterError(
+                    f"{backend.name} cannot work in {kind.name} memory", device=backend.device, got=kind
+                )
+        self.n_copies = n_copies
+        self.op_offload = op_offload
+        self.policy = policy
+        self.cache_size = cache_size
+        self.poison = poison_mode(poison)
+        self.groups = groups
+        self._asynchronous = tuple(filter(is_asynchronous, self.backends))
+        self._streams = Streams(self.backends, self.buffer_types)
+        self._movers = tuple(self._mover(backend) for backend in self.backends)
+        # A stream that was made from a device is owned, and one of ``backends`` as well.
+        self._all_streams = tuple(dict.fromkeys((*self.backends, *self._owned)))
+        self._allocator = GraphAllocator(self.buffer_types, reuse=reuse)
+        self._ordering = Ordering()
+        self._fetches: list[Event] = []
+        self._callback: EvalCallback | None = None
+        self._pins: weakref.WeakKeyDictionary[Tensor, int] = weakref.WeakKeyDictionary()
+        self._executions: OrderedDict[Any, Execution] = OrderedDict()
+        self._current: Execution | None = None
+        self._found: tuple[Graph, int, int, Execution] | None = None
+        self._thread = 0
+
+    def _stream(self, given: Backend | Device) -> Backend:
+        if isinstance(given, Backend):
+            return given
+        if not isinstance(given, Device):
+            raise ParameterError(f"{given!r} is neither a stream nor a device", got=type(given))
+        self._owned.append(given.init())
+        return self._owned[-1]
+
+    def _mover(self, backend: Backend) -> Backend:
+        """The stream that copies to a stream's memory: with several versions one of its own, so that copies for the
+        next computation can be made while this one runs."""
+        able = backend.device.capabilities
+        if self.n_copies == 1 or not (able.asynchronous and able.events):
+            return backend
+        self._owned.append(backend.device.init())
+        return self._owned[-1]
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    @alone
+    def pin(self, tensor: Tensor, backend: Backend | None) -> None:
+        """Decides where a node is computed, or an input lies (ggml_backend_sched_set_tensor_backend).
+
+        ``None`` takes the decision back; :meth:`reset` takes all back.  Whether it can be honoured is found out when
+        the graph is split.  Raises ParameterError if the stream is none of this scheduler's.
+        """
+        if backend is None:
+            self._pins.pop(tensor, None)
+        else:
+            self._pins[tensor] = self._number(backend)
+        self._found = None
+
+    @alone
+    def reset(self) -> None:
+        """Takes all pins back and lets the last graph go (ggml_backend_sched_reset).
+
+        What is known about the structures of graphs is kept: it does not depend on either.
+        """
+        self._synchronize()
+        self._pins.clear()
+        self._found = None
+        self._allocator.arena.clear()
+
+    @alone
+    def split(self, graph: Graph) -> tuple[SplitRow, ...]:
+        """Decides which stream computes which node, without allocating or computing (ggml_backend_sched_split_graph).
+
+        Raises PlacementError.
+        """
+        return self._explain(graph).splits
+
+    @alone
+    def explain(self, graph: Graph) -> Explanation:
+        """Per node the device and the reason, and all splits and copies, exactly as they will be executed.
+
+        Needs no memory on any device.  Raises PlacementError.
+        """
+        return self._explain(graph)
+
+    def _explain(self, graph: Graph) -> Explanation:
+        schedule = self._find(graph).schedule
+        sizes = self._allocator.sizes(schedule.layout)
+        memory = dict(zip(self._streams.names(), sizes, strict=True))
+        return explanation(graph, self._streams, schedule, memory)
+
+    @alone
+    def backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
+        """The stream that computes a node of a graph, or keeps a leaf (ggml_backend_sched_get_tensor_backend).
+
+        None for a persistent leaf that no stream can work on in its place.
+        """
+        return self._backend_of(tensor, graph)
+
+    def _backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
+        if tensor not in graph.index:
+            raise ParameterError(f"{tensor!r} is not in {graph!r}", tensor=tensor)
+        stream = self._find(graph).schedule.assignment.streams[graph.index[tensor]]
+        return None if stream < 0 else self.backends[stream]
+
+    @property
+    def n_splits(self) -> int:
+        """Splits of the last graph that was split, allocated or computed (ggml_backend_sched_get_n_splits)."""
+        return 0 if self._found is None else self._found[3].n_splits
+
+    def _number(self, backend: Backend) -> int:
+        try:
+            return self.backends.index(backend)
+        except ValueError:
+            raise ParameterError(f"{backend!r} is no stream of this scheduler", got=backend) from None
+
+    def _find(self, graph: Graph) -> Execution:
+        """The execution of a graph's structure; makes it when it is seen for the first time."""
+        if self._found is not None:
+            known, found_at, hooks, execution = self._found
+            if known is graph and found_at == graph.revision.now and hooks == HOOKS.epoch:
+                return execution
+        now = graph.watch()
+        try:
+            key, found = self._look_up(graph)
+        except AttributeError:  # another thread took a tensor's place away
+            key, found = graph.steadily(lambda: self._look_up(graph))
+        if found is None:
+            key, found = graph.steadily(lambda: self._make(graph))
+            self._executions[key] = found
+            if len(self._executions) > self.cache_size:
+                self._forget(self._executions.popitem(last=False)[1])
+        else:
+            self._executions.move_to_end(key)
+        self._found = graph, now, HOOKS.epoch, found
+        return found
+
+    def _look_up(self, graph: Graph) -> tuple[Any, Execution | None]:
+        """What a graph's schedule is kept by, and the execution that is known."""
+        signature = graph.signature()
+        pins: tuple[tuple[int, int], ...] = ()
+        if self._pins:
+            # Sorted: the same pins are the same key, in whatever order they were made.
+            pins = tuple(sorted((graph.index[t], s) for t, s in self._pins.items() if t in graph.index))
+        asks = HOOKS.epoch if HOOKS.listeners("ggplug_placement") is not None else -1
+        usages = tuple(map(_usage, compress(graph.tensors, signature.buffer_types)))
+        key = (signature, usages, pins, asks)
+        return key, self._executions.get(key)
+
+    def _make(self, graph: Graph) -> tuple[Any, Execution]:
+        key, _ = self._look_up(graph)
+        schedule = self._schedule(graph, dict(key[2]))
+        return key, Execution(schedule, self._streams, self._movers, self._allocator)
+
+    def _schedule(self, graph: Graph, pins: dict[int, int]) -> Schedule:
+        return make_schedule(
+            graph, self._streams, self._allocator,
+            n_copies=self.n_copies, pins=pins, policy=self.policy, op_offload=self.op_offload, groups=self.groups,
+        )  # fmt: skip
+
+    def _forget(self, execution: Execution) -> None:
+        if execution is self._current:
+            self._current = None
+        try:
+            self._synchronize()
+        finally:
+            execution.free()
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    @alone
+    def reserve(self, graph: Graph) -> None:
+        """Allocates what a graph needs (ggml_backend_sched_reserve); smaller ones then allocate nothing.
+
+        Results of earlier graphs are gone if memory has to grow.  Raises OutOfMemoryError.
+        """
+        self._synchronize()
+        self._allocator.ensure(self._find(graph).schedule.layout)
+
+    @alone
+    def reserve_size(self, graph: Graph) -> list[int]:
+        """By stream the bytes that :meth:`reserve` would make sure of (ggml_backend_sched_reserve_size)."""
+        return self._allocator.sizes(self._find(graph).schedule.layout)
+
+    def buffer_size(self, backend: Backend) -> int:
+        """Bytes that are allocated for results of a stream (ggml_backend_sched_get_buffer_size)."""
+        return self._allocator.sizes()[self._number(backend)]
+
+    @alone
+    def allocate(self, graph: Graph) -> Allocation:
+        """Gives all tensors of a graph a place, so that its inputs can be set (ggml_backend_sched_alloc_graph).
+
+        Inputs keep their values until another graph is allocated or computed.  Raises PlacementError, OutOfMemoryError.
+        """
+        execution = self._enter(graph)
+        execution.turn = (execution.turn + 1) % self.n_copies
+        allocation = execution.allocation(graph, execution.turn)
+        allocation.prepare(graph)
+        return allocation
+
+    def _enter(self, graph: Graph) -> Execution:
+        execution = self._find(graph)
+        if execution is not self._current:
+            # Another structure uses the same bytes in another way.
+            self._synchronize()
+            self._current = execution
+        return execution
+
+    # -- computing ---------------------------------------------------------------------------------
+
+    def compute(self, graph: Graph) -> None:
+        """Computes a graph and waits for it (ggml_backend_sched_graph_compute).
+
+        Raises as :meth:`compute_async`, and whatever went wrong on a device.
+        """
+        start = time.perf_counter_ns()
+        devices = self._compute(graph)
+        if devices is not None:
+            HOOKS.notify(
+                "ggplug_graph_computed", graph=graph, devices=devices, start=start, end=time.perf_counter_ns()
+            )
+
+    @alone
+    def _compute(self, graph: Graph) -> list[Device] | None:
+        """Computes and waits.  Returns the devices that took part, if a hook wants to know."""
+        self._compute_async(graph)
+        self._synchronize()
+        if HOOKS.listeners("ggplug_graph_computed") is None:
+            return None
+        return list(dict.fromkeys(split.stream.device for split in self._bound(graph).splits))
+
+    @alone
+    def compute_async(self, graph: Graph) -> None:
+        """Gives a graph to the streams (ggml_backend_sched_graph_compute_async).
+
+        Until :meth:`synchronize` persistent tensors that the graph reads must stay as they are; inputs that the
+        scheduler placed may be set again at any time: setting them waits for those that still read them.  Reading a
+        result waits, too.
+
+        Raises PlacementError, OutOfMemoryError, and TensorStateError if an input has no value: it lies in the
+        scheduler's memory and was not set since the graph was allocated or another one was computed.
+        """
+        self._compute_async(graph)
+
+    def _compute_async(self, graph: Graph) -> None:
+        execution = self._enter(graph)
+        version = self._version(execution, graph)
+        observing = self._callback is not None or self.poison == "nodes"
+        allocation = execution.observed(graph, version) if observing else execution.allocation(graph, version)
+        run = allocation.begin(graph)
+        try:
+            bound = execution.bind(graph, version)
+            if observing or self.poison:
+                execution.run_observed(graph, bound, self._ordering, run, self._callback, bool(self.poison))
+                run.end(progress=run.progress)
+            else:
+                if HOOKS.listeners("ggplug_split_computed") or HOOKS.listeners("ggplug_nodes_timed"):
+                    self._run_traced(graph, execution, bound)
+                else:
+                    execution.run(bound, self._ordering)
+                readers: tuple[Event, ...] = ()
+                if self.n_copies > 1 and self._asynchronous:
+                    # The next version's inputs can be set while this one is under way.
+                    readers = tuple(split.done for split in bound.splits if split.done is not None)
+                run.end(*self._asynchronous, progress=len(graph.nodes), readers=readers)
+        except BaseException as error:
+            try:
+                self._settle()
+            finally:
+                run.fail(error)
+            raise
+
+    def _version(self, execution: Execution, graph: Graph) -> int:
+        """Which version computes: the one that the graph was allocated in, or the next if it has no inputs there."""
+        last = graph.run
+        if last is not None:
+            version, inputs = execution.version_of(last.allocation), last.allocation.unplaced
+            if version is not None and (inputs or self.n_copies == 1) and (last.current or not inputs):
+                return version
+        execution.turn = (execution.turn + 1) % self.n_copies
+        allocation = execution.allocation(graph, execution.turn)
+        if allocation.unplaced:
+            leaf = graph.tensors[allocation.unplaced[0]]
+            what = "has no value" if last is None else "lost its value to another computation"
+            raise TensorStateError(
+                f"{leaf!r} {what}",
+                tensor=leaf, remedy="call scheduler.allocate(graph) and set it before computing, or give it a place",
+            )  # fmt: skip
+        return execution.turn
+
+    def _bound(self, graph: Graph) -> BoundVersion:
+        execution = self._find(graph)
+        version = None if graph.run is None else execution.version_of(graph.run.allocation)
+        return execution.bind(graph, 0 if version is None else version)
+
+    def _run_traced(self, graph: Graph, execution: Execution, bound: BoundVersion) -> None:
+        """One split after the other, each waited for, telling the observers."""
+        for split in bound.splits:
+            execution.copy(split, self._ordering)
+            self._synchronize()
+            start = time.perf_counter_ns()
+            plan, part = split.plan, split.part
+            assert plan is not None
+            assert part is not None
+            assert part.positions is not None
+            times = plan.compute_traced()
+            split.stream.synchronize()
+            end = time.perf_counter_ns()
+            device = split.stream.device
+            HOOKS.notify("ggplug_split_computed", graph=graph, split=part, device=device, start=start, end=end)
+            if HOOKS.listeners("ggplug_nodes_timed") is not None:
+                whole = [
+                    NodeTime(part.positions[node] if node >= 0 else -1, begin, stop) for node, begin, stop in times
+                ]
+                groups = execution.schedule.groups
+                HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole, groups=groups)
+
+    @alone
+    def synchronize(self) -> None:
+        """Waits for all streams (ggml_backend_sched_synchronize); raises the first thing that went wrong on one.
+
+        All others are waited for nevertheless.  After an error the results of the last graph are undefined.
+        """
+        self._synchronize()
+
+    def _synchronize(self) -> None:
+        failure: BaseException | None = None
+        for stream in self._all_streams:
+            try:
+                stream.synchronize()
+            except GGPlugError as error:
+                failure = failure or error
+        self._forget_order()
+        work = self._allocator.arena.work
+        work.settle()
+        if failure is not None:
+            work.fail(failure)
+            raise failure
+
+    def _settle(self) -> None:
+        """Waits for all streams after a failure, whose error is already on its way."""
+        for stream in self._all_streams:
+            try:
+                stream.synchronize()
+            except GGPlugError:
+                continue
+        self._forget_order()
+
+    def _forget_order(self) -> None:
+        self._ordering.clear()
+        for event in self._fetches:
+            event.free()
+        self._fetches.clear()
+
+    def set_eval_callback(self, callback: EvalCallback | None) -> None:
+        """Observes nodes while graphs are computed (ggml_backend_sched_set_eval_callback).
+
+        ``callback(tensor, True)`` tells whether it wants to see a node; ``callback(tensor, False)`` comes when the
+        node is computed and can be read, and tells whether to go on.  Only pieces between observed nodes are computed
+        at once.  None ends it.
+        """
+        self._callback = callback
+
+    @alone
+    def get_async(self, tensor: Tensor, graph: Graph, out: Bytes) -> Backend:
+        """Fetches a result in the order of the stream that computes it, and returns that stream.
+
+        ``out``: a contiguous uint8 array of ``tensor.nbytes``; it can be read after ``synchronize()``, of the
+        scheduler or the stream.  Call it right after :meth:`compute_async`; other graphs may be given to the
+        scheduler before it is done.
+
+        Raises ShapeError, TypeMismatchError or BufferUseError if ``out`` is no such array; TensorStateError if this
+        scheduler did not compute the tensor.
+        """
+        check_target(out)
+        if out.size != tensor.nbytes:
+            raise ShapeError(
+                f"{tensor!r} has {tensor.nbytes} bytes, the target {out.size}",
+                tensor=tensor, got=out.size, wanted=tensor.nbytes,
+            )  # fmt: skip
+        execution = self._find(graph)
+        backend = self._backend_of(tensor, graph)
+        run = graph.run
+        if run is None or execution.version_of(run.allocation) is None or backend is None:
+            raise TensorStateError(f"{tensor!r} was not computed by this scheduler", tensor=tensor)
+        buffer, offset = run.allocation.place(graph, graph.index[tensor])
+        if type(buffer).get_tensor is not Buffer.get_tensor:
+            backend.synchronize()
+            buffer.get_tensor(tensor, out, offset)
+            return backend
+        self._ordering.wait(backend, (buffer,), ())
+        backend.get_async(buffer, offset, out)
+        if is_asynchronous(backend):
+            event = backend.device.event()
+            event.record(backend)
+            self._fetches.append(event)
+            self._ordering.note(backend, event, (buffer,), ())
+        return backend
+
+    @alone
+    def free(self) -> None:
+        """Waits, and gives plans, memory and the scheduler's own streams back.  Results cannot be read any more.
+
+        Raises BufferUseError while zero-copy views of results exist; then nothing is freed.
+        """
+        self._settle()
+        self._allocator.check_free()
+        for execution in self._executions.values():
+            execution.free()
+        self._executions.clear()
+        self._current = self._found = None
+        self._allocator.free()
+        for stream in self._owned:
+            stream.free()
+        self._owned.clear()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
+    def __repr__(self) -> str:
+        return f"<Scheduler on {', '.join(self._streams.names())}>"
+
+

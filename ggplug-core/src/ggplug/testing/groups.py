@@ -1,0 +1,143 @@
+"""Runs chains of ops on a device in the groups that it forms, and judges what came out.
+
+Nothing is known about the device's patterns.  Its groups have to keep core's rules.  Each graph is then computed in
+three ways: in groups between guard bytes, where results inside of groups have no bytes at all; in groups in the places
+of a graph allocator, with reuse, and with every byte poisoned that no group may need; and node by node.  All have to
+agree with the oracle, and with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from ggplug.arrays import strided
+from ggplug.backend import Backend, Decline, Device, forms_groups, groups_of
+from ggplug.errors import GGPlugError
+from ggplug.graph import Graph
+from ggplug.grouping import check_groups
+from ggplug.groups import Groups
+from ggplug.memory import Allocation, GraphAllocator, compute_poisoned
+from ggplug.ops.base import Array
+from ggplug.tensor import Tensor
+from ggplug.testing.cases import Case, Leafs, graph_cases
+from ggplug.testing.cases.chains import SUBJECT, group_cases
+from ggplug.testing.compare import compare, default_max_nmse
+from ggplug.testing.oracle import Evaluation, decoded, evaluate, first_fault
+from ggplug.testing.placement import Bytes, Placement
+from ggplug.testing.report import Finding
+from ggplug.testing.runner import GUARDED, changed_outside, compute_between_guards, judge_all
+
+
+def run_groups(
+    device: Device, *, cases: Iterable[Case] | None = None, max_nmse: float | None = None
+) -> list[Finding]:
+    """All chains, and the graphs of models, in the groups that a device forms; a finding for each."""
+    if not forms_groups(device):
+        return [Finding(SUBJECT, "", "declined", f"{device.name} computes every node alone")]
+    chosen = [*group_cases(), *graph_cases()] if cases is None else cases
+    stream = device.init()
+    try:
+        return [run_group_case(device, stream, case, max_nmse=max_nmse) for case in chosen]
+    finally:
+        stream.free()
+
+
+def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
+    """One graph in the groups that a device forms; declined if it forms none.  ``max_nmse`` as for ``run_case``."""
+    leafs = Leafs(case.seed)
+    made = case.make(leafs)
+    graph = Graph(*([made] if isinstance(made, Tensor) else made))
+    for answer in map(device.supports_op, graph.nodes):
+        if isinstance(answer, Decline):
+            return Finding(SUBJECT, case.label, "declined", answer.reason)
+    try:
+        groups = groups_of(device, graph)
+        check_groups(graph, groups)
+    except GGPlugError as error:
+        return Finding(SUBJECT, case.label, "failed", f"groups: {error}", float("inf"))
+    if not groups:
+        reason = "; ".join(missed.reason for missed in groups.missed)
+        return Finding(SUBJECT, case.label, "declined", f"no group was formed{': ' if reason else ''}{reason}")
+    expected = evaluate(graph, leafs.values)
+    if first_fault(graph, expected) is not None:
+        return Finding(SUBJECT, case.label, "declined", "ids out of range end the computation")
+    if max_nmse is None:
+        max_nmse = case.max_nmse(graph, leafs.values) if callable(case.max_nmse) else case.max_nmse
+    shown = f"{len(groups.members)} groups"
+    for compute in (_between_guards, _poisoned):
+        reason, worst = compute(device, stream, graph, groups, leafs.values, expected, max_nmse)
+        if reason:
+            return Finding(SUBJECT, case.label, "failed", f"in {shown}, {reason}", worst)
+    return Finding(SUBJECT, case.label, "passed", shown, worst)
+
+
+def _between_guards(
+    device: Device, stream: Backend, graph: Graph, groups: Groups, values: Mapping[Tensor, Bytes],
+    expected: Evaluation, max_nmse: float | None,
+) -> tuple[str, float]:  # fmt: skip
+    """What is wrong when every tensor has bytes of its own, but for results inside of groups; or an empty string."""
+    with Placement(graph, device.buffer_type, guarded=GUARDED, groups=groups) as placement:
+        before, failure = compute_between_guards(graph, values, placement, stream, None)
+        if failure:
+            return failure, float("inf")
+        kept = [node for node in graph.nodes if graph.roots[graph.index[node]] not in groups.inner]
+        found = judge_all(kept, expected, placement, max_nmse, "values")
+        if not found:
+            return f"each tensor apart: {found.reason}", found.nmse
+        reason = changed_outside(graph, values, expected, placement, before)
+        return reason, float("inf") if reason else found.nmse
+
+
+def _poisoned(
+    device: Device, stream: Backend, graph: Graph, groups: Groups, values: Mapping[Tensor, Bytes],
+    expected: Evaluation, max_nmse: float | None,
+) -> tuple[str, float]:  # fmt: skip
+    """What is wrong in an allocator's places, poisoned between groups or not, and node by node; or an empty string."""
+    worst = 0.0
+    ways = {
+        "between groups poisoned": (groups, compute_poisoned),
+        "in an allocator's places": (groups, _computed),
+        "node by node": (Groups(), _computed),
+    }
+    with GraphAllocator(device.buffer_type) as allocator:
+        results: dict[str, dict[Tensor, Array]] = {}
+        for way, (wanted, compute) in ways.items():
+            allocation = allocator.allocate(graph, groups=wanted)
+            for root in (leaf.root for leaf in graph.leafs):
+                root.set_bytes(values[root])
+            try:
+                compute(stream, graph, allocation)
+                stream.synchronize()
+            except GGPlugError as error:
+                return f"{way}: {type(error).__name__}: {error}", float("inf")
+            results[way] = _outputs(graph)
+            for tensor, got in results[way].items():
+                for other, want in (("the oracle", expected[tensor]), *_others(results, way, tensor)):
+                    found = compare(got, want, default_max_nmse(tensor.type) if max_nmse is None else max_nmse)
+                    worst = max(worst, found.nmse)
+                    if not found:
+                        return f"{way}, {tensor!r} is not what {other} has: {found.reason}", found.nmse
+    return "", worst
+
+
+def _computed(stream: Backend, graph: Graph, allocation: Allocation) -> None:
+    stream.compute(graph, allocation)
+
+
+def _others(
+    results: Mapping[str, Mapping[Tensor, Array]], way: str, tensor: Tensor
+) -> Iterable[tuple[str, Array]]:
+    """What the other ways that were gone so far have for a tensor."""
+    return [(other, found[tensor]) for other, found in results.items() if other != way]
+
+
+def _outputs(graph: Graph) -> dict[Tensor, Array]:
+    """The values of all that is marked as output, four-dimensional in NumPy order, and of what lies in its bytes."""
+    found = {}
+    for output in graph.outputs:
+        if output.flags or output.root.op is None:
+            raw = np.frombuffer(bytearray(output.tobytes()), np.uint8)
+            found[output] = decoded(strided(raw, output), output)
+    return found

@@ -1,0 +1,116 @@
+"""Matrix products with what becomes of them: bias, activation and residual; a gate; a copy with exchanged axes."""
+
+from __future__ import annotations
+
+from ggplug.backend import Decline
+from ggplug.groups import Group
+from ggplug.patterns import Names
+from ggplug.tensor import Extents, Tensor
+from ggplug.types import F32
+from ggplug_cpu.choices.mul_mat import Placed, single
+from ggplug_cpu.choices.programs import Source, chained
+from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of
+from ggplug_cpu.kernels.mul_mat_epilogue import epilogue_parameters, mul_mat_epilogue
+from ggplug_cpu.parameters import Place, Ref
+from ggplug_cpu.tape import WORKSPACE
+
+
+def with_epilogue(group: Group, names: Names) -> Steps | Decline:
+    """y = f(g(a b, c), d) and so on: a product, and elementwise nodes on the tile that is still in the cache."""
+    node, product = group.node, group.nodes[0]
+    if sum(group.kept) > 1:
+        return Decline("a result between the product and the last node has to be written")
+    if node.type is not F32:
+        return Decline(f"what becomes of a product is f32, not {node.type.name}")
+    program = chained(group.nodes[1:], {product: "x0"}, sources=1)
+    if isinstance(program, Decline):
+        return program
+    kinds = [_kind(group, source, node) for source in program.sources]
+    for kind in kinds:
+        if isinstance(kind, Decline):
+            return kind
+    places = {f"x{i + 1}": Place(Ref(slot_of(group, s.tensor), s.offset)) for i, s in enumerate(program.sources)}
+    words = epilogue_parameters(len(places)).words(result=Place(Ref(RESULT)), constants=program.constants, **places)
+    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
+    epilogue = mul_mat_epilogue(program.text, "".join(map(str, kinds)))
+    return single(product, Placed(a, b, Ref(RESULT), node.nb, epilogue, words))
+
+
+def _kind(group: Group, source: Source, node: Tensor) -> str | Decline:
+    """How a row of a source is found: see :mod:`ggplug_cpu.kernels.mul_mat_epilogue`."""
+    tensor = source.tensor
+    if tensor not in group.sources:
+        return Decline(f"{tensor!r} reads a result of the group as a view")
+    if tensor.type is not F32 or tensor.nb[0] != 4:
+        return Decline(f"{tensor!r} is not f32 without gaps, as the epilogue of a product wants it")
+    if source.ne == (node.ne[0], 1, 1, 1):
+        return "b"
+    if source.ne == node.ne and all(
+        n == 1 or mine == its for n, mine, its in zip(node.ne, tensor.nb, node.nb, strict=True)
+    ):
+        return "r"
+    return Decline(f"{tensor!r} is neither one row nor laid out like the result")
+
+
+def gated(group: Group, names: Names) -> Steps | Decline:
+    """y = f(a x) (b x): the first product goes into the workspace, the second is multiplied with it tile by tile."""
+    node, first, second = group.node, names["first"], names["second"]
+    if sum(group.kept) > 1:
+        return Decline("one of the products has to be written")
+    if node.type is not F32:
+        return Decline(f"what becomes of a product is f32, not {node.type.name}")
+    program = chained([node], {first: "x1", second: "x0"}, sources=2)
+    if isinstance(program, Decline):
+        return program
+    x = Ref(slot_of(group, names["x"]))
+
+    def between(at: int) -> Steps | Decline:
+        """The first product, ``at`` bytes behind the beginning of the workspace."""
+        return single(first, Placed(Ref(slot_of(group, given(first, 0))), x, Ref(WORKSPACE, at), node.nb))
+
+    def behind(at: int) -> Steps | Decline:
+        """The second, with what becomes of both."""
+        words = epilogue_parameters(1).words(
+            result=Place(Ref(RESULT)), constants=program.constants, x1=Place(Ref(WORKSPACE, at))
+        )
+        weights = Ref(slot_of(group, given(second, 0)))
+        return single(second, Placed(weights, x, Ref(RESULT), node.nb, mul_mat_epilogue(program.text, "r"), words))
+
+    at = 0
+    for steps in (between(0), behind(0)):
+        if isinstance(steps, Decline):
+            return steps
+        at = max(at, -(-steps.workspace_bytes // 64) * 64)
+    one, two = between(at), behind(at)
+    assert isinstance(one, Steps)
+    assert isinstance(two, Steps)
+    # what is made ready for the first product mostly serves the second, too
+    shared = one.entries[:-1] == two.entries[:-1]
+    entries = *one.entries, *(two.entries[-1:] if shared else two.entries)
+    return Steps(entries, at + node.nbytes, max(one.scratch_bytes, two.scratch_bytes))
+
+
+def rearranged(group: Group, names: Names) -> Steps | Decline:
+    """y = cont(a view of a b): the product is written where its copy would be, rows of the weights staying rows."""
+    node, product = group.node, names["product"]
+    if sum(group.kept) > 1:
+        return Decline("the product itself has to be written")
+    nb = _strides_in_copy(product, given(node, 0), node)
+    if nb is None:
+        return Decline("the copy is not of the whole product, or takes its rows apart")
+    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
+    return single(product, Placed(a, b, Ref(RESULT), nb))
+
+
+def _strides_in_copy(product: Tensor, view: Tensor, copy: Tensor) -> Extents | None:
+    """Byte strides that write ``product`` into the ``copy`` of its ``view``, which exchanges whole axes; else None."""
+    if copy.type is not product.type or copy.ne != view.ne or copy.size != product.size:
+        return None
+    steps = {}
+    for n, nb, to in zip(view.ne, view.nb, copy.nb, strict=True):
+        if n > 1:
+            steps[n, nb] = to
+    strides = tuple(0 if n == 1 else steps.get((n, nb)) for n, nb in zip(product.ne, product.nb, strict=True))
+    if None in strides or strides[0] not in (0, 4):
+        return None
+    return (4, *strides[1:])  # type: ignore[return-value]

@@ -1,0 +1,348 @@
+"""Matrix products: which kernels compute ``mul_mat`` and ``mul_mat_id``.
+
+=================  ==================================================================================================
+``mul_mat_dot``    few columns (:data:`DOT_COLUMNS`): every number of the result is a dot product, weights are streamed
+``mul_mat_gemm``   more columns, or plain weights whose rows are not adjacent numbers: packed panels and register tiles
+=================  ==================================================================================================
+
+``mul_mat_gemm`` has a *kind*, its first argument and so part of its name:
+
+========  =============================================================================================================
+``f32``   weights and activations as f32: F32 and F16 weights; all types where nothing better exists
+``bf16``  both as bf16: BF16 weights, where the processor has an instruction for it (AVX512-BF16, Arm's bf16)
+``i8``    int8 with a scale for every 32 or 16 numbers, and perhaps minima: block types, where the processor has an
+          instruction for it (VNNI, Arm's i8mm or dotprod); activations are rounded by ``mul_mat_round``
+``amx``   both as bf16 in tile registers, on AMX: BF16 weights and block types
+========  =============================================================================================================
+
+The instructions are those of the table in :mod:`ggplug_cpu.simd.dots`.
+
+Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
+``mul_mat_widen`` to f32).  Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``),
+then runs the same kernels, each for the experts that have as many rows as it is for.
+
+Results are bit-identical for any number of threads.  They differ between kinds: rounding to int8 costs about 2e-5 in
+NMSE on normal data (as in ggml), rounding to bf16 3e-6 for activations and as much again for block types' weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ggplug.backend import Decline
+from ggplug.ops import MulMat, MulMatId
+from ggplug.tensor import Extents, Tensor
+from ggplug.types import Precision
+from ggplug_cpu import simd
+from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, given, source, tasks
+from ggplug_cpu.compiler import Kernel
+from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
+from ggplug_cpu.kernels.mul_mat_layout import base_of, has_instruction, int8_kind, layout
+from ggplug_cpu.kernels.mul_mat_prepare import (
+    Prepared,
+    Routes,
+    int8_row_bytes,
+    mul_mat_round,
+    mul_mat_route,
+    mul_mat_widen,
+    routes_bytes,
+)
+from ggplug_cpu.kernels.mul_mat_rows import Product
+from ggplug_cpu.parameters import Place, Ref, Words
+from ggplug_cpu.tape import WORKSPACE, Entry
+from ggplug_cpu.types import ACTIVATIONS, BLOCKS, PLAIN
+
+#: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
+#: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate,
+#: and AArch64, which could not be timed, has the same.
+DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 4}
+
+#: Packed weights of a chunk: about what fits a second-level cache beside what passes through it.
+_PANEL_BYTES = 640 << 10
+#: Rows of activations over which packing a block of weights is spread, at least, if there are as many: more where
+#: multiplying is faster.
+_LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 1024}
+#: Chunks to aim at, so that threads finish together.
+_CHUNKS = 48
+#: Weights that a chunk of ``mul_mat_dot`` reads at least, in bytes.
+_STREAM_BYTES = 16 << 10
+#: Multiplications that take about as long as one simple operation on an element.
+_PER_ELEMENT = 8
+
+
+def mul_mat(node: Tensor) -> Steps | Decline:
+    """y[m, n] = sum over k of a[k, m] b[k, n].  Takes the types that ggml's CPU backend takes, and any strides."""
+    return single(node, Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb))
+
+
+def single(node: Tensor, placed: Placed) -> Steps | Decline:
+    """The product ``node`` with its operands at these places."""
+    a, b = given(node, 0), given(node, 1)
+    assert isinstance(node.op, MulMat)
+    refusal = _refusal(node, a, b)
+    if refusal is not None:
+        return refusal
+    r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
+    work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
+    kind = _kind(a, b, node.op.precision)
+    if work.rows <= _dot_columns(a, kind):
+        return _steps([_dot(work, _for_dot(a, b, placed.b, 0), work.rows)])
+    return _steps([_gemm(work, _for_gemm(kind, b, placed.b, 0), kind)])
+
+
+def mul_mat_id(node: Tensor) -> Steps | Decline:
+    """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
+    a, b, ids = given(node, 0), given(node, 1), given(node, 2)
+    assert isinstance(node.op, MulMatId)
+    refusal = _refusal(node, a, b)
+    if refusal is not None:
+        return refusal
+    experts, slots, tokens = a.ne[2], ids.ne[0], ids.ne[1]
+    words = Routes.words(
+        ids=Place(Ref(source(2)), ids.nb), routes=Place(Ref(WORKSPACE)), result=Place(Ref(RESULT), node.nb),
+        faults=Place(Ref(FAULTS)), position=Ref(POSITION), experts=experts, slots=slots, tokens=tokens, M=node.ne[0],
+    )  # fmt: skip
+    route = Entry(mul_mat_route(), words, tasks=1)
+    at = -(-routes_bytes(experts, slots, tokens) // 64) * 64
+    placed = Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb)
+    work = _Work(node, a, b, experts, slots * tokens, 1, 1, placed, routed=True)
+    # dot takes the experts with few rows, gemm those with more; none has more than there are pairs
+    kind = _kind(a, b, node.op.precision)
+    few = min(_dot_columns(a, kind), work.rows)
+    products = [_dot(work, _for_dot(a, b, placed.b, at), few)] if few else []
+    if work.rows > few:
+        if base_of(kind) == "i8":  # what dot reads will do
+            activations = products[0].activations
+        else:
+            activations = _for_gemm(
+                kind, b, placed.b, max(at, *(p.activations.workspace_bytes for p in products), 0)
+            )
+        products.append(_gemm(work, activations, kind, least=few + 1))
+    return _steps(products, route, at)
+
+
+# -- what a plan is made of --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where weights, activations and the result of a product lie, the result's byte strides, and what becomes of it.
+
+    ``epilogue``: the kernel that finishes tiles (see :mod:`ggplug_cpu.kernels.mul_mat_epilogue`) and its words.
+    """
+
+    a: Ref
+    b: Ref
+    result: Ref
+    nb: Extents
+    epilogue: Kernel | int = 0
+    words: Words = field(default_factory=lambda: Words(()))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A product: ``matrices`` matrices of ``a``, each by ``rows`` rows of ``b``; routed, by ``rows`` rows in all."""
+
+    node: Tensor
+    a: Tensor
+    b: Tensor
+    matrices: int
+    rows: int
+    r2: int
+    r3: int
+    placed: Placed
+    routed: bool = False
+
+    @property
+    def tasks(self) -> int:
+        return tasks(self.a.ne[0] * self.node.size // _PER_ELEMENT)
+
+
+@dataclass(frozen=True)
+class _Activations:
+    """Rows of activations as a product reads them: where they lie, as what, and the entries that put them there.
+
+    ``elem`` is a plain type's name, or ``int8``; ``order`` is ``rows`` or ``scattered``, ``nb`` are strides in bytes.
+    ``workspace_bytes`` is where the workspace that they take ends.
+    """
+
+    place: Ref
+    elem: str
+    order: str
+    nb: tuple[int, int, int, int]
+    entries: tuple[Entry, ...] = ()
+    workspace_bytes: int = 0
+    scratch_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Product:
+    activations: _Activations
+    entry: Entry
+    scratch_bytes: int
+
+
+def _steps(products: Sequence[_Product], route: Entry | None = None, workspace_bytes: int = 0) -> Steps:
+    """Preparations, each once, then products; neither preparations nor products wait for each other."""
+    activations = list(dict.fromkeys(id(p.activations) for p in products))
+    prepared = [next(p.activations for p in products if id(p.activations) == each) for each in activations]
+    preparing = [*([route] if route else []), *(entry for each in prepared for entry in each.entries)]
+    entries = [
+        replace(entry, barrier_before=i == 0)
+        for group in (preparing, [p.entry for p in products])
+        for i, entry in enumerate(group)
+    ]
+    return Steps(
+        tuple(entries),
+        max(workspace_bytes, *(each.workspace_bytes for each in prepared)),
+        max(*(each.scratch_bytes for each in prepared), *(p.scratch_bytes for p in products)),
+    )
+
+
+def _refusal(node: Tensor, a: Tensor, b: Tensor) -> Decline | None:
+    weights, activations = a.type.name, b.type.name
+    if weights in BLOCKS:
+        takes = ["f32", ACTIVATIONS]
+    elif weights in PLAIN:
+        takes = list(PLAIN)
+    else:
+        return Decline(f"the CPU device has no matrix product for weights of {weights}")
+    if activations not in takes:
+        return Decline(f"the CPU device multiplies weights of {weights} with {', '.join(takes)}, not {activations}")
+    for tensor in (a, b):
+        if tensor.type.name in BLOCKS and _order(tensor) != "rows":
+            return Decline(f"blocks of {tensor.type.name} must be adjacent along ne0")
+    if node.nb[0] != 4:
+        return Decline("the result's numbers must be adjacent along ne0")
+    return None
+
+
+def _order(t: Tensor) -> str:
+    """``rows`` where numbers along ne0 are adjacent, ``columns`` where those along ne1 are, else ``scattered``."""
+    size = t.type.block_bytes
+    if t.nb[0] == size or t.ne[0] == 1:
+        return "rows"
+    return "columns" if t.nb[1] == size else "scattered"
+
+
+def _kind(a: Tensor, b: Tensor, precision: int) -> str:
+    """How a product of many columns is computed; see the module's docstring."""
+    weights = a.type.name
+    if weights in BLOCKS:
+        if simd.has_tiles() and layout("amx").width == 16 and b.type.name not in BLOCKS:
+            return "amx"
+        return int8_kind(BLOCKS[weights]) if has_instruction("i8") else "f32"
+    if weights == "bf16" and _order(a) == "rows" and precision != Precision.F32:
+        if simd.has_tiles() and layout("amx").width == 16:
+            return "amx"
+        return "bf16" if has_instruction("bf16") else "f32"
+    return "f32"
+
+
+def _dot_columns(a: Tensor, kind: str) -> int:
+    """How many columns ``mul_mat_dot`` takes: it reads rows of adjacent numbers only."""
+    return DOT_COLUMNS[base_of(kind)] if _order(a) == "rows" else 0
+
+
+# activations
+
+
+def _in_place(b: Tensor, place: Ref) -> _Activations:
+    order = "rows" if _order(b) == "rows" else "scattered"
+    return _Activations(place, b.type.name, order, b.nb)
+
+
+def _for_dot(a: Tensor, b: Tensor, place: Ref, offset: int) -> _Activations:
+    """What ``mul_mat_dot`` reads: int8 with sums for block types, contiguous f32 for others.
+
+    ``offset`` is where in the workspace there is room.
+    """
+    if a.type.name in BLOCKS:
+        weights = a.type.name
+        return _rounded(b, place, offset, mul_mat_dot.offset_of_sums(weights), mul_mat_dot.totals_of(weights))
+    if b.type.name == "f32" and _order(b) == "rows":
+        return _in_place(b, place)
+    return _widened(b, place, offset)
+
+
+def _for_gemm(kind: str, b: Tensor, place: Ref, offset: int) -> _Activations:
+    shape = layout(kind)
+    if shape.kind == "i8":
+        return _rounded(b, place, offset, 0, shape.quantum if shape.has_minima else 0)
+    return _widened(b, place, offset) if b.type.name in BLOCKS else _in_place(b, place)
+
+
+def _rounded(b: Tensor, place: Ref, at: int, sums: int, totals: int) -> _Activations:
+    order = _in_place(b, place).order
+    row_bytes = int8_row_bytes(b.ne[0], sums, totals)
+    scratch = 4 * b.ne[0] if order == "scattered" else 0
+    kernel = mul_mat_round(b.type.name, order, sums, totals)
+    return _rows_in_workspace(b, place, at, row_bytes, "int8", kernel, scratch)
+
+
+def _widened(b: Tensor, place: Ref, at: int) -> _Activations:
+    row_bytes = -(-4 * b.ne[0] // 64) * 64
+    return _rows_in_workspace(b, place, at, row_bytes, "f32", mul_mat_widen(b.type.name), 0)
+
+
+def _rows_in_workspace(
+    b: Tensor, place: Ref, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int
+) -> _Activations:
+    words = Prepared.words(
+        x=Place(place, b.nb), y=Place(Ref(WORKSPACE, at)), K=b.ne[0], ne1=b.ne[1], ne2=b.ne[2], ne3=b.ne[3],
+        row_bytes=row_bytes,
+    )  # fmt: skip
+    nb = (0, row_bytes, row_bytes * b.ne[1], row_bytes * b.ne[1] * b.ne[2])
+    entry = Entry(kernel, words, tasks(b.size))
+    return _Activations(Ref(WORKSPACE, at), elem, "rows", nb, (entry,), at + row_bytes * b.nrows, scratch)
+
+
+# products
+
+
+def _words(
+    work: _Work, x: _Activations, m_block: int, v_block: int, least: int, most: int, x_offset: int = 0
+) -> Words:
+    a, b, placed = work.a, work.b, work.placed
+    words = Product.words(
+        weights=Place(placed.a, a.nb), activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
+        K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
+        r3=work.r3, m_block=m_block, v_block=v_block, x_offset=x_offset,
+        routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most, epilogue=placed.epilogue,
+        epilogue_words=Product.word_count(),
+    )  # fmt: skip
+    return words.followed_by(placed.words)
+
+
+def _dot(work: _Work, x: _Activations, most: int) -> _Product:
+    a = work.a
+    # a 64th of the matrix, but not less than is worth a visit
+    rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
+    words = _words(work, x, -(-rows // 4) * 4, most, least=1, most=most)
+    entry = Entry(mul_mat_dot.mul_mat_dot(a.type.name, work.routed), words, work.tasks)
+    return _Product(x, entry, mul_mat_dot.scratch_bytes())
+
+
+def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Product:
+    m_block, v_block = _blocks(work, kind)
+    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, work.a.ne[0])
+    words = _words(work, x, m_block, v_block, x_offset=x_offset, least=least, most=work.rows)
+    kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
+    return _Product(x, Entry(kernel, words, work.tasks), scratch)
+
+
+def _blocks(work: _Work, kind: str) -> tuple[int, int]:
+    """Rows of weights, and rows of activations, of a chunk of ``mul_mat_gemm``."""
+    shape = layout(kind)
+    K, M = work.a.ne[0], work.a.ne[1]
+    most = _PANEL_BYTES // max(1, shape.panel_bytes(min(K, shape.k_numbers)))
+    panels = -(-M // shape.columns)
+    m_chunks = -(-panels // max(1, most))
+    matrices = max(1, work.matrices)  # there may be no expert
+    # routed rows are spread over experts, nobody knows how
+    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[base_of(kind)])
+    v_chunks = max(1, v_chunks)
+    m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
+    v_block = max(1, -(-work.rows // v_chunks))
+    return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows

@@ -1,0 +1,75 @@
+"""Normalisation of rows: alone, of a sum, with what becomes of the result."""
+
+from __future__ import annotations
+
+from ggplug import ops
+from ggplug.backend import Decline
+from ggplug.groups import Group
+from ggplug.patterns import Names
+from ggplug.tensor import Tensor
+from ggplug.types import F32
+from ggplug_cpu.choices.nest import Shape, row_nest, words_of
+from ggplug_cpu.choices.places import PLAIN, reader, reading, writing
+from ggplug_cpu.choices.programs import Chained, Source, chained
+from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of, tasks
+from ggplug_cpu.kernels.norms import FIRST_STEPS, norm, norm_parameters, scratch_bytes
+from ggplug_cpu.parameters import Place, Ref
+from ggplug_cpu.tape import Entry
+
+_NOTHING = Chained("", (), (), 0)
+
+
+def row_norm(node: Tensor) -> Steps | Decline:
+    """y = f(row of x) x, perhaps less the row's mean."""
+    return fused(Group((node,)), {})
+
+
+def fused(group: Group, names: Names) -> Steps | Decline:
+    """y = f(norm(g(a, b, ...)), w, ...): elementwise nodes before and behind a norm.  The row may be written, too."""
+    nodes = group.nodes
+    at = next(i for i, node in enumerate(nodes) if isinstance(node.op, ops.RowNorm))
+    normed, x = nodes[at], given(nodes[at], 0)
+    assert isinstance(normed.op, ops.RowNorm)
+    if x.type not in PLAIN:
+        return Decline(f"the CPU device does not normalise {x.type.name} within a group")
+    if any(kept and node not in (x, group.node) for node, kept in zip(nodes, group.kept, strict=True)):
+        return Decline("of results inside of a group with a norm only what it normalises may be written")
+    step, _ = FIRST_STEPS[normed.op.name]
+    before = chained(nodes[:at], rounded=True) if at else _NOTHING
+    behind: Chained | Decline = _NOTHING
+    if at + 1 < len(nodes):
+        rounded = "" if normed.type is F32 else f">{normed.type.name}"
+        behind = chained(nodes[at + 1 :], {normed: "r0"}, before=step + rounded, sources=1)
+    if isinstance(before, Decline):
+        return before
+    if isinstance(behind, Decline):
+        return behind
+    return _steps(group, normed, x, before, behind)
+
+
+def _steps(group: Group, normed: Tensor, x: Tensor, before: Chained, behind: Chained) -> Steps | Decline:
+    node, ne = group.node, normed.ne
+    keeps = x in group.operands[1 + len(group.sources) :] if len(group) > 1 else False
+    sources = [*(before.sources or [Source(x, 0, x.ne)]), *behind.sources]
+    spread = []
+    for s in sources:
+        shape = s.spread(ne)
+        if shape is None:
+            return Decline(f"{s.tensor!r} is repeated along a part of an axis")
+        if s.tensor not in group.sources or reader(s.tensor.type) is None:
+            return Decline(f"the CPU device does not read {s.tensor!r} beside a norm")
+        spread.append(shape)
+    shapes = [Shape.of(node), *spread, *([Shape.of(x)] if keeps else [])]
+    places: list[Place] = [writing(Ref(RESULT), node.type, node.nb[0])]
+    for s, shape in zip(sources, spread, strict=True):
+        places.append(reading(Ref(slot_of(group, s.tensor), s.offset), s.tensor.type, shape.nb[0]))
+    if keeps:
+        places.append(writing(Ref(slot_of(group, x)), x.type, x.nb[0]))
+    first = len(sources) - len(behind.sources)
+    parameters = norm_parameters(first, len(behind.sources), keeps)
+    assert isinstance(normed.op, ops.RowNorm)
+    constants = [*before.constants, *behind.constants]
+    words = words_of(parameters, row_nest(ne, *shapes), *places, eps=normed.op.eps, constants=constants)
+    work = tasks(node.size, 2 + before.weight + behind.weight)
+    entry = Entry(norm(normed.op.name, before.text, behind.text, keeps), words, work)
+    return Steps((entry,), scratch_bytes=scratch_bytes(ne[0], len(places)))

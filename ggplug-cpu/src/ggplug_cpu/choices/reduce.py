@@ -1,0 +1,48 @@
+"""Sums, means and positions of maxima."""
+
+from __future__ import annotations
+
+from ggplug import ops
+from ggplug.tensor import Tensor
+from ggplug_cpu.choices.nest import Axis, Nest, Shape, element_nest, row_nest, words_of
+from ggplug_cpu.choices.places import reading, writing
+from ggplug_cpu.choices.steps import RESULT, Steps, given, source, tasks
+from ggplug_cpu.kernels import reduce as kernels
+from ggplug_cpu.kernels.reduce import scratch_bytes
+from ggplug_cpu.parameters import Place, Ref
+from ggplug_cpu.tape import WORKSPACE, Entry
+
+
+def sum_rows(node: Tensor) -> Steps:
+    """y = the sum of each row, or its mean."""
+    x = given(node, 0)
+    nest = row_nest(x.ne, Shape.of(node), Shape.of(x))
+    divisor = float(x.ne[0]) if isinstance(node.op, ops.Mean) else 1.0
+    places = writing(Ref(RESULT), node.type, 4), reading(Ref(source(0)), x.type, x.nb[0])
+    entry = Entry(kernels.sum_rows(), words_of(kernels.SumRows, nest, *places, divisor=divisor), tasks(x.size))
+    return Steps((entry,), scratch_bytes=scratch_bytes(x.ne[0]))
+
+
+def sum_all(node: Tensor) -> Steps:
+    """y = the sum of all elements, by way of sums of pieces."""
+    x = given(node, 0)
+    nest = element_nest(x.ne, Shape.of(x))
+    numbered, below = [], 8
+    for axis in nest.outer:
+        numbered.append(Axis(axis.extent, (below, *axis.strides)))
+        below *= axis.extent
+    pieces = Nest(Axis(nest.inner.extent, (0, *nest.inner.strides)), tuple(numbered), nest.last)
+    places = Place(Ref(WORKSPACE)), reading(Ref(source(0)), x.type, nest.inner.strides[0])
+    partial = Entry(kernels.sum_pieces(), words_of(kernels.SumPieces, pieces, *places), tasks(x.size))
+    words = kernels.SumUp.words(y=writing(Ref(RESULT), node.type, 4), sums=Place(Ref(WORKSPACE)), count=nest.rows)
+    total = Entry(kernels.sum_up(), words, 1)
+    return Steps((partial, total), 8 * nest.rows, scratch_bytes(nest.inner.extent))
+
+
+def argmax(node: Tensor) -> Steps:
+    """y = the position of each row's largest element."""
+    x = given(node, 0)
+    nest = Nest(Axis(x.ne[0], (0, x.nb[0])), (Axis(x.ne[1], (node.nb[0], x.nb[1])),), x.ne[0])
+    places = Place(Ref(RESULT)), reading(Ref(source(0)), x.type, x.nb[0])
+    entry = Entry(kernels.argmax(), words_of(kernels.Argmax, nest, *places), tasks(x.size))
+    return Steps((entry,), scratch_bytes=scratch_bytes(x.ne[0]))

@@ -1,0 +1,96 @@
+"""Programs: several formulas computed one after the other on every element, with one pass over memory.
+
+A program is written as text, so that it can be a kernel's argument::
+
+    add(x0,x1);gelu(r0)                     r0 = x0 + x1; the result is gelu(r0)
+    mul(x0,x1)>f16;add(r0,x2)               r0 is rounded to f16, as if it had been written and read again
+
+``x0``, ``x1``, ... are sources, ``r0``, ``r1``, ... results of earlier steps.  The steps' parameters are numbered
+through, in the order in which they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ggplug_cpu import simd
+from ggplug_cpu.kernels.formulas import FORMULAS, Formula
+from ggplug_cpu.simd import halves, values
+from ggplug_cpu.simd.values import F32, I64, Value, vector
+
+#: Types that a step's result may be rounded to.
+_ROUNDED: dict[str, Callable[[Value], Value]] = {
+    "f16": lambda v: halves.emit_widen_f16(halves.emit_narrow_f16(v)),
+    "bf16": lambda v: halves.emit_widen_bf16(halves.emit_narrow_bf16(v)),
+}
+
+Constant = Callable[[int], Value]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A formula, what it is computed from, and the type that its result is rounded to, empty for f32."""
+
+    formula: Formula
+    operands: tuple[str, ...]
+    rounded: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """The steps in order; the last one's result is the program's.  ``sources``: how many there are."""
+
+    steps: tuple[Step, ...]
+    sources: int
+
+    @property
+    def constants(self) -> int:
+        """How many parameters the steps have."""
+        return sum(step.formula.parameters for step in self.steps)
+
+    def result(self, sources: Sequence[Value], constant: Constant) -> Value:
+        """The result for a vector of every source; ``constant`` gives the steps' parameters by number, as f32."""
+        known = {f"x{i}": source for i, source in enumerate(sources)}
+        used = 0
+        for i, step in enumerate(self.steps):
+            vectors = [known[operand] for operand in step.operands]
+            numbers = [constant(used + k).splat(vectors[0].count) for k in range(step.formula.parameters)]
+            used += len(numbers)
+            result = step.formula.emit(*vectors, *numbers)
+            known[f"r{i}"] = _ROUNDED[step.rounded](result) if step.rounded else result
+        return known[f"r{len(self.steps) - 1}"]
+
+    def emit(self, y: Value, sources: Sequence[Value], n: Value, constant: Constant) -> None:
+        """Code that computes ``n`` elements from the f32 at ``sources``, and writes them as f32 at ``y``.
+
+        ``y`` may be one of the sources.
+        """
+        width = simd.width("f32")
+
+        def whole(i: Value, _: list[Value]) -> list[Value]:
+            at = i * (4 * width)
+            numbers = [values.load(x + at, vector(F32, width)) for x in sources]
+            values.store(y + at, self.result(numbers, constant))
+            return []
+
+        def tail(_: Value, __: list[Value]) -> list[Value]:
+            at, mask = (n - rest) * 4, values.first_lanes(width, rest)
+            numbers = [values.masked_load(x + at, vector(F32, width), mask) for x in sources]
+            values.masked_store(y + at, self.result(numbers, constant), mask)
+            return []
+
+        rest = n & (width - 1)
+        values.loop(n.lshr(width.bit_length() - 1), [], whole)
+        values.loop(rest.unequal(0).zext(I64), [], tail)
+
+
+def parsed(text: str) -> Program:
+    """A program from its text."""
+    steps = []
+    for each in text.split(";"):
+        call, _, rounded = each.partition(">")
+        name, _, operands = call.rstrip(")").partition("(")
+        steps.append(Step(FORMULAS[name], tuple(operands.split(",")), rounded))
+    numbers = [int(operand[1:]) for step in steps for operand in step.operands if operand[0] == "x"]
+    return Program(tuple(steps), max(numbers, default=-1) + 1)

@@ -1,0 +1,260 @@
+"""A kernel's parameters, declared once: the words that a tape keeps for it, and how the kernel reads them.
+
+A declaration is a class; its fields are words in the order in which they stand::
+
+    class Scaled(Parameters):
+        y = written(STRIDES)                   # an operand: its address and parts of where it lies
+        x = read(STRIDES)
+        rows = integer()
+        factor = real()
+        slopes = reals()                       # as many as there are
+
+Planning makes the words, and an operand's from a :class:`Place`::
+
+    Entry(scaled(), Scaled.words(y=Place(Ref(0), y.nb), x=Place(Ref(1), x.nb), rows=4, factor=0.5, slopes=[1.0, 2.0]))
+
+A kernel's body calls the fields with the address of its parameters; so do device functions that it calls::
+
+    for i in range(Scaled.rows(params)):
+        x = Scaled.x.address(params) + i * Scaled.x.nb1(params)
+        slope = Scaled.slopes(params, i)
+
+Operands say whether the kernel reads or writes them: :attr:`Words.reads` and :attr:`Words.writes` tell which memory an
+entry touches.  Parameters never change while a kernel runs, and the loads say so: LLVM may move them out of loops.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from ggplug_cpu.compiler import Intrinsic, Kernel, Namespace
+
+if TYPE_CHECKING:
+    from llvmlite import ir
+
+    from ggplug_cpu.simd.values import Value
+
+
+# -- words ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An address: ``offset`` bytes into the memory of ``slot``, which is bound later."""
+
+    slot: int
+    offset: int = 0
+
+
+#: What a parameter may be; a kernel stands for its native address.
+Word: TypeAlias = int | float | Ref | Kernel
+
+#: The parts of an operand that are its byte strides.
+STRIDES = ("nb0", "nb1", "nb2", "nb3")
+#: The parts by which an operand's rows are converted: see :mod:`ggplug_cpu.kernels.rows`.
+CONVERTED = ("convert", "block_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an operand lies: its address (0 for one that is absent), byte strides, and how its rows become f32.
+
+    ``convert`` is the kernel that converts a row, or 0 where rows are contiguous f32; ``block_bytes`` are the bytes of
+    as many elements as are converted at a time.
+    """
+
+    address: Ref | int = 0
+    nb: tuple[int, ...] = (0, 0, 0, 0)
+    convert: Kernel | int = 0
+    block_bytes: int = 0
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one element of a row to the next."""
+        return self.nb[0]
+
+    def part(self, name: str) -> Word:
+        """The word of one of an operand's parts."""
+        if name in STRIDES:
+            return self.nb[STRIDES.index(name)]
+        found: Word = getattr(self, name)
+        return found
+
+
+class Words(list[Word]):
+    """The words of one entry, and the slots whose memory it reads and writes."""
+
+    def __init__(self, words: Iterable[Word], reads: Iterable[int] = (), writes: Iterable[int] = ()) -> None:
+        super().__init__(words)
+        self.reads = frozenset(reads)
+        self.writes = frozenset(writes)
+
+    def followed_by(self, others: Words) -> Words:
+        """These words, and behind them those of a kernel that this one calls."""
+        return Words([*self, *others], self.reads | others.reads, self.writes | others.writes)
+
+
+# -- fields -----------------------------------------------------------------------------------------
+
+
+class Number(Intrinsic):
+    """One word: called with ``params`` in a kernel, it is the number (or the address) in it."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.index = -1
+        super().__init__(self._emit, f"{kind}(i64)")
+
+    def _emit(self, builder: ir.IRBuilder, params: ir.Value) -> ir.Value:
+        from llvmlite import ir
+
+        return _load(builder, params, ir.Constant(params.type, self.index), self.kind)
+
+    def at(self, index: int) -> Number:
+        """This field as word ``index`` of a declaration."""
+        placed = type(self)(self.kind)
+        placed.index = index
+        return placed
+
+
+class Numbers(Number):
+    """Any number of words: called with ``params`` and an index.  One word says where they begin."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.signature = f"{kind}(i64, i64)"
+
+    def _emit(self, builder: ir.IRBuilder, params: ir.Value, number: ir.Value | None = None) -> ir.Value:
+        from llvmlite import ir
+
+        first = _load(builder, params, ir.Constant(params.type, self.index), "i64")
+        return _load(builder, params, builder.add(first, number), self.kind)
+
+
+class Operand(Namespace):
+    """A tensor that a kernel reads or writes: words for its ``address`` and for the ``parts`` that are asked for."""
+
+    def __init__(self, writes: bool, *parts: str) -> None:
+        self.writes = writes
+        self.parts = ("address", *parts)
+
+    def at(self, index: int) -> Operand:
+        """This operand from word ``index`` of a declaration on."""
+        placed = copy.copy(self)
+        for offset, part in enumerate(self.parts):
+            setattr(placed, part, Number("i64").at(index + offset))
+        return placed
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, part: str) -> Number: ...
+
+
+def integer() -> Number:
+    """A word that is an integer, or a kernel's address."""
+    return Number("i64")
+
+
+def real() -> Number:
+    """A word that is a float64."""
+    return Number("f64")
+
+
+def integers() -> Numbers:
+    """Any number of integers."""
+    return Numbers("i64")
+
+
+def reals() -> Numbers:
+    """Any number of float64."""
+    return Numbers("f64")
+
+
+def read(*parts: str | tuple[str, ...]) -> Operand:
+    """An operand that the kernel reads, with ``parts`` of its place."""
+    return Operand(False, *_flat(parts))
+
+
+def written(*parts: str | tuple[str, ...]) -> Operand:
+    """An operand that the kernel writes, and perhaps reads."""
+    return Operand(True, *_flat(parts))
+
+
+def _flat(parts: Iterable[str | tuple[str, ...]]) -> list[str]:
+    return [name for part in parts for name in ((part,) if isinstance(part, str) else part)]
+
+
+class Parameters(Namespace):
+    """What a kernel's words are: see the module's docstring.  A class may add fields to those of another.
+
+    Raises TypeError for a field whose name is an attribute of this class.
+    """
+
+    fields: ClassVar[Mapping[str, Number | Operand]] = {}
+    """By name, in the order of their words."""
+
+    def __init_subclass__(cls) -> None:
+        declared = {**cls.fields, **{k: v for k, v in vars(cls).items() if isinstance(v, Number | Operand)}}
+        fields: dict[str, Number | Operand] = {}
+        taken = sorted(name for name in declared if hasattr(Parameters, name))
+        if taken:
+            raise TypeError(f"{cls.__name__}: a field cannot be called {', '.join(taken)}")
+        for name, field in declared.items():
+            fields[name] = field.at(_size(fields))
+            setattr(cls, name, fields[name])
+        cls.fields = fields
+
+    @classmethod
+    def word_count(cls) -> int:
+        """Words of the declared fields; behind them lie the numbers of those that have any number."""
+        return _size(cls.fields)
+
+    @classmethod
+    def words(cls, **values: Any) -> Words:
+        """The words for a value of every field: a number, a :class:`Place`, or a sequence of numbers.
+
+        Raises TypeError for fields that are missing or unknown.
+        """
+        if values.keys() != cls.fields.keys():
+            wrong = sorted(values.keys() ^ cls.fields.keys())
+            raise TypeError(f"{cls.__name__} declares {', '.join(cls.fields)}; missing or unknown: {', '.join(wrong)}")
+        size = _size(cls.fields)
+        words: list[Word] = []
+        behind: list[Word] = []
+        slots: tuple[list[int], list[int]] = ([], [])
+        for name, field in cls.fields.items():
+            value = values[name]
+            if isinstance(field, Operand):
+                words += [value.part(part) for part in field.parts]
+                if isinstance(value.address, Ref):
+                    slots[field.writes].append(value.address.slot)
+            elif isinstance(field, Numbers):
+                words.append(size + len(behind))
+                behind += value
+            else:
+                words.append(value)
+        return Words([*words, *behind], *slots)
+
+
+def _size(fields: Mapping[str, Number | Operand]) -> int:
+    """Words of all fields; behind them lie the numbers of those that have any number."""
+    return sum(len(field.parts) if isinstance(field, Operand) else 1 for field in fields.values())
+
+
+def emitted_number(field: Number, params: Value, *indices: Value | int) -> Value:
+    """A number where code is emitted: the same as calling the field in a kernel."""
+    numbers = [params.same(index) for index in indices]
+    return type(params)(params.b, field.function(params.b, params.ir, *numbers))
+
+
+def _load(builder: ir.IRBuilder, params: ir.Value, index: ir.Value, kind: str) -> ir.Value:
+    from llvmlite import ir
+
+    element = ir.IntType(64) if kind == "i64" else ir.DoubleType()
+    address = builder.add(params, builder.mul(index, ir.Constant(params.type, 8)))
+    word = builder.load(builder.inttoptr(address, element.as_pointer()), align=8)
+    word.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return word

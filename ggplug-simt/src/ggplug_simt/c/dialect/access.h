@@ -1,0 +1,166 @@
+/* How kernels reach elements of tensors.
+
+   Words of the dialect (opencl.h, cuda.h):
+     KERNEL, INLINE           before functions;  GLOBAL, LOCAL before what a pointer points to;  SHARED before a
+                              declaration in the memory of a work-group
+     GROUP, LANE              number of the work-group, and of the work-item in it;  LANES of them are in a group
+     CONSTANT                 before a table that all items read;  TABLE(type, NAME) stands for one that is put in
+     BARRIER()                all items of a group come here before one goes on
+     KEEPS_NAN                defined where halves are read that have to keep NaN's sign and payload as float
+     CLAIM(p, value)          puts value where 0 is in global memory; true for the one item that does it
+     vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT move them from and to float pointers;
+                              MOVE_WORDS copies VEC words of any type in global memory
+     real, REAL, SELECT       what element-wise expressions compute with, and SIN, COS;  MAP1, MAP2 apply them to vecs
+
+   A kernel's PARAMETERS are a pointer name_data for each tensor, and `arguments args` with a `tensor` for each. */
+
+typedef struct {
+    int64_t offset;  /* bytes from name_data to the first element */
+    int64_t nb[4];   /* byte strides, ggml's order; of dimension 0 the bytes of one block */
+    int32_t ne[4];   /* extents, ggml's order */
+} tensor;
+
+#define ROW(name, i1, i2, i3) \
+    (name##_data + args.name.offset + (int64_t)(i1) * args.name.nb[1] + (int64_t)(i2) * args.name.nb[2] \
+     + (int64_t)(i3) * args.name.nb[3])
+
+/* The first n elements of v, and after them `beyond` */
+INLINE vec VEC_FIRST(vec v, int n, float beyond)
+{
+    if (n >= VEC) return v;
+    float values[VEC];
+    VEC_PUT(v, values);
+    for (int j = 0; j < VEC; j++) if (j >= n) values[j] = beyond;
+    return VEC_GET(values);
+}
+
+/* For each type T:
+     load_T(row, nb0, i)                 element i of a row as float
+     fetch_T(row, nb0, i, n, beyond)     elements i to i + VEC - 1 as vec; those from n on are `beyond`.  i is a
+                                         multiple of VEC.  nb0 0 repeats element 0
+     store_T(row, nb0, i, n, unit)       stores a unit of VEC elements, or of one block, as far as there are n
+     dense_T(row, i, j)                  VEC elements of a row without gaps, all there: of a plain type from i + j on; of a block
+                                         type, without their scale, from j on in the block that element i is in
+     group_scale_T(row, i)               of a block type, the scale of the group that element i is in
+     group_minimum_T(row, i)             and what the number 0 stands for there, if it is not 0 */
+
+#define PLAIN_TYPE(T, SIZE, GET, VGET, PUT, VPUT) \
+    INLINE float load_##T(GLOBAL const char *row, int64_t nb0, int i) { return GET(row + i * nb0); } \
+    INLINE vec fetch_##T(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond) \
+    { \
+        if (nb0 == SIZE && i + VEC <= n) return VGET(row + (int64_t)i * SIZE); \
+        if (nb0 == 0) return VEC_FIRST(VEC_OF(GET(row)), n - i, beyond); \
+        float gathered[VEC]; \
+        for (int j = 0; j < VEC; j++) gathered[j] = i + j < n ? GET(row + (i + j) * nb0) : beyond; \
+        return VEC_GET(gathered); \
+    } \
+    INLINE vec dense_##T(GLOBAL const char *row, int i, int j) { return VGET(row + (int64_t)(i + j) * SIZE); } \
+    INLINE void store_##T(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit) \
+    { \
+        if (nb0 == SIZE && i + VEC <= n) { VPUT(unit[0], row + (int64_t)i * SIZE); return; } \
+        float scattered[VEC]; \
+        VEC_PUT(unit[0], scattered); \
+        for (int j = 0; j < VEC; j++) if (i + j < n) PUT(scattered[j], row + (i + j) * nb0); \
+    }
+
+#define GET_F32(p) (*(GLOBAL const float *)(p))
+#define PUT_F32(x, p) (*(GLOBAL float *)(p) = (x))
+PLAIN_TYPE(f32, 4, GET_F32, VEC_GET_F32, PUT_F32, VEC_PUT_F32)
+
+PLAIN_TYPE(f16, 2, GET_F16, VEC_GET_F16, PUT_F16, VEC_PUT_F16)
+
+INLINE float get_bf16(GLOBAL const char *p) { return FLOAT_OF((int)*(GLOBAL const uint16_t *)p << 16); }
+INLINE void put_bf16(float x, GLOBAL char *p)
+{
+    const int bits = BITS_OF(x);
+    const int rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    *(GLOBAL uint16_t *)p = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded);
+}
+PLAIN_TYPE(bf16, 2, get_bf16, VEC_GET_BF16, put_bf16, vec_put_bf16)
+
+/* 32-bit integers as numbers: for conversions only.  What an integer cannot be is the nearest one; NaN is 0. */
+INLINE int32_t integer_of(float x)
+{
+    return x >= 2147483648.0f ? 2147483647 : x >= -2147483648.0f ? (int32_t)x : x == x ? -2147483647 - 1 : 0;
+}
+INLINE float load_i32(GLOBAL const char *row, int64_t nb0, int i) { return (float)*(GLOBAL const int32_t *)(row + i * nb0); }
+INLINE vec fetch_i32(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond)
+{
+    float gathered[VEC];
+    for (int j = 0; j < VEC; j++) gathered[j] = i + j < n ? load_i32(row, nb0, i + j) : beyond;
+    return VEC_GET(gathered);
+}
+INLINE void store_i32(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
+{
+    float scattered[VEC];
+    VEC_PUT(unit[0], scattered);
+    for (int j = 0; j < VEC; j++) if (i + j < n) *(GLOBAL int32_t *)(row + (i + j) * nb0) = integer_of(scattered[j]);
+}
+
+/* -- blocks ------------------------------------------------------------------------------------------------------- */
+
+/* A family of types (types/<family>.h) tells for each of its types T, of whose blocks BLOCK_T is the elements:
+     GROUP_T                   elements that share a scale: 16 or 32
+     numbers_T(block, j)       VEC numbers of a block from its element j on, a multiple of VEC, without their scale
+     scale_T(block, j)         the scale of the group that element j is in
+     minimum_T(block, j)       what the number 0 stands for in that group; only of types that have that
+     store_T                   as for all types; only of types that are written
+   and ends with BLOCKS_OF(T), or BLOCKS_WITH_MINIMUM(T). */
+
+#define BLOCKS_FUNCTIONS(T, VALUE) \
+    INLINE vec dense_##T(GLOBAL const char *row, int i, int j) \
+    { \
+        return numbers_##T((GLOBAL const block_##T *)row + i / BLOCK_##T, j); \
+    } \
+    INLINE float group_scale_##T(GLOBAL const char *row, int i) \
+    { \
+        return scale_##T((GLOBAL const block_##T *)row + i / BLOCK_##T, i % BLOCK_##T); \
+    } \
+    INLINE vec fetch_##T(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond) \
+    { \
+        if (i >= n) return VEC_OF(beyond); \
+        GLOBAL const block_##T *block = (GLOBAL const block_##T *)row + i / BLOCK_##T; \
+        const int j = i % BLOCK_##T; \
+        return VALUE; \
+    } \
+    INLINE float load_##T(GLOBAL const char *row, int64_t nb0, int i) \
+    { \
+        float values[VEC]; \
+        VEC_PUT(fetch_##T(row, nb0, i - i % VEC, i + 1, 0.0f), values); \
+        return values[i % VEC]; \
+    }
+#define BLOCKS_OF(T) BLOCKS_FUNCTIONS(T, VEC_OF(scale_##T(block, j)) * numbers_##T(block, j))
+#define BLOCKS_WITH_MINIMUM(T) \
+    BLOCKS_FUNCTIONS(T, VEC_OF(scale_##T(block, j)) * numbers_##T(block, j) + VEC_OF(minimum_##T(block, j))) \
+    INLINE float group_minimum_##T(GLOBAL const char *row, int i) \
+    { \
+        return minimum_##T((GLOBAL const block_##T *)row + i / BLOCK_##T, i % BLOCK_##T); \
+    }
+
+#define HALF_NAN 0x7e00
+#define HALF_INFINITY 0x7c00
+
+/* Whether some of so many numbers are a NaN or an infinity: x - x is 0 for all other numbers. */
+INLINE int is_odd(const vec *unit, int count)
+{
+    vec odd = VEC_OF(0.0f);
+    for (int j = 0; j < count / VEC; j++) odd = odd + (unit[j] - unit[j]);
+    const float sum = vec_sum(odd);
+    return sum != sum;
+}
+/* 1 / d, or 0 where that is too much, and all numbers are zero then */
+INLINE float inverse_of(float d)
+{
+    const float inverse = 1.0f / d;
+    return fabs(inverse) <= 3.402823466e38f ? inverse : 0.0f;
+}
+/* Of so many numbers the one of largest magnitude, with its sign; of several the first */
+INLINE float extreme_of(const float *values, int count)
+{
+    float largest = 0.0f, extreme = 0.0f;
+    for (int j = 0; j < count; j++) {
+        const float size = fabs(values[j]);
+        if (size > largest) { largest = size; extreme = values[j]; }
+    }
+    return extreme;
+}

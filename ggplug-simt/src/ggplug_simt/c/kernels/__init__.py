@@ -1,0 +1,54 @@
+"""The table of kernels: which function chooses a kernel for which op.
+
+A chooser is ``(profile, node) -> Launches | Decline``, a pure function of the node's signature.  Patterns, the
+chains of ops that one kernel computes, have choosers that also get what the pattern's names stand for.
+``supports_op``, ``groups`` and plans all ask :func:`match`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ggplug.backend import Decline, Group
+from ggplug.ops.base import Op
+from ggplug.patterns import Pattern
+from ggplug.tensor import Tensor
+from ggplug_simt.c.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, runs, sort
+from ggplug_simt.c.kernels.epilogue import GroupChooser
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import NOTHING, Launches
+
+Chooser = Callable[[Profile, Tensor], Launches | Decline]
+
+CHOOSERS: dict[type[Op], Chooser] = {
+    op: chooser
+    for family in (elementwise, copy, rows, norms, reduce, sort, attention, rotary, matrix)
+    for op, chooser in family.CHOOSERS.items()
+}
+"""Op class -> chooser, from the families."""
+
+GROUPS: dict[Pattern, GroupChooser] = {
+    each: chooser
+    for family in (matrix, norms, rotary, runs)
+    for each, chooser in family.GROUPS.items()
+}
+"""Pattern -> chooser for groups of several nodes, the preferred ones first."""
+
+
+def match(profile: Profile, group: Group) -> Launches | Decline:
+    """The launches for a group, or why there are none."""
+    if len(group) > 1:
+        for each, choose in GROUPS.items():
+            names = each.names(group)
+            if names is not None:
+                return choose(profile, group, names)
+        return Decline("these nodes are computed alone")
+    node = group.node
+    assert node.op is not None
+    if node.size == 0:
+        return NOTHING
+    for kind in type(node.op).__mro__:
+        chooser = CHOOSERS.get(kind)
+        if chooser is not None:
+            return chooser(profile, node)
+    return Decline(f"no kernel for {node.op.name}")

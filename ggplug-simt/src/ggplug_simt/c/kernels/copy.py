@@ -1,0 +1,112 @@
+"""Copies: into other strides, into other types, side by side, several times."""
+
+from __future__ import annotations
+
+import math
+
+from ggplug import ops
+from ggplug.backend import Decline
+from ggplug.tensor import Tensor, contiguous_strides
+from ggplug.types import F32, I32, Type
+from ggplug_simt.c.kernels.accepted import KEPT, READABLE, WRITABLE
+from ggplug_simt.c.kernels.elementwise import IDENTITY, map_one
+from ggplug_simt.c.launch import LIMIT, collapsed, launch, launches_of, units
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import DST, Launch, Launches, TensorArgument, argument, argument_of
+
+_WORDS = {8: "uint64_t", 4: "uint32_t", 2: "uint16_t", 1: "uint8_t"}
+
+
+def word(type: Type) -> tuple[str, int]:
+    """The widest C type that a block of ``type`` is made of, and how many of them."""
+    size = type.block_bytes
+    # Blocks are only as aligned as their fields, none of which is wider than two bytes.
+    wide = next(w for w in ((2, 1) if type.is_quantized else (8, 4, 2, 1)) if size % w == 0)
+    return _WORDS[wide], size // wide
+
+
+def _blocks(place: TensorArgument, type: Type) -> TensorArgument:
+    """The argument in elements of whole blocks."""
+    return place._replace(ne=(place.ne[0] // type.block_size, *place.ne[1:]))
+
+
+def move(profile: Profile, type: Type, dst: TensorArgument, x: TensorArgument) -> Launch | Decline:
+    """dst = x, bits as they are, x repeated to dst's extents."""
+    dst, x = _blocks(dst, type), _blocks(x, type)
+    if dst.ne == x.ne:
+        dst, x = collapsed((dst, x), (1, 1))
+    spelled, parts = word(type)
+    return launch(
+        "copy", "move", {"dst": dst, "x": x},
+        groups=-(-units(dst.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
+        defines={"VEC": profile.vec, "WORD": spelled, "PARTS": parts},
+    )  # fmt: skip
+
+
+def reshape(profile: Profile, dst: TensorArgument, dst_type: Type, x: TensorArgument, x_type: Type) -> Launch | Decline:
+    """dst = x with other extents, element by element; between equal types bits as they are."""
+    if math.prod(dst.ne) >= 2 * LIMIT:
+        return Decline(f"reshape counts elements in 32 bits, {math.prod(dst.ne)} are too many")
+    spelled, parts = word(dst_type)
+    defines: dict[str, object] = {"VEC": profile.vec, "WORD": spelled, "PARTS": parts}
+    unit = 1
+    if dst_type is x_type:
+        dst, x = _blocks(dst, dst_type), _blocks(x, x_type)
+    else:
+        unit = max(profile.vec, dst_type.block_size)
+        defines |= {**KEPT, "CONVERT": 1, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name}
+    return launch(
+        "copy", "reshape", {"dst": dst, "x": x},
+        groups=-(-units(dst.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes, defines=defines,
+    )  # fmt: skip
+
+
+def copy(profile: Profile, node: Tensor) -> Launches | Decline:
+    """cpy, cont and dup: the same elements in ggml's order, perhaps in another type."""
+    x = node.src[0]
+    assert node.op is not None
+    assert x is not None
+    if node.type is not x.type:
+        convertible = (x.type in READABLE and node.type in WRITABLE) or {x.type, node.type} == {F32, I32}
+        if not convertible:
+            return Decline(f"{node.op.name} from {x.type.name} to {node.type.name} has no kernel")
+    to, come = argument(DST, node), argument(0, x)
+    if node.ne != x.ne:
+        # Whichever side is contiguous takes the other's extents.
+        if node.is_contiguous() and x.ne[0] % node.type.block_size == 0:
+            to = argument_of(DST, node.type, x.ne, contiguous_strides(node.type, x.ne))
+        elif x.is_contiguous() and node.ne[0] % x.type.block_size == 0:
+            come = argument_of(0, x.type, node.ne, contiguous_strides(x.type, node.ne))
+        elif x.type is node.type and x.type.is_quantized and x.ne[0] != node.ne[0]:
+            return Decline(f"{node.op.name} of blocks to rows of another length has no kernel for these strides")
+        else:
+            return launches_of(reshape(profile, to, node.type, come, x.type))
+    if node.type is x.type:
+        return launches_of(move(profile, node.type, to, come))
+    return launches_of(map_one(profile, None, IDENTITY, to, node.type, come, x.type))
+
+
+def repeat(profile: Profile, node: Tensor) -> Launches | Decline:
+    """x several times in each dimension."""
+    x = node.src[0]
+    assert x is not None
+    return launches_of(move(profile, node.type, argument(DST, node), argument(0, x)))
+
+
+def concat(profile: Profile, node: Tensor) -> Launches | Decline:
+    """a, and after it b: two copies into parts of the result."""
+    a, b = node.src
+    assert isinstance(node.op, ops.Concat)
+    assert a is not None
+    assert b is not None
+    dim = node.op.dim
+    start = a.ne[dim] * node.nb[dim] // (a.type.block_size if dim == 0 else 1)
+    parts = []
+    for position, source, delta in ((0, a, 0), (1, b, start)):
+        if math.prod(source.ne):
+            into = argument_of(DST, node.type, source.ne, node.nb, delta)
+            parts.append(move(profile, node.type, into, argument(position, source)))
+    return launches_of(*parts)
+
+
+CHOOSERS = {ops.Cpy: copy, ops.Cont: copy, ops.Dup: copy, ops.Repeat: repeat, ops.Concat: concat}

@@ -1,0 +1,69 @@
+"""Sums, means and positions of maxima."""
+
+from __future__ import annotations
+
+import math
+
+from ggplug import ops
+from ggplug.backend import Decline
+from ggplug.tensor import Tensor
+from ggplug.types import I32
+from ggplug_simt.c.kernels.accepted import FLOATS, refuse
+from ggplug_simt.c.launch import collapsed, launch, launches_of
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import DST, Launches, argument
+
+_CHUNK = 4096  # elements that are added up without a correction
+
+
+def sum_rows(profile: Profile, node: Tensor) -> Launches | Decline:
+    """The sum or the mean of each row."""
+    refused = refuse(node, FLOATS, FLOATS)
+    if refused is not None:
+        return refused
+    (x,) = node.src
+    assert x is not None
+    factor = 1.0
+    if isinstance(node.op, ops.Mean):
+        factor = 1.0 / x.ne[0] if x.ne[0] else math.inf  # 0 * inf: the mean of nothing is NaN
+    return launches_of(
+        launch(
+            "reduce", "sum_rows", {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=x.nrows, lanes=profile.row_lanes,
+            defines={"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name}, factor=factor,
+        )
+    )  # fmt: skip
+
+
+def sum_all(profile: Profile, node: Tensor) -> Launches | Decline:
+    """The sum of all elements."""
+    refused = refuse(node, FLOATS, FLOATS)
+    if refused is not None:
+        return refused
+    (x,) = node.src
+    assert x is not None
+    (place,) = collapsed((argument(0, x),), (1,))
+    return launches_of(
+        launch(
+            "reduce", "sum_all", {"dst": argument(DST, node), "x": place}, groups=1, lanes=profile.row_lanes,
+            defines={"VEC": profile.vec, "CHUNK": _CHUNK, "TD": node.type.name, "TX": x.type.name},
+        )
+    )  # fmt: skip
+
+
+def argmax(profile: Profile, node: Tensor) -> Launches | Decline:
+    """The position of each row's largest element."""
+    refused = refuse(node, {I32}, FLOATS)
+    if refused is not None:
+        return refused
+    (x,) = node.src
+    assert x is not None
+    return launches_of(
+        launch(
+            "reduce", "argmax", {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=x.ne[1], lanes=profile.row_lanes, defines={"VEC": profile.vec, "TX": x.type.name},
+        )
+    )  # fmt: skip
+
+
+CHOOSERS = {ops.SumRows: sum_rows, ops.Mean: sum_rows, ops.Sum: sum_all, ops.Argmax: argmax}

@@ -1,0 +1,74 @@
+"""Sorting within rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ggplug import ops
+from ggplug.backend import Decline
+from ggplug.tensor import Tensor
+from ggplug.types import I32
+from ggplug_simt.c.kernels.accepted import FLOATS, refuse
+from ggplug_simt.c.launch import LIMIT, launch, launches_of, units
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import DST, Launch, Launches, argument
+
+_SHORT = (32, 256)  # each size of a block is a program to compile, so there are few
+_WORD = 8  # bytes of an element while it is sorted
+
+
+def argsort(profile: Profile, node: Tensor) -> Launches | Decline:
+    """The positions of each row's elements in sorted order, NaN last; of equal ones the first comes first.
+
+    A row that fits is sorted in local memory.  A longer one is sorted in blocks that do, which are then merged, two by
+    two: comparators that reach beyond a block run in global memory, and the others again in local memory.
+    """
+    refused = refuse(node, {I32}, FLOATS)
+    if refused is not None:
+        return refused
+    if node.ne[0] > LIMIT // 2:
+        return Decline(f"argsort merges blocks of powers of two in 32 bits, rows of {node.ne[0]} are too long")
+    return launches_of(*_launches(profile, node))
+
+
+def _launches(profile: Profile, node: Tensor) -> Iterator[Launch | Decline]:
+    (x,) = node.src
+    assert x is not None
+    assert isinstance(node.op, ops.Argsort)
+    n = x.ne[0]
+    tensors = {"dst": argument(DST, node), "x": argument(0, x)}
+    defines = {"VEC": profile.vec, "TX": x.type.name, **({"DESCENDING": 1} if node.op.order else {})}
+    longest = _power_of_two(profile.tile.local_bytes // _WORD)
+    block = next((size for size in _SHORT if n <= size <= longest), longest)
+
+    def blocks(done: bool) -> Launch | Decline:
+        return launch(
+            "sort", "sort_blocks", tensors, groups=-(-n // block) * node.nrows,
+            lanes=min(profile.row_lanes, block // 2), defines={**defines, "SIZE": block}, sorted=int(done),
+        )  # fmt: skip
+
+    def pairs(stride: int, mirrored: bool) -> Launch | Decline:
+        counted = tensors["dst"]._replace(ne=(-(-n // (2 * stride)) * stride, *node.ne[1:]))
+        return launch(
+            "sort", "sort_pairs", {**tensors, "dst": counted},
+            groups=-(-units(counted.ne, 1) // profile.unit_lanes), lanes=profile.unit_lanes,
+            defines=defines, stride=stride, mirrored=int(mirrored),
+        )  # fmt: skip
+
+    yield blocks(done=False)
+    merged = block
+    while merged < n:
+        stride = merged
+        while stride >= block:
+            yield pairs(stride, mirrored=stride == merged)
+            stride //= 2
+        yield blocks(done=True)
+        merged *= 2
+
+
+def _power_of_two(n: int) -> int:
+    """The largest one up to n."""
+    return 1 << (n.bit_length() - 1)
+
+
+CHOOSERS = {ops.Argsort: argsort}

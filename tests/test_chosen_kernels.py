@@ -1,0 +1,131 @@
+"""A device is asked for a kernel once for all groups with the same signature, by everything that needs the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggplug as gg
+from ggplug.backend import BufferType, Decline, Group, signature_of
+from ggplug.errors import ComputeError
+from ggplug.host import HOST, HostBufferType
+from ggplug.memory import allocate_graph
+from ggplug.registry import REGISTRY
+from ggplug.testing.reference import ReferenceDevice
+
+N = 8
+
+
+class Counting(ReferenceDevice):
+    """Notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__("counting")
+        self.asked: list[str] = []
+        self.mode = 0
+        self.other = HostBufferType("other", self)
+
+    @property
+    def variant(self) -> Any:
+        return self.mode
+
+    def match(self, group: Group) -> Any:
+        assert group.node.op is not None
+        self.asked.append(group.node.op.name)
+        if any(source.root.buffer_type is self.other for source in group.sources):
+            return Decline("not from there")
+        return super().match(group)
+
+
+def values(n: int = N, memory: BufferType = HOST) -> gg.Tensor:
+    x = gg.new_tensor("f32", (n,))
+    x.place(memory.alloc(x.nbytes))
+    return x.set(1)
+
+
+def build(x: gg.Tensor) -> gg.Graph:
+    return gg.Graph(gg.neg(gg.sqr(gg.neg(x))).set_output())
+
+
+def test_a_device_is_asked_once_for_each_new_kind_of_node() -> None:
+    device = Counting()
+    with gg.Scheduler([device]) as scheduler, gg.Scheduler([device]) as another, device.init() as stream:
+        graph = build(values())
+        scheduler.explain(graph)
+        scheduler.compute(graph)
+        assert sorted(device.asked) == ["neg", "neg", "sqr"]  # one neg reads placed memory, the other one does not
+        assert all(device.supports_op(node) for node in graph.nodes)
+        new = build(values())
+        another.compute(new)
+        stream.compute(new, allocate_graph(new, device.buffer_type))
+        scheduler.compute(gg.Graph(gg.sqr(gg.sqr(gg.neg(values())))))
+        assert len(device.asked) == 3
+        scheduler.compute(build(values(2 * N)))
+        assert len(device.asked) == 6
+
+
+def test_the_memory_of_a_views_root_counts() -> None:
+    device = Counting()
+    for view in (lambda x: x, lambda x: gg.view(x, (4,)), lambda x: gg.reshape(gg.view(x, (4,)), 2, 2)):
+        assert device.supports_op(gg.neg(view(values())))
+        answer = device.supports_op(gg.neg(view(values(memory=device.other))))
+        assert isinstance(answer, Decline)
+        assert answer.reason == "not from there"
+
+
+def test_a_device_whose_answers_depend_on_more_says_so() -> None:
+    device = Counting()
+    node = gg.neg(values())
+    device.supports_op(node)
+    device.mode = 1
+    device.supports_op(node)
+    device.mode = 0
+    device.supports_op(node)
+    assert device.asked == ["neg", "neg"]
+
+
+def test_an_answer_that_was_an_error_is_asked_for_again() -> None:
+    class Failing(Counting):
+        def match(self, group: Group) -> Any:
+            super().match(group)
+            if len(self.asked) == 1:
+                raise ZeroDivisionError("now and then")
+            return None if len(self.asked) == 2 else ReferenceDevice.match(self, group)
+
+    device, node = Failing(), gg.neg(values())
+    with pytest.raises(ComputeError, match="now and then"):
+        device.supports_op(node)
+    with pytest.raises(ComputeError, match="says nothing"):
+        device.supports_op(node)
+    assert device.supports_op(node)
+
+
+def test_no_more_answers_are_kept_than_a_device_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Counting()
+    monkeypatch.setattr(Counting, "CHOICES", 4)
+    for n in range(1, 20):
+        assert device.supports_op(gg.neg(values(n)))
+        assert len(device.__dict__["_chosen"]) <= 4
+
+
+@pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
+def test_real_devices_choose_once_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [device for device in REGISTRY.devices() if device.name == name]
+    if not found:
+        pytest.skip(f"there is no {name}")
+    device, asked = found[0], []
+    match = type(device).match
+    monkeypatch.setattr(type(device), "match", lambda device, group: asked.append(group) or match(device, group))
+    with gg.Scheduler([device]) as scheduler:
+        for _ in range(3):
+            x = gg.new_tensor("f32", (173,), "x")
+            graph = gg.Graph(gg.neg(x).set_output())
+            scheduler.allocate(graph)
+            x.set(np.ones(173))
+            scheduler.compute(graph)
+            assert (graph.outputs[0].numpy() == -1).all()
+        scheduler.reserve(gg.Graph(gg.neg(gg.neg(x))))
+    assert len(asked) == len(set(map(signature_of, asked)))
+    assert sum(len(group) == 1 for group in asked) == 1

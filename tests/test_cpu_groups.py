@@ -1,0 +1,226 @@
+"""What the CPU device computes together: the same numbers, bit for bit, as node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ggplug_cpu")
+
+import ggplug as gg
+from ggplug import ops
+from ggplug.errors import ComputeError
+from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Groups
+from ggplug.memory import GraphAllocator
+from ggplug.tensor import Tensor
+from ggplug_cpu.device import CpuDevice
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CpuDevice]:
+    cpu = CpuDevice()
+    yield cpu
+    cpu.team.close()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(77)
+
+
+def shown(graph: Graph, groups: Groups) -> list[str]:
+    """The groups of several nodes as ``add norm mul``, results that are written with a star."""
+    return [
+        " ".join(n.op.name + "*" * (kept and n is not g.node) for n, kept in zip(g.nodes, g.kept, strict=True) if n.op)
+        for g in groups.of(graph)
+        if len(g) > 1
+    ]
+
+
+def check(device: CpuDevice, outputs: Tensor | list[Tensor], *expected: str) -> None:
+    """Exactly these groups are formed, and what they write equals the results of single nodes."""
+    graph = Graph(*([outputs] if isinstance(outputs, Tensor) else outputs))
+    groups = device.groups(graph)
+    assert shown(graph, groups) == list(expected)
+    inner = {graph.tensors[position] for position in groups.inner}
+    nodes = [node for node in graph.nodes if node.view_src is None]
+    for node in nodes:  # every result in memory of its own
+        node.place(device.buffer_type.alloc(node.nbytes))
+    caches = {node.root: node.root.buffer for node in graph.nodes if node.op.writes}  # type: ignore[union-attr]
+    before = {cache: bytes(buffer.bytes(0, buffer.size)) for cache, buffer in caches.items()}  # type: ignore[union-attr]
+    results = []
+    with GraphAllocator(device.buffer_type) as memory, device.init() as stream:
+        allocation = memory.allocate(graph)
+        for together in (UNGROUPED, groups):
+            for node in nodes:
+                node.buffer.clear(0x55)  # type: ignore[union-attr]
+            for cache, buffer in caches.items():
+                buffer.set(0, before[cache])  # type: ignore[union-attr]
+            plan = stream.plan(graph, together)
+            plan.rebind(graph, allocation)
+            plan.compute()
+            results.append([bytes(node.buffer.bytes(0, node.nbytes)) for node in (*nodes, *caches)])  # type: ignore[union-attr]
+    for node, alone, together in zip((*nodes, *caches), *results, strict=True):  # type: ignore[assignment]
+        if node in inner:
+            assert set(together) == {0x55}, f"{node!r} was written"
+        else:
+            assert together == alone, f"{node!r} differs"
+
+
+# -- chains of elementwise ops ----------------------------------------------------------------------
+
+
+def test_a_chain_of_elementwise_ops_is_one_pass(device: CpuDevice, rng: np.random.Generator) -> None:
+    x, y = (gg.tensor(rng.standard_normal((3, 5, 70)), "f32") for _ in range(2))
+    bias, column = gg.tensor(rng.standard_normal(70), "f32"), gg.tensor(rng.standard_normal((5, 1)), "f32")
+    chain = ops.mul(ops.gelu(ops.add(ops.scale(x, 0.5, 0.25), bias)), column)
+    check(device, ops.sub(y, chain), "scale add gelu mul sub")
+
+
+@pytest.mark.parametrize("inner", ["f16", "bf16"])
+def test_results_inside_of_a_chain_are_rounded_to_their_type(
+    inner: str, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    x, y = gg.tensor(rng.standard_normal((7, 33)), inner), gg.tensor(rng.standard_normal((7, 33)), "f32")
+    check(device, ops.sqr(ops.add(ops.mul(x, y), x)), "mul add sqr")
+
+
+def test_a_gate_is_computed_with_what_comes_before_it(device: CpuDevice, rng: np.random.Generator) -> None:
+    x, y, wide = (gg.tensor(rng.standard_normal((4, n)), "f32") for n in (48, 48, 96))
+    check(device, ops.mul(ops.swiglu(ops.neg(x), y), y), "neg swiglu mul")
+    check(device, ops.mul(ops.geglu(wide), x), "geglu mul")
+    check(device, ops.geglu(ops.neg(wide)))  # halves of a result of the chain
+
+
+def test_a_chain_whose_sources_repeat_in_different_ways_is_none(device: CpuDevice, rng: np.random.Generator) -> None:
+    x, two, three = (gg.tensor(rng.standard_normal((2, n)), "f32") for n in (12, 2, 3))
+    check(device, ops.add(ops.mul(x, two), three))
+
+
+# -- norms ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [ops.norm, ops.rms_norm, ops.l2_norm])
+@pytest.mark.parametrize("n", [16, 53])
+def test_a_norm_takes_its_scale_and_shift_along(
+    norm: ops.base.Builder, n: int, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    x = gg.tensor(rng.standard_normal((2, 5, n)), "f32")
+    w, b = (gg.tensor(rng.standard_normal(n), "f32") for _ in range(2))
+    name = norm(x).op.name
+    check(device, ops.add(ops.mul(norm(x), w), b), f"{name} mul add")
+    check(device, ops.mul(norm(x), w), f"{name} mul")
+
+
+def test_a_sum_is_normalised_and_kept_where_it_is_read_again(device: CpuDevice, rng: np.random.Generator) -> None:
+    a, b, c = (gg.tensor(rng.standard_normal((6, 40)), "f32") for _ in range(3))
+    w = gg.tensor(rng.standard_normal(40), "f32")
+    check(device, ops.norm(ops.add(a, b)), "add norm")
+    check(device, ops.mul(ops.rms_norm(ops.add(a, b)), w), "add rms_norm mul")
+    check(device, ops.mul(ops.norm(ops.add(ops.add(a, w), c)), w), "add add norm mul")
+    total = ops.add(a, b)  # the residual of the next sum
+    mixed = ops.sum_rows(ops.mul(ops.rms_norm(total), w))
+    check(device, ops.add(total, mixed), "add* rms_norm mul")
+    check(device, [total.set_output(), ops.rms_norm(total)], "add* rms_norm")
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_norms_of_other_types_round_as_single_nodes_do(kind: str, device: CpuDevice, rng: np.random.Generator) -> None:
+    a, w = gg.tensor(rng.standard_normal((6, 40)), kind), gg.tensor(rng.standard_normal(40), kind)
+    b = gg.tensor(rng.standard_normal((6, 40)), "f32")
+    check(device, ops.add(ops.mul(ops.norm(ops.add(a, b)), w), b), "add norm mul add")
+    total = ops.add(a, b)
+    check(device, [total.set_output(), ops.mul(ops.rms_norm(total), w)], "add* rms_norm mul")
+
+
+# -- products ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0"])
+@pytest.mark.parametrize("columns", [3, 29])
+def test_a_product_takes_bias_activation_and_residual_along(
+    kind: str, columns: int, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    w, x = gg.tensor(rng.standard_normal((70, 544)), kind), gg.tensor(rng.standard_normal((columns, 544)), "f32")
+    bias, residual = gg.tensor(rng.standard_normal(70), "f32"), gg.tensor(rng.standard_normal((columns, 70)), "f32")
+    check(device, ops.add(ops.gelu(ops.add(ops.mul_mat(w, x), bias)), residual), "mul_mat add gelu add")
+
+
+def test_a_product_of_several_matrices_finds_its_residual(device: CpuDevice, rng: np.random.Generator) -> None:
+    w, x = gg.tensor(rng.standard_normal((2, 3, 40, 32)), "f32"), gg.tensor(rng.standard_normal((4, 3, 21, 32)), "f32")
+    residual = gg.tensor(rng.standard_normal((4, 3, 21, 40)), "f32")
+    check(device, ops.silu(ops.add(residual, ops.mul_mat(w, x))), "mul_mat add silu")
+
+
+def test_a_product_leaves_what_lies_otherwise_to_others(device: CpuDevice, rng: np.random.Generator) -> None:
+    w, x = gg.tensor(rng.standard_normal((24, 32)), "f32"), gg.tensor(rng.standard_normal((24, 32)), "f32")
+    y = gg.tensor(rng.standard_normal((24, 24)), "f32")
+    half, column = gg.tensor(rng.standard_normal((24, 24)), "f16"), gg.tensor(rng.standard_normal((24, 1)), "f32")
+    for other in (ops.transpose(y), half, column):
+        check(device, ops.add(ops.mul_mat(w, x), other))
+    check(device, ops.relu(ops.add(ops.mul_mat(w, x), column)), "add relu")
+    product = ops.mul_mat(w, x)
+    check(device, ops.add(product, ops.transpose(product)))
+    product = ops.mul_mat(w, x)
+    check(device, [ops.add(product, y), ops.neg(product)])
+
+
+@pytest.mark.parametrize(("kind", "columns"), [("f32", 40), ("q8_0", 2)])
+def test_two_products_are_gated(kind: str, columns: int, device: CpuDevice, rng: np.random.Generator) -> None:
+    a, b = (gg.tensor(rng.standard_normal((50, 64)), kind) for _ in range(2))
+    x, y = (gg.tensor(rng.standard_normal((columns, 64)), "f32") for _ in range(2))
+    check(device, ops.swiglu(ops.mul_mat(a, x), ops.mul_mat(b, x)), "mul_mat mul_mat swiglu")
+    check(device, ops.geglu(ops.mul_mat(a, x), ops.mul_mat(b, y)), "mul_mat geglu")
+    product = ops.mul_mat(a, x)
+    check(device, ops.swiglu(product, product), "mul_mat swiglu")
+
+
+def test_a_product_is_written_where_its_copy_would_be(device: CpuDevice, rng: np.random.Generator) -> None:
+    w, x = gg.tensor(rng.standard_normal((3, 4, 20, 32)), "f32"), gg.tensor(rng.standard_normal((3, 4, 9, 32)), "f32")
+
+    def copied(*axes: int) -> Tensor:
+        return ops.cont(ops.permute(ops.mul_mat(w, x), *axes))
+
+    check(device, copied(0, 2, 1, 3), "mul_mat cont")
+    check(device, copied(0, 3, 1, 2), "mul_mat cont")
+    check(device, copied(1, 0, 2, 3))
+    check(device, ops.cont(ops.view(ops.mul_mat(w, x), 10, 9, 4, 3, nb=(80, 720, 2880))))
+    check(device, ops.reshape(copied(0, 2, 1, 3), 80, 27), "mul_mat cont")
+
+
+# -- caches -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("mode", [0, 2])
+def test_heads_are_turned_on_their_way_into_a_cache(
+    kind: str, mode: int, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    x = gg.tensor(rng.standard_normal((2, 5, 3, 32)), "f32")
+    positions, factors = gg.tensor(np.arange(5) + 7, "i32"), gg.tensor(rng.uniform(1, 2, 16), "f32")
+    rows = gg.tensor(np.stack([rng.permutation(9)[:5] for _ in range(2)]), "i64")
+
+    def written(rows: Tensor, *ne: int) -> Tensor:
+        cache = gg.tensor(np.zeros((2, 9, 96)), kind)
+        return ops.set_rows(cache, ops.reshape(ops.rope(x, positions, 32, freq_factors=factors, mode=mode), *ne), rows)
+
+    check(device, written(rows, 96, 5, 2), "rope set_rows")
+
+
+def test_an_index_out_of_range_is_noted_by_the_group(device: CpuDevice, rng: np.random.Generator) -> None:
+    x, cache = gg.tensor(rng.standard_normal((5, 3, 32)), "f32"), gg.tensor(np.zeros((9, 96)), "f32")
+    rows, positions = gg.tensor([0, 1, 9, 2, 3], "i64"), gg.tensor(np.arange(5), "i32")
+    node = ops.set_rows(cache, ops.reshape(ops.rope(x, positions, 32), 96, 5), rows)
+    graph = Graph(node)
+    groups = device.groups(graph)
+    assert shown(graph, groups) == ["rope set_rows"]
+    with GraphAllocator(device.buffer_type) as memory, device.init() as stream:
+        plan = stream.plan(graph, groups)
+        plan.rebind(graph, memory.allocate(graph))
+        with pytest.raises(ComputeError, match=r"set_rows.*9"):
+            plan.compute()
+    assert cache.numpy()[:4].all()
+    assert not cache.numpy()[4:].any()

@@ -1,0 +1,91 @@
+"""What a compiled kernel is kept under changes with what its machine code depends on, and with nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ggplug_cpu")
+
+import ggplug
+import ggplug_cpu
+from ggplug_cpu import cache_key
+
+KEYS = """
+import json, sys
+sys.path[:0] = sys.argv[1:]
+import ggplug, ggplug_cpu
+from ggplug_cpu import prebuild
+assert all(module.__file__.startswith(sys.argv[1]) for module in (ggplug, ggplug_cpu))
+print(json.dumps({kernel.name: kernel.cache_key() for kernel in prebuild.likely_kernels()}))
+"""
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    for package in (ggplug, ggplug_cpu):
+        assert package.__file__ is not None
+        source = Path(package.__file__).parent
+        shutil.copytree(source, tmp_path / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def keys(root: Path) -> dict[str, str]:
+    done = subprocess.run([sys.executable, "-c", KEYS, str(root)], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def edit(path: Path, change: Callable[[str], str]) -> None:
+    before = path.read_text(encoding="utf-8")
+    assert change(before) != before
+    path.write_text(change(before), encoding="utf-8")
+
+
+def add_an_op(text: str) -> str:
+    return text + '\n\nclass Halve(Unary):\n    """y = x / 2."""\n'
+
+
+def test_ops_planning_and_the_rest_of_the_package_recompile_nothing(copied: Path) -> None:
+    before = keys(copied)
+    assert len(before) > 50
+    for path in (copied / "ggplug").rglob("*.py"):
+        edit(path, lambda text: re.sub('"""', '"""Edited. ', text, count=1) if '"""' in text else text + "#\n")
+    for path in [*(copied / "ggplug_cpu" / "choices").glob("*.py"), copied / "ggplug_cpu" / "table.py"]:
+        edit(path, lambda text: text + "# edited\n")
+    for name in ("device", "backend", "tape", "team", "prebuild", "extras"):
+        edit(copied / "ggplug_cpu" / f"{name}.py", lambda text: text + "# edited\n")
+    edit(copied / "ggplug" / "ops" / "unary.py", add_an_op)
+    assert keys(copied) == before
+
+
+def test_editing_a_kernel_recompiles_it_and_no_other(copied: Path) -> None:
+    before = keys(copied)
+    edit(copied / "ggplug_cpu" / "kernels" / "norms.py", lambda text: text + "# edited\n")
+    after = keys(copied)
+    assert {name.partition("[")[0] for name in before if after[name] != before[name]} == {"norm"}
+
+
+def test_other_tables_or_layouts_of_block_types_recompile_their_readers(copied: Path) -> None:
+    before = keys(copied)
+    edit(copied / "ggplug" / "quants" / "levels.py", lambda text: text.replace("-104", "-105"))
+    edit(copied / "ggplug" / "types.py", lambda text: text.replace('"e", "u1"), ("qs"', '"e", "i1"), ("qs"'))
+    after = keys(copied)
+    changed = {name.partition("[")[0] for name in before if after[name] != before[name]}
+    assert {"mul_mat_dot", "mul_mat_gemm", "read_blocks", "write_blocks"} <= changed
+    assert not changed & {"norm", "rope", "copy_rows", "soft_max"}
+
+
+@pytest.mark.parametrize("path", sorted(Path(cache_key.__file__).parent.glob("kernels/*.py")), ids=lambda p: p.stem)
+def test_a_kernel_draws_in_no_planning(path: Path) -> None:
+    drawn = cache_key.drawn_in(f"ggplug_cpu.kernels.{path.stem}")
+    data = {m for m in drawn if m == "ggplug.types" or m.startswith("ggplug.quants.")}
+    assert not [m for m in drawn - data if m.split(".")[0] == "ggplug" or m.startswith("ggplug_cpu.choices")]
+    assert not drawn & {"ggplug_cpu.table", "ggplug_cpu.tape", "ggplug_cpu.device", "ggplug_cpu.backend"}

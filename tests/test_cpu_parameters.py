@@ -1,0 +1,163 @@
+"""Parameters of kernels: what a declaration makes of values is what the kernel reads."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ggplug_cpu")
+
+from ggplug.groups import Group
+from ggplug_cpu import prebuild, simd, table
+from ggplug_cpu.choices.nest import Shape, element_nest, words_of
+from ggplug_cpu.choices.steps import FAULTS, RESULT, Steps
+from ggplug_cpu.compiler import Body, device_function, kernel
+from ggplug_cpu.context import store_word
+from ggplug_cpu.kernels.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.parameters import (
+    STRIDES,
+    Parameters,
+    Place,
+    Ref,
+    Word,
+    Words,
+    integer,
+    integers,
+    read,
+    real,
+    reals,
+    written,
+)
+from ggplug_cpu.tape import WORKSPACE, Entry, Tape
+from ggplug_cpu.team import Team
+
+
+class Base(Parameters):
+    y = written()
+    count = integer()
+    weights = reals()
+
+
+class Declared(Base):
+    x = read(STRIDES)
+    factor = real()
+    order = integers()
+
+
+@kernel
+def report() -> Body:
+    """Everything that is declared, one word after the other."""
+
+    def body(ctx: int, params: int) -> None:
+        y = Declared.y.address(params)
+        store_word(y, Declared.count(params))
+        store_word(y + 8, Declared.x.address(params))
+        store_word(y + 16, Declared.x.nb0(params))
+        store_word(y + 24, Declared.x.nb3(params))
+        simd.store_f64(y + 32, Declared.factor(params))
+        for i in range(Declared.count(params)):
+            simd.store_f64(y + 40 + 8 * i, Declared.weights(params, i))
+            store_word(y + 64 + 8 * i, Declared.order(params, i))
+
+    return body
+
+
+def values(**changes: object) -> dict[str, object]:
+    known: dict[str, object] = {
+        "y": Place(Ref(0)),
+        "count": 3,
+        "weights": [0.5, 1.5, 2.5],
+        "x": Place(Ref(1, 8), (4, 40, 400, 4000)),
+        "factor": 0.25,
+        "order": [7, 8, 9],
+    }
+    return {**known, **changes}
+
+
+def test_a_kernel_reads_what_was_declared_and_no_more_than_that() -> None:
+    out = np.zeros(11, np.int64)
+    entry = Entry(report(), Declared.words(**values()), tasks=1)
+    with Team(n_threads=1) as team:
+        team.run(Tape([entry], n_slots=2).bind([out.ctypes.data, 1000]))
+    assert out[:4].tolist() == [3, 1008, 4, 4000]
+    assert out[4:8].view(np.float64).tolist() == [0.25, 0.5, 1.5, 2.5]
+    assert out[8:].tolist() == [7, 8, 9]
+
+
+def test_words_tell_what_is_read_and_what_is_written() -> None:
+    words = Declared.words(**values())
+    assert (words.reads, words.writes) == ({1}, {0})
+    assert Declared.words(**values(x=Place())).reads == frozenset()
+
+
+@pytest.mark.parametrize(("changes", "named"), [({"more": 1}, "more"), ({"mor": 1, "ore": 2}, "mor, ore")])
+def test_values_of_unknown_fields_are_refused(changes: dict[str, object], named: str) -> None:
+    with pytest.raises(TypeError, match=named):
+        Declared.words(**values(**changes))
+
+
+def test_a_missing_value_is_refused() -> None:
+    given = values()
+    del given["factor"]
+    with pytest.raises(TypeError, match="factor"):
+        Declared.words(**given)
+
+
+def test_a_field_of_the_name_of_something_else_is_refused() -> None:
+    with pytest.raises(TypeError, match="words"):
+
+        class Taken(Parameters):
+            words = integer()  # type: ignore[assignment]
+
+
+def slots(words: list[Word]) -> set[int]:
+    return {word.slot for word in words if isinstance(word, Ref) and word.slot >= RESULT}
+
+
+def test_every_address_that_a_node_needs_is_marked_and_only_the_result_is_written() -> None:
+    for node in prebuild._nodes():
+        steps = table.find(Group((node,)))
+        assert isinstance(steps, Steps)
+        for entry in steps.entries:
+            assert isinstance(entry.words, Words)
+            assert slots(entry.words) <= entry.words.reads | entry.words.writes, (node, entry)
+            assert entry.words.writes <= {RESULT, WORKSPACE, FAULTS}, (node, entry)
+
+
+class Mixed(Rows):
+    y = written_row()
+    a = read_row()
+    b = read_row()
+    c = read_row()
+
+
+@kernel
+def mixed() -> Body:
+    """y = 100 a + 10 b + c."""
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, a, b, c = places
+        for i in range(n):
+            total = 100 * simd.load_f32(a + i * Mixed.a.stride(params))
+            total += 10 * simd.load_f32(b + i * Mixed.b.stride(params)) + simd.load_f32(c + i * Mixed.c.stride(params))
+            simd.store_f32(y + i * Mixed.y.stride(params), total)
+
+    return over_rows(Mixed, visit)
+
+
+def test_rows_of_any_number_of_operands_are_found() -> None:
+    rng = np.random.default_rng(5)
+    extents = [(3, 4, 2, 5), (3, 1, 2, 1), (1, 4, 1, 5)]
+    with Team(n_threads=2) as team:
+        for axes in itertools.permutations(range(4)):
+            a, b, c = (rng.integers(0, 9, ne).astype(np.float32).transpose(axes) for ne in extents)
+            y = np.zeros_like(np.ascontiguousarray(a))
+            shapes = [Shape(x.shape[::-1], x.strides[::-1]) for x in (y, a, b, c)]  # type: ignore[arg-type]
+            nest = element_nest(shapes[0].ne, *shapes)
+            places = [Place(Ref(i), (stride,)) for i, stride in enumerate(nest.inner.strides)]
+            entry = Entry(mixed(), words_of(Mixed, nest, *places))
+            team.run(Tape([entry], n_slots=4).bind([x.ctypes.data for x in (y, a, b, c)]))
+            assert (y == 100 * a + 10 * b + c).all()

@@ -1,0 +1,406 @@
+"""Which nodes form groups: what patterns find, and each rule that breaks a group or has a result written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pytest
+
+import ggplug as gg
+from ggplug import ops
+from ggplug.errors import GraphError, ParameterError
+from ggplug.graph import Graph
+from ggplug.grouping import check_groups, form_groups
+from ggplug.groups import UNGROUPED, Group, Groups
+from ggplug.host import HOST
+from ggplug.patterns import Pattern, chain, of, pattern, viewed
+from ggplug.tensor import Tensor
+
+NORM, MUL, ADD = of(ops.Norm, ops.RmsNorm, name="norm"), of(ops.Mul), of(ops.Add)
+PRODUCT, ROPE, SET_ROWS = of(ops.MulMat), of(ops.Rope), of(ops.SetRows)
+SILU, NEG = of(ops.Silu), of(ops.Neg)
+
+AFFINE = pattern("norm_affine", lambda x, w, b: ADD(MUL(NORM(x), w), b), inplace=("x",))
+GATED = pattern(
+    "gated",
+    lambda gate, up, x: of(ops.Swiglu)(of(ops.MulMat, name="first")(gate, x), of(ops.MulMat, name="second")(up, x)),
+)
+STORED = pattern(
+    "stored", lambda cache, x, pos, rows, factors=None: SET_ROWS(cache, viewed(ROPE(x, pos, factors)), rows)
+)
+RUN = chain("run", ops.Binary, ops.Unary, inplace=True)
+EPILOGUE = chain("epilogue", ops.Binary, ops.Unary, start=lambda w, x: PRODUCT(w, x), inplace=True)
+
+
+def leaf(*ne: int) -> Tensor:
+    return gg.new_tensor("f32", ne)
+
+
+def formed(
+    graph: Graph, *patterns: Pattern, leaving: Collection[int] = (), declines: Collection[str] = (), kept: bool = True
+) -> Groups:
+    """Groups of a device that takes everything but groups of these ops, and with ``kept=False`` keeps nothing."""
+
+    def declined(group: Group) -> str | None:
+        names = " ".join(node.op.name for node in group.nodes if node.op is not None)
+        if names in declines:
+            return "not these"
+        return None if kept or sum(group.kept) == 1 else "keeps no result inside"
+
+    groups = form_groups(graph, patterns, declined, leaving)
+    check_groups(graph, groups)
+    return groups
+
+
+def shown(graph: Graph, groups: Groups) -> list[str]:
+    """The groups of several nodes as ``norm mul add*``, results that are kept with a star."""
+    found = []
+    for group in groups.of(graph):
+        if len(group) > 1:
+            names = [node.op.name for node in group.nodes if node.op is not None]
+            found.append(" ".join(name + "*" * kept for name, kept in zip(names, group.kept, strict=True)))
+    return found
+
+
+def affine(x: Tensor | None = None, w: Tensor | None = None, b: Tensor | None = None) -> list[Tensor]:
+    normed = gg.norm(leaf(8, 3) if x is None else x)
+    scaled = gg.mul(normed, leaf(8) if w is None else w)
+    return [normed, scaled, gg.add(scaled, leaf(8) if b is None else b)]
+
+
+# -- patterns ---------------------------------------------------------------------------------------
+
+
+def test_a_formula_is_found_and_its_names_stand_for_the_tensors() -> None:
+    x, w, b = leaf(8, 3), leaf(8), leaf(8)
+    nodes = affine(x, w, b)
+    graph = Graph(gg.neg(nodes[-1]))
+    groups = formed(graph, AFFINE)
+    assert shown(graph, groups) == ["norm mul add*"]
+    names = AFFINE.names(Group(tuple(nodes), (False, False, True)))
+    assert names == {"x": x, "w": w, "b": b, "norm": nodes[0], "mul": nodes[1], "add": nodes[2]}
+    assert {graph.tensors[p] for p in groups.inner} == set(nodes[:2])
+    assert groups.inplace == {graph.index[nodes[-1]]: (graph.index[x],)}
+
+
+def test_a_group_that_is_something_else_has_no_names() -> None:
+    nodes = affine()
+    assert AFFINE.names(Group(tuple(nodes[1:]), (False, True))) is None
+    assert AFFINE.names(Group((gg.neg(leaf(3)),))) is None
+    longer = (*nodes, gg.add(nodes[-1], leaf(8)))
+    assert AFFINE.names(Group(longer, (False, False, False, True))) is None
+    assert RUN.names(Group(longer[1:], (False, False, True))) == {}
+
+
+def test_add_and_mul_are_found_in_either_order_and_others_in_theirs() -> None:
+    normed = gg.norm(leaf(8))
+    graph = Graph(gg.add(leaf(8), gg.mul(leaf(8), normed)))
+    assert shown(graph, formed(graph, AFFINE)) == ["norm mul add*"]
+    difference = pattern("difference", lambda x, y: of(ops.Sub)(SILU(x), y))
+    for graph, found in ((Graph(gg.sub(gg.silu(leaf(8)), leaf(8))), 1), (Graph(gg.sub(leaf(8), gg.silu(leaf(8)))), 0)):
+        assert len(formed(graph, difference).members) == found
+
+
+def test_a_hole_that_occurs_twice_is_one_tensor() -> None:
+    x, gate, up = leaf(8, 3), leaf(8, 4), leaf(8, 4)
+    graph = Graph(gg.swiglu(gg.mul_mat(gate, x), gate=gg.mul_mat(up, x)))
+    assert shown(graph, formed(graph, GATED)) == ["mul_mat mul_mat swiglu*"]
+    graph = Graph(gg.swiglu(gg.mul_mat(gate, x), gate=gg.mul_mat(up, leaf(8, 3))))
+    assert formed(graph, GATED) is UNGROUPED
+
+
+def test_two_steps_are_two_nodes() -> None:
+    product = gg.mul_mat(leaf(8, 4), leaf(8, 3))
+    assert formed(Graph(gg.swiglu(product, gate=product)), GATED) is UNGROUPED
+
+
+def test_a_hole_is_never_a_result_of_the_group_or_a_view_of_one() -> None:
+    normed = gg.norm(leaf(8, 3))
+    for twice in (normed, gg.view(normed, (8, 3)), gg.reshape(normed, 8, 3)):
+        graph = Graph(gg.add(gg.mul(normed, leaf(8)), twice))
+        assert not formed(graph, AFFINE).members
+
+
+def test_an_optional_hole_may_be_absent_and_a_source_that_no_formula_names_has_to_be() -> None:
+    x, pos, rows = leaf(8, 2, 3), gg.new_tensor("i32", 3), gg.new_tensor("i64", 3)
+    plain = pattern("plain", lambda cache, x, pos, rows: SET_ROWS(cache, viewed(ROPE(x, pos)), rows))
+    for factors in (None, leaf(4)):
+        turned = gg.rope(x, pos, freq_factors=factors, n_dims=8)
+        graph = Graph(gg.set_rows(leaf(16, 5), gg.reshape(turned, 16, 3), rows))
+        assert shown(graph, formed(graph, STORED)) == ["rope set_rows*"]
+        assert len(formed(graph, plain).members) == (factors is None)
+    names = STORED.names(Group((turned, graph.nodes[-1]), (False, True)))
+    assert names is not None
+    assert names["factors"].ne[0] == 4
+
+
+def test_a_view_inside_is_found_only_where_the_formula_says_so() -> None:
+    product = gg.mul_mat(leaf(8, 6), leaf(8, 3))
+    graph = Graph(gg.add(gg.reshape(product, 3, 2, 3), leaf(3)))
+    assert formed(graph, pattern("biased", lambda w, x, b: ADD(PRODUCT(w, x), b))) is UNGROUPED
+    assert shown(graph, formed(graph, pattern("biased", lambda w, x, b: ADD(viewed(PRODUCT(w, x)), b)))) == [
+        "mul_mat add*"
+    ]
+
+
+def test_a_chain_goes_back_as_far_as_one_shape_and_one_reader_go() -> None:
+    x, row = leaf(8, 3), leaf(8)
+    graph = Graph(gg.mul(gg.silu(gg.add(gg.neg(x), row)), x))
+    assert shown(graph, formed(graph, RUN)) == ["neg add silu mul*"]
+    graph = Graph(gg.mul(x, gg.silu(row)))
+    assert formed(graph, RUN) is UNGROUPED
+    shared = gg.neg(x)
+    graph = Graph(gg.add(gg.silu(gg.sqr(shared)), shared))
+    assert shown(graph, formed(graph, RUN)) == ["sqr silu add*"]
+
+
+def test_a_chain_has_a_limited_length_and_gives_way_where_it_is_declined() -> None:
+    x = leaf(8)
+    for _ in range(5):
+        x = gg.neg(x)
+    graph = Graph(x)
+    assert shown(graph, formed(graph, chain("short", ops.Unary, at_most=2))) == ["neg neg*", "neg neg*"]
+    assert shown(graph, formed(graph, RUN, declines=["neg " * 4 + "neg"])) == ["neg neg neg neg*"]
+
+
+def test_a_chain_begins_with_the_step_that_it_names() -> None:
+    w, x, b, residual = leaf(8, 4), leaf(8, 3), leaf(4), leaf(4, 3)
+    product = gg.mul_mat(w, x)
+    nodes = [product, gg.add(product, b)]
+    nodes.append(gg.gelu(nodes[-1]))
+    nodes.append(gg.add(residual, nodes[-1]))
+    graph = Graph(nodes[-1])
+    groups = formed(graph, EPILOGUE)
+    assert shown(graph, groups) == ["mul_mat add gelu add*"]
+    assert EPILOGUE.names(Group(tuple(nodes), (False, False, False, True))) == {"w": w, "x": x, "mul_mat": product}
+    # sources of the start are never overwritten
+    assert {graph.tensors[p] for p in groups.inplace[graph.index[nodes[-1]]]} == {b, residual}
+    graph = Graph(gg.add(gg.gelu(x), x))
+    assert formed(graph, EPILOGUE) is UNGROUPED
+
+
+def test_the_first_pattern_in_the_list_wins_and_a_node_is_in_one_group() -> None:
+    graph = Graph(gg.neg(affine()[-1]))
+    assert shown(graph, formed(graph, AFFINE, RUN)) == ["mul add neg*"]
+    graph = Graph(affine()[-1])
+    assert shown(graph, formed(graph, AFFINE, RUN)) == ["norm mul add*"]
+    assert shown(graph, formed(graph, RUN, AFFINE)) == ["mul add*"]
+    assert shown(graph, formed(graph, AFFINE, RUN, declines=["norm mul add"])) == ["mul add*"]
+
+
+def test_names_are_used_once_and_stand_for_something() -> None:
+    with pytest.raises(ParameterError, match="twice"):
+        pattern("twice", lambda x: ADD(NEG(x), NEG(x)))
+    with pytest.raises(ParameterError, match="twice"):
+        pattern("twice", lambda neg: NEG(neg))
+    with pytest.raises(ParameterError, match="no hole 'y'"):
+        pattern("unknown", lambda x: NEG(x), inplace=("y",))
+
+
+# -- rules: results that have to be kept ----------------------------------------------------------------
+
+
+def kept_of(outputs: Sequence[Tensor], *, leaving: Sequence[Tensor] = ()) -> list[str]:
+    graph = Graph(*outputs)
+    return shown(graph, formed(graph, AFFINE, leaving=[graph.index[tensor] for tensor in leaving]))
+
+
+def test_an_output_is_kept() -> None:
+    nodes = affine()
+    nodes[0].set_output()
+    assert kept_of([nodes[-1]]) == ["norm* mul add*"]
+
+
+def test_a_result_with_a_view_that_is_an_output_or_that_nobody_reads_is_kept() -> None:
+    nodes = affine()
+    assert kept_of([nodes[-1], gg.reshape(nodes[0], 24)]) == ["norm* mul add*"]
+    nodes = affine()
+    seen = gg.reshape(nodes[0], 24).set_output()
+    assert kept_of([nodes[-1], gg.view(seen, 4)]) == ["norm* mul add*"]
+
+
+def test_a_result_that_another_node_reads_is_kept_also_through_a_view() -> None:
+    nodes = affine()
+    assert kept_of([nodes[-1], gg.neg(nodes[1])]) == ["norm mul* add*"]
+    nodes = affine()
+    assert kept_of([nodes[-1], gg.neg(gg.view(nodes[0], 4))]) == ["norm* mul add*"]
+
+
+def test_a_result_that_leaves_its_part_is_kept() -> None:
+    nodes = affine()
+    assert kept_of([nodes[-1]], leaving=[nodes[0]]) == ["norm* mul add*"]
+    nodes = affine()
+    view = gg.view(nodes[1], 8)
+    graph = Graph(nodes[-1], gg.neg(view))
+    part = Graph.part([*nodes, view], whole=graph)
+    leaving = [part.index[view]]
+    assert shown(part, form_groups(part, [AFFINE], lambda group: None, leaving)) == ["norm mul* add*"]
+
+
+def test_a_result_with_a_place_of_its_own_is_kept() -> None:
+    nodes = affine()
+    nodes[1].place(HOST.alloc(nodes[1].nbytes))
+    assert kept_of([nodes[-1]]) == ["norm mul* add*"]
+
+
+def test_a_result_that_an_op_writes_into_is_kept() -> None:
+    nodes = affine()
+    written = gg.set_rows(nodes[0], leaf(8, 1), gg.new_tensor("i64", 1))
+    last = gg.add(gg.mul(nodes[0], leaf(8)), leaf(8))
+    graph = Graph(last, written)
+    assert shown(graph, formed(graph, AFFINE)) == ["norm* mul add*"]
+
+
+def test_a_result_that_the_group_itself_writes_into_is_kept() -> None:
+    written = pattern("written", lambda x, y, rows: SET_ROWS(SILU(x), y, rows))
+    graph = Graph(gg.set_rows(gg.silu(leaf(8, 3)), leaf(8, 1), gg.new_tensor("i64", 1)))
+    assert shown(graph, formed(graph, written)) == ["silu* set_rows*"]
+
+
+def test_a_device_may_decline_to_keep_results() -> None:
+    nodes = affine()
+    nodes[0].set_output()
+    graph = Graph(nodes[-1])
+    groups = formed(graph, AFFINE, kept=False)
+    assert not groups.members
+    (missed,) = groups.missed
+    assert missed.pattern == "norm_affine"
+    assert [graph.tensors[p] for p in missed.nodes] == nodes
+    assert "is an output" in missed.reason
+    assert "keeps no result inside" in missed.reason
+
+
+def test_where_a_shorter_chain_is_found_it_is_told_why_the_rest_is_alone() -> None:
+    graph = Graph(affine()[-1])
+    for patterns in ((AFFINE,), (AFFINE, RUN)):
+        (missed,) = formed(graph, *patterns, declines=["norm mul add"]).missed
+        assert (missed.pattern, missed.reason) == ("norm_affine", "not these")
+    assert formed(graph, AFFINE, RUN).missed == ()
+
+
+# -- rules: nodes that cannot be computed at the last one's place ------------------------------------------
+
+
+def test_a_node_in_between_that_reads_a_result_of_the_group_breaks_it() -> None:
+    nodes = affine()
+    between = gg.neg(nodes[0])
+    last = gg.add(nodes[1], gg.view(between, 8))
+    graph = Graph(last)
+    groups = formed(graph, AFFINE)
+    assert not groups.members
+    assert "comes in between" in groups.missed[0].reason
+    assert "read after write" in groups.missed[0].reason
+
+
+def cache_graph(*, before: bool) -> Graph:
+    """A norm of a cache with scale and shift, and a write into the cache before the norm, or in between."""
+    cache = leaf(8, 3)
+    write = gg.set_rows(cache, leaf(8, 1), gg.new_tensor("i64", 1))
+    nodes = affine(cache)
+    return Graph(write, nodes[-1]) if before else Graph(nodes[0], write, nodes[-1])
+
+
+def test_a_write_in_between_into_what_the_group_reads_breaks_it() -> None:
+    assert len(formed(cache_graph(before=True), AFFINE).members) == 1
+    groups = formed(cache_graph(before=False), AFFINE)
+    assert not groups.members
+    assert "write after read" in groups.missed[0].reason
+
+
+def test_a_node_in_between_that_has_nothing_to_do_with_the_group_is_no_matter() -> None:
+    nodes = affine()
+    other = gg.neg(leaf(8))
+    graph = Graph(nodes[0], other, nodes[1], gg.add(nodes[1], other))
+    assert shown(graph, formed(graph, AFFINE)) == ["norm mul add*"]
+
+
+def test_a_write_of_the_group_that_a_node_in_between_reads_breaks_it() -> None:
+    cache, x, rows = leaf(8, 5), leaf(8, 3), gg.new_tensor("i64", 3)
+    stored, other, last = gg.set_rows(cache, x, rows), gg.neg(x), gg.silu(x)
+    graph = Graph(stored, other, last)
+    check_groups(graph, Groups([(graph.index[stored], graph.index[last])]))
+    graph = Graph(stored, gg.sqr(gg.view(cache, 8)), last)
+    assert "read after write" in refusal(graph, Groups([(graph.index[stored], graph.index[last])]))
+
+
+def test_a_group_does_not_read_the_bytes_that_it_writes() -> None:
+    cache, rows, pos = leaf(16, 5), gg.new_tensor("i64", 3), gg.new_tensor("i32", 3)
+
+    def stored(x: Tensor) -> Graph:
+        return Graph(gg.set_rows(cache, gg.reshape(gg.rope(x, pos, n_dims=8), 16, 3), rows))
+
+    assert len(formed(stored(leaf(8, 2, 3)), STORED).members) == 1
+    groups = formed(stored(gg.reshape(gg.view(cache, 48), 8, 2, 3)), STORED)
+    assert not groups.members
+    assert "which the group reads, too" in groups.missed[0].reason
+
+
+def test_nodes_without_elements_are_in_no_group() -> None:
+    assert formed(Graph(affine(leaf(8, 0))[-1]), AFFINE) is UNGROUPED
+
+
+# -- groups that a device forms by itself are checked ----------------------------------------------------
+
+
+def refusal(graph: Graph, groups: Groups, order: Sequence[int] | None = None) -> str:
+    with pytest.raises(GraphError) as caught:
+        check_groups(graph, groups, order)
+    return str(caught.value)
+
+
+def test_groups_that_break_a_rule_are_refused_in_words() -> None:
+    nodes = affine()
+    view = gg.reshape(nodes[-1], 24)
+    graph = Graph(gg.neg(view), gg.sqr(nodes[0]))
+    at = graph.index
+    positions = tuple(at[node] for node in nodes)
+    check_groups(graph, Groups([positions], frozenset([positions[1]])))
+    assert "is read by" in refusal(graph, Groups([positions], frozenset(positions[:2])))
+    assert "is the group's result" in refusal(graph, Groups([positions], frozenset(positions[1:])))
+    assert "is inside of no group" in refusal(graph, Groups([positions[1:]], frozenset([positions[0]])))
+    assert "in the order in which they are computed" in refusal(graph, Groups([positions[::-1]]))
+    assert "two nodes or more" in refusal(graph, Groups([positions[:1]]))
+    assert "computes nothing" in refusal(graph, Groups([(positions[-1], at[view])]))
+    assert "is none of a node" in refusal(graph, Groups([(at[nodes[0].src[0]], positions[0])]))  # type: ignore[index]
+    assert "is none of a node" in refusal(graph, Groups([(positions[0], 99)]))
+    assert "is in another group, too" in refusal(graph, Groups([positions[:2], positions[1:]]))
+    assert "comes in between" in refusal(graph, Groups([(positions[0], positions[2])]))
+
+
+def test_what_is_written_into_a_source_is_never_inside() -> None:
+    x, rows = leaf(8, 3), gg.new_tensor("i64", 3)
+    stored, last = gg.set_rows(leaf(8, 5), x, rows), gg.silu(x)
+    graph = Graph(stored, last)
+    members = positions = (graph.index[stored], graph.index[last])
+    assert "writes into a source" in refusal(graph, Groups([members], frozenset(positions[:1])))
+
+
+def test_groups_are_checked_in_the_order_in_which_nodes_are_computed() -> None:
+    nodes = affine()
+    other = gg.sqr(nodes[0])
+    graph = Graph(nodes[-1], other)
+    groups = Groups([tuple(graph.index[node] for node in nodes)], frozenset([graph.index[nodes[1]]]))
+    check_groups(graph, groups)
+    order = [graph.index[node] for node in (nodes[0], other, *nodes[1:])]
+    assert "comes in between" in refusal(graph, groups, order)
+
+
+def test_groups_of_random_graphs_satisfy_their_rules() -> None:
+    rng = np.random.default_rng(11)
+    count = 0
+    for _ in range(60):
+        tensors = [leaf(4, 2), leaf(4)]
+        for _ in range(int(rng.integers(3, 14))):
+            a, b = (tensors[int(i)] for i in rng.integers(0, len(tensors), 2))
+            kind = int(rng.integers(0, 6))
+            if kind < 3:
+                made = (gg.norm, gg.silu, gg.neg)[kind](a)
+            elif kind == 3:
+                made = gg.view(a, 4)
+            else:
+                made = (gg.add, gg.mul)[kind % 2](tensors[0] if a.ne[1] < b.ne[1] else a, b)
+            tensors.append(made)
+        graph = Graph(tensors[-1], *(t for t in tensors[2:] if rng.random() < 0.1))
+        count += len(formed(graph, AFFINE, RUN).members)
+    assert count > 30
