@@ -46,6 +46,11 @@ used by one thread at a time; streams of one device may be used by different thr
 for itself raises BusyError: an abort callback or a signal handler that computes on the device that it interrupted.
 See ``docs/threads-and-lifetimes.md``.
 
+*Groups.*  A plan computes the groups of nodes that it was made for, each at the place of its last node.  What a group
+reads is there until then.  Its kernel writes the last result and the other kept ones; results inside of it that are not
+kept have no bytes, and are rounded to their tensor's type on the way, as single nodes would.  The last result may lie
+on a source that ``groups.inplace`` names.  Every node of a group can be computed alone as well.
+
 *Ids out of range.*  A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes
 nothing that is not its own.  The rows of its result that belong to such ids are zeros; set_rows leaves such rows out;
 the node's other rows are computed as usual.  ``compute`` of a synchronous device, or the next ``synchronize``, raises
@@ -235,8 +240,8 @@ class Device(ABC):
 
         A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones,
         and of :attr:`variant`: it is asked once for each, by :meth:`chosen`, and the kernel serves all groups with that
-        signature.  Default: looks in ``kernels`` for the class of the node's op
-        and its bases, or for the pattern that a group of several nodes is.
+        signature.  Default: looks in ``kernels`` for the class of the node's op and its bases, or for the pattern that
+        a group of several nodes is.
         """
         op = group.node.op
         if len(group) == 1:

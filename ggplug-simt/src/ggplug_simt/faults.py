@@ -46,6 +46,7 @@ class Faults:
         self.pending: dict[int, Graph] = {}
         """The graphs whose computations may have written the record, by the numbers of their plans."""
         self.lock = threading.RLock()
+        self._asking: npt.NDArray[Any] | None = None
         """Held while a plan with ids gives its launches to the queue: nobody has the record read in between."""
 
     @property
@@ -67,6 +68,7 @@ class Faults:
         """
         record = np.zeros((), self._runtime.driver.library.record)
         with self._runtime.guard.guarded("reading"), self.lock:
+            self._asking = record  # kept if an interrupt comes now: the queue writes to it
             reading = self._queue.read(self.memory.handle, 0, record.reshape(1).view(np.uint8))
             self._clear(self.memory)
             graphs, self.pending = self.pending, {}

@@ -7,12 +7,15 @@ memory end each other: the results of one are there until the next one begins.
 from __future__ import annotations
 
 import itertools
+import sys
 from threading import get_ident
+from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from ggplug.errors import GGPlugError, TensorStateError
 from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.sharing import entered, turn
+from ggplug.stacks import is_running
 
 if TYPE_CHECKING:
     from ggplug.buffers import Buffer
@@ -83,14 +86,16 @@ class Arena:
     """The memory that an allocator hands out again and again.
 
     ``serial``: number of the last run in it; results of earlier ones are gone.  ``work``: what it gave to streams.
-    ``thread``: the one that gives a run in it to a stream now; 0 if none does.
+    ``thread``: the one that gives a run in it to a stream now; 0 if none does.  ``giving``: the frame that does; where
+    an interrupt keeps the run from being ended, it is gone.
     """
 
-    __slots__ = ("__weakref__", "serial", "thread", "work")
+    __slots__ = ("__weakref__", "giving", "serial", "thread", "work")
 
     def __init__(self) -> None:
         self.serial = 0
         self.thread = 0
+        self.giving: FrameType | None = None
         self.work = Work()
 
     def synchronize(self) -> None:
@@ -144,7 +149,9 @@ class Run:
         self.work.pending = pending
         self.work.readers = readers or pending
         self.progress = progress
-        self.thread = self.allocation.arena.thread = 0
+        arena = self.allocation.arena
+        self.thread = arena.thread = 0
+        arena.giving = None
 
     def fail(self, error: BaseException, *pending: Pending) -> None:
         """The run failed: its results are undefined; its leafs are as they were.
@@ -194,7 +201,8 @@ class Run:
                 f"the bytes of {tensor!r} were reused by a later computation",
                 tensor=tensor, remedy="read results before computing the next graph, or copy them",
             )  # fmt: skip
-        if not leaf and self.thread and self.thread != get_ident():
+        giving = self.allocation.arena.giving
+        if not leaf and self.thread not in (0, get_ident()) and giving and is_running(self.thread, giving):
             raise TensorStateError(
                 f"{tensor!r} is being computed by another thread", tensor=tensor,
                 remedy="read it when that is done, or compute a graph of your own",
@@ -223,10 +231,13 @@ class Run:
 
 
 def begun(allocation: Allocation) -> Run:
-    """A run that this thread gives to streams.  Raises BusyError if another thread gives one in the same memory."""
+    """A run that this thread gives to streams, for ``Allocation.begin``; what calls that one ends the run.
+
+    Raises BusyError if another thread gives one in the same memory.
+    """
     thread = get_ident()
     arena = allocation.arena
-    if arena.thread and arena.thread != thread:
+    if arena.thread and arena.thread != thread and arena.giving and is_running(arena.thread, arena.giving):
         raise entered(arena, arena.thread)
-    arena.thread = thread
+    arena.thread, arena.giving = thread, sys._getframe(2)
     return Run(allocation, thread)
