@@ -76,8 +76,13 @@ class Faults:
 
     def error(self, asked: Asked) -> ComputeError | None:
         """The error of the first fault, once what :meth:`ask` gave to the queue is done."""
-        plan, node, got = (int(asked.record[name]) for name in ("plan", "node", "id"))
-        return id_out_of_range(self._runtime.device, asked.graphs[plan].tensors[node], got) if plan else None
+        record = asked.record
+        plan, node, got = (int(record[name]) for name in ("plan", "node", "id"))
+        if not plan:
+            return None
+        assert record.dtype.names is not None
+        number = int(record["number"]) if "number" in record.dtype.names else None
+        return id_out_of_range(self._runtime.device, asked.graphs[plan].tensors[node], got, number)
 
     def _clear(self, memory: DeviceMemory) -> None:
         with self._runtime.guard.guarded("filling"):
