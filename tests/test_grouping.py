@@ -271,11 +271,12 @@ def test_a_device_may_decline_to_keep_results() -> None:
     assert "keeps no result inside" in missed.reason
 
 
-def test_what_is_found_for_a_shorter_chain_is_not_missed() -> None:
+def test_where_a_shorter_chain_is_found_it_is_told_why_the_rest_is_alone() -> None:
     graph = Graph(affine()[-1])
-    assert formed(graph, AFFINE, RUN, declines=["norm mul add"]).missed == ()
-    (missed,) = formed(graph, AFFINE, declines=["norm mul add"]).missed
-    assert missed.reason == "not these"
+    for patterns in ((AFFINE,), (AFFINE, RUN)):
+        (missed,) = formed(graph, *patterns, declines=["norm mul add"]).missed
+        assert (missed.pattern, missed.reason) == ("norm_affine", "not these")
+    assert formed(graph, AFFINE, RUN).missed == ()
 
 
 # -- rules: nodes that cannot be computed at the last one's place ------------------------------------------

@@ -67,7 +67,8 @@ def form_groups(
         [taken[position] for position in graph.order if position in taken and taken[position][-1] == position],
         frozenset(inner),
         {position: sources for position, sources in inplace.items() if sources},
-        [missed[position] for position in sorted(missed) if position not in taken],
+        # Of a shorter group that was found instead the rest is alone, and that is why.
+        [each for _, each in sorted(missed.items()) if any(member not in taken for member in each.nodes)],
     )
 
 

@@ -29,7 +29,7 @@ CHOOSERS: dict[type[Op], Chooser] = {
 
 GROUPS: dict[Pattern, GroupChooser] = {
     each: chooser
-    for family in (matrix, norms, runs)
+    for family in (matrix, norms, rotary, runs)
     for each, chooser in family.GROUPS.items()
 }
 """Pattern -> chooser for groups of several nodes, the preferred ones first."""
