@@ -22,8 +22,9 @@ from ggplug.ops.base import Op
 from ggplug.registry.extras import Options
 from ggplug.scheduler import Scheduler
 from ggplug_models import peers
+from ggplug_models.bert import BertEncoder
 from ggplug_models.convert import convert
-from ggplug_models.model import Model, default_devices, load
+from ggplug_models.model import default_devices, load
 
 N_TOK = 100
 """Tokens of each sequence."""
@@ -96,7 +97,7 @@ def _rows(n_seq: int, times: Mapping[str, Sequence[float]]) -> Iterator[dict[str
         yield row
 
 
-def _parts(models: Mapping[str, Model], ids: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
+def _parts(models: Mapping[str, BertEncoder], ids: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
     """By weight type, how long products and attention take, and how long all else does, node by node and in groups.
 
     Traced runs of both kinds take turns.  What a group takes beyond its products and its attention, as they are when
@@ -140,7 +141,8 @@ class _Traced:
 
     @hookimpl
     def ggplug_nodes_timed(self, graph: Graph, times: Sequence[NodeTime]) -> None:
-        self._times += [(type(graph.tensors[each.node].op), each.end - each.start) for each in times]
+        nodes = ((graph.tensors[each.node].op, each.end - each.start) for each in times)
+        self._times += [(type(op), time) for op, time in nodes if op is not None]
 
     def clear(self) -> None:
         self._times.clear()
