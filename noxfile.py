@@ -223,9 +223,9 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(name="bench-peers")
 def bench_peers(session: nox.Session) -> None:
-    """Sentence embeddings against PyTorch, in one run."""
-    install(session, "torch==2.13.0", model=True)
-    session.run("ggplug", "bench", "--peers", "--json", *session.posargs)
+    """Sentence embeddings against PyTorch and OpenVINO, in one run."""
+    install(session, "torch==2.13.0", "openvino>=2026.4", model=True)
+    session.run("ggplug", "bench", "embeddings", "--peers", *session.posargs)
 
 
 @nox.session
