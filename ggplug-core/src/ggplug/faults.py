@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ComputeError, GGPlugError, OutOfMemoryError
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
     from ggplug.backend import Device
 
 
-def first_out_of_range(node: Tensor, ids: npt.NDArray[Any]) -> int | None:
-    """Of a node's ids, in NumPy order, the first that is out of range; None if there is none."""
-    outside = ids[(ids < 0) | (ids >= limit_of_ids(node))]
-    return int(outside[0]) if outside.size else None
+def first_out_of_range(node: Tensor, ids: npt.NDArray[Any]) -> tuple[int, int] | None:
+    """Of a node's ids, in NumPy order, the first that is out of range, and its number; None if there is none."""
+    flat = ids.reshape(-1)
+    outside = np.flatnonzero((flat < 0) | (flat >= limit_of_ids(node)))
+    return (int(flat[outside[0]]), int(outside[0])) if outside.size else None
 
 
 def limit_of_ids(node: Tensor) -> int:
@@ -29,19 +31,39 @@ def limit_of_ids(node: Tensor) -> int:
     return indexed.ne[node.op.indexes.dim]
 
 
-def id_out_of_range(device: Device, node: Tensor, got: int) -> ComputeError:
-    """The error of a node that was given the id ``got``; its op says what the ids choose from (``Op.indexes``)."""
+def id_out_of_range(device: Device, node: Tensor, got: int, number: int | None = None) -> ComputeError:
+    """The error of a node that was given the id ``got``; its op says what the ids choose from (``Op.indexes``).
+
+    ``number``: how many ids of the node come before it, in NumPy order, if that is known.  Fields of the error:
+    ``tensor`` (the node), ``got``, ``wanted`` (the limit), ``ids`` and ``indexed`` (the sources), and ``position``: the
+    index of the id in ``ids``, or None.
+    """
     op = node.op
     assert op is not None
     assert op.indexes is not None
     ids, of, dim = op.indexes
     limit = limit_of_ids(node)
+    given, indexed = node.src[ids], node.src[of]
+    assert given is not None
+    position = None
+    if number is not None and number < given.size:
+        position = tuple(map(int, np.unravel_index(number, given.shape)))
+    at = "" if position is None else f" at {list(position)}"
     consequence = "that row was left out" if op.writes else "its row of the result is zeros"
     return ComputeError(
-        f"{device.name}: {node!r} was given the id {got} in {op.sources[ids]!r}; ids must be at least 0 and less than "
-        f"{limit}, ne{dim} of {op.sources[of]!r}; {consequence}",
-        op=op, device=device, tensor=node, got=got, wanted=limit,
+        f"{device.name}: {node!r} was given the id {got}{at} of {_called(node, ids)}; ids must be at least 0 and less "
+        f"than {limit}, ne{dim} of {_called(node, of)}; {consequence}; what nodes wrote into persistent tensors "
+        "stays written",
+        op=op, device=device, tensor=node, got=got, wanted=limit, ids=given, indexed=indexed, position=position,
     )  # fmt: skip
+
+
+def _called(node: Tensor, source: int) -> str:
+    """A source by its name, or by that of the op's parameter."""
+    tensor = node.src[source]
+    assert tensor is not None
+    assert node.op is not None
+    return repr(tensor.name or node.op.sources[source])
 
 
 def compute_error(device: Device, computed: Tensor | Group, error: BaseException) -> GGPlugError:

@@ -23,13 +23,19 @@ finalizer that computes with, or frees, what the interrupted computation uses.
 A claim costs next to nothing as long as no other thread holds or wants one: it is published in :data:`HELD`, and that
 is all.  Two threads that publish at the same moment see each other, because each looks after it has published; this
 relies on Python's lock, which makes such steps take place one after the other.
+
+Python handles signals at the entry of functions, so Ctrl-C can keep a claim's ``__exit__`` from ending it.  A claim
+whose ``with`` block its thread has left counts for nothing (:mod:`ggplug.stacks`); that is asked only where a claim is
+in the way of another one, or around one of the same thread.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -37,6 +43,7 @@ from threading import get_ident
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from ggplug.errors import BusyError
+from ggplug.stacks import Entered, is_inside
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,23 +54,32 @@ CLOSED, OPEN, FREEING = range(3)
 CLOSED (native code computes): nothing.  OPEN (Python code works with it): to access it.  FREEING: also to free it.
 """
 
-Held: TypeAlias = tuple[Any, Collection[Any], Collection[Any], int]
-"""``(outer, own, shared, kind)``: what a thread holds, and the claim within which it was made, or None."""
+Held: TypeAlias = tuple[Any, Collection[Any], Collection[Any], int, Entered | None]
+"""``(outer, own, shared, kind, entered)``: what a thread holds, and the claim within which it was made, or None.
+
+``entered``: the ``with`` block that it belongs to; None where an interrupt cannot leave it behind.
+"""
 
 HELD: dict[int, Held] = {}
 """What each thread holds, by :func:`threading.get_ident`.  Only the thread itself changes its entry."""
 
 
 class _Waiting:
-    """A claim that has to wait.  ``nested``: the thread holds something; then it does not stand in line."""
+    """A claim that has to wait.
 
-    __slots__ = ("nested", "own", "shared", "thread")
+    ``nested``: the thread holds something; then it does not stand in line.  ``woken``: a lock that is released to wake
+    the thread.
+    """
+
+    __slots__ = ("nested", "own", "shared", "thread", "woken")
 
     def __init__(self, thread: int, own: Collection[Any], shared: Collection[Any], nested: bool) -> None:
         self.thread = thread
         self.own = own
         self.shared = shared
         self.nested = nested
+        self.woken = threading.Lock()
+        self.woken.acquire()
 
 
 WAITING: list[_Waiting] = []
@@ -76,7 +92,12 @@ _LOOK_AGAIN = 0.25
 _LEAVE_WITHIN = 5.0
 """Seconds that leaving the interpreter waits for other threads that compute: until a queue has run empty, say."""
 
-_changed = threading.Condition()
+_deciding = threading.RLock()
+"""Held while a thread that waits finds out whether it may go on.
+
+A lock of Python's own, which ``with`` gives back whatever interrupts its block; a Condition has an ``__exit__`` that an
+interrupt can skip.
+"""
 _leaving = 0
 """The thread that leaves the interpreter; 0 while none does."""
 _ending: list[threading.Thread] = []
@@ -86,7 +107,10 @@ _ending: list[threading.Thread] = []
 class Claim:
     """What a thread needs inside a ``with`` block.  Entering waits; raises BusyError."""
 
-    __slots__ = ("_ident", "_kind", "_outer", "_own", "_shared")
+    __slots__ = ("_held", "_ident", "_kind", "_own", "_shared")
+
+    DEPTH = 1
+    """How many calls the ``with`` statement is away from :meth:`__enter__`: more where a subclass calls it."""
 
     def __init__(self, own: Collection[Any], shared: Collection[Any] = NOTHING, kind: int = CLOSED) -> None:
         self._own = own
@@ -95,9 +119,14 @@ class Claim:
 
     def __enter__(self) -> None:
         ident = self._ident = get_ident()
-        outer = self._outer = HELD.get(ident)
+        frame = sys._getframe(self.DEPTH)
+        entered = frame, frame.f_lasti
+        outer = HELD.get(ident)
+        if outer is not None:
+            outer = living(ident, outer, entered)
+        self._held: Held | None = (outer, self._own, self._shared, self._kind, entered)
         try:
-            HELD[ident] = held = (outer, self._own, self._shared, self._kind)
+            HELD[ident] = held = self._held
             if outer is not None or WAITING or len(HELD) != 1:
                 settle(ident, held)
         except BaseException:
@@ -105,10 +134,17 @@ class Claim:
             raise
 
     def __exit__(self, *exc: object) -> None:
-        if self._outer is None:
-            del HELD[self._ident]
-        else:
-            HELD[self._ident] = self._outer
+        # No call before the claim has ended: an interrupt strikes at calls.
+        ident, held = self._ident, self._held
+        self._held = None  # it holds the frame, which may hold this claim
+        published: Held | None = HELD[ident] if ident in HELD else None  # noqa: SIM401 - get() would be a call
+        while published is not None and published is not held:
+            published = published[0]  # claims within this one that an interrupt left behind
+        if published is not None:
+            if published[0] is None:
+                del HELD[ident]
+            else:
+                HELD[ident] = published[0]
         if WAITING:
             wake()
 
@@ -192,17 +228,26 @@ def settle(ident: int, held: Held) -> None:
     To be called after publishing if the claim is a nested one, if any thread waits, or if another one holds anything.
     If it raises (BusyError, KeyboardInterrupt, SystemExit) the thread holds what it held before.
     """
-    outer, own, shared, kind = held
+    outer, own, shared, kind, _ = held
     try:
         _check_leaving(ident)
         _check_own(outer, own, shared, kind)
         if len(HELD) == 1 and (outer is not None or not WAITING):
             return
-        with _changed:
-            _wait(ident, held)
+        _wait(ident, held)
     except BaseException:
         let_go(ident, outer)
         raise
+
+
+def living(ident: int, outer: Held | None, entered: Entered | None = None) -> Held | None:
+    """The innermost claim of the calling thread that has not ended, of ``outer`` and those around it.
+
+    ``entered``: the block of a claim that is made now.  One of the same statement in the same frame has ended then.
+    """
+    while outer is not None and outer[4] is not None and (outer[4] == entered or not is_inside(ident, outer[4])):
+        outer = outer[0]
+    return outer
 
 
 def let_go(ident: int, outer: Held | None) -> None:
@@ -217,14 +262,16 @@ def let_go(ident: int, outer: Held | None) -> None:
 
 def wake() -> None:
     """Makes those that wait look again."""
-    with _changed:
-        _changed.notify_all()
+    for each in WAITING.copy():
+        if each.woken.locked():
+            with contextlib.suppress(RuntimeError):  # another thread was quicker
+                each.woken.release()
 
 
 def _check_own(outer: Held | None, own: Collection[Any], shared: Collection[Any], kind: int) -> None:
     """Raises BusyError if the thread itself holds what the claim conflicts with."""
     while outer is not None:
-        above, its_own, its_shared, its_kind = outer
+        above, its_own, its_shared, its_kind, _ = outer
         may = kind == OPEN if its_kind == OPEN else kind != CLOSED and its_kind == FREEING
         if not may:
             thing = _conflict(own, shared, its_own, its_shared)
@@ -238,28 +285,37 @@ def _check_own(outer: Held | None, own: Collection[Any], shared: Collection[Any]
 
 
 def _wait(ident: int, held: Held) -> None:
-    """Under ``_changed``: returns when the claim is published and nothing conflicts with it."""
-    outer, own, shared, _ = held
-    if not _blockers(ident, own, shared, () if outer is not None else WAITING.copy()):
-        return
+    """Returns when the claim is published and nothing conflicts with it."""
+    outer, own, shared, _, _ = held
     place = _Waiting(ident, own, shared, outer is not None)
-    WAITING.append(place)
     try:
-        while True:
+        with _deciding:
+            if not _blockers(ident, own, shared, () if outer is not None else WAITING.copy()):
+                return
+            let_go(ident, outer)
+            WAITING.append(place)
+        while not _settled(ident, held, place):
             # Not published while it waits: only threads that make their claims just now look at what is published.
-            if ident in HELD and HELD[ident] is held:
-                let_go(ident, outer)
-            line = _line(place)
-            if not _blockers(ident, own, shared, line):
-                HELD[ident] = held
-                if not _blockers(ident, own, shared, line):
-                    return
-                continue
-            _check_cycle(place)
-            _changed.wait(_LOOK_AGAIN)
+            place.woken.acquire(True, _LOOK_AGAIN)
             _check_leaving(ident)
     finally:
-        WAITING.remove(place)
+        if place in WAITING:
+            WAITING.remove(place)
+
+
+def _settled(ident: int, held: Held, place: _Waiting) -> bool:
+    """Whether a claim that waited is published now."""
+    outer, own, shared, _, _ = held
+    with _deciding:
+        while True:
+            line = _line(place)
+            if _blockers(ident, own, shared, line):
+                _check_cycle(place)
+                return False
+            HELD[ident] = held
+            if not _blockers(ident, own, shared, line):
+                return True
+            let_go(ident, outer)
 
 
 def _line(place: _Waiting) -> list[_Waiting]:
@@ -283,7 +339,7 @@ def _blockers(
         entry: Held | None = held
         while entry is not None and thread != ident:
             thing = _conflict(own, shared, entry[1], entry[2])
-            if thing is not None:
+            if thing is not None and (entry[4] is None or is_inside(thread, entry[4])):
                 found.append((thread, thing))
             entry = entry[0]
     for each in line:
@@ -342,20 +398,27 @@ def leave(stop: Callable[[], object] | None = None) -> None:
     that were ended have gone; ``stop`` is called every now and then, to make computations end.
     """
     global _leaving
+    place = _Waiting(0, (), (), False)
     if not _leaving:
         _leaving = get_ident()
         # Never goes away, so that every claim has a look.
-        WAITING.append(_Waiting(0, (), (), False))
+        WAITING.append(place)
     deadline = time.monotonic() + _LEAVE_WITHIN
-    with _changed:
-        while any(thread != _leaving for thread in HELD.copy()) and time.monotonic() < deadline:
-            if stop is not None:
-                stop()
-            _changed.notify_all()
-            _changed.wait(0.01)
-        _changed.notify_all()
+    while _others_hold() and time.monotonic() < deadline:
+        if stop is not None:
+            stop()
+        wake()
+        place.woken.acquire(True, 0.01)
+    wake()
     for thread in _ending:
         thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _others_hold() -> bool:
+    for thread, held in HELD.copy().items():
+        if thread != _leaving and (held[4] is None or is_inside(thread, held[4])):
+            return True
+    return False
 
 
 def end_thread_if_leaving() -> None:
@@ -374,14 +437,14 @@ atexit.register(leave)
 
 def _after_fork() -> None:
     """In the child: the other threads are gone, whatever they held."""
-    global _changed
+    global _deciding
     ident = get_ident()
     mine = HELD.get(ident)
     HELD.clear()
     if mine is not None:
         HELD[ident] = mine
     WAITING.clear()
-    _changed = threading.Condition()
+    _deciding = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -128,6 +128,6 @@ def call_kernel(
         if indexes is not None:
             ids = node.src[indexes.ids]
             assert ids is not None
-            got = first_out_of_range(node, by_tensor[ids].array())
-            if got is not None:
-                raise id_out_of_range(device, node, got)
+            found = first_out_of_range(node, by_tensor[ids].array())
+            if found is not None:
+                raise id_out_of_range(device, node, *found)

@@ -20,7 +20,7 @@ from ggplug.graph import Graph
 from ggplug.revisions import Revision
 from ggplug.sharing import NOTHING, turn
 from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
-from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED
+from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED, ORDER
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import Entry, Tape, TraceRing
 
@@ -183,7 +183,8 @@ class CpuPlan(Plan):
             raise
         if self._faults[NOTED]:
             self._faults[NOTED] = 0
-            raise id_out_of_range(self.device, held[0].tensors[self._faults[AT]], self._faults[GOT])
+            node = held[0].tensors[self._faults[AT]]
+            raise id_out_of_range(self.device, node, self._faults[GOT], self._faults[ORDER])
 
     def __repr__(self) -> str:
         return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"

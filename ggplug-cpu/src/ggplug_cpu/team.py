@@ -33,7 +33,7 @@ from typing import Any, Protocol
 from ggplug import sharing
 from ggplug.errors import ComputeAborted, ComputeError, ParameterError
 from ggplug.revisions import Revision
-from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, settle, turn, wake
+from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, living, settle, turn, wake
 from ggplug_cpu import context, topology, walker
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.parameters import Ref
@@ -123,9 +123,11 @@ class Team:
         outer = HELD[ident] if ident in HELD else None  # noqa: SIM401 - get() would be a call
         own = (self, tape)
         try:
+            if outer is not None:
+                outer = living(ident, outer)
             while True:
                 buffers = NOTHING if memory is None else memory.buffers
-                HELD[ident] = held = (outer, own, buffers, CLOSED)
+                HELD[ident] = held = (outer, own, buffers, CLOSED, None)
                 if outer is not None or WAITING or len(HELD) != 1:
                     settle(ident, held)
                 if memory is None or (memory.revision.now == memory.bound_at and memory.buffers is buffers):

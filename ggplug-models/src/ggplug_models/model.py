@@ -82,6 +82,8 @@ class Model:
 class _Turn(Claim):
     """A turn with a model that was not freed."""
 
+    DEPTH = 2
+
     def __init__(self, model: Model) -> None:
         super().__init__((model,))
         self._model = model

@@ -46,6 +46,7 @@ class Faults:
         self.pending: dict[int, Graph] = {}
         """The graphs whose computations may have written the record, by the numbers of their plans."""
         self.lock = threading.RLock()
+        self._asking: npt.NDArray[Any] | None = None
         """Held while a plan with ids gives its launches to the queue: nobody has the record read in between."""
 
     @property
@@ -67,6 +68,7 @@ class Faults:
         """
         record = np.zeros((), self._runtime.driver.library.record)
         with self._runtime.guard.guarded("reading"), self.lock:
+            self._asking = record  # kept if an interrupt comes now: the queue writes to it
             reading = self._queue.read(self.memory.handle, 0, record.reshape(1).view(np.uint8))
             self._clear(self.memory)
             graphs, self.pending = self.pending, {}
@@ -74,8 +76,13 @@ class Faults:
 
     def error(self, asked: Asked) -> ComputeError | None:
         """The error of the first fault, once what :meth:`ask` gave to the queue is done."""
-        plan, node, got = (int(asked.record[name]) for name in ("plan", "node", "id"))
-        return id_out_of_range(self._runtime.device, asked.graphs[plan].tensors[node], got) if plan else None
+        record = asked.record
+        plan, node, got = (int(record[name]) for name in ("plan", "node", "id"))
+        if not plan:
+            return None
+        assert record.dtype.names is not None
+        number = int(record["number"]) if "number" in record.dtype.names else None
+        return id_out_of_range(self._runtime.device, asked.graphs[plan].tensors[node], got, number)
 
     def _clear(self, memory: DeviceMemory) -> None:
         with self._runtime.guard.guarded("filling"):

@@ -110,6 +110,8 @@ class Call(Claim):
 
     __slots__ = ("_current", "_guard", "kernel", "op", "requested", "what")
 
+    DEPTH = 2
+
     def __init__(
         self, guard: Guard, what: str, op: object = None, kernel: str | None = None,
         requested: int | None = None, own: Collection[Any] = (), shared: Collection[Any] = NOTHING,

@@ -45,19 +45,16 @@ class SimtBuffer(Buffer):
         return self.memory.handle
 
     def _set(self, offset: int, data: Bytes) -> None:
-        with self.runtime.order.transfer("writing") as queue:
-            queue.write(self.handle, offset, data)
+        self.runtime.order.transfer("writing", lambda queue: queue.write(self.handle, offset, data))
 
     def _get(self, offset: int, out: Bytes) -> None:
-        with self.runtime.order.transfer("reading") as queue:
-            queue.read(self.handle, offset, out)
+        self.runtime.order.transfer("reading", lambda queue: queue.read(self.handle, offset, out))
 
     def memset(self, offset: int, size: int, value: int) -> None:
         with accessing(self):
             offset, size, value = self._check_fill(offset, size, value)
             if size:
-                with self.runtime.order.transfer("filling") as queue:
-                    queue.fill(self.handle, offset, size, value)
+                self.runtime.order.transfer("filling", lambda queue: queue.fill(self.handle, offset, size, value))
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         offset, size = self._check_write(offset, size)
@@ -69,8 +66,8 @@ class SimtBuffer(Buffer):
                 source_offset, _ = source._check(source_offset, size)
                 if size:
                     source.runtime.order.finish()
-                    with self.runtime.order.transfer("copying") as queue:
-                        queue.copy(source.handle, source_offset, self.handle, offset, size)
+                    places = source.handle, source_offset, self.handle, offset, size
+                    self.runtime.order.transfer("copying", lambda queue: queue.copy(*places))
         else:
             super().copy_from(source, source_offset, offset, size)
 
@@ -81,10 +78,10 @@ class SimtBuffer(Buffer):
             self._check_write(offset, 0)
             if packed.size:
                 packed = packed.reshape(rows, row_bytes)
-                with self.runtime.order.transfer("writing") as queue:
-                    kept = [queue.write(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
-                    queue.finish()
-                    del kept
+                self.runtime.order.transfer(
+                    "writing",
+                    lambda queue: [queue.write(self.handle, offset + row * stride, packed[row]) for row in range(rows)],
+                )
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         packed = check_target(out)
@@ -92,10 +89,10 @@ class SimtBuffer(Buffer):
             offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
             if packed.size:
                 packed = packed.reshape(rows, row_bytes)
-                with self.runtime.order.transfer("reading") as queue:
-                    kept = [queue.read(self.handle, offset + row * stride, packed[row]) for row in range(rows)]
-                    queue.finish()
-                    del kept
+                self.runtime.order.transfer(
+                    "reading",
+                    lambda queue: [queue.read(self.handle, offset + row * stride, packed[row]) for row in range(rows)],
+                )
 
     def _free(self) -> None:
         self.runtime.ledger.give(self.memory)

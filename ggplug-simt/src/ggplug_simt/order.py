@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ggplug.errors import GGPlugError
@@ -43,13 +43,19 @@ class Lane:
             return
         # Another thread may wait for this queue while its own gives it more: only what was given before is done after.
         done, self._kept = self._kept, []
+        finished = False
         try:
             with self.guard.guarded("waiting"):
                 self.queue.finish()
-                del done  # here, because what the vendor's library remembers of it may wait, too
+                finished = True
+                done.clear()  # here, because what the vendor's library remembers of it may wait, too
         except GGPlugError as error:
             if self.error is None:
                 self.error = error
+        except BaseException:  # an interrupt: the queue may still be at it
+            if not finished:
+                self._kept += done
+            raise
 
 
 class Order:
@@ -84,12 +90,22 @@ class Order:
             for lane in lanes:
                 lane.settle()
 
-    @contextlib.contextmanager
-    def transfer(self, what: str) -> Iterator[Queue]:
-        """A queue for a synchronous transfer: after everything given before, and done at the end."""
+    def transfer(self, what: str, action: Callable[[Queue], object]) -> None:
+        """A synchronous transfer: ``action(queue)`` comes after everything given before, and is done in the end.
+
+        What it returns is kept until then.  (No context manager: an interrupt can skip the ``__exit__`` of one that is
+        written in Python, and then the lock would stay locked.)
+        """
         self.finish()
         with self._guard.lock, self._guard.guarded(what):
             if self._transfers is None:
                 self._transfers = self._guard.driver.queue()
-            yield self._transfers
-            self._transfers.finish()
+            try:
+                kept = action(self._transfers)
+                self._transfers.finish()
+                del kept  # here, because what the vendor's library remembers of it may wait, too
+            except BaseException:
+                # After an interrupt the host's memory may still be read or written.
+                with contextlib.suppress(Exception):
+                    self._transfers.finish()
+                raise

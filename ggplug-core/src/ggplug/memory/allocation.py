@@ -16,7 +16,7 @@ from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
 from ggplug.hazards import written_positions
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
-from ggplug.memory.runs import Arena, Pending, Run, begun
+from ggplug.memory.runs import Arena, Pending, Run, Work, begun
 from ggplug.plans import BufferOffsets
 from ggplug.tensor import Tensor
 
@@ -60,8 +60,8 @@ class Allocation:
         self.layout = layout
         self.groups = groups
         self.arena = arena if arena is not None else Arena()
-        self._run: Run | None = None
-        """The last run in these places."""
+        self._work: Work | None = None
+        """That of the last run in these places."""
         self.unplaced: list[int] = [] if graph.positions is not None else self._leafs(graph)
         """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
         self._placed = np.flatnonzero(self.slots >= 0)
@@ -318,16 +318,18 @@ class Allocation:
 
     def prepare(self, graph: Graph) -> None:
         """Takes the memory over for ``graph``: its leafs can be set, what other graphs left here is gone."""
-        if self._run is not None:
-            self._run.wait_for_readers()
-        graph.run = self._run = Run(self)
+        if self._work is not None:
+            self._work.wait(self.arena, of_leafs=True)
+        graph.run = run = Run(self)
+        self._work = run.work
 
     def begin(self, graph: Graph) -> Run:
         """Begins a computation of ``graph`` here: from now on results of earlier ones are gone.
 
         What begins one calls its ``end`` or its ``fail``.  Raises BusyError if another thread is computing here.
         """
-        graph.run = self._run = run = begun(self)
+        graph.run = run = begun(self)
+        self._work = run.work
         return run
 
     def computed(self, graph: Graph, *pending: Pending, progress: int | None = None) -> None:

@@ -130,9 +130,9 @@ def first_fault(graph: Graph, evaluation: Evaluation) -> tuple[Tensor, int] | No
             continue
         ids = node.src[op.indexes.ids]
         assert ids is not None
-        got = first_out_of_range(node, evaluation[ids])
-        if got is not None:
-            return node, got
+        found = first_out_of_range(node, evaluation[ids])
+        if found is not None:
+            return node, found[0]
     return None
 
 

@@ -24,7 +24,7 @@ LONGEST = LIMIT - (1 << 16)
 TENSOR = np.dtype([("offset", "i8"), ("nb", "i8", 4), ("ne", "i4", 4)], align=True)
 """``tensor`` of dialect/access.h."""
 
-RECORD = np.dtype([("plan", "i4"), ("node", "i4"), ("id", "i8")], align=True)
+RECORD = np.dtype([("plan", "i4"), ("node", "i4"), ("id", "i8"), ("number", "i8")], align=True)
 """``fault_record`` of dialect/faults.h."""
 
 _SCALARS = {"float": "f4", "int": "i4"}

@@ -8,6 +8,7 @@ typedef struct {
     int32_t plan;  /* number of the plan; 0 while there is no fault */
     int32_t node;  /* position of the node in the plan's graph */
     int64_t id;    /* the index */
+    int64_t number; /* how many of the node's indices come before it */
 } fault_record;
 
 #define ID(i, j, k) id_at(ids_data, args.ids, i, j, k)
@@ -25,10 +26,12 @@ INLINE void note_fault(
     GLOBAL fault_record *record = (GLOBAL fault_record *)faults;
     if (!CLAIM(&record->plan, plan)) return;
     record->node = node;
+    record->number = -1;
     for (int k = 0; k < ids.ne[2]; k++)
         for (int j = 0; j < ids.ne[1]; j++)
             for (int i = 0; i < ids.ne[0]; i++) {
                 record->id = id_at(data, ids, i, j, k);
+                record->number++;
                 if (OUTSIDE(record->id, limit)) return;
             }
 }

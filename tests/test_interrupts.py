@@ -1,0 +1,223 @@
+"""An interrupt at any moment leaves nothing locked: the same thread and all others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from held import Doing, Gate, held, until
+from interrupts import interrupted_everywhere, still_held
+from simt_stand_in import StandInDevice
+
+import ggplug as gg
+from ggplug import sharing, stacks
+from ggplug.backend import Device
+from ggplug.errors import BusyError, TensorStateError
+from ggplug.sharing import HELD, WAITING, Claim, accessing, freeing, turn, using
+
+
+class Thing:
+    pass
+
+
+A, B = Thing(), Thing()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Any:
+    yield
+    with turn(Thing()):  # ends what an interrupt left behind in this thread
+        pass
+    assert not HELD
+    assert not WAITING
+
+
+def in_sharing(frame: Any) -> bool:
+    return frame.f_code.co_filename in (sharing.__file__, stacks.__file__)
+
+
+def in_claims(frame: Any) -> bool:
+    return frame.f_code.co_filename == sharing.__file__
+
+
+def nested() -> None:
+    with turn(A), contextlib.suppress(BusyError), using({B}), accessing(B), turn(A):
+        pass
+
+
+@pytest.mark.parametrize("action", [nested, lambda: claim_once(turn(A)), lambda: claim_once(freeing(A, B))])
+def test_a_claim_ends_wherever_it_is_interrupted(action: Any) -> None:
+    for _ in interrupted_everywhere(action, in_sharing):
+        assert not still_held()
+        assert Doing(nested).result() is None
+        nested()
+
+
+def claim_once(claim: Claim) -> None:
+    with claim:
+        pass
+
+
+@pytest.mark.parametrize("outer", [None, B])
+def test_a_claim_that_waits_leaves_the_line_wherever_it_is_interrupted(
+    outer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_LOOK_AGAIN", 0.001)
+
+    def wait() -> None:
+        gate = Gate()
+        with held(lambda: holding(turn(A), gate), gate), turn(outer) if outer else contextlib.nullcontext():
+            claim_once(Claim((A,), {B} if outer is None else ()))  # only the interrupt ends the waiting
+
+    seen = []
+    for place in itertools.islice(interrupted_everywhere(wait, in_claims), 40):
+        seen.append(place)
+        assert not WAITING
+        until(lambda: not still_held())  # the other thread goes
+        assert Doing(nested).result() is None
+    assert {"_wait", "_settled", "_blockers", "let_go"} <= set(seen)
+
+
+def holding(claim: Claim, gate: Gate) -> None:
+    with claim:
+        gate()
+
+
+def test_two_claims_of_one_statement_are_not_taken_for_each_other() -> None:
+    """The frame that was interrupted catches it and goes on: as a loop over requests does."""
+    for _ in range(3):
+        kept = None
+        try:
+            with Interrupted((A,)):
+                pass
+        except KeyboardInterrupt as error:
+            kept = error
+        assert Doing(nested).result() is None
+        with turn(A):
+            pass
+        del kept
+
+
+class Interrupted(Claim):
+    """As if the interrupt came at the entry of ``__exit__``."""
+
+    def __exit__(self, *exc: object) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_claim_in_a_generator_or_entered_by_hand_is_held_until_it_is_left() -> None:
+    @contextlib.contextmanager
+    def by_generator() -> Any:
+        with turn(A):
+            yield
+
+    def by_hand() -> Any:
+        stack = contextlib.ExitStack()
+        stack.enter_context(turn(A))
+        return stack
+
+    for made in (by_generator, by_hand):
+        with made():
+            with pytest.raises(BusyError), turn(A):
+                pass
+            waiting = Doing(nested)
+            assert waiting.settled()
+        waiting.result()
+
+
+@pytest.mark.parametrize("body", ["handled", "looped", "nested", "returned"])
+def test_a_block_is_left_when_its_statement_has_ended(body: str) -> None:
+    inside, outside = [], []
+
+    def look(into: list[bool], entered: stacks.Entered) -> None:
+        into.append(stacks.is_inside(threading.get_ident(), entered))
+
+    claim = turn(A)
+
+    def run() -> None:
+        with claim:
+            entered = HELD[threading.get_ident()][4]
+            assert entered is not None
+            if body == "handled":
+                try:
+                    raise KeyError
+                except KeyError:
+                    look(inside, entered)
+                finally:
+                    look(inside, entered)
+            elif body == "looped":
+                for _ in range(3):
+                    look(inside, entered)
+            elif body == "nested":
+                with turn(B), contextlib.suppress(ValueError):
+                    look(inside, entered)
+            look(inside, entered)
+        look(outside, entered)
+
+    run()
+    assert all(inside)
+    assert not any(outside)
+
+
+# -- computations -------------------------------------------------------------------------------------
+
+
+def in_ggplug(frame: Any) -> bool:
+    return "ggplug" in frame.f_code.co_filename and "tests" not in frame.f_code.co_filename
+
+
+def chain(device: Device) -> Any:
+    x = gg.tensor(np.arange(8, dtype=np.float32))
+    context = gg.Context()
+    w = context.new_tensor("f32", 8, "w")
+    gg.allocate(context, device)
+    w.set(np.ones(8))
+    y = (x + w).set_output()
+    return context, y, gg.Graph(y)
+
+
+@pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
+@pytest.mark.parametrize("way", ["scheduler", "stream", "access"])
+def test_computations_and_accesses_go_on_wherever_the_last_was_interrupted(name: str, way: str) -> None:
+    try:
+        device = gg.device(name)
+    except gg.DeviceNotFoundError:
+        pytest.skip(f"there is no {name} here")
+    context, y, graph = chain(device)
+    w = context["w"]
+    wanted = np.arange(8, dtype=np.float32) + 1
+    with gg.Scheduler([device]) as scheduler, device.init() as stream, context:
+        own = gg.memory.GraphAllocator(device.buffer_type)
+        on_device = gg.Graph((w + w).set_output())
+        allocation = own.allocate(on_device)
+        actions = {
+            "scheduler": lambda: scheduler.compute(graph),
+            "stream": lambda: (stream.compute(on_device, allocation), stream.synchronize()),
+            "access": lambda: w.set(w.numpy()),
+        }
+        action = actions[way]
+        action()
+        n = 0
+        for place in interrupted_everywhere(action, in_ggplug):
+            n += 1
+            assert not still_held(), place
+            other = Doing(lambda: (w.numpy(), action(), w.set(np.ones(8))))
+            other.result()
+            action()
+            if way == "scheduler":
+                assert (y.numpy() == wanted).all(), place
+        assert n >= 5
+        with contextlib.suppress(TensorStateError):
+            y.numpy()
+
+
+def test_an_interrupted_transfer_gives_its_lock_back_while_the_error_is_kept() -> None:
+    device = StandInDevice()
+    context, _, _ = chain(device)
+    w = context["w"]
+    for _ in interrupted_everywhere(w.numpy):
+        assert (Doing(w.numpy).result() == 1).all()
