@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ _SIBLING = _ROOT.parent / "shared"
 
 # Compiled kernels of the tests stay in the repository's own (ignored) folder, and so does every child process's.
 os.environ.setdefault("GGPLUG_CACHE_DIR", str(_ROOT / ".cache"))
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which some of them press.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
