@@ -354,6 +354,8 @@ class Tensor:
         Raises TensorStateError if there is none: not placed, not computed yet, or reused since.
         """
         buffer, offset, _ = self._find()
+        if buffer.unset:
+            buffer.fill(offset, self.nbytes)  # the caller may write there
         return buffer, offset
 
     def _find(self) -> tuple[Buffer, int, Run | None]:
@@ -443,6 +445,8 @@ class Tensor:
                     tensor=self, got=raw.size, wanted=self.nbytes,
                 )  # fmt: skip
             buffer.set_tensor(self, raw, start, offset)
+            if buffer.unset:
+                buffer.fill(start, self.nbytes)
 
         self.access(store)
         return self

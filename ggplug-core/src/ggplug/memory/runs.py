@@ -63,12 +63,13 @@ class Arena:
 class Run:
     """A computation of a graph in the places of an allocation, or what prepares one.
 
-    ``serial``: larger numbers began later.  ``progress``: how many nodes were computed so far.  ``thread``: which one
+    ``serial``: larger numbers began later.  ``progress``: how many nodes were computed so far.  ``begun``: whether
+    it was given to streams, and is not only prepared.  ``thread``: which one
     is giving it to streams now; 0 when it has ended, or is only prepared.  ``pending``: what may still compute in the
     memory.  ``readers``: what may still read the leafs.  ``failure``: what went wrong, in words; empty if nothing did.
     """
 
-    __slots__ = ("allocation", "arena", "failure", "pending", "progress", "readers", "serial", "thread")
+    __slots__ = ("allocation", "arena", "begun", "failure", "pending", "progress", "readers", "serial", "thread")
 
     def __init__(self, allocation: Allocation, thread: int = 0) -> None:
         self.allocation = allocation
@@ -78,6 +79,7 @@ class Run:
         self.pending: tuple[Pending, ...] = () if last is None else last.pending
         self.readers: tuple[Pending, ...] = ()
         self.thread = thread
+        self.begun = thread != 0
         self.progress = 0
         self.failure = ""
         self.serial = next(_serials)
