@@ -66,9 +66,6 @@ def picked(device: Device, ids: list[int], name: str = "rows") -> Picked:
     made = Picked(graph, allocate_graph(graph, device.buffer_type), table, of, rows)
     if not isinstance(device, StandInDevice):
         made.set(ids)
-    else:  # its log shall show the computation alone
-        for leaf in (table, of):
-            leaf.locate()
     return made
 
 

@@ -12,7 +12,6 @@ from test_cpu_device import python_calls
 import ggplug as gg
 from ggplug.backend import Device
 from ggplug.errors import TensorStateError
-from ggplug.memory import GraphAllocator
 
 
 @pytest.fixture(params=["CPU", "OpenCL0"])
@@ -48,17 +47,6 @@ def test_an_input_that_was_not_set_is_refused_by_a_scheduler(device: Device) -> 
             scheduler.compute(again)
         other.set(1)
         scheduler.compute(again)
-
-
-def test_an_input_that_was_not_set_is_refused_by_a_stream(device: Device) -> None:
-    x, y, graph = doubled()
-    with device.init() as stream, GraphAllocator(device.buffer_type) as allocator:
-        allocation = allocator.allocate(graph)
-        with pytest.raises(TensorStateError, match=r"'query'.* has no value"):
-            stream.compute(graph, allocation)
-        x.set(1)
-        stream.compute(graph, allocation)
-        assert (y.numpy() == 2).all()
 
 
 WAYS: dict[str, Callable[[gg.Tensor], object]] = {

@@ -317,7 +317,7 @@ class Buffer(ABC):
     def fill(self, offset: int, size: int) -> None:
         """Notes that bytes are written, or given to be written: tensors that lie there count as set.
 
-        Whatever goes through the methods of a buffer notes it; one that gives its memory away in another way calls this.
+        The methods of a buffer that write note it themselves; what writes in another way calls this.
         """
         end = offset + max(size, 1)
         for each in self.unset.copy():

@@ -6,7 +6,17 @@ from abc import abstractmethod
 from typing import Any
 
 from ggplug import ops
-from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration
+from ggplug.backend import (
+    BufferType,
+    Capabilities,
+    Decline,
+    Device,
+    Event,
+    Group,
+    Memory,
+    Registration,
+    check_parameters,
+)
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
 from ggplug_simt.driver import Driver
@@ -105,7 +115,8 @@ class SimtDevice(Device):
         return self.kind is DeviceKind.GPU and _columns(node) >= OFFLOADED
 
     def init(self, **params: Any) -> SimtBackend:
-        return SimtBackend(self, self.runtime, **params)
+        check_parameters(self, params)
+        return SimtBackend(self, self.runtime)
 
     def event(self) -> Event:
         return SimtEvent(self, self.runtime)

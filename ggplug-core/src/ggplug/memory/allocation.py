@@ -210,7 +210,7 @@ class Allocation:
             buffer.unset.discard((root.offset, root.offset + root.nbytes))
 
     def place(self, graph: Graph, position: int) -> tuple[Buffer, int]:
-        """``(buffer, offset)`` of the tensor at ``position``; it counts as set then, because the caller may write there.
+        """``(buffer, offset)`` of the tensor at ``position``, which counts as set then: the caller may write there.
 
         Raises TensorStateError if its root has no place; BufferUseError if a node writes it, and its memory may not be
         written; GraphError for a graph that is not equal to the one that this was made for.
@@ -345,12 +345,15 @@ class Allocation:
 
     # -- computing ---------------------------------------------------------------------------------
 
-    def prepare(self, graph: Graph) -> None:
-        """Takes the memory over for ``graph``: its leafs can be set, what other graphs left here is gone."""
+    def prepare(self, graph: Graph, *, must_be_set: bool = False) -> None:
+        """Takes the memory over for ``graph``: its leafs can be set, what other graphs left here is gone.
+
+        ``must_be_set``: :meth:`begin` refuses leafs that lie here and were not set since, as the scheduler wants it.
+        """
         run, last = self._run, self.arena.run
         if run is not None:
             run.wait_for_readers()
-        if run is None or run is not graph.run or run is not last:
+        if must_be_set and (run is None or run is not graph.run or run is not last):
             # Else the inputs keep their values.
             if last is not None and not last.begun:
                 last.allocation.forget_inputs()
@@ -367,7 +370,7 @@ class Allocation:
         """Begins a computation of ``graph`` here: from now on results of earlier ones are gone.
 
         What begins one calls its ``end`` or its ``fail``.  Raises BusyError if another thread is computing here, and
-        TensorStateError if a leaf that lies here was not set since :meth:`prepare`.
+        TensorStateError if a leaf that lies here has to be set and was not, since :meth:`prepare`.
         """
         for buffer in self._of_inputs:
             if buffer.unset:

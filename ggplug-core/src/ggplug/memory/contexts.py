@@ -17,8 +17,8 @@ def allocate(
 
     ``where``: a buffer type, or a device or stream, whose default type is taken.  ``usage``: WEIGHTS makes the
     scheduler compute where these tensors lie.  Takes several buffers where one would exceed the type's ``max_size``.
-    The context owns the buffers; they are returned, too.  Computing with a tensor before it was set, or a node wrote into
-    it, raises TensorStateError.
+    The context owns the buffers; they are returned, too.  Computing with a tensor before it was set, or a node
+    wrote into it, raises TensorStateError.
 
     Raises OutOfMemoryError; then no tensor was placed and no buffer is left.
     """
