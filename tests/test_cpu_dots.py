@@ -21,9 +21,9 @@ from ggplug_cpu.kernels.mul_mat_dot import blocks_at_once, dot_blocks
 from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_quantized, pack_weights
 from ggplug_cpu.kernels.mul_mat_tiles import tile
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS
 from ggplug_cpu.simd import dots
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, vector
+from ggplug_cpu.types import BLOCKS
 
 ROWS = [(product, row) for product, ways in dots.WAYS.items() for row in ways if row.needs and row.rows < 16]
 TILES = [(product, row) for product, ways in dots.WAYS.items() for row in ways if row.rows == 16]
@@ -151,7 +151,7 @@ def test_few_columns_take_few_instructions_for_32_weights(
 ) -> None:
     loop = inner_loop(lambda: dot_blocks(weights, 2, columns), names)
     with features.forced(features.elsewhere(AARCH64, "generic", names)):
-        products = 2 * columns * blocks_at_once(BLOCKS[weights])
+        products = 2 * columns * blocks_at_once(BLOCKS[weights]) * BLOCKS[weights].parts
     assert loop[instruction] >= 2 * products
     assert loop["prfm"] >= 2
     assert loop.total() / products <= 1.1 * most  # another LLVM may need a few more
@@ -179,7 +179,7 @@ def test_many_columns_take_few_instructions_for_32_weights(
     ("family", "arguments"),
     [
         (tile, ("i8", 4, 2, False)), (dot_blocks, ("q4_0", 2, 1)), (pack_weights, ("i8", "q4_0")),
-        (pack_activations, ("bf16", "f32", 12)), (pack_quantized, (4,)),
+        (pack_activations, ("bf16", "f32", 12)), (pack_quantized, ("i8", 4)),
     ],
 )  # fmt: skip
 def test_what_was_written_for_one_processor_is_written_anew_for_another(

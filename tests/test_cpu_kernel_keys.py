@@ -73,8 +73,19 @@ def test_editing_a_kernel_recompiles_it_and_no_other(copied: Path) -> None:
     assert {name.partition("[")[0] for name in before if after[name] != before[name]} == {"norm"}
 
 
+def test_other_tables_or_layouts_of_block_types_recompile_their_readers(copied: Path) -> None:
+    before = keys(copied)
+    edit(copied / "ggplug" / "quants" / "levels.py", lambda text: text.replace("-104", "-105"))
+    edit(copied / "ggplug" / "types.py", lambda text: text.replace('"e", "u1"), ("qs"', '"e", "i1"), ("qs"'))
+    after = keys(copied)
+    changed = {name.partition("[")[0] for name in before if after[name] != before[name]}
+    assert {"mul_mat_dot", "mul_mat_gemm", "read_blocks", "write_blocks"} <= changed
+    assert not changed & {"norm", "rope", "copy_rows", "soft_max"}
+
+
 @pytest.mark.parametrize("path", sorted(Path(cache_key.__file__).parent.glob("kernels/*.py")), ids=lambda p: p.stem)
 def test_a_kernel_draws_in_no_planning(path: Path) -> None:
     drawn = cache_key.drawn_in(f"ggplug_cpu.kernels.{path.stem}")
-    assert not [m for m in drawn if m.split(".")[0] == "ggplug" or m.startswith("ggplug_cpu.choices")]
+    data = {m for m in drawn if m == "ggplug.types" or m.startswith("ggplug.quants.")}
+    assert not [m for m in drawn - data if m.split(".")[0] == "ggplug" or m.startswith("ggplug_cpu.choices")]
     assert not drawn & {"ggplug_cpu.table", "ggplug_cpu.tape", "ggplug_cpu.device", "ggplug_cpu.backend"}

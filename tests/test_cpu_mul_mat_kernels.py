@@ -23,9 +23,11 @@ from ggplug_cpu import features
 from ggplug_cpu.choices.mul_mat import DOT_COLUMNS, mul_mat, mul_mat_id
 from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
 from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED
+from ggplug_cpu.kernels.mul_mat_layout import base_of, int8_kind
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import WORKSPACE, Entry, Tape
 from ggplug_cpu.team import Team
+from ggplug_cpu.types import BLOCKS, ENCODED
 
 Array = npt.NDArray[Any]
 
@@ -88,6 +90,10 @@ class Operand:
 def operand(type_name: str, *ne: int, seed: int, scale: float = 1.0) -> Operand:
     """Normal numbers, rounded to a type; ``ne`` innermost first."""
     tensor = new_tensor(type_name, ne)
+    if type_name in BLOCKS and type_name not in ENCODED:  # any bits, but for the scales
+        raw = np.random.default_rng(seed).integers(0, 256, tensor.nbytes, np.uint8)
+        raw.view(tensor.type.dtype)["d"] = 0.03 * scale
+        return Operand(tensor, raw)
     numbers = np.random.default_rng(seed).standard_normal(tensor.ne[::-1]).astype(np.float32) * np.float32(scale)
     return Operand(tensor, encode(numbers, tensor.type).reshape(-1).copy())
 
@@ -169,16 +175,28 @@ PAIRS = [
     ("q4_0", "f32"),
     ("q4_0", "q8_0"),
 ]
-BLOCK_TYPES = ("q8_0", "q4_0")
+#: A type for each way in which a part of a block is scaled: by the block's scale, with a minimum, with a minimum in
+#: groups of a super-block, in groups of 16; and each other way in which numbers are unpacked.
+SCALED = ["q4_1", "q5_K", "q6_K"]
+UNPACKED = ["iq4_nl", "iq2_xxs", "mxfp4"]
+PAIRS += [(name, "f32") for name in SCALED]
+EVERY_PAIR = [*PAIRS, *((name, "f32") for name in UNPACKED), ("q4_1", "q8_0"), ("q6_K", "q8_0")]
+
+
+def in_blocks(weights: str, K: int) -> int:
+    """The next length that is a whole number of blocks."""
+    size = types.by_name(weights).block_size
+    return -(-K // size) * size
 
 
 def expected_kind(weights: str, activations: str) -> str:
     """What the documentation promises for this target."""
     tiles = features.has("amx-emulated") or (features.has("amx-bf16") and features.has("amx-int8"))
-    if weights in BLOCK_TYPES:
-        if tiles and activations not in BLOCK_TYPES:
+    if weights in BLOCKS:
+        if tiles and activations not in BLOCKS:
             return "amx"
-        return "i8" if any(map(features.has, ("avx512vnni", "avxvnni", "i8mm", "dotprod"))) else "f32"
+        has_instruction = any(map(features.has, ("avx512vnni", "avxvnni", "i8mm", "dotprod")))
+        return int8_kind(BLOCKS[weights]) if has_instruction else "f32"
     if weights == "bf16":
         return "amx" if tiles else "bf16" if features.has("avx512bf16") or features.has("bf16") else "f32"
     return "f32"
@@ -191,13 +209,12 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("weights", "activations"), PAIRS)
+@pytest.mark.parametrize(("weights", "activations"), EVERY_PAIR)
 def test_products_are_as_exact_as_promised_whatever_their_shape(
     target: str, teams: dict[int, Team], weights: str, activations: str
 ) -> None:
     for K, M, N in SHAPES:
-        if weights in BLOCK_TYPES:
-            K = -(-K // 32) * 32
+        K = in_blocks(weights, K)
         a, b = operand(weights, K, M, seed=K), operand(activations, K, N, seed=N)
         got, _ = compute(teams[2], gg.mul_mat(a.tensor, b.tensor), a, b)
         check(got, a, b)
@@ -208,22 +225,24 @@ def test_the_number_of_columns_decides_which_kernel_runs_and_both_are_exact(
     target: str, teams: dict[int, Team], weights: str, activations: str
 ) -> None:
     kind = expected_kind(weights, activations)
-    a = operand(weights, 160, 70, seed=5)
-    for N in (1, 2, DOT_COLUMNS[kind] - 1, DOT_COLUMNS[kind], DOT_COLUMNS[kind] + 1, 64):
-        b = operand(activations, 160, N, seed=N)
+    K, most = in_blocks(weights, 160), DOT_COLUMNS[base_of(kind)]
+    a = operand(weights, K, 70, seed=5)
+    for N in (1, 2, most - 1, most, most + 1, 64):
+        b = operand(activations, K, N, seed=N)
         node = gg.mul_mat(a.tensor, b.tensor)
         got, _ = compute(teams[2], node, a, b)
         check(got, a, b)
-        wanted = f"mul_mat_dot[{weights}" if DOT_COLUMNS[kind] >= N else f"mul_mat_gemm[{kind},{weights},"
+        wanted = f"mul_mat_dot[{weights}" if most >= N else f"mul_mat_gemm[{kind},{weights},"
         assert wanted in kernels(node)
 
 
 def test_other_targets_compute_the_same_products(other_target: str, teams: dict[int, Team]) -> None:
-    for weights, activations in (("f32", "f32"), ("bf16", "f32"), ("q4_0", "f32")):
+    for weights, activations in (("f32", "f32"), ("bf16", "f32"), ("q4_0", "f32"), *((name, "f32") for name in SCALED)):
         kind = expected_kind(weights, activations)
-        a = operand(weights, 1056, 37, seed=5)
-        for N in (1, DOT_COLUMNS[kind], 41):
-            b = operand(activations, 1056, N, seed=N)
+        K = in_blocks(weights, 1056)
+        a = operand(weights, K, 37, seed=5)
+        for N in (1, DOT_COLUMNS[base_of(kind)], 41):
+            b = operand(activations, K, N, seed=N)
             node = gg.mul_mat(a.tensor, b.tensor)
             got, _ = compute(teams[2], node, a, b)
             check(got, a, b)
@@ -235,7 +254,8 @@ def test_other_targets_compute_the_same_products(other_target: str, teams: dict[
 def test_results_do_not_depend_on_the_number_of_threads(
     target: str, teams: dict[int, Team], weights: str, activations: str, N: int
 ) -> None:
-    a, b = operand(weights, 1056, 200, seed=1), operand(activations, 1056, N, seed=2)
+    K = in_blocks(weights, 1056)
+    a, b = operand(weights, K, 200, seed=1), operand(activations, K, N, seed=2)
     one, two = (compute(teams[n], gg.mul_mat(a.tensor, b.tensor), a, b)[0] for n in (1, 2))
     assert one.tobytes() == two.tobytes()
 
@@ -254,14 +274,15 @@ def test_products_of_many_columns_take_subnormal_bf16_as_zero_where_the_processo
     np.testing.assert_array_equal(got, np.nan if flushed else np.inf)
 
 
-@pytest.mark.parametrize("weights", ["f32", "q8_0"])
+@pytest.mark.parametrize("weights", ["f32", "q8_0", *SCALED])
 def test_a_dot_product_does_not_depend_on_how_many_columns_there_are(
     target: str, teams: dict[int, Team], weights: str
 ) -> None:
-    a, b = operand(weights, 96, 21, seed=1), operand("f32", 96, 4, seed=2)
+    K = in_blocks(weights, 96)
+    a, b = operand(weights, K, 21, seed=1), operand("f32", K, 4, seed=2)
     together, _ = compute(teams[1], gg.mul_mat(a.tensor, b.tensor), a, b)
     for column in range(4):
-        view = b.view(gg.view(b.tensor, 96, 1, offset=column * b.tensor.nb[1]))
+        view = b.view(gg.view(b.tensor, K, 1, offset=column * b.tensor.nb[1]))
         alone, _ = compute(teams[1], gg.mul_mat(a.tensor, view.tensor), a, view)
         assert alone.tobytes() == together[0, 0, column].tobytes()
 
@@ -271,7 +292,8 @@ def test_a_dot_product_does_not_depend_on_how_many_columns_there_are(
 def test_weights_are_broadcast_over_the_matrices_of_activations(
     target: str, teams: dict[int, Team], weights: str, activations: str, N: int
 ) -> None:
-    a, b = operand(weights, 64, 18, 2, 3, seed=1), operand(activations, 64, N, 6, 3, seed=2)
+    K = in_blocks(weights, 64)
+    a, b = operand(weights, K, 18, 2, 3, seed=1), operand(activations, K, N, 6, 3, seed=2)
     got, _ = compute(teams[2], gg.mul_mat(a.tensor, b.tensor), a, b)
     check(got, a, b)
 
@@ -282,7 +304,8 @@ def test_weights_are_broadcast_over_the_matrices_of_activations(
 def test_permuted_matrices_are_read_where_they_lie(
     target: str, teams: dict[int, Team], weights: str, activations: str, N: int, order: tuple[int, ...]
 ) -> None:
-    shapes = [(64, 18, 2, 3), (64, N, 2, 3)]
+    K = in_blocks(weights, 64)
+    shapes = [(K, 18, 2, 3), (K, N, 2, 3)]
     a, b = (
         operand(name, *(ne[order[i]] for i in range(4)), seed=ne[1])
         for name, ne in zip((weights, activations), shapes, strict=True)
@@ -351,13 +374,14 @@ def test_an_empty_sum_is_zero(target: str, teams: dict[int, Team]) -> None:
         assert not got.any()
 
 
-@pytest.mark.parametrize("weights", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("weights", ["f32", "f16", "bf16", "q8_0", "q4_0", *SCALED])
 @pytest.mark.parametrize("N", [1, 20])
 def test_nan_and_infinity_in_activations_reach_their_row_and_no_other(
     target: str, teams: dict[int, Team], weights: str, N: int
 ) -> None:
     for poison in (np.nan, np.inf):
-        a, b = operand(weights, 64, 9, seed=1), operand("f32", 64, N, seed=2)
+        K = in_blocks(weights, 64)
+        a, b = operand(weights, K, 9, seed=1), operand("f32", K, N, seed=2)
         b.raw.view(np.float32)[5] = poison
         got, _ = compute(teams[1], gg.mul_mat(a.tensor, b.tensor), a, b)
         assert not np.isfinite(got[0, 0, 0]).any()
@@ -412,7 +436,7 @@ def routed_product(a: Array, b: Array, ids: Array) -> Array:
     return out
 
 
-@pytest.mark.parametrize("weights", ["f32", "bf16", "q4_0"])
+@pytest.mark.parametrize("weights", ["f32", "bf16", "q4_0", "q5_K", "mxfp4"])
 @pytest.mark.parametrize(
     ("tokens", "experts", "used", "rows"), [(1, 4, 2, 1), (16, 4, 2, 2), (90, 4, 2, 1), (40, 64, 4, 4)]
 )
@@ -421,7 +445,7 @@ def test_every_token_is_multiplied_with_the_experts_it_was_routed_to(
 ) -> None:
     # uneven: the first expert has most tokens, some have none
     ids = np.random.default_rng(tokens).integers(0, experts, (tokens, used)) * (np.arange(tokens) % 3 == 0)[:, None]
-    node, sources = routed(weights, 96, 35, experts, used, tokens, rows, ids)
+    node, sources = routed(weights, in_blocks(weights, 96), 35, experts, used, tokens, rows, ids)
     got, faults = compute(teams[2], node, *sources)
     wanted = routed_product(sources[0].values, sources[1].values, ids)
     if weights in _ALLOWED:

@@ -121,9 +121,9 @@ def test_every_address_that_a_node_needs_is_marked_and_only_the_result_is_writte
         steps = table.find(Group((node,)))
         assert isinstance(steps, Steps)
         for entry in steps.entries:
-            if isinstance(entry.words, Words):
-                assert slots(entry.words) <= entry.words.reads | entry.words.writes, (node, entry)
-                assert entry.words.writes <= {RESULT, WORKSPACE, FAULTS}, (node, entry)
+            assert isinstance(entry.words, Words)
+            assert slots(entry.words) <= entry.words.reads | entry.words.writes, (node, entry)
+            assert entry.words.writes <= {RESULT, WORKSPACE, FAULTS}, (node, entry)
 
 
 class Mixed(Rows):

@@ -13,14 +13,16 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
+from ggplug import quants, types
 from ggplug_cpu import features, simd
 from ggplug_cpu.compiler import Body, Kernel, kernel
 from ggplug_cpu.context import real, store_word, word
 from ggplug_cpu.instruction_sets import X86_64
 from ggplug_cpu.kernels.mul_mat_gemm import mul_mat_gemm
-from ggplug_cpu.kernels.quantize import TYPES, dequantize_row, quantize_row
+from ggplug_cpu.kernels.quantize import dequantize_row, quantize_row
 from ggplug_cpu.simd.tiles import STATE_BYTES
 from ggplug_cpu.team import Team
+from ggplug_cpu.types import BLOCKS, ENCODED
 
 Array = npt.NDArray[Any]
 
@@ -606,22 +608,49 @@ def dequantize(type_name: str) -> Body:
     return body
 
 
-@pytest.mark.parametrize("type_name", TYPES)
-def test_rows_are_quantised_to_ggmls_bytes_and_back(
+@pytest.mark.parametrize("type_name", BLOCKS)
+def test_rows_of_blocks_are_read_as_ggml_reads_them(
     target: str, team: Team, shared: Path | None, data: Path, type_name: str
 ) -> None:
-    folder = shared / "vectors" if shared else data
-    if not (folder / "quantize.npz").exists():
-        pytest.skip("the recorded bytes are not here")
-    recorded = np.load(folder / "quantize.npz")
-    x = np.ascontiguousarray(recorded["input"], np.float32)
-    wanted = recorded[f"{type_name}_bytes"]
+    with np.load((shared / "vectors" if shared else data) / "quantize.npz") as recorded:
+        how = "" if type_name in ENCODED else "_imatrix"
+        for name in (f"bytes{how}", "randbytes"):
+            packed = np.ascontiguousarray(recorded[f"{type_name}_{name}"])
+            exact = recorded[f"{type_name}_{name.replace('bytes', 'float')}"]
+            back = np.zeros(exact.shape, np.float32)
+            run(team, dequantize(type_name), back, packed, back.size)
+            np.testing.assert_array_equal(back, exact)
+
+
+def rows_to_round(kind: types.Type) -> Array:
+    """Normal numbers, ramps, constants, few different ones, tiny, huge, zeros of both signs, none that are numbers."""
+    random = np.random.default_rng(kind.id)
+    n = kind.block_size
+    rows = random.standard_normal((40, n)).astype(np.float32)
+    rows[1] = np.linspace(-1, 2, n)
+    rows[2] = 0.75
+    rows[3] = np.resize(np.array([0.5, -1.0, 2.0, 0.25], np.float32), n)
+    rows[4], rows[5], rows[6] = 0.0, -0.0, rows[6] * np.float32(1e-44)
+    rows[7] *= np.float32(1e-19)
+    rows[8] = np.resize(np.array([3e38, -1e38, 9e6], np.float32), n)
+    rows[9] *= np.float32(1e19)
+    rows[10, ::2] = -0.0
+    rows[10, 1::2] = 0.0
+    rows[11] = np.abs(rows[11])
+    rows[12] = -np.abs(rows[12]) - 1
+    rows[13, 5], rows[14, n - 1], rows[15, 0] = np.nan, np.inf, -np.inf
+    rows[16, : n // 2] = 0
+    rows[17] = random.integers(-3, 4, n)
+    rows[18] *= np.float32(1e-38)
+    rows[19, 3] = np.float32(7e4)
+    return rows
+
+
+@pytest.mark.parametrize("type_name", ENCODED)
+def test_rows_are_quantised_bit_for_bit_as_the_reference_does(target: str, team: Team, type_name: str) -> None:
+    kind = types.by_name(type_name)
+    x = rows_to_round(kind)
+    wanted = quants.quantize(x, kind, stored=True)
     blocks = np.zeros_like(wanted)
     run(team, quantize(type_name), blocks, x, x.size)
     np.testing.assert_array_equal(blocks, wanted)
-    for name in ("", "rand"):
-        packed = np.ascontiguousarray(recorded[f"{type_name}_{name}bytes"])
-        exact = recorded[f"{type_name}_{name}float"]
-        back = np.zeros(exact.shape, np.float32)
-        run(team, dequantize(type_name), back, packed, back.size)
-        np.testing.assert_array_equal(back, exact)

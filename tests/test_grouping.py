@@ -252,6 +252,12 @@ def test_a_result_that_an_op_writes_into_is_kept() -> None:
     assert shown(graph, formed(graph, AFFINE)) == ["norm* mul add*"]
 
 
+def test_a_result_that_the_group_itself_writes_into_is_kept() -> None:
+    written = pattern("written", lambda x, y, rows: SET_ROWS(SILU(x), y, rows))
+    graph = Graph(gg.set_rows(gg.silu(leaf(8, 3)), leaf(8, 1), gg.new_tensor("i64", 1)))
+    assert shown(graph, formed(graph, written)) == ["silu* set_rows*"]
+
+
 def test_a_device_may_decline_to_keep_results() -> None:
     nodes = affine()
     nodes[0].set_output()
@@ -265,11 +271,12 @@ def test_a_device_may_decline_to_keep_results() -> None:
     assert "keeps no result inside" in missed.reason
 
 
-def test_what_is_found_for_a_shorter_chain_is_not_missed() -> None:
+def test_where_a_shorter_chain_is_found_it_is_told_why_the_rest_is_alone() -> None:
     graph = Graph(affine()[-1])
-    assert formed(graph, AFFINE, RUN, declines=["norm mul add"]).missed == ()
-    (missed,) = formed(graph, AFFINE, declines=["norm mul add"]).missed
-    assert missed.reason == "not these"
+    for patterns in ((AFFINE,), (AFFINE, RUN)):
+        (missed,) = formed(graph, *patterns, declines=["norm mul add"]).missed
+        assert (missed.pattern, missed.reason) == ("norm_affine", "not these")
+    assert formed(graph, AFFINE, RUN).missed == ()
 
 
 # -- rules: nodes that cannot be computed at the last one's place ------------------------------------------
@@ -359,6 +366,14 @@ def test_groups_that_break_a_rule_are_refused_in_words() -> None:
     assert "is none of a node" in refusal(graph, Groups([(positions[0], 99)]))
     assert "is in another group, too" in refusal(graph, Groups([positions[:2], positions[1:]]))
     assert "comes in between" in refusal(graph, Groups([(positions[0], positions[2])]))
+
+
+def test_what_is_written_into_a_source_is_never_inside() -> None:
+    x, rows = leaf(8, 3), gg.new_tensor("i64", 3)
+    stored, last = gg.set_rows(leaf(8, 5), x, rows), gg.silu(x)
+    graph = Graph(stored, last)
+    members = positions = (graph.index[stored], graph.index[last])
+    assert "writes into a source" in refusal(graph, Groups([members], frozenset(positions[:1])))
 
 
 def test_groups_are_checked_in_the_order_in_which_nodes_are_computed() -> None:

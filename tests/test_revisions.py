@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from threading import Thread, get_ident
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,10 @@ def placed(value: float, name: str = "") -> gg.Tensor:
 class _Counted(WalkPlan):
     def __init__(self, stream: Backend, graph: gg.Graph, groups: Groups) -> None:
         super().__init__(stream, graph, groups)
-        self.bound: list[gg.Graph] = stream.device.bound  # type: ignore[attr-defined]
+        self.bound: list[int] = stream.device.bound  # type: ignore[attr-defined]
 
     def rebind(self, graph: gg.Graph, allocation: Any) -> None:
-        self.bound.append(graph)
+        self.bound.append(get_ident())
         super().rebind(graph, allocation)
 
 
@@ -50,19 +51,19 @@ class _Stream(Backend):
 
 
 class CountingDevice(ReferenceDevice):
-    """Notes each binding of one of its plans."""
+    """Notes for each binding of one of its plans which thread made it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bound: list[gg.Graph] = []
+        self.bound: list[int] = []
 
     def init(self, **params: Any) -> Backend:
         return _Stream(self, **params)
 
 
 @pytest.fixture(params=["reference", "CPU"])
-def counting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Device, list[Any]]]:
-    """A device, and a list that every binding of one of its plans is added to."""
+def counting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Device, list[int]]]:
+    """A device, and a list that for every binding of one of its plans gets the thread that made it."""
     if request.param == "reference":
         device = CountingDevice()
         yield device, device.bound
@@ -72,11 +73,11 @@ def counting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip("the CPU device is not installed")
     with found[0].init() as stream:
         kind = type(stream.plan(gg.Graph(gg.neg(placed(1)))))
-    bound: list[Any] = []
+    bound: list[int] = []
     bind = kind._bind  # type: ignore[attr-defined]
 
     def noted(plan: Any, *args: Any) -> None:
-        bound.append(plan)
+        bound.append(get_ident())
         bind(plan, *args)
 
     monkeypatch.setattr(kind, "_bind", noted)
@@ -109,7 +110,7 @@ class Model:
         self.context.free()
 
 
-def test_a_model_is_not_bound_anew_because_of_another_one(counting: tuple[Device, list[Any]]) -> None:
+def test_a_model_is_not_bound_anew_because_of_another_one(counting: tuple[Device, list[int]]) -> None:
     device, bound = counting
     first, second = Model(device, 2), Model(device, 3)
     graph = first.graph(4)
@@ -136,7 +137,36 @@ def test_a_model_is_not_bound_anew_because_of_another_one(counting: tuple[Device
     first.free()
 
 
-def test_equal_graphs_in_one_memory_are_bound_once_each(counting: tuple[Device, list[Any]]) -> None:
+def test_nor_because_of_one_that_another_thread_computes(counting: tuple[Device, list[int]]) -> None:
+    device, bound = counting
+    mine = Model(device, 2)
+    graph = mine.graph(4)
+    mine(graph, 1)
+    bound.clear()
+    wrong: list[float] = []
+
+    def others() -> None:
+        for columns in range(1, 20):
+            model = Model(device, 3)
+            if (model(model.graph(columns), 1) != 6).any():
+                wrong.append(columns)
+            model.free()
+
+    thread = Thread(target=others)
+    thread.start()
+    value = 0
+    while thread.is_alive() or value < 20:
+        value += 1
+        if (mine(graph, value) != 2 * value + 2).any():
+            wrong.append(value)
+    thread.join()
+    assert not wrong
+    assert get_ident() not in bound
+    assert len(bound) == 19  # one for each model of the other thread
+    mine.free()
+
+
+def test_equal_graphs_in_one_memory_are_bound_once_each(counting: tuple[Device, list[int]]) -> None:
     device, bound = counting
     x, elsewhere = placed(1, "x"), placed(7)
     graph = gg.Graph(gg.neg(gg.neg(x)))
@@ -304,7 +334,7 @@ def test_a_graph_that_grows_is_stale() -> None:
 # -- what stale bindings do --------------------------------------------------------------------------
 
 
-def test_results_follow_a_leaf_wherever_it_is_placed(counting: tuple[Device, list[Any]]) -> None:
+def test_results_follow_a_leaf_wherever_it_is_placed(counting: tuple[Device, list[int]]) -> None:
     device, _ = counting
     x = placed(1, "x")
     graph = gg.Graph(gg.neg(x).set_output())
@@ -327,7 +357,7 @@ def test_results_follow_a_leaf_wherever_it_is_placed(counting: tuple[Device, lis
         assert (graph.outputs[0].numpy() == -5).all()
 
 
-def test_memory_of_intermediates_that_was_freed_is_not_computed_in(counting: tuple[Device, list[Any]]) -> None:
+def test_memory_of_intermediates_that_was_freed_is_not_computed_in(counting: tuple[Device, list[int]]) -> None:
     device, _ = counting
     graph = gg.Graph(gg.neg(gg.neg(placed(1))))
     allocation = allocate_graph(graph, device.buffer_type)

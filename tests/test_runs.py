@@ -13,7 +13,7 @@ import pytest
 import ggplug as gg
 from ggplug.backend import Backend, Device
 from ggplug.errors import ComputeError, TensorStateError
-from ggplug.memory import Arena, GraphAllocator, Run
+from ggplug.memory import Arena, GraphAllocator, Run, allocate_graph
 from ggplug.registry import REGISTRY
 from ggplug.testing.fake import FakeDevice
 from ggplug.testing.reference import ReferenceDevice
@@ -225,6 +225,30 @@ def test_memory_that_is_taken_over_is_waited_for_by_the_next_run() -> None:
     Run(place)  # prepared: nothing was given to a stream for it
     place.arena.synchronize()
     assert stream.waits == 1
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_memory_goes_with_the_last_who_needs_it_and_needs_no_collector(device: Device, read: bool) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        x = gg.tensor(np.ones(N, np.float32))
+        with device.init() as stream:
+            if not device.supports_buffer_type(x.buffer.type):  # type: ignore[union-attr]
+                x = gg.new_tensor("f32", (N,))
+                x.place(device.buffer_type.alloc(4 * N))
+                x.set(1)
+            graph = gg.Graph(gg.neg(gg.neg(x)).set_output())
+            allocation = allocate_graph(graph, device.buffer_type)
+            stream.compute(graph, allocation)
+            if read:
+                graph.outputs[0].numpy()
+            memory = [weakref.ref(buffer) for buffer in allocation.buffers]
+            stream.synchronize()
+        del graph, allocation, stream
+        assert all(buffer() is None for buffer in memory)
+    finally:
+        gc.enable()
 
 
 def test_each_stream_of_a_scheduler_is_synchronized_once(monkeypatch: pytest.MonkeyPatch) -> None:

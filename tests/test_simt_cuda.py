@@ -20,6 +20,8 @@ pytest.importorskip("ggplug_cuda")
 pytest.importorskip("cupy")
 
 from cuda_on_host import ONE_ARGUMENT, TWO_ARGUMENTS
+from simt_groups import EXAMPLES
+from simt_stand_in import StandInDevice
 
 from ggplug_cuda import CudaRegistration
 from ggplug_cuda.driver import CompileError, compile_text, compiler_options
@@ -49,8 +51,21 @@ def sources(data: Path) -> Iterator[Source]:
                 yield from (launch.program for launch in found.launches if isinstance(launch.program, Source))
 
 
+def fused_sources() -> Iterator[Source]:
+    """The programs of the examples of groups."""
+    for make, _ in EXAMPLES.values():
+        device, graph = StandInDevice(), make()
+        for _, found in device.matches(graph, device.groups(graph)):
+            yield from (launch.program for launch in found.launches if isinstance(launch.program, Source))
+
+
 def one_of_each_kernel(found: Iterable[Source]) -> list[Source]:
     return list({source.kernel: source for source in found}.values())
+
+
+def one_of_each_kernel_and_types(found: Iterable[Source]) -> list[Source]:
+    """Sizes left out."""
+    return list({str(source): source for source in found}.values())
 
 
 @pytest.mark.parametrize(("major", "minor"), [(7, 5), (9, 0), (10, 0)])
@@ -58,7 +73,7 @@ def test_every_kernel_compiles_for_nvidia(data: Path, major: int, minor: int) ->
     cuda = CudaRegistration().cuda
     options = compiler_options(cuda, {"major": major, "minor": minor})
     assert options[0] == f"--gpu-architecture=sm_{major}{minor}"
-    found = list(dict.fromkeys(sources(data)))
+    found = one_of_each_kernel_and_types([*sources(data), *fused_sources()])
     assert len({source.kernel for source in found}) >= 15
     if major > 7:  # one of each kernel: what differs between architectures is not the types
         found = one_of_each_kernel(found)
@@ -122,7 +137,7 @@ HIP = "\n".join(
 @pytest.mark.parametrize("architecture", ["gfx90a", "gfx942", "gfx1100"])
 def test_every_kernel_compiles_for_amd(data: Path, tmp_path: Path, architecture: str) -> None:
     pytest.importorskip("ziglang")
-    for source in one_of_each_kernel(sources(data)):
+    for source in [*one_of_each_kernel(sources(data)), *fused_sources()]:
         (tmp_path / "kernel.hip").write_text(HIP + source.text("cuda"), encoding="utf-8")
         command = [
             sys.executable, "-m", "ziglang", "clang", "-x", "hip", f"--offload-arch={architecture}", "-nogpuinc",

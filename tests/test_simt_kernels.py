@@ -14,12 +14,14 @@ import pytest
 from ggplug import ops, types
 from ggplug.backend import Decline, Group
 from ggplug.ops.base import OPS
+from ggplug.quants import can_dequantize, can_quantize
 from ggplug.tensor import Tensor, new_tensor
 
 pytest.importorskip("ggplug_simt")
 
 from ggplug_simt import Launch, Launches, Properties, TensorArgument
 from ggplug_simt.c import MatrixProduct, Source
+from ggplug_simt.c.blocks import BLOCKS
 from ggplug_simt.c.kernels import CHOOSERS, match, matrix
 from ggplug_simt.c.kernels.elementwise import ONE, TWO
 from ggplug_simt.c.launch import TENSOR, collapsed, launch
@@ -164,7 +166,8 @@ def test_a_decline_names_op_type_and_what_there_is() -> None:
     node = ops.mul_mat(new_tensor(types.Q4_K, (256, 8)), new_tensor(types.F32, (256, 2)))
     found = match(GPU, Group((node,)))
     assert isinstance(found, Decline)
-    assert found.reason == "mul_mat of q4_K has no kernel (there are bf16, f16, f32, q4_0, q8_0)"
+    there = sorted(kind.name for kind in (types.F32, types.F16, types.BF16, *BLOCKS))
+    assert found.reason == f"mul_mat of q4_K has no kernel (there are {', '.join(there)})"
 
 
 def test_matching_is_a_function_of_the_signature() -> None:
@@ -175,12 +178,45 @@ def test_matching_is_a_function_of_the_signature() -> None:
     assert match(GPU, Group((node(),))) != match(CPU, Group((node(),)))
 
 
-def test_a_programs_text_has_the_structs_of_the_types_as_core_declares_them() -> None:
+def test_a_programs_text_has_the_structs_of_the_types_it_needs_as_core_declares_them() -> None:
     (launch,) = matched(ops.get_rows(new_tensor(types.Q8_0, (64, 4)), new_tensor(types.I32, (2,)))).launches
+    assert isinstance(launch.program, Source)
     text = launch.program.text("cuda")
-    assert types.Q8_0.c_struct() in text
-    assert types.Q4_0.c_struct() in text
     assert "#define TX q8_0" in text
+    for kind in BLOCKS:
+        assert (kind.c_struct() in text) == (kind is types.Q8_0), kind
+    assert "get_rows" in text
+    (launch,) = matched(ops.norm(new_tensor(types.F32, (64, 4)))).launches
+    assert isinstance(launch.program, Source)
+    assert "USES_" not in launch.program.text("cuda")
+
+
+def test_the_files_of_the_families_tell_the_facts_of_their_types() -> None:
+    for kind, blocks in BLOCKS.items():
+        assert blocks.group in (16, 32), kind
+        assert kind.block_size % blocks.group == 0, kind
+        assert blocks.is_written == can_quantize(kind), kind
+        assert can_dequantize(kind), kind
+    assert {kind for kind, blocks in BLOCKS.items() if blocks.has_minimum} == {types.Q4_1, types.Q5_K}
+    assert {kind for kind, blocks in BLOCKS.items() if blocks.group == 16} == {types.Q6_K}
+
+
+def test_only_the_files_of_the_families_name_block_types() -> None:
+    name = re.compile(rf"\b({'|'.join(kind.name for kind in types.TYPES if kind.is_quantized)})\b", re.IGNORECASE)
+    package = ROOT / "ggplug-simt" / "src" / "ggplug_simt"
+    for path in sorted(package.rglob("*")):
+        of_families, of_reports = package / "c" / "types" in path.parents, package / "report" in path.parents
+        if path.suffix in (".py", ".c", ".h") and not of_families and not of_reports:
+            assert not name.search(path.read_text(encoding="utf-8")), path
+
+
+def test_groups_that_no_slice_of_a_tile_holds_are_declined() -> None:
+    weights, x = new_tensor(types.Q4_0, (256, 64)), new_tensor(types.F32, (256, 20))
+    narrow = dataclasses.replace(GPU, tile=dataclasses.replace(GPU.tile, k=16))
+    found = match(narrow, Group((ops.mul_mat(weights, x),)))
+    assert isinstance(found, Decline)
+    assert found.reason == "a tile's slices of 16 have no whole groups of 32 elements of q4_0"
+    assert match(narrow, Group((ops.mul_mat(new_tensor(types.Q6_K, (256, 64)), x),)))
 
 
 def test_spans_are_the_bytes_of_the_tensors_that_a_launch_reaches() -> None:

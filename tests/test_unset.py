@@ -118,5 +118,6 @@ def test_knowing_that_all_is_set_costs_no_calls() -> None:
         x.set(1)
         scheduler.compute(graph)
         before = python_calls(lambda: scheduler.compute(graph))
-        scheduler._allocator.arena.run.allocation._of_inputs = ()  # type: ignore[union-attr]
+        assert graph.run is not None
+        graph.run.allocation._of_inputs = ()
         assert python_calls(lambda: scheduler.compute(graph)) == before

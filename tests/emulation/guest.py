@@ -42,6 +42,9 @@ def _x86(cpu: str) -> Processor:
     return Processor("amd64", "x86_64", cpu, ("numpy<2.4",), {"OPENBLAS_CORETYPE": "Prescott"})
 
 
+# Threads of NumPy's BLAS that have nothing to do go round a loop, under emulation for as long as the process lives.
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+
 #: By the names that the sessions use.
 PROCESSORS = {
     # dot products and matrix products of int8 and bf16, SVE2 with vectors of 128 bits
@@ -79,7 +82,10 @@ def guests(
     for each in processors:
         if each.architecture not in pythons:
             pythons[each.architecture] = _python(each, folder, repository, pip, needs, alone)
-    return [Guest(pythons[each.architecture], {"QEMU_CPU": each.cpu, **each.environment}) for each in processors]
+    return [
+        Guest(pythons[each.architecture], {"QEMU_CPU": each.cpu, **_ENVIRONMENT, **each.environment})
+        for each in processors
+    ]
 
 
 def _python(

@@ -19,7 +19,7 @@ from ggplug.ops.elementwise import Add
 from ggplug.ops.unary import Neg
 from ggplug.ops.views import Reshape, Transpose, View
 from ggplug.tensor import Spec, Tensor, contiguous_strides, strided
-from ggplug.types import F64, by_name
+from ggplug.types import F64, FLOATS, by_name
 
 from . import guard, values
 from .layouts import LAYOUTS, Lay, lay, show
@@ -190,7 +190,7 @@ def build(case: Case) -> Built:
         leafs.append((leaf, number))
         # Where a source does not begin at an element of its root, negating those elements would make anything of it.
         whole = source.layout != "misaligned"
-        if case.made_by[number] == "neg" and whole and source.type in values.FLOATS and source.type is not F64:
+        if case.made_by[number] == "neg" and whole and source.type in FLOATS and source.type is not F64:
             root = apply(Neg(), (leaf,))
         elif case.made_by[number] != "leaf":
             root = apply(Cont(), (leaf,))
@@ -202,7 +202,7 @@ def build(case: Case) -> Built:
 
 def _then(how: str, node: Tensor) -> Tensor:
     """What is done with the op's result."""
-    plain = node.type in values.FLOATS and node.type is not F64
+    plain = node.type in FLOATS and node.type is not F64
     if node.op is not None and node.op.is_view and how in ("nothing", "neg", "twice"):
         how = "cont"
     if how == "neg" and plain and node.is_contiguous_from(1):

@@ -16,15 +16,14 @@ import numpy as np
 
 from ggplug import ops, quants
 from ggplug.ops.base import Op
-from ggplug.types import BF16, F16, F32, F64, I8, I16, I32, I64, TYPES, RopeMode, Type
+from ggplug.types import F16, F32, FLOATS, I8, I16, I32, I64, KERNEL_FLOATS, TYPES, RopeMode, Type
 
 from .choices import Choices
 from .layouts import ANY, CONTIGUOUS, LAYOUTS, ONCE, ROWS, Ne
 from .values import ANY as ANY_VALUES
 from .values import BITS, FINITE, KINDS, MODERATE
 
-FLOATS = (F32, F16, BF16, F64)
-NARROW = (F32, F16, BF16)
+NARROW = KERNEL_FLOATS
 QUANTIZED = tuple(t for t in TYPES if t.is_quantized)
 DECODED = quants.block_types()
 WHOLE = (I32, I64, I16, I8)

@@ -16,8 +16,6 @@ Array = npt.NDArray[Any]
 Random = np.random.Generator
 Shape = tuple[int, ...]
 
-FLOATS = (F32, F16, BF16, F64)
-
 _LARGEST = {F32: 3.4e38, F16: 65504.0, BF16: 3.3e38, F64: 1.7e308}
 _SMALLEST = {F32: 1e-45, F16: 6e-8, BF16: 9.2e-41, F64: 5e-324}
 

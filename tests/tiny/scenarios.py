@@ -94,15 +94,23 @@ def its_ops_conform() -> None:
 @scenario
 def a_tensor_larger_than_a_binding_is_declined_though_a_buffer_holds_it() -> None:
     device = TinyDevice()
-    fits, large = f32(BINDING // 4), f32(BINDING // 4 + 1)
+    most = (BINDING - STEP) // 4  # the tensor may begin anywhere between two multiples of the step
+    fits, large = f32(most), f32(BINDING // 4 + 1)
     assert device.supports_op(ops.relu(fits))
     answer = device.supports_op(ops.relu(large))
     assert not answer
     assert "one binding of the device has at most 4096" in answer.reason
     device.buffer_type.alloc(large.nbytes).free()
-    # A view may begin between two multiples of the step, and has so much less room.
-    row = ops.view(f32(2 * BINDING // 4), BINDING // 4, offset=64)
-    assert not device.supports_op(ops.relu(row))
+    whole = f32(2 * BINDING // 4)
+    for offset in (0, 64, STEP + 4):
+        row = ops.relu(ops.view(whole, most, offset=offset)).set_output()
+        graph = Graph(row)
+        allocation = placed(device, graph)
+        whole.set(values(2 * BINDING // 4))
+        with device.init() as stream:
+            stream.compute(graph, allocation)
+            wanted = np.maximum(values(2 * BINDING // 4)[offset // 4 :][:most], 0)
+            np.testing.assert_array_equal(row.numpy(), wanted)
 
 
 @scenario

@@ -46,13 +46,18 @@ used by one thread at a time; streams of one device may be used by different thr
 for itself raises BusyError: an abort callback or a signal handler that computes on the device that it interrupted.
 See ``docs/threads-and-lifetimes.md``.
 
-*Ids out of range.*  A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes
-nothing that is not its own.  The rows of its result that belong to such ids are zeros; set_rows leaves such rows out;
-the node's other rows are computed as usual.  ``compute`` of a synchronous device, or the next ``synchronize``, raises
-once the ComputeError that :func:`id_out_of_range` makes: it names the node, the id, its place and the limit.  Of
-several faults it is the first node's in the graph's order, and of these the first id's in the order of its tensor's
-elements, for any number of threads.  Ids are not looked at where the node writes nothing because its result or its rows
-are empty.
+*Groups.*  A plan computes the groups of nodes that it was made for, each at the place of its last node.  What a group
+reads is there until then.  Its kernel writes the last result and the other kept ones; results inside of it that are not
+kept have no bytes, and are rounded to their tensor's type on the way, as single nodes would.  The last result may lie
+on a source that ``groups.inplace`` names.  Every node of a group can be computed alone as well.
+
+*Ids out of range.* A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes nothing
+that is not its own.  The rows of its result that belong to such ids are zeros; set_rows leaves such rows out; the
+node's other rows are computed as usual.  ``compute`` of a synchronous device, or the next ``synchronize``, raises once
+the ComputeError that :func:`id_out_of_range` makes: it names the node, the id, its place and the limit.  Of several
+faults it is the first node's in the graph's order, and of these the first id's in the order of its tensor's elements,
+for any number of threads.  Ids are not looked at where the node writes nothing because its result or its rows are
+empty.
 
 *Errors.*  Every failure is a :class:`~ggplug.errors.GGPlugError`.  An asynchronous failure is raised by the next
 ``synchronize`` of the stream.  After a failed computation the results are undefined, and what its nodes wrote into
@@ -248,8 +253,8 @@ class Device(ABC):
 
         A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones,
         and of :attr:`variant`: it is asked once for each, by :meth:`chosen`, and the kernel serves all groups with that
-        signature.  Default: looks in ``kernels`` for the class of the node's op
-        and its bases, or for the pattern that a group of several nodes is.
+        signature.  Default: looks in ``kernels`` for the class of the node's op and its bases, or for the pattern that
+        a group of several nodes is.
         """
         op = group.node.op
         if len(group) == 1:

@@ -3,8 +3,8 @@
 A group runs at the place of its last node.  Then nothing that comes in between may depend on one of its nodes, or be
 overtaken by one; :mod:`ggplug.hazards` decides.  A result inside of a group is *inner*, that is, takes no memory and is
 not written, only if nothing else can need it: no node outside reads it or a view of it, it is no output, it does not
-leave its part of a graph, it has no place of its own, and no op writes into it.  All other results are kept: the
-group's kernel writes them too.
+leave its part of a graph, and it has no place of its own.  All other results are kept: the group's kernel writes them
+too.  (An op that writes into a result has a view of it as its own result, which is read or an output.)
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def form_groups(
         [taken[position] for position in graph.order if position in taken and taken[position][-1] == position],
         frozenset(inner),
         {position: sources for position, sources in inplace.items() if sources},
-        [missed[position] for position in sorted(missed) if position not in taken],
+        # Of a shorter group that was found instead the rest is alone, and that is why.
+        [each for _, each in sorted(missed.items()) if any(member not in taken for member in each.nodes)],
     )
 
 
@@ -157,8 +158,6 @@ class _Uses:
             return "is needed by another part of the graph"
         if tensor.buffer is not None:
             return "has a place of its own"
-        if position in self._hazards.written:
-            return "is written into by an op"
         for reader in self._readers.get(position, ()):
             if reader not in members:
                 return f"is read by {self.graph.tensors[reader]!r}, too"

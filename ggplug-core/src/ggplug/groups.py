@@ -59,9 +59,9 @@ class Group:
 def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
     """What a device may choose the kernel of a group, or of a node alone, by; equal signatures get the same kernel.
 
-    Ops with their parameters; types, extents and strides of results and sources; of every source whether it is a view,
-    and the buffer type of its root; and of several nodes also which results are kept, which source is which node's
-    result, and how sources share bytes.  Builtins and identities only, so comparing and hashing it never enters Python.
+    Ops with their parameters, types, extents and strides of results and sources, the buffer type of the root of every
+    source, and of several nodes also which results are kept, which source is which node's result, and how sources share
+    bytes.  Builtins and identities only, so comparing and hashing it never enters Python.
     """
     if asked.__class__ is Tensor:
         node = asked
@@ -72,9 +72,9 @@ def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
     return (
         node.op.key, node.type.id, node.ne, node.nb,  # type: ignore[union-attr]
         tuple([
-            None if s is None
-            else (s.type.id, s.ne, s.nb, s.buffer_type) if s.view_src is None
-            else (s.type.id, s.ne, s.nb, s.view_src.buffer_type, "view")
+            None if s is None else (
+                s.type.id, s.ne, s.nb, s.buffer_type if s.view_src is None else s.view_src.buffer_type
+            )
             for s in node.src
         ]),
     )  # fmt: skip
@@ -99,7 +99,7 @@ def _signature_of_several(group: Group) -> tuple[Any, ...]:
     sources = []
     for source, root in zip(outside, roots, strict=True):
         shared = (roots.index(root), source.view_offset) if roots.count(root) > 1 else None
-        sources.append((source.type.id, source.ne, source.nb, root.buffer_type, source is root, shared))
+        sources.append((source.type.id, source.ne, source.nb, root.buffer_type, shared))
     return tuple(nodes), tuple(sources)
 
 

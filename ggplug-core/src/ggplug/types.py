@@ -220,6 +220,14 @@ NVFP4 = _block(40, "nvfp4", 64, ("d", "u1", 4), ("qs", "u1", 32))
 Q1_0 = _block(41, "q1_0", 128, ("d", "f2"), ("qs", "u1", 16))
 Q2_0 = _block(42, "q2_0", 64, ("d", "f2"), ("qs", "u1", 16))
 
+FLOATS: tuple[Type, ...] = (F32, F16, BF16, F64)
+"""All floating-point types that are no blocks."""
+
+KERNEL_FLOATS: tuple[Type, ...] = (F32, F16, BF16)
+"""Those that kernels of devices read and write; F64 is left to the references of ops."""
+
+INTEGERS: tuple[Type, ...] = (I8, I16, I32, I64)
+
 TYPES: tuple[Type, ...] = tuple(sorted((t for t in [*globals().values()] if isinstance(t, Type)), key=lambda t: t.id))
 
 # Ids that ggml has given up; they stay reserved because old files carry them.

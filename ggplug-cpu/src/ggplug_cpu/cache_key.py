@@ -1,7 +1,8 @@
 """What a kernel's code is made from, as a key of the files in which :mod:`ggplug.cache` keeps it.
 
 The key covers the kernel's arguments, the target, the versions of the compilers, and the source of every module that
-the kernel's own draws in.
+the kernel's own draws in.  Of core's modules, from which kernels take the layouts and tables of block types, it covers
+these data and not the source.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import numpy as np
+
+from ggplug.types import Type
 from ggplug_cpu import features
 
 #: Parts of this package that run no differently for other code they produce; kernels import some of them.
@@ -26,6 +30,8 @@ _NOT_DRAWN_IN = frozenset(
 )
 #: These make code from Python, whatever the kernel imports.
 _ALWAYS_DRAWN_IN = ("ggplug_cpu.frontend", "ggplug_cpu.vectors")
+#: Modules of core count by their data: see :func:`_data`.
+_CORE = "ggplug."
 
 _IMPORT = re.compile(
     r"""^[ \t]*(?: from [ \t]+ (?P<base>[.\w]+) [ \t]+ import [ \t]+ (?P<names> \( [^)]* \) | [^\n\#;]+ )
@@ -65,10 +71,22 @@ def _sources(module: str, code: CodeType) -> str:
     digest = hashlib.sha256()
     for name in sorted(drawn_in(module)):
         path = _source_path(name)
-        digest.update(name.encode() + b"\0" + (_read(path) if path else b""))
+        content = _data(name) if name.startswith(_CORE) else _read(path) if path else b""
+        digest.update(name.encode() + b"\0" + content)
     if _source_path(module) is None:  # typed at a prompt: its file if it names one, else its byte code
         digest.update(_read(code.co_filename) or _code_bytes(code))
     return digest.hexdigest()
+
+
+def _data(module: str) -> bytes:
+    """The layouts of types and the tables that a module of core declares; one that is not loaded has none."""
+    found: list[bytes] = []
+    for name, value in sorted(getattr(sys.modules.get(module), "__dict__", {}).items()):
+        if isinstance(value, Type):
+            found.append(f"{name} {value.id} {value.name} {value.block_size} {value.dtype.descr}".encode())
+        elif isinstance(value, np.ndarray) and not name.startswith("_"):
+            found.append(f"{name} {value.dtype} {value.shape} ".encode() + value.tobytes())
+    return b"\n".join(found)
 
 
 def drawn_in(module: str) -> frozenset[str]:

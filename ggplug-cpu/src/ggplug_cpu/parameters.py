@@ -92,6 +92,10 @@ class Words(list[Word]):
         self.reads = frozenset(reads)
         self.writes = frozenset(writes)
 
+    def followed_by(self, others: Words) -> Words:
+        """These words, and behind them those of a kernel that this one calls."""
+        return Words([*self, *others], self.reads | others.reads, self.writes | others.writes)
+
 
 # -- fields -----------------------------------------------------------------------------------------
 
@@ -202,6 +206,11 @@ class Parameters(Namespace):
             fields[name] = field.at(_size(fields))
             setattr(cls, name, fields[name])
         cls.fields = fields
+
+    @classmethod
+    def word_count(cls) -> int:
+        """Words of the declared fields; behind them lie the numbers of those that have any number."""
+        return _size(cls.fields)
 
     @classmethod
     def words(cls, **values: Any) -> Words:

@@ -11,8 +11,9 @@ from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import table
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.device import CpuDevice
+from ggplug_cpu.types import BLOCKS, ENCODED, PLAIN
 
-_WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0")
+_WEIGHTS = (*PLAIN, *BLOCKS)
 
 
 def likely_kernels() -> list[Kernel]:
@@ -40,7 +41,8 @@ def _nodes() -> Iterator[Tensor]:
             yield ops.mul_mat(w, x)
             yield ops.mul_mat_id(new_tensor(weights, (256, 512, 8)), ops.reshape(x, 256, 1, columns), experts)
             yield ops.get_rows(w, ids)
-            yield ops.set_rows(new_tensor(weights, (256, 512)), x, new_tensor("i64", columns))
+        for cache in (*PLAIN, *ENCODED):
+            yield ops.set_rows(new_tensor(cache, (256, 512)), x, new_tensor("i64", columns))
         yield from (ops.add(x, x), ops.mul(x, x), ops.scale(x, 0.5), ops.norm(x), ops.rms_norm(x), ops.l2_norm(x))
         yield from (ops.gelu(x), ops.gelu_erf(x), ops.silu(x), ops.swiglu(x, x), ops.geglu(x, x), ops.sum_rows(x))
         yield from (ops.soft_max(x, new_tensor(mask, x.ne[:2])) for mask in ("f32", "f16"))

@@ -35,10 +35,12 @@ from ggplug_cpu.choices import (
 )
 from ggplug_cpu.choices.programs import KINDS
 from ggplug_cpu.choices.steps import Steps
+from ggplug_cpu.types import BLOCKS, ENCODED, PLAIN
 
 TYPE_SETS = {
-    "float": "f32|f16|bf16",
-    "quant": "q8_0|q4_0",
+    "float": "|".join(PLAIN),
+    "block": "|".join(BLOCKS),
+    "encoded": "|".join(ENCODED),
     "any": "|".join(t.name for t in TYPES),
 }
 
@@ -70,17 +72,17 @@ def _choice(word: str) -> frozenset[Type | None]:
 
 
 TABLE: tuple[Row, ...] = (
-    Row(ops.Binary, "float|quant float > float|quant", elementwise.binary),
+    Row(ops.Binary, "float|encoded float > float|encoded", elementwise.binary),
     Row(ops.Unary, "float > float", elementwise.single),
     Row(ops.Glu, "float float? > float", elementwise.single),
-    Row(ops.MulMat, "float|quant float|quant > f32", mul_mat.mul_mat),
-    Row(ops.MulMatId, "float|quant float|quant i32 > f32", mul_mat.mul_mat_id),
+    Row(ops.MulMat, "float|block float|block > f32", mul_mat.mul_mat),
+    Row(ops.MulMatId, "float|block float|block i32 > f32", mul_mat.mul_mat_id),
     Row(ops.RowNorm, "float > float", norms.row_norm),
     Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.soft_max),
     Row(ops.Rope, "float i32 f32? > float", rotary.rope),
-    Row(ops.GetRows, "float|quant i32 > f32", rows_by_index.get_rows),
+    Row(ops.GetRows, "float|block i32 > f32", rows_by_index.get_rows),
     Row(ops.GetRows, "i32 i32 > i32", rows_by_index.get_rows),
-    Row(ops.SetRows, "float|quant float i64|i32 > float|quant", rows_by_index.set_rows),
+    Row(ops.SetRows, "float|encoded float i64|i32 > float|encoded", rows_by_index.set_rows),
     Row(ops.Cpy, "any any > any", copy.copy),
     Row(ops.Cont, "any > any", copy.copy),
     Row(ops.Dup, "any > any", copy.copy),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ggplug import ops, types
 from ggplug.backend import Decline, Device, Group
 from ggplug.cache import KernelFiles
+from ggplug.quants import block_types
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_simt.device import SimtDevice
 from ggplug_simt.library import Program, VendorProgram
@@ -70,7 +71,7 @@ def likely_nodes() -> Iterator[Tensor]:
     places = new_tensor(types.I64, (64,))
     for cache in (types.F32, types.F16):
         yield ops.set_rows(new_tensor(cache, (512, 256)), new_tensor(types.F32, (512, 64)), places)
-    for kind in (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_0):
+    for kind in (types.F32, types.F16, types.BF16, *block_types()):
         weight = new_tensor(kind, (512, 512))
         yield ops.get_rows(weight, ids)
         for columns in (1, 24, 512):

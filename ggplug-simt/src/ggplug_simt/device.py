@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from ggplug import ops
@@ -17,6 +18,7 @@ from ggplug.backend import (
     Registration,
     check_parameters,
 )
+from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
 from ggplug_simt.driver import Driver
@@ -102,12 +104,15 @@ class SimtDevice(Device):
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self._buffer_type
 
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        return self.driver.library.patterns
+
     def match(self, group: Group) -> Launches | Decline:
         """The launches that compute a group, or why there are none."""
-        found = self.driver.library.match(group)
-        if isinstance(found, Decline):
-            return found
-        declined = beyond(self.driver.properties, group, found)
+        driver = self.driver
+        found = driver.library.match(group)
+        declined = None if isinstance(found, Decline) else beyond(driver.properties, found)
         return found if declined is None else declined
 
     def offload_op(self, node: Tensor) -> bool:

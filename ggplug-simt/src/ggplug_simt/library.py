@@ -11,13 +11,14 @@ The library in C is :mod:`ggplug_simt.c`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import Decline, Group
+from ggplug.patterns import Pattern
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import Type
 
@@ -133,6 +134,11 @@ class Library(ABC):
     @abstractmethod
     def offset_of(self, program: Program | VendorProgram, number: int) -> int:
         """Byte in the argument struct at which the member of type ``offset`` for tensor ``number`` lies."""
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        """The chains of ops that programs compute together, the preferred ones first (default: none)."""
+        return ()
 
     def facts(self) -> Mapping[str, object]:
         """What a report says of how programs are cut (default: nothing)."""

@@ -1,18 +1,19 @@
 """The limits of a device that hold for any program: how launches keep to them, and why a group is declined.
 
-A device is asked once for all groups with one signature, wherever their tensors will lie, so what a binding may need at
-worst is counted: a view may begin anywhere between two multiples of ``properties.binding_step``.
+A device is asked about a group before memory is placed, and once for all groups with one signature, which does not say
+where views begin.  So what a binding may need at worst is counted: a tensor may begin anywhere between two multiples of
+``properties.binding_step``.
 """
 
 from __future__ import annotations
 
-from ggplug.backend import Decline, Group
-from ggplug_simt.library import DST, FAULTS, SCRATCH, Launch, Launches, TensorArgument
+from ggplug.backend import Decline
+from ggplug_simt.library import FAULTS, SCRATCH, Launch, Launches, TensorArgument
 from ggplug_simt.properties import Properties
 
 
-def beyond(properties: Properties, group: Group, found: Launches) -> Decline | None:
-    """Why the device cannot run these launches of a group, or None."""
+def beyond(properties: Properties, found: Launches) -> Decline | None:
+    """Why the device cannot run these launches, or None."""
     for launch in found.launches:
         if len(launch.tensors) > properties.max_tensors:
             most = properties.max_tensors
@@ -20,10 +21,10 @@ def beyond(properties: Properties, group: Group, found: Launches) -> Decline | N
         if grid_of(properties, launch)[1] > properties.max_groups:
             return Decline(f"{launch.program} has {launch.groups} work-groups, more than the device's grids")
         for each in launch.tensors:
-            if properties.max_binding is not None and _bytes(properties, group, each) > properties.max_binding:
+            if properties.max_binding is not None and _bytes(properties, each) > properties.max_binding:
                 return Decline(
-                    f"{launch.program} reaches {each.span} bytes of a tensor, one binding of the device has at most "
-                    f"{properties.max_binding}"
+                    f"{launch.program} reaches {each.span} bytes of a tensor that may begin anywhere, one binding of "
+                    f"the device has at most {properties.max_binding}"
                 )
     return None
 
@@ -34,13 +35,8 @@ def grid_of(properties: Properties, launch: Launch) -> tuple[int, int]:
     return (launch.groups, 1) if rows <= 1 else (properties.max_groups, rows)
 
 
-def _bytes(properties: Properties, group: Group, each: TensorArgument) -> int:
+def _bytes(properties: Properties, each: TensorArgument) -> int:
     """Bytes that a binding of the tensor has at most."""
     step = properties.binding_step or 1
-    if each.position in (SCRATCH, FAULTS):
-        start = each.delta % step
-    else:
-        tensor = group.operands[each.position - DST]
-        assert tensor is not None
-        start = each.delta % step if tensor.view_src is None else max(step - tensor.type.alignment, 0)
-    return start + each.span
+    begin = each.delta % step if each.position in (SCRATCH, FAULTS) else step - 1
+    return begin + each.span

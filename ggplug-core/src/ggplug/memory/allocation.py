@@ -16,7 +16,7 @@ from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
 from ggplug.hazards import written_positions
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
-from ggplug.memory.runs import Arena, Pending, Run, begun
+from ggplug.memory.runs import Arena, Pending, Run, Work, begun
 from ggplug.plans import BufferOffsets
 from ggplug.tensor import Tensor
 
@@ -60,8 +60,8 @@ class Allocation:
         self.layout = layout
         self.groups = groups
         self.arena = arena if arena is not None else Arena()
-        self._run: Run | None = None
-        """The last run in these places."""
+        self._work: Work | None = None
+        """That of the last run in these places."""
         self.unplaced: list[int] = [] if graph.positions is not None else self._leafs(graph)
         """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
         self._placed = np.flatnonzero(self.slots >= 0)
@@ -350,21 +350,15 @@ class Allocation:
 
         ``must_be_set``: :meth:`begin` refuses leafs that lie here and were not set since, as the scheduler wants it.
         """
-        run, last = self._run, self.arena.run
-        if run is not None:
-            run.wait_for_readers()
-        if must_be_set and (run is None or run is not graph.run or run is not last):
+        if self._work is not None:
+            self._work.wait(self.arena, of_leafs=True)
+        last = graph.run
+        if must_be_set and (last is None or last.allocation is not self or not last.current):
             # Else the inputs keep their values.
-            if last is not None and not last.begun:
-                last.allocation.forget_inputs()
             for _, buffer, span in self._inputs:
                 buffer.unset.add(span)
-        graph.run = self._run = Run(self)
-
-    def forget_inputs(self) -> None:
-        """Another graph has the memory now: it does not matter any more which inputs were set."""
-        for _, buffer, span in self._inputs:
-            buffer.unset.discard(span)
+        graph.run = run = Run(self)
+        self._work = run.work
 
     def begin(self, graph: Graph) -> Run:
         """Begins a computation of ``graph`` here: from now on results of earlier ones are gone.
@@ -375,7 +369,8 @@ class Allocation:
         for buffer in self._of_inputs:
             if buffer.unset:
                 self._check_inputs(graph)
-        graph.run = self._run = run = begun(self)
+        graph.run = run = begun(self)
+        self._work = run.work
         return run
 
     def _check_inputs(self, graph: Graph) -> None:

@@ -32,112 +32,36 @@ class Pending(Protocol):
     def synchronize(self) -> None: ...
 
 
-class Arena:
-    """The memory that an allocator hands out again and again.
+class Work:
+    """What streams were given for a run: what to wait for, and what went wrong.
 
-    ``run``: the last one in it; results of earlier ones are gone.  None if its results are gone, too.
-    ``thread``: the one that gives a run in it to a stream now; 0 if none does.  ``giving``: the frame that does; where
-    an interrupt keeps the run from being ended, it is gone.
+    ``pending``: what may still compute in the memory.  ``readers``: what may still read the leafs.  ``failure``: what
+    went wrong, in words; empty if nothing did.  The memory holds this part of the record, too, and refers to nothing
+    by it that refers to the memory: what is dropped goes at once.
     """
 
-    __slots__ = ("__weakref__", "giving", "run", "thread")
+    __slots__ = ("failure", "pending", "readers")
 
-    def __init__(self) -> None:
-        self.run: Run | None = None
-        self.thread = 0
-        self.giving: FrameType | None = None
-
-    def synchronize(self) -> None:
-        """Waits for the last run; raises what went wrong in it."""
-        if self.run is not None:
-            self.run.synchronize()
-
-    def clear(self) -> None:
-        """Ends the last run, which was waited for: its results cannot be read any more."""
-        self.run = None
-
-    def __repr__(self) -> str:
-        return "<memory for intermediates>"
-
-
-class Run:
-    """A computation of a graph in the places of an allocation, or what prepares one.
-
-    ``serial``: larger numbers began later.  ``progress``: how many nodes were computed so far.  ``begun``: whether
-    it was given to streams, and is not only prepared.  ``thread``: which one
-    is giving it to streams now; 0 when it has ended, or is only prepared.  ``pending``: what may still compute in the
-    memory.  ``readers``: what may still read the leafs.  ``failure``: what went wrong, in words; empty if nothing did.
-    """
-
-    __slots__ = ("allocation", "arena", "begun", "failure", "pending", "progress", "readers", "serial", "thread")
-
-    def __init__(self, allocation: Allocation, thread: int = 0) -> None:
-        self.allocation = allocation
-        self.arena = arena = allocation.arena
-        last = arena.run
-        # What was given to streams before may still be at work here.
-        self.pending: tuple[Pending, ...] = () if last is None else last.pending
-        self.readers: tuple[Pending, ...] = ()
-        self.thread = thread
-        self.begun = thread != 0
-        self.progress = 0
-        self.failure = ""
-        self.serial = next(_serials)
-        arena.run = self
-
-    @property
-    def current(self) -> bool:
-        """Whether no other run has begun in the memory since."""
-        return self.arena.run is self
-
-    # -- ending ------------------------------------------------------------------------------------
-
-    def end(self, *pending: Pending, progress: int, readers: tuple[Pending, ...] = ()) -> None:
-        """The run was given to streams.
-
-        ``pending``: those that may still be at it.  ``progress``: how many nodes were computed.  ``readers``: what to
-        wait for before leafs are set again, where that is less than ``pending``.
-        """
+    def __init__(self, pending: tuple[Pending, ...] = ()) -> None:
         self.pending = pending
-        self.readers = readers or pending
-        self.progress = progress
-        self.thread = self.arena.thread = 0
-        self.arena.giving = None
+        self.readers: tuple[Pending, ...] = ()
+        self.failure = ""
 
-    def fail(self, error: BaseException, *pending: Pending) -> None:
-        """The run failed: its results are undefined; its leafs are as they were.
-
-        ``pending``: streams that may still be at what was given to them.
-        """
-        self._note(error)
-        self.pending = self.readers = pending
-        self.thread = self.arena.thread = 0
-        self.arena.giving = None
-
-    def _note(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """The results are undefined."""
         # In words, because an error holds the frames that it went through, and so whatever these hold.
         self.failure = f"{type(error).__name__}: {error}".rstrip(": ")
-        self.progress = 0
 
-    def settled(self) -> None:
+    def settle(self) -> None:
         """Everything that was given to streams is done."""
         self.pending = self.readers = ()
 
-    # -- waiting -----------------------------------------------------------------------------------
-
-    def synchronize(self) -> None:
-        """Waits until the run is done; raises what went wrong in it, and then it has failed."""
-        if self.pending:
-            self._wait(of_leafs=False)
-
-    def wait_for_readers(self) -> None:
-        """Waits until leafs can be set again; raises as :meth:`synchronize`."""
-        if self.readers:
-            self._wait(of_leafs=True)
-
-    def _wait(self, *, of_leafs: bool) -> None:
+    def wait(self, arena: Arena, *, of_leafs: bool = False) -> None:
+        """Waits until the work is done, or leafs can be set again; raises what went wrong, and then it has failed."""
+        if not (self.readers if of_leafs else self.pending):
+            return
         # In turn: that one thread is waiting must not make another one believe that there is nothing to wait for.
-        with turn(self.arena):
+        with turn(arena):
             waited = self.readers if of_leafs else self.pending
             failure: BaseException | None = None
             try:
@@ -149,13 +73,101 @@ class Run:
                 if failure is not None:
                     raise failure
             except BaseException as error:
-                self._note(error)
+                self.fail(error)
                 raise
             finally:
                 if self.pending is waited:
-                    self.pending = self.readers = ()
+                    self.settle()
                 elif self.readers is waited:
                     self.readers = ()
+
+
+class Arena:
+    """The memory that an allocator hands out again and again.
+
+    ``serial``: number of the last run in it; results of earlier ones are gone.  ``work``: what it gave to streams.
+    ``thread``: the one that gives a run in it to a stream now; 0 if none does.  ``giving``: the frame that does; where
+    an interrupt keeps the run from being ended, it is gone.
+    """
+
+    __slots__ = ("__weakref__", "giving", "serial", "thread", "work")
+
+    def __init__(self) -> None:
+        self.serial = 0
+        self.thread = 0
+        self.giving: FrameType | None = None
+        self.work = Work()
+
+    def synchronize(self) -> None:
+        """Waits for the last run; raises what went wrong in it."""
+        self.work.wait(self)
+
+    def clear(self) -> None:
+        """Ends the last run, which was waited for: its results cannot be read any more."""
+        self.serial = next(_serials)
+
+    def __repr__(self) -> str:
+        return "<memory for intermediates>"
+
+
+class Run:
+    """A computation of a graph in the places of an allocation, or what prepares one.
+
+    ``serial``: larger numbers began later.  ``progress``: how many nodes were computed so far.  ``thread``: which one
+    is giving it to streams now; 0 when it has ended, or is only prepared.  ``work``: what to wait for, and what went
+    wrong.
+    """
+
+    __slots__ = ("allocation", "progress", "serial", "thread", "work")
+
+    def __init__(self, allocation: Allocation, thread: int = 0) -> None:
+        arena = allocation.arena
+        self.allocation = allocation
+        # What was given to streams before may still be at work here.
+        self.work = Work(arena.work.pending)
+        self.thread = thread
+        self.progress = 0
+        self.serial = next(_serials)
+        arena.serial, arena.work = self.serial, self.work
+
+    @property
+    def current(self) -> bool:
+        """Whether no other run has begun in the memory since."""
+        return self.serial == self.allocation.arena.serial
+
+    @property
+    def failure(self) -> str:
+        """What went wrong, in words; empty if nothing did."""
+        return self.work.failure
+
+    def end(self, *pending: Pending, progress: int, readers: tuple[Pending, ...] = ()) -> None:
+        """The run was given to streams.
+
+        ``pending``: those that may still be at it.  ``progress``: how many nodes were computed.  ``readers``: what to
+        wait for before leafs are set again, where that is less than ``pending``.
+        """
+        self.work.pending = pending
+        self.work.readers = readers or pending
+        self.progress = progress
+        arena = self.allocation.arena
+        self.thread = arena.thread = 0
+        arena.giving = None
+
+    def fail(self, error: BaseException, *pending: Pending) -> None:
+        """The run failed: its results are undefined; its leafs are as they were.
+
+        ``pending``: streams that may still be at what was given to them.
+        """
+        self.work.fail(error)
+        self.end(*pending, progress=0)
+
+    def synchronize(self) -> None:
+        """Waits until the run is done; raises what went wrong in it, and then it has failed."""
+        self.work.wait(self.allocation.arena)
+
+    def wait_for_readers(self) -> None:
+        """Waits until leafs can be set again; raises as :meth:`synchronize`."""
+        self.work.wait(self.allocation.arena, of_leafs=True)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -163,7 +175,7 @@ class Run:
         """``(buffer, offset)`` of the tensor at ``position``, for reading a result or setting a leaf; waits for it.
 
         ``graph``: the one of which this is a run.  Raises TensorStateError if the bytes were not kept or were
-        again, if the tensor was not computed, or the run failed, or if another thread is computing it.
+        reused, if the tensor was not computed, if the run failed, or if another thread is computing it.
         """
         allocation = self.allocation
         tensor = graph.tensors[position]
@@ -189,7 +201,7 @@ class Run:
                 f"the bytes of {tensor!r} were reused by a later computation",
                 tensor=tensor, remedy="read results before computing the next graph, or copy them",
             )  # fmt: skip
-        giving = self.arena.giving
+        giving = self.allocation.arena.giving
         if not leaf and self.thread not in (0, get_ident()) and giving and is_running(self.thread, giving):
             raise TensorStateError(
                 f"{tensor!r} is being computed by another thread", tensor=tensor,

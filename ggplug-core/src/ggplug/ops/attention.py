@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, is_multiple, misfit, mismatch, require_float
+from ggplug.ops.base import Array, Cost, Op, builder, is_multiple, misfit, mismatch, require_float
 from ggplug.ops.elementwise import tile
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F16, F32
+from ggplug.types import F16, F32, FLOATS
 
 _LARGEST = float(np.finfo(np.float32).max)
 

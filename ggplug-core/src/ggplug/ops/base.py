@@ -54,11 +54,10 @@ import numpy.typing as npt
 
 from ggplug.errors import DuplicateNameError, ParameterError, ShapeError, TypeMismatchError
 from ggplug.tensor import Spec, Tensor, describe
-from ggplug.types import BF16, F16, F32, F64, Type
+from ggplug.types import FLOATS, Type
 
 Array = npt.NDArray[Any]
 
-FLOATS = frozenset((F32, F16, BF16, F64))
 """The types that an op on single real numbers takes."""
 
 

@@ -13,9 +13,10 @@ from typing import ClassVar
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import FLOATS, Array, Op, builder, misfit, mismatch, require_float
+from ggplug.ops.base import Array, Op, builder, misfit, mismatch, require_float
 from ggplug.ops.unary import Gelu, GeluErf, GeluQuick, Silu, Unary
 from ggplug.tensor import Spec, Tensor
+from ggplug.types import FLOATS
 
 
 class Glu(Op, abstract=True):

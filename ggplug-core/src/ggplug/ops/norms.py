@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, require_float
+from ggplug.ops.base import Array, Cost, Op, builder, require_float
 from ggplug.ops.reduce import mean_of
 from ggplug.tensor import Spec, Tensor
+from ggplug.types import FLOATS
 
 
 class RowNorm(Op, abstract=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggplug.ops.base import FLOATS, Array, Op, builder, misfit, require_float
+from ggplug.ops.base import Array, Op, builder, misfit, require_float
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F32, I32
+from ggplug.types import F32, FLOATS, I32
 
 
 class SumRows(Op):

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, misfit, mismatch, require_float
+from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch, require_float
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F32, I32, RopeMode
+from ggplug.types import F32, FLOATS, I32, RopeMode
 
 _LARGEST = 1e30
 _MODES = frozenset(int(mode) for mode in RopeMode)

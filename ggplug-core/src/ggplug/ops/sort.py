@@ -7,9 +7,9 @@ import enum
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import FLOATS, Array, Cost, Op, builder, require_float
+from ggplug.ops.base import Array, Cost, Op, builder, require_float
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import I32
+from ggplug.types import FLOATS, I32
 
 
 class SortOrder(enum.IntEnum):

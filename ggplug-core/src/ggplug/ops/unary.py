@@ -17,8 +17,9 @@ from typing import ClassVar
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import FLOATS, Array, Op, apply, builder, misfit, require_float
+from ggplug.ops.base import Array, Op, apply, builder, misfit, require_float
 from ggplug.tensor import Spec, Tensor
+from ggplug.types import FLOATS
 
 
 class Unary(Op, abstract=True):

@@ -160,9 +160,10 @@ def _encode_q6_k(values: Values, blocks: Blocks) -> None:
     x: Floats = np.ascontiguousarray(values.reshape(n * 16, 16).T)
     scale, numbers = _signed(x)
     scale = scale.reshape(n, 16)
-    largest = np.take_along_axis(scale, np.abs(scale).argmax(axis=1)[:, None], axis=1)
+    size = np.where(np.isnan(scale), _F(0), np.abs(scale))  # of numbers whose squares are too large
+    largest = np.take_along_axis(scale, size.argmax(axis=1)[:, None], axis=1)
     inverse = _F(-128) / largest
-    nothing = np.abs(largest[:, 0]) < _ALL_ZERO
+    nothing = size.max(axis=1) < _ALL_ZERO
     blocks["d"] = (_F(1) / inverse)[:, 0]
     blocks["scales"] = np.minimum(_nearest(inverse * scale), 127).astype(np.int8)
     d = (blocks["d"].astype(_F)[:, None] * blocks["scales"].astype(_F)).reshape(-1)

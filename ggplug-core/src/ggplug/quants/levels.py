@@ -85,6 +85,7 @@ def _store_iq4_nl(values: Values, blocks: Blocks) -> None:
 
 
 def _write(blocks: Blocks, x: Floats, scale: Floats, numbers: npt.NDArray[np.intp]) -> None:
+    scale[np.isnan(scale)] = np.nan  # of numbers whose squares are too large; which NaN depends on the processor
     blocks["d"] = scale
     packed = numbers.astype(np.uint8)
     blocks["qs"] = (packed[:16] | packed[16:] << 4).T

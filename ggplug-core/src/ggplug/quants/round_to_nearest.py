@@ -45,6 +45,7 @@ def _first_extreme(columns: Floats) -> Floats:
     if tie.size:
         first = np.abs(columns[:, tie]).argmax(axis=0)
         extreme[tie] = columns[first, tie]
+    extreme += 0  # of zeros always the positive one
     return extreme
 
 
@@ -72,7 +73,8 @@ def _decode_q4_0(blocks: Blocks, values: Values) -> None:
 
 def _encode_q4_1(values: Values, blocks: Blocks) -> None:
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
-    low = columns.min(axis=0)
+    # the first of the smallest, so that of two zeros it is the first one's sign
+    low = np.take_along_axis(columns, columns.argmin(axis=0)[None], axis=0)[0]
     scale = (columns.max(axis=0) - low) / np.float32(15)
     inverse = _reciprocal(scale)
     bad = ~np.isfinite(columns).all(axis=0)

@@ -414,13 +414,11 @@ class Scheduler:
             except GGPlugError as error:
                 failure = failure or error
         self._forget_order()
-        run = self._allocator.arena.run
+        work = self._allocator.arena.work
+        work.settle()
         if failure is not None:
-            if run is not None:
-                run.fail(failure)
+            work.fail(failure)
             raise failure
-        if run is not None:
-            run.settled()
 
     def _settle(self) -> None:
         """Waits for all streams after a failure, whose error is already on its way."""

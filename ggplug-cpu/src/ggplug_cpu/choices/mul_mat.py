@@ -10,8 +10,8 @@
 ========  =============================================================================================================
 ``f32``   weights and activations as f32: F32 and F16 weights; all types where nothing better exists
 ``bf16``  both as bf16: BF16 weights, where the processor has an instruction for it (AVX512-BF16, Arm's bf16)
-``i8``    int8 with a scale for every 32 numbers: block types, where the processor has an instruction for it (VNNI,
-          Arm's i8mm or dotprod); activations are rounded by ``mul_mat_round``
+``i8``    int8 with a scale for every 32 or 16 numbers, and perhaps minima: block types, where the processor has an
+          instruction for it (VNNI, Arm's i8mm or dotprod); activations are rounded by ``mul_mat_round``
 ``amx``   both as bf16 in tile registers, on AMX: BF16 weights and block types
 ========  =============================================================================================================
 
@@ -28,7 +28,7 @@ NMSE on normal data (as in ggml), rounding to bf16 3e-6 for activations and as m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 
 from ggplug.backend import Decline
 from ggplug.ops import MulMat, MulMatId
@@ -38,10 +38,10 @@ from ggplug_cpu import simd
 from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, given, source, tasks
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
-from ggplug_cpu.kernels.mul_mat_layout import has_instruction, layout
+from ggplug_cpu.kernels.mul_mat_layout import base_of, has_instruction, int8_kind, layout
 from ggplug_cpu.kernels.mul_mat_prepare import (
+    Prepared,
     Routes,
-    Rows,
     int8_row_bytes,
     mul_mat_round,
     mul_mat_route,
@@ -49,9 +49,9 @@ from ggplug_cpu.kernels.mul_mat_prepare import (
     routes_bytes,
 )
 from ggplug_cpu.kernels.mul_mat_rows import Product
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, PLAIN
-from ggplug_cpu.parameters import Ref, Word
+from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import WORKSPACE, Entry
+from ggplug_cpu.types import ACTIVATIONS, BLOCKS, PLAIN
 
 #: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
 #: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate,
@@ -99,10 +99,10 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
     if refusal is not None:
         return refusal
     experts, slots, tokens = a.ne[2], ids.ne[0], ids.ne[1]
-    words = Routes(
-        Ref(source(2)), Ref(WORKSPACE), Ref(RESULT), Ref(FAULTS), Ref(POSITION),
-        experts, slots, tokens, ids.nb[0], ids.nb[1], node.ne[0], node.nb[1], node.nb[2],
-    ).words()  # fmt: skip
+    words = Routes.words(
+        ids=Place(Ref(source(2)), ids.nb), routes=Place(Ref(WORKSPACE)), result=Place(Ref(RESULT), node.nb),
+        faults=Place(Ref(FAULTS)), position=Ref(POSITION), experts=experts, slots=slots, tokens=tokens, M=node.ne[0],
+    )  # fmt: skip
     route = Entry(mul_mat_route(), words, tasks=1)
     at = -(-routes_bytes(experts, slots, tokens) // 64) * 64
     placed = Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb)
@@ -112,7 +112,7 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
     few = min(_dot_columns(a, kind), work.rows)
     products = [_dot(work, _for_dot(a, b, placed.b, at), few)] if few else []
     if work.rows > few:
-        if kind == "i8":  # what dot reads will do
+        if base_of(kind) == "i8":  # what dot reads will do
             activations = products[0].activations
         else:
             activations = _for_gemm(
@@ -137,7 +137,7 @@ class Placed:
     result: Ref
     nb: Extents
     epilogue: Kernel | int = 0
-    words: Sequence[Word] = ()
+    words: Words = field(default_factory=lambda: Words(()))
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _steps(products: Sequence[_Product], route: Entry | None = None, workspace_b
 def _refusal(node: Tensor, a: Tensor, b: Tensor) -> Decline | None:
     weights, activations = a.type.name, b.type.name
     if weights in BLOCKS:
-        takes = ["f32", "q8_0"]
+        takes = ["f32", ACTIVATIONS]
     elif weights in PLAIN:
         takes = list(PLAIN)
     else:
@@ -232,7 +232,7 @@ def _kind(a: Tensor, b: Tensor, precision: int) -> str:
     if weights in BLOCKS:
         if simd.has_tiles() and layout("amx").width == 16 and b.type.name not in BLOCKS:
             return "amx"
-        return "i8" if has_instruction("i8") else "f32"
+        return int8_kind(BLOCKS[weights]) if has_instruction("i8") else "f32"
     if weights == "bf16" and _order(a) == "rows" and precision != Precision.F32:
         if simd.has_tiles() and layout("amx").width == 16:
             return "amx"
@@ -242,7 +242,7 @@ def _kind(a: Tensor, b: Tensor, precision: int) -> str:
 
 def _dot_columns(a: Tensor, kind: str) -> int:
     """How many columns ``mul_mat_dot`` takes: it reads rows of adjacent numbers only."""
-    return DOT_COLUMNS[kind] if _order(a) == "rows" else 0
+    return DOT_COLUMNS[base_of(kind)] if _order(a) == "rows" else 0
 
 
 # activations
@@ -259,23 +259,26 @@ def _for_dot(a: Tensor, b: Tensor, place: Ref, offset: int) -> _Activations:
     ``offset`` is where in the workspace there is room.
     """
     if a.type.name in BLOCKS:
-        return _rounded(b, place, offset, mul_mat_dot.offset_of_sums(a.type.name))
+        weights = a.type.name
+        return _rounded(b, place, offset, mul_mat_dot.offset_of_sums(weights), mul_mat_dot.totals_of(weights))
     if b.type.name == "f32" and _order(b) == "rows":
         return _in_place(b, place)
     return _widened(b, place, offset)
 
 
 def _for_gemm(kind: str, b: Tensor, place: Ref, offset: int) -> _Activations:
-    if kind == "i8":
-        return _rounded(b, place, offset, 0)
+    shape = layout(kind)
+    if shape.kind == "i8":
+        return _rounded(b, place, offset, 0, shape.quantum if shape.has_minima else 0)
     return _widened(b, place, offset) if b.type.name in BLOCKS else _in_place(b, place)
 
 
-def _rounded(b: Tensor, place: Ref, at: int, sums: int) -> _Activations:
+def _rounded(b: Tensor, place: Ref, at: int, sums: int, totals: int) -> _Activations:
     order = _in_place(b, place).order
-    row_bytes = int8_row_bytes(b.ne[0], sums != 0)
+    row_bytes = int8_row_bytes(b.ne[0], sums, totals)
     scratch = 4 * b.ne[0] if order == "scattered" else 0
-    return _rows_in_workspace(b, place, at, row_bytes, "int8", mul_mat_round(b.type.name, order, sums), scratch)
+    kernel = mul_mat_round(b.type.name, order, sums, totals)
+    return _rows_in_workspace(b, place, at, row_bytes, "int8", kernel, scratch)
 
 
 def _widened(b: Tensor, place: Ref, at: int) -> _Activations:
@@ -286,7 +289,10 @@ def _widened(b: Tensor, place: Ref, at: int) -> _Activations:
 def _rows_in_workspace(
     b: Tensor, place: Ref, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int
 ) -> _Activations:
-    words = Rows(place, Ref(WORKSPACE, at), *b.ne, *b.nb, row_bytes).words()
+    words = Prepared.words(
+        x=Place(place, b.nb), y=Place(Ref(WORKSPACE, at)), K=b.ne[0], ne1=b.ne[1], ne2=b.ne[2], ne3=b.ne[3],
+        row_bytes=row_bytes,
+    )  # fmt: skip
     nb = (0, row_bytes, row_bytes * b.ne[1], row_bytes * b.ne[1] * b.ne[2])
     entry = Entry(kernel, words, tasks(b.size))
     return _Activations(Ref(WORKSPACE, at), elem, "rows", nb, (entry,), at + row_bytes * b.nrows, scratch)
@@ -295,15 +301,18 @@ def _rows_in_workspace(
 # products
 
 
-def _words(work: _Work, x: _Activations, m_block: int, v_block: int, **more: int) -> Sequence[Word]:
+def _words(
+    work: _Work, x: _Activations, m_block: int, v_block: int, least: int, most: int, x_offset: int = 0
+) -> Words:
     a, b, placed = work.a, work.b, work.placed
-    routes = Ref(WORKSPACE) if work.routed else 0
-    words = Product(
-        placed.a, x.place, placed.result, a.ne[0], a.ne[1], work.matrices, work.rows,
-        a.ne[2], b.ne[1], work.r2, work.r3, *a.nb, *x.nb, *placed.nb[1:], m_block, v_block, routes=routes,
-        epilogue=placed.epilogue, epilogue_words=len(fields(Product)), **more,
-    ).words()  # fmt: skip
-    return [*words, *placed.words]
+    words = Product.words(
+        weights=Place(placed.a, a.nb), activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
+        K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
+        r3=work.r3, m_block=m_block, v_block=v_block, x_offset=x_offset,
+        routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most, epilogue=placed.epilogue,
+        epilogue_words=Product.word_count(),
+    )  # fmt: skip
+    return words.followed_by(placed.words)
 
 
 def _dot(work: _Work, x: _Activations, most: int) -> _Product:
@@ -332,7 +341,7 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     m_chunks = -(-panels // max(1, most))
     matrices = max(1, work.matrices)  # there may be no expert
     # routed rows are spread over experts, nobody knows how
-    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[kind])
+    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[base_of(kind)])
     v_chunks = max(1, v_chunks)
     m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
     v_block = max(1, -(-work.rows // v_chunks))

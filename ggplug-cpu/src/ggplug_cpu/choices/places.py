@@ -7,9 +7,10 @@ import functools
 from ggplug import types
 from ggplug.types import Type
 from ggplug_cpu.compiler import Kernel
-from ggplug_cpu.kernels import converters, quantize
+from ggplug_cpu.kernels import converters
 from ggplug_cpu.kernels.nest import BLOCK
 from ggplug_cpu.parameters import Place, Ref
+from ggplug_cpu.types import BLOCKS, ENCODED
 
 PLAIN = {types.F32: "f32", types.F16: "f16", types.BF16: "bf16"}
 INTEGERS = {types.I32: "i32"}
@@ -22,7 +23,7 @@ def reader(type: Type) -> Kernel | None:
         return converters.read_plain(PLAIN[type])
     if type in INTEGERS:
         return converters.read_integers(INTEGERS[type])
-    if type.name in quantize.TYPES:
+    if type.name in BLOCKS:
         return converters.read_blocks(type.name)
     return None
 
@@ -34,7 +35,7 @@ def writer(type: Type) -> Kernel | None:
         return converters.write_plain(PLAIN[type])
     if type in INTEGERS:
         return converters.write_integers(INTEGERS[type])
-    if type.name in quantize.TYPES:
+    if type.name in ENCODED:
         return converters.write_blocks(type.name)
     return None
 

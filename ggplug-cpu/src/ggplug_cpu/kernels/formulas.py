@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from llvmlite.ir import IntType
 
-from ggplug_cpu.simd.transcendental import emit_erf, emit_exp, emit_log, emit_sigmoid, emit_tanh
+from ggplug_cpu.simd.transcendental import emit_exp, emit_gelu_erf, emit_log, emit_sigmoid, emit_tanh
 from ggplug_cpu.simd.values import F32, F64, Value
 
 
@@ -262,7 +262,7 @@ def gelu(x: Value) -> Value:
 
 @_unary
 def gelu_erf(x: Value) -> Value:
-    return 0.5 * x * (1.0 + emit_erf(x * math.sqrt(0.5)))
+    return emit_gelu_erf(x)
 
 
 @_unary

@@ -12,14 +12,13 @@ import operator
 
 from ggplug_cpu import compiler, features
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
-from ggplug_cpu.context import aborted, next_chunk, scratch, word
-from ggplug_cpu.kernels import mul_mat_rows as rows_of
+from ggplug_cpu.context import aborted, next_chunk, scratch
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
-from ggplug_cpu.kernels.mul_mat_rows import fill_table, finish, locate, matrix_address
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks
+from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, joined, loop, vector
+from ggplug_cpu.types import BLOCKS, GROUP, PLAIN, Blocks
 
 #: The most columns these kernels take: what the table of addresses has room for.
 MOST_COLUMNS = 32
@@ -118,6 +117,12 @@ def dot_plain(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
 
 
+def totals_of(type_name: str) -> int:
+    """How many rounded activations have a total each, for weights of a block type; 0 where none is needed."""
+    t = BLOCKS[type_name]
+    return t.group if t.has_minima else 0
+
+
 def offset_of_sums(type_name: str) -> int:
     """The offset for which rounded activations of weights of a block type need sums: 0 where they need none.
 
@@ -127,8 +132,13 @@ def offset_of_sums(type_name: str) -> int:
     return BLOCKS[type_name].offset if dots.int8_product(_width()) == "u8i8" else 0
 
 
-def _blocks_in_a_vector() -> int:
+def _parts_in_a_vector() -> int:
     return max(1, 4 * _width() // GROUP)
+
+
+def _blocks_together(t: Blocks) -> int:
+    """Blocks of a row whose products are computed together: those that fill a vector."""
+    return max(1, _parts_in_a_vector() // t.parts)
 
 
 def blocks_at_once(t: Blocks) -> int:
@@ -137,7 +147,7 @@ def blocks_at_once(t: Blocks) -> int:
     So every line of the cache is fetched ahead once, in a loop that is long enough to hide the latency of its sums.
     """
     if 4 * _width() >= GROUP:
-        return _blocks_in_a_vector()
+        return _blocks_together(t)
     return 1 << (-(-_LINE // t.block_bytes) - 1).bit_length()
 
 
@@ -146,68 +156,126 @@ def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
     """``dot_blocks(...)(w, distance, results, xs, offset, stride, numbers)``: ``rows`` rows of blocks by ``columns``.
 
     Row ``i`` lies ``i * distance`` rows of ``stride`` bytes behind ``w``, its results ``4 * i * distance`` bytes behind
-    ``offset``.  The rest is as for :func:`dot_plain`, but activations are int8 with sums, from ``mul_mat_round``.
+    ``offset``.  The rest is as for :func:`dot_plain`, but activations are int8 from ``mul_mat_round``, with the sums
+    and totals that the type of weights needs.
     """
     t = BLOCKS[type_name]
 
     def emit(
         w: Value, distance: Value, results: Value, xs: Value, offset: Value, stride: Value, numbers: Value
     ) -> None:
-        b, width = w.b, _width()
-        at_once = blocks_at_once(t)
-        in_a_vector = _blocks_in_a_vector()
-        product = dots.int8_product(width)
-        x = [values.load(xs, I64, 8 * c, align=8) for c in range(columns)]
-        scales = [each + numbers for each in x]
-        starts = [each + numbers + numbers.lshr(3) for each in x]
+        b = w.b
+        at_once, together = blocks_at_once(t), _blocks_together(t)
+        x = [_Activations(values.load(xs, I64, 8 * c, align=8), numbers, t) for c in range(columns)]
         sources = [w + distance * stride * r for r in range(rows)]
-
-        def add(position: Value, i: Value, sums: list[Value], blocks: int) -> list[Value]:
-            places = [[source + position + j * t.block_bytes for j in range(blocks)] for source in sources]
-            read = t.quants if product == "u8i8" else t.signed
-            quants = [joined([read(place) for place in each]) for each in places]
-            scale = [t.scales(each).part(0, blocks) for each in places]
-            for c in range(columns):
-                y = values.load(x[c] + i * GROUP, vector(I8, GROUP * blocks))
-                start = None
-                if product == "u8i8":
-                    start = values.load(starts[c] + i * GROUP, vector(I32, GROUP // 4 * blocks))
-                factor = values.load(scales[c] + i * 4, vector(F32, blocks))
-                for r in range(rows):
-                    term = _dot(product, start, quants[r], y, min(width, GROUP // 4 * blocks)).convert(F32)
-                    spread = [lane * blocks // term.count for lane in range(term.count)]
-                    factors = (scale[r] * factor).shuffle(spread)
-                    if term.count < width:  # a last block alone: the upper lanes get nothing
-                        nothing = constant(b, term.type, 0)
-                        term, factors = term.concat(nothing), factors.concat(nothing)
-                    sums[r * columns + c] = term.fma(factors, sums[r * columns + c])
-            return sums
 
         def step(i: Value, carried: list[Value]) -> list[Value]:
             position, sums = carried[0], carried[1:]
             for source in sources:
                 for line in range(0, at_once * t.block_bytes, _LINE):
                     emit_prefetch(source + position + (_AHEAD + line))
-            for first in range(0, at_once, in_a_vector):
-                sums = add(position + first * t.block_bytes, i * at_once + first, sums, in_a_vector)
+            for first in range(0, at_once, together):
+                places = [source + position + first * t.block_bytes for source in sources]
+                sums = _add_blocks(t, places, x, i * at_once + first, sums, together)
             return [position + at_once * t.block_bytes, *sums]
 
-        groups = numbers.lshr(GROUP.bit_length() - 1)
-        whole = groups.lshr(at_once.bit_length() - 1)
-        zero = constant(b, vector(F32, width), 0)
+        blocks = numbers.lshr(t.block_size.bit_length() - 1)
+        whole = blocks.lshr(at_once.bit_length() - 1)
+        zero = constant(b, vector(F32, _width()), 0)
         position, *sums = loop(whole, [constant(b, I64, 0), *([zero] * (rows * columns))], step)
         if at_once > 1:
 
             def tail(i: Value, sums: list[Value]) -> list[Value]:
-                return add(position + i * t.block_bytes, whole * at_once + i, sums, 1)
+                places = [source + position + i * t.block_bytes for source in sources]
+                return _add_blocks(t, places, x, whole * at_once + i, sums, 1)
 
-            sums = loop(groups & (at_once - 1), sums, tail)
+            sums = loop(blocks & (at_once - 1), sums, tail)
         for c in range(columns):
             place = values.load(results, I64, 8 * c, align=8) + offset
             for r in range(rows):
                 values.store(place + distance * (4 * r), sums[r * columns + c].sum())
 
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
+
+
+class _Activations:
+    """A column of int8 activations: where its numbers, scales, totals and sums begin."""
+
+    def __init__(self, row: Value, numbers: Value, t: Blocks) -> None:
+        self.numbers = row
+        self.scales = row + numbers
+        self.totals = self.scales + numbers.lshr(3)
+        behind = (numbers << 2).lshr(t.group.bit_length() - 1)
+        self.sums = self.totals + behind if t.has_minima else self.totals
+
+
+def _add_blocks(
+    t: Blocks, places: list[Value], x: list[_Activations], block: Value, sums: list[Value], blocks: int
+) -> list[Value]:
+    """The products of ``blocks`` blocks of every row of weights by every column, added to ``sums``.
+
+    ``places`` are those of the rows' blocks, ``block`` is the first one's number in its row.
+    """
+    b, width, columns = block.b, _width(), len(x)
+    product = dots.int8_product(width)
+    parts = blocks * t.parts
+    in_a_vector = min(_parts_in_a_vector(), parts)
+    span = max(4 * min(width, GROUP // 4 * in_a_vector), t.group)  # numbers whose sums are scaled together
+    read = t.quants if product == "u8i8" else t.signed
+    addresses = [[place + j * t.block_bytes for j in range(blocks)] for place in places]
+    factors = [t.factors(each) for each in addresses]
+    first_part = block * t.parts
+    for first in range(0, parts, in_a_vector):
+        chosen = [divmod(first + j, t.parts) for j in range(in_a_vector)]
+        quants = [joined([read(each[j], constant(b, I64, part)) for j, part in chosen]) for each in addresses]
+        scale = [_of_parts(t, each.scales, first, in_a_vector) for each in factors]
+        i = first_part + first
+        for c in range(columns):
+            y = values.load(x[c].numbers + i * GROUP, vector(I8, GROUP * in_a_vector))
+            start = None
+            if product == "u8i8" and t.offset:
+                start = values.load(x[c].sums + i * GROUP, vector(I32, GROUP // 4 * in_a_vector))
+            factor = values.load(x[c].scales + i * 4, vector(F32, in_a_vector))
+            if t.group < GROUP:  # the scale of each group's part
+                factor = factor.shuffle([lane * t.group // GROUP for lane in range(GROUP // t.group * in_a_vector)])
+            for r in range(len(places)):
+                scaled = scale[r] * factor
+                for at in range(0, GROUP * in_a_vector, span):
+                    begun = None if start is None else start.part(at // 4, span // 4)
+                    lanes = min(width, span // 4)
+                    term = _dot(product, begun, quants[r].part(at, span), y.part(at, span), lanes).convert(F32)
+                    spread = [at // t.group + (4 * lane // t.group if span > t.group else 0) for lane in range(lanes)]
+                    factors_of_lanes = scaled.shuffle(spread)
+                    if lanes < width:  # a last block alone: the upper lanes get nothing
+                        nothing = constant(b, term.type, 0)
+                        term, factors_of_lanes = term.concat(nothing), factors_of_lanes.concat(nothing)
+                    sums[r * columns + c] = term.fma(factors_of_lanes, sums[r * columns + c])
+    if t.has_minima:
+        groups = blocks * t.groups
+        for c in range(columns):
+            totals = values.load(x[c].totals + block * (4 * t.groups), vector(F32, groups))
+            for r in range(len(places)):
+                minima = factors[r].minima
+                assert minima is not None
+                sums[r * columns + c] = _fma_of_lanes(minima.part(0, groups), totals, sums[r * columns + c])
+    return sums
+
+
+def _of_parts(t: Blocks, lanes: Value, first: int, count: int) -> Value:
+    """What belongs to the groups of some parts."""
+    each = GROUP // t.group
+    return lanes.part(first * each, count * each)
+
+
+def _fma_of_lanes(a: Value, b: Value, sums: Value) -> Value:
+    """``a * b`` added to any lanes of ``sums``, of which there may be more or fewer."""
+    width = sums.count
+    while a.count < width:
+        nothing = constant(a.b, a.type, 0)
+        a, b = a.concat(nothing), b.concat(nothing)
+    for first in range(0, a.count, width):
+        sums = a.part(first, width).fma(b.part(first, width), sums)
+    return sums
 
 
 def _dot(product: str, start: Value | None, quants: Value, y: Value, width: int) -> Value:
@@ -230,8 +298,8 @@ def mul_mat_dot(weights: str, routed: bool = False) -> Body:
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         table = scratch(ctx)
-        k, m_all, matrices = word(params, rows_of.K), word(params, rows_of.M), word(params, rows_of.MATRICES)
-        m_block, stride = word(params, rows_of.M_BLOCK), word(params, rows_of.NB01)
+        k, m_all, matrices = Product.K(params), Product.M(params), Product.matrices(params)
+        m_block, stride = Product.m_block(params), Product.weights.nb1(params)
         matrix, before = 0, 0
         while not aborted(ctx):
             matrix, m_chunk, _, rows, before = find(params, next_chunk(ctx), matrix, before)

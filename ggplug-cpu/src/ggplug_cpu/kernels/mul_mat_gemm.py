@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
-from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, word
-from ggplug_cpu.kernels import mul_mat_rows as rows_of
+from ggplug_cpu.context import aborted, load_word, next_chunk, scratch
 from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
-from ggplug_cpu.kernels.mul_mat_rows import fill_table, finish, locate, matrix_address
+from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
 from ggplug_cpu.kernels.mul_mat_tiles import tile
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
+from ggplug_cpu.types import BLOCKS, PLAIN
 
 #: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
 _TABLE_BYTES = 1024
@@ -33,7 +32,7 @@ def mul_mat_gemm(
     activations_layout: str = "rows",
     routed: bool = False,
 ) -> Body:
-    """A product of ``kind`` (``f32``, ``bf16``, ``i8``, ``amx``): how numbers are packed and multiplied.
+    """A product of ``kind``, which says how numbers are packed and multiplied: see :mod:`.mul_mat_layout`.
 
     ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
     rounded.  Layouts: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
@@ -51,9 +50,9 @@ def mul_mat_gemm(
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         panels = scratch(ctx)
-        x = panels + word(params, rows_of.X_OFFSET)
-        k_all, m_all, matrices = word(params, rows_of.K), word(params, rows_of.M), word(params, rows_of.MATRICES)
-        m_block, v_block = word(params, rows_of.M_BLOCK), word(params, rows_of.V_BLOCK)
+        x = panels + Product.x_offset(params)
+        k_all, m_all, matrices = Product.K(params), Product.M(params), Product.matrices(params)
+        m_block, v_block = Product.m_block(params), Product.v_block(params)
         matrix, before = 0, 0
         while not aborted(ctx):
             matrix, m_chunk, v_chunk, rows, before = find(params, next_chunk(ctx), matrix, before)
@@ -116,13 +115,13 @@ def _pack_block(kind: str, weights: str, weights_layout: str) -> DeviceFunction:
     unit_bytes = shape.unit_bytes
     pack_some = pack_weights(kind, weights)
     if weights in BLOCKS:
-        group, group_bytes = GROUP, BLOCKS[weights].block_bytes
+        group, group_bytes = BLOCKS[weights].block_size, BLOCKS[weights].block_bytes
     else:
         group, group_bytes = 1, PLAIN[weights].elem_bytes
 
     @device_function
     def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        stride = word(params, rows_of.NB01)
+        stride = Product.weights.nb1(params)
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         source = base + k // group * group_bytes
         for m in range(m_first, m_last, width):
@@ -141,7 +140,7 @@ def _pack_adjacent_rows(weights: str) -> DeviceFunction:
 
     @device_function
     def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        stride = word(params, rows_of.NB00)
+        stride = Product.weights.nb0(params)
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, columns):
             place = panels + (m - m_first) // columns * panel_bytes
@@ -159,7 +158,7 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
 
     @device_function
     def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        row_stride, stride = word(params, rows_of.NB01), word(params, rows_of.NB00)
+        row_stride, stride = Product.weights.nb1(params), Product.weights.nb0(params)
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, width):
             rows = min(m_last - m, width)
@@ -253,16 +252,14 @@ def _nothing(x):  # type: ignore[no-untyped-def]
 def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) -> DeviceFunction:
     """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
     row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
-    if kind == "i8":
-        pack_int8 = pack_quantized(rows)
+    if layout(kind).kind == "i8":
+        pack_int8, group = pack_quantized(kind, rows), layout(kind).quantum
 
         @device_function
         def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
-            scales = word(params, rows_of.K) + k // GROUP * 4
             for r in range(rows):
-                source = load_word(table + 8 * (rows + r))
-                place, scale_place = packed + r * row_bytes, packed + rows * GROUP + r * scale_bytes
-                pack_int8(place, scale_place, source + k, source + scales, numbers // GROUP)
+                place, scale_place = packed + r * row_bytes, packed + rows * group + r * scale_bytes
+                pack_int8(place, scale_place, load_word(table + 8 * (rows + r)), Product.K(params), k, numbers)
 
     elif activations_layout == "rows":
         pack_row = pack_activations(kind, activations, rows)
@@ -279,7 +276,7 @@ def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) 
 
         @device_function
         def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
-            stride = word(params, rows_of.NB10)
+            stride = Product.activations.nb0(params)
             gathered = packed + x_bytes
             for r in range(rows):
                 source = load_word(table + 8 * (rows + r)) + k * stride

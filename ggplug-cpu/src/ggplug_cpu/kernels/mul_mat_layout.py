@@ -6,9 +6,10 @@ lane the products of that lane, of eight (four bf16, eight int8) where it multip
 - A *panel* holds ``Layout.columns`` rows of weights, which are the result's columns, unit by unit: ``[unit][column]``.
 - Activations lie in groups of some units: ``[group][row][units of the group]``.  A group has one unit where rows are
   multiplied in pairs, so that a pair's units are adjacent.
-- For int8, both sides are interrupted after every 32 numbers (a *block*) by what the block needs: scales (f32), each in
-  as many bytes as a unit has, which is twice in eight.  Where the instruction wants unsigned activations (x86's), these
-  are ``x + 128``, and behind the scales a panel has ``-128 * sum(weights)`` (int32) of every column.
+- For int8, both sides are interrupted after every *group* of 32 or 16 numbers by what the group needs: scales (f32),
+  each in as many bytes as a unit has, which is twice in eight; behind them, for weights with minima, these minima and
+  the activations' totals (f32) alike.  Where the instruction wants unsigned activations (x86's), these are ``x + 128``,
+  and a panel ends with ``-128 * sum(weights)`` (int32) of every column.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ggplug_cpu import features
-from ggplug_cpu.kernels.mul_mat_weights import GROUP
 from ggplug_cpu.simd import dots
 from ggplug_cpu.simd.values import I32, I64, vector
+from ggplug_cpu.types import GROUP, Blocks
 
 #: Bytes of a row's units that are packed at a time: a panel of f32 then has 64 KiB at most.
 K_BYTES = 2048
@@ -33,7 +34,8 @@ class Layout:
     Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or by ``few`` rows at the end.  A unit
     holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row are adjacent in packed activations.  A step
     of the inner loop takes ``step_numbers`` numbers of each row, which are ``step_bytes`` bytes of packed activations.
-    A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the last padded.
+    A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the last padded.  Of int8, ``has_minima`` says
+    whether weights have them.
     """
 
     kind: str
@@ -48,6 +50,7 @@ class Layout:
     step_bytes: int
     quantum: int
     quantum_bytes: int
+    has_minima: bool = False
 
     @property
     def columns(self) -> int:
@@ -73,6 +76,16 @@ class Layout:
         """Numbers along K that are packed at a time."""
         return K_BYTES // self.unit_bytes * self.unit
 
+    @property
+    def minima_at(self) -> int:
+        """Of int8: where in a group of a panel the minima begin, behind numbers and scales."""
+        return self.columns * (self.quantum + self.unit_bytes)
+
+    @property
+    def offsets_at(self) -> int:
+        """Of int8 with unsigned activations: where in a group of a panel its sums begin."""
+        return self.columns * (self.quantum + self.unit_bytes * (1 + self.has_minima))
+
     def panel_bytes(self, numbers: int) -> int:
         return -(-numbers // self.quantum) * self.quantum_bytes
 
@@ -82,26 +95,43 @@ class Layout:
         return self.rows * self.step_bytes * (self.k_numbers // self.step_numbers)
 
 
+def int8_kind(t: Blocks) -> str:
+    """The kind of integer products with weights of a block type: ``i8``, with what differs from groups of 32."""
+    return "i8" + (f" by {t.group}" if t.group != GROUP else "") + (" with minima" if t.has_minima else "")
+
+
+def base_of(kind: str) -> str:
+    """``i8`` for every kind that :func:`int8_kind` gives; others are themselves."""
+    return kind.partition(" ")[0]
+
+
 def layout(kind: str) -> Layout:
-    """The layout of ``kind`` (``f32``, ``bf16``, ``i8``; ``amx`` is bf16 in tile registers) for the current target."""
+    """The layout of ``kind`` for the current target.
+
+    ``kind`` is ``f32``, ``bf16``, ``amx`` (bf16 in tile registers), or one of :func:`int8_kind`.
+    """
     width = _width()
+    name, kind = kind, base_of(kind)
     columns = 2 * width
     if kind == "amx":
         return Layout(kind, 2, 4, width, 2, 32, 16, 16, 32, 64, 2 * width, 4 * columns * width)
     unit_bytes = 8 if _multiplies_matrices(kind) else 4
     unit = unit_bytes // {"f32": 4, "bf16": 2, "i8": 1}[kind]
     rows, few = _rows(kind)
+    has_minima = name.endswith("with minima")
     if kind == "i8":
-        together, step, step_bytes = GROUP // unit, GROUP, GROUP + unit_bytes
-        quantum, column_bytes = GROUP, step_bytes + (4 if activations_are_unsigned() else 0)
+        step = 16 if "by 16" in name else GROUP
+        together, step_bytes = step // unit, step + unit_bytes * (1 + has_minima)
+        quantum, column_bytes = step, step_bytes + (4 if activations_are_unsigned() else 0)
     else:
         together, step, step_bytes = 4, 4 * unit, 4 * unit_bytes
         quantum, column_bytes = unit * width, unit_bytes * width
     if unit_bytes == 8:
         together = 1
     return Layout(
-        kind, unit, unit_bytes, width, 2, rows, few, together, step, step_bytes, quantum, columns * column_bytes
-    )
+        kind, unit, unit_bytes, width, 2, rows, few, together, step, step_bytes, quantum, columns * column_bytes,
+        has_minima,
+    )  # fmt: skip
 
 
 def _width() -> int:

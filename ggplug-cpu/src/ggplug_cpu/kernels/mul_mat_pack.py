@@ -12,32 +12,11 @@ from llvmlite import ir
 
 from ggplug_cpu import compiler
 from ggplug_cpu.kernels.mul_mat_layout import activations_are_unsigned, layout
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN, Blocks, Plain
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
+from ggplug_cpu.simd.transposition import transposed
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
-
-
-def transposed(rows: list[Value]) -> list[Value]:
-    """The columns of a matrix given by its rows: ``out[j]`` has lane j of every row.  Counts are powers of two."""
-    n, lanes = len(rows), rows[0].count
-    if lanes > n:
-        parts = [transposed([row.part(start, n) for row in rows]) for start in range(0, lanes, n)]
-        return [column for part in parts for column in part]
-    # Interleaving the two halves of the list moves the topmost bit of the row's number into the lane's number.
-    while rows[0].count < n:
-        half, count = len(rows) // 2, rows[0].count
-        order = [lane + count * which for lane in range(count) for which in range(2)]
-        rows = [a.shuffle(order, b) for a, b in zip(rows[:half], rows[half:], strict=True)]
-    # From here on the lane's topmost bit leaves for the list's order each time.
-    for _ in range(lanes.bit_length() - 1):
-        half = len(rows) // 2
-        low = [lane + n * which for lane in range(n // 2) for which in range(2)]
-        high = [lane + n // 2 for lane in low]
-        pairs = zip(rows[:half], rows[half:], strict=True)
-        rows = [a.shuffle(order, b) for a, b in pairs for order in (low, high)]
-    return rows
-
+from ggplug_cpu.types import BLOCKS, GROUP, PLAIN, Blocks, Plain
 
 # -- weights ---------------------------------------------------------------------------------------------
 
@@ -52,8 +31,8 @@ def pack_weights(kind: str, type_name: str) -> compiler.Intrinsic:
 
     def emit(panel: Value, row: Value, stride: Value, rows: Value, numbers: Value) -> None:
         addresses = [row + stride * (rows - 1).minimum(i) for i in range(layout(kind).width)]
-        if kind == "i8":
-            _pack_int8(panel, addresses, numbers, BLOCKS[type_name])
+        if layout(kind).kind == "i8":
+            _pack_int8(kind, panel, addresses, numbers, BLOCKS[type_name])
         elif type_name in BLOCKS:
             _pack_blocks(kind, panel, addresses, numbers, BLOCKS[type_name])
         else:
@@ -108,36 +87,74 @@ def _first(address: Value, lanes: ir.VectorType, n: Value) -> Value:
 
 def _pack_blocks(kind: str, panel: Value, addresses: list[Value], numbers: Value, t: Blocks) -> None:
     def block(i: Value, carried: list[Value]) -> list[Value]:
-        rows = [_units(kind, t.read(address + i * t.block_bytes)) for address in addresses]
-        return [_write_columns(kind, carried[0], transposed(rows))]
+        blocks = [address + i * t.block_bytes for address in addresses]
+        factors = [t.factors([address]) for address in blocks]
 
-    loop(numbers.lshr(GROUP.bit_length() - 1), [panel], block)
+        def part(j: Value, carried: list[Value]) -> list[Value]:
+            read = [t.read(address, j, each) for address, each in zip(blocks, factors, strict=True)]
+            return [_write_columns(kind, carried[0], transposed([_units(kind, row) for row in read]))]
+
+        return _for_parts(t, carried, part)
+
+    loop(numbers.lshr(t.block_size.bit_length() - 1), [panel], block)
 
 
-def _pack_int8(panel: Value, addresses: list[Value], numbers: Value, t: Blocks) -> None:
-    b, s = panel.b, layout("i8")
+def _for_parts(
+    t: Blocks, carried: list[Value], part: Callable[[Value, list[Value]], list[Value]]
+) -> list[Value]:
+    """``part(j, carried)`` for every part of a block, in a loop where there are several."""
+    count = constant(carried[0].b, I64, t.parts)
+    return loop(count, carried, part) if t.parts > 1 else part(count - 1, carried)
+
+
+def _pack_int8(kind: str, panel: Value, addresses: list[Value], numbers: Value, t: Blocks) -> None:
+    b, s = panel.b, layout(kind)
     lanes = vector(I8, 4 * s.width)
     units = s.vector_of_units(GROUP // s.unit)
-    scales = s.columns * GROUP
+    # as sums lie: columns 0 and 1 for one row, the same for the next, then columns 2 and 3
+    lanes_of_pairs = [first + lane for first in range(0, s.width, 2) for lane in (0, 1, 0, 1)]
+
+    def write(place: Value, of_groups: list[Value], at: int) -> None:
+        """For each group of a block a number of every row, ``at`` bytes into the group's place."""
+        for group, each in enumerate(of_groups):
+            ordered = each if s.rows_of_sums == 1 else each.shuffle(lanes_of_pairs)
+            values.store(place, ordered, group * s.quantum_bytes + at)
 
     def block(i: Value, carried: list[Value]) -> list[Value]:
         place = carried[0]
         blocks = [address + i * t.block_bytes for address in addresses]
-        columns = transposed([t.signed(address).bitcast(units) for address in blocks])
-        offset = constant(b, vector(I32, s.width), 0)
-        for unit, column in enumerate(columns):
-            values.store(place, column, unit * s.columns * s.unit_bytes)
-            if activations_are_unsigned():
-                offset = dots.emit_dot("u8i8", offset, constant(b, lanes, -128), column.bitcast(lanes))
-        scale = t.scales(blocks).part(0, s.width)
-        # as sums lie: columns 0 and 1 for one row, the same for the next, then columns 2 and 3
-        lanes_of_pairs = [first + lane for first in range(0, s.width, 2) for lane in (0, 1, 0, 1)]
-        values.store(place, scale if s.rows_of_sums == 1 else scale.shuffle(lanes_of_pairs), scales)
-        if activations_are_unsigned():
-            values.store(place, -offset, scales + s.columns * s.unit_bytes)
-        return [place + s.quantum_bytes]
+        scales, minima = _factors_of_groups(t, blocks)
+        write(place, scales, s.columns * s.quantum)
+        write(place, minima, s.minima_at)
 
-    loop(numbers.lshr(GROUP.bit_length() - 1), [panel], block)
+        def part(j: Value, carried: list[Value]) -> list[Value]:
+            place = carried[0]
+            columns = transposed([t.signed(address, j).bitcast(units) for address in blocks])
+            per_group = s.quantum // s.unit
+            for first in range(0, len(columns), per_group):
+                offset = constant(b, vector(I32, s.width), 0)
+                for unit, column in enumerate(columns[first : first + per_group]):
+                    values.store(place, column, unit * s.columns * s.unit_bytes)
+                    if activations_are_unsigned():
+                        offset = dots.emit_dot("u8i8", offset, constant(b, lanes, -128), column.bitcast(lanes))
+                if activations_are_unsigned():
+                    values.store(place, -offset, s.offsets_at)
+                place = place + s.quantum_bytes
+            return [place]
+
+        return _for_parts(t, carried, part)
+
+    loop(numbers.lshr(t.block_size.bit_length() - 1), [panel], block)
+
+
+def _factors_of_groups(t: Blocks, blocks: list[Value]) -> tuple[list[Value], list[Value]]:
+    """Scales and minima (if the type has them) of each group of a block of every row."""
+    if t.groups == 1:
+        one = t.factors(blocks)
+        return [one.scales.part(0, len(blocks))], [one.minima.part(0, len(blocks))] if one.minima is not None else []
+    rows = [t.factors([block]) for block in blocks]
+    minima = [row.minima for row in rows if row.minima is not None]
+    return transposed([row.scales for row in rows]), transposed(minima) if minima else []
 
 
 @functools.cache
@@ -215,23 +232,35 @@ def pack_activations(kind: str, type_name: str, rows: int) -> compiler.Intrinsic
 
 
 @functools.cache
-def pack_quantized(rows: int) -> compiler.Intrinsic:
-    """``pack_quantized(rows)(place, scale_place, quants, scales, blocks)``: one row of int8 activations of a tile."""
+def pack_quantized(kind: str, rows: int) -> compiler.Intrinsic:
+    """``pack_quantized(...)(place, scale_place, row, K, k, numbers)``: a row of int8 activations among ``rows``.
 
-    def emit(place: Value, scale_place: Value, quants: Value, scales: Value, blocks: Value) -> None:
-        s = layout("i8")
-        step, numbers = rows * s.step_bytes, s.together * s.unit
+    ``row`` is one of ``K`` numbers as :mod:`.mul_mat_prepare` makes it, of which ``numbers`` from ``k`` on are packed.
+    """
 
-        def block(i: Value, _: list[Value]) -> list[Value]:
-            x = values.load(quants + i * GROUP, vector(I8, GROUP))
+    def emit(place: Value, scale_place: Value, row: Value, K: Value, k: Value, numbers: Value) -> None:
+        s = layout(kind)
+        step, numbers_of_row, group = rows * s.step_bytes, s.together * s.unit, s.quantum
+        scales, totals = row + K, row + K + K.lshr(3)
+        first = k.lshr(group.bit_length() - 1)
+
+        def spread(number: Value) -> Value:
+            return number if s.rows_of_sums == 1 else number.splat(2)
+
+        def one(i: Value, _: list[Value]) -> list[Value]:
+            index = first + i
+            x = values.load(row + index * group, vector(I8, group))
             if activations_are_unsigned():
                 x = x ^ -128
-            for group in range(GROUP // numbers):
-                values.store(place + i * step, x.part(group * numbers, numbers), group * rows * s.row_bytes)
-            scale = values.load(scales + i * 4, F32)
-            values.store(scale_place + i * step, scale if s.rows_of_sums == 1 else scale.splat(2))
+            for unit in range(group // numbers_of_row):
+                values.store(place + i * step, x.part(unit * numbers_of_row, numbers_of_row), unit * rows * s.row_bytes)
+            scale = values.load(scales + index.lshr((GROUP // group).bit_length() - 1) * 4, F32)
+            values.store(scale_place + i * step, spread(scale))
+            if s.has_minima:
+                total = values.load(totals + index * 4, F32)
+                values.store(scale_place + i * step, spread(total), rows * s.unit_bytes)
             return []
 
-        loop(blocks, [], block)
+        loop(numbers.lshr(group.bit_length() - 1), [], one)
 
-    return emitted("void(i64, i64, i64, i64, i64)")(emit)
+    return emitted("void(i64, i64, i64, i64, i64, i64)")(emit)

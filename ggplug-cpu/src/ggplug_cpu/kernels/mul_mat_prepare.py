@@ -1,98 +1,103 @@
 """Activations made ready for a matrix product: rounded to int8, or contiguous f32, in the workspace; and routes sorted.
 
-A row rounded to int8 is, for K numbers: K int8; K / 32 f32, the scale of every group of 32; and where it was asked for,
-K / 4 int32: ``-offset`` times the sum of every four of them, with which a dot product with unsigned bytes
-``q + offset`` begins.  A group's scale is its largest magnitude / 127 and stays f32 (ggml rounds it to f16).
+A row rounded to int8 is, for K numbers: K int8; K / 32 f32, the scale of every 32 of them; and where asked for, a total
+(f32) of every group of weights with minima, the sum of its numbers times their scale; and K / 4 int32: ``-offset``
+times the sum of every four of them, with which a dot product with unsigned bytes ``q + offset`` begins.  A scale is the
+largest magnitude / 127 and stays f32 (ggml rounds it to f16).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
-from ggplug_cpu.context import load_word, scratch, store_word, thread_count, thread_index, word
+from ggplug_cpu.context import load_word, scratch, store_word, thread_count, thread_index
 from ggplug_cpu.kernels.faults import fault
 from ggplug_cpu.kernels.mul_mat_rows import SLOT_SHIFT
-from ggplug_cpu.kernels.mul_mat_weights import BLOCKS, GROUP, PLAIN
 from ggplug_cpu.kernels.quantize import dequantize_row
-from ggplug_cpu.parameters import Ref
+from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
 from ggplug_cpu.simd import dots, values
-from ggplug_cpu.simd.values import F32, I8, I32, Value, constant, emitted, loop, vector
+from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, loop, vector
+from ggplug_cpu.types import BLOCKS, GROUP, PLAIN
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The parameters of the kernels that prepare rows, in the order of their words; strides in bytes."""
+class Prepared(Parameters):
+    """The parameters of the kernels that prepare rows: ``x`` has ``ne1`` by ``ne2`` by ``ne3`` of ``K`` numbers."""
 
-    source: Ref
-    target: Ref
-    ne10: int
-    ne11: int
-    ne12: int
-    ne13: int
-    nb10: int
-    nb11: int
-    nb12: int
-    nb13: int
-    row_bytes: int
-
-    def words(self) -> Sequence[int | Ref]:
-        return [getattr(self, field.name) for field in fields(self)]
+    x = read(STRIDES)
+    y = written()
+    K = integer()
+    ne1 = integer()
+    ne2 = integer()
+    ne3 = integer()
+    row_bytes = integer()
+    """From one row of ``y`` to the next."""
 
 
 @device_function
-def _row_address(params, row, ne11, ne12):  # type: ignore[no-untyped-def]  # Numba infers the types
-    i3 = row // (ne11 * ne12)
-    rest = row - i3 * (ne11 * ne12)
-    i2 = rest // ne11
-    i1 = rest - i2 * ne11
-    return word(params, 0) + i1 * word(params, 7) + i2 * word(params, 8) + i3 * word(params, 9)
+def _row_address(params, row, ne1, ne2):  # type: ignore[no-untyped-def]  # Numba infers the types
+    i3 = row // (ne1 * ne2)
+    rest = row - i3 * (ne1 * ne2)
+    i2 = rest // ne1
+    i1 = rest - i2 * ne1
+    matrix = Prepared.x.address(params) + i2 * Prepared.x.nb2(params) + i3 * Prepared.x.nb3(params)
+    return matrix + i1 * Prepared.x.nb1(params)
 
 
-def int8_row_bytes(K: int, with_sums: bool) -> int:
-    """Bytes of a row of ``K`` numbers rounded to int8; rows begin at multiples of 64."""
-    return -(-(K + K // 8 + (K if with_sums else 0)) // 64) * 64
+def totals_at(K: int) -> int:
+    """Where in a row of ``K`` numbers rounded to int8 its totals begin, which may be an integer of a kernel."""
+    return K + K // 8
+
+
+def int8_row_bytes(K: int, offset: int, totals: int) -> int:
+    """Bytes of a row of ``K`` numbers that :func:`mul_mat_round` makes; rows begin at multiples of 64."""
+    return -(-(totals_at(K) + (4 * K // totals if totals else 0) + (K if offset else 0)) // 64) * 64
 
 
 @kernel
-def mul_mat_round(activations: str, layout: str = "rows", offset: int = 0) -> Body:
-    """Rows of ``activations`` (f32, or q8_0, which only moves) to int8; with sums for ``offset`` unless that is 0.
+def mul_mat_round(activations: str, layout: str = "rows", offset: int = 0, totals: int = 0) -> Body:
+    """Rows of ``activations`` (f32, or blocks of int8, which only move) to int8.
 
-    ``layout`` is ``scattered`` where the numbers of a row are not adjacent.
+    With sums for ``offset`` unless that is 0, with totals of every ``totals`` numbers unless that is 0.  ``layout`` is
+    ``scattered`` where the numbers of a row are not adjacent.
     """
-    convert = _round_blocks(offset) if activations in BLOCKS else _round_floats(offset)
+    convert = _round_blocks(activations, offset, totals) if activations in BLOCKS else _round_floats(offset, totals)
     gather = layout == "scattered"
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
-        K, ne11, ne12 = word(params, 2), word(params, 3), word(params, 4)
-        rows = ne11 * ne12 * word(params, 5)
+        K, ne1, ne2 = Prepared.K(params), Prepared.ne1(params), Prepared.ne2(params)
+        rows = ne1 * ne2 * Prepared.ne3(params)
         first = rows * thread_index(ctx) // thread_count(ctx)
         last = rows * (thread_index(ctx) + 1) // thread_count(ctx)
         for row in range(first, last):
-            source = _row_address(params, row, ne11, ne12)
+            source = _row_address(params, row, ne1, ne2)
             if gather:
-                room, stride = scratch(ctx), word(params, 6)
+                room, stride = scratch(ctx), Prepared.x.nb0(params)
                 for i in range(K):
                     simd.store_f32(room + 4 * i, simd.load_f32(source + i * stride))
                 source = room
-            convert(word(params, 1) + row * word(params, 10), source, K)
+            convert(Prepared.y.address(params) + row * Prepared.row_bytes(params), source, K)
 
     return body
 
 
-def _write_group(row: Value, K: Value, i: Value, quants: Value, scale: Value, offset: int) -> None:
+def _write_group(row: Value, K: Value, i: Value, quants: Value, scale: Value, offset: int, totals: int) -> None:
     values.store(row + i * GROUP, quants)
     values.store(row + K + i * 4, scale)
+    behind = row + K + K.lshr(3)
+    if totals:
+        numbers = quants.convert(I32)
+        for part in range(GROUP // totals):
+            total = numbers.part(part * totals, totals).sum().convert(F32) * scale
+            values.store(behind + i * (4 * GROUP // totals), total, 4 * part)
+        behind = behind + (K << 2).lshr(totals.bit_length() - 1)
     if offset:
         zero = constant(row.b, vector(I32, GROUP // 4), 0)
         weight = constant(row.b, quants.type, offset - 256 if offset > 127 else offset)
         sums = zero - dots.emit_dot("u8i8", zero, weight, quants)
-        values.store(row + K + K.lshr(3) + i * GROUP, sums)
+        values.store(behind + i * GROUP, sums)
 
 
-def _round_floats(offset: int) -> Intrinsic:
+def _round_floats(offset: int, totals: int) -> Intrinsic:
     def emit(row: Value, source: Value, K: Value) -> None:
         def group(i: Value, _: list[Value]) -> list[Value]:
             x = values.load(source + i * (4 * GROUP), vector(F32, GROUP))
@@ -104,7 +109,7 @@ def _round_floats(offset: int) -> Intrinsic:
             # of what is not finite the scale alone makes products NaN; converted, it would be any integer
             scaled = (largest < float("inf")).select(x * inverse.splat(GROUP), 0.0)
             quants = scaled.round_even().convert(I32).convert(I8)
-            _write_group(row, K, i, quants, tiny.select(0.0, largest / 127.0), offset)
+            _write_group(row, K, i, quants, tiny.select(0.0, largest / 127.0), offset, totals)
             return []
 
         loop(K.lshr(GROUP.bit_length() - 1), [], group)
@@ -112,13 +117,15 @@ def _round_floats(offset: int) -> Intrinsic:
     return emitted("void(i64, i64, i64)")(emit)
 
 
-def _round_blocks(offset: int) -> Intrinsic:
-    t = BLOCKS["q8_0"]
+def _round_blocks(activations: str, offset: int, totals: int) -> Intrinsic:
+    t = BLOCKS[activations]
+    assert t.parts == 1
 
     def emit(row: Value, source: Value, K: Value) -> None:
         def group(i: Value, _: list[Value]) -> list[Value]:
             block = source + i * t.block_bytes
-            _write_group(row, K, i, t.signed(block), t.scale(block), offset)
+            scale = t.factors([block]).scales.lane(0)
+            _write_group(row, K, i, t.signed(block, constant(K.b, I64, 0)), scale, offset, totals)
             return []
 
         loop(K.lshr(GROUP.bit_length() - 1), [], group)
@@ -132,12 +139,14 @@ def mul_mat_widen(activations: str) -> Body:
     convert = _widen_blocks(activations) if activations in BLOCKS else _widen_plain(activations)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
-        K, ne11, ne12, stride = word(params, 2), word(params, 3), word(params, 4), word(params, 6)
-        rows = ne11 * ne12 * word(params, 5)
+        K, ne1, ne2 = Prepared.K(params), Prepared.ne1(params), Prepared.ne2(params)
+        rows = ne1 * ne2 * Prepared.ne3(params)
+        stride = Prepared.x.nb0(params)
         first = rows * thread_index(ctx) // thread_count(ctx)
         last = rows * (thread_index(ctx) + 1) // thread_count(ctx)
         for row in range(first, last):
-            convert(word(params, 1) + row * word(params, 10), _row_address(params, row, ne11, ne12), stride, K)
+            target = Prepared.y.address(params) + row * Prepared.row_bytes(params)
+            convert(target, _row_address(params, row, ne1, ne2), stride, K)
 
     return body
 
@@ -172,26 +181,18 @@ def _widen_blocks(activations: str) -> DeviceFunction:
     return widen
 
 
-@dataclass(frozen=True)
-class Routes:
-    """The parameters of :func:`mul_mat_route`; strides in bytes."""
+class Routes(Parameters):
+    """The parameters of :func:`mul_mat_route`; rows of the result have ``M`` numbers."""
 
-    ids: Ref
-    target: Ref
-    result: Ref
-    faults: Ref | int
-    position: Ref | int
-    experts: int
-    slots: int
-    tokens: int
-    ids_nb0: int
-    ids_nb1: int
-    M: int
-    nb1: int
-    nb2: int
-
-    def words(self) -> Sequence[int | Ref]:
-        return [getattr(self, field.name) for field in fields(self)]
+    ids = read("nb0", "nb1")
+    routes = written()
+    result = written("nb1", "nb2")
+    faults = written()
+    position = integer()
+    experts = integer()
+    slots = integer()
+    tokens = integer()
+    M = integer()
 
 
 def routes_bytes(experts: int, slots: int, tokens: int) -> int:
@@ -208,9 +209,9 @@ def mul_mat_route() -> Body:
     """
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
-        ids, starts, result = word(params, 0), word(params, 1), word(params, 2)
-        experts, slots, tokens = word(params, 5), word(params, 6), word(params, 7)
-        nb0, nb1 = word(params, 8), word(params, 9)
+        ids, starts, result = Routes.ids.address(params), Routes.routes.address(params), Routes.result.address(params)
+        experts, slots, tokens = Routes.experts(params), Routes.slots(params), Routes.tokens(params)
+        nb0, nb1 = Routes.ids.nb0(params), Routes.ids.nb1(params)
         pairs = starts + 8 * (experts + 1)
         for e in range(experts + 1):
             store_word(starts + 8 * e, 0)
@@ -220,10 +221,9 @@ def mul_mat_route() -> Body:
                 if e >= 0 and e < experts:
                     store_word(starts + 8 * e, load_word(starts + 8 * e) + 1)
                 else:
-                    if word(params, 3) != 0:
-                        fault(word(params, 3), word(params, 4), token * slots + slot, e)
-                    row = result + slot * word(params, 11) + token * word(params, 12)
-                    simd.fill_bytes(row, 0, 4 * word(params, 10))
+                    fault(Routes.faults.address(params), Routes.position(params), token * slots + slot, e)
+                    row = result + slot * Routes.result.nb1(params) + token * Routes.result.nb2(params)
+                    simd.fill_bytes(row, 0, 4 * Routes.M(params))
         # counts to ends; filling from behind turns ends into starts
         total = 0
         for e in range(experts):

@@ -10,67 +10,39 @@ Only experts with ``least`` to ``most`` rows are computed: those that have more 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-
-from ggplug_cpu.compiler import DeviceFunction, Kernel, device_function
-from ggplug_cpu.context import load_word, store_word, word
+from ggplug_cpu.compiler import DeviceFunction, device_function
+from ggplug_cpu.context import load_word, store_word
 from ggplug_cpu.kernels.mul_mat_epilogue import finish_tile
-from ggplug_cpu.parameters import Ref, Word
+from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
 
 
-@dataclass(frozen=True)
-class Product:
-    """The parameters of every product's kernel, in the order of its words; strides and offsets in bytes."""
+class Product(Parameters):
+    """The parameters of every product's kernel; offsets in bytes."""
 
-    weights: Ref
-    activations: Ref
-    result: Ref
-    K: int
-    M: int
-    matrices: int
-    rows: int
-    ne02: int
-    ne11: int
-    r2: int
-    r3: int
-    nb00: int
-    nb01: int
-    nb02: int
-    nb03: int
-    nb10: int
-    nb11: int
-    nb12: int
-    nb13: int
-    nb1: int
-    nb2: int
-    nb3: int
-    #: Rows of weights, and rows of activations, in a chunk.
-    m_block: int = 0
-    v_block: int = 0
-    #: Where in a thread's scratch activations are packed; weights come first.
-    x_offset: int = 0
-    routes: Ref | int = 0
-    least: int = 0
-    most: int = 0
-    #: The kernel that finishes tiles (see :mod:`.mul_mat_epilogue`), or 0; word from which on its words lie.
-    epilogue: Kernel | int = 0
-    epilogue_words: int = 0
+    weights = read(STRIDES)
+    activations = read(STRIDES)
+    result = written(STRIDES[1:])
+    K = integer()
+    M = integer()
+    matrices = integer()
+    rows = integer()
+    ne02 = integer()
+    ne11 = integer()
+    r2 = integer()
+    r3 = integer()
+    m_block = integer()
+    v_block = integer()
+    """Rows of weights, and rows of activations, in a chunk."""
+    x_offset = integer()
+    """Where in a thread's scratch activations are packed; weights come first."""
+    routes = read()
+    least = integer()
+    most = integer()
+    epilogue = integer()
+    """The kernel that finishes tiles (see :mod:`.mul_mat_epilogue`), or 0."""
+    epilogue_words = integer()
+    """The word from which on the epilogue's words lie."""
 
-    def words(self) -> Sequence[Word]:
-        return [getattr(self, field.name) for field in fields(self)]
-
-
-_INDEX = {field.name: index for index, field in enumerate(fields(Product))}
-WEIGHTS, ACTIVATIONS, RESULT = _INDEX["weights"], _INDEX["activations"], _INDEX["result"]
-K, M, MATRICES, ROWS = _INDEX["K"], _INDEX["M"], _INDEX["matrices"], _INDEX["rows"]
-NE02, NE11, R2, R3 = _INDEX["ne02"], _INDEX["ne11"], _INDEX["r2"], _INDEX["r3"]
-NB00, NB01, NB02, NB03 = (_INDEX[f"nb0{i}"] for i in range(4))
-NB10, NB11, NB12, NB13 = (_INDEX[f"nb1{i}"] for i in range(4))
-NB1, NB2, NB3 = (_INDEX[f"nb{i}"] for i in range(1, 4))
-M_BLOCK, V_BLOCK, X_OFFSET = _INDEX["m_block"], _INDEX["v_block"], _INDEX["x_offset"]
-ROUTES, LEAST, MOST = _INDEX["routes"], _INDEX["least"], _INDEX["most"]
-EPILOGUE, EPILOGUE_WORDS = _INDEX["epilogue"], _INDEX["epilogue_words"]
 
 #: A route: slot << 32 | token.
 SLOT_SHIFT = 32
@@ -79,22 +51,23 @@ SLOT_SHIFT = 32
 @device_function
 def matrix_address(params, matrix):  # type: ignore[no-untyped-def]  # Numba infers the types of device functions
     """Where the first row of a matrix of weights lies."""
-    ne02 = word(params, NE02)
-    return word(params, WEIGHTS) + matrix % ne02 * word(params, NB02) + matrix // ne02 * word(params, NB03)
+    ne02 = Product.ne02(params)
+    inside = matrix % ne02 * Product.weights.nb2(params) + matrix // ne02 * Product.weights.nb3(params)
+    return Product.weights.address(params) + inside
 
 
 @device_function
 def finish(params, room, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
     """Numbers ``m_first`` to ``m_last`` of the rows in the table are computed: the epilogue has its turn."""
-    words = params + 8 * word(params, EPILOGUE_WORDS)
-    finish_tile(word(params, EPILOGUE), words, room, table, count, m_first, m_last)
+    words = params + 8 * Product.epilogue_words(params)
+    finish_tile(Product.epilogue(params), words, room, table, count, m_first, m_last)
 
 
 @device_function
 def _locate_plain(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
-    rows = word(params, ROWS)
-    m_chunks = -(-word(params, M) // word(params, M_BLOCK))
-    v_chunks = -(-rows // word(params, V_BLOCK))
+    rows = Product.rows(params)
+    m_chunks = -(-Product.M(params) // Product.m_block(params))
+    v_chunks = -(-rows // Product.v_block(params))
     matrix = chunk // (m_chunks * v_chunks)
     inside = chunk - matrix * (m_chunks * v_chunks)
     return matrix, inside // v_chunks, inside % v_chunks, rows, 0
@@ -102,13 +75,13 @@ def _locate_plain(params, chunk, matrix, before):  # type: ignore[no-untyped-def
 
 @device_function
 def _locate_routed(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
-    m_chunks = -(-word(params, M) // word(params, M_BLOCK))
-    starts = word(params, ROUTES)
-    while matrix < word(params, MATRICES):
+    m_chunks = -(-Product.M(params) // Product.m_block(params))
+    starts = Product.routes.address(params)
+    while matrix < Product.matrices(params):
         rows = load_word(starts + 8 * matrix + 8) - load_word(starts + 8 * matrix)
         v_chunks = 0
-        if rows >= word(params, LEAST) and rows <= word(params, MOST):
-            v_chunks = -(-rows // word(params, V_BLOCK))
+        if rows >= Product.least(params) and rows <= Product.most(params):
+            v_chunks = -(-rows // Product.v_block(params))
         if chunk < before + m_chunks * v_chunks:
             inside = chunk - before
             return matrix, inside // v_chunks, inside % v_chunks, rows, before
@@ -136,41 +109,52 @@ def fill_table(routed: bool) -> DeviceFunction:
 
 
 @device_function
+def _matrix_of_result(params, i2, i3):  # type: ignore[no-untyped-def]
+    return Product.result.address(params) + i2 * Product.result.nb2(params) + i3 * Product.result.nb3(params)
+
+
+@device_function
+def _matrix_of_activations(params, i2, i3):  # type: ignore[no-untyped-def]
+    place = Product.activations.address(params)
+    return place + i2 * Product.activations.nb2(params) + i3 * Product.activations.nb3(params)
+
+
+@device_function
 def _fill_plain(params, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
-    ne11, ne02, r2, r3 = word(params, NE11), word(params, NE02), word(params, R2), word(params, R3)
+    ne11, ne02, r2, r3 = Product.ne11(params), Product.ne02(params), Product.r2(params), Product.r3(params)
     copy = row // ne11
     i1 = row - copy * ne11
     first2 = matrix % ne02 * r2
     i2 = first2 + copy % r2
     i3 = matrix // ne02 * r3 + copy // r2
-    result = word(params, RESULT) + i1 * word(params, NB1) + i2 * word(params, NB2) + i3 * word(params, NB3)
-    source = word(params, ACTIVATIONS) + i1 * word(params, NB11) + i2 * word(params, NB12) + i3 * word(params, NB13)
+    result = _matrix_of_result(params, i2, i3) + i1 * Product.result.nb1(params)
+    source = _matrix_of_activations(params, i2, i3) + i1 * Product.activations.nb1(params)
     for r in range(capacity):
         store_word(table + 8 * r, result)
         store_word(table + 8 * (capacity + r), source)
         if r + 1 < count:
             i1 += 1
             if i1 < ne11:
-                result += word(params, NB1)
-                source += word(params, NB11)
+                result += Product.result.nb1(params)
+                source += Product.activations.nb1(params)
             else:
                 i1 = 0
                 i2 += 1
                 if i2 == first2 + r2:
                     i2 = first2
                     i3 += 1
-                result = word(params, RESULT) + i2 * word(params, NB2) + i3 * word(params, NB3)
-                source = word(params, ACTIVATIONS) + i2 * word(params, NB12) + i3 * word(params, NB13)
+                result = _matrix_of_result(params, i2, i3)
+                source = _matrix_of_activations(params, i2, i3)
 
 
 @device_function
 def _fill_routed(params, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
-    starts = word(params, ROUTES)
-    route = starts + 8 * (word(params, MATRICES) + 1) + 8 * (load_word(starts + 8 * matrix) + row)
+    starts = Product.routes.address(params)
+    route = starts + 8 * (Product.matrices(params) + 1) + 8 * (load_word(starts + 8 * matrix) + row)
     for r in range(capacity):
         pair = load_word(route + 8 * min(r, count - 1))
         slot, token = pair >> SLOT_SHIFT, pair & 0xFFFFFFFF
-        result = word(params, RESULT) + slot * word(params, NB1) + token * word(params, NB2)
-        source = slot % word(params, NE11) * word(params, NB11) + token * word(params, NB12)
+        result = Product.result.address(params) + slot * Product.result.nb1(params) + token * Product.result.nb2(params)
+        source = slot % Product.ne11(params) * Product.activations.nb1(params) + token * Product.activations.nb2(params)
         store_word(table + 8 * r, result)
-        store_word(table + 8 * (capacity + r), word(params, ACTIVATIONS) + source)
+        store_word(table + 8 * (capacity + r), Product.activations.address(params) + source)

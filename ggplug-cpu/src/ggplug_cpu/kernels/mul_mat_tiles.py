@@ -16,7 +16,6 @@ from llvmlite import ir
 
 from ggplug_cpu import compiler, features
 from ggplug_cpu.kernels.mul_mat_layout import Layout, activations_are_unsigned, layout, way_of
-from ggplug_cpu.kernels.mul_mat_weights import GROUP
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
 
@@ -30,7 +29,7 @@ def tile(kind: str, rows: int, vecs: int, masked: bool) -> compiler.Intrinsic:
     """
 
     def emit(panel: Value, x: Value, steps: Value, table: Value, offset: Value, columns: Value, more: Value) -> None:
-        sums = (_int8_sums if kind == "i8" else _float_sums)(kind, rows, vecs, panel, x, steps)
+        sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(kind, rows, vecs, panel, x, steps)
         places = [values.load(table, I64, 8 * r, align=8) + offset for r in range(rows)]
         width = layout(kind).width
         masks = [values.first_lanes(width, columns - v * width) for v in range(vecs)] if masked else None
@@ -159,26 +158,32 @@ def _int8_sums(kind: str, rows: int, vecs: int, panel: Value, x: Value, steps: V
     operands = _Operands(s, rows, vecs)
     floats, ints = vector(F32, s.width), vector(I32, s.width)
     across, down = operands.across, operands.down
-    scales = s.columns * GROUP
-    offsets = scales + s.columns * s.unit_bytes
+
+    def of_rows(a: Value, at: int) -> Value:
+        """A number of each row that sums are of: of one row everywhere, of two as their sums lie."""
+        return values.load(a, F32, at).splat(s.width) if s.rows_of_sums == 1 else values.load(a, floats, at)
+
+    group, scales = s.quantum, s.columns * s.quantum
 
     def step(_: Value, carried: list[Value]) -> list[Value]:
         p, a, sums = carried[0], carried[1], carried[2:]
         if activations_are_unsigned():
-            start = [values.load(p, ints, offsets + v * s.width * 4) for v in range(across)]
+            start = [values.load(p, ints, s.offsets_at + v * s.width * 4) for v in range(across)]
         else:
             start = [constant(p.b, ints, 0)] * across
-        dot = operands.add_products(start * down, p, a, GROUP // s.unit)
+        dot = operands.add_products(start * down, p, a, group // s.unit)
         scale = [values.load(p, floats, scales + v * s.width * 4) for v in range(across)]
+        minima = [values.load(p, floats, s.minima_at + v * s.width * 4) for v in range(across)] if s.has_minima else []
         for row in range(down):
-            at = rows * GROUP + row * s.rows_of_sums * s.unit_bytes
-            if s.rows_of_sums == 1:
-                y = values.load(a, F32, at).splat(s.width)
-            else:
-                y = values.load(a, floats, at)
+            at = rows * group + row * s.rows_of_sums * s.unit_bytes
+            y = of_rows(a, at)
             for v in range(across):
                 i = row * across + v
                 sums[i] = dot[i].convert(F32).fma(scale[v] * y, sums[i])
+            if minima:
+                total = of_rows(a, at + rows * s.unit_bytes)
+                for v in range(across):
+                    sums[row * across + v] = minima[v].fma(total, sums[row * across + v])
         return [p + s.quantum_bytes, a + rows * s.step_bytes, *sums]
 
     zero = constant(panel.b, floats, 0)

@@ -33,6 +33,13 @@ _LOG_ERFC = (
     -0.004156250506639481, 0.00043139257468283176, -2.08285273401998e-05,
 )  # fmt: skip
 
+# the natural logarithm of erfc(x / sqrt(2)), for x from 0 to 6.5; weighted so that x erfc(x / sqrt(2)) is exact
+_LOG_UPPER = (
+    7.613463992584002e-08, -0.7978867292404175, -0.3182947337627411, -0.03638231009244919, 0.004857695195823908,
+    -3.1201099773170426e-05, -0.00018003283184953034, 4.920244828099385e-05, -6.963703981455183e-06,
+    5.347197316041274e-07, -1.7503639426763584e-08,
+)  # fmt: skip
+
 
 def polynomial(x: Value, coefficients: tuple[float, ...]) -> Value:
     """``c[0] + c[1] x + c[2] x**2 + ...`` by Horner's rule."""
@@ -57,6 +64,13 @@ def emit_exp(x: Value) -> Value:
     whole = n.convert(I32)
     half = whole >> 1
     return x.unequal(x).select(x, size * _power_of_two(half) * _power_of_two(whole - half))
+
+
+def emit_exp_below_zero(x: Value) -> Value:
+    """e**x for numbers from -87 to 0; anything for others, NaN included."""
+    n = (x * _LOG2E).round_even()
+    r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, x))
+    return ((r * r).fma(polynomial(r, _EXP), r) + 1.0) * _power_of_two(n.convert(I32))
 
 
 def emit_log(x: Value) -> Value:
@@ -95,6 +109,14 @@ def emit_erf(x: Value) -> Value:
     # erf(4) rounds to 1
     far = 1.0 - emit_exp(polynomial(size.constant(4.0).minimum(size), _LOG_ERFC))
     return (size < 1.0).select(near, far).copysign(x)
+
+
+def emit_gelu_erf(x: Value) -> Value:
+    """x (1 + erf(x / sqrt(2))) / 2: half of x times erfc(-x / sqrt(2)), which for negative x does not cancel."""
+    size = x.abs()
+    # beyond 6.5 it is less than 1e-10, and not to be multiplied with an infinity
+    upper = (size < 6.5).select(emit_exp_below_zero(polynomial(size, _LOG_UPPER)), 0.0)
+    return 0.5 * x * (x < 0.0).select(upper, 2.0 - upper)
 
 
 def _floats(v: str) -> str | None:

@@ -242,6 +242,10 @@ class Value:
     def lane(self, index: int) -> Value:
         return Value(self.b, self.b.extract_element(self.ir, ir.Constant(I32, index)))
 
+    def lane_at(self, index: Value) -> Value:
+        """The lane whose number is known at run time (or becomes known to LLVM)."""
+        return Value(self.b, self.b.extract_element(self.ir, index.ir))
+
     def sum(self) -> Value:
         """All lanes added, halves first: the same tree on every target."""
         return self._fold(lambda low, high: low + high)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import Decline, Group
-from ggplug_simt.c.kernels import match
+from ggplug.patterns import Pattern
+from ggplug_simt.c.kernels import GROUPS, match
 from ggplug_simt.c.launch import RECORD, MatrixProduct, arguments, layout
 from ggplug_simt.c.profile import Profile
 from ggplug_simt.c.source import Source
@@ -31,6 +32,10 @@ class CLibrary(Library):
 
     def match(self, group: Group) -> Launches | Decline:
         return match(self.profile, group)
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        return tuple(GROUPS)
 
     def facts(self) -> Mapping[str, object]:
         return {"tile": str(self.profile.tile)}

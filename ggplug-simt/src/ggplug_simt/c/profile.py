@@ -16,7 +16,8 @@ from ggplug_simt.properties import Properties
 class Tile:
     """A group's part of a product, ``m`` x ``n`` in slices of ``k``; an item computes ``item_m`` x ``item_n``.
 
-    ``k`` is a multiple of the vector and of the block of every type.
+    ``k`` is a multiple of the vector, and of the group of elements that share a scale in most types; a product with
+    others is declined.
     """
 
     m: int

@@ -1,4 +1,4 @@
-"""The text of a program: the dialect, the blocks' structs, how to reach elements, and one kernel with its sizes.
+"""The text of a program: the dialect, how to reach elements, the block types it needs, and one kernel with its sizes.
 
 Kernels are C files beside the Python modules that choose them, by op family.  A program is one kernel of such a file,
 specialised by ``#define`` lines; equal programs are compiled once.
@@ -10,10 +10,7 @@ import functools
 from importlib import resources
 from typing import NamedTuple
 
-from ggplug import types
-
-BLOCKS = (types.Q8_0, types.Q4_0)
-"""The block types that ``dialect/access.h`` reads and writes."""
+from ggplug_simt.c.blocks import declarations
 
 
 class Source(NamedTuple):
@@ -40,8 +37,9 @@ class Source(NamedTuple):
             [
                 *lines,
                 part(f"dialect/{language}.h"),
-                *(kind.c_struct() for kind in BLOCKS),
                 part("dialect/access.h"),
+                declarations(tuple(value for _, value in self.defines)),
+                part("dialect/items.h"),
                 *([part("dialect/faults.h")] if "faults" in self.tensors else []),
                 "typedef struct {",
                 *members,
@@ -58,7 +56,8 @@ class Source(NamedTuple):
 
     def __str__(self) -> str:
         shown = [f"{name}={value}" for name, value in self.defines if name.startswith("T") and len(name) == 2]
-        return f"{self.kernel}[{' '.join(shown)}]" if shown else self.kernel
+        run = "".join(f" + {value}" for name, value in self.defines if name == "FUSED")
+        return f"{self.kernel}[{' '.join(shown)}]{run}" if shown else self.kernel + run
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from ggplug.ops.base import Array, Op, apply
 from ggplug.ops.views import permute, transpose, view
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, extents
 from ggplug.testing.compare import Agreement
-from ggplug.types import BF16, F16, F32, I32, Type
+from ggplug.types import I32, Type
 
 Layout = Literal["packed", "offset", "rows apart", "window", "permuted", "transposed"]
 
@@ -34,7 +34,6 @@ after each row.  ``window``: a part of a larger tensor in every dimension.  ``pe
 ROWWISE: tuple[Layout, ...] = LAYOUTS[:5]
 """The layouts whose rows are contiguous."""
 
-FLOATS: tuple[Type, ...] = (F32, F16, BF16)
 QUANTIZED: tuple[Type, ...] = quants.block_types()
 ENCODED: tuple[Type, ...] = tuple(filter(quants.can_quantize, QUANTIZED))
 """The block types that values can be rounded to."""

@@ -26,8 +26,8 @@ from ggplug.ops.rows import set_rows
 from ggplug.ops.unary import gelu, gelu_erf, neg, relu, scale, silu, sqr, tanh
 from ggplug.ops.views import reshape, view
 from ggplug.tensor import Tensor
-from ggplug.testing.cases.case import FLOATS, LAYOUTS, Case, Layout, Leafs, labelled
-from ggplug.types import BF16, F16, F32, I32, I64, Q8_0, RopeMode, Type
+from ggplug.testing.cases.case import LAYOUTS, Case, Layout, Leafs, labelled
+from ggplug.types import BF16, F16, F32, I32, I64, KERNEL_FLOATS, Q8_0, RopeMode, Type
 
 SUBJECT = "groups"
 """What reports call these cases, in the place of an op."""
@@ -105,7 +105,7 @@ def _all() -> Iterator[Case]:
         chain, _ = CHAINS[name]
         for layout in LAYOUTS[1:]:
             yield _case(f"{name}, {layout}", chain, layout=layout)
-        for type in FLOATS[1:]:
+        for type in KERNEL_FLOATS[1:]:
             yield _case(f"{name}, {type.name}", chain, type=type, max_nmse=1e-5 if type is F16 else 1e-3)
     for name in ("product, bias, gelu, residual", "gated products", "product, scale"):
         chain, _ = CHAINS[name]

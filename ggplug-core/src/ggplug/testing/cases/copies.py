@@ -10,7 +10,6 @@ from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat
 from ggplug.ops.views import reshape, view
 from ggplug.testing.cases.case import (
     ENCODED,
-    FLOATS,
     LAYOUTS,
     LENGTHS,
     QUANTIZED,
@@ -24,9 +23,8 @@ from ggplug.testing.cases.case import (
     spell,
     whole_blocks,
 )
-from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, Type
+from ggplug.types import BF16, F16, F32, I16, I32, INTEGERS, KERNEL_FLOATS, Type
 
-_INTEGERS: tuple[Type, ...] = (I8, I16, I32, I64)
 _NE = (64, 5, 3, 2)
 _TURNED: tuple[tuple[Layout, Layout], ...] = (("permuted", "packed"), ("packed", "transposed"))
 _PACKED_OR_NOT: tuple[Layout, ...] = ("packed", "permuted")
@@ -49,8 +47,8 @@ def cpy_cases(cls: type[Op]) -> Iterator[Case]:
 
     for length in LENGTHS:
         yield case(f"rows of {length}", (F32, F32), ((length, 3), (length, 3)))
-    pairs = [(x, y) for x in FLOATS for y in (*FLOATS, *ENCODED)]
-    pairs += [(q, F32) for q in QUANTIZED] + [(t, t) for t in (*_INTEGERS, *QUANTIZED)]
+    pairs = [(x, y) for x in KERNEL_FLOATS for y in (*KERNEL_FLOATS, *ENCODED)]
+    pairs += [(q, F32) for q in QUANTIZED] + [(t, t) for t in (*INTEGERS, *QUANTIZED)]
     for types in pairs:
         name = f"{types[0].name} into {types[1].name}"
         ne = whole_blocks(_NE, *types)
@@ -89,7 +87,7 @@ def _into_part(cls: type[Op], leafs: Leafs) -> Any:
 @generates(Cont)
 def cont_cases(cls: type[Op]) -> Iterator[Case]:
     """All types and layouts, other shapes, a view of something that was computed."""
-    for type in (*FLOATS, *_INTEGERS, *QUANTIZED):
+    for type in (*KERNEL_FLOATS, *INTEGERS, *QUANTIZED):
         ne = whole_blocks(_NE, type)
         for layout in _layouts(type):
             yield _one(cls, spell(type, ne, layout), type, ne, layout)
@@ -115,12 +113,12 @@ def _of_result(cls: type[Op], leafs: Leafs) -> Any:
 @generates(Dup)
 def dup_cases(cls: type[Op]) -> Iterator[Case]:
     """All types and layouts, and conversions from each type into each."""
-    for type in (*FLOATS, *_INTEGERS, *QUANTIZED):
+    for type in (*KERNEL_FLOATS, *INTEGERS, *QUANTIZED):
         ne = whole_blocks(_NE, type)
         for layout in _layouts(type):
             yield _one(cls, spell(type, ne, layout), type, ne, layout)
-    for source in (*FLOATS, *QUANTIZED):
-        for target in (*FLOATS, *ENCODED):
+    for source in (*KERNEL_FLOATS, *QUANTIZED):
+        for target in (*KERNEL_FLOATS, *ENCODED):
             if source is not target and not (source.is_quantized and target.is_quantized):
                 ne = whole_blocks(_NE, source, target)
                 for layout in _PACKED_OR_NOT:
@@ -143,7 +141,7 @@ def concat_cases(cls: type[Op]) -> Iterator[Case]:
         return Case(cls.name, label, make)
 
     for dim in range(4):
-        for type in (*FLOATS, *_INTEGERS, *QUANTIZED):
+        for type in (*KERNEL_FLOATS, *INTEGERS, *QUANTIZED):
             more = in_blocks(64, type) if dim == 0 else 5
             yield case(f"{type.name} along {dim}", type, dim, more)
         for layout in LAYOUTS[1:]:
@@ -156,7 +154,7 @@ def concat_cases(cls: type[Op]) -> Iterator[Case]:
 @generates(Repeat)
 def repeat_cases(cls: type[Op]) -> Iterator[Case]:
     """Each dimension on its own and together, types, layouts."""
-    for type in (*FLOATS, I16, I32):
+    for type in (*KERNEL_FLOATS, I16, I32):
         for times in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 3, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2), (2, 3, 2, 2)):
             base = (17, 3, 2, 2)
             ne = tuple(n * t for n, t in zip(base, times, strict=True))

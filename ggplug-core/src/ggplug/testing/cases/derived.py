@@ -8,7 +8,8 @@ from typing import Any
 from ggplug.errors import GGPlugError
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
-from ggplug.testing.cases.case import FLOATS, LAYOUTS, Case, Leafs, node, spell
+from ggplug.testing.cases.case import LAYOUTS, Case, Leafs, node, spell
+from ggplug.types import KERNEL_FLOATS
 
 _SHAPES = ((16,), (33, 7), (64, 5, 4, 3), (1, 1), (257, 2), (32, 32), (8, 0))
 
@@ -20,7 +21,7 @@ def derived_cases(cls: type[Op]) -> Iterator[Case]:
     """
     if cls.is_view:
         return
-    for type in FLOATS:
+    for type in KERNEL_FLOATS:
         for ne in _SHAPES:
             for layout in LAYOUTS:
                 for present in _choices(cls):

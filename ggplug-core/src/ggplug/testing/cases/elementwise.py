@@ -13,7 +13,6 @@ from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Reglu, Swiglu, SwigluOai
 from ggplug.ops.unary import Clamp, Cos, LeakyRelu, Scale, Sin, Xielu
 from ggplug.testing.cases.case import (
     ENCODED,
-    FLOATS,
     LAYOUTS,
     LENGTHS,
     ROWWISE,
@@ -23,7 +22,7 @@ from ggplug.testing.cases.case import (
     node,
     spell,
 )
-from ggplug.types import BF16, F16, F32
+from ggplug.types import BF16, F16, F32, KERNEL_FLOATS
 
 _PARAMETERS: dict[str, list[dict[str, Any]]] = {
     Scale.name: [{"s": 2.5}, {"s": -0.5, "bias": 1.25}],
@@ -92,7 +91,7 @@ def unary_cases(cls: type[Op]) -> Iterator[Case]:
         with_what = "".join(f" {name}={value}" for name, value in parameters.items())
         for length in LENGTHS:
             yield case(spell(F32, (length,)) + with_what, F32, (length,), parameters)
-        for type in FLOATS:
+        for type in KERNEL_FLOATS:
             for layout in ROWWISE:
                 shape = (37, 5, 3, 2)
                 yield case(spell(type, shape, layout) + with_what, type, shape, parameters, layout=layout)
@@ -181,7 +180,7 @@ def glu_cases(cls: type[Op]) -> Iterator[Case]:
         for length in LENGTHS[1:]:
             yield one(f"halves of {spell(F32, (length, 3))}{with_what}", F32, (length, 3), "packed", **parameters)
             yield two(f"two {spell(F32, (length, 2))}{with_what}", F32, (length, 2), "packed", **parameters)
-        for type in FLOATS:
+        for type in KERNEL_FLOATS:
             for layout in ("packed", "offset", "rows apart"):
                 ne = (46, 6)
                 label = spell(type, ne, layout) + with_what

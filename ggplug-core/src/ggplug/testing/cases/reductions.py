@@ -13,8 +13,8 @@ from ggplug.ops.norms import L2Norm, Norm, RmsNorm
 from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
 from ggplug.ops.sort import Argsort
 from ggplug.ops.views import view
-from ggplug.testing.cases.case import FLOATS, LAYOUTS, LENGTHS, Case, Leafs, generates, node, spell
-from ggplug.types import F16, F32
+from ggplug.testing.cases.case import LAYOUTS, LENGTHS, Case, Leafs, generates, node, spell
+from ggplug.types import F16, F32, KERNEL_FLOATS
 
 _LONG = (2048, 4099)
 
@@ -35,7 +35,7 @@ def norm_cases(cls: type[Op]) -> Iterator[Case]:
         yield _case(cls, f"rows of {length}", F32, (length, 3), {"eps": 1e-6})
     for eps in (0.0, 1e-12, 1e-5, 0.1, 10.0):
         yield _case(cls, f"eps {eps}", F32, (64, 5), {"eps": eps})
-    for type in FLOATS:
+    for type in KERNEL_FLOATS:
         for layout in LAYOUTS:
             ne = (40, 5, 4, 3)
             yield _case(cls, spell(type, ne, layout), type, ne, {"eps": 1e-5}, layout=layout)
@@ -50,7 +50,7 @@ def sum_cases(cls: type[Op]) -> Iterator[Case]:
     """Row lengths, types, layouts."""
     for length in (*LENGTHS, *_LONG):
         yield _case(cls, f"rows of {length}", F32, (length, 3), {}, values=_shifted)
-    for type in FLOATS:
+    for type in KERNEL_FLOATS:
         for layout in LAYOUTS:
             ne = (23, 5, 4, 3)
             yield _case(cls, spell(type, ne, layout), type, ne, {}, layout=layout, values=_shifted)
@@ -62,7 +62,7 @@ def argmax_cases(cls: type[Op]) -> Iterator[Case]:
     """Row lengths, types, layouts of a matrix, equal elements, negative rows."""
     for length in (*LENGTHS, *_LONG):
         yield _case(cls, f"rows of {length}", F32, (length, 4), {})
-    for type in FLOATS:
+    for type in KERNEL_FLOATS:
         for layout in LAYOUTS:
             yield _case(cls, spell(type, (29, 6), layout), type, (29, 6), {}, layout=layout)
     yield _case(cls, "equal elements", F32, (100, 5), {}, values=_few_values)
@@ -75,7 +75,7 @@ def argsort_cases(cls: type[Op]) -> Iterator[Case]:
     for order in (0, 1):
         for length in (*LENGTHS, *_LONG):
             yield _case(cls, f"rows of {length} order {order}", F32, (length, 3), {"order": order})
-        for type in FLOATS:
+        for type in KERNEL_FLOATS:
             for layout in LAYOUTS:
                 ne = (21, 4, 3, 2)
                 yield _case(cls, f"{spell(type, ne, layout)} order {order}", type, ne, {"order": order}, layout=layout)
@@ -117,7 +117,7 @@ def soft_max_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"rows of {length}", (length, 3))
     yield Case(cls.name, "one row a head", lambda leafs: one_row_each(leafs, False))
     yield Case(cls.name, "one row a head, sinks", lambda leafs: one_row_each(leafs, True))
-    for type in FLOATS:
+    for type in KERNEL_FLOATS:
         yield case(f"{type.name} scaled", (37, 5, 4, 3), type=type, scale=0.125)
     for mask_type in (F32, F16):
         name = mask_type.name

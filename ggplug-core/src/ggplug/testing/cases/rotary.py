@@ -7,8 +7,8 @@ from typing import Any
 
 from ggplug.ops.base import Op
 from ggplug.ops.rotary import Rope
-from ggplug.testing.cases.case import FLOATS, LAYOUTS, Case, Leafs, generates, node, spell
-from ggplug.types import F32, I32, RopeMode
+from ggplug.testing.cases.case import LAYOUTS, Case, Leafs, generates, node, spell
+from ggplug.types import F32, I32, KERNEL_FLOATS, RopeMode
 
 _FAR = 2e-6**2
 """Angles of 131,072 radians, of which float32 keeps a hundredth, have to be computed better than that."""
@@ -50,7 +50,7 @@ def rope_cases(cls: type[Op]) -> Iterator[Case]:
         if not vision:
             yield case(f"{name} part", mode, ne, 20)
             yield case(f"{name} part in the middle", mode, ne, 16, n_offs=8, factors=True, **_YARN)
-        for type in FLOATS:
+        for type in KERNEL_FLOATS:
             yield case(f"{name} {type.name}", mode, (64, 4, 3), 32 if vision else 64, type=type)
         for layout in LAYOUTS[1:]:
             yield case(f"{name} {spell(F32, ne, layout)}", mode, ne, whole, layout=layout)

@@ -10,7 +10,6 @@ from ggplug.ops.rows import GetRows, SetRows
 from ggplug.ops.views import view
 from ggplug.testing.cases.case import (
     ENCODED,
-    FLOATS,
     LENGTHS,
     QUANTIZED,
     ROWWISE,
@@ -21,7 +20,7 @@ from ggplug.testing.cases.case import (
     spell,
     whole_blocks,
 )
-from ggplug.types import BF16, F16, F32, I32, I64
+from ggplug.types import BF16, F16, F32, I32, I64, KERNEL_FLOATS
 
 
 @generates(GetRows)
@@ -39,7 +38,7 @@ def get_rows_cases(cls: type[Op]) -> Iterator[Case]:
 
     for length in LENGTHS:
         yield case(f"rows of {length}", F32, (length, 6), (9,))
-    for type in (*FLOATS, I32, *QUANTIZED):
+    for type in (*KERNEL_FLOATS, I32, *QUANTIZED):
         for a, ids in (((96, 1), (1,)), ((96, 11), (40,)), ((64, 5, 3, 2), (4, 3, 2)), ((288, 7, 2), (1, 2))):
             table = whole_blocks(a, type)
             yield case(f"{spell(type, table)} by {spell(I32, ids)}", type, table, ids)
@@ -71,7 +70,7 @@ def set_rows_cases(cls: type[Op]) -> Iterator[Case]:
 
     for length in LENGTHS:
         yield case(f"rows of {length}", F32, F32, (length, 6), 3)
-    for dst in (*FLOATS, *ENCODED):
+    for dst in (*KERNEL_FLOATS, *ENCODED):
         for rows in (F32, F16, BF16):
             for kind in (I64, I32):
                 yield case(f"{rows.name} into {dst.name} by {kind.name}", dst, rows, (96, 8), 5, kind=kind)

@@ -22,10 +22,10 @@ from ggplug.ops.rotary import Rope
 from ggplug.ops.rows import GetRows, SetRows
 from ggplug.ops.sort import Argsort
 from ggplug.ops.unary import Unary
-from ggplug.testing.cases.case import ENCODED, FLOATS, Case, Leafs, in_blocks, node
+from ggplug.testing.cases.case import ENCODED, Case, Leafs, in_blocks, node
 from ggplug.testing.cases.elementwise import parameters_of
 from ggplug.testing.compare import Agreement
-from ggplug.types import BF16, F16, F32, F64, I16, I32, I64, Q8_0, Type
+from ggplug.types import BF16, F16, F32, F64, I16, I32, I64, KERNEL_FLOATS, Q8_0, Type
 
 NAN, INF = float("nan"), float("inf")
 
@@ -81,7 +81,7 @@ Generator = Callable[[type[Op], CaseOf], Iterator[Case]]
 def _unary(op: type[Op], case: CaseOf) -> Iterator[Case]:
     for parameters in parameters_of(op):
         shown = "".join(f" {name}={value}" for name, value in parameters.items())
-        for type in FLOATS:
+        for type in KERNEL_FLOATS:
             values = np.resize(NUMBERS, (3, _LONG))
             yield case(
                 f"{type.name}{shown}", lambda leafs, t=type, p=parameters, v=values: node(op, leafs.array(t, v), **p)
@@ -96,7 +96,7 @@ def _pairs(numbers: Array) -> tuple[Array, Array]:
 
 def _binary(op: type[Op], case: CaseOf) -> Iterator[Case]:
     a, b = _pairs(NUMBERS)
-    for type in FLOATS:
+    for type in KERNEL_FLOATS:
         yield case(f"{type.name}", lambda leafs, t=type: node(op, leafs.array(t, a), leafs.array(t, b)))
     column = NUMBERS[:, np.newaxis]
     yield case("broadcast", lambda leafs: node(op, leafs.array(F32, a.reshape(15, 15)), leafs.array(F32, column)))
@@ -113,7 +113,7 @@ def _glu(op: type[Op], case: CaseOf) -> Iterator[Case]:
 
 
 def _rowwise(op: type[Op], case: CaseOf) -> Iterator[Case]:
-    for type in FLOATS:
+    for type in KERNEL_FLOATS:
         yield case(f"rows of {type.name}", lambda leafs, t=type: node(op, leafs.array(t, _ROWS)))
     yield case("short rows", lambda leafs: node(op, leafs.array(F32, np.ascontiguousarray(_ROWS[:, :3]))))
 

@@ -10,8 +10,8 @@ from ggplug.ops.copy import Cont
 from ggplug.ops.elementwise import Add
 from ggplug.ops.unary import Relu
 from ggplug.ops.views import Permute, Reshape, Transpose, View, permute, reshape, transpose, view
-from ggplug.testing.cases.case import FLOATS, QUANTIZED, Case, Leafs, generates, in_blocks, node, spell, whole_blocks
-from ggplug.types import F32, I32
+from ggplug.testing.cases.case import QUANTIZED, Case, Leafs, generates, in_blocks, node, spell, whole_blocks
+from ggplug.types import F32, I32, KERNEL_FLOATS
 
 
 def _shown(cls: type[Op], label: str, make: Any) -> Case:
@@ -22,7 +22,7 @@ def _shown(cls: type[Op], label: str, make: Any) -> Case:
 @generates(Reshape)
 def reshape_cases(cls: type[Op]) -> Iterator[Case]:
     """Fewer and more dimensions, an extent that is inferred, of a leaf and of a result."""
-    for type in (*FLOATS, I32):
+    for type in (*KERNEL_FLOATS, I32):
         yield _shown(cls, f"{type.name} flat", lambda leafs, t=type: reshape(leafs.tensor(t, 6, 5, 4), 120))
         yield _shown(cls, f"{type.name} deep", lambda leafs, t=type: reshape(leafs.tensor(t, 120), 5, 4, 3, 2))
     for type in QUANTIZED:
@@ -41,7 +41,7 @@ def _added_to_source(leafs: Leafs) -> Any:
 @generates(View)
 def view_cases(cls: type[Op]) -> Iterator[Case]:
     """One to four dimensions, offsets, strides that leave out rows or take them twice, views of views."""
-    for type in (*FLOATS, I32, *QUANTIZED):
+    for type in (*KERNEL_FLOATS, I32, *QUANTIZED):
         size = type.block_bytes
 
         def window(leafs: Leafs, t: Any = type) -> Any:
@@ -89,7 +89,7 @@ def _orders() -> Iterator[tuple[int, int, int, int]]:
 @generates(Transpose)
 def transpose_cases(cls: type[Op]) -> Iterator[Case]:
     """Matrices, batches, twice, of a result."""
-    for type in (*FLOATS, I32):
+    for type in (*KERNEL_FLOATS, I32):
         yield _shown(cls, type.name, lambda leafs, t=type: transpose(leafs.tensor(t, 19, 6, 2)))
     yield _shown(cls, "twice", lambda leafs: transpose(transpose(leafs.tensor(F32, 9, 4))))
     yield _shown(cls, "of a result", lambda leafs: transpose(node(Relu, leafs.tensor(F32, 9, 4))))

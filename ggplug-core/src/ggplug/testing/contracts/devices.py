@@ -15,14 +15,14 @@ from ggplug.ops.base import OPS, Op, apply
 from ggplug.ops.matrix import mul_mat
 from ggplug.ops.views import permute, reshape, transpose, view
 from ggplug.tensor import Spec, Tensor, like
-from ggplug.testing.cases.case import ENCODED, FLOATS, in_blocks
+from ggplug.testing.cases.case import ENCODED, in_blocks
 from ggplug.testing.cases.matrix import allowed
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal
 from ggplug.testing.contracts.sample import Sample, square
 from ggplug.testing.oracle import evaluate
 from ggplug.testing.placement import Placement
-from ggplug.types import DeviceKind
+from ggplug.types import KERNEL_FLOATS, DeviceKind
 
 
 def foreign_node(x: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def extra_memory_keeps_weights(device: Device) -> None:
     if not kinds:
         raise NotOffered("there are no extra buffer types")
     for kind in kinds:
-        for type in (*FLOATS, *ENCODED):
+        for type in (*KERNEL_FLOATS, *ENCODED):
             for rows in (33, 64):
                 k = in_blocks(128, type)
                 weights = Tensor(Spec(type, (k, rows, 1, 1), 2))

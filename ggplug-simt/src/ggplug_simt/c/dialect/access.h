@@ -4,6 +4,7 @@
      KERNEL, INLINE           before functions;  GLOBAL, LOCAL before what a pointer points to;  SHARED before a
                               declaration in the memory of a work-group
      GROUP, LANE              number of the work-group, and of the work-item in it;  LANES of them are in a group
+     CONSTANT                 before a table that all items read;  TABLE(type, NAME) stands for one that is put in
      BARRIER()                all items of a group come here before one goes on
      KEEPS_NAN                defined where halves are read that have to keep NaN's sign and payload as float
      CLAIM(p, value)          puts value where 0 is in global memory; true for the one item that does it
@@ -38,9 +39,10 @@ INLINE vec VEC_FIRST(vec v, int n, float beyond)
      fetch_T(row, nb0, i, n, beyond)     elements i to i + VEC - 1 as vec; those from n on are `beyond`.  i is a
                                          multiple of VEC.  nb0 0 repeats element 0
      store_T(row, nb0, i, n, unit)       stores a unit of VEC elements, or of one block, as far as there are n
-     dense_T(row, i, j)                  elements from i + j on of a row without gaps, VEC of them, all there; of a block
-                                         type without their scale, j within the block that begins at i
-     scale_T(row, i)                     that scale */
+     dense_T(row, i, j)                  VEC elements of a row without gaps, all there: of a plain type from i + j on; of a block
+                                         type, without their scale, from j on in the block that element i is in
+     group_scale_T(row, i)               of a block type, the scale of the group that element i is in
+     group_minimum_T(row, i)             and what the number 0 stands for there, if it is not 0 */
 
 #define PLAIN_TYPE(T, SIZE, GET, VGET, PUT, VPUT) \
     INLINE float load_##T(GLOBAL const char *row, int64_t nb0, int i) { return GET(row + i * nb0); } \
@@ -95,32 +97,56 @@ INLINE void store_i32(GLOBAL char *row, int64_t nb0, int i, int n, const vec *un
     for (int j = 0; j < VEC; j++) if (i + j < n) *(GLOBAL int32_t *)(row + (i + j) * nb0) = integer_of(scattered[j]);
 }
 
-/* -- blocks: one scale for 32 weights (ggml's reference quantisers, in float32 arithmetic) ------------------------ */
+/* -- blocks ------------------------------------------------------------------------------------------------------- */
 
-/* Whether a block has a NaN or an infinity: x - x is 0 for all other numbers.  Of such a block all weights are NaN: its scale
-   is NaN if there is one, else an infinity, and its numbers are zero. */
-INLINE int is_odd(const vec *unit)
-{
-    vec odd = VEC_OF(0.0f);
-    for (int j = 0; j < 32 / VEC; j++) odd = odd + (unit[j] - unit[j]);
-    const float sum = vec_sum(odd);
-    return sum != sum;
-}
+/* A family of types (types/<family>.h) tells for each of its types T, of whose blocks BLOCK_T is the elements:
+     GROUP_T                   elements that share a scale: 16 or 32
+     numbers_T(block, j)       VEC numbers of a block from its element j on, a multiple of VEC, without their scale
+     scale_T(block, j)         the scale of the group that element j is in
+     minimum_T(block, j)       what the number 0 stands for in that group; only of types that have that
+     store_T                   as for all types; only of types that are written
+   and ends with BLOCKS_OF(T), or BLOCKS_WITH_MINIMUM(T). */
+
+#define BLOCKS_FUNCTIONS(T, VALUE) \
+    INLINE vec dense_##T(GLOBAL const char *row, int i, int j) \
+    { \
+        return numbers_##T((GLOBAL const block_##T *)row + i / BLOCK_##T, j); \
+    } \
+    INLINE float group_scale_##T(GLOBAL const char *row, int i) \
+    { \
+        return scale_##T((GLOBAL const block_##T *)row + i / BLOCK_##T, i % BLOCK_##T); \
+    } \
+    INLINE vec fetch_##T(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond) \
+    { \
+        if (i >= n) return VEC_OF(beyond); \
+        GLOBAL const block_##T *block = (GLOBAL const block_##T *)row + i / BLOCK_##T; \
+        const int j = i % BLOCK_##T; \
+        return VALUE; \
+    } \
+    INLINE float load_##T(GLOBAL const char *row, int64_t nb0, int i) \
+    { \
+        float values[VEC]; \
+        VEC_PUT(fetch_##T(row, nb0, i - i % VEC, i + 1, 0.0f), values); \
+        return values[i % VEC]; \
+    }
+#define BLOCKS_OF(T) BLOCKS_FUNCTIONS(T, VEC_OF(scale_##T(block, j)) * numbers_##T(block, j))
+#define BLOCKS_WITH_MINIMUM(T) \
+    BLOCKS_FUNCTIONS(T, VEC_OF(scale_##T(block, j)) * numbers_##T(block, j) + VEC_OF(minimum_##T(block, j))) \
+    INLINE float group_minimum_##T(GLOBAL const char *row, int i) \
+    { \
+        return minimum_##T((GLOBAL const block_##T *)row + i / BLOCK_##T, i % BLOCK_##T); \
+    }
+
 #define HALF_NAN 0x7e00
 #define HALF_INFINITY 0x7c00
-INLINE uint16_t odd_scale(const vec *unit, int negated)
+
+/* Whether some of so many numbers are a NaN or an infinity: x - x is 0 for all other numbers. */
+INLINE int is_odd(const vec *unit, int count)
 {
-    uint16_t scale = 0;
-    for (int j = 0; j < 32 / VEC; j++) {
-        float values[VEC];
-        VEC_PUT(unit[j], values);
-        for (int k = 0; k < VEC; k++) {
-            if (values[k] != values[k]) return HALF_NAN;
-            if (scale == 0 && values[k] - values[k] != 0.0f)
-                scale = negated && values[k] > 0.0f ? HALF_INFINITY | 0x8000 : HALF_INFINITY;
-        }
-    }
-    return scale;
+    vec odd = VEC_OF(0.0f);
+    for (int j = 0; j < count / VEC; j++) odd = odd + (unit[j] - unit[j]);
+    const float sum = vec_sum(odd);
+    return sum != sum;
 }
 /* 1 / d, or 0 where that is too much, and all numbers are zero then */
 INLINE float inverse_of(float d)
@@ -128,140 +154,13 @@ INLINE float inverse_of(float d)
     const float inverse = 1.0f / d;
     return fabs(inverse) <= 3.402823466e38f ? inverse : 0.0f;
 }
-
-INLINE float load_q8_0(GLOBAL const char *row, int64_t nb0, int i)
+/* Of so many numbers the one of largest magnitude, with its sign; of several the first */
+INLINE float extreme_of(const float *values, int count)
 {
-    GLOBAL const block_q8_0 *block = (GLOBAL const block_q8_0 *)row + i / 32;
-    return GET_SCALE(&block->d) * (float)block->qs[i % 32];
-}
-INLINE float scale_q8_0(GLOBAL const char *row, int i) { return GET_SCALE(&((GLOBAL const block_q8_0 *)row + i / 32)->d); }
-INLINE vec dense_q8_0(GLOBAL const char *row, int i, int j)
-{
-    return VEC_GET_I8(((GLOBAL const block_q8_0 *)row + i / 32)->qs + j);
-}
-INLINE vec fetch_q8_0(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond)
-{
-    return i < n ? VEC_OF(scale_q8_0(row, i)) * dense_q8_0(row, i, i % 32) : VEC_OF(beyond);
-}
-INLINE void store_q8_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
-{
-    GLOBAL block_q8_0 *block = (GLOBAL block_q8_0 *)row + i / 32;
-    if (is_odd(unit)) {
-        block->d = odd_scale(unit, 0);
-        for (int j = 0; j < 32; j++) block->qs[j] = 0;
-        return;
-    }
-    vec largest = VEC_OF(0.0f);
-    for (int j = 0; j < 32 / VEC; j++) largest = VEC_MAX(largest, VEC_ABS(unit[j]));
-    const float d = vec_max(largest) / 127.0f;
-    const float inverse = inverse_of(d);
-    PUT_F16(d, &block->d);
-    for (int j = 0; j < 32 / VEC; j++) VEC_PUT_I8(VEC_ROUND(unit[j] * VEC_OF(inverse)), block->qs + j * VEC);
-}
-
-INLINE float load_q4_0(GLOBAL const char *row, int64_t nb0, int i)
-{
-    GLOBAL const block_q4_0 *block = (GLOBAL const block_q4_0 *)row + i / 32;
-    const int j = i % 32;
-    const int q = j < 16 ? block->qs[j] & 15 : block->qs[j - 16] >> 4;
-    return GET_SCALE(&block->d) * (float)(q - 8);
-}
-INLINE float scale_q4_0(GLOBAL const char *row, int i) { return GET_SCALE(&((GLOBAL const block_q4_0 *)row + i / 32)->d); }
-INLINE vec dense_q4_0(GLOBAL const char *row, int i, int j)
-{
-    GLOBAL const block_q4_0 *block = (GLOBAL const block_q4_0 *)row + i / 32;
-    return VEC_GET_NIBBLES(block->qs + j % 16, j / 16 * 4, 8);
-}
-INLINE vec fetch_q4_0(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond)
-{
-    return i < n ? VEC_OF(scale_q4_0(row, i)) * dense_q4_0(row, i, i % 32) : VEC_OF(beyond);
-}
-INLINE void store_q4_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
-{
-    GLOBAL block_q4_0 *block = (GLOBAL block_q4_0 *)row + i / 32;
-    if (is_odd(unit)) {
-        block->d = odd_scale(unit, 1);
-        for (int j = 0; j < 16; j++) block->qs[j] = 0x88;
-        return;
-    }
-    float values[32];
-    for (int j = 0; j < 32 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
     float largest = 0.0f, extreme = 0.0f;
-    for (int j = 0; j < 32; j++) {
+    for (int j = 0; j < count; j++) {
         const float size = fabs(values[j]);
         if (size > largest) { largest = size; extreme = values[j]; }
     }
-    const float d = extreme / -8.0f;
-    const float inverse = inverse_of(d);
-    PUT_F16(d, &block->d);
-    const vec offset = VEC_OF(8.5f), highest = VEC_OF(15.0f);
-    for (int j = 0; j < 16 / VEC; j++) {
-        const vec low = VEC_TRUNC(VEC_MIN(highest, unit[j] * VEC_OF(inverse) + offset));
-        const vec high = VEC_TRUNC(VEC_MIN(highest, unit[j + 16 / VEC] * VEC_OF(inverse) + offset));
-        VEC_PUT_HALVES(low, high, block->qs + j * VEC);
-    }
+    return extreme;
 }
-
-/* -- work-items ---------------------------------------------------------------------------------------------------- */
-
-/* One item a unit of dst: UNIT elements (a vec, or a block), at i0 of row (i1, i2, i3) */
-#define UNIT_OF(name) \
-    const uint32_t item = (uint32_t)GROUP * LANES + LANE; \
-    const uint32_t units = ((uint32_t)args.name.ne[0] + UNIT - 1) / UNIT; \
-    uint32_t rest = item / units; \
-    const int i0 = (int)(item % units * UNIT); \
-    const int i1 = (int)(rest % (uint32_t)args.name.ne[1]); \
-    rest /= (uint32_t)args.name.ne[1]; \
-    const int i2 = (int)(rest % (uint32_t)args.name.ne[2]); \
-    const int i3 = (int)(rest / (uint32_t)args.name.ne[2]); \
-    if (i3 >= args.name.ne[3]) return
-
-/* One group a row: (i1, i2, i3) */
-#define ROW_OF(name) ROW_NUMBER(name, GROUP)
-#define ROW_NUMBER(name, number) \
-    uint32_t rest = (uint32_t)(number); \
-    const int i1 = (int)(rest % (uint32_t)args.name.ne[1]); \
-    rest /= (uint32_t)args.name.ne[1]; \
-    const int i2 = (int)(rest % (uint32_t)args.name.ne[2]); \
-    const int i3 = (int)(rest / (uint32_t)args.name.ne[2])
-
-#define FOR_ROW(i, n) for (int i = LANE * VEC; i < (n); i += LANES * VEC)
-
-#define LOAD(T) JOIN(load_, T)
-#define FETCH(T) JOIN(fetch_, T)
-#define DENSE(T) JOIN(dense_, T)
-#define SCALE(T) JOIN(scale_, T)
-#define STORE(T) JOIN(store_, T)
-
-/* Sum and maximum over a group, the same in every lane; scratch has LANES floats. */
-#if LANES == 1
-#define GROUP_SUM(x, scratch) (x)
-#define GROUP_MAX(x, scratch) (x)
-#else
-INLINE float group_sum(float x, LOCAL float *scratch)
-{
-    scratch[LANE] = x;
-    BARRIER();
-    for (int half_of = LANES / 2; half_of > 0; half_of /= 2) {
-        if (LANE < half_of) scratch[LANE] += scratch[LANE + half_of];
-        BARRIER();
-    }
-    x = scratch[0];
-    BARRIER();
-    return x;
-}
-INLINE float group_max(float x, LOCAL float *scratch)
-{
-    scratch[LANE] = x;
-    BARRIER();
-    for (int half_of = LANES / 2; half_of > 0; half_of /= 2) {
-        if (LANE < half_of) scratch[LANE] = fmax(scratch[LANE], scratch[LANE + half_of]);
-        BARRIER();
-    }
-    x = scratch[0];
-    BARRIER();
-    return x;
-}
-#define GROUP_SUM(x, scratch) group_sum(x, scratch)
-#define GROUP_MAX(x, scratch) group_max(x, scratch)
-#endif

@@ -11,6 +11,7 @@
 #define LOCAL
 #define SHARED __shared__ __attribute__((aligned(16))) /* so that the compiler may read it 16 bytes at a time */
 #define INLINE static __device__ __forceinline__
+#define CONSTANT static __device__ const
 #define BARRIER() __syncthreads()
 #define CLAIM(p, value) (atomicCAS((int *)(p), 0, value) == 0)
 #define INFINITY __int_as_float(0x7f800000)
@@ -117,6 +118,7 @@ INLINE uint16_t float_to_bf16(float f)
 
 INLINE float GET_F16(const char *p) { return half_to_float(*(const uint16_t *)p); }
 INLINE float GET_F16(const ggml_half *p) { return half_to_float(*p); }
+INLINE float GET_HALF(const ggml_half *p) { return half_to_float(*p); }
 INLINE float GET_SCALE(const ggml_half *p) { return half_to_float(*p); }
 INLINE void PUT_F16(float x, char *p) { *(uint16_t *)p = float_to_half(x); }
 INLINE void PUT_F16(float x, ggml_half *p) { *p = float_to_half(x); }
@@ -147,6 +149,12 @@ INLINE vec VEC_GET_NIBBLES(const uint8_t *p, int shift, int zero)
 {
     vec r;
     EACH r.v[j_] = (float)((BYTE(p, j_) >> shift & 15) - zero);
+    return r;
+}
+INLINE vec VEC_GET_BITS(const uint8_t *p, int shift, int mask)
+{
+    vec r;
+    EACH r.v[j_] = (float)(BYTE(p, j_) >> shift & mask);
     return r;
 }
 INLINE void VEC_PUT_HALVES(vec low, vec high, uint8_t *p)

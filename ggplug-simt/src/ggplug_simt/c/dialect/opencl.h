@@ -8,6 +8,7 @@
 #define LOCAL __local
 #define SHARED __local
 #define INLINE static inline
+#define CONSTANT __constant
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define CLAIM(p, value) (atomic_cmpxchg((volatile GLOBAL int *)(p), 0, value) == 0)
 #define GROUP ((int)get_group_id(0))
@@ -108,17 +109,22 @@ INLINE vec VEC_GET_F16(GLOBAL const char *p)
 #define GET_F16(p) HALF_AT(p)
 #define VEC_GET_F16(p) VEC_HALF_AT(p)
 #endif
-/* A block's scale.  On processors, with what follows it in the block: vectors of halves have an instruction, PoCL
-   converts single ones bit by bit. */
+/* A half of a block, and one that stands first in it.  On processors the latter comes with what follows it in the block:
+   vectors of halves have an instruction, PoCL converts single ones bit by bit. */
+#define GET_HALF(p) HALF_AT(p)
 #if VEC > 4
 #define GET_SCALE(p) (vload_half4(0, (GLOBAL const half *)(p)).x)
 #else
 #define GET_SCALE(p) HALF_AT(p)
 #endif
 /* NaN without its payload */
-INLINE float plain_nan(float x) { return x == x ? x : as_float((as_int(x) & (int)0x80000000) | 0x7fc00000); }
+INLINE void put_f16(float x, GLOBAL half *p)
+{
+    if (x == x) vstore_half_rte(x, 0, p);
+    else *(GLOBAL ushort *)p = (ushort)((as_int(x) >> 16 & 0x8000) | 0x7e00);
+}
 INLINE vec vec_plain_nan(vec v) { return v == v ? v : BITS_VEC((VEC_BITS(v) & (int)0x80000000) | 0x7fc00000); }
-#define PUT_F16(x, p) vstore_half_rte(plain_nan(x), 0, (GLOBAL half *)(p))
+#define PUT_F16(x, p) put_f16(x, (GLOBAL half *)(p))
 #define VEC_PUT_F16(v, p) JOIN(JOIN(vstore_half, VEC), _rte)(vec_plain_nan(v), 0, (GLOBAL half *)(p))
 #define VEC_GET_BF16(p) BITS_VEC(JOIN(convert_int, VEC)(JOIN(vload, VEC)(0, (GLOBAL const ushort *)(p))) << 16)
 
@@ -131,7 +137,7 @@ INLINE void vec_put_bf16(vec v, GLOBAL char *p)
     JOIN(vstore, VEC)(JOIN(convert_ushort, VEC)(chosen & 0xffff), 0, (GLOBAL ushort *)p);
 }
 
-/* VEC small integers as floats, and back: signed bytes; halves of bytes, less a zero point.  Bytes of
+/* VEC small integers as floats, and back: signed bytes; halves of bytes, less a zero point; other bits of bytes.  Bytes of
    blocks lie at even addresses, and are moved two by two: some compilers (PoCL's) move single ones one after the
    other. */
 
@@ -148,6 +154,8 @@ INLINE void vec_put_bf16(vec v, GLOBAL char *p)
 #define VEC_PUT_I8(v, p) BYTES_PUT(JOIN(convert_char, VEC)(v), p)
 #define LESS(v, zero) JOIN(convert_float, VEC)(JOIN(as_char, VEC)(v) - (char)(zero))
 #define VEC_GET_NIBBLES(p, shift, zero) LESS(JOIN(as_uchar, VEC)(BYTES_GET(p)) >> (uchar)(shift) & (uchar)15, zero)
+#define VEC_GET_BITS(p, shift, mask) \
+    JOIN(convert_float, VEC)(JOIN(as_uchar, VEC)(BYTES_GET(p)) >> (uchar)(shift) & (uchar)(mask))
 #define VEC_PUT_HALVES(low, high, p) \
     BYTES_PUT(JOIN(convert_uchar, VEC)(low) | (JOIN(convert_uchar, VEC)(high) << (uchar)4), p)
 #define VEC_ROUND(v) round(v)

@@ -1,7 +1,8 @@
 """The table of kernels: which function chooses a kernel for which op.
 
-A chooser is ``(profile, node) -> Launches | Decline``, a pure function of the node's signature.  ``supports_op``,
-``groups`` and plans all ask :func:`match`.
+A chooser is ``(profile, node) -> Launches | Decline``, a pure function of the node's signature.  Patterns, the
+chains of ops that one kernel computes, have choosers that also get what the pattern's names stand for.
+``supports_op``, ``groups`` and plans all ask :func:`match`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Callable
 
 from ggplug.backend import Decline, Group
 from ggplug.ops.base import Op
+from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
-from ggplug_simt.c.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, sort
+from ggplug_simt.c.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, runs, sort
+from ggplug_simt.c.kernels.epilogue import GroupChooser
 from ggplug_simt.c.profile import Profile
 from ggplug_simt.library import NOTHING, Launches
 
@@ -24,11 +27,22 @@ CHOOSERS: dict[type[Op], Chooser] = {
 }
 """Op class -> chooser, from the families."""
 
+GROUPS: dict[Pattern, GroupChooser] = {
+    each: chooser
+    for family in (matrix, norms, rotary, runs)
+    for each, chooser in family.GROUPS.items()
+}
+"""Pattern -> chooser for groups of several nodes, the preferred ones first."""
+
 
 def match(profile: Profile, group: Group) -> Launches | Decline:
     """The launches for a group, or why there are none."""
     if len(group) > 1:
-        return Decline("every node is computed alone")
+        for each, choose in GROUPS.items():
+            names = each.names(group)
+            if names is not None:
+                return choose(profile, group, names)
+        return Decline("these nodes are computed alone")
     node = group.node
     assert node.op is not None
     if node.size == 0:

@@ -6,11 +6,12 @@ from collections.abc import Collection
 
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
-from ggplug.types import BF16, F16, F32, Q4_0, Q8_0, Type
+from ggplug.types import BF16, F16, F32, Type
+from ggplug_simt.c.blocks import BLOCKS
 
 FLOATS = frozenset((F32, F16, BF16))
-READABLE = FLOATS | {Q8_0, Q4_0}
-WRITABLE = READABLE
+READABLE = FLOATS | BLOCKS.keys()
+WRITABLE = FLOATS | {kind for kind, blocks in BLOCKS.items() if blocks.is_written}
 
 KEPT = {"KEEPS_NAN": 1}
 """What programs define that convert and compute nothing: NaN stays the same NaN."""

@@ -51,3 +51,16 @@ KERNEL void map_two(PARAMETERS)
     STORE(TD)(ROW(dst, i1, i2, i3), args.dst.nb[0], i0, n, unit);
 }
 #endif
+
+#ifdef MAP_RUN
+/* dst = a run of ops on x */
+#define UNIT VEC
+KERNEL void map_run(PARAMETERS)
+{
+    UNIT_OF(dst);
+    const int n = args.dst.ne[0];
+    vec v = FETCH(TX)(ROW(x, i1, i2, i3), args.x.nb[0], i0, n, 0.0f);
+    EPILOGUE(v, i0, n, i1, i2, i3)
+    STORE(TD)(ROW(dst, i1, i2, i3), args.dst.nb[0], i0, n, &v);
+}
+#endif

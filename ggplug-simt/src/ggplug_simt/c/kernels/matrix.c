@@ -1,11 +1,13 @@
 /* Matrix products.  dst[m, n] = sum over k of a[k, m] b[k, n]; a matrix of a serves several consecutive ones of b. */
 
+#define WITHIN(k) (PART < BLOCK ? (k) % BLOCK : 0)
+
 #if defined(MUL_MAT_ROWS) || defined(MUL_MAT_ID)
 /* The product of a row of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers.
-   A lane takes CHUNK elements at once, in parts of PART: a block, or a vec.  Parts add to CHAINS sums in turn.
-   BLOCK: elements of a block of a; WITHIN: where a part begins in its block.
+   A lane takes CHUNK elements at once, in parts of PART: a group that shares a scale, or a vec.  Parts add to CHAINS sums in
+   turn.  BLOCK: elements of a block of a; WITHIN: where a part begins in its block.
+   SCALED: numbers of a have a scale; SHIFTED: and 0 stands for a minimum.
    PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK. */
-#define WITHIN(k) (PART < BLOCK ? (k) % BLOCK : 0)
 INLINE void dot_rows(
     GLOBAL const char *a, int64_t a_nb, GLOBAL const char *b, int64_t b_nb0, int64_t b_nb1, int columns, int n, vec *sum)
 {
@@ -21,15 +23,33 @@ INLINE void dot_rows(
             vec x[PART / VEC];
 #pragma unroll
             for (int j = 0; j < PART / VEC; j++) x[j] = DENSE(TA)(a, k, WITHIN(k) + j * VEC);
+#ifdef SCALED
+            const float scale = SCALE(TA)(a, k);
+#endif
+#ifdef SHIFTED
+            const float minimum = MINIMUM(TA)(a, k);
+#endif
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
                 GLOBAL const char *row = rows[c];
 #ifdef SCALED
-                vec product = x[0] * DENSE(TB)(row, k, 0);
+                vec y = DENSE(TB)(row, k, 0);
+                vec product = x[0] * y;
+#ifdef SHIFTED
+                vec total = y;
+#endif
 #pragma unroll
-                for (int j = 1; j < PART / VEC; j++) product = VEC_FMA(x[j], DENSE(TB)(row, k, j * VEC), product);
-                sum[c * CHAINS + part % CHAINS] =
-                    VEC_FMA(VEC_OF(SCALE(TA)(a, k)), product, sum[c * CHAINS + part % CHAINS]);
+                for (int j = 1; j < PART / VEC; j++) {
+                    y = DENSE(TB)(row, k, j * VEC);
+                    product = VEC_FMA(x[j], y, product);
+#ifdef SHIFTED
+                    total = total + y;
+#endif
+                }
+                sum[c * CHAINS + part % CHAINS] = VEC_FMA(VEC_OF(scale), product, sum[c * CHAINS + part % CHAINS]);
+#ifdef SHIFTED
+                sum[c * CHAINS + part % CHAINS] = VEC_FMA(VEC_OF(minimum), total, sum[c * CHAINS + part % CHAINS]);
+#endif
 #else
 #pragma unroll
                 for (int j = 0; j < PART / VEC; j++)
@@ -63,6 +83,9 @@ KERNEL void mul_mat_rows(PARAMETERS)
     const int i2 = (int)(rest % (uint32_t)args.dst.ne[2]);
     const int i3 = (int)(rest / (uint32_t)args.dst.ne[2]);
     GLOBAL const char *b = ROW(b, 0, i2, i3);
+#ifdef FUSED
+    float results[COLUMNS][(ROWS + VEC - 1) / VEC * VEC];
+#endif
     for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m++) {
         vec sum[COLUMNS * CHAINS];
         GLOBAL const char *a = ROW(a, m, i2 / args.share_2, i3 / args.share_3);
@@ -71,9 +94,23 @@ KERNEL void mul_mat_rows(PARAMETERS)
             vec all = sum[c * CHAINS];
             for (int j = 1; j < CHAINS; j++) all = all + sum[c * CHAINS + j];
             const float total = GROUP_SUM(vec_sum(all), scratch);
+#ifdef FUSED
+            results[c][m - m0] = total;
+#else
             if (LANE == 0) PUT_F32(total, ROW(dst, c, i2, i3) + m * args.dst.nb[0]);
+#endif
         }
     }
+#ifdef FUSED
+    if (LANE != 0) return;
+    const int end = m0 + ROWS < args.dst.ne[0] ? m0 + ROWS : args.dst.ne[0];
+    for (int c = 0; c < COLUMNS && c < args.dst.ne[1]; c++)
+        for (int m = m0; m < end; m += VEC) {
+            vec v = VEC_FIRST(VEC_GET(results[c] + m - m0), end - m, 0.0f);
+            EPILOGUE(v, m, end, c, i2, i3)
+            store_f32(ROW(dst, c, i2, i3), args.dst.nb[0], m, end, &v);
+        }
+#endif
 }
 #endif
 
@@ -147,9 +184,9 @@ KERNEL void route(PARAMETERS)
 #define BLOCKS (BLOCKS_M * (TILE_N / ITEM_N))
 #define PARTS (TILE_K / PART)
 
-/* A part of a row, without its scale, and the scale; a part is a block, or a vec. */
+/* A part of a row, without its scale, and the scale; a part is a group that shares one, or a vec. */
 #ifdef PLAIN_ROWS
-#define TAKE_A(row, k, j) DENSE(TA)(row, k, j)
+#define TAKE_A(row, k, j) DENSE(TA)(row, k, WITHIN(k) + (j))
 #define TAKE_B(row, k) DENSE(TB)(row, k, 0)
 #else
 #define TAKE_A(row, k, j) FETCH(TA)(row, args.a.nb[0], (k) + (j), k_end, 0.0f)
@@ -210,12 +247,18 @@ KERNEL void mul_mat_tiles(PARAMETERS)
 #ifdef SCALED
             const vec scale = VEC_OF(there ? SCALE(TA)(row, k0 + k) : 0.0f);
 #endif
+#ifdef SHIFTED
+            const vec minimum = VEC_OF(there ? MINIMUM(TA)(row, k0 + k) : 0.0f);
+#endif
 #pragma unroll
             for (int j = 0; j < PART; j += VEC) {
                 vec v = VEC_OF(0.0f);
                 if (there) v = TAKE_A(row, k0 + k, j);
 #ifdef SCALED
                 v = v * scale;
+#endif
+#ifdef SHIFTED
+                v = v + minimum;
 #endif
                 float values[VEC];
                 VEC_PUT(v, values);
@@ -261,8 +304,10 @@ KERNEL void mul_mat_tiles(PARAMETERS)
         const int block = t * LANES + LANE;
         const int m = m0 + block % BLOCKS_M * ITEM_M, n = n0 + block / BLOCKS_M * ITEM_N;
         for (int j = 0; j < ITEM_N && n + j < n_end; j++)
-            for (int i = 0; i < ITEM_VECS && m + i * VEC < m_end; i++)
+            for (int i = 0; i < ITEM_VECS && m + i * VEC < m_end; i++) {
+                EPILOGUE(sums[t][j * ITEM_VECS + i], m + i * VEC, m_end, n + j, i2, i3)
                 store_f32(ROW_OF_DST(n + j), args.dst.nb[0], m + i * VEC, m_end, &sums[t][j * ITEM_VECS + i]);
+            }
     }
 }
 #endif

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ggplug import ops
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
+from ggplug.patterns import Names, Pattern, chain, of, pattern
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug.types import F32, I32, Precision
+from ggplug_simt.c.blocks import BLOCKS, group_of
 from ggplug_simt.c.kernels.accepted import READABLE, refuse
 from ggplug_simt.c.kernels.elementwise import IDENTITY, map_one
+from ggplug_simt.c.kernels.epilogue import NONE, STEPS, Epilogue, GroupChooser, checked, epilogue, position, run_of
 from ggplug_simt.c.launch import LIMIT, MatrixProduct, launch, launches_of
 from ggplug_simt.c.profile import Profile, Tile
 from ggplug_simt.library import DST, SCRATCH, Launch, Launches, TensorArgument, argument, argument_of
@@ -33,7 +38,7 @@ def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, obje
     """
     shared = profile.dot_lanes > 1
     chains = 1 if shared or columns > 4 else 2 if columns > 1 else 4
-    part = profile.vec if shared else _block(profile, a)
+    part = profile.vec if shared else _group(profile, a)
     while a.ne[0] % (chains * part) and chains > 1:
         chains //= 2
     return {
@@ -42,9 +47,9 @@ def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, obje
     }  # fmt: skip
 
 
-def _block(profile: Profile, a: Tensor) -> int:
-    """Elements of a block of a, or of a vector."""
-    return max(profile.vec, a.type.block_size)
+def _group(profile: Profile, a: Tensor) -> int:
+    """Elements of a that share a scale, or those of a vector."""
+    return max(profile.vec, group_of(a.type))
 
 
 def _types(part: int, a: Tensor, b: Tensor) -> dict[str, object]:
@@ -53,8 +58,10 @@ def _types(part: int, a: Tensor, b: Tensor) -> dict[str, object]:
     dense = all(t.nb[0] == t.type.block_bytes for t in (a, b))
     if dense and a.ne[0] % part == 0 and not b.type.is_quantized:
         found["PLAIN_ROWS"] = 1
-        if a.type.is_quantized:
+        if a.type in BLOCKS:
             found["SCALED"] = 1
+            if BLOCKS[a.type].has_minimum:
+                found["SHIFTED"] = 1
     return found
 
 
@@ -66,38 +73,110 @@ def mul_mat(profile: Profile, node: Tensor) -> Launches | Decline:
     a, b = node.src
     assert a is not None
     assert b is not None
-    tensors = {"dst": argument(DST, node), "a": argument(0, a), "b": argument(1, b)}
-    m, n, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
-    shares = {"share_2": b.ne[2] // a.ne[2], "share_3": b.ne[3] // a.ne[3]}
-    if n <= FEW:
-        return launches_of(
-            launch(
-                "matrix", "mul_mat_rows", tensors,
-                groups=-(-m // profile.dot_rows) * batches, lanes=profile.dot_lanes,
-                defines=_dot(profile, 1 << (n - 1).bit_length(), a, b), **shares,
-            )
-        )  # fmt: skip
-    if profile.products:
+    if node.ne[1] > FEW and profile.products:
         found = _by_library(profile, node, a, b)
         if found is not None:
             return found
-    tile = profile.tile.fitted(m, n)
-    return launches_of(_tiles(profile, tile, a, b, tensors, -(-n // tile.n) * batches, **shares))
+    return launches_of(_product(profile, node, a, b, (argument(DST, node), argument(0, a), argument(1, b))))
+
+
+def _product(
+    profile: Profile, node: Tensor, a: Tensor, b: Tensor, places: Sequence[TensorArgument], run: Epilogue = NONE
+) -> Launch | Decline:
+    """A product by rows, or by tiles where there are many columns; ``places``: of the result, a and b."""
+    tensors = dict(zip(("dst", "a", "b"), places, strict=True))
+    m, n, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
+    shares = {"share_2": b.ne[2] // a.ne[2], "share_3": b.ne[3] // a.ne[3]}
+    if n > FEW:
+        tile = profile.tile.fitted(m, n)
+        return _tiles(profile, tile, a, b, tensors, -(-n // tile.n) * batches, run, **shares)
+    return launch(
+        "matrix", "mul_mat_rows", {**tensors, **run.tensors},
+        groups=-(-m // profile.dot_rows) * batches, lanes=profile.dot_lanes,
+        defines={**_dot(profile, 1 << (n - 1).bit_length(), a, b), **run.defines}, **shares, **run.values,
+    )  # fmt: skip
+
+
+def _read(group: Group, node: Tensor) -> tuple[Tensor, Tensor, TensorArgument, TensorArgument] | Decline:
+    """The factors of a product in a group, and where its launch finds them."""
+    a, b = node.src
+    assert a is not None
+    assert b is not None
+    refused = refuse(node, {F32}, READABLE, READABLE)
+    if refused is not None:
+        return refused
+    return a, b, argument(position(group, a), a), argument(position(group, b), b)
+
+
+def fused(profile: Profile, group: Group, names: Names) -> Launches | Decline:
+    """A product and a run of elementwise ops on it: bias, activation, residual.
+
+    Where the vendor's library multiplies many columns, it is faster by more than the passes that this saves.
+    """
+    node = names["mul_mat"]
+    declined = checked(group, None)
+    if declined is not None:
+        return declined
+    run = epilogue(group, node, run_of(group, [node]))
+    if isinstance(run, Decline):
+        return run
+    read = _read(group, node)
+    if isinstance(read, Decline):
+        return read
+    a, b, a_at, b_at = read
+    if _wins(profile, node, a, b):
+        return Decline(LIBRARY_WINS)
+    return launches_of(_product(profile, node, a, b, (argument(DST, group.node), a_at, b_at), run))
+
+
+def gated(profile: Profile, group: Group, names: Names) -> Launches | Decline:
+    """A gated unit of two products: the second one into scratch memory, which the first one's epilogue reads."""
+    first, second = names["first"], names["second"]
+    declined = checked(group, None)
+    if declined is not None:
+        return declined
+    launches: list[Launch | Decline] = []
+    strides = contiguous_strides(F32, second.ne)
+    scratch = argument_of(SCRATCH, F32, second.ne, strides)
+    for node, out in ((second, scratch._replace(written=True)), (first, argument(DST, group.node))):
+        read = _read(group, node)
+        if isinstance(read, Decline):
+            return read
+        a, b, a_at, b_at = read
+        if _wins(profile, node, a, b):
+            return Decline(LIBRARY_WINS)
+        run = epilogue(group, first, [group.node], {second: scratch}) if node is first else NONE
+        if isinstance(run, Decline):
+            return run
+        launches.append(_product(profile, node, a, b, (out, a_at, b_at), run))
+    return launches_of(*launches, scratch=strides[3] * second.ne[3])
+
+
+LIBRARY_WINS = f"the vendor's library, which takes products of more than {FEW} columns, multiplies alone"
+
+
+def _wins(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> bool:
+    """Whether the vendor's library computes a product."""
+    return profile.products and node.ne[1] > FEW and _by_library(profile, node, a, b) is not None
 
 
 def _tiles(
-    profile: Profile, tile: Tile, a: Tensor, b: Tensor, tensors: dict[str, TensorArgument], across: int, **shares: int
-) -> Launch | Decline:
+    profile: Profile, tile: Tile, a: Tensor, b: Tensor, tensors: dict[str, TensorArgument], across: int,
+    run: Epilogue = NONE, **shares: int,
+) -> Launch | Decline:  # fmt: skip
     """All rows of a by ``across`` tiles of columns, which ``routes`` lists if it is among the tensors."""
     routed = {"ROUTED": 1} if "routes" in tensors else {}
+    part = _group(profile, a)
+    if tile.k % part:
+        return Decline(f"a tile's slices of {tile.k} have no whole groups of {part} elements of {a.type.name}")
     return launch(
-        "matrix", "mul_mat_tiles", tensors,
+        "matrix", "mul_mat_tiles", {**tensors, **run.tensors},
         groups=-(-a.ne[1] // tile.m) * across, lanes=min(profile.tile_lanes, tile.blocks),
         defines={
             "VEC": profile.vec, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "ITEM_M": tile.item_m,
-            "ITEM_N": tile.item_n, **_types(_block(profile, a), a, b), **routed,
+            "ITEM_N": tile.item_n, **_types(part, a, b), **routed, **run.defines,
         },
-        **shares,
+        **shares, **run.values,
     )  # fmt: skip
 
 
@@ -202,5 +281,13 @@ def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -
         scratch=contiguous_strides(I32, extents)[2],
     )  # fmt: skip
 
+
+PRODUCT, FIRST, SECOND = of(ops.MulMat), of(ops.MulMat, name="first"), of(ops.MulMat, name="second")
+GLU = of(ops.Glu)
+
+GROUPS: dict[Pattern, GroupChooser] = {
+    pattern("gated_products", lambda gate, up, x: GLU(FIRST(gate, x), SECOND(up, x))): gated,
+    chain("product_run", *STEPS, start=lambda w, x: PRODUCT(w, x), inplace=True): fused,
+}
 
 CHOOSERS = {ops.MulMat: mul_mat, ops.MulMatId: mul_mat_id}

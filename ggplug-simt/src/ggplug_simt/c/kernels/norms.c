@@ -4,6 +4,14 @@
    `unit`: the power of two that brings the larger one of its largest number and of eps near 1.  Then nothing that counts is
    lost.  Rows with a NaN or an infinity stay as they were. */
 
+/* What is normalised: x, or the sum of x and y, which is stored too where it is needed (KEPT). */
+#ifdef ADDED
+#define VALUE(i, beyond) \
+    VEC_FIRST(FETCH(TX)(x, args.x.nb[0], i, n, 0.0f) + FETCH(TY)(y, args.y.nb[0], i, n, 0.0f), n - (i), beyond)
+#else
+#define VALUE(i, beyond) FETCH(TX)(x, args.x.nb[0], i, n, beyond)
+#endif
+
 #ifdef EUCLIDEAN
 #define LEAST(eps) (eps)
 #else
@@ -15,19 +23,22 @@ KERNEL void normalise(PARAMETERS)
     SHARED float scratch[LANES];
     ROW_OF(dst);
     GLOBAL const char *x = ROW(x, i1, i2, i3);
+#ifdef ADDED
+    GLOBAL const char *y = ROW(y, i1, i2, i3);
+#endif
     GLOBAL char *dst = ROW(dst, i1, i2, i3);
     const int n = args.dst.ne[0];
     float unit = 1.0f, centre = 0.0f, size = 0.0f;
     for (int pass = 0; pass < 2; pass++) {
         vec sum = VEC_OF(0.0f);
 #ifdef CENTRED
-        FOR_ROW(i, n) sum = sum + FETCH(TX)(x, args.x.nb[0], i, n, 0.0f) * VEC_OF(unit);
+        FOR_ROW(i, n) sum = sum + VALUE(i, 0.0f) * VEC_OF(unit);
         centre = GROUP_SUM(vec_sum(sum), scratch) / (float)n;
         sum = VEC_OF(0.0f);
 #endif
         const float beyond = centre / unit;
         FOR_ROW(i, n) {
-            const vec v = FETCH(TX)(x, args.x.nb[0], i, n, beyond) * VEC_OF(unit) - VEC_OF(centre);
+            const vec v = VALUE(i, beyond) * VEC_OF(unit) - VEC_OF(centre);
             sum = VEC_FMA(v, v, sum);
         }
         const float squares = GROUP_SUM(vec_sum(sum), scratch);
@@ -41,7 +52,7 @@ KERNEL void normalise(PARAMETERS)
         if (pass == 1 || (size > 1e-10f && size < INFINITY)) break;
         vec top = VEC_OF(LEAST(args.eps)), odd = VEC_OF(0.0f);
         FOR_ROW(i, n) {
-            const vec v = FETCH(TX)(x, args.x.nb[0], i, n, 0.0f);
+            const vec v = VALUE(i, 0.0f);
             top = VEC_MAX(top, VEC_ABS(v));
             odd = odd + (v - v); /* NaN for what is no number */
         }
@@ -53,7 +64,12 @@ KERNEL void normalise(PARAMETERS)
     }
     const float beyond = centre / unit, factor = 1.0f / size;
     FOR_ROW(i, n) {
-        const vec v = (FETCH(TX)(x, args.x.nb[0], i, n, beyond) * VEC_OF(unit) - VEC_OF(centre)) * VEC_OF(factor);
+        const vec value = VALUE(i, beyond);
+        vec v = (value * VEC_OF(unit) - VEC_OF(centre)) * VEC_OF(factor);
+        EPILOGUE(v, i, n, i1, i2, i3)
+#ifdef KEPT
+        STORE(TX)(ROW(kept, i1, i2, i3), args.kept.nb[0], i, n, &value);
+#endif
         STORE(TD)(dst, args.dst.nb[0], i, n, &v);
     }
 }

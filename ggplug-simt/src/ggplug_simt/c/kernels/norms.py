@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from ggplug import ops
-from ggplug.backend import Decline
+from ggplug.backend import Decline, Group
+from ggplug.patterns import Names, Pattern, chain, of, pattern
 from ggplug.tensor import Tensor
+from ggplug.types import F32
 from ggplug_simt.c.kernels.accepted import FLOATS, refuse
+from ggplug_simt.c.kernels.epilogue import NONE, STEPS, Epilogue, GroupChooser, checked, epilogue, position, run_of
 from ggplug_simt.c.launch import launch, launches_of
 from ggplug_simt.c.profile import Profile
-from ggplug_simt.library import DST, Launches, argument
+from ggplug_simt.library import DST, Launch, Launches, TensorArgument, argument
 
 _VARIANTS = {ops.Norm: {"CENTRED": 1}, ops.RmsNorm: {}, ops.L2Norm: {"EUCLIDEAN": 1}}
 
@@ -19,16 +22,58 @@ def normalise(profile: Profile, node: Tensor) -> Launches | Decline:
     if refused is not None:
         return refused
     (x,) = node.src
-    assert isinstance(node.op, ops.RowNorm)
     assert x is not None
-    return launches_of(
-        launch(
-            "norms", "normalise", {"dst": argument(DST, node), "x": argument(0, x)},
-            groups=node.nrows, lanes=profile.row_lanes,
-            defines={"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name, **_VARIANTS[type(node.op)]},
-            eps=node.op.eps,
-        )
+    return launches_of(_launch(profile, node, {"dst": argument(DST, node), "x": argument(0, x)}, {"TX": x.type.name}))
+
+
+def _launch(
+    profile: Profile, norm: Tensor, tensors: dict[str, TensorArgument], defines: dict[str, object],
+    run: Epilogue = NONE,
+) -> Launch | Decline:  # fmt: skip
+    assert isinstance(norm.op, ops.RowNorm)
+    return launch(
+        "norms", "normalise", {**tensors, **run.tensors}, groups=norm.nrows, lanes=profile.row_lanes,
+        defines={
+            "VEC": profile.vec, "TD": norm.type.name, **defines, **_VARIANTS[type(norm.op)], **run.defines,
+        },
+        eps=norm.op.eps, **run.values,
     )  # fmt: skip
 
+
+def fused(profile: Profile, group: Group, names: Names) -> Launches | Decline:
+    """A norm of x, or of x + y, and a run of elementwise ops on its rows (scale and shift); x + y may be needed too."""
+    norm, total, x = names["norm"], names.get("add"), names["x"]
+    declined = checked(group, total)
+    if total is None:
+        run = epilogue(group, norm, run_of(group, [norm]))
+    else:
+        run = epilogue(group, norm, run_of(group, [total, norm]), {total: "value"})
+    if declined is not None:
+        return declined
+    if isinstance(run, Decline):
+        return run
+    if norm.type is not F32 or x.type not in FLOATS:
+        return Decline(f"a norm of {x.type.name} is computed alone")
+    tensors = {"dst": argument(DST, group.node), "x": argument(position(group, x), x)}
+    defines: dict[str, object] = {"TX": x.type.name}
+    if total is not None:
+        y = names["y"]
+        if x.type is not F32 or y.type not in FLOATS or x.ne != total.ne or y.ne != total.ne:
+            return Decline("a sum that is normalised is one of f32, and of equal extents")
+        tensors["y"] = argument(position(group, y), y)
+        defines |= {"ADDED": 1, "TY": y.type.name}
+        if group.kept[next(n for n, node in enumerate(group.nodes) if node is total)]:
+            tensors["kept"] = argument(position(group, total), total)._replace(written=True)
+            defines["KEPT"] = 1
+    return launches_of(_launch(profile, norm, tensors, defines, run))
+
+
+NORM, ADD = of(*_VARIANTS, name="norm"), of(ops.Add)
+
+GROUPS: dict[Pattern, GroupChooser] = {
+    chain("add_norm_run", *STEPS, start=lambda x, y: NORM(ADD(x, y))): fused,
+    pattern("add_norm", lambda x, y: NORM(ADD(x, y))): fused,
+    chain("norm_run", *STEPS, start=lambda x: NORM(x), inplace=True): fused,
+}
 
 CHOOSERS = dict.fromkeys(_VARIANTS, normalise)

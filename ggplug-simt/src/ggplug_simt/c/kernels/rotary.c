@@ -3,6 +3,14 @@
 
 #define UNIT 1
 
+/* Where element i of head i1 goes: into its own place of dst, or (SCATTERED) into the row of dst that an id tells, in which
+   the heads of one position lie side by side. */
+#ifdef SCATTERED
+#define PLACE_OF(i1, i) (row + ((i1) * args.x.ne[0] + (i)) * to)
+#else
+#define PLACE_OF(i1, i) (ROW(dst, i1, i2, i3) + (i) * to)
+#endif
+
 /* Angles grow to thousands of turns, of which only a part of the last one counts.  So numbers are sums of two floats, high
    and what its rounding lost, which are good to about 46 bits: T. J. Dekker, A floating-point technique for extending
    the available precision (1971).  FMA has to be exact, and nothing else may be contracted. */
@@ -60,23 +68,31 @@ KERNEL void rope(PARAMETERS)
     /* Items of a row: the pairs, then the elements outside of them. */
     const uint32_t item = (uint32_t)GROUP * LANES + LANE;
     const int rotated = 2 * args.pairs;
-    const uint32_t items = (uint32_t)(args.dst.ne[0] - args.pairs);
+    const uint32_t items = (uint32_t)(args.x.ne[0] - args.pairs);
     uint32_t rest = item / items;
     const int q = (int)(item % items);
-    const uint32_t groups = ((uint32_t)args.dst.ne[1] + HEADS - 1) / HEADS;
+    const uint32_t groups = ((uint32_t)args.x.ne[1] + HEADS - 1) / HEADS;
     const int first = (int)(rest % groups * HEADS);
-    const int end = first + HEADS < args.dst.ne[1] ? first + HEADS : args.dst.ne[1];
+    const int end = first + HEADS < args.x.ne[1] ? first + HEADS : args.x.ne[1];
     rest /= groups;
-    const int i2 = (int)(rest % (uint32_t)args.dst.ne[2]);
-    const int i3 = (int)(rest / (uint32_t)args.dst.ne[2]);
-    if (i3 >= args.dst.ne[3]) return;
+    const int i2 = (int)(rest % (uint32_t)args.x.ne[2]);
+    const int i3 = (int)(rest / (uint32_t)args.x.ne[2]);
+    if (i3 >= args.x.ne[3]) return;
     const int64_t from = args.x.nb[0], to = args.dst.nb[0];
+#ifdef SCATTERED
+    const int64_t id = ID(i2 + i3 * args.x.ne[2], 0, 0);
+    if (OUTSIDE(id, args.dst.ne[1])) {
+        if (q == 0 && first == 0) NOTE_FAULT(args.dst.ne[1]);
+        return;
+    }
+    GLOBAL char *row = ROW(dst, id, 0, 0);
+#endif
     if (q >= args.pairs) {
         const int outside = q - args.pairs;
         const int i = outside < args.first ? outside : outside + rotated;
         for (int i1 = first; i1 < end; i1++) {
             const vec v = VEC_OF(LOAD(TX)(ROW(x, i1, i2, i3), from, i));
-            STORE(TD)(ROW(dst, i1, i2, i3) + i * to, to, 0, 1, &v);
+            STORE(TD)(PLACE_OF(i1, i), to, 0, 1, &v);
         }
         return;
     }
@@ -97,7 +113,7 @@ KERNEL void rope(PARAMETERS)
 #endif
 #endif
 #endif
-    const int place = *(GLOBAL const int32_t *)(ROW(pos, 0, 0, 0) + (axis * args.dst.ne[2] + i2) * args.pos.nb[0]);
+    const int place = *(GLOBAL const int32_t *)(ROW(pos, 0, 0, 0) + (axis * args.x.ne[2] + i2) * args.pos.nb[0]);
     pair factor = pair_of(args.scale_high, args.scale_low);
 #ifdef YARN
     const pair one = pair_of(1.0f, 0.0f);
@@ -126,10 +142,9 @@ KERNEL void rope(PARAMETERS)
 #endif
     for (int i1 = first; i1 < end; i1++) {
         GLOBAL const char *x = ROW(x, i1, i2, i3);
-        GLOBAL char *dst = ROW(dst, i1, i2, i3);
         const float a = LOAD(TX)(x, from, i), b = LOAD(TX)(x, from, j);
         const vec left = VEC_OF(a * c - b * s), right = VEC_OF(a * s + b * c);
-        STORE(TD)(dst + i * to, to, 0, 1, &left);
-        STORE(TD)(dst + j * to, to, 0, 1, &right);
+        STORE(TD)(PLACE_OF(i1, i), to, 0, 1, &left);
+        STORE(TD)(PLACE_OF(i1, j), to, 0, 1, &right);
     }
 }

@@ -1,0 +1,175 @@
+"""What a block type tells kernels, and the steps from which families of types are made.
+
+A block is read :data:`GROUP` numbers at a time, a *part*: ``value = (byte - offset) * scale``, or ``+ minimum``, with a
+scale (and a minimum) for each ``group`` numbers.  Products, packing, rows and copies are written against this and know
+no type by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ggplug.types import Type
+from ggplug_cpu.simd import halves, values
+from ggplug_cpu.simd.values import F32, I8, I16, I64, Value, constant, vector
+
+#: Numbers of a part; activations are rounded to int8 so many at a time.
+GROUP = 32
+#: The block type whose numbers are such int8 already: the integer products take rows of it as they are.
+ACTIVATIONS = "q8_0"
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The scales of all groups of one or several blocks as lanes, and their minima if the type has any.
+
+    Behind the last group there may be more lanes.
+    """
+
+    scales: Value
+    minima: Value | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A block type, for kernels.
+
+    ``quants(address, part)``: part number ``part`` (int64) of the block at ``address`` as 32 unsigned bytes, of which
+    ``offset`` stands for zero.  ``factors(addresses)``: what the groups of blocks are multiplied by, and what is added.
+    ``group``: the numbers that share a scale, 32 or 16.  ``encode(block, x)``: rounds the f32 numbers at ``x`` to the
+    block at ``block``, bit for bit as :func:`ggplug.quants.quantize` with ``stored``; None where ggml has no encoder.
+    """
+
+    type: Type
+    quants: Callable[[Value, Value], Value]
+    factors: Callable[[Sequence[Value]], Factors]
+    offset: int = 0
+    group: int = GROUP
+    has_minima: bool = False
+    encode: Callable[[Value, Value], None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.type.name
+
+    @property
+    def block_bytes(self) -> int:
+        return self.type.block_bytes
+
+    @property
+    def block_size(self) -> int:
+        return self.type.block_size
+
+    @property
+    def parts(self) -> int:
+        """Parts of a block."""
+        return self.type.block_size // GROUP
+
+    @property
+    def groups(self) -> int:
+        """Groups of a block."""
+        return self.type.block_size // self.group
+
+    def signed(self, address: Value, part: Value) -> Value:
+        """A part as 32 int8, without scale and minimum."""
+        return self.quants(address, part) - self.offset if self.offset else self.quants(address, part)
+
+    def read(self, address: Value, part: Value, factors: Factors) -> Value:
+        """A part of the block at ``address``, whose factors these are, as 32 f32."""
+        numbers = self.signed(address, part).convert(F32) * self._of_part(factors.scales, part)
+        return numbers if factors.minima is None else numbers + self._of_part(factors.minima, part)
+
+    def _of_part(self, lanes: Value, part: Value) -> Value:
+        """Each number's own scale or minimum."""
+        each = GROUP // self.group
+        chosen = [lanes.lane_at(part * each + i).splat(self.group) for i in range(each)]
+        return values.joined(chosen)
+
+
+# -- steps ---------------------------------------------------------------------------------------------
+
+
+def offset_of(type: Type, field: str) -> int:
+    """Where in a block a field lies, in bytes."""
+    fields = type.dtype.fields
+    assert fields is not None
+    return int(fields[field][1])
+
+
+def f16_at(addresses: Sequence[Value]) -> Value:
+    """The f16 numbers at some addresses, as f32; there may be more lanes."""
+    b = addresses[0].b
+    bits = [values.load(address, I16) for address in addresses]
+    if len(bits) > 4:
+        return halves.emit_widen_f16(values.gathered(bits))
+    # Put together in a register: inserting 16 bits into a vector waits for whatever the vector held before.
+    whole = bits[0].zext(I64)
+    for i, each in enumerate(bits[1:], 1):
+        whole = whole | each.zext(I64) << (16 * i)
+    both = values.gathered([whole, constant(b, I64, 0)])
+    return halves.emit_widen_f16(both.bitcast(vector(I16, 8)).part(0, 4))
+
+
+def nibbles(address: Value) -> Value:
+    """16 bytes as 32 numbers from 0 to 15: the low nibbles, then the high ones."""
+    packed = values.load(address, vector(I8, GROUP // 2))
+    both = packed.concat(shifted(packed, 4))
+    return both & constant(both.b, both.type, 15)
+
+
+def shifted(numbers: Value, places: Value | int) -> Value:
+    """Bytes shifted right; what enters at the top is not zero but the next byte's lowest bits."""
+    pairs = numbers.bitcast(vector(I16, numbers.count // 2))
+    if isinstance(places, Value):
+        places = places.convert(I16).splat(pairs.count)
+    return pairs.lshr(places).bitcast(numbers.type)
+
+
+def as_nibbles(numbers: Value) -> Value:
+    """The inverse of :func:`nibbles`: int8 from 0 to 15 in 16 bytes."""
+    half = numbers.count // 2
+    return numbers.part(0, half) | numbers.part(half, half) << 4
+
+
+def inverse_of(scale: Value) -> Value:
+    """1 / scale; 0 where that is not finite, so that a block of numbers too small for it becomes zeros."""
+    inverse = 1.0 / scale
+    return (inverse.abs() < float("inf")).select(inverse, 0.0)
+
+
+def size_of(x: Value) -> Value:
+    """The magnitudes of f32 lanes as integers of the same order, in which a NaN is larger than any number."""
+    return x.bits() & 0x7FFFFFFF
+
+
+def is_finite(size: Value) -> Value:
+    """Whether a magnitude that :func:`size_of` gave is that of a number."""
+    return size < 0x7F800000
+
+
+def first_where(mask: Value, lanes: Value) -> Value:
+    """The first of ``lanes`` that a mask of at most 32 lanes chooses; the last if it chooses none."""
+    bits = mask.bitcast(ir.IntType(mask.count))
+    where = values.call(bits.b, f"llvm.cttz.i{mask.count}", bits.type, bits, constant(bits.b, values.I1, 0))
+    return lanes.lane_at(where.zext(I64).minimum(mask.count - 1))
+
+
+def store_f16(address: Value, number: Value) -> None:
+    """One f32 as f16; of NaN always the same one."""
+    values.store(address, halves.emit_narrow_f16(number.unequal(number).select(float("nan"), number)))
+
+
+def to_int8(x: Value) -> Value:
+    """Float lanes truncated to int8 through int32, as C's cast does on a machine whose int is 32 bits."""
+    return x.convert(values.I32).convert(I8)
+
+
+def sum_in_order(lanes: Value) -> Value:
+    """All lanes added one after the other, as a loop in C does."""
+    total = lanes.lane(0)
+    for i in range(1, lanes.count):
+        total = total + lanes.lane(i)
+    return total

@@ -1,0 +1,112 @@
+/* Blocks of 32 numbers, rounded to the nearest, with one scale, and perhaps a minimum (ggml's reference quantisers, in
+   float32 arithmetic).  A block with a NaN or an infinity is NaN throughout: its scale is NaN if there is one, else an
+   infinity, and its numbers are zero. */
+
+#if defined(USES_q8_0) || defined(USES_q4_0)
+INLINE uint16_t odd_scale(const vec *unit, int negated)
+{
+    uint16_t scale = 0;
+    for (int j = 0; j < 32 / VEC; j++) {
+        float values[VEC];
+        VEC_PUT(unit[j], values);
+        for (int k = 0; k < VEC; k++) {
+            if (values[k] != values[k]) return HALF_NAN;
+            if (scale == 0 && values[k] - values[k] != 0.0f)
+                scale = negated && values[k] > 0.0f ? HALF_INFINITY | 0x8000 : HALF_INFINITY;
+        }
+    }
+    return scale;
+}
+#endif
+
+#ifdef USES_q8_0
+#define GROUP_q8_0 32
+INLINE float scale_q8_0(GLOBAL const block_q8_0 *block, int j) { return GET_SCALE(&block->d); }
+INLINE vec numbers_q8_0(GLOBAL const block_q8_0 *block, int j) { return VEC_GET_I8(block->qs + j); }
+INLINE void store_q8_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
+{
+    GLOBAL block_q8_0 *block = (GLOBAL block_q8_0 *)row + i / 32;
+    if (is_odd(unit, 32)) {
+        block->d = odd_scale(unit, 0);
+        for (int j = 0; j < 32; j++) block->qs[j] = 0;
+        return;
+    }
+    vec largest = VEC_OF(0.0f);
+    for (int j = 0; j < 32 / VEC; j++) largest = VEC_MAX(largest, VEC_ABS(unit[j]));
+    const float d = vec_max(largest) / 127.0f;
+    const float inverse = inverse_of(d);
+    PUT_F16(d, &block->d);
+    for (int j = 0; j < 32 / VEC; j++) VEC_PUT_I8(VEC_ROUND(unit[j] * VEC_OF(inverse)), block->qs + j * VEC);
+}
+BLOCKS_OF(q8_0)
+#endif
+
+#ifdef USES_q4_0
+#define GROUP_q4_0 32
+INLINE float scale_q4_0(GLOBAL const block_q4_0 *block, int j) { return GET_SCALE(&block->d); }
+INLINE vec numbers_q4_0(GLOBAL const block_q4_0 *block, int j)
+{
+    return VEC_GET_NIBBLES(block->qs + j % 16, j / 16 * 4, 8);
+}
+INLINE void store_q4_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
+{
+    GLOBAL block_q4_0 *block = (GLOBAL block_q4_0 *)row + i / 32;
+    if (is_odd(unit, 32)) {
+        block->d = odd_scale(unit, 1);
+        for (int j = 0; j < 16; j++) block->qs[j] = 0x88;
+        return;
+    }
+    float values[32];
+    for (int j = 0; j < 32 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
+    const float d = extreme_of(values, 32) / -8.0f;
+    const float inverse = inverse_of(d);
+    PUT_F16(d, &block->d);
+    const vec offset = VEC_OF(8.5f), highest = VEC_OF(15.0f);
+    for (int j = 0; j < 16 / VEC; j++) {
+        const vec low = VEC_TRUNC(VEC_MIN(highest, unit[j] * VEC_OF(inverse) + offset));
+        const vec high = VEC_TRUNC(VEC_MIN(highest, unit[j + 16 / VEC] * VEC_OF(inverse) + offset));
+        VEC_PUT_HALVES(low, high, block->qs + j * VEC);
+    }
+}
+BLOCKS_OF(q4_0)
+#endif
+
+#ifdef USES_q4_1
+#define GROUP_q4_1 32
+INLINE float scale_q4_1(GLOBAL const block_q4_1 *block, int j) { return GET_SCALE(&block->d); }
+INLINE float minimum_q4_1(GLOBAL const block_q4_1 *block, int j) { return GET_SCALE(&block->m); }
+INLINE vec numbers_q4_1(GLOBAL const block_q4_1 *block, int j)
+{
+    return VEC_GET_NIBBLES(block->qs + j % 16, j / 16 * 4, 0);
+}
+INLINE void store_q4_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
+{
+    GLOBAL block_q4_1 *block = (GLOBAL block_q4_1 *)row + i / 32;
+    if (is_odd(unit, 32)) {
+        block->d = HALF_NAN;
+        block->m = 0;
+        for (int j = 0; j < 16; j++) block->qs[j] = 0;
+        return;
+    }
+    vec lowest = unit[0], highest = unit[0];
+    for (int j = 1; j < 32 / VEC; j++) {
+        lowest = VEC_MIN(lowest, unit[j]);
+        highest = VEC_MAX(highest, unit[j]);
+    }
+    const float least = -vec_max(VEC_OF(0.0f) - lowest);
+    const float d = (vec_max(highest) - least) / 15.0f;
+    const float inverse = inverse_of(d);
+    PUT_F16(d, &block->d);
+    PUT_F16(least, &block->m);
+    const vec half_of = VEC_OF(0.5f), most = VEC_OF(15.0f);
+    for (int j = 0; j < 16 / VEC; j++) {
+        vec low = half_of, high = half_of;
+        if (inverse != 0.0f) { /* else the difference may be infinite */
+            low = (unit[j] - VEC_OF(least)) * VEC_OF(inverse) + half_of;
+            high = (unit[j + 16 / VEC] - VEC_OF(least)) * VEC_OF(inverse) + half_of;
+        }
+        VEC_PUT_HALVES(VEC_TRUNC(VEC_MIN(most, low)), VEC_TRUNC(VEC_MIN(most, high)), block->qs + j * VEC);
+    }
+}
+BLOCKS_WITH_MINIMUM(q4_1)
+#endif
