@@ -121,3 +121,15 @@ def test_knowing_that_all_is_set_costs_no_calls() -> None:
         assert graph.run is not None
         graph.run.allocation._of_inputs = ()
         assert python_calls(lambda: scheduler.compute(graph)) == before
+
+
+def test_a_value_that_does_not_fit_is_named_with_its_place() -> None:
+    for value in (1.5, 2.0**31, float("nan")):
+        with pytest.raises(gg.TypeMismatchError, match=r"do not fit into i32: .* at ") as seen:
+            gg.tensor(np.array([1, value]), type="i32")
+        assert seen.value.position[-1] == 1
+
+
+def test_dir_shows_what_is_ggplugs_own() -> None:
+    assert not {"Any", "TYPE_CHECKING", "importlib", "faults", "annotations"} & set(dir(gg))
+    assert {"compute", "Scheduler", "FreedError"} <= set(dir(gg))

@@ -377,7 +377,10 @@ class Tensor:
                 latest = graph, run
         found = latest or elsewhere  # what another thread is just computing counts when that is done
         if found is None:
-            raise TensorStateError(f"{self!r} has no bytes yet: allocate it, or compute a graph with it", tensor=self)
+            raise TensorStateError(
+                f"{self!r} has no bytes: no graph with it was allocated or computed, or that graph, its scheduler or "
+                "the memory was freed", tensor=self, remedy="allocate it, or compute a graph with it, and keep that graph",
+            )  # fmt: skip
         graph, run = found
         return *run.locate(graph, graph.index[self]), run
 
