@@ -379,7 +379,7 @@ class Tensor:
         if found is None:
             raise TensorStateError(
                 f"{self!r} has no bytes: no graph with it was allocated or computed, or that graph, its scheduler or "
-                "the memory was freed", tensor=self, remedy="allocate it, or compute a graph with it, and keep that graph",
+                "the memory was freed", tensor=self, remedy="allocate it, or compute a graph with it, and keep that",
             )  # fmt: skip
         graph, run = found
         return *run.locate(graph, graph.index[self]), run
