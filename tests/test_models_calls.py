@@ -25,6 +25,8 @@ def encoder(data: Path) -> Any:
 def test_free_waits_for_a_whole_call(encoder: Any) -> None:
     gate = Gate()
     ids = [[1, 2, 3], [1, 2], [2, 1]]
+    encoder.embed_ids(ids, batch=1)  # compiles
+    encoder.embed_ids(ids)
     with held(lambda: encoder.embed_ids(ids, batch=1, progress=gate), gate) as embedding:
         other = Doing(lambda: encoder.embed_ids(ids))  # others have their turns between its batches
         assert other.result().shape[0] == 3
