@@ -32,6 +32,14 @@ def test_the_functions_become_instructions_that_order_memory(name: str, processo
     assert not re.search(r"\b(ldxr|stxr|ldadd|stadd\w*|swp)\b", code)
 
 
+def test_blocks_are_put_in_an_order_in_which_only_loops_jump_back() -> None:
+    start = ["thread0_start:", "cmp X1, #0", "b.ne thread0_2"]
+    out = ["thread0_1:", "b thread0_end"]
+    loop = ["thread0_2:", "cbz X2, thread0_2", "b thread0_1"]
+    found = translate.only_loops_jump_back([*start, *out, *loop, "thread0_end:"])
+    assert found == [*start, "b thread0_1", *loop, *out, "thread0_end:"]
+
+
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("kernel", [walker.team_work, walker.team_compute], ids=["others", "caller"])
 def test_a_thread_drops_fetched_instructions_before_it_walks_a_tape(kernel: object, processor: str) -> None:

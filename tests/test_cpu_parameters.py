@@ -9,12 +9,14 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
+from ggplug.graph import Graph
 from ggplug.groups import Group
 from ggplug_cpu import prebuild, simd, table
 from ggplug_cpu.choices.nest import Shape, element_nest, words_of
 from ggplug_cpu.choices.steps import FAULTS, RESULT, Steps
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import store_word
+from ggplug_cpu.device import CpuDevice
 from ggplug_cpu.kernels.nest import Rows, over_rows, read_row, written_row
 from ggplug_cpu.parameters import (
     STRIDES,
@@ -116,14 +118,25 @@ def slots(words: list[Word]) -> set[int]:
     return {word.slot for word in words if isinstance(word, Ref) and word.slot >= RESULT}
 
 
-def test_every_address_that_a_node_needs_is_marked_and_only_the_result_is_written() -> None:
-    for node in prebuild._nodes():
-        steps = table.find(Group((node,)))
+def groups() -> list[Group]:
+    device = CpuDevice()
+    graphs = [Graph(chain) for chain in prebuild._chains()]
+    return [
+        *(Group((node,)) for node in prebuild._nodes()),
+        *(group for graph in graphs for group in device.groups(graph).of(graph)),
+    ]
+
+
+def test_every_address_that_a_group_needs_is_marked_and_only_its_results_are_written() -> None:
+    for group in groups():
+        steps = table.find(group)
         assert isinstance(steps, Steps)
+        kept = sum(group.kept) - 1
+        results = {RESULT, *range(len(group.operands) - kept, len(group.operands))} if len(group) > 1 else {RESULT}
         for entry in steps.entries:
-            assert isinstance(entry.words, Words)
-            assert slots(entry.words) <= entry.words.reads | entry.words.writes, (node, entry)
-            assert entry.words.writes <= {RESULT, WORKSPACE, FAULTS}, (node, entry)
+            if isinstance(entry.words, Words):
+                assert slots(entry.words) <= entry.words.reads | entry.words.writes, (group, entry)
+                assert entry.words.writes <= {*results, WORKSPACE, FAULTS}, (group, entry)
 
 
 class Mixed(Rows):

@@ -107,6 +107,23 @@ def test_graphs_with_and_without_an_output_inside_are_told_apart(fusing: Schedul
         nodes[0].numpy()
 
 
+def test_a_result_inside_of_a_group_can_be_fetched_in_no_way(fusing: Scheduler) -> None:
+    nodes = affine(placed(4, 8))
+    graph = Graph(nodes[-1].set_output())
+    fusing.compute(graph)
+    out = np.empty(nodes[0].nbytes, np.uint8)
+    for fetch in (
+        lambda: fusing.get_async(nodes[0], graph, out),
+        lambda: gg.asarray(nodes[0]),
+        lambda: nodes[0].set(0.0),
+        nodes[0].item,
+        nodes[0].locate,
+    ):
+        with pytest.raises(gg.GGPlugError) as caught:
+            fetch()  # type: ignore[operator]
+        assert isinstance(caught.value, TensorStateError) or fetch == nodes[0].item
+
+
 def test_without_reuse_or_groups_every_intermediate_can_be_read() -> None:
     nodes = affine(placed(4, 8))
     graph = Graph(nodes[-1])

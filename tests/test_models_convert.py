@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 import ggplug_models
+from ggplug import quants
 from ggplug.cli.streams import Ending, ended_by_signals
 from ggplug.errors import FileKindError, ModelError, ParameterError
 from ggplug.files import replacing
 from ggplug.gguf import GGUFReader
+from ggplug_models.convert import FILE_TYPES
 
 CONFIG: dict[str, Any] = {
     "model_type": "bert", "hidden_act": "gelu", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -281,3 +283,14 @@ def test_the_command_says_in_one_line_what_is_wrong_with_the_target(folder: Path
         assert first == f"error: {reason}"
         assert all(line.startswith("  -> ") for line in more)
     assert left(tmp_path) == ["model"]
+
+
+def test_the_types_that_can_be_asked_for_are_those_that_can_be_encoded_with_the_numbers_of_llama_cpp() -> None:
+    from gguf import LlamaFileType
+
+    theirs = {member.name: int(member) for member in LlamaFileType}
+    for name, number in FILE_TYPES.items():
+        spellings = (f"ALL_{name}", f"MOSTLY_{name}", f"MOSTLY_{name}_S", f"MOSTLY_{name}_MOE")
+        assert number in {theirs[each] for each in spellings if each in theirs}, name
+    encoded = {kind.name.upper() for kind in quants.block_types() if quants.can_quantize(kind)}
+    assert encoded | {"F32", "F16", "BF16"} == set(FILE_TYPES)

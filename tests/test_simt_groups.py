@@ -21,6 +21,7 @@ from ggplug.graph import Graph
 from ggplug.memory import Allocation, GraphAllocator, allocate_graph
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import new_tensor
+from ggplug_simt.cache import likely
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +112,11 @@ def test_a_captured_graph_is_dropped_when_scratch_memory_or_a_group_changes() ->
 
 def grouped(device: StandInDevice, graph: Graph) -> Allocation:
     return GraphAllocator([device.buffer_type]).allocate(graph, groups=device.groups(graph))
+
+
+def test_what_is_compiled_ahead_of_time_has_the_programs_of_groups() -> None:
+    names = {str(program) for program in likely(StandInDevice())}
+    assert {
+        "normalise[TD=f32 TX=f32] + mul_add", "rope[TD=f16 TX=f32] + set_rows",
+        "mul_mat_rows[TA=q8_0 TB=f32] + add_gelu_erf", "mul_mat_tiles[TA=f16 TB=f32] + swiglu",
+    } <= names  # fmt: skip

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 _BASES = {"x0": "team", "x1": "data"}
 _LABEL = re.compile(r"(thread\w+):")
+_JUMP = re.compile(r"(b|b\.\w+|cbn?z|tbn?z) .*?(thread\w+)", re.IGNORECASE)
 _ADDRESS = re.compile(r"add\s+(x\d+), (x[01]), #(\d+)")
 _MEMORY = re.compile(r"\[(x\d+)(?:, #(\d+))?\]")
 #: No effect on memory: hints of waiting, alignment.
@@ -91,4 +93,36 @@ def _thread(
         elif memory and memory[2]:
             raise ValueError(f"{text!r} has an offset to an address that is not a base")
         rows.append(re.sub(r"\b[xw](\d+|zr)\b", lambda register: register[0].upper(), text.replace("\t", " ")))
-    return [*rows, f"thread{number}_end:"], {register: variables[place] for place, register in holders.items()}
+    rows = only_loops_jump_back([f"thread{number}_start:", *rows, f"thread{number}_end:"])
+    return rows, {register: variables[place] for place, register in holders.items()}
+
+
+def only_loops_jump_back(rows: Sequence[str]) -> list[str]:
+    """The same code with its blocks in another order; herd7 takes every jump backwards for a loop.
+
+    ``rows``: one thread's instructions and labels; the first is a label, and the last.
+    """
+    blocks: dict[str, list[str]] = {}
+    for row in rows:
+        label = _LABEL.fullmatch(row)
+        if label:
+            blocks[label[1]] = []
+        else:
+            blocks[next(reversed(blocks))].append(row)
+    names = list(blocks)
+    for name, following in pairwise(names):
+        last = _JUMP.fullmatch(blocks[name][-1]) if blocks[name] else None
+        if last is None or last[1].lower() != "b":
+            blocks[name].append(f"b {following}")
+    finished: list[str] = []
+    seen: set[str] = set()
+
+    def visit(name: str) -> None:
+        seen.add(name)
+        for jump in map(_JUMP.fullmatch, blocks[name]):
+            if jump and jump[2] not in seen:
+                visit(jump[2])
+        finished.append(name)  # behind all that it jumps to, but for loops
+
+    visit(names[0])
+    return [row for name in reversed(finished) for row in (f"{name}:", *blocks[name])]

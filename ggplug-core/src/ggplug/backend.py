@@ -70,7 +70,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from ggplug.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
 from ggplug.errors import (
@@ -81,7 +81,7 @@ from ggplug.errors import (
     ParameterError,
     UnsupportedOpError,
 )
-from ggplug.faults import compute_error, first_out_of_range, id_out_of_range, limit_of_ids
+from ggplug.faults import answer_of, compute_error, first_out_of_range, id_out_of_range, limit_of_ids
 from ggplug.graph import Graph
 from ggplug.grouping import form_groups
 from ggplug.groups import UNGROUPED, Group, Groups, signature_of
@@ -515,27 +515,4 @@ def groups_of(device: Device, graph: Graph, leaving: Collection[int] = ()) -> Gr
         raise ComputeError(f"{device.name} failed to form groups of {graph!r}: {error}", device=device) from error
     if not isinstance(answer, Groups):
         raise ComputeError(f"{device.name}: groups() must return Groups, got {answer!r}", device=device, got=answer)
-    return answer
-
-
-Asked = TypeVar("Asked", Tensor, Group)
-
-
-def answer_of(device: Device, asked: Asked, question: Callable[[Asked], Any]) -> Any:
-    """What ``device.match`` says of a group, or ``device.supports_op`` of a node.
-
-    Raises ComputeError if it raises anything but a GGPlugError, or returns None.
-    """
-    try:
-        answer = question(asked)
-    except GGPlugError:
-        raise
-    except Exception as error:
-        raise compute_error(device, asked, error) from error
-    if answer is None:
-        node = asked.node if isinstance(asked, Group) else asked
-        raise ComputeError(
-            f"{device.name} says nothing of {asked!r}: match() must return a kernel or a Decline",
-            device=device, op=node.op, tensor=node,
-        )  # fmt: skip
     return answer

@@ -1,8 +1,9 @@
-"""The errors of nodes that could not be computed: failed kernels, and ids out of range."""
+"""The errors of nodes that could not be computed: failed kernels, devices without an answer, ids out of range."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,8 @@ from ggplug.tensor import Tensor
 
 if TYPE_CHECKING:
     from ggplug.backend import Device
+
+Asked = TypeVar("Asked", Tensor, Group)
 
 
 def first_out_of_range(node: Tensor, ids: npt.NDArray[Any]) -> tuple[int, int] | None:
@@ -72,3 +75,23 @@ def compute_error(device: Device, computed: Tensor | Group, error: BaseException
     if isinstance(error, MemoryError):
         return OutOfMemoryError(f"{device.name} ran out of memory in {computed!r}: {error}", device=device, op=node.op)
     return ComputeError(f"{device.name} failed in {computed!r}: {error}", device=device, op=node.op, tensor=node)
+
+
+def answer_of(device: Device, asked: Asked, question: Callable[[Asked], Any]) -> Any:
+    """What ``device.match`` says of a group, or ``device.supports_op`` of a node.
+
+    Raises ComputeError if it raises anything but a GGPlugError, or returns None.
+    """
+    try:
+        answer = question(asked)
+    except GGPlugError:
+        raise
+    except Exception as error:
+        raise compute_error(device, asked, error) from error
+    if answer is None:
+        node = asked.node if isinstance(asked, Group) else asked
+        raise ComputeError(
+            f"{device.name} says nothing of {asked!r}: match() must return a kernel or a Decline",
+            device=device, op=node.op, tensor=node,
+        )  # fmt: skip
+    return answer

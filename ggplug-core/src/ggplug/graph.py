@@ -107,9 +107,8 @@ class Graph:
         self.revision = Revision()
         """Moves when a tensor of the graph is marked or gets another place, or when a buffer of them is freed, as
         :meth:`watch` has it.  Parts of a whole graph have that one's."""
-        # Tensors that were persistent when they came in, and their roots.
-        self._unlisted: list[Tensor] = []
-        self._unlisted_roots: list[Tensor] = []
+        # Tensors that were persistent when they came in, and their roots; both lists at once, for other threads.
+        self._unlisted: tuple[list[Tensor], list[Tensor]] = [], []
         self._entries: list[tuple[Any, ...]] = []
         self._leaf_order: list[int] | None = None
         self._signature: tuple[int, Signature] | None = None
@@ -236,8 +235,8 @@ class Graph:
         if owner.buffer is None:
             self._list(tensor)
         else:
-            self._unlisted.append(tensor)
-            self._unlisted_roots.append(owner)
+            self._unlisted[0].append(tensor)
+            self._unlisted[1].append(owner)
 
     def _list(self, tensor: Tensor) -> None:
         """Lets a tensor without bytes of its own know of the graph."""
@@ -266,7 +265,7 @@ class Graph:
             for buffer in set(before):
                 if buffer is not None:
                     buffer.watchers.add(revision)
-            if None in map(_buffer, self._unlisted_roots):
+            if None in map(_buffer, self._unlisted[1]):
                 self._list_again()
             # Another thread may have placed a tensor in a buffer that does not know the graph yet.
             if before == list(map(_buffer, self.tensors)):
@@ -276,12 +275,12 @@ class Graph:
 
     def _list_again(self) -> None:
         """Persistent tensors that were persistent no more know of the graph again."""
-        pairs = list(zip(self._unlisted, self._unlisted_roots, strict=True))
+        pairs = list(zip(*self._unlisted, strict=True))
         for tensor, root in pairs:
             if root.buffer is None:
                 self._list(tensor)
         kept = [(tensor, root) for tensor, root in pairs if self._reference not in (tensor._graphs or ())]
-        self._unlisted, self._unlisted_roots = [tensor for tensor, _ in kept], [root for _, root in kept]
+        self._unlisted = [tensor for tensor, _ in kept], [root for _, root in kept]
 
     # -- equality ----------------------------------------------------------------------------------
 
@@ -412,7 +411,7 @@ class Graph:
                     tensor._graphs = [r for r in tensor._graphs if r() is not self]
         self.tensors, self.nodes, self.leafs, self.outputs, self.index = [], [], [], [], {}
         self.order, self.sources, self.roots, self.positions, self._entries = [], [], [], None, []
-        self._unlisted, self._unlisted_roots = [], []
+        self._unlisted = [], []
         self._signature = self._structure = None
         self.run = None
         self.revision.advance()

@@ -1,14 +1,15 @@
 """What a kernel sees of the computation it is part of: which thread it is, its parameters, scratch, barrier, abort.
 
 A kernel is ``body(ctx, params)``.  ``params`` is the address of the entry's parameter block, 64-bit words in the
-order of :class:`ggplug_cpu.tape.Entry`'s ``words``; ``ctx`` is the address of the calling thread's context.  The
-functions below are the only way to read either.  All addresses are int64; indices count words.
+order of :class:`ggplug_cpu.tape.Entry`'s ``words``: a kernel declares what they are (:mod:`ggplug_cpu.parameters`) and
+reads them by its declaration, or by number with :func:`word` and :func:`real`.  ``ctx`` is the address of the calling
+thread's context; the functions below are the only way to read it.  All addresses are int64; indices count words.
 
 Every thread that takes part calls the kernel once.  Work is divided by :func:`thread_index` and :func:`thread_count`,
 or by :func:`next_chunk` where pieces take unequal time::
 
     def body(ctx, params):
-        rows = word(params, 2)
+        rows = Declared.rows(params)
         row = next_chunk(ctx)
         while row < rows and not aborted(ctx):
             ...

@@ -19,7 +19,7 @@ from ggplug_models.lines import windows, write_text
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--type", "kind", default="F16", show_default=True, metavar="TYPE",
-    help="Type of the matrices: F32, F16, BF16, Q8_0 or Q4_0.",
+    help="Type of the matrices, such as F16, Q8_0 or Q6_K; an unknown name is answered with all there are.",
 )  # fmt: skip
 def convert(folder: Path, out: Path, kind: str) -> None:
     """Convert a Hugging Face FOLDER (config, tokenizer, safetensors) to the GGUF file OUT."""

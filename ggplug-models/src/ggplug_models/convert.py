@@ -23,8 +23,17 @@ from ggplug_models.requirements import required
 from ggplug_models.tokenizer import CONTROL, HF_JSON, TOKENS, WORD_START
 from ggplug_models.values import Values
 
-FILE_TYPES: dict[str, int] = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}
-"""Weight types that can be asked for, with llama.cpp's ``general.file_type``."""
+_NUMBERS = {
+    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K": 11, "Q4_K": 14,
+    "Q5_K": 16, "Q6_K": 18, "IQ3_XXS": 23, "IQ4_NL": 25, "IQ3_S": 26, "IQ2_S": 28, "IQ4_XS": 30, "IQ1_M": 31,
+    "BF16": 32, "TQ1_0": 36, "TQ2_0": 37, "MXFP4": 38,
+}  # fmt: skip
+"""``general.file_type`` of files with matrices of one type, from llama.cpp's ``enum llama_ftype``."""
+
+FILE_TYPES: dict[str, int] = {
+    name: number for name, number in _NUMBERS.items() if quants.can_quantize(gg.types.by_name(name))
+}
+"""Weight types that can be asked for, with their ``general.file_type``."""
 
 READ = (
     "config.json", "tokenizer.json", "model.safetensors", "sentence_bert_config.json", "1_Pooling/config.json",

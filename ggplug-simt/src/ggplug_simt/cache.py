@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ggplug import ops, types
 from ggplug.backend import Decline, Device, Group
 from ggplug.cache import KernelFiles
+from ggplug.graph import Graph
 from ggplug.quants import block_types
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_simt.device import SimtDevice
-from ggplug_simt.library import Program, VendorProgram
+from ggplug_simt.library import Launches, Program, VendorProgram
 
 Progress = Callable[[int, int, str], None]
 
@@ -37,12 +38,42 @@ class ProgramCache(KernelFiles):
 def likely(device: SimtDevice) -> Iterable[Program]:
     """The programs that a device needs for the models that there are, each once."""
     found: dict[Program, None] = {}
+
+    def note(kernel: Launches) -> None:
+        programs = (launch.program for launch in kernel.launches)
+        found.update(dict.fromkeys(each for each in programs if not isinstance(each, VendorProgram)))
+
     for node in likely_nodes():
         kernel = device.match(Group((node,)))
         if not isinstance(kernel, Decline):
-            programs = (launch.program for launch in kernel.launches)
-            found.update(dict.fromkeys(each for each in programs if not isinstance(each, VendorProgram)))
+            note(kernel)
+    for graph in likely_graphs():
+        if all(map(device.supports_op, graph.nodes)):
+            for _, kernel in device.matches(graph, device.groups(graph)):
+                note(kernel)
     return found
+
+
+def likely_graphs() -> Iterator[Graph]:
+    """What such layers compute whose nodes a device may compute together."""
+    row, x = new_tensor(types.F32, (512,)), new_tensor(types.F32, (512, 64))
+    for normed in (ops.norm(x), ops.norm(ops.add(x, x))):
+        yield Graph(ops.add(ops.mul(normed, row), row))
+    yield Graph(ops.mul(ops.rms_norm(x), row))
+    ids, places = new_tensor(types.I32, (64,)), new_tensor(types.I64, (64,))
+    for mode in (types.RopeMode.NORMAL, types.RopeMode.NEOX):
+        turned = ops.rope(new_tensor(types.F32, (64, 8, 64)), ids, n_dims=64, mode=mode)
+        yield Graph(ops.set_rows(new_tensor(types.F16, (512, 256)), ops.reshape(turned, 512, 64), places))
+    for kind in (types.F32, types.F16, types.BF16, *block_types()):
+        weight = new_tensor(kind, (512, 512))
+        for columns in (1, 24, 512):
+            b = new_tensor(types.F32, (512, columns))
+            product = ops.mul_mat(weight, b)
+            yield Graph(ops.add(product, row))
+            yield Graph(ops.add(ops.add(product, row), b))
+            yield Graph(ops.gelu_erf(ops.add(product, row)))
+            yield Graph(ops.add(product, b))
+            yield Graph(ops.swiglu(product, gate=ops.mul_mat(weight, b)))
 
 
 def likely_nodes() -> Iterator[Tensor]:

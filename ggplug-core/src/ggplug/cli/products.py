@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug import host, ops, types
+from ggplug import host, ops, quants, types
 from ggplug.backend import Backend, Device, Plan
 from ggplug.cli.turns import best_times
 from ggplug.errors import UnsupportedOpError
@@ -24,7 +24,7 @@ SEED = 20240817
 K = 4096
 """Elements of a row of weights: what models of seven thousand million parameters have."""
 
-WEIGHTS = (types.F32, types.F16, types.BF16, types.Q8_0, types.Q4_0)
+WEIGHTS = (*types.KERNEL_FLOATS, *filter(quants.can_quantize, quants.block_types()))
 
 
 def stream_on(device: Device, options: Options) -> Backend:

@@ -344,20 +344,21 @@ class Execution:
         read = {source for position in computing for source in graph.sources[position]}
         version = self._versions.index(bound)
         key = (version, *span, bool(whole.groups))
-        part, plan, _ = self._chunks.get(key, (None, None, None))
-        if part is None or plan is None:
+        known = self._chunks.get(key)
+        if known is None:
             # The views that are read come along, as they do in the split.
             nodes = [p for p in split.split.nodes if p in computing or (p in read and tensors[p].op.is_view)]  # type: ignore[union-attr]
             part = split.split.part(graph, nodes)
-            plan = split.stream.plan(part, whole.groups.within(part))
+            groups = whole.groups.within(part)
+            plan = split.stream.plan(part, groups)
             if len(self._chunks) >= _CHUNKS:
                 self._free_chunks()
         else:
-            part = part.over(graph)
+            part, plan, groups = known[0].over(graph), known[1], known[2].groups
         # A plan may hold the graph and the allocation that it is bound to weakly.
-        allocation = self._place(part, version, split.split, whole, whole.groups.within(part))
+        allocation = self._place(part, version, split.split, whole, groups)
         self._chunks[key] = part, plan, allocation
-        allocation.check(part, allocation.groups)
+        allocation.check(part, groups)
         plan.rebind(part, allocation)
         self.compute(split, ordering, plan)
 

@@ -177,13 +177,15 @@ class _Activations:
 
 
 @dataclass(frozen=True)
-class _Product:
+class _Multiplication:
+    """The entry of one kernel that multiplies, with the activations that it reads."""
+
     activations: _Activations
     entry: Entry
     scratch_bytes: int
 
 
-def _steps(products: Sequence[_Product], route: Entry | None = None, workspace_bytes: int = 0) -> Steps:
+def _steps(products: Sequence[_Multiplication], route: Entry | None = None, workspace_bytes: int = 0) -> Steps:
     """Preparations, each once, then products; neither preparations nor products wait for each other."""
     activations = list(dict.fromkeys(id(p.activations) for p in products))
     prepared = [next(p.activations for p in products if id(p.activations) == each) for each in activations]
@@ -315,21 +317,21 @@ def _words(
     return words.followed_by(placed.words)
 
 
-def _dot(work: _Work, x: _Activations, most: int) -> _Product:
+def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
     a = work.a
     # a 64th of the matrix, but not less than is worth a visit
     rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
     words = _words(work, x, -(-rows // 4) * 4, most, least=1, most=most)
     entry = Entry(mul_mat_dot.mul_mat_dot(a.type.name, work.routed), words, work.tasks)
-    return _Product(x, entry, mul_mat_dot.scratch_bytes())
+    return _Multiplication(x, entry, mul_mat_dot.scratch_bytes())
 
 
-def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Product:
+def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Multiplication:
     m_block, v_block = _blocks(work, kind)
     x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, work.a.ne[0])
     words = _words(work, x, m_block, v_block, x_offset=x_offset, least=least, most=work.rows)
     kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
-    return _Product(x, Entry(kernel, words, work.tasks), scratch)
+    return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)
 
 
 def _blocks(work: _Work, kind: str) -> tuple[int, int]:

@@ -28,14 +28,14 @@ def mul_mat_gemm(
     kind: str,
     weights: str,
     activations: str,
-    weights_layout: str = "rows",
-    activations_layout: str = "rows",
+    weights_order: str = "rows",
+    activations_order: str = "rows",
     routed: bool = False,
 ) -> Body:
     """A product of ``kind``, which says how numbers are packed and multiplied: see :mod:`.mul_mat_layout`.
 
     ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
-    rounded.  Layouts: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
+    rounded.  Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
     neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
     and with kind ``f32``.
     """
@@ -43,9 +43,9 @@ def mul_mat_gemm(
     many, few = shape.rows, shape.few
     step_numbers, k_numbers = shape.step_numbers, shape.k_numbers
     find, fill = locate(routed), fill_table(routed)
-    pack = _pack_block(kind, weights, weights_layout)
-    run_many = _run_rows(kind, activations, activations_layout, many)
-    run_few = _run_rows(kind, activations, activations_layout, few)
+    pack = _pack_block(kind, weights, weights_order)
+    run_many = _run_rows(kind, activations, activations_order, many)
+    run_few = _run_rows(kind, activations, activations_order, few)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -101,14 +101,14 @@ def _gathered() -> int:
 # -- weights ---------------------------------------------------------------------------------------------
 
 
-def _pack_block(kind: str, weights: str, weights_layout: str) -> DeviceFunction:
+def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
     """``pack(params, base, m_first, m_last, k, numbers, panels, x)``: rows ``m_first`` to ``m_last`` into panels.
 
     ``x`` is where activations will be packed; what lies there may be overwritten.
     """
-    if weights_layout == "columns":
+    if weights_order == "columns":
         return _pack_adjacent_rows(weights)
-    if weights_layout == "scattered":
+    if weights_order == "scattered":
         return _pack_scattered_rows(kind, weights)
     shape = layout(kind)
     width, columns, quantum, quantum_bytes = shape.width, shape.columns, shape.quantum, shape.quantum_bytes
@@ -175,14 +175,14 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
 # -- activations -----------------------------------------------------------------------------------------
 
 
-def _run_rows(kind: str, activations: str, activations_layout: str, rows: int) -> DeviceFunction:
+def _run_rows(kind: str, activations: str, activations_order: str, rows: int) -> DeviceFunction:
     """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
 
     ``count`` of ``rows`` are written; their addresses are in the table at ``x``.
     """
     shape = layout(kind)
     columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
-    pack = _pack_rows(kind, activations, activations_layout, rows)
+    pack = _pack_rows(kind, activations, activations_order, rows)
     multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows)
 
     @device_function
@@ -249,7 +249,7 @@ def _nothing(x):  # type: ignore[no-untyped-def]
     pass
 
 
-def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) -> DeviceFunction:
+def _pack_rows(kind: str, activations: str, activations_order: str, rows: int) -> DeviceFunction:
     """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
     row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
     if layout(kind).kind == "i8":
@@ -261,7 +261,7 @@ def _pack_rows(kind: str, activations: str, activations_layout: str, rows: int) 
                 place, scale_place = packed + r * row_bytes, packed + rows * group + r * scale_bytes
                 pack_int8(place, scale_place, load_word(table + 8 * (rows + r)), Product.K(params), k, numbers)
 
-    elif activations_layout == "rows":
+    elif activations_order == "rows":
         pack_row = pack_activations(kind, activations, rows)
         elem_bytes = PLAIN[activations].elem_bytes
 

@@ -54,14 +54,14 @@ def int8_row_bytes(K: int, offset: int, totals: int) -> int:
 
 
 @kernel
-def mul_mat_round(activations: str, layout: str = "rows", offset: int = 0, totals: int = 0) -> Body:
+def mul_mat_round(activations: str, order: str = "rows", offset: int = 0, totals: int = 0) -> Body:
     """Rows of ``activations`` (f32, or blocks of int8, which only move) to int8.
 
-    With sums for ``offset`` unless that is 0, with totals of every ``totals`` numbers unless that is 0.  ``layout`` is
+    With sums for ``offset`` unless that is 0, with totals of every ``totals`` numbers unless that is 0.  ``order`` is
     ``scattered`` where the numbers of a row are not adjacent.
     """
     convert = _round_blocks(activations, offset, totals) if activations in BLOCKS else _round_floats(offset, totals)
-    gather = layout == "scattered"
+    gather = order == "scattered"
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         K, ne1, ne2 = Prepared.K(params), Prepared.ne1(params), Prepared.ne2(params)

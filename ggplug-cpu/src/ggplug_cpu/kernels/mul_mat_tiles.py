@@ -62,8 +62,8 @@ def _write(places: list[Value], sums: list[Value], vecs: int, masks: list[Value]
 
 
 @dataclass(frozen=True)
-class _Operands:
-    """Where a tile's operands lie: ``vecs`` vectors of a panel by ``rows`` rows of activations."""
+class _Sides:
+    """Where a tile's sides lie: ``vecs`` vectors of a panel by ``rows`` rows of activations."""
 
     shape: Layout
     rows: int
@@ -142,22 +142,22 @@ class _Operands:
 
 def _float_sums(kind: str, rows: int, vecs: int, panel: Value, x: Value, steps: Value) -> list[Value]:
     s = layout(kind)
-    operands = _Operands(s, rows, vecs)
+    sides = _Sides(s, rows, vecs)
 
     def step(_: Value, carried: list[Value]) -> list[Value]:
         p, a, sums = carried[0], carried[1], carried[2:]
-        sums = operands.add_products(sums, p, a, s.step_numbers // s.unit)
+        sums = sides.add_products(sums, p, a, s.step_numbers // s.unit)
         return [p + s.columns * s.step_bytes, a + rows * s.step_bytes, *sums]
 
     zero = constant(panel.b, vector(F32, s.width), 0)
-    return operands.by_rows(loop(steps, [panel, x, *([zero] * (rows * vecs))], step)[2:])
+    return sides.by_rows(loop(steps, [panel, x, *([zero] * (rows * vecs))], step)[2:])
 
 
 def _int8_sums(kind: str, rows: int, vecs: int, panel: Value, x: Value, steps: Value) -> list[Value]:
     s = layout(kind)
-    operands = _Operands(s, rows, vecs)
+    sides = _Sides(s, rows, vecs)
     floats, ints = vector(F32, s.width), vector(I32, s.width)
-    across, down = operands.across, operands.down
+    across, down = sides.across, sides.down
 
     def of_rows(a: Value, at: int) -> Value:
         """A number of each row that sums are of: of one row everywhere, of two as their sums lie."""
@@ -171,7 +171,7 @@ def _int8_sums(kind: str, rows: int, vecs: int, panel: Value, x: Value, steps: V
             start = [values.load(p, ints, s.offsets_at + v * s.width * 4) for v in range(across)]
         else:
             start = [constant(p.b, ints, 0)] * across
-        dot = operands.add_products(start * down, p, a, group // s.unit)
+        dot = sides.add_products(start * down, p, a, group // s.unit)
         scale = [values.load(p, floats, scales + v * s.width * 4) for v in range(across)]
         minima = [values.load(p, floats, s.minima_at + v * s.width * 4) for v in range(across)] if s.has_minima else []
         for row in range(down):
@@ -187,4 +187,4 @@ def _int8_sums(kind: str, rows: int, vecs: int, panel: Value, x: Value, steps: V
         return [p + s.quantum_bytes, a + rows * s.step_bytes, *sums]
 
     zero = constant(panel.b, floats, 0)
-    return operands.by_rows(loop(steps, [panel, x, *([zero] * (rows * vecs))], step)[2:])
+    return sides.by_rows(loop(steps, [panel, x, *([zero] * (rows * vecs))], step)[2:])

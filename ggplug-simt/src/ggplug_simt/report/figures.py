@@ -135,14 +135,15 @@ def launching(device: Device) -> Answer:
 def sequences(subject: Subject, kind: str) -> Answer:
     """A batch of texts through the model, with all that the host does for it."""
     from ggplug_models import load
-    from ggplug_models.bench import N_SEQ, N_TOK
+    from ggplug_models.bench import N_TOK, SIZES
 
+    n_seq = max(SIZES)
     with load(subject.folder.model(kind), [subject.device]) as model:
         vocabulary = model.weights["token_embd.weight"].ne[1]
-        ids = np.random.default_rng(SEED).integers(0, vocabulary, (N_SEQ, N_TOK)).tolist()
-        run = functools.partial(model.embed_ids, ids, batch=N_SEQ)
+        ids = np.random.default_rng(SEED).integers(0, vocabulary, (n_seq, N_TOK)).tolist()
+        run = functools.partial(model.embed_ids, ids, batch=n_seq)
         seconds = best_times({"embed": run}, REPEATS)["embed"]
-    return {"figures": {"sequences_per_second": N_SEQ / seconds, "milliseconds": seconds * 1e3}}
+    return {"figures": {"sequences_per_second": n_seq / seconds, "milliseconds": seconds * 1e3}}
 
 
 class Rows:

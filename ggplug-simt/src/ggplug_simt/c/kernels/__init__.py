@@ -28,9 +28,7 @@ CHOOSERS: dict[type[Op], Chooser] = {
 """Op class -> chooser, from the families."""
 
 GROUPS: dict[Pattern, GroupChooser] = {
-    each: chooser
-    for family in (matrix, norms, rotary, runs)
-    for each, chooser in family.GROUPS.items()
+    each: chooser for family in (matrix, norms, rotary, runs) for each, chooser in family.GROUPS.items()
 }
 """Pattern -> chooser for groups of several nodes, the preferred ones first."""
 
