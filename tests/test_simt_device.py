@@ -351,7 +351,7 @@ def test_a_computation_costs_the_host_few_python_calls_beside_its_launches() -> 
 
 
 def test_streams_take_no_parameters() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(gg.ParameterError, match="no parameter 'n_threads'; it has none"):
         StandInDevice().init(n_threads=2)
 
 

@@ -294,11 +294,11 @@ def test_an_error_of_the_device_comes_before_and_leaves_no_fault_behind() -> Non
     each = picked(device, GOOD)
     stream.compute(each.graph, each.allocation)
     record = record_of(device)
-    record[0] = (1, each.graph.index[each.rows], 7)
+    record[0] = (1, each.graph.index[each.rows], 7, 0)
     device.stand_in.errors["finish"] = Refused(Failure.OTHER, "an illegal address")
     with pytest.raises(ComputeError, match="an illegal address"):
         stream.synchronize()
-    assert record[0].item() == (0, 0, 0)
+    assert record[0].item() == (0, 0, 0, 0)
     stream.synchronize()
     for name in ("read", "finish"):
         stream.compute(each.graph, each.allocation)

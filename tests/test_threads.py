@@ -16,7 +16,7 @@ from held import Doing, Gate, held, until
 import ggplug as gg
 from ggplug import gguf, host, ops
 from ggplug.backend import BufferType, Device, Memory, Operand
-from ggplug.errors import BufferUseError, BusyError, ModelError, TensorStateError
+from ggplug.errors import BufferUseError, BusyError, FreedError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
 from ggplug.host import HOST
@@ -424,7 +424,7 @@ def test_a_thread_that_embeds_has_the_model_until_it_has_read_its_result(encoder
     np.testing.assert_array_equal(other.result(), second)
     assert hidden.result().shape[0] == 3
     freeing.result()
-    with pytest.raises(ModelError, match="was freed"):
+    with pytest.raises(FreedError, match="was freed"):
         encoder.embed_ids([[2, 5, 3]])
     encoder.free()
 

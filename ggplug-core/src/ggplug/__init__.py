@@ -85,4 +85,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *_LAZY})
+    hidden = {"Any", "TYPE_CHECKING", "annotations", "faults", "importlib", "whole"}
+    return sorted({*globals(), *_MODULES, *_LAZY} - hidden)

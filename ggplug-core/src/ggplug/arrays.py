@@ -87,7 +87,12 @@ def encode(array: npt.NDArray[Any], type: Type, *, stored: bool = False) -> npt.
             with np.errstate(invalid="ignore"):  # infinities and NaNs, which do not fit
                 exact = array.astype(dtype)
             if not np.array_equal(exact, array):
-                raise TypeMismatchError(f"values do not fit into {type.name}", got=array.dtype, wanted=type)
+                position = tuple(map(int, np.argwhere(exact != array)[0]))
+                value = array[position].item()
+                raise TypeMismatchError(
+                    f"values do not fit into {type.name}: {value!r} at {list(position)}",
+                    got=array.dtype, wanted=type, value=value, position=position,
+                )  # fmt: skip
         return as_bytes(array.astype(dtype))
     if not type.is_quantized and array.dtype == dtype and dtype.kind == "f":
         return as_bytes(array)

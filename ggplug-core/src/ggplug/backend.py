@@ -73,7 +73,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ggplug.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError, UnsupportedOpError
+from ggplug.errors import (
+    BufferUseError,
+    ComputeError,
+    FreedError,
+    GGPlugError,
+    ParameterError,
+    UnsupportedOpError,
+)
 from ggplug.faults import answer_of, compute_error, first_out_of_range, id_out_of_range, limit_of_ids
 from ggplug.graph import Graph
 from ggplug.grouping import form_groups
@@ -91,8 +98,8 @@ __all__ = [
     "API_VERSION", "API_VERSIONS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer", "BufferOffsets",
     "BufferType", "Bytes", "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group", "Groups", "Memory",
     "NodeTime", "Operand", "Pattern", "Places", "Plan", "Registration", "Support", "WalkPlan", "answer_of",
-    "call_kernel", "check_target", "compute_error", "first_out_of_range", "forms_groups", "groups_of", "host_bytes",
-    "id_out_of_range", "limit_of_ids", "signature_of",
+    "call_kernel", "check_parameters", "check_target", "compute_error", "first_out_of_range", "forms_groups",
+    "groups_of", "host_bytes", "id_out_of_range", "limit_of_ids", "signature_of",
 ]  # fmt: skip
 
 API_VERSION = 1
@@ -234,8 +241,12 @@ class Device(ABC):
         )
 
     def init(self, **params: Any) -> Backend:
-        """A new stream (default: a :class:`Backend` that walks the graph over ``kernels``)."""
-        return Backend(self, **params)
+        """A new stream (default: a :class:`Backend` that walks the graph over ``kernels``, and takes no parameters).
+
+        Raises ParameterError for parameters that the device does not have.
+        """
+        check_parameters(self, params)
+        return Backend(self)
 
     def match(self, group: Group) -> Any:
         """What computes a group: a kernel of the device's own kind, or a :class:`Decline` with the reason.
@@ -392,6 +403,9 @@ class Backend:
     _thread = 0
     """The thread that computes or frees now (:func:`ggplug.sharing.alone`)."""
 
+    freed = False
+    """Whether it was freed: then it computes nothing any more."""
+
     def __init__(self, device: Device) -> None:
         self.device = device
         self.name = device.name
@@ -442,8 +456,10 @@ class Backend:
     def compute(self, graph: Graph, allocation: Places) -> None:
         """Plans once for all equal graphs, binds, and computes.
 
-        Raises BusyError if another thread is in it, or if it is called from within itself.
+        Raises BusyError if another thread is in it, or if it is called from within itself; FreedError.
         """
+        if self.freed:
+            raise FreedError(f"{self!r} was freed", thing=self, remedy="make a new one with device.init()")
         plan = self._plans.bound(graph, allocation, self.plan)
         run = allocation.begin(graph)
         try:
@@ -458,6 +474,7 @@ class Backend:
         """Waits, and gives plans and stream back.  Raises BusyError while another thread computes on the stream."""
         self.synchronize()
         self._plans.free()
+        self.freed = True
 
     def __enter__(self) -> Backend:
         return self
@@ -467,6 +484,17 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<Backend {self.name}>"
+
+
+def check_parameters(device: Device, params: Collection[str], known: Sequence[str] = ()) -> None:
+    """For ``Device.init``: raises ParameterError if there is a parameter that the device does not know."""
+    unknown = [name for name in params if name not in known]
+    if unknown:
+        has = f"it has {', '.join(known)}" if known else "it has none"
+        raise ParameterError(
+            f"streams of {device.name} have no parameter {unknown[0]!r}; {has}", device=device, got=unknown[0],
+            wanted=tuple(known),
+        )  # fmt: skip
 
 
 def forms_groups(device: Device) -> bool:

@@ -94,7 +94,8 @@ class Buffer(ABC):
     """One allocation.  Subclasses provide ``_set``, ``_get`` and ``_free``; the rest follows.
 
     ``address``: first byte in host memory, or None.  ``size``: bytes.  ``watchers``: the revisions of the graphs that
-    something was made for whose tensors lie here.
+    something was made for whose tensors lie here.  ``unset``: ``(first byte, end)`` of tensors that an allocator placed
+    here and that have no value yet.
     """
 
     def __init__(self, type: BufferType, size: int, address: int | None = None) -> None:
@@ -103,6 +104,7 @@ class Buffer(ABC):
         self.address = address
         self.freed = False
         self.watchers = Watchers()
+        self.unset: set[tuple[int, int]] = set()
         self._usage = BufferUsage.ANY
         self._exports: list[None] = []
 
@@ -231,6 +233,8 @@ class Buffer(ABC):
         offset, size = self._check(offset, size)
         if self.address is None:
             raise BufferUseError(f"{self!r} has no host address; copy with get()")
+        if self.unset:
+            self.fill(offset, size)
         return host_bytes(self.address + offset, size, read_only=self.is_read_only)
 
     def check_place(self, tensor: Tensor, offset: int) -> int:
@@ -306,7 +310,19 @@ class Buffer(ABC):
         found = self._check(offset, size)
         if self.is_read_only:
             raise BufferUseError(f"{self!r} may not be written", remedy=COPY_FIRST)
+        if self.unset:
+            self.fill(*found)
         return found
+
+    def fill(self, offset: int, size: int) -> None:
+        """Notes that bytes are written, or given to be written: tensors that lie there count as set.
+
+        The methods of a buffer that write note it themselves; what writes in another way calls this.
+        """
+        end = offset + max(size, 1)
+        for each in self.unset.copy():
+            if each[0] < end and offset < each[1]:
+                self.unset.discard(each)
 
     def _check_fill(self, offset: int, size: int, value: int) -> tuple[int, int, int]:
         """Likewise, if they can be filled with this value.  Raises ParameterError if it is none of a byte."""

@@ -21,6 +21,7 @@ __all__ = [
     "DeviceNotFoundError",
     "DuplicateNameError",
     "FileKindError",
+    "FreedError",
     "GGPlugError",
     "GGUFError",
     "GraphError",
@@ -111,6 +112,12 @@ class BusyError(GGPlugError, RuntimeError):
     from within what it would have to wait for: an abort callback, a signal handler or a finalizer that computes with,
     or frees, what the interrupted computation uses.  Nothing was changed.  Field: ``thing``.
     """
+
+    thing: Any = None
+
+
+class FreedError(GGPlugError, RuntimeError):
+    """A scheduler, stream, allocator or model is used after it was freed.  Nothing was changed.  Field: ``thing``."""
 
     thing: Any = None
 

@@ -354,6 +354,8 @@ class Tensor:
         Raises TensorStateError if there is none: not placed, not computed yet, or reused since.
         """
         buffer, offset, _ = self._find()
+        if buffer.unset:
+            buffer.fill(offset, self.nbytes)  # the caller may write there
         return buffer, offset
 
     def _find(self) -> tuple[Buffer, int, Run | None]:
@@ -375,7 +377,10 @@ class Tensor:
                 latest = graph, run
         found = latest or elsewhere  # what another thread is just computing counts when that is done
         if found is None:
-            raise TensorStateError(f"{self!r} has no bytes yet: allocate it, or compute a graph with it", tensor=self)
+            raise TensorStateError(
+                f"{self!r} has no bytes: no graph with it was allocated or computed, or that graph, its scheduler or "
+                "the memory was freed", tensor=self, remedy="allocate it, or compute a graph with it, and keep that",
+            )  # fmt: skip
         graph, run = found
         return *run.locate(graph, graph.index[self]), run
 
@@ -443,6 +448,8 @@ class Tensor:
                     tensor=self, got=raw.size, wanted=self.nbytes,
                 )  # fmt: skip
             buffer.set_tensor(self, raw, start, offset)
+            if buffer.unset:
+                buffer.fill(start, self.nbytes)
 
         self.access(store)
         return self

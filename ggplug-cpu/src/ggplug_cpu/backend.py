@@ -23,6 +23,7 @@ from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
 from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED, ORDER
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import Entry, Tape, TraceRing
+from ggplug_cpu.team import Stop
 
 if TYPE_CHECKING:
     from ggplug_cpu.device import CpuDevice
@@ -40,14 +41,13 @@ class CpuBackend(Backend):
         self, device: CpuDevice, *, n_threads: int | None = None, abort_callback: Callable[[], Any] | None = None
     ) -> None:
         super().__init__(device)
+        self._stop = Stop(abort_callback)
         if n_threads is not None:
             self.set_n_threads(n_threads)
-        if abort_callback is not None:
-            self.set_abort_callback(abort_callback)
 
     def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> CpuPlan:
         """The graph as a tape; compiles kernels that are not ready.  Raises UnsupportedOpError, KernelCompileError."""
-        return CpuPlan(self.device, graph, groups)
+        return CpuPlan(self.device, graph, groups, self._stop)
 
     @property
     def n_threads(self) -> int:
@@ -59,11 +59,15 @@ class CpuBackend(Backend):
         self.device.with_team(lambda team: team.set_n_threads(n_threads))
 
     def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
-        """Asks ``callback()`` every now and then; true makes computations of the device raise ComputeAborted."""
-        self.device.with_team(lambda team: team.set_abort_callback(callback))
+        """Asks ``callback()`` every now and then; true makes this stream's computations raise ComputeAborted.
+
+        It holds from the stream's next computation on, and ends with the stream; others do not ask it.  None takes it
+        back.  ``device.team.set_abort_callback`` is for all streams that have none of their own.
+        """
+        self._stop.callback = callback
 
     def abort(self) -> None:
-        """Stops the computation that is running, from another thread: it raises ComputeAborted."""
+        """Stops what the device computes now, on whichever stream, from another thread: it raises ComputeAborted."""
         self.device.team.abort()
 
     def pause(self) -> None:
@@ -78,8 +82,11 @@ class CpuBackend(Backend):
 class CpuPlan(Plan):
     """A graph's groups as entries of a tape.  Views and empty tensors have none."""
 
-    def __init__(self, device: CpuDevice, graph: Graph, groups: Groups = UNGROUPED) -> None:
+    def __init__(
+        self, device: CpuDevice, graph: Graph, groups: Groups = UNGROUPED, stop: Stop | None = None
+    ) -> None:
         self.device = device
+        self.stop = Stop() if stop is None else stop
         self._n_tensors = len(graph.tensors)
         self._groups = groups
         self._structure = graph.structure

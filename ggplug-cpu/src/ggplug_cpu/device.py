@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ggplug import host
-from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Group, Memory
+from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Group, Memory, check_parameters
 from ggplug.errors import ComputeError
 from ggplug.sharing import turn
 from ggplug.types import BufferUsage, DeviceKind
@@ -129,10 +129,12 @@ class CpuDevice(Device):
     def init(self, **params: Any) -> CpuBackend:
         """A new stream.
 
-        ``n_threads`` and ``abort_callback``: what :class:`~ggplug_cpu.backend.CpuBackend` has setters for.
+        ``n_threads`` (of the device, for all of its streams) and ``abort_callback`` (of this stream alone): what
+        :class:`~ggplug_cpu.backend.CpuBackend` has setters for.  Raises ParameterError for anything else.
         """
         from ggplug_cpu.backend import CpuBackend
 
+        check_parameters(self, params, ("n_threads", "abort_callback"))
         return CpuBackend(self, **params)
 
 

@@ -48,10 +48,20 @@ _PATIENCE, _PATIENCE_IF_CROWDED = 4096, 16
 _FIRST_SLICE = 1 << 20
 
 _TRACE, _MAY_POLL, _ABORT = context.TRACE // 8, context.MAY_POLL // 8, context.ABORT // 8
+_ABORT_CALLBACK = context.ABORT_CALLBACK // 8
 
 _Native = Callable[[int, int], None]
 _CALL_WITHOUT_LOCK = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 _CALL_WITH_LOCK = ctypes.PYFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+
+
+class Stop:
+    """What a stream asks whether its computations shall be aborted; None asks what the team asks."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], Any] | None = None) -> None:
+        self.callback = callback
 
 
 class Memory(Protocol):
@@ -59,12 +69,13 @@ class Memory(Protocol):
 
     ``revision``: that of the graph whose tensors lie there.  ``bound_at``: its number when the tape was bound; when it
     has moved, buffers may have been freed, or tensors may lie elsewhere.  ``buffers``: what the tape's addresses lie
-    in.
+    in.  ``stop``: the abort callback of the stream that the tape belongs to.
     """
 
     revision: Revision
     bound_at: int
     buffers: frozenset[Any]
+    stop: Stop
 
     def renew(self) -> None:
         """Binds the tape anew, and sets both.  Raises what there is to say about buffers that were freed."""
@@ -147,7 +158,11 @@ class Team:
             words = crew.words
             words[_TRACE] = 0 if trace is None else trace.address
             # signals are handled by the main thread only, elsewhere there is no reason to visit Python
-            words[_MAY_POLL] = self._abort_callback is not None or ident == _main_thread
+            callback = self._abort_callback
+            if memory is not None and memory.stop.callback is not None:
+                callback = memory.stop.callback  # kept while it may be asked
+            words[_ABORT_CALLBACK] = 0 if callback is None else id(callback)
+            words[_MAY_POLL] = callback is not None or ident == _main_thread
             crew.compute(crew.address, tape.address)
             aborted = words[_ABORT] != walker.RUNNING
         finally:
@@ -179,7 +194,10 @@ class Team:
             crew.words[context.ABORT // 8] = walker.STOPPED
 
     def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
-        """Ask ``callback()`` about every 50 ms of a computation, on its thread; a true answer aborts it."""
+        """Ask ``callback()`` about every 50 ms of a computation, on its thread; a true answer aborts it.
+
+        For computations of all streams but those that have a callback of their own.
+        """
         before, self._abort_callback = self._abort_callback, callback
         crew = self._crew
         if crew is not None:

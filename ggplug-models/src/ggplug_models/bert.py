@@ -199,15 +199,18 @@ class BertEncoder(Model):
         """One vector per text: float32 of shape ``(len(texts), n_embd)``, in the order of ``texts``.
 
         Texts longer than the model takes are truncated; a :class:`LongText` is read only as far as needed.
-        ``batch``: texts computed together; ``progress(n)`` is called when ``n`` more are done.  ``normalize``: to
-        length 1.  Raises ParameterError, and ModelError for a tokeniser that does not work.
+        ``batch``: texts computed together; ``progress(n)`` is called when ``n`` more are done, and an exception that it
+        raises ends the call.  ``normalize``: to length 1.  Raises ParameterError; ModelError for a tokeniser that does
+        not work; FreedError for a model that was freed; and what a LongText's callable raises.
         """
         if isinstance(texts, str):
             raise ParameterError("embed takes a sequence of texts, got one string", got=type(texts))
+        _check_sequence(texts, "texts")
         for position, text in enumerate(texts):
             if not isinstance(text, (str, LongText)):
                 raise ParameterError(f"texts[{position}] is {type(text).__name__}, not a string", got=type(text))
-        return self.embed_ids(self.tokenizer.encode(texts), batch=batch, normalize=normalize, progress=progress)
+        with self.call():
+            return self.embed_ids(self.tokenizer.encode(texts), batch=batch, normalize=normalize, progress=progress)
 
     def embed_ids(
         self,
@@ -218,15 +221,17 @@ class BertEncoder(Model):
         progress: Callable[[int], None] | None = None,
     ) -> Floats:
         """As :meth:`embed`, for token ids with their special tokens."""
-        if batch < 1:
-            raise ParameterError(f"batch must be at least 1, got {batch}", got=batch)
-        n_vocab = self._vocabulary().ne[1]
-        for position, tokens in enumerate(ids):
-            if not 1 <= len(tokens) <= self.config.n_ctx:
-                longest = self.config.n_ctx
-                raise ParameterError(f"text {position} has {len(tokens)} tokens, the model takes 1 to {longest}")
-            if min(tokens) < 0 or max(tokens) >= n_vocab:
-                raise ParameterError(f"text {position} has a token outside of the vocabulary of {n_vocab}")
+        if not isinstance(batch, (int, np.integer)) or isinstance(batch, bool) or batch < 1:
+            raise ParameterError(f"batch must be an integer of at least 1, got {batch!r}", got=batch)
+        _check_sequence(ids, "ids")
+        with self.call():
+            return self._embed_ids([self._checked(each, f"ids[{n}]") for n, each in enumerate(ids)], int(batch),
+                                   normalize=normalize, progress=progress)
+
+    def _embed_ids(
+        self, ids: Sequence[npt.NDArray[np.int32]], batch: int, *, normalize: bool,
+        progress: Callable[[int], None] | None,
+    ) -> Floats:  # fmt: skip
         out = np.empty((len(ids), self.config.n_embd), np.float32)
         for chosen in batches([len(tokens) for tokens in ids], batch):
             with self.turn():
@@ -237,13 +242,36 @@ class BertEncoder(Model):
             out /= np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
         return out
 
+    def _checked(self, tokens: Any, what: str) -> npt.NDArray[np.int32]:
+        """The token ids of one text, as an array.  Raises ParameterError for what cannot be such."""
+        try:
+            found = np.asarray(tokens)
+        except (TypeError, ValueError):  # lists in lists, of several lengths
+            found = np.empty(0, object)
+        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu") or isinstance(tokens, (str, bytes, dict)):
+            raise ParameterError(f"{what} is {tokens!r}, not a sequence of token ids", got=tokens)
+        longest, n_vocab = self.config.n_ctx, self._vocabulary().ne[1]
+        if not 1 <= found.size <= longest:
+            raise ParameterError(f"{what} has {found.size} tokens, the model takes 1 to {longest}", got=found.size)
+        outside = np.flatnonzero((found < 0) | (found >= n_vocab))
+        if outside.size:
+            raise ParameterError(
+                f"{what}[{outside[0]}] is {found[outside[0]]}; the vocabulary has the tokens 0 to {n_vocab - 1}",
+                got=int(found[outside[0]]), wanted=n_vocab,
+            )  # fmt: skip
+        return found.astype(np.int32)
+
     def hidden_states(self, ids: Sequence[int]) -> Floats:
-        """The last layer's vector of every token of one text: float32 of shape ``(len(ids), n_embd)``."""
+        """The last layer's vector of every token of one text: float32 of shape ``(len(ids), n_embd)``.
+
+        Raises ParameterError, FreedError.
+        """
+        checked = self._checked(ids, "ids")
         with self.turn():
-            states: Floats = self._compute([ids]).hidden.numpy()[0, : len(ids)]
+            states: Floats = self._compute([checked]).hidden.numpy()[0, : len(ids)]
         return states
 
-    def _compute(self, texts: Sequence[Sequence[int]]) -> Batch:
+    def _compute(self, texts: Sequence[npt.NDArray[np.int32]]) -> Batch:
         lengths = np.array([len(tokens) for tokens in texts])
         n_seq, n_tok = len(texts), min(-(-int(lengths.max()) // self.ROUND) * self.ROUND, self.config.n_ctx)
         batch = self.build(n_seq, n_tok)
@@ -264,6 +292,12 @@ class BertEncoder(Model):
         batch.pool.set(pool.astype(np.float32)[:, None, :])
         self.scheduler.compute(batch.graph)
         return batch
+
+
+def _check_sequence(values: Any, what: str) -> None:
+    """Raises ParameterError for what has no length and order: generators, numbers, dicts, sets."""
+    if not isinstance(values, (Sequence, np.ndarray)) or isinstance(values, (str, bytes)):
+        raise ParameterError(f"{what} must be a sequence, got {type(values).__name__}", got=type(values))
 
 
 def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import ggplug as gg
 from ggplug import gguf
 from ggplug.backend import Device
-from ggplug.errors import ModelError
+from ggplug.errors import FreedError, ModelError, ParameterError
 from ggplug.scheduler import Scheduler
-from ggplug.sharing import Claim, turn
+from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, turn
 from ggplug.tensor import Context, Tensor
 from ggplug.types import DeviceKind
 from ggplug_models.hyperparameters import Hyperparameters
@@ -37,6 +37,8 @@ class Model:
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
         self.freed = False
+        self._calls = object()
+        """What calls share, and :meth:`free` has for itself."""
         # A weight that was placed is computed with where it lies.
         self.scheduler = Scheduler(self.devices, op_offload=False)
 
@@ -56,13 +58,25 @@ class Model:
         """For a ``with`` block from setting inputs to reading results: other threads wait for it with theirs.
 
         Raises BusyError inside another one of the same thread (an abort callback that computes with the model), and
-        ModelError if the model was freed.
+        FreedError if the model was freed.
         """
         return _Turn(self)
 
+    def call(self) -> Claim:
+        """For a ``with`` block around a whole call that takes several turns: :meth:`free` waits until it has ended.
+
+        Other threads take their turns in between.  Raises FreedError if the model was freed.
+        """
+        return _Turn(self, whole=True)
+
     def free(self) -> None:
-        """Gives weights and compute memory back, after waiting for other threads' turns."""
-        with turn(self):
+        """Gives weights and compute memory back, after waiting for other threads' calls to end.
+
+        Raises BusyError within a call of the model (``progress``), BufferUseError while arrays share its memory.
+        """
+        with turn(self, self._calls):
+            if self.freed:
+                return
             self.scheduler.free()
             self.weights.free()
             self.freed = True
@@ -80,19 +94,19 @@ class Model:
 
 
 class _Turn(Claim):
-    """A turn with a model that was not freed."""
+    """A turn, or a whole call, with a model that was not freed."""
 
     DEPTH = 2
 
-    def __init__(self, model: Model) -> None:
-        super().__init__((model,))
+    def __init__(self, model: Model, *, whole: bool = False) -> None:
+        super().__init__(() if whole else (model,), (model._calls,) if whole else NOTHING, OPEN if whole else CLOSED)
         self._model = model
 
     def __enter__(self) -> None:
         super().__enter__()
         if self._model.freed:
             self.__exit__()
-            raise ModelError(f"{self._model!r} was freed")
+            raise FreedError(f"{self._model!r} was freed", thing=self._model, remedy="load it again")
 
 
 M = TypeVar("M", bound=type[Model])
@@ -128,7 +142,7 @@ def load(
 
     Raises GGUFError, ModelError, ParameterError (a split that does not fit), DeviceNotFoundError, OutOfMemoryError.
     """
-    chosen = [gg.device(d) if isinstance(d, str) else d for d in devices] if devices else default_devices()
+    chosen = default_devices() if devices is None else _chosen(devices)
     with gguf.GGUFReader(path) as reader:
         hyperparameters = Hyperparameters(reader.metadata)
     name = hyperparameters.architecture
@@ -151,6 +165,20 @@ def load(
     except BaseException:
         weights.free()
         raise
+
+
+def _chosen(devices: Sequence[Device | str]) -> list[Device]:
+    """Devices by name or object.  Raises ParameterError for what is no list of them, or an empty one."""
+    if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable):
+        raise ParameterError(
+            f"devices are a list of names or Device objects, got {devices!r}", got=devices,
+            remedy=f"load(path, [{devices!r}])" if isinstance(devices, (str, Device)) else None,
+        )  # fmt: skip
+    chosen = [gg.device(each) if isinstance(each, str) else each for each in devices]
+    for each in chosen:
+        if not isinstance(each, Device):
+            raise ParameterError(f"{each!r} is neither a device nor the name of one", got=each)
+    return chosen or default_devices()
 
 
 def default_devices() -> list[Device]:

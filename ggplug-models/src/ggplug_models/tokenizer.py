@@ -64,7 +64,8 @@ class TextTokenizer:
         """Token ids with special tokens, at most ``max_length`` each.
 
         A long text takes no more memory than a short one, if the tokeniser is one of BERT's; others see it as a whole.
-        Raises ModelError if the tokeniser fails, or gives ids that the model does not know.
+        Raises ModelError if the tokeniser fails, or gives ids that the model does not know; and what the callable of a
+        long text raises.
         """
         found: list[list[int]] = [[]] * len(texts)
         waiting: dict[int, str] = {}
@@ -74,7 +75,7 @@ class TextTokenizer:
                 if self._words is not None and (isinstance(text, LongText) or len(text) > LONG):
                     found[position] = self._long(self._words, text)
                     continue
-                waiting[position] = "".join(pieces_of(text))
+                waiting[position] = "".join(_read(text))
                 size += len(waiting[position])
                 if size > TOGETHER:
                     self._short(waiting, found)
@@ -91,7 +92,7 @@ class TextTokenizer:
     def _long(self, words: Words, text: str | LongText) -> list[int]:
         assert self._around is not None
         before, behind = self._around
-        return [*before, *words.ids(pieces_of(text), self.max_length - len(before) - len(behind)), *behind]
+        return [*before, *words.ids(_read(text), self.max_length - len(before) - len(behind)), *behind]
 
     def _check(self, found: Sequence[Sequence[int]]) -> None:
         largest = max((max(ids, default=0) for ids in found), default=0)
@@ -102,6 +103,21 @@ class TextTokenizer:
             )  # fmt: skip
 
 
+class _ReadingFailed(Exception):
+    """``error``: what the callable of a LongText raised, which is not the tokeniser's fault."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _read(text: str | LongText) -> Iterator[str]:
+    try:
+        yield from pieces_of(text)
+    except Exception as error:
+        raise _ReadingFailed(error) from error
+
+
 @contextmanager
 def _library(source: str) -> Iterator[None]:
     """Around calls of ``tokenizers``, which raises bare Exception, and panics by what is no Exception at all."""
@@ -109,6 +125,8 @@ def _library(source: str) -> Iterator[None]:
         yield
     except (GGPlugError, MemoryError, KeyboardInterrupt, SystemExit):
         raise
+    except _ReadingFailed as failed:
+        raise failed.error from None
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from ggplug import ops
-from ggplug.backend import BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration
+from ggplug.backend import (
+    BufferType,
+    Capabilities,
+    Decline,
+    Device,
+    Event,
+    Group,
+    Memory,
+    Registration,
+    check_parameters,
+)
 from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
@@ -110,7 +120,8 @@ class SimtDevice(Device):
         return self.kind is DeviceKind.GPU and _columns(node) >= OFFLOADED
 
     def init(self, **params: Any) -> SimtBackend:
-        return SimtBackend(self, self.runtime, **params)
+        check_parameters(self, params)
+        return SimtBackend(self, self.runtime)
 
     def event(self) -> Event:
         return SimtEvent(self, self.runtime)

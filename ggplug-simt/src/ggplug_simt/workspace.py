@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ggplug.errors import ComputeError
+from ggplug.errors import FreedError
 from ggplug_simt.faults import Faults
 from ggplug_simt.ledger import DeviceMemory
 from ggplug_simt.order import Lane
@@ -24,10 +24,13 @@ class Workspace:
         return self.lane.is_free
 
     def check_open(self) -> None:
-        """Raises ComputeError if the stream was freed."""
+        """Raises FreedError if the stream was freed."""
         if self.is_free:
             device = self.runtime.device
-            raise ComputeError(f"a stream of {device.name} is used after it was freed", device=device)
+            raise FreedError(
+                f"a stream of {device.name} is used after it was freed", device=device,
+                remedy="make a new one with device.init()",
+            )  # fmt: skip
 
     def scratch(self, size: int) -> DeviceMemory:
         """Memory that launches of one node share; all plans have the same, because a queue runs one at a time.

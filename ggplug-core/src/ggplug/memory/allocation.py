@@ -89,6 +89,13 @@ class Allocation:
         self._checked: Callable[[], Graph | None] = lambda: None
         self._checked_at = 0
         self._starts = np.empty(0, np.int64)
+        self._inputs: list[tuple[int, Buffer, tuple[int, int]]] = [
+            (position, self.buffers[self.slots[position]], (start, start + graph.tensors[position].nbytes))
+            for position, start in zip(self.unplaced, self.offsets[self.unplaced].tolist(), strict=True)
+            if self.slots[position] >= 0 and graph.tensors[position].nbytes
+        ]
+        """The leafs that lie here, each with its buffer and its range there."""
+        self._of_inputs = tuple({buffer for _, buffer, _ in self._inputs})
 
     def _check_places(self, graph: Graph, nbytes: Numbers) -> None:
         """Raises unless every tensor lies inside of its buffer, or its root, at an address that its type allows."""
@@ -180,10 +187,30 @@ class Allocation:
         written = (*map(own.__getitem__, self._written_own), *map(self.buffers.__getitem__, self._written_slots))
         if any(buffer is not None and buffer.is_read_only for buffer in written):
             raise self._read_only(graph)
+        self.check_set(graph)
         self._checked, self._checked_at = weakref.ref(graph), now
 
+    def check_set(self, graph: Graph) -> None:
+        """Raises TensorStateError if a tensor that the graph reads was placed by an allocator and never set.
+
+        Persistent tensors that nodes write into count as set from then on.  Takes no Python call per tensor where all
+        of them were set.
+        """
+        roots = list(map(graph.tensors.__getitem__, self._own_roots))
+        own = list(map(_buffer, roots))
+        if not any(buffer is not None and buffer.unset for buffer in set(own)):
+            return
+        written = set(self._written_own)
+        for number in (*self._written_own, *range(len(roots))):
+            root, buffer = roots[number], own[number]
+            if buffer is None or (root.offset, root.offset + root.nbytes) not in buffer.unset:
+                continue
+            if number not in written:
+                raise TensorStateError(f"{root!r} has no value: set it before computing", tensor=root)
+            buffer.unset.discard((root.offset, root.offset + root.nbytes))
+
     def place(self, graph: Graph, position: int) -> tuple[Buffer, int]:
-        """``(buffer, offset)`` of the tensor at ``position``.
+        """``(buffer, offset)`` of the tensor at ``position``, which counts as set then: the caller may write there.
 
         Raises TensorStateError if its root has no place; BufferUseError if a node writes it, and its memory may not be
         written; GraphError for a graph that is not equal to the one that this was made for.
@@ -192,6 +219,8 @@ class Allocation:
         buffer, offset = self.where(graph, position)
         if buffer.is_read_only and position in self._written:
             raise self._read_only(graph)
+        if buffer.unset:
+            buffer.fill(offset, graph.tensors[position].nbytes)
         return buffer, offset
 
     def where(self, graph: Graph, position: int) -> tuple[Buffer, int]:
@@ -316,21 +345,39 @@ class Allocation:
 
     # -- computing ---------------------------------------------------------------------------------
 
-    def prepare(self, graph: Graph) -> None:
-        """Takes the memory over for ``graph``: its leafs can be set, what other graphs left here is gone."""
+    def prepare(self, graph: Graph, *, must_be_set: bool = False) -> None:
+        """Takes the memory over for ``graph``: its leafs can be set, what other graphs left here is gone.
+
+        ``must_be_set``: :meth:`begin` refuses leafs that lie here and were not set since, as the scheduler wants it.
+        """
         if self._work is not None:
             self._work.wait(self.arena, of_leafs=True)
+        last = graph.run
+        if must_be_set and (last is None or last.allocation is not self or not last.current):
+            # Else the inputs keep their values.
+            for _, buffer, span in self._inputs:
+                buffer.unset.add(span)
         graph.run = run = Run(self)
         self._work = run.work
 
     def begin(self, graph: Graph) -> Run:
         """Begins a computation of ``graph`` here: from now on results of earlier ones are gone.
 
-        What begins one calls its ``end`` or its ``fail``.  Raises BusyError if another thread is computing here.
+        What begins one calls its ``end`` or its ``fail``.  Raises BusyError if another thread is computing here, and
+        TensorStateError if a leaf that lies here has to be set and was not, since :meth:`prepare`.
         """
+        for buffer in self._of_inputs:
+            if buffer.unset:
+                self._check_inputs(graph)
         graph.run = run = begun(self)
         self._work = run.work
         return run
+
+    def _check_inputs(self, graph: Graph) -> None:
+        for position, buffer, span in self._inputs:
+            if span in buffer.unset:
+                leaf = graph.tensors[position]
+                raise TensorStateError(f"{leaf!r} has no value: set it before computing", tensor=leaf)
 
     def computed(self, graph: Graph, *pending: Pending, progress: int | None = None) -> None:
         """Notes that ``graph`` was just computed here, by a plan: its results are read from this allocation.

@@ -17,7 +17,8 @@ def allocate(
 
     ``where``: a buffer type, or a device or stream, whose default type is taken.  ``usage``: WEIGHTS makes the
     scheduler compute where these tensors lie.  Takes several buffers where one would exceed the type's ``max_size``.
-    The context owns the buffers; they are returned, too.
+    The context owns the buffers; they are returned, too.  Computing with a tensor before it was set, or a node
+    wrote into it, raises TensorStateError.
 
     Raises OutOfMemoryError; then no tensor was placed and no buffer is left.
     """
@@ -33,6 +34,7 @@ def allocate(
             for tensor in tensors:
                 allocator.place(tensor)
                 placed.append(tensor)
+            buffer.unset.update((t.offset, t.offset + t.nbytes) for t in tensors if t.nbytes)
         for tensor in context:
             if tensor.view_src is not None and tensor.view_src.buffer in buffers:
                 view_init(tensor)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ggplug.backend import Backend, Buffer, BufferType
-from ggplug.errors import BufferUseError, ParameterError
+from ggplug.errors import BufferUseError, FreedError, ParameterError
 from ggplug.graph import Graph
 from ggplug.grouping import check_groups
 from ggplug.groups import UNGROUPED, Groups
@@ -49,6 +49,7 @@ class GraphAllocator:
         self._inside: list[list[Buffer]] = [[] for _ in self._memories]
         """Memory for results inside of groups, where graphs that have groups are computed node by node."""
         self._retired: list[Buffer] = []
+        self.freed = False
         self._thread = 0
 
     # -- deciding ----------------------------------------------------------------------------------
@@ -138,6 +139,8 @@ class GraphAllocator:
         Raises OutOfMemoryError; then the buffers that were too small are gone.  Raises ParameterError for a layout that
         another allocator made, with memories that this one does not have.
         """
+        if self.freed:
+            raise FreedError(f"{self!r} was freed", thing=self, remedy="make a new one")
         if any(memory >= len(self._memories) for memory, _ in layout.chunks):
             raise ParameterError(f"the layout needs more kinds of memory than the {len(self._memories)} there are")
         counts = [0] * len(self._memories)
@@ -215,7 +218,7 @@ class GraphAllocator:
         """Gives all buffers back, after waiting for computations in them.
 
         Raises BufferUseError while zero-copy views of them exist, and BusyError if it is called from within such a
-        computation; then nothing is freed.
+        computation; then nothing is freed.  It allocates nothing afterwards: FreedError.
         """
         self.arena.synchronize()
         with freeing(*self._held()):
@@ -227,6 +230,7 @@ class GraphAllocator:
             self._retired.clear()
             for buffers in (*self._buffers, *self._inside):
                 buffers.clear()
+            self.freed = True
 
     def __enter__(self) -> GraphAllocator:
         return self

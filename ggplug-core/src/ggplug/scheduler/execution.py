@@ -184,6 +184,7 @@ class Execution:
         bound.bound_at = 0
         now = graph.watch()
         whole = self.allocation(graph, version)
+        whole.check_set(graph)
         for split in bound.splits:
             self._bind_split(graph, bound, version, split, whole)
         bound.graph = graph
@@ -210,7 +211,7 @@ class Execution:
         for number in split.split.copies:
             copy, place = self.schedule.cut.copies[number], ranges[number]
             if copy.nbytes:
-                source, offset = whole.place(graph, copy.position)
+                source, offset = whole.where(graph, copy.position)
                 target = whole.buffers[place.slot]
                 target._check_write(place.offset, copy.nbytes)
                 split.copies.append(BoundCopy(graph.tensors[copy.position], source, offset, target, place.offset))

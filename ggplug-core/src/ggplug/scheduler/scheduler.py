@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from ggplug.backend import Backend, Buffer, BufferType, Bytes, Device, Event, NodeTime, check_target
-from ggplug.errors import GGPlugError, ParameterError, ShapeError, TensorStateError
+from ggplug.errors import FreedError, GGPlugError, ParameterError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
@@ -56,6 +56,11 @@ class Scheduler:
         n_copies: int = 1, op_offload: bool = True, policy: Policy | None = None, cache_size: int = 32,
         reuse: bool = True, poison: bool | str | None = None, groups: bool = True,
     ) -> None:  # fmt: skip
+        if isinstance(backends, (str, Device, Backend)) or not isinstance(backends, Sequence):
+            raise ParameterError(
+                f"a scheduler takes a list of devices and streams, got {backends!r}", got=backends,
+                remedy="put it into a list; gg.device(name) finds a device",
+            )  # fmt: skip
         if not backends:
             raise ParameterError("a scheduler needs at least one stream")
         if n_copies < 1 or cache_size < 1:
@@ -94,12 +99,18 @@ class Scheduler:
         self._current: Execution | None = None
         self._found: tuple[Graph, int, int, Execution] | None = None
         self._thread = 0
+        self.freed = False
+
+    def _check_open(self) -> None:
+        if self.freed:
+            raise FreedError(f"{self!r} was freed", thing=self, remedy="make a new one")
 
     def _stream(self, given: Backend | Device) -> Backend:
         if isinstance(given, Backend):
             return given
         if not isinstance(given, Device):
-            raise ParameterError(f"{given!r} is neither a stream nor a device", got=type(given))
+            remedy = f"gg.device({given!r})" if isinstance(given, str) else None
+            raise ParameterError(f"{given!r} is neither a stream nor a device", got=type(given), remedy=remedy)
         self._owned.append(given.init())
         return self._owned[-1]
 
@@ -186,11 +197,12 @@ class Scheduler:
             raise ParameterError(f"{backend!r} is no stream of this scheduler", got=backend) from None
 
     def _find(self, graph: Graph) -> Execution:
-        """The execution of a graph's structure; makes it when it is seen for the first time."""
+        """The execution of a graph's structure; makes it when it is seen for the first time.  Raises FreedError."""
         if self._found is not None:
             known, found_at, hooks, execution = self._found
             if known is graph and found_at == graph.revision.now and hooks == HOOKS.epoch:
                 return execution
+        self._check_open()
         now = graph.watch()
         try:
             key, found = self._look_up(graph)
@@ -266,7 +278,7 @@ class Scheduler:
         execution = self._enter(graph)
         execution.turn = (execution.turn + 1) % self.n_copies
         allocation = execution.allocation(graph, execution.turn)
-        allocation.prepare(graph)
+        allocation.prepare(graph, must_be_set=True)
         return allocation
 
     def _enter(self, graph: Graph) -> Execution:
@@ -472,8 +484,12 @@ class Scheduler:
     def free(self) -> None:
         """Waits, and gives plans, memory and the scheduler's own streams back.  Results cannot be read any more.
 
+        What is asked of it afterwards raises FreedError; freeing twice does nothing.
+
         Raises BufferUseError while zero-copy views of results exist; then nothing is freed.
         """
+        if self.freed:
+            return
         self._settle()
         self._allocator.check_free()
         for execution in self._executions.values():
@@ -481,6 +497,7 @@ class Scheduler:
         self._executions.clear()
         self._current = self._found = None
         self._allocator.free()
+        self.freed = True
         for stream in self._owned:
             stream.free()
         self._owned.clear()

@@ -1,0 +1,92 @@
+"""What was freed says so, by the same error on every device; streams refuse parameters that they do not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggplug as gg
+from ggplug.backend import Device
+from ggplug.errors import ComputeAborted, FreedError, ParameterError
+from ggplug.memory import GraphAllocator
+
+
+@pytest.fixture(params=["CPU", "OpenCL0"])
+def device(request: pytest.FixtureRequest) -> Device:
+    try:
+        return gg.device(request.param)
+    except gg.DeviceNotFoundError:
+        pytest.skip(f"there is no {request.param} here")
+
+
+def chain(length: int = 1) -> gg.Graph:
+    y = gg.new_tensor("f32", 8, "x").set_input()
+    for _ in range(length):
+        y = gg.scale(y, 1.0)
+    return gg.Graph(y.set_output())
+
+
+def test_a_freed_scheduler_stream_or_allocator_computes_nothing(device: Device) -> None:
+    graph = chain()
+    scheduler, stream, allocator = gg.Scheduler([device]), device.init(), GraphAllocator(device.buffer_type)
+    scheduler.allocate(graph)
+    graph.tensors[0].set(1)
+    scheduler.compute(graph)
+    allocation = allocator.allocate(graph)
+    graph.tensors[0].set(1)
+    stream.compute(graph, allocation)
+    for thing in (scheduler, stream, allocator):
+        thing.free()
+        thing.free()
+    for use in (
+        lambda: scheduler.compute(graph), lambda: scheduler.allocate(graph), lambda: scheduler.reserve(chain(2)),
+        lambda: scheduler.explain(graph), lambda: stream.compute(graph, allocation), lambda: allocator.allocate(graph),
+    ):  # fmt: skip
+        with pytest.raises(FreedError, match="freed"):
+            use()
+
+
+@pytest.mark.parametrize("name", ["nonsense", "queue"])
+def test_streams_refuse_parameters_that_they_do_not_have(device: Device, name: str) -> None:
+    with pytest.raises(ParameterError, match=f"no parameter '{name}'") as seen:
+        device.init(**{name: 1})
+    assert seen.value.device is device
+
+
+def test_an_abort_callback_stops_its_own_stream_alone() -> None:
+    cpu = gg.device("CPU")
+    asked: list[int] = []
+
+    def stop() -> bool:
+        asked.append(1)
+        return True
+
+    context = gg.Context()
+    w = context.new_tensor("f32", (64, 64), "w")
+    gg.allocate(context, cpu)
+    w.set(np.eye(64))
+    y: Any = w
+    for _ in range(3000):
+        y = gg.mul_mat(w, y)
+    graph = gg.Graph(y.set_output())
+    with context, cpu.init(abort_callback=stop) as stopped, cpu.init() as free:
+        with gg.Scheduler([stopped]) as scheduler:
+
+            def compute_until_stopped() -> None:
+                while True:
+                    scheduler.compute(graph)
+
+            with pytest.raises(ComputeAborted):
+                compute_until_stopped()
+        assert asked
+        asked.clear()
+        with gg.Scheduler([free]) as scheduler:
+            for _ in range(3):
+                scheduler.compute(graph)
+        assert not asked
+        stopped.set_abort_callback(None)
+        with gg.Scheduler([stopped]) as scheduler:
+            scheduler.compute(graph)
+    assert not asked

@@ -1,0 +1,135 @@
+"""A tensor that nobody set is not computed with: what lay in its memory before is somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from simt_stand_in import StandInDevice
+from test_cpu_device import python_calls
+
+import ggplug as gg
+from ggplug.backend import Device
+from ggplug.errors import TensorStateError
+
+
+@pytest.fixture(params=["CPU", "OpenCL0"])
+def device(request: pytest.FixtureRequest) -> Device:
+    try:
+        return gg.device(request.param)
+    except gg.DeviceNotFoundError:
+        pytest.skip(f"there is no {request.param} here")
+
+
+def doubled() -> tuple[gg.Tensor, gg.Tensor, gg.Graph]:
+    x = gg.new_tensor("f32", 8, "query").set_input()
+    y = gg.scale(x, 2.0).set_output()
+    return x, y, gg.Graph(y)
+
+
+def test_an_input_that_was_not_set_is_refused_by_a_scheduler(device: Device) -> None:
+    x, y, graph = doubled()
+    with gg.Scheduler([device]) as scheduler:
+        scheduler.allocate(graph)
+        with pytest.raises(TensorStateError, match=r"'query'.* has no value: set it before computing") as seen:
+            scheduler.compute(graph)
+        assert seen.value.tensor is x
+        x.set(3)
+        scheduler.compute(graph)
+        scheduler.compute(graph)
+        scheduler.allocate(graph)  # it keeps its value
+        scheduler.compute(graph)
+        assert (y.numpy() == 6).all()
+        other, _, again = doubled()
+        scheduler.allocate(again)
+        with pytest.raises(TensorStateError, match="'query'"):
+            scheduler.compute(again)
+        other.set(1)
+        scheduler.compute(again)
+
+
+WAYS: dict[str, Callable[[gg.Tensor], object]] = {
+    "set": lambda w: w.set(1),
+    "set_bytes": lambda w: w.set_bytes(np.ones(8, np.float32)),
+    "view": lambda w: gg.view(w, 8).set(1),
+    "buffer.set": lambda w: w.buffer.set(w.offset, np.ones(8, np.float32)),
+    "buffer.clear": lambda w: w.buffer.clear(),
+    "copy_from": lambda w: w.buffer.copy_from(gg.tensor(np.ones(8, np.float32)).buffer, 0, w.offset, 32),
+    "locate": lambda w: w.locate(),
+    "set_2d": lambda w: w.buffer.set_2d(w.offset, np.ones(32, np.uint8), 8, 4, 8),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_weight_counts_as_set_in_whatever_way_it_was(device: Device, way: str) -> None:
+    with gg.Context() as context, gg.Scheduler([device]) as scheduler:
+        w, other = context.new_tensor("f32", 8, "weight"), context.new_tensor("f32", 8, "other")
+        gg.allocate(context, device)
+        graph = gg.Graph(gg.scale(w, 2.0).set_output())
+        for _ in range(2):
+            with pytest.raises(TensorStateError, match=r"'weight'.* has no value: set it before computing"):
+                scheduler.compute(graph)
+        other.set(1)
+        with pytest.raises(TensorStateError, match="'weight'"):
+            scheduler.compute(graph)
+        WAYS[way](w)
+        scheduler.compute(graph)
+
+
+def test_an_array_of_host_memory_may_be_filled() -> None:
+    with gg.Context() as context:
+        w = context.new_tensor("f32", 8, "weight")
+        gg.allocate(context, gg.device("CPU"))
+        array = gg.asarray(w)
+        array[:] = 3
+        assert (gg.compute(gg.scale(w, 2.0)).numpy() == 6).all()
+        del array
+
+
+def test_what_a_node_writes_needs_no_value(device: Device) -> None:
+    with gg.Context() as context, gg.Scheduler([device]) as scheduler:
+        cache = context.new_tensor("f32", (4, 2), "kv")
+        gg.allocate(context, device)
+        with pytest.raises(TensorStateError, match="'kv'"):
+            scheduler.compute(gg.Graph(gg.scale(cache, 1.0).set_output()))
+        rows, slots = gg.tensor(np.ones((2, 4), np.float32)), gg.tensor(np.array([0, 1], np.int32))
+        scheduler.compute(gg.Graph(gg.set_rows(cache, rows, slots)))
+        y = gg.scale(cache, 2.0).set_output()
+        scheduler.compute(gg.Graph(y))
+        assert (y.numpy() == 2).all()
+
+
+def test_a_weight_that_is_copied_to_another_device_has_to_be_set() -> None:
+    cpu = gg.device("CPU")
+    with gg.Context() as context, gg.Scheduler([StandInDevice(), cpu]) as scheduler:
+        w = context.new_tensor("f32", 8, "weight")
+        gg.allocate(context, cpu)
+        y = gg.gelu(w)
+        scheduler.pin(y, scheduler.backends[0])
+        with pytest.raises(TensorStateError, match="'weight'"):
+            scheduler.compute(gg.Graph(y.set_output()))
+
+
+def test_knowing_that_all_is_set_costs_no_calls() -> None:
+    x, _, graph = doubled()
+    with gg.Scheduler([gg.device("CPU")]) as scheduler:
+        scheduler.allocate(graph)
+        x.set(1)
+        scheduler.compute(graph)
+        before = python_calls(lambda: scheduler.compute(graph))
+        assert graph.run is not None
+        graph.run.allocation._of_inputs = ()
+        assert python_calls(lambda: scheduler.compute(graph)) == before
+
+
+def test_a_value_that_does_not_fit_is_named_with_its_place() -> None:
+    for value in (1.5, 2.0**31, float("nan")):
+        with pytest.raises(gg.TypeMismatchError, match=r"do not fit into i32: .* at ") as seen:
+            gg.tensor(np.array([1, value]), type="i32")
+        assert seen.value.position[-1] == 1
+
+
+def test_dir_shows_what_is_ggplugs_own() -> None:
+    assert not {"Any", "TYPE_CHECKING", "importlib", "faults", "annotations"} & set(dir(gg))
+    assert {"compute", "Scheduler", "FreedError"} <= set(dir(gg))
