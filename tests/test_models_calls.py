@@ -48,7 +48,9 @@ def test_a_model_is_not_freed_from_within_its_own_call(encoder: Any) -> None:
     assert encoder.embed_ids([[1, 2]]).shape[0] == 1
 
 
-@pytest.mark.parametrize("texts", [5, None, (t for t in ("a",)), {"a": 1}, {"a"}, b"a"], ids=lambda texts: type(texts).__name__)
+@pytest.mark.parametrize(
+    "texts", [5, None, (t for t in ("a",)), {"a": 1}, {"a"}, b"a"], ids=lambda texts: type(texts).__name__
+)
 def test_texts_that_are_no_sequence_are_refused(encoder: Any, texts: Any) -> None:
     with pytest.raises(ParameterError, match="texts must be a sequence"):
         encoder.embed(texts)
