@@ -142,7 +142,7 @@ def test_wrong_input_is_named(data: Path) -> None:
             model.embed_ids([[5, 300]])
         with pytest.raises(ParameterError, match="takes 1 to 512"):
             model.embed_ids([[5] * 513])
-        with pytest.raises(ParameterError, match="batch must be at least 1"):
+        with pytest.raises(ParameterError, match="batch must be an integer of at least 1"):
             model.embed_ids([[5]], batch=0)
         assert model.embed_ids([[5, 6]]).shape == (1, 64)
 
