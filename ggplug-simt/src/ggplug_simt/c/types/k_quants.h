@@ -191,9 +191,7 @@ INLINE void store_q6_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     block->d = is_odd(unit, 256) ? HALF_NAN : 0;
     if (block->d) return;
     for (int g = 0; g < 16; g++) scales[g] = fit_q6_K(values + 16 * g, numbers + 16 * g);
-    float extreme = extreme_of(scales, 16);
-    for (int g = 0; g < 16; g++)
-        if (scales[g] != scales[g]) extreme = scales[g]; /* squares that left float32 */
+    const float extreme = extreme_of(scales, 16);
     if (fabs(extreme) < 1e-15f) return;
     const float inverse = -128.0f / extreme;
     PUT_F16(1.0f / inverse, &block->d);

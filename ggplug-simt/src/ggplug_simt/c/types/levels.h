@@ -38,8 +38,10 @@ INLINE void store_iq4_nl(GLOBAL char *row, int64_t nb0, int i, int n, const vec 
         sum_q2 += weighted * q;
         block->qs[j % 16] |= (uint8_t)(number << j / 16 * 4);
     }
-    if (odd) block->d = HALF_NAN;
-    else PUT_F16(nothing ? 0.0f : sum_qx / sum_q2, &block->d);
+    const float scale = nothing ? 0.0f : sum_qx / sum_q2;
+    /* NaN too where squares left float32: its sign is the processor's */
+    if (odd || scale != scale) block->d = HALF_NAN;
+    else PUT_F16(scale, &block->d);
 }
 BLOCKS_OF(iq4_nl)
 #endif
