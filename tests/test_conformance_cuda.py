@@ -54,6 +54,7 @@ class TestContract(BackendSuite):
     """What takes seconds: the contract, and graphs of many ops."""
 
     test_op = None
+    test_groups = None
 
     @pytest.fixture
     def device(self) -> Device:
