@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ggplug.cli.bench import usable_processors
 
 Ids = Sequence[Sequence[int]]
 Encoder = Callable[[], npt.NDArray[np.float32]]
@@ -43,11 +44,6 @@ def encoders(folder: Path, ids: Ids, threads: int | None = None) -> dict[str, En
         for name, hints in (("openvino", {}), ("openvino F32", {"INFERENCE_PRECISION_HINT": "f32"})):
             found[name] = _openvino(module, tokens, {"INFERENCE_NUM_THREADS": threads, **hints})
     return found
-
-
-def usable_processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _without_gradients(module: Any, tokens: Any) -> Encoder:

@@ -143,11 +143,16 @@ def measure(instrument: Instrument, device: Device, options: Options) -> list[di
     return rows
 
 
+def usable_processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def machine() -> dict[str, Any]:
     """What the figures depend on, besides the device."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
-        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processors": usable_processors(),
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
