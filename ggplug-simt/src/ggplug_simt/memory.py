@@ -74,8 +74,7 @@ class SimtBuffer(Buffer):
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         packed = as_bytes(data)
         with accessing(self):
-            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
-            self._check_write(offset, 0)
+            offset, row_bytes, rows, stride = self._check_write_rows(offset, packed.size, row_bytes, rows, stride)
             if packed.size:
                 packed = packed.reshape(rows, row_bytes)
                 self.runtime.order.transfer(
