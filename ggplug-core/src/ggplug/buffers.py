@@ -103,6 +103,7 @@ class Buffer(ABC):
         self.size = size
         self.address = address
         self.freed = False
+        self._given_back = False
         self.watchers = Watchers()
         self.unset: set[tuple[int, int]] = set()
         self._usage = BufferUsage.ANY
@@ -120,7 +121,7 @@ class Buffer(ABC):
 
     @abstractmethod
     def _free(self) -> None:
-        """Gives the memory back; called once."""
+        """Gives the memory back; called once, and again where Ctrl-C or an error ended it and ``free`` is repeated."""
 
     # Optional
 
@@ -282,18 +283,21 @@ class Buffer(ABC):
     def free(self) -> None:
         """Gives the memory back, after waiting for what uses it.  Freeing twice does nothing.
 
-        Raises BufferUseError while exported, and BusyError if it is called from within what it would have to wait for.
+        Where Ctrl-C interrupts it, it can be repeated.  Raises BufferUseError while exported, and BusyError if it is
+        called from within what it would have to wait for.
         """
-        if self.freed:
+        if self._given_back:
             return
         with freeing(self):
-            if self.freed:
+            if self._given_back:
                 return
-            self.check_free()
-            # In this order: a computation that begins after this looks at its graph's revision, and then at ``freed``.
-            self.freed = True
+            if not self.freed:
+                self.check_free()
+                # In this order: a computation that begins after this looks at its graph's revision, then at ``freed``.
+                self.freed = True
             self.watchers.advance()
             self._free()
+            self._given_back = True
 
     def check_read(self, offset: int, size: int) -> tuple[int, int]:
         """Offset and size as plain ints, if these bytes can be read.  Raises BufferUseError, TypeMismatchError."""

@@ -35,9 +35,9 @@ class SimtBuffer(Buffer):
     """One allocation of a device's memory."""
 
     def __init__(self, type: BufferType, runtime: Runtime, memory: DeviceMemory) -> None:
-        super().__init__(type, memory.size)
-        self.runtime = runtime
         self.memory = memory
+        self.runtime = runtime
+        super().__init__(type, memory.size)
 
     @property
     def handle(self) -> Handle:
@@ -97,8 +97,9 @@ class SimtBuffer(Buffer):
         self.runtime.ledger.give(self.memory)
 
     def __del__(self) -> None:
-        if not self.freed:
-            self.runtime.ledger.drop(self.memory)
+        memory: DeviceMemory | None = getattr(self, "memory", None)  # Ctrl-C may have come before it had one
+        if memory is not None:
+            memory.ledger.drop(memory)
 
 
 class SimtHostBufferType(HostBufferType):
