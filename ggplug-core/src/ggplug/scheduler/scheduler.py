@@ -98,7 +98,7 @@ class Scheduler:
         self._executions: OrderedDict[Any, Execution] = OrderedDict()
         self._current: Execution | None = None
         self._found: tuple[Graph, int, int, Execution] | None = None
-        self._thread = 0
+        self._entered_by = 0
         self.freed = False
 
     def _check_open(self) -> None:
