@@ -95,14 +95,14 @@ def rearranged(group: Group, names: Names) -> Steps | Decline:
     node, product = group.node, names["product"]
     if sum(group.kept) > 1:
         return Decline("the product itself has to be written")
-    nb = _strides_in_copy(product, given(node, 0), node)
+    nb = strides_in_copy(product, given(node, 0), node)
     if nb is None:
         return Decline("the copy is not of the whole product, or takes its rows apart")
     a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
     return single(product, Placed(a, b, Ref(RESULT), nb))
 
 
-def _strides_in_copy(product: Tensor, view: Tensor, copy: Tensor) -> Extents | None:
+def strides_in_copy(product: Tensor, view: Tensor, copy: Tensor) -> Extents | None:
     """Byte strides that write ``product`` into the ``copy`` of its ``view``, which exchanges whole axes; else None."""
     if copy.type is not product.type or copy.ne != view.ne or copy.size != product.size:
         return None

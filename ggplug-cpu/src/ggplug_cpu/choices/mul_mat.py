@@ -67,6 +67,8 @@ _LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 1024}
 _CHUNKS = 48
 #: Weights that a chunk of ``mul_mat_dot`` reads at least, in bytes.
 _STREAM_BYTES = 16 << 10
+#: An address in :class:`Placed` that only the kernel knows.
+IN_SCRATCH = 0
 #: Multiplications that take about as long as one simple operation on an element.
 _PER_ELEMENT = 8
 
@@ -89,6 +91,52 @@ def single(node: Tensor, placed: Placed) -> Steps | Decline:
     if work.rows <= _dot_columns(a, kind):
         return _steps([_dot(work, _for_dot(a, b, placed.b, 0), work.rows)])
     return _steps([_gemm(work, _for_gemm(kind, b, placed.b, 0), kind)])
+
+
+@dataclass(frozen=True)
+class InBlocks:
+    """A product that another kernel computes, block by block, with :func:`.mul_mat_gemm.product_of_blocks`.
+
+    ``arguments`` are those of that function; ``panels_bytes`` is where in scratch that it has for itself activations
+    are packed, of ``scratch_bytes`` in all.  ``rows`` rows are multiplied with each of ``matrices`` matrices.
+    """
+
+    arguments: tuple[str, str, str, str, str]
+    words: Words
+    matrices: int
+    rows: int
+    panels_bytes: int
+    scratch_bytes: int
+    tasks: int
+
+
+def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks | Decline:
+    """A product as one kernel computes it with others: blocks of all weights of a matrix by ``v_block`` rows.
+
+    ``a``: the weights, perhaps in another order than the node's own, which decide how the node is computed.  Declines
+    products that are computed in another way, need preparation, or whose packed weights are more than a block.
+    """
+    own, b = given(node, 0), given(node, 1)
+    assert isinstance(node.op, MulMat)
+    refusal = _refusal(node, own, b) or _refusal(node, a, b)
+    if refusal is not None:
+        return refusal
+    r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
+    work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
+    kind = _kind(own, b, node.op.precision)
+    if kind != _kind(a, b, node.op.precision):
+        return Decline(f"weights that lie otherwise would be multiplied as {_kind(a, b, node.op.precision)}")
+    if work.rows <= _dot_columns(own, kind):
+        return Decline("few columns are computed by mul_mat_dot")
+    activations = _for_gemm(kind, b, placed.b, 0)
+    if activations.entries:
+        return Decline("the activations of the product have to be prepared")
+    panels_bytes, scratch = mul_mat_gemm.scratch_plan(kind, a.ne[1], a.ne[0])
+    if panels_bytes > _PANEL_BYTES:
+        return Decline("the packed weights of a matrix are more than a cache holds")
+    words = _words(work, activations, a.ne[1], v_block, least=1, most=work.rows, x_offset=panels_bytes)
+    arguments = kind, a.type.name, activations.elem, _order(a), activations.order
+    return InBlocks(arguments, words, work.matrices, work.rows, panels_bytes, scratch, work.tasks)
 
 
 def mul_mat_id(node: Tensor) -> Steps | Decline:
@@ -133,8 +181,8 @@ class Placed:
     """
 
     a: Ref
-    b: Ref
-    result: Ref
+    b: Ref | int
+    result: Ref | int
     nb: Extents
     epilogue: Kernel | int = 0
     words: Words = field(default_factory=lambda: Words(()))
@@ -167,7 +215,7 @@ class _Activations:
     ``workspace_bytes`` is where the workspace that they take ends.
     """
 
-    place: Ref
+    place: Ref | int
     elem: str
     order: str
     nb: tuple[int, int, int, int]
@@ -250,12 +298,12 @@ def _dot_columns(a: Tensor, kind: str) -> int:
 # activations
 
 
-def _in_place(b: Tensor, place: Ref) -> _Activations:
+def _in_place(b: Tensor, place: Ref | int) -> _Activations:
     order = "rows" if _order(b) == "rows" else "scattered"
     return _Activations(place, b.type.name, order, b.nb)
 
 
-def _for_dot(a: Tensor, b: Tensor, place: Ref, offset: int) -> _Activations:
+def _for_dot(a: Tensor, b: Tensor, place: Ref | int, offset: int) -> _Activations:
     """What ``mul_mat_dot`` reads: int8 with sums for block types, contiguous f32 for others.
 
     ``offset`` is where in the workspace there is room.
@@ -268,14 +316,14 @@ def _for_dot(a: Tensor, b: Tensor, place: Ref, offset: int) -> _Activations:
     return _widened(b, place, offset)
 
 
-def _for_gemm(kind: str, b: Tensor, place: Ref, offset: int) -> _Activations:
+def _for_gemm(kind: str, b: Tensor, place: Ref | int, offset: int) -> _Activations:
     shape = layout(kind)
     if shape.kind == "i8":
         return _rounded(b, place, offset, 0, shape.quantum if shape.has_minima else 0)
     return _widened(b, place, offset) if b.type.name in BLOCKS else _in_place(b, place)
 
 
-def _rounded(b: Tensor, place: Ref, at: int, sums: int, totals: int) -> _Activations:
+def _rounded(b: Tensor, place: Ref | int, at: int, sums: int, totals: int) -> _Activations:
     order = _in_place(b, place).order
     row_bytes = int8_row_bytes(b.ne[0], sums, totals)
     scratch = 4 * b.ne[0] if order == "scattered" else 0
@@ -283,13 +331,13 @@ def _rounded(b: Tensor, place: Ref, at: int, sums: int, totals: int) -> _Activat
     return _rows_in_workspace(b, place, at, row_bytes, "int8", kernel, scratch)
 
 
-def _widened(b: Tensor, place: Ref, at: int) -> _Activations:
+def _widened(b: Tensor, place: Ref | int, at: int) -> _Activations:
     row_bytes = -(-4 * b.ne[0] // 64) * 64
     return _rows_in_workspace(b, place, at, row_bytes, "f32", mul_mat_widen(b.type.name), 0)
 
 
 def _rows_in_workspace(
-    b: Tensor, place: Ref, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int
+    b: Tensor, place: Ref | int, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int
 ) -> _Activations:
     words = Prepared.words(
         x=Place(place, b.nb), y=Place(Ref(WORKSPACE, at)), K=b.ne[0], ne1=b.ne[1], ne2=b.ne[2], ne3=b.ne[3],
