@@ -63,7 +63,6 @@ def attention(
     """
     to_logits = product_of_blocks(kind, keys, queries, keys_order, queries_order, elsewhere=_result_in_room)
     mix = product_of_blocks(mixing_kind, values, "f32", values_order, elsewhere=_activations_in_room)
-    shares_of = soft_max_row()
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         logits, mixed = params + 8 * Attention.logits(params), params + 8 * Attention.mixed(params)
@@ -88,7 +87,7 @@ def attention(
                 copy = row // n_q
                 head, batch = matrix % ne02 * r2 + copy % r2, matrix // ne02 * r3 + copy // r2
                 place = room + (row - first) * stride
-                shares_of(ctx, softly, row - copy * n_q, head, batch, place, place)
+                soft_max_row(ctx, softly, row - copy * n_q, head, batch, place, place)
             mix(mixed, matrix, 0, Product.M(mixed), first, last, panels, x_of_mixed, room, stride)
 
     return body

@@ -82,9 +82,10 @@ def _power_of_two(n: Value) -> Value:
     return ((n + 127) << 23).bitcast(vector(F32, n.count))
 
 
-def emit_exp(x: Value) -> Value:
+def emit_exp(x: Value, *, positive: bool = True) -> Value:
+    """e**x; without ``positive`` of numbers up to 0."""
     # beyond these the result is 0 or inf; written so that a NaN passes
-    bounded = x.constant(-104.0).maximum(x.constant(89.0).minimum(x))
+    bounded = x.constant(-104.0).maximum(x.constant(89.0).minimum(x) if positive else x)
     n = (bounded * _LOG2E).round_even()
     r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, bounded))
     return _times_power_of_two((r * r).fma(polynomial(r, _EXP), r) + 1.0, n)
