@@ -140,6 +140,14 @@ FUSED: tuple[FusedRow, ...] = (
         attention.attention,
     ),
     FusedRow(
+        chain("norm of a product and two sums", *KINDS, start=lambda w, x, b, c: NORM(AGAIN(ADD(PRODUCT(w, x), b), c))),
+        fused_products.normed,
+    ),
+    FusedRow(
+        chain("norm of a product and a sum", *KINDS, start=lambda w, x, b: NORM(ADD(PRODUCT(w, x), b))),
+        fused_products.normed,
+    ),
+    FusedRow(
         chain("norm of two sums", *KINDS, start=lambda a, b, c: NORM(AGAIN(ADD(a, b), c)), inplace=True), norms.fused
     ),
     FusedRow(chain("norm of a sum", *KINDS, start=lambda a, b: NORM(ADD(a, b)), inplace=True), norms.fused),

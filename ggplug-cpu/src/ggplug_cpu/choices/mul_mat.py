@@ -60,11 +60,15 @@ DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 4}
 
 #: Packed weights of a chunk: about what fits a second-level cache beside what passes through it.
 _PANEL_BYTES = 640 << 10
+#: Numbers along K that are packed at a time are a multiple of this, and at least so many if K is cut for it.
+_LEAST_STEP, _LEAST_PART = 128, 384
 #: Rows of activations over which packing a block of weights is spread, at least, if there are as many: more where
 #: multiplying is faster.
 _LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 1024}
 #: Chunks to aim at, so that threads finish together.
 _CHUNKS = 48
+#: Chunks that have to do where the rows of the result are not to be cut.
+_CHUNKS_OF_WHOLE_ROWS = 8
 #: Weights that a chunk of ``mul_mat_dot`` reads at least, in bytes.
 _STREAM_BYTES = 16 << 10
 #: An address in :class:`Placed` that only the kernel knows.
@@ -88,7 +92,10 @@ def single(node: Tensor, placed: Placed) -> Steps | Decline:
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
     work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
     kind = _kind(a, b, node.op.precision)
-    if work.rows <= _dot_columns(a, kind):
+    few = work.rows <= _dot_columns(a, kind)
+    if placed.whole_rows and (few or _blocks(work, kind)[0] < a.ne[1]):
+        return Decline("the rows of the result are computed in parts")
+    if few:
         return _steps([_dot(work, _for_dot(a, b, placed.b, 0), work.rows)])
     return _steps([_gemm(work, _for_gemm(kind, b, placed.b, 0), kind)])
 
@@ -131,10 +138,11 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
     activations = _for_gemm(kind, b, placed.b, 0)
     if activations.entries:
         return Decline("the activations of the product have to be prepared")
-    panels_bytes, scratch = mul_mat_gemm.scratch_plan(kind, a.ne[1], a.ne[0])
+    k_block = _k_block(own, kind)
+    panels_bytes, scratch = mul_mat_gemm.scratch_plan(kind, a.ne[1], k_block)
     if panels_bytes > _PANEL_BYTES:
         return Decline("the packed weights of a matrix are more than a cache holds")
-    words = _words(work, activations, a.ne[1], v_block, least=1, most=work.rows, x_offset=panels_bytes)
+    words = _words(work, activations, a.ne[1], v_block, 1, work.rows, k_block, panels_bytes)
     arguments = kind, a.type.name, activations.elem, _order(a), activations.order
     return InBlocks(arguments, words, work.matrices, work.rows, panels_bytes, scratch, work.tasks)
 
@@ -177,7 +185,8 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
 class Placed:
     """Where weights, activations and the result of a product lie, the result's byte strides, and what becomes of it.
 
-    ``epilogue``: the kernel that finishes tiles (see :mod:`ggplug_cpu.kernels.mul_mat_epilogue`) and its words.
+    ``epilogue``: the kernel that finishes tiles (see :mod:`ggplug_cpu.kernels.mul_mat_epilogue`) and its words; with
+    ``whole_rows`` it is for tiles of whole rows.
     """
 
     a: Ref
@@ -186,6 +195,7 @@ class Placed:
     nb: Extents
     epilogue: Kernel | int = 0
     words: Words = field(default_factory=lambda: Words(()))
+    whole_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -352,13 +362,14 @@ def _rows_in_workspace(
 
 
 def _words(
-    work: _Work, x: _Activations, m_block: int, v_block: int, least: int, most: int, x_offset: int = 0
-) -> Words:
+    work: _Work, x: _Activations, m_block: int, v_block: int, least: int, most: int, k_block: int = 0,
+    x_offset: int = 0,
+) -> Words:  # fmt: skip
     a, b, placed = work.a, work.b, work.placed
     words = Product.words(
         weights=Place(placed.a, a.nb), activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
         K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
-        r3=work.r3, m_block=m_block, v_block=v_block, x_offset=x_offset,
+        r3=work.r3, m_block=m_block, v_block=v_block, k_block=k_block, x_offset=x_offset,
         routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most, epilogue=placed.epilogue,
         epilogue_words=Product.word_count(),
     )  # fmt: skip
@@ -376,23 +387,39 @@ def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
 
 def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Multiplication:
     m_block, v_block = _blocks(work, kind)
-    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, work.a.ne[0])
-    words = _words(work, x, m_block, v_block, x_offset=x_offset, least=least, most=work.rows)
+    k_block = _k_block(work.a, kind)
+    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, k_block)
+    words = _words(work, x, m_block, v_block, least, work.rows, k_block, x_offset)
     kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
     return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)
+
+
+def _k_block(a: Tensor, kind: str) -> int:
+    """Numbers along K that a chunk packs at a time: equal parts of K, of whole blocks.
+
+    As few parts as can be, or up to twice as many if then the packed weights of whole rows of the result fit a chunk.
+    """
+    shape, K, M = layout(kind), a.ne[0], a.ne[1]
+    whole_blocks = max(a.type.block_size, _LEAST_STEP)
+    parts = max(1, -(-K // shape.k_numbers))
+    for_whole_rows = -(-(-(-M // shape.columns) * shape.panel_bytes(K)) // _PANEL_BYTES)
+    if for_whole_rows <= 2 * parts and for_whole_rows * _LEAST_PART <= K:
+        parts = max(parts, for_whole_rows)
+    return max(1, -(-K // (parts * whole_blocks))) * whole_blocks
 
 
 def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     """Rows of weights, and rows of activations, of a chunk of ``mul_mat_gemm``."""
     shape = layout(kind)
     K, M = work.a.ne[0], work.a.ne[1]
-    most = _PANEL_BYTES // max(1, shape.panel_bytes(min(K, shape.k_numbers)))
+    most = _PANEL_BYTES // max(1, shape.panel_bytes(min(K, _k_block(work.a, kind))))
     panels = -(-M // shape.columns)
     m_chunks = -(-panels // max(1, most))
     matrices = max(1, work.matrices)  # there may be no expert
     # routed rows are spread over experts, nobody knows how
     v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[base_of(kind)])
     v_chunks = max(1, v_chunks)
-    m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
+    if not work.placed.whole_rows or v_chunks < _CHUNKS_OF_WHOLE_ROWS:
+        m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
     v_block = max(1, -(-work.rows // v_chunks))
     return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows

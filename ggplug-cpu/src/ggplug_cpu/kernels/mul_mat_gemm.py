@@ -1,8 +1,8 @@
 """Matrix products of many columns: pack a block of the weights into the thread's scratch, run all rows past it.
 
 The work is cut into chunks of (matrix, block of weights, block of rows of activations) that threads take in turn; a
-chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of at most
-``K_BYTES`` bytes of a row, whose results add up in the result.  None of this depends on the number of threads, and no
+chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of
+``Product.k_block`` numbers, whose results add up in the result.  None of this depends on the number of threads, and no
 number in the result depends on how it is cut: results are bit-identical for any number of threads.
 """
 
@@ -82,7 +82,7 @@ def product_of_blocks(
     """
     shape = layout(kind)
     many, few = shape.rows, shape.few
-    step_numbers, k_numbers = shape.step_numbers, shape.k_numbers
+    step_numbers = shape.step_numbers
     fill = fill_table(routed)
     pack = _pack_block(kind, weights, weights_order)
     run_many = _run_rows(kind, activations, activations_order, many)
@@ -91,10 +91,10 @@ def product_of_blocks(
 
     @device_function
     def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride):  # type: ignore[no-untyped-def]
-        k_all, base = Product.K(params), matrix_address(params, matrix)
+        k_all, k_block, base = Product.K(params), Product.k_block(params), matrix_address(params, matrix)
         begin(x)
-        for k in range(0, max(k_all, 1), k_numbers):  # once for empty sums, which are zero
-            numbers = min(k_numbers, k_all - k)
+        for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
+            numbers = min(k_block, k_all - k)
             steps = -(-numbers // step_numbers)
             pack(params, base, m_first, m_last, k, numbers, panels, x)
             v = v_first
@@ -109,7 +109,7 @@ def product_of_blocks(
                     fill(params, matrix, v, count, x, few)
                     elsewhere(x, few, v - v_first, count, room, stride)
                     run_few(params, panels, x, m_first, m_last, k, numbers, steps, count)
-                if k + k_numbers >= k_all:
+                if k + k_block >= k_all:
                     finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
                 v += count
         end(x)
@@ -117,10 +117,10 @@ def product_of_blocks(
     return multiply
 
 
-def scratch_plan(kind: str, m_block: int, K: int) -> tuple[int, int]:
-    """(where activations are packed, size) of the scratch that a chunk of ``m_block`` rows of weights needs."""
+def scratch_plan(kind: str, m_block: int, k_block: int) -> tuple[int, int]:
+    """(where activations are packed, size) of the scratch for ``m_block`` rows of ``k_block`` numbers of weights."""
     shape = layout(kind)
-    panels = -(-m_block // shape.columns) * shape.panel_bytes(min(K, shape.k_numbers))
+    panels = -(-m_block // shape.columns) * shape.panel_bytes(k_block)
     x_offset = -(-panels // 128) * 128
     return x_offset, x_offset + _TABLE_BYTES + shape.x_bytes + (STATE_AND_SUMS_BYTES if kind == "amx" else _gathered())
 

@@ -73,7 +73,7 @@ class Layout:
 
     @property
     def k_numbers(self) -> int:
-        """Numbers along K that are packed at a time."""
+        """The most numbers along K that are packed at a time."""
         return K_BYTES // self.unit_bytes * self.unit
 
     @property
