@@ -152,6 +152,14 @@ FUSED: tuple[FusedRow, ...] = (
     ),
     FusedRow(chain("norm of a sum", *KINDS, start=lambda a, b: NORM(ADD(a, b)), inplace=True), norms.fused),
     FusedRow(chain("norm", *KINDS, start=lambda x: NORM(x), inplace=True), norms.fused),
+    FusedRow(
+        pattern("bare norm of a product and two sums", lambda w, x, b, c: NORM(AGAIN(ADD(PRODUCT(w, x), b), c))),
+        fused_products.normed,
+    ),
+    FusedRow(
+        pattern("bare norm of a product and a sum", lambda w, x, b: NORM(ADD(PRODUCT(w, x), b))),
+        fused_products.normed,
+    ),
     FusedRow(pattern("bare norm of a sum", lambda a, b: NORM(ADD(a, b)), inplace=("a", "b")), norms.fused),
     FusedRow(
         pattern("rope into rows", lambda a, x, ids, rows, f=None: SET_ROWS(a, viewed(ROPE(x, ids, f)), rows)),

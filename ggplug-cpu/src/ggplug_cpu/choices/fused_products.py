@@ -63,7 +63,7 @@ def normed(group: Group, names: Names) -> Steps | Decline:
         if isinstance(kind, Decline):
             return kind
     parameters = norm_parameters(1 + len(before.sources), len(behind.sources), False)
-    places = [Place(Ref(RESULT)), Place(Ref(RESULT)), *(Place(Ref(slot_of(group, s.tensor), s.offset)) for s in sources)]
+    places = [Place(Ref(RESULT))] * 2 + [Place(Ref(slot_of(group, s.tensor), s.offset)) for s in sources]
     nest = row_nest(node.ne, *[Shape.of(node)] * len(places))
     words = words_of(
         parameters, nest, *places, eps=norm.op.eps,

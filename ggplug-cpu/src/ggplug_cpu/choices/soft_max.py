@@ -26,7 +26,7 @@ def soft_max(node: Tensor) -> Steps:
 
 
 def soft_max_words(node: Tensor, y: Place, x: Place, place_of: Callable[[Tensor], Ref]) -> Words:
-    """The words of a softmax whose result and logits lie at these places; ``place_of`` tells those of mask and sinks."""
+    """The words of a softmax with result and logits at these places; ``place_of`` tells those of mask and sinks."""
     op, mask, sinks = node.op, *node.src[1:]
     assert isinstance(op, ops.SoftMax)
     n, rows, heads, batches = node.ne

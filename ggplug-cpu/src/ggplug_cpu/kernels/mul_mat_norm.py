@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import load_word
-from ggplug_cpu.kernels.mul_mat_epilogue import Tile
+from ggplug_cpu.kernels.mul_mat_epilogue import Tile, emit_prefetch_row, rows_ahead
 from ggplug_cpu.kernels.norms import Norm, norm_parameters, normalisation
 from ggplug_cpu.kernels.programs import parsed
 from ggplug_cpu.kernels.rows import ARGUMENTS
@@ -24,22 +24,26 @@ def mul_mat_norm(name: str, before: str, behind: str, kinds: str) -> Body:
     arguments = ARGUMENTS
 
     def body(tile: int, params: int) -> None:
-        table, n = Tile.table(tile), Tile.last(tile)
+        table, n, ahead = Tile.table(tile), Tile.last(tile), rows_ahead(tile)
         for r in range(Tile.count(tile)):
             row = load_word(table + 8 * r)
             # no operand needs another room than the row itself
-            normalise(row - arguments, params, n, find(params, row))
+            normalise(row - arguments, params, n, find(params, row, n, ahead))
 
     return body
 
 
 def _places(parameters: type[Norm], kinds: str) -> Intrinsic:
-    """``find(params, row)``: where the rows of all operands begin that belong to the one at ``row``."""
+    """``find(params, row, n, ahead)``: where the rows of all operands begin that belong to the one at ``row``."""
 
-    def emit(params: Value, row: Value) -> Value:
-        y, product, *others = parameters.row_operands()
+    def emit(params: Value, row: Value, n: Value, ahead: Value) -> Value:
+        y, _, *others = parameters.row_operands()
         behind = {"b": constant(row.b, row.type, 0), "r": row - emitted_number(y.address, params)}
-        found = [emitted_number(other.address, params) + behind[kind] for other, kind in zip(others, kinds, strict=True)]
+        found = []
+        for other, kind in zip(others, kinds, strict=True):
+            found.append(emitted_number(other.address, params) + behind[kind])
+            if kind == "r":
+                emit_prefetch_row(found[-1] + ahead, n)
         return values.packed([row, row, *found])
 
-    return emitted(f"i64*{len(kinds) + 2}(i64, i64)")(emit)
+    return emitted(f"i64*{len(kinds) + 2}(i64, i64, i64, i64)")(emit)
