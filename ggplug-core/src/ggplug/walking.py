@@ -97,7 +97,7 @@ class WalkPlan(Plan):
         # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
         with using(buffers), np.errstate(all="ignore"):
             for buffer in buffers:
-                buffer._check(0, 0)
+                buffer.check_read(0, 0)
             for position, kernel, group, operands in calls:
                 call_kernel(self.stream.device, kernel, group, operands)
                 computed(position)
