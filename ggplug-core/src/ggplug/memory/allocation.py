@@ -102,6 +102,13 @@ class Allocation:
         for buffer in self.buffers:
             if not isinstance(buffer, Buffer):
                 raise TypeMismatchError(f"an allocation is made of buffers, got {buffer!r}", got=buffer)
+        for slot in self._used:
+            if self.buffers[slot].type.has_own_layout:
+                tensor = graph.tensors[int(np.flatnonzero(self.slots == slot)[0])]
+                raise BufferUseError(
+                    f"{tensor!r} would lie in {self.buffers[slot]!r}, which holds tensors that were placed there only",
+                    tensor=tensor, remedy="lay graphs out in the device's default memory",
+                )  # fmt: skip
         unknown = np.flatnonzero((self.slots < NOWHERE) | (self.slots >= len(self.buffers)))
         if unknown.size:
             position = int(unknown[0])

@@ -15,6 +15,7 @@ from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
+from ggplug_cpu.kernels.mul_mat_packed import is_direct, read_packed
 from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
 from ggplug_cpu.kernels.mul_mat_tiles import tile
 from ggplug_cpu.types import BLOCKS, PLAIN
@@ -37,13 +38,15 @@ def mul_mat_gemm(
     ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
     rounded.  Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
     neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
-    and with kind ``f32``.
+    and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`; then the weights' byte
+    stride of rows is that of panels.
     """
     shape = layout(kind)
     many, few = shape.rows, shape.few
     step_numbers, k_numbers = shape.step_numbers, shape.k_numbers
     find, fill = locate(routed), fill_table(routed)
     pack = _pack_block(kind, weights, weights_order)
+    stride_of = _in_place if weights_order == "packed" and is_direct(kind, weights) else _in_scratch(kind)
     run_many = _run_rows(kind, activations, activations_order, many)
     run_few = _run_rows(kind, activations, activations_order, few)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
@@ -65,17 +68,18 @@ def mul_mat_gemm(
             for k in range(0, max(k_all, 1), k_numbers):  # once for empty sums, which are zero
                 numbers = min(k_numbers, k_all - k)
                 steps = -(-numbers // step_numbers)
-                pack(params, base, m_first, m_last, k, numbers, panels, x)
+                packed = pack(params, base, m_first, m_last, k, numbers, panels, x)
+                stride = stride_of(params, numbers)
                 v = v_first
                 while v < v_last:
                     count = min(v_last - v, many)
                     if count > many - few:
                         fill(params, matrix, v, count, x, many)
-                        run_many(params, panels, x, m_first, m_last, k, numbers, steps, count)
+                        run_many(params, packed, stride, x, m_first, m_last, k, numbers, steps, count)
                     else:
                         count = min(count, few)
                         fill(params, matrix, v, count, x, few)
-                        run_few(params, panels, x, m_first, m_last, k, numbers, steps, count)
+                        run_few(params, packed, stride, x, m_first, m_last, k, numbers, steps, count)
                     if k + k_numbers >= k_all:
                         finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
                     v += count
@@ -104,8 +108,11 @@ def _gathered() -> int:
 def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
     """``pack(params, base, m_first, m_last, k, numbers, panels, x)``: rows ``m_first`` to ``m_last`` into panels.
 
-    ``x`` is where activations will be packed; what lies there may be overwritten.
+    Returns where the first panel is: ``panels``, unless they lie packed in memory.  ``x`` is where activations will be
+    packed; what lies there may be overwritten.
     """
+    if weights_order == "packed":
+        return read_packed(kind, weights)
     if weights_order == "columns":
         return _pack_adjacent_rows(weights)
     if weights_order == "scattered":
@@ -128,6 +135,7 @@ def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
             column = m - m_first
             place = panels + column // columns * panel_bytes + column % columns * unit_bytes
             pack_some(place, source + m * stride, stride, min(m_last - m, width), numbers)
+        return panels
 
     return pack
 
@@ -145,6 +153,7 @@ def _pack_adjacent_rows(weights: str) -> DeviceFunction:
         for m in range(m_first, m_last, columns):
             place = panels + (m - m_first) // columns * panel_bytes
             pack_panel(place, base + k * stride + m * elem_bytes, stride, m_last - m, numbers)
+        return panels
 
     return pack
 
@@ -168,31 +177,46 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
             column = m - m_first
             place = panels + column // columns * panel_bytes + column % columns * unit_bytes
             pack_some(place, x, numbers * 4, rows, numbers)
+        return panels
 
     return pack
+
+
+def _in_scratch(kind: str) -> DeviceFunction:
+    """``stride(params, numbers)``: from one panel to the next, where a chunk packs so many numbers for itself."""
+    quantum, quantum_bytes = layout(kind).quantum, layout(kind).quantum_bytes
+
+    @device_function
+    def stride(params, numbers):  # type: ignore[no-untyped-def]
+        return -(-numbers // quantum) * quantum_bytes
+
+    return stride
+
+
+@device_function
+def _in_place(params, numbers):  # type: ignore[no-untyped-def]
+    return Product.weights.nb1(params)
 
 
 # -- activations -----------------------------------------------------------------------------------------
 
 
 def _run_rows(kind: str, activations: str, activations_order: str, rows: int) -> DeviceFunction:
-    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
+    """``run(params, panels, stride, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
 
-    ``count`` of ``rows`` are written; their addresses are in the table at ``x``.
+    Panels lie ``stride`` bytes apart.  ``count`` of ``rows`` are written; their addresses are in the table at ``x``.
     """
-    shape = layout(kind)
-    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    columns = layout(kind).columns
     pack = _pack_rows(kind, activations, activations_order, rows)
     multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows)
 
     @device_function
-    def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
+    def run(params, panels, stride, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
         packed = x + _TABLE_BYTES
         pack(params, x, packed, k, numbers)
-        panel_bytes = -(-numbers // quantum) * quantum_bytes
         accumulate = min(k, 1)
         for m in range(m_first, m_last, columns):
-            panel = panels + (m - m_first) // columns * panel_bytes
+            panel = panels + (m - m_first) // columns * stride
             multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate)
 
     return run

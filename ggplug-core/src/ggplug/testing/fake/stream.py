@@ -177,7 +177,7 @@ class FakePlan(Plan):
         graph, places, buffers = self._bound
         with using(buffers):
             for buffer in buffers:
-                buffer._check(0, 0)
+                buffer.check_there()
             self._give(graph, places)
 
     def _give(self, graph: Graph, places: list[tuple[FakeBuffer, int] | None]) -> None:
