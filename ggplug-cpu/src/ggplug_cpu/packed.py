@@ -123,27 +123,38 @@ def unpack(form: Form, packed: Bytes, raw: Bytes, K: int, M: int) -> None:
 
 
 def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed: bool) -> None:
-    blocks, width = -(-K // form.numbers), form.block_bytes
-    panels = packed.reshape(-1, blocks, form.rows * width)  # of all matrices, one after the other
-    per_matrix = -(-M // form.rows)
-    matrices = len(panels) // per_matrix
-    rows = raw.reshape(matrices, M, -1)
-    room = np.zeros((form.rows, blocks * width), np.uint8)
-    for number, panel in enumerate(panels):
-        matrix, first = number // per_matrix, number % per_matrix * form.rows
-        part = rows[matrix, first : first + form.rows]
+    panels, width = -(-M // form.rows), form.block_bytes
+    rows = raw.reshape(-1, M, raw.size // M // (packed.size // form.matrix_bytes(K, M)))
+    step = form.slice_numbers // form.numbers * width  # of a row's bytes
+    room = np.zeros((form.rows, step), np.uint8)
+    at = 0
+    for matrix in rows:
+        for start in range(0, -(-K // form.numbers) * width, step):
+            size = min(step, -(-K // form.numbers) * width - start)
+            for first in range(0, panels * form.rows, form.rows):
+                part = matrix[first : first + form.rows, start : start + size]
+                panel = packed[at : at + form.rows * size].reshape(-1, form.rows * width)
+                at += panel.size
+                if into_packed:
+                    room[len(part) :] = 0
+                    room[:, part.shape[1] :] = 0
+                    room[: len(part), : part.shape[1]] = part
+                _move_panel(form, room[:, :size], panel, into_packed=into_packed)
+                if not into_packed:
+                    part[...] = room[: len(part), : part.shape[1]]
+
+
+def _move_panel(form: Form, rows: Bytes, panel: Bytes, *, into_packed: bool) -> None:
+    """Between ``rows``, [row][byte], and a ``panel``, [block][byte]."""
+    blocks = len(panel)
+    apart = rows.reshape(form.rows, blocks, form.block_bytes)
+    at = 0
+    for piece in form.pieces:
+        unit = np.dtype(f"u{piece.unit}")
+        plain = apart[:, :, piece.offset : piece.offset + piece.size].view(unit).transpose(1, 2, 0)
+        there = panel[:, at : at + form.rows * piece.size].view(unit).reshape(blocks, -1, form.rows)
         if into_packed:
-            room[len(part) :] = 0
-            room[: len(part), : part.shape[1]] = part
-        at = 0
-        for piece in form.pieces:
-            unit = np.dtype(f"u{piece.unit}")
-            plain = room.reshape(form.rows, blocks, width)[:, :, piece.offset : piece.offset + piece.size].view(unit)
-            there = panel[:, at : at + form.rows * piece.size].view(unit).reshape(blocks, -1, form.rows)
-            if into_packed:
-                there[...] = plain.transpose(1, 2, 0)
-            else:
-                plain[...] = there.transpose(2, 0, 1)
-            at += form.rows * piece.size
-        if not into_packed:
-            part[...] = room[: len(part), : part.shape[1]]
+            there[...] = plain
+        else:
+            plain[...] = there
+        at += form.rows * piece.size

@@ -18,7 +18,7 @@
 The instructions are those of the table in :mod:`ggplug_cpu.simd.dots`.
 
 Weights in packed memory (:mod:`ggplug_cpu.packed`) are read by ``mul_mat_gemm`` for any number of columns, so the
-numbers of a result do not depend on how many columns there are.  From F32 and BF16 it reads panels in place.
+numbers of a result do not depend on how many columns there are.
 
 Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
 ``mul_mat_widen`` to f32).  Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``),
@@ -352,12 +352,12 @@ def _words(
 
 
 def _strides(a: Tensor) -> Extents:
-    """Byte strides of weights; of packed ones those of panels and matrices."""
+    """Byte strides of weights; of packed ones those of matrices."""
     form = _packed(a)
     if form is None:
         return a.nb
     matrix = form.matrix_bytes(a.ne[0], a.ne[1])
-    return 0, form.panel_bytes(a.ne[0]), matrix, matrix * a.ne[2]
+    return 0, 0, matrix, matrix * a.ne[2]
 
 
 def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
@@ -371,10 +371,7 @@ def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
 
 def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Multiplication:
     m_block, v_block = _blocks(work, kind)
-    in_place = _packed(work.a)
-    x_offset, scratch = mul_mat_gemm.scratch_plan(
-        kind, 0 if in_place is not None and in_place.direct else m_block, work.a.ne[0]
-    )
+    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block if _packed(work.a) is None else 0, work.a.ne[0])
     words = _words(work, x, m_block, v_block, x_offset=x_offset, least=least, most=work.rows)
     kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
     return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)

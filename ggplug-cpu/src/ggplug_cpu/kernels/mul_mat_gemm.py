@@ -15,13 +15,15 @@ from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
-from ggplug_cpu.kernels.mul_mat_packed import is_direct, read_packed
+from ggplug_cpu.kernels.mul_mat_packed import first_panel, form_of, stored_as
 from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
-from ggplug_cpu.kernels.mul_mat_tiles import tile
+from ggplug_cpu.kernels.mul_mat_tiles import tile, unit_bytes_of
 from ggplug_cpu.types import BLOCKS, PLAIN
 
 #: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
 _TABLE_BYTES = 1024
+#: How far ahead of what few rows read panels that lie in memory are fetched, in bytes.
+_AHEAD = 4096
 
 
 @kernel
@@ -38,17 +40,17 @@ def mul_mat_gemm(
     ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
     rounded.  Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
     neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
-    and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`; then the weights' byte
-    stride of rows is that of panels.
+    and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`.
     """
     shape = layout(kind)
     many, few = shape.rows, shape.few
     step_numbers, k_numbers = shape.step_numbers, shape.k_numbers
     find, fill = locate(routed), fill_table(routed)
     pack = _pack_block(kind, weights, weights_order)
-    stride_of = _in_place if weights_order == "packed" and is_direct(kind, weights) else _in_scratch(kind)
-    run_many = _run_rows(kind, activations, activations_order, many)
-    run_few = _run_rows(kind, activations, activations_order, few)
+    in_place = weights_order == "packed"
+    stored = stored_as(kind, weights) if in_place else ""
+    run_many = _run_rows(kind, activations, activations_order, many, stored)
+    run_few = _run_rows(kind, activations, activations_order, few, stored, _AHEAD if in_place else 0)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -69,17 +71,16 @@ def mul_mat_gemm(
                 numbers = min(k_numbers, k_all - k)
                 steps = -(-numbers // step_numbers)
                 packed = pack(params, base, m_first, m_last, k, numbers, panels, x)
-                stride = stride_of(params, numbers)
                 v = v_first
                 while v < v_last:
                     count = min(v_last - v, many)
                     if count > many - few:
                         fill(params, matrix, v, count, x, many)
-                        run_many(params, packed, stride, x, m_first, m_last, k, numbers, steps, count)
+                        run_many(params, packed, x, m_first, m_last, k, numbers, steps, count)
                     else:
                         count = min(count, few)
                         fill(params, matrix, v, count, x, few)
-                        run_few(params, packed, stride, x, m_first, m_last, k, numbers, steps, count)
+                        run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
                     if k + k_numbers >= k_all:
                         finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
                     v += count
@@ -112,7 +113,7 @@ def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
     packed; what lies there may be overwritten.
     """
     if weights_order == "packed":
-        return read_packed(kind, weights)
+        return _find_packed(kind, weights)
     if weights_order == "columns":
         return _pack_adjacent_rows(weights)
     if weights_order == "scattered":
@@ -182,50 +183,53 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
     return pack
 
 
-def _in_scratch(kind: str) -> DeviceFunction:
-    """``stride(params, numbers)``: from one panel to the next, where a chunk packs so many numbers for itself."""
-    quantum, quantum_bytes = layout(kind).quantum, layout(kind).quantum_bytes
+def _find_packed(kind: str, weights: str) -> DeviceFunction:
+    find = first_panel(kind, weights)
 
     @device_function
-    def stride(params, numbers):  # type: ignore[no-untyped-def]
-        return -(-numbers // quantum) * quantum_bytes
+    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+        return find(params, base, m_first, k, numbers)
 
-    return stride
-
-
-@device_function
-def _in_place(params, numbers):  # type: ignore[no-untyped-def]
-    return Product.weights.nb1(params)
+    return pack
 
 
 # -- activations -----------------------------------------------------------------------------------------
 
 
-def _run_rows(kind: str, activations: str, activations_order: str, rows: int) -> DeviceFunction:
-    """``run(params, panels, stride, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
+def _run_rows(
+    kind: str, activations: str, activations_order: str, rows: int, stored: str, ahead: int = 0
+) -> DeviceFunction:
+    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
 
-    Panels lie ``stride`` bytes apart.  ``count`` of ``rows`` are written; their addresses are in the table at ``x``.
+    ``count`` of ``rows`` are written; their addresses are in the table at ``x``.  ``stored`` and ``ahead``: see
+    :func:`~.mul_mat_tiles.tile`.
     """
-    columns = layout(kind).columns
+    shape = layout(kind)
+    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    if stored:
+        form = form_of(stored, kind)
+        assert form is not None
+        quantum, quantum_bytes = form.numbers, form.rows * form.block_bytes
     pack = _pack_rows(kind, activations, activations_order, rows)
-    multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows)
+    multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows, stored, ahead)
 
     @device_function
-    def run(params, panels, stride, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
+    def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
         packed = x + _TABLE_BYTES
         pack(params, x, packed, k, numbers)
+        panel_bytes = -(-numbers // quantum) * quantum_bytes
         accumulate = min(k, 1)
         for m in range(m_first, m_last, columns):
-            panel = panels + (m - m_first) // columns * stride
+            panel = panels + (m - m_first) // columns * panel_bytes
             multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate)
 
     return run
 
 
-def _run_vectors(kind: str, rows: int) -> DeviceFunction:
+def _run_vectors(kind: str, rows: int, stored: str, ahead: int) -> DeviceFunction:
     shape = layout(kind)
-    columns, width, unit_bytes = shape.columns, shape.width, shape.unit_bytes
-    whole, part = tile(kind, rows, 2, False), tile(kind, rows, 1, True)
+    columns, width, unit_bytes = shape.columns, shape.width, unit_bytes_of(kind, stored)
+    whole, part = tile(kind, rows, 2, False, stored, ahead), tile(kind, rows, 1, True, stored)
 
     @device_function
     def multiply(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
