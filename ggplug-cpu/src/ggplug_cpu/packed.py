@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import Buffer, BufferType, Bytes
+from ggplug.backend import BufferType, Bytes
 from ggplug.errors import BufferUseError
 from ggplug.host import ALIGNMENT, HostBuffer, HostBufferType
 from ggplug.sharing import accessing

@@ -223,8 +223,9 @@ def _refusal(node: Tensor, a: Tensor, b: Tensor, precision: int) -> Decline | No
     if node.nb[0] != 4:
         return Decline("the result's numbers must be adjacent along ne0")
     form = _packed(a)
-    if form is not None and form.kind != _kind(a, b, precision):
-        return Decline(f"weights that are packed for products of kind {form.kind} do not serve {_kind(a, b, precision)}")
+    kind = _kind(a, b, precision)
+    if form is not None and form.kind != kind:
+        return Decline(f"weights that are packed for products of kind {form.kind} do not serve those of kind {kind}")
     return None
 
 

@@ -30,7 +30,7 @@ def tile(
 
     Row ``r`` of the result lies ``offset`` bytes behind the address in word ``r`` of ``table``; rows may coincide if
     they are equal.  With ``masked`` only ``columns`` columns are written.  ``more`` (0 or 1) adds to what is there.
-    ``stored`` is the type that panels of packed weights (:mod:`.mul_mat_packed`) hold, if that is not what is multiplied.
+    ``stored`` is the type that panels of packed weights (:mod:`.mul_mat_packed`) hold, if another one is multiplied.
     Panels that come from memory are fetched ``ahead`` bytes before they are read.
     """
 

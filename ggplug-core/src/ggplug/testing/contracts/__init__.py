@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ggplug.testing.contracts import buffers, devices, plans, streams
+from ggplug.testing.contracts import buffers, devices, layouts, plans, streams
 from ggplug.testing.contracts.clause import CLAUSES, Clause, ContractError, NotOffered, clause, run_clause
 
-CHAPTERS = (devices, buffers, streams, plans)
+CHAPTERS = (devices, buffers, layouts, streams, plans)
 """The modules whose clauses make up the contract."""
 
 __all__ = ["CHAPTERS", "CLAUSES", "Clause", "ContractError", "NotOffered", "clause", "run_clause"]
