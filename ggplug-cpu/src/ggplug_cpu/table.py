@@ -169,11 +169,11 @@ def _packed_elsewhere(group: Group) -> Decline | None:
             if kind is None or not kind.has_own_layout or source is None or node.op is None:
                 continue
             if all(row.packed != i for row in rows_for(type(node.op))):
-                return Decline(f"{node.op.name} does not read {source!r} in {kind.name}: keep a plain copy for it")
+                return Decline(f"the CPU device's {node.op.name} reads its source {i} as plain bytes, not in {kind.name}")
             if source.view_src is not None:
-                return Decline(f"{node.op.name} reads no view of a tensor in {kind.name}: {source!r}")
+                return Decline(f"the CPU device reads no view of a tensor in {kind.name}")
             if not isinstance(kind, PackedBufferType) or kind.target != features.target():
-                return Decline(f"{source!r} in {kind.name} was not packed for the instructions that are used now")
+                return Decline(f"weights in {kind.name} were not packed for the instructions that are used now")
     return None
 
 
