@@ -464,7 +464,8 @@ def test_the_explanation_is_a_table_and_plain_data(two: Setting) -> None:
     assert "1 splits, 1 copies of 96 bytes" in text
     plain = json.loads(json.dumps(explanation.to_dict()))
     assert plain["nodes"][0]["device"] == "gpu"
-    assert plain["copies"] == [{"split": 0, "name": "x", "source": "cpu", "target": "gpu", "nbytes": 96, "unpacked": False}]
+    (copy,) = plain["copies"]
+    assert copy == {"split": 0, "name": "x", "source": "cpu", "target": "gpu", "nbytes": 96, "unpacked": False}
     assert explanation.edges() == {("cpu", "gpu"): 96}
 
 

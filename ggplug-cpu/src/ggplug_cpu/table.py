@@ -169,9 +169,9 @@ def _packed_elsewhere(group: Group) -> Decline | None:
             if kind is None or not kind.has_own_layout or source is None or node.op is None:
                 continue
             if all(row.packed != i for row in rows_for(type(node.op))):
-                return Decline(f"the CPU device's {node.op.name} reads its source {i} as plain bytes, not in {kind.name}")
+                return Decline(f"{node.op.name} on the CPU reads its source {i} as plain bytes, not in {kind.name}")
             if source.view_src is not None:
-                return Decline(f"the CPU device reads no view of a tensor in {kind.name}")
+                return Decline(f"{node.op.name} on the CPU reads no view of a tensor in {kind.name}")
             if not isinstance(kind, PackedBufferType) or kind.target != features.target():
                 return Decline(f"weights in {kind.name} were not packed for the instructions that are used now")
     return None

@@ -58,9 +58,12 @@ class Model:
             )
         return tensor
 
-    def sample(self) -> Graph:
-        """A graph of a size that the model often computes, over its weights; it need not be computed."""
-        raise NotImplementedError(f"{type(self).__name__} has no sample of its graphs")
+    def sample(self) -> Graph | None:
+        """A graph of a size that the model often computes, over its weights; it tells which of them are worth packing.
+
+        None, as by default: none of them.  The weights need not have places.
+        """
+        return None
 
     def turn(self) -> Claim:
         """For a ``with`` block from setting inputs to reading results: other threads wait for it with theirs.
@@ -198,7 +201,8 @@ def _packing(
         for info in reader.tensors.values():
             unplaced.new_tensor(info.type, info.ne, info.name)
         with cls(unplaced, reader.metadata, devices) as model:
-            return packing.choose(unplaced, model.sample(), place)
+            graph = model.sample()
+            return () if graph is None else packing.choose(unplaced, graph, place)
 
 
 def _chosen(devices: Sequence[Device | str]) -> list[Device]:
