@@ -27,7 +27,7 @@ def interrupted_everywhere(
 
         def trace(frame: FrameType, event: str, _: Any) -> None:
             # What finalizers, weakrefs and generators that end do is not interrupted: Python tells and drops the error.
-            if event == "call" and where(frame) and frame.f_code.co_name not in DROPPED:
+            if event == "call" and where(frame) and not dropped(frame):
                 entered.append(frame.f_code.co_qualname)  # noqa: B023
                 if len(entered) > number:  # noqa: B023
                     sys.settrace(None)
@@ -47,6 +47,15 @@ def interrupted_everywhere(
         yield entered[number]
         del kept
         number += 1
+
+
+def dropped(frame: FrameType | None) -> bool:
+    """Whether Python would drop an error that this frame raises."""
+    while frame is not None:
+        if frame.f_code.co_name in DROPPED:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def still_held() -> list[Any]:

@@ -10,6 +10,7 @@ from ggplug.testing.conformance import check
 from ggplug.testing.contracts import CLAUSES, Clause, run_clause
 from ggplug.testing.fake import FakeDevice
 from ggplug.testing.reference import ReferenceDevice
+from ggplug.testing.rendering import text
 
 WAYS: dict[str, Callable[[], FakeDevice]] = {
     "now": lambda: FakeDevice(host_buffer=True),
@@ -31,5 +32,5 @@ def test_it_keeps_the_contract(way: str, clause: Clause) -> None:
 def test_it_computes_ops_in_its_own_memory(way: str) -> None:
     ops = ["add", "dup", "get_rows", "mul_mat_id", "set_rows", "soft_max", "sum", "view"]
     report = check(WAYS[way](), ops=ops, clauses=[], graphs=False)
-    assert report.ok, report.table()
+    assert report.ok, text(report)
     assert report.counts()["passed"] > 300

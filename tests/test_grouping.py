@@ -14,6 +14,7 @@ from ggplug.graph import Graph
 from ggplug.grouping import check_groups, form_groups
 from ggplug.groups import UNGROUPED, Group, Groups
 from ggplug.host import HOST
+from ggplug.memory import GraphAllocator
 from ggplug.patterns import Pattern, chain, of, pattern, viewed
 from ggplug.tensor import Tensor
 
@@ -334,6 +335,60 @@ def test_a_group_does_not_read_the_bytes_that_it_writes() -> None:
     groups = formed(stored(gg.reshape(gg.view(cache, 48), 8, 2, 3)), STORED)
     assert not groups.members
     assert "which the group reads, too" in groups.missed[0].reason
+
+
+def test_a_result_that_lies_where_the_group_reads_breaks_it() -> None:
+    def gated() -> tuple[Tensor, Tensor]:
+        x = leaf(8, 3)
+        x.place(HOST.alloc(256))
+        return x, ops.swiglu(ops.mul_mat(leaf(8, 8), x), ops.mul_mat(leaf(8, 8), x))
+
+    for offset, wanted in ((0, []), (32, []), (128, ["mul_mat mul_mat swiglu*"])):
+        x, result = gated()
+        assert x.buffer is not None
+        result.place(x.buffer, offset)
+        graph = Graph(result)
+        assert shown(graph, formed(graph, GATED)) == wanted
+
+
+def test_groups_of_an_allocation_are_refused_to_a_graph_that_shares_bytes() -> None:
+    graphs = []
+    for shares in (False, True):
+        x = leaf(8, 3)
+        x.place(HOST.alloc(256))
+        x.set(1)
+        w = gg.tensor(np.ones((8, 8)), type="f32")
+        result = ops.swiglu(ops.mul_mat(w, x), ops.mul_mat(w, x))
+        assert x.buffer is not None
+        result.place(x.buffer, 0 if shares else 128)
+        graphs.append(Graph(result))
+    groups = formed(graphs[0], GATED)
+    allocation = GraphAllocator(HOST).allocate(graphs[0], groups=groups)
+    allocation.check(graphs[0], groups)
+    with pytest.raises(GraphError, match="which the group reads, too"):
+        allocation.check(graphs[1], groups)
+
+
+@pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
+def test_equal_graphs_that_share_bytes_differently_are_grouped_differently(name: str) -> None:
+    try:
+        device = gg.device(name)
+    except gg.DeviceNotFoundError:
+        pytest.skip(f"there is no {name} here")
+    random = np.random.default_rng(3)
+    with gg.Scheduler([device]) as scheduler:
+        for shares in (False, True, False, True):
+            w, x, r = leaf(48, 64), leaf(48, 9), leaf(64, 9)
+            for tensor in (w, x, r):
+                tensor.place(device.buffer_type.alloc(tensor.nbytes))
+                tensor.set(random.standard_normal(tensor.shape))
+            wanted = x.numpy().astype(float) @ w.numpy().T.astype(float) + r.numpy()
+            y = ops.add(ops.mul_mat(w, x), r).set_output()
+            memory = r.buffer if shares else device.buffer_type.alloc(r.nbytes)
+            assert memory is not None
+            y.place(memory, 0)
+            scheduler.compute(Graph(y))
+            np.testing.assert_allclose(y.numpy(), wanted, atol=1e-4)
 
 
 def test_nodes_without_elements_are_in_no_group() -> None:

@@ -49,6 +49,34 @@ def test_a_write_into_a_cache_comes_before_a_later_read_and_after_an_earlier_one
     assert edges(gg.Graph(before, write, after)) == {(before, write, WAR), (write, after, RAW)}
 
 
+def test_persistent_tensors_that_share_bytes_are_one_memory() -> None:
+    buffer = HOST.alloc(256)
+    whole, second, elsewhere = leaf(4, 4), leaf(4, 2), leaf(4, 2)
+    whole.place(buffer, 64)
+    second.place(buffer, 64 + 32)
+    elsewhere.place(buffer, 0)
+    before, apart = gg.cont(whole), gg.cont(elsewhere)
+    first = gg.cont(rows(whole, 0, 2))
+    write = gg.cpy(gg.silu(leaf(4, 2)), second)
+    after = gg.cont(whole)
+    graph = gg.Graph(before, first, apart, write, after)
+    assert {(before, write, WAR), (write, after, RAW)} <= edges(graph)
+    assert not any(write in edge for edge in edges(graph) if first in edge or apart in edge)
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    hazards = Hazards(graph)
+    assert hazards.is_rewritten(graph.index[whole], 0, numbers[write])
+    assert not hazards.is_rewritten(graph.index[whole], 0, numbers[write] - 1)
+
+
+def test_a_result_with_a_place_in_what_others_read_keeps_its_order_too() -> None:
+    x, y = leaf(4), gg.silu(leaf(4))
+    x.place(HOST.alloc(64))
+    assert x.buffer is not None
+    y.place(x.buffer, 0)
+    before, after = gg.neg(x), gg.cont(x)
+    assert edges(gg.Graph(before, y, after)) == {(before, y, WAR), (y, after, RAW)}
+
+
 def test_the_order_of_expansion_decides_what_a_read_sees() -> None:
     cache, x, index = leaf(4, 8), leaf(4, 2), leaf(2, kind="i64")
     read, write = gg.cont(cache), gg.set_rows(cache, x, index)

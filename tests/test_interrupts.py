@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import threading
 from typing import Any
@@ -221,3 +222,27 @@ def test_an_interrupted_transfer_gives_its_lock_back_while_the_error_is_kept() -
     w = context["w"]
     for _ in interrupted_everywhere(w.numpy):
         assert (Doing(w.numpy).result() == 1).all()
+
+
+@pytest.mark.parametrize("name", ["stand-in", "OpenCL0"])
+def test_an_interrupt_loses_no_memory_of_a_device(name: str) -> None:
+    if name == "OpenCL0":
+        pytest.importorskip("ggplug_opencl")
+    device = StandInDevice() if name == "stand-in" else gg.device(name)
+    device.buffer_type.alloc(64).free()
+    gc.collect()
+    ledger: Any = device.runtime.ledger  # type: ignore[attr-defined]
+    ledger.give_dropped()
+    before = ledger.used
+    kept: list[gg.Buffer] = []
+    for _ in interrupted_everywhere(lambda: kept.append(device.buffer_type.alloc(4096))):
+        pass
+    gc.collect()
+    ledger.give_dropped()
+    assert ledger.used == before + 4096 * len(kept)
+    for where in interrupted_everywhere(lambda: kept[-1].free()):
+        kept.pop().free()
+        assert ledger.used == before + 4096 * len(kept), where
+        kept.append(device.buffer_type.alloc(4096))
+    kept.pop()
+    assert ledger.used == before + 4096 * len(kept)

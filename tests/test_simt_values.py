@@ -28,6 +28,8 @@ pytest.importorskip("ggplug_simt")
 from simt_devices import device as device
 from simt_devices import everywhere, in_vectors
 
+from ggplug_simt.c.blocks import BLOCKS
+
 Make = Callable[[Leafs], Any]
 
 
@@ -90,6 +92,16 @@ def test_products_with_one_repeated_element_are_sums(device: Device) -> None:
         return repeated
 
     conforms(device, "mul_mat", few=make(3), many=make(40))
+
+
+@in_vectors
+@pytest.mark.parametrize("type", [type for type in types.TYPES if type.is_quantized and type in BLOCKS], ids=str)
+def test_vectors_of_halves_may_lie_at_any_even_address(type: types.Type, device: Device) -> None:
+    def make(leafs: Leafs) -> Any:
+        b = ops.view(leafs.tensor(types.F16, 258, 4), 256, 4, nb=(516,), offset=2)
+        return node(OPS["mul_mat"], leafs.tensor(type, 256, 9), b)
+
+    conforms(device, "mul_mat", shifted=make)
 
 
 @everywhere

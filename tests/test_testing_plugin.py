@@ -11,6 +11,7 @@ import pytest
 # Imported here, so that the sessions within these tests need not import them each time.
 from ggplug.ops.base import OPS
 from ggplug.testing import cases_of, faulty, suite  # noqa: F401
+from ggplug.testing.rendering import table
 from ggplug.testing.report import Finding, Report
 
 pytest_plugins = ["pytester"]
@@ -78,7 +79,15 @@ def test_faults_fail_and_are_listed(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest("-k", "test_op and get_rows", *QUIET)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*get_rows: rows of 1: failed: written out of bounds*"])
+    result.stdout.fnmatch_lines(
+        [
+            "134 of 146 cases went wrong, 2 causes:",
+            " 1. failed: written out of bounds: 1 bytes behind the end of *",
+            "    in get_rows: rows of 1 (f32, i32); and 123 more cases",
+            "    again: pytest *::TestMine::test_op[[]get_rows[]]' --ggplug-case 'rows of 1'",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*= FAILURES =*")
 
 
 def test_what_is_declined_is_skipped_with_its_reason(pytester: pytest.Pytester) -> None:
@@ -96,10 +105,11 @@ def test_what_is_declined_is_skipped_with_its_reason(pytester: pytest.Pytester) 
 
 
 def test_a_report_survives_the_way_through_json() -> None:
-    report = Report("d", [Finding("add", "a", "passed", nmse=1e-9), Finding("add", "b", "passed", nmse=1e-8)])
+    report = Report("d", [Finding("add", "a", "passed", nmse=1e-9)])
+    report.add(Finding("add", "b", "passed", "", 1e-8, "f16, f32"))
     report.add(Finding("add", "c", "failed", "wrong", float("inf")), Finding("sub", "d", "declined", "no"))
     merged = Report.merge("d", [json.loads(report.to_json())])
     assert merged.counts() == report.counts()
     assert [str(finding) for finding in merged.bad] == ["add: c: failed: wrong"]
-    assert merged.table().splitlines()[1].split() == ["add", "2", "1", "1.0e-08"]
+    assert table(merged)[1].split() == ["add", "2", "1", "1.0e-08", "b", "(f16,", "f32)"]
     assert report.as_dict()["findings"][2]["nmse"] is None

@@ -77,6 +77,39 @@ def test_a_weight_counts_as_set_in_whatever_way_it_was(device: Device, way: str)
         scheduler.compute(graph)
 
 
+def _refused_set_async(w: gg.Tensor) -> None:
+    assert w.buffer is not None
+    with w.buffer_type.device.init() as stream, pytest.raises(gg.BufferUseError):
+        stream.set_async(w.buffer, w.buffer.size - 8, np.ones(64, np.uint8))
+
+
+def _copied_from(w: gg.Tensor) -> None:
+    with gg.device("CPU").buffer_type.alloc(64) as target, w.buffer_type.device.init() as stream:
+        target.copy_from(w.buffer, 0, 0, 32)
+        stream.copy_async(w.buffer, 0, w.buffer, 32, 16)
+
+
+NO_WAYS: dict[str, Callable[[gg.Tensor], object]] = {
+    "source of copies": _copied_from,
+    "no bytes": lambda w: w.set_bytes(b""),
+    "no bytes of the buffer": lambda w: (w.buffer.set(w.offset, b""), w.buffer.memset(w.offset, 0, 1)),
+    "rows around it": lambda w: w.buffer.set_2d(64, np.ones(16, np.uint8), 8, 2, w.offset + w.nbytes),
+    "refused": _refused_set_async,
+    "read": lambda w: w.numpy(),
+}
+
+
+@pytest.mark.parametrize("way", NO_WAYS)
+def test_what_writes_nothing_of_a_weight_does_not_set_it(device: Device, way: str) -> None:
+    with gg.Context() as context, gg.Scheduler([device]) as scheduler:
+        before, w, after = (context.new_tensor("f32", 64, name) for name in ("before", "weight", "after"))
+        gg.allocate(context, device)
+        assert before.offset < w.offset < after.offset
+        NO_WAYS[way](w)
+        with pytest.raises(TensorStateError, match=r"'weight'.* has no value: set it before computing"):
+            scheduler.compute(gg.Graph(gg.scale(w, 2.0).set_output()))
+
+
 def test_an_array_of_host_memory_may_be_filled() -> None:
     with gg.Context() as context:
         w = context.new_tensor("f32", 8, "weight")

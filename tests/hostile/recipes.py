@@ -103,7 +103,7 @@ class Draw(Choices):
 
     def extent(self, what: str, options: Sequence[int] = COUNTS) -> int:
         """An extent; now and then it is zero."""
-        chosen = self.pick(what, (*options, 0), [48 // len(options) + 1] * len(options) + [2])
+        chosen = self.pick(what, (*options, 0), [48 // len(options) + 1] * len(options) + [4])
         return int(chosen)
 
     def row(self, what: str, *types: Type, options: Sequence[int] = ROW_LENGTHS) -> int:

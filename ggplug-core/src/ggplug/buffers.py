@@ -123,6 +123,7 @@ class Buffer(ABC):
         self.size = size
         self.address = address
         self.freed = False
+        self._given_back = False
         self.watchers = Watchers()
         self.unset: set[tuple[int, int]] = set()
         self._usage = BufferUsage.ANY
@@ -140,7 +141,7 @@ class Buffer(ABC):
 
     @abstractmethod
     def _free(self) -> None:
-        """Gives the memory back; called once."""
+        """Gives the memory back; called once, and again where Ctrl-C or an error ended it and ``free`` is repeated."""
 
     # Optional
 
@@ -185,9 +186,9 @@ class Buffer(ABC):
             offset, size = self._check_write(offset, size)
             source_offset, _ = source._check(source_offset, size)
             if source.address is not None:
-                self._set(offset, source.bytes(source_offset, size))
+                self._set(offset, host_bytes(source.address + source_offset, size, read_only=True))
             elif self.address is not None:
-                source._get(source_offset, self.bytes(offset, size))
+                source._get(source_offset, host_bytes(self.address + offset, size))
             else:
                 staging = np.empty(size, np.uint8)
                 source._get(source_offset, staging)
@@ -197,8 +198,7 @@ class Buffer(ABC):
         """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row)."""
         packed = as_bytes(data)
         with accessing(self):
-            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
-            self._check_write(offset, 0)
+            offset, row_bytes, rows, stride = self._check_write_rows(offset, packed.size, row_bytes, rows, stride)
             for row in range(rows):
                 self._set(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
@@ -312,18 +312,21 @@ class Buffer(ABC):
     def free(self) -> None:
         """Gives the memory back, after waiting for what uses it.  Freeing twice does nothing.
 
-        Raises BufferUseError while exported, and BusyError if it is called from within what it would have to wait for.
+        Where Ctrl-C interrupts it, it can be repeated.  Raises BufferUseError while exported, and BusyError if it is
+        called from within what it would have to wait for.
         """
-        if self.freed:
+        if self._given_back:
             return
         with freeing(self):
-            if self.freed:
+            if self._given_back:
                 return
-            self.check_free()
-            # In this order: a computation that begins after this looks at its graph's revision, and then at ``freed``.
-            self.freed = True
+            if not self.freed:
+                self.check_free()
+                # In this order: a computation that begins after this looks at its graph's revision, then at ``freed``.
+                self.freed = True
             self.watchers.advance()
             self._free()
+            self._given_back = True
 
     def check_there(self) -> None:
         """Raises BufferUseError if the buffer was freed."""
@@ -354,10 +357,10 @@ class Buffer(ABC):
 
         The methods of a buffer that write note it themselves; what writes in another way calls this.
         """
-        end = offset + max(size, 1)
-        for each in self.unset.copy():
-            if each[0] < end and offset < each[1]:
-                self.unset.discard(each)
+        if size:
+            for each in self.unset.copy():
+                if each[0] < offset + size and offset < each[1]:
+                    self.unset.discard(each)
 
     def _check_fill(self, offset: int, size: int, value: int) -> tuple[int, int, int]:
         """Likewise, if they can be filled with this value.  Raises ParameterError if it is none of a byte."""
@@ -383,6 +386,16 @@ class Buffer(ABC):
             raise ShapeError(f"{rows} rows of {row_bytes} bytes are not {size} bytes", got=size)
         offset, _ = self._check(offset, (rows - 1) * stride + row_bytes if size else 0)
         return offset, row_bytes, rows, stride
+
+    def _check_write_rows(
+        self, offset: int, size: int, row_bytes: int, rows: int, stride: int
+    ) -> tuple[int, int, int, int]:
+        """Likewise, if these rows can be written."""
+        found = offset, row_bytes, rows, stride = self._check_rows(offset, size, row_bytes, rows, stride)
+        self._check_write(offset, 0)
+        for row in range(rows if self.unset else 0):
+            self.fill(offset + row * stride, row_bytes)
+        return found
 
     def __enter__(self) -> Buffer:
         return self

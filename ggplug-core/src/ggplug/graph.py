@@ -10,8 +10,13 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import compress
+<<<<<<< HEAD
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+=======
+from operator import attrgetter, is_
+from typing import TYPE_CHECKING, Any, TypeVar
+>>>>>>> main
 
 from ggplug import pictures
 from ggplug.errors import BufferUseError, GraphError, TensorStateError
@@ -41,16 +46,21 @@ class Signature:
     """What must be equal for two graphs to share plans, splits and allocations.
 
     Per tensor: op with parameters, type, extents, strides, sources by position, view root and offset,
-    flags, and the buffer type that it is persistent in.  Only builtins and identities are compared, so a
-    comparison costs a constant number of Python calls.
+    flags, and the buffer type that it is persistent in.  Of persistent tensors also how they share bytes: ``shared``
+    has for each that does ``(its position, that of the one that begins first, and how many bytes later it begins)``.
+    Only builtins and identities are compared, so a comparison costs a constant number of Python calls.
     """
 
-    __slots__ = ("_hash", "buffer_types", "entries", "flags")
+    __slots__ = ("_hash", "buffer_types", "entries", "flags", "shared")
 
-    def __init__(self, entries: tuple[Any, ...], flags: tuple[int, ...], buffer_types: tuple[Any, ...]) -> None:
+    def __init__(
+        self, entries: tuple[Any, ...], flags: tuple[int, ...], buffer_types: tuple[Any, ...],
+        shared: tuple[tuple[int, int, int], ...],
+    ) -> None:  # fmt: skip
         self.entries = entries
         self.flags = flags
         self.buffer_types = buffer_types
+        self.shared = shared
         self._hash = hash((entries, flags))
 
     def __hash__(self) -> int:
@@ -62,8 +72,33 @@ class Signature:
             and self._hash == other._hash
             and self.flags == other.flags
             and self.buffer_types == other.buffer_types
+            and self.shared == other.shared
             and self.entries == other.entries
         )
+
+
+def _shared(tensors: Sequence[Tensor], buffer_types: tuple[Any, ...]) -> tuple[tuple[int, int, int], ...]:
+    """Which persistent tensors share bytes: their memory is the caller's affair, who may want that."""
+    places = []
+    for position, tensor in compress(enumerate(tensors), buffer_types):
+        buffer = tensor.buffer
+        if buffer is not None and tensor.nbytes:
+            host = buffer.address
+            start = tensor.offset + (host or 0)
+            places.append((id(buffer) if host is None else 0, start, start + tensor.nbytes, position))
+    places.sort()
+    found: list[tuple[int, int, int]] = []
+    first, end = (-1, 0, 0, 0), 0
+    for place in places:
+        memory, start, stop, position = place
+        if memory == first[0] and start < end:
+            if not found or found[-1][1] != first[3]:
+                found.append((first[3], first[3], 0))
+            found.append((position, first[3], start - first[1]))
+            end = max(end, stop)
+        else:
+            first, end = place, stop
+    return tuple(found)
 
 
 class _Held:
@@ -336,7 +371,7 @@ class Graph:
         )  # fmt: skip
 
     def signature(self) -> Signature:
-        """The graph's structure as it is now, flags and buffer types of its tensors included."""
+        """The graph's structure as it is now, with flags, buffer types and shared bytes of its tensors."""
         last = self._signature
         if last is not None and last[0] == self.revision.now:
             return last[1]
@@ -344,10 +379,9 @@ class Graph:
         now = self.watch()
         flags = tuple(map(_flags, self.tensors))
         buffer_types = tuple(map(_buffer_type, self.tensors))
-        if last is not None and last[1].flags == flags and last[1].buffer_types == buffer_types:
+        found = Signature(self.structure, flags, buffer_types, _shared(self.tensors, buffer_types))
+        if last is not None and last[1] == found:
             found = last[1]
-        else:
-            found = Signature(self.structure, flags, buffer_types)
         self._signature = now, found
         return found
 

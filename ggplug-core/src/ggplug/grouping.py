@@ -205,15 +205,22 @@ class _Uses:
         return self._overwritten(members)
 
     def _overwritten(self, members: tuple[int, ...]) -> str:
-        """Which bytes a group both reads and writes into: its kernel may do that in any order."""
-        graph = self.graph
+        """Which bytes a group both reads and writes: its kernel may do that in any order."""
+        graph, hazards = self.graph, self._hazards
         for member in members:
             op = graph.tensors[member].op
             assert op is not None
-            for which in op.writes:
-                target = graph.sources[member][which]
-                root = graph.roots[target]
-                reads = [s for p in members for s in graph.sources[p] if s >= 0 and graph.roots[s] == root]
-                if target >= 0 and len(reads) > 1:
-                    return f"{graph.tensors[member]!r} writes into {graph.tensors[root]!r}, which the group reads, too"
+            written = [graph.sources[member][i] for i in op.writes]
+            if graph.roots[member] in hazards.shared and not written:
+                written = [member]
+            for target in written:
+                if target < 0:
+                    continue
+                root = hazards.access(target).root
+                for reader in members:
+                    for which, source in enumerate(graph.sources[reader]):
+                        own = reader == member and which in op.writes
+                        if source >= 0 and not own and hazards.access(source).root == root:
+                            before, after = graph.tensors[graph.roots[source]], graph.tensors[member]
+                            return f"{after!r} writes into bytes of {before!r}, which the group reads, too"
         return ""

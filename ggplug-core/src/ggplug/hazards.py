@@ -1,9 +1,10 @@
 """Who reads and writes which bytes, and what must therefore keep its order.
 
 Mutation is declared: an op that writes into a source says so in ``writes``, and its result is a view of that source.
-Views make several tensors share bytes.  So a graph's sources alone do not tell what depends on what; the accesses to
-the bytes of *roots* do.  The order of the graph is the meaning of the program: of two accesses to the same bytes, at
-least one of them a write, the one that comes first in the graph has to come first.
+Views make several tensors share bytes, and so do callers who place persistent tensors themselves.  So a graph's
+sources alone do not tell what depends on what; the accesses to the bytes of *roots* do, and of several roots that share
+bytes those to the bytes of the first.  The order of the graph is the meaning of the program: of two accesses to the
+same bytes, at least one of them a write, the one that comes first in the graph has to come first.
 
 Everything that reorders, overlaps, drops a barrier, reuses memory or splits a graph asks here.
 """
@@ -37,7 +38,10 @@ class Edge(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Bytes ``start`` to ``stop`` of the root at a position in the graph.  Strided tensors count with their gaps."""
+    """Bytes ``start`` to ``stop`` of the root at a position in the graph.  Strided tensors count with their gaps.
+
+    Of roots that share bytes ``root`` is the one that begins first, for all of them.
+    """
 
     root: int
     start: int
@@ -67,6 +71,9 @@ class Hazards:
         self.graph = graph
         self.written: dict[int, list[Write]] = {}
         """Roots into which ops write, by position, and these writes in order."""
+        self.shared = {position: (first, later) for position, first, later in graph.signature().shared}
+        """Roots that share bytes with others, by position: the first of these, and how many bytes later this begins."""
+        self._writes: dict[int, list[Write]] = {}  # by the root of the access, of all that is not written just once
         self._edges: list[Edge] | None = None
         roots, sources = graph.roots, graph.sources
         for number, position in enumerate(graph.order):
@@ -81,18 +88,24 @@ class Hazards:
                         op=op, tensor=graph.tensors[position],
                     )  # fmt: skip
                 for target in targets:
-                    write = Write(number, self._access(target))
+                    write = Write(number, self.access(target))
                     self.written.setdefault(roots[target], []).append(write)
+                    self._writes.setdefault(write.access.root, []).append(write)
             elif roots[position] != position and not op.is_view:
                 raise GraphError(
                     f"{op.name} computes {graph.tensors[position]!r} into the bytes of its source without declaring it",
                     op=op, tensor=graph.tensors[position], remedy="state writes = (...) in the op",
                 )  # fmt: skip
+            elif position in self.shared:
+                write = Write(number, self.access(position))
+                self._writes.setdefault(write.access.root, []).append(write)
 
-    def _access(self, position: int) -> Access:
-        tensor = self.graph.tensors[position]
-        start = tensor.view_offset if self.graph.roots[position] != position else 0
-        return Access(self.graph.roots[position], start, start + tensor.nbytes)
+    def access(self, position: int) -> Access:
+        """The bytes of the tensor at a position."""
+        tensor, root = self.graph.tensors[position], self.graph.roots[position]
+        start = tensor.view_offset if root != position else 0
+        first, later = self.shared.get(root, (root, 0))
+        return Access(first, later + start, later + start + tensor.nbytes)
 
     def reads(self, number: int) -> list[Access]:
         """What a node reads: all its sources, those that it writes into included.  Views read nothing."""
@@ -100,7 +113,7 @@ class Hazards:
         op = self.graph.tensors[position].op
         if op is None or op.is_view:
             return []
-        return [self._access(source) for source in self.graph.sources[position] if source >= 0]
+        return [self.access(source) for source in self.graph.sources[position] if source >= 0]
 
     def writes(self, number: int) -> list[Access]:
         """What a node writes: its own bytes, or those of the sources that its op writes into."""
@@ -110,8 +123,8 @@ class Hazards:
             return []
         if op.writes:
             found = (self.graph.sources[position][i] for i in op.writes)
-            return [self._access(source) for source in found if source >= 0]
-        return [self._access(position)]
+            return [self.access(source) for source in found if source >= 0]
+        return [self.access(position)]
 
     def is_rewritten(self, position: int, first: int, last: int) -> bool:
         """Whether one of the nodes ``first`` to ``last`` (inclusive) writes into bytes of the tensor at ``position``.
@@ -119,11 +132,13 @@ class Hazards:
         The node that computes the tensor's root does not count.  A copy of the tensor that was made before ``first``
         is stale after it.
         """
-        writes = self.written.get(self.graph.roots[position])
-        if writes is None:
+        if not self._writes:
             return False
-        access = self._access(position)
-        return any(first <= write.node <= last and write.access.overlaps(access) for write in writes)
+        access, own = self.access(position), self.graph.roots[position]
+        return any(
+            first <= write.node <= last and write.access.overlaps(access) and self.graph.order[write.node] != own
+            for write in self._writes.get(access.root, ())
+        )
 
     @property
     def edges(self) -> list[Edge]:
@@ -133,7 +148,7 @@ class Hazards:
         return self._edges
 
     def _find_edges(self) -> list[Edge]:
-        graph = self.graph
+        graph, roots = self.graph, self.graph.roots
         edges: list[Edge] = []
         number_of = {position: number for number, position in enumerate(graph.order)}
         writers: dict[int, list[tuple[int, Access]]] = {}
@@ -148,20 +163,21 @@ class Hazards:
             for source in graph.sources[position]:
                 if source < 0:
                     continue
-                root = graph.roots[source]
-                if root not in self.written:
+                root = roots[source]
+                root = self.shared.get(root, (root,))[0]
+                if root not in self._writes:
                     # Most roots are written once, by their own node.
                     if root in number_of:
                         found.setdefault((number_of[root], root), HazardKind.RAW)
                     continue
-                access = self._access(source)
+                access = self.access(source)
                 for before, other in writers.get(root, ()):
                     if other.overlaps(access):
                         found.setdefault((before, root), HazardKind.RAW)
                 readers.setdefault(root, []).append((number, access))
             for access in self.writes(number):
                 root = access.root
-                if root not in self.written:
+                if root not in self._writes:
                     continue
                 for before, other in writers.get(root, ()):
                     if other.overlaps(access):

@@ -448,7 +448,7 @@ class Tensor:
                     tensor=self, got=raw.size, wanted=self.nbytes,
                 )  # fmt: skip
             buffer.set_tensor(self, raw, start, offset)
-            if buffer.unset:
+            if raw.size and buffer.unset:
                 buffer.fill(start, self.nbytes)
 
         self.access(store)

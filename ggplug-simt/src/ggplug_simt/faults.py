@@ -53,8 +53,9 @@ class Faults:
     def memory(self) -> DeviceMemory:
         """The record in the device's memory; taken, and empty, when a plan first needs it."""
         if self._memory is None:
-            self._memory = self._runtime.ledger.take(self._runtime.driver.library.record.itemsize)
-            self._clear(self._memory)
+            memory = self._runtime.ledger.take(self._runtime.driver.library.record.itemsize)
+            self._clear(memory)
+            self._memory = memory
         return self._memory
 
     def number(self) -> int:

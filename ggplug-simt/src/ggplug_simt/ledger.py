@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter, call
 
 from ggplug.errors import OutOfMemoryError
 from ggplug_simt.driver import Handle
@@ -13,25 +15,49 @@ from ggplug_simt.order import Order
 
 
 class DeviceMemory:
-    """A piece of the device's memory.  ``freed``: it was given back, and no launch or transfer may reach it."""
+    """A piece of the device's memory.  When the last reference to it goes the ledger gives the memory back.
 
-    __slots__ = ("freed", "handle", "size")
+    ``taken``: its bytes while they are taken, 0 afterwards.  ``freed``: it was given back, or will be, and no launch or
+    transfer may reach it.
+    """
 
-    def __init__(self, handle: Handle, size: int) -> None:
-        self.handle = handle
+    __slots__ = ("__weakref__", "freed", "handle", "ledger", "size", "taken")
+
+    def __init__(self, ledger: Ledger, size: int) -> None:
+        self.handle: Handle = None
+        self.ledger = ledger
         self.size = size
+        self.taken = 0
         self.freed = False
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None) is not None:  # Ctrl-C may have come before it had that
+            heir = DeviceMemory(self.ledger, self.size)
+            heir.handle, self.handle = self.handle, None
+            self.ledger.drop(heir)
+
+
+_taken = attrgetter("taken")
 
 
 class Ledger:
-    """Memory of one device, counted.  ``used``: bytes that this process has taken."""
+    """Memory of one device, counted.  Ctrl-C at any moment loses none of it."""
 
     def __init__(self, guard: Guard, order: Order, total: Callable[[], int]) -> None:
-        self.used = 0
         self._guard = guard
         self._order = order
         self._total = total
+        self._memories: set[weakref.ref[DeviceMemory]] = set()
         self._dropped: deque[DeviceMemory] = deque()
+
+    @property
+    def used(self) -> int:
+        """Bytes that this process has taken."""
+        return sum(map(_taken, filter(None, map(call, tuple(self._memories)))))
+
+    def _count(self, memory: DeviceMemory) -> None:
+        memory.taken = memory.size
+        self._memories.add(weakref.ref(memory, self._memories.discard))
 
     def take(self, size: int) -> DeviceMemory:
         """Takes ``size`` bytes.  Raises OutOfMemoryError."""
@@ -46,28 +72,39 @@ class Ledger:
                     device=device, requested=size, free=free,
                     remedy="free buffers, or place part of the graph on another device",
                 )  # fmt: skip
-            with self._guard.guarded("allocating", requested=size):
-                handle = self._guard.driver.allocate(max(size, 1))
-            self.used += size
-            return DeviceMemory(handle, size)
+            memory = DeviceMemory(self, size)
+            self._count(memory)
+            try:
+                with self._guard.guarded("allocating", requested=size):
+                    memory.handle = self._guard.driver.allocate(max(size, 1))
+            except BaseException:
+                memory.taken = 0  # the error keeps it alive
+                raise
+            return memory
 
     def give(self, memory: DeviceMemory) -> None:
-        """Gives memory back, after everything pending."""
+        """Gives memory back, after everything pending; twice does nothing."""
         if not self._guard.lost:
             self._order.finish()
         with self._guard.lock:
             memory.freed = True
-            self.used -= memory.size
-            self._guard.driver.free(memory.handle)
-            memory.handle = None
+            handle, memory.handle = memory.handle, None
+            if handle is not None:
+                self._guard.driver.free(handle)
+            memory.taken = 0
 
     def drop(self, memory: DeviceMemory) -> None:
         """Memory of an object that died: anywhere, even amid a vendor's call, so it is given back later."""
-        memory.freed = True
-        self._dropped.append(memory)
+        if memory.handle is not None:
+            memory.freed = True
+            if not memory.taken:
+                self._count(memory)
+            self._dropped.append(memory)
 
     def give_dropped(self) -> None:
         """Gives back what was dropped."""
         while self._dropped:
-            with contextlib.suppress(IndexError):  # another thread was quicker
-                self.give(self._dropped.popleft())
+            with contextlib.suppress(IndexError, ValueError):  # another thread was quicker
+                memory = self._dropped[0]
+                self.give(memory)
+                self._dropped.remove(memory)

@@ -35,9 +35,9 @@ class SimtBuffer(Buffer):
     """One allocation of a device's memory."""
 
     def __init__(self, type: BufferType, runtime: Runtime, memory: DeviceMemory) -> None:
-        super().__init__(type, memory.size)
-        self.runtime = runtime
         self.memory = memory
+        self.runtime = runtime
+        super().__init__(type, memory.size)
 
     @property
     def handle(self) -> Handle:
@@ -74,8 +74,7 @@ class SimtBuffer(Buffer):
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         packed = as_bytes(data)
         with accessing(self):
-            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
-            self._check_write(offset, 0)
+            offset, row_bytes, rows, stride = self._check_write_rows(offset, packed.size, row_bytes, rows, stride)
             if packed.size:
                 packed = packed.reshape(rows, row_bytes)
                 self.runtime.order.transfer(
@@ -98,8 +97,9 @@ class SimtBuffer(Buffer):
         self.runtime.ledger.give(self.memory)
 
     def __del__(self) -> None:
-        if not self.freed:
-            self.runtime.ledger.drop(self.memory)
+        memory: DeviceMemory | None = getattr(self, "memory", None)  # Ctrl-C may have come before it had one
+        if memory is not None:
+            memory.ledger.drop(memory)
 
 
 class SimtHostBufferType(HostBufferType):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ggplug.arrays import as_bytes
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Device, Event, Groups, Plan, check_target
 from ggplug.errors import BufferUseError, GGPlugError
 from ggplug.graph import Graph
-from ggplug.sharing import accessing, turn, using
+from ggplug.sharing import turn, using
 from ggplug_simt.driver import Mark
 from ggplug_simt.memory import SimtBuffer
 from ggplug_simt.plan import SimtPlan
@@ -74,8 +76,8 @@ class SimtBackend(Backend):
             # The source may be written again as soon as its stream goes on, so what is sent is a copy.
             if source_stream is not None:
                 source_stream.synchronize()
-            with accessing(source):
-                copied = source.bytes(source_offset, size).copy()
+            copied = np.empty(size, np.uint8)
+            source.get(source_offset, copied)
             self.set_async(own, target_offset, copied)
         else:
             super().copy_async(source, source_offset, target, target_offset, size, source_stream)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ggplug.buffers import COPY_FIRST, Buffer, BufferType
 from ggplug.errors import BufferUseError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
+from ggplug.grouping import check_groups
 from ggplug.groups import UNGROUPED, Groups
 from ggplug.hazards import written_positions
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
@@ -162,9 +163,10 @@ class Allocation:
 
         What is said of places when they are made holds for as long as they are used, so this asks for what may have
         changed.  ``groups``: those that the plan computes; only results inside of them may be without bytes.  Raises
-        GraphError for a graph that is not equal to the one that this was made for; TensorStateError if a persistent
-        tensor has no place, or a result none that a plan without these groups would write; BufferUseError if a place is
-        outside of its buffer, if a buffer was freed, or if a node would write into memory that may not be written.
+        GraphError for a graph that is not equal to the one that this was made for, or whose persistent tensors share
+        bytes so that these nodes cannot be groups; TensorStateError if a persistent tensor has no place, or a result
+        none that a plan without these groups would write; BufferUseError if a place is outside of its buffer, if a
+        buffer was freed, or if a node would write into memory that may not be written.
 
         Takes no Python call per tensor, and none that counts if nothing was placed, freed or marked since.
         """
@@ -194,6 +196,8 @@ class Allocation:
         written = (*map(own.__getitem__, self._written_own), *map(self.buffers.__getitem__, self._written_slots))
         if any(buffer is not None and buffer.is_read_only for buffer in written):
             raise self._read_only(graph)
+        if groups and graph.signature().shared:
+            check_groups(graph, groups)
         self.check_set(graph)
         self._checked, self._checked_at = weakref.ref(graph), now
 

@@ -501,10 +501,10 @@ class Scheduler:
         self._executions.clear()
         self._current = self._found = None
         self._allocator.free()
+        while self._owned:
+            self._owned[-1].free()
+            self._owned.pop()
         self.freed = True
-        for stream in self._owned:
-            stream.free()
-        self._owned.clear()
 
     def __enter__(self) -> Scheduler:
         return self

@@ -2,20 +2,24 @@
 
 ====================  ==========================================================================================
 :mod:`.suite`         :class:`BackendSuite`, which any backend's tests subclass
-:mod:`.conformance`   the same as one call: ``check(device)``
+:mod:`.conformance`   the same as one call: ``check(device)``, and as a command
 :mod:`.oracle`        what a graph computes, in float64, by the ops' own references
 :mod:`.compare`       when two results count as equal
 :mod:`.cases`         cases derived from the ops' declarations: types, shapes, strides, broadcasts, views
 :mod:`.contracts`     the contract of ``ggplug.backend``, clause by clause
 :mod:`.runner`        computes cases between guard bytes, and judges
 :mod:`.groups`        chains of ops in the groups that a device forms, poisoned, and node by node
-:mod:`.report`        verdicts, and the table of them
+:mod:`.report`        verdicts, and which of them have one cause
+:mod:`.causes`        from an exception to the line of the backend's author
+:mod:`.rendering`     the report as text and as a page
+:mod:`.watching`      chooses cases, and follows them while they run
+:mod:`.isolation`     cases in a worker process; :mod:`.isolated_tests` has pytest do so
 :mod:`.vectors`       replays recorded cases of ggml: ``python -m ggplug.testing.vectors FILE.npz --device NAME``
 :mod:`.reference`     the references as a device
 :mod:`.fusing`        the references as a device that forms groups
 :mod:`.fake`          a discrete device with memory of its own that delays, reorders, fails and counts
 :mod:`.faulty`        devices with one fault each, which the suite has to find
-:mod:`.plugin`        the pytest plugin
+:mod:`.plugin`        the pytest plugin; :mod:`.verdicts` has what it shows
 ====================  ==========================================================================================
 
 Importing this package imports nothing: pytest does so at every start.

@@ -1,16 +1,51 @@
-"""The whole conformance suite as one call, for programs that are not tests."""
+"""The whole conformance suite as one call, and as a command, for programs that are not tests.
+
+``python -m ggplug.testing.conformance NAME`` puts a device to it; ``--help`` tells more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 from ggplug.backend import Device
-from ggplug.errors import ParameterError
+from ggplug.errors import GGPlugError, ParameterError
 from ggplug.ops.base import OPS, Op
-from ggplug.testing.contracts import CLAUSES, Clause, run_clause
+from ggplug.testing.cases.chains import SUBJECT as GROUPS
+from ggplug.testing.cases.graphs import SUBJECT as GRAPH
+from ggplug.testing.contracts import CLAUSES, CONTRACT, Clause, run_clauses
 from ggplug.testing.groups import run_groups
-from ggplug.testing.report import Report
+from ggplug.testing.isolation import Channel, Worker
+from ggplug.testing.rendering import markdown, text
+from ggplug.testing.report import Finding, Report
 from ggplug.testing.runner import run_graphs, run_op
+from ggplug.testing.vectors import find_device
+from ggplug.testing.watching import EVERYTHING, One, Watch
+
+
+class Unit(NamedTuple):
+    """What runs as one: a clause, or all cases of an op, of graphs, or of groups."""
+
+    subject: str
+    clause: Clause | None = None
+
+    @property
+    def name(self) -> str:
+        return self.subject if self.clause is None else f"{self.subject} {self.clause.name}"
+
+    def run(self, device: Device, watch: Watch) -> list[Finding]:
+        if self.clause is not None:
+            return run_clauses(device, [self.clause], watch)
+        if self.subject == GRAPH:
+            return run_graphs(device, watch=watch)
+        if self.subject == GROUPS:
+            return run_groups(device, watch=watch)
+        return run_op(device, OPS[self.subject], watch=watch)
 
 
 def check(
@@ -20,22 +55,44 @@ def check(
     clauses: Iterable[Clause | str] | None = None,
     graphs: bool = True,
     groups: bool = True,
+    case: str | None = None,
 ) -> Report:
     """Puts a device to these clauses of the contract, all cases of these ops, graphs, and groups; by default to all.
 
-    Never raises for what the device does: ``report.ok`` and ``report.bad`` tell.  Raises ParameterError for a name
-    that is none.
+    ``case``: only cases with this label.  Never raises for what the device does: ``report.ok`` and ``report.bad``
+    tell.  Raises ParameterError for a name that is none.
     """
-    report = Report(device.name)
-    for clause in CLAUSES if clauses is None else map(_clause, clauses):
-        report.add(run_clause(device, clause))
-    for op in OPS.values() if ops is None else map(_op, ops):
-        report.add(*run_op(device, op))
-    if graphs:
-        report.add(*run_graphs(device))
-    if groups:
-        report.add(*run_groups(device))
+    watch = EVERYTHING if case is None else One(case)
+    return _report(device.name, _units(ops, clauses, graphs, groups), lambda unit: unit.run(device, watch))
+
+
+def _report(name: str, units: Iterable[Unit], run: Callable[[Unit], list[Finding]]) -> Report:
+    report = Report(name)
+    for unit in units:
+        report.add(*(each._replace(command=_command(name, each)) if each.bad else each for each in run(unit)))
     return report
+
+
+def _command(device: str, finding: Finding) -> str:
+    """What runs a case alone."""
+    what = {CONTRACT: ["--clause", finding.case], GRAPH: ["--graphs"], GROUPS: ["--groups"]}.get(
+        finding.subject, ["--op", finding.subject]
+    )
+    case = [] if finding.subject == CONTRACT else ["--case", finding.case]
+    return shlex.join(["python", "-m", "ggplug.testing.conformance", device, *what, *case])
+
+
+def _units(
+    ops: Iterable[type[Op] | str] | None, clauses: Iterable[Clause | str] | None, graphs: bool, groups: bool
+) -> Iterator[Unit]:
+    for clause in [*map(_clause, CLAUSES if clauses is None else clauses)]:
+        yield Unit(CONTRACT, clause)
+    for op in [*map(_op, OPS.values() if ops is None else ops)]:
+        yield Unit(op.name)
+    if graphs:
+        yield Unit(GRAPH)
+    if groups:
+        yield Unit(GROUPS)
 
 
 def _op(given: type[Op] | str) -> type[Op]:
@@ -53,3 +110,74 @@ def _clause(given: Clause | str) -> Clause:
         if clause.name == given:
             return clause
     raise ParameterError(f"the contract has no clause {given!r}", got=given)
+
+
+def serve(channel: Channel, name: str) -> None:
+    """Runs in a worker: the units that it is asked for."""
+    device = find_device(name)
+    units = {unit.name: unit for unit in _units(None, None, True, True)}
+    channel.serve(lambda unit, watch: (device.name, units[unit].run(device, watch)))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line.  Answers the exit code: 0 nothing went wrong, 1 something did, 2 there is nothing to test."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ggplug.testing.conformance",
+        description="Put a device to the conformance suite: all of it, or the parts that are named.",
+    )
+    parser.add_argument("device", help="a device's name, or 'reference' for the ops' references")
+    parser.add_argument("--op", action="append", metavar="NAME", help="the cases of this op; may be repeated")
+    parser.add_argument("--clause", action="append", metavar="NAME", help="this clause; may be repeated")
+    parser.add_argument("--graphs", action="store_true", help="the graphs of many ops")
+    parser.add_argument("--groups", action="store_true", help="chains in the groups that the device forms")
+    parser.add_argument("--case", metavar="LABEL", help="only the cases with this label")
+    parser.add_argument(
+        "--isolate", action="store_true", help="compute in a worker, so that a crash or a hang fails one case"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=Worker.TIMEOUT, metavar="SECONDS",
+        help="after how long a case of a worker hangs (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every finding as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")
+    given = parser.parse_args(arguments)
+    some = bool(given.op or given.clause or given.graphs or given.groups)
+    try:
+        units = list(
+            _units(
+                given.op or () if some else None,
+                given.clause or () if some else None,
+                given.graphs or not some,
+                given.groups or not some,
+            )
+        )
+        report = _computed(given, units)
+    except GGPlugError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    write(report, given.json, given.markdown)
+    print(text(report))
+    return 0 if report.ok else 1
+
+
+def _computed(given: argparse.Namespace, units: Iterable[Unit]) -> Report:
+    watch = EVERYTHING if given.case is None else One(given.case)
+    device = find_device(given.device)
+    if not given.isolate:
+        return _report(device.name, units, lambda unit: unit.run(device, watch))
+    with Worker(partial(serve, name=given.device), given.timeout) as worker:
+        return _report(
+            given.device, units, lambda unit: worker.run(unit.name, unit.subject, given.case)
+        )
+
+
+def write(report: Report, json: Path | None, page: Path | None) -> None:
+    """Writes what was asked for: every finding as JSON, the report as a page in Markdown."""
+    if json is not None:
+        json.write_text(report.as_json(), encoding="utf-8")
+    if page is not None:
+        page.write_text(markdown(report), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

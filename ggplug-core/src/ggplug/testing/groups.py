@@ -9,6 +9,7 @@ agree with the oracle, and with each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -23,25 +24,27 @@ from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.testing.cases import Case, Leafs, graph_cases
 from ggplug.testing.cases.chains import SUBJECT, group_cases
+from ggplug.testing.causes import Failure, of_exception
 from ggplug.testing.compare import compare, default_max_nmse
 from ggplug.testing.oracle import Evaluation, decoded, evaluate, first_fault
 from ggplug.testing.placement import Bytes, Placement
 from ggplug.testing.report import Finding
-from ggplug.testing.runner import GUARDED, changed_outside, compute_between_guards, judge_all
+from ggplug.testing.runner import GUARDED, changed_outside, compute_between_guards, judge_all, run_each
+from ggplug.testing.watching import EVERYTHING, Watch
 
 
 def run_groups(
-    device: Device, *, cases: Iterable[Case] | None = None, max_nmse: float | None = None
+    device: Device,
+    *,
+    cases: Iterable[Case] | None = None,
+    max_nmse: float | None = None,
+    watch: Watch = EVERYTHING,
 ) -> list[Finding]:
     """All chains, and the graphs of models, in the groups that a device forms; a finding for each."""
     if not forms_groups(device):
         return [Finding(SUBJECT, "", "declined", f"{device.name} computes every node alone")]
     chosen = [*group_cases(), *graph_cases()] if cases is None else cases
-    stream = device.init()
-    try:
-        return [run_group_case(device, stream, case, max_nmse=max_nmse) for case in chosen]
-    finally:
-        stream.free()
+    return run_each(device, SUBJECT, chosen, partial(run_group_case, max_nmse=max_nmse), watch)
 
 
 def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
@@ -49,11 +52,14 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
     leafs = Leafs(case.seed)
     made = case.make(leafs)
     graph = Graph(*([made] if isinstance(made, Tensor) else made))
-    for answer in map(device.supports_op, graph.nodes):
-        if isinstance(answer, Decline):
-            return Finding(SUBJECT, case.label, "declined", answer.reason)
     try:
+        for answer in map(device.supports_op, graph.nodes):
+            if isinstance(answer, Decline):
+                return Finding(SUBJECT, case.label, "declined", answer.reason)
         groups = groups_of(device, graph)
+    except Exception as error:
+        return of_exception(error, device).finding(SUBJECT, case.label)
+    try:
         check_groups(graph, groups)
     except GGPlugError as error:
         return Finding(SUBJECT, case.label, "failed", f"groups: {error}", float("inf"))
@@ -67,34 +73,35 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
         max_nmse = case.max_nmse(graph, leafs.values) if callable(case.max_nmse) else case.max_nmse
     shown = f"{len(groups.members)} groups"
     for compute in (_between_guards, _poisoned):
-        reason, worst = compute(device, stream, graph, groups, leafs.values, expected, max_nmse)
-        if reason:
-            return Finding(SUBJECT, case.label, "failed", f"in {shown}, {reason}", worst)
+        failure, worst = compute(device, stream, graph, groups, leafs.values, expected, max_nmse)
+        if failure is not None:
+            told = failure._replace(reason=f"in {shown}, {failure.reason}").finding(SUBJECT, case.label)
+            return told._replace(nmse=worst)
     return Finding(SUBJECT, case.label, "passed", shown, worst)
 
 
 def _between_guards(
     device: Device, stream: Backend, graph: Graph, groups: Groups, values: Mapping[Tensor, Bytes],
     expected: Evaluation, max_nmse: float | None,
-) -> tuple[str, float]:  # fmt: skip
-    """What is wrong when every tensor has bytes of its own, but for results inside of groups; or an empty string."""
+) -> tuple[Failure | None, float]:  # fmt: skip
+    """What is wrong when every tensor has bytes of its own, but for results inside of groups, if anything."""
     with Placement(graph, device.buffer_type, guarded=GUARDED, groups=groups) as placement:
         before, failure = compute_between_guards(graph, values, placement, stream, None)
-        if failure:
+        if failure is not None:
             return failure, float("inf")
         kept = [node for node in graph.nodes if graph.roots[graph.index[node]] not in groups.inner]
         found = judge_all(kept, expected, placement, max_nmse, "values")
         if not found:
-            return f"each tensor apart: {found.reason}", found.nmse
+            return Failure("failed", f"each tensor apart: {found.reason}"), found.nmse
         reason = changed_outside(graph, values, expected, placement, before)
-        return reason, float("inf") if reason else found.nmse
+        return (Failure("failed", reason), float("inf")) if reason else (None, found.nmse)
 
 
 def _poisoned(
     device: Device, stream: Backend, graph: Graph, groups: Groups, values: Mapping[Tensor, Bytes],
     expected: Evaluation, max_nmse: float | None,
-) -> tuple[str, float]:  # fmt: skip
-    """What is wrong in an allocator's places, poisoned between groups or not, and node by node; or an empty string."""
+) -> tuple[Failure | None, float]:  # fmt: skip
+    """What is wrong in an allocator's places, poisoned between groups or not, and node by node, if anything."""
     worst = 0.0
     ways = {
         "between groups poisoned": (groups, compute_poisoned),
@@ -110,16 +117,18 @@ def _poisoned(
             try:
                 compute(stream, graph, allocation)
                 stream.synchronize()
-            except GGPlugError as error:
-                return f"{way}: {type(error).__name__}: {error}", float("inf")
+            except Exception as error:
+                failure = of_exception(error, device)
+                return failure._replace(reason=f"{way}: {failure.reason}"), float("inf")
             results[way] = _outputs(graph)
             for tensor, got in results[way].items():
                 for other, want in (("the oracle", expected[tensor]), *_others(results, way, tensor)):
                     found = compare(got, want, default_max_nmse(tensor.type) if max_nmse is None else max_nmse)
                     worst = max(worst, found.nmse)
                     if not found:
-                        return f"{way}, {tensor!r} is not what {other} has: {found.reason}", found.nmse
-    return "", worst
+                        what = f"{way}, {tensor!r} is not what {other} has: {found.reason}"
+                        return Failure("failed", what), found.nmse
+    return None, worst
 
 
 def _computed(stream: Backend, graph: Graph, allocation: Allocation) -> None:

@@ -219,7 +219,8 @@ def decoded(stored: Array, tensor: Tensor) -> Array:
     if kind is BF16 or kind.is_quantized:
         packed = np.ascontiguousarray(stored)
         rows = packed.view(np.uint8).reshape(*packed.shape[:3], -1)
-        return quants.dequantize(rows, kind).reshape(tensor.ne[::-1]).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            return quants.dequantize(rows, kind).reshape(tensor.ne[::-1]).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return stored.astype(np.float64)
 

@@ -1,15 +1,11 @@
-"""The pytest plugin (entry point ``pytest11``): an option that names the device, and a table of verdicts at the end.
+"""The pytest plugin (entry point ``pytest11``): the suite's options, and what it found at the end.
 
 pytest imports this at every start, so it imports nothing that is not needed yet.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
-
-PROPERTY = "ggplug_conformance"
-"""Name under which the suite's tests attach what they found; it travels with the reports of distributed runs."""
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -20,30 +16,30 @@ def pytest_addoption(parser: Any) -> None:
         default=None,
         help="the device that BackendSuite tests, where the test class names none",
     )
+    group.addoption(
+        "--ggplug-case", metavar="LABEL", default=None, help="of the chosen tests only the cases with this label"
+    )
+    group.addoption(
+        "--ggplug-isolate",
+        action="store_true",
+        help="run the cases of BackendSuite in a worker process, so that a crash or a hang fails one case",
+    )
+    group.addoption(
+        "--ggplug-timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="after how long a case of a worker hangs (default: %(default)g)",
+    )
+    group.addoption("--ggplug-json", metavar="FILE", default=None, help="write what BackendSuite found as JSON")
+    group.addoption("--ggplug-markdown", metavar="FILE", default=None, help="write what BackendSuite found as a page")
 
 
 def pytest_configure(config: Any) -> None:
-    config.pluginmanager.register(Verdicts(), "ggplug-verdicts")
+    from ggplug.testing.verdicts import Verdicts
 
+    config.pluginmanager.register(Verdicts(config), "ggplug-verdicts")
+    if config.getoption("--ggplug-isolate"):
+        from ggplug.testing.isolated_tests import Isolating
 
-class Verdicts:
-    """Collects what the tests of one session found, and prints it."""
-
-    def __init__(self) -> None:
-        self.found: list[dict[str, Any]] = []
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        for name, value in report.user_properties if report.when == "call" else ():
-            if name == PROPERTY:
-                self.found.append(json.loads(value))
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if not self.found:
-            return
-        from ggplug.testing.report import Report
-
-        for device in dict.fromkeys(each["device"] for each in self.found):
-            report = Report.merge(device, [each for each in self.found if each["device"] == device])
-            terminalreporter.section(f"ggplug conformance of {device}")
-            for line in report.table().splitlines():
-                terminalreporter.write_line(line)
+        config.pluginmanager.register(Isolating(config), "ggplug-isolating")

@@ -1,29 +1,39 @@
-"""What a conformance run found, and the table of it."""
+"""What a conformance run found: verdicts, and how they travel."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
-Verdict = Literal["passed", "failed", "claimed but failed", "declined", "never run"]
+Verdict = Literal[
+    "passed", "failed", "raised", "claimed but failed", "crashed", "hung", "declined", "never run"
+]  # fmt: skip
 
-VERDICTS: tuple[Verdict, ...] = ("passed", "failed", "claimed but failed", "declined", "never run")
+VERDICTS: tuple[Verdict, ...] = (
+    "passed", "failed", "raised", "claimed but failed", "crashed", "hung", "declined", "never run",
+)  # fmt: skip
 """What can become of a case.
 
-``passed``; ``failed``: computed, but wrong; ``claimed but failed``: the device said that it supports it and then
-raised;
+``passed``; ``failed``: computed, but wrong; ``raised``: the device's code raised where it had to compute; ``claimed but
+failed``: the device said that it supports something and then declined it; ``crashed`` and ``hung``: the process that
+computed it died, or did not go on (only where cases run in a worker);
 ``declined``: the device said no; ``never run``: there was nothing that could be run.
 """
 
-BAD: frozenset[Verdict] = frozenset({"failed", "claimed but failed"})
+BAD: frozenset[Verdict] = frozenset({"failed", "raised", "claimed but failed", "crashed", "hung"})
 
 
 class Finding(NamedTuple):
     """One case of an op, or one clause of the contract.
 
-    ``subject``: the op's name, or ``"contract"``; ``case``: which one; ``nmse``: the error, where there is one.
+    ``subject``: the op's name, or ``"contract"``, ``"graph"``, ``"groups"``; ``case``: which one; ``nmse``: the error,
+    where there is one; ``types``: those of the op's sources.
+
+    Of what is bad: ``where``: file, line and function of the author's code, and the text of the line; ``trace``: the
+    lines around it; ``cause``: findings in which it is equal have the same fault; ``command``: what runs this alone.
     """
 
     subject: str
@@ -31,13 +41,30 @@ class Finding(NamedTuple):
     verdict: Verdict
     reason: str = ""
     nmse: float = 0.0
+    types: str = ""
+    where: str = ""
+    trace: tuple[str, ...] = ()
+    cause: str = ""
+    command: str = ""
 
     @property
     def bad(self) -> bool:
         return self.verdict in BAD
 
+    @property
+    def fault(self) -> str:
+        """``cause``, or else what the reason says but for its numbers, for this subject."""
+        return self.cause or f"{self.subject} {self.verdict} {without_numbers(self.reason)}"
+
     def __str__(self) -> str:
         return f"{self.subject}: {self.case}: {self.verdict}" + (f": {self.reason}" if self.reason else "")
+
+
+class Passed(NamedTuple):
+    """What passed of one subject: how many cases, and the one with the largest error."""
+
+    cases: int
+    worst: Finding
 
 
 class Report:
@@ -71,61 +98,66 @@ class Report:
         """Ops (and ``"contract"``) in order of appearance."""
         return list(dict.fromkeys(finding.subject for finding in self.findings))
 
-    def table(self, *, reasons: bool = True) -> str:
-        """A line for each op with its counts and largest error; then why things failed or were declined."""
-        header = ("", *VERDICTS, "largest NMSE")
-        rows: list[tuple[str, ...]] = [header]
-        for subject in self.subjects():
-            counts = self.counts(subject)
-            passed = [f.nmse for f in self.findings if f.subject == subject and f.verdict == "passed"]
-            worst = max(passed, default=0.0)
-            shown = f"{worst:.1e}" if worst else ""
-            rows.append((subject, *(str(counts[verdict] or "") for verdict in VERDICTS), shown))
-        rows.append(("total", *(str(count) for count in self.counts().values()), ""))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if i == 0 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
-        if reasons:
-            lines += [f"{finding}" for finding in self.bad]
-            declined: dict[str, int] = {}
-            for finding in self.findings:
-                if finding.verdict in ("declined", "never run"):
-                    key = f"{finding.verdict}: {finding.reason}"
-                    declined[key] = declined.get(key, 0) + 1
-            lines += [f"{count:5d} {reason}" for reason, count in sorted(declined.items(), key=lambda item: -item[1])]
-        return "\n".join(lines)
+    def passed(self) -> dict[str, Passed]:
+        """Of each subject what passed, and the case that came closest to failing."""
+        found: dict[str, Passed] = {}
+        for finding in self.findings:
+            if finding.verdict == "passed":
+                count, worst = found.get(finding.subject, (0, finding))
+                found[finding.subject] = Passed(count + 1, finding if finding.nmse > worst.nmse else worst)
+        return found
+
+    def causes(self) -> list[list[Finding]]:
+        """What failed, those of one cause together, in the order in which causes came up.
+
+        Cases of ops come before clauses of the contract: what a clause computes is one of them.
+        """
+        found: dict[str, list[Finding]] = {}
+        for finding in self.bad:
+            found.setdefault(finding.fault, []).append(finding)
+        return [sorted(same, key=lambda each: each.subject == "contract") for same in found.values()]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; an error that is not finite is None."""
         return {"device": self.device, "counts": self.counts(), "findings": [_plain(f) for f in self.findings]}
 
+    def as_json(self) -> str:
+        """:meth:`as_dict` as a document."""
+        return json.dumps(self.as_dict(), indent=1)
+
     def to_json(self) -> str:
-        """One line; what passed only as a count and the largest error of each subject.  See :meth:`merge`."""
-        passed: dict[str, tuple[int, float]] = {}
-        for finding in self.findings:
-            if finding.verdict == "passed":
-                count, worst = passed.get(finding.subject, (0, 0.0))
-                passed[finding.subject] = (count + 1, max(worst, finding.nmse))
+        """One line; what passed only as a count and the case with the largest error of each subject.
+
+        See :meth:`merge`.
+        """
+        passed = {subject: (count, _plain(worst)) for subject, (count, worst) in self.passed().items()}
         others = [_plain(finding) for finding in self.findings if finding.verdict != "passed"]
         return json.dumps({"device": self.device, "passed": passed, "others": others})
 
     @classmethod
     def merge(cls, device: str, parts: Iterable[dict[str, Any]]) -> Report:
-        """A report of what several :meth:`to_json` tell; cases that passed have lost their names."""
+        """A report of what several :meth:`to_json` tell; cases that passed have lost their names but for the worst."""
         report = cls(device)
         for part in parts:
             for subject, (count, worst) in part["passed"].items():
-                report.add(*(Finding(subject, "", "passed", "", worst) for _ in range(count)))
-            for other in part["others"]:
-                nmse = float("inf") if other["nmse"] is None else other["nmse"]
-                report.add(Finding(other["subject"], other["case"], other["verdict"], other["reason"], nmse))
+                report.add(finding_of(worst), *(Finding(subject, "", "passed") for _ in range(count - 1)))
+            report.add(*map(finding_of, part["others"]))
         return report
 
 
+def without_numbers(reason: str) -> str:
+    """A reason with its numbers left out: what differs in nothing else has one cause."""
+    return re.sub(r"[-+]?(?:\b\d[\w.]*(?:[-+]\d+)?|\bnan\b|\binf\b)", "#", reason)
+
+
+def finding_of(plain: dict[str, Any]) -> Finding:
+    """A finding of what :meth:`Report.as_dict` has for it."""
+    nmse = float("inf") if plain["nmse"] is None else plain["nmse"]
+    return Finding(**{**plain, "nmse": nmse, "trace": tuple(plain.get("trace", ()))})
+
+
 def _plain(finding: Finding) -> dict[str, Any]:
-    return {**finding._asdict(), "nmse": finding.nmse if math.isfinite(finding.nmse) else None}
+    """The fields of a finding that say something."""
+    nmse = finding.nmse if math.isfinite(finding.nmse) else None
+    told = {name: value for name, value in finding._asdict().items() if value or name in ("case", "subject")}
+    return {**told, "nmse": nmse}

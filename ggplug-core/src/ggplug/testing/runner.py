@@ -8,7 +8,8 @@ results are judged all the same, up to the node at fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from ggplug.graph import Graph
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.testing.cases import Case, Leafs, cases_of, graph_cases
+from ggplug.testing.cases.graphs import SUBJECT as GRAPH
+from ggplug.testing.causes import Failure, of_exception, of_kernel
 from ggplug.testing.compare import (
     FIRST,
     SELECTING,
@@ -34,29 +37,60 @@ from ggplug.testing.compare import (
 from ggplug.testing.oracle import Evaluation, evaluate, first_fault
 from ggplug.testing.placement import UNWRITTEN, Bytes, Placement, guard
 from ggplug.testing.report import Finding
+from ggplug.testing.watching import EVERYTHING, IN_THE_PLACE, Watch
 
 
 def run_op(
-    device: Device, op: type[Op], *, cases: Iterable[Case] | None = None, max_nmse: float | None = None
+    device: Device,
+    op: type[Op],
+    *,
+    cases: Iterable[Case] | None = None,
+    max_nmse: float | None = None,
+    watch: Watch = EVERYTHING,
 ) -> list[Finding]:
     """All cases of an op on a fresh stream of ``device``; ``max_nmse`` as for :func:`run_case`."""
     chosen = list(cases_of(op) if cases is None else cases)
     if not chosen:
         return [Finding(op.name, "", "never run", f"no case could be made for {op.name}")]
-    stream = device.init()
-    try:
-        return [run_case(device, stream, case, max_nmse=max_nmse) for case in chosen]
-    finally:
-        stream.free()
+    return run_each(device, op.name, chosen, partial(run_case, max_nmse=max_nmse), watch)
 
 
-def run_graphs(device: Device, *, max_nmse: float | None = None) -> list[Finding]:
+def run_graphs(device: Device, *, max_nmse: float | None = None, watch: Watch = EVERYTHING) -> list[Finding]:
     """All graphs of many ops."""
-    stream = device.init()
+    return run_each(device, GRAPH, graph_cases(), partial(run_case, max_nmse=max_nmse), watch)
+
+
+def run_each(
+    device: Device,
+    subject: str,
+    cases: Iterable[Case],
+    run: Callable[[Device, Backend, Case], Finding],
+    watch: Watch,
+) -> list[Finding]:
+    """Those cases that ``watch`` wants, on one stream.  A device that gives no stream fails all of them at once."""
+    chosen = [case for case in cases if watch.wants(subject, case.label)]
+    if not chosen:
+        return []
+    findings: list[Finding] = []
+    for case in chosen:
+        watch.begins(subject, case.label)
+        if not findings:
+            try:
+                stream = device.init()
+            except Exception as error:
+                failed = of_exception(error, device).finding(subject, case.label)
+                watch.ended(failed)
+                return [failed]
+        try:
+            findings.append(run(device, stream, case))
+        except Exception as error:  # in a transfer, say
+            findings.append(of_exception(error, device).finding(subject, case.label))
+        watch.ended(findings[-1])
     try:
-        return [run_case(device, stream, case, max_nmse=max_nmse) for case in graph_cases()]
-    finally:
         stream.free()
+    except Exception as error:
+        findings.append(of_exception(error, device).finding(subject, "freeing the stream at the end"))
+    return findings
 
 
 def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
@@ -64,11 +98,12 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
     leafs = Leafs(case.seed)
     made = case.make(leafs)
     graph = Graph(*([made] if isinstance(made, Tensor) else made))
+    subject = next((node for node in reversed(graph.nodes) if node.op is not None and node.op.name == case.op), None)
+    types = spell_types(subject)
     try:
         answers = [device.supports_op(node) for node in graph.nodes]
     except Exception as error:
-        reason = f"supports_op raised {type(error).__name__}: {error}"
-        return Finding(case.op, case.label, "claimed but failed", reason, float("inf"))
+        return of_exception(error, device).finding(case.op, case.label, types)
     for answer in answers:
         if isinstance(answer, Decline):
             return Finding(case.op, case.label, "declined", answer.reason)
@@ -82,8 +117,8 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
         with Placement(graph, device.buffer_type, guarded=GUARDED, aliases=aliases) as placement:
             fault = first_fault(graph, expected)
             before, failure = compute_between_guards(graph, leafs.values, placement, stream, fault)
-            if failure:
-                return Finding(case.op, label, "claimed but failed", failure, float("inf"))
+            if failure is not None:
+                return failure.finding(case.op, label, types)
             nodes = graph.nodes if fault is None else graph.nodes[: graph.nodes.index(fault[0]) + 1]
             found = judge_all(nodes, expected, placement, allowed, case.agreement)
             if found:
@@ -91,8 +126,17 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
                 found = Comparison(not reason, float("inf") if reason else found.nmse, reason)
         worst = max(worst, found.nmse)
         if not found:
-            return Finding(case.op, label, "failed", found.reason, found.nmse)
-    return Finding(case.op, case.label, "passed", "", worst)
+            return Finding(case.op, label, "failed", found.reason, found.nmse, types, of_kernel(device, subject))
+    return Finding(case.op, case.label, "passed", "", worst, types)
+
+
+def spell_types(node: Tensor | None) -> str:
+    """The types of a node's sources, and its own where it differs from the first."""
+    if node is None:
+        return ""
+    sources = [source.type.name for source in node.src if source is not None]
+    result = node.type.name
+    return ", ".join(sources) + ("" if sources[:1] == [result] else f" -> {result}")
 
 
 GUARDED = 256
@@ -110,7 +154,7 @@ def _variants(case: Case, graph: Graph) -> list[tuple[str, dict[Tensor, Tensor]]
         source = last.src[position]
         if source is None or last.src.count(source) > 1 or not may_share(last, source):
             continue
-        variants.append((f"{case.label}, in the place of {op.sources[position]}", {last: source}))
+        variants.append((f"{case.label}{IN_THE_PLACE}{op.sources[position]}", {last: source}))
     return variants
 
 
@@ -126,8 +170,8 @@ def compute_between_guards(
     placement: Placement,
     stream: Backend,
     fault: tuple[Tensor, int] | None,
-) -> tuple[list[Bytes], str]:
-    """Fills leafs and results, and computes; all bytes from before, and what was wrongly raised or an empty string."""
+) -> tuple[list[Bytes], Failure | None]:
+    """Fills leafs and results, and computes; all bytes from before, and what was wrongly raised, if anything."""
     for root in placement.roots:
         if root.op is None:
             placement.write(root, values[root])
@@ -139,13 +183,15 @@ def compute_between_guards(
         stream.synchronize()
     except GGPlugError as error:
         if fault is not None and _names(error, *fault):
-            return before, ""
-        return before, f"{type(error).__name__}: {error}"
+            return before, None
+        return before, of_exception(error, stream.device)
     except Exception as error:
-        return before, f"an error that is no GGPlugError: {type(error).__name__}: {error}"
+        failure = of_exception(error, stream.device)
+        return before, failure._replace(reason=f"an error that is no GGPlugError: {failure.reason}")
     if fault is not None:
-        return before, f"nothing was raised, though {fault[0]!r} was given the id {fault[1]}, which is out of range"
-    return before, ""
+        what = f"nothing was raised, though {fault[0]!r} was given the id {fault[1]}, which is out of range"
+        return before, Failure("failed", what)
+    return before, None
 
 
 def _names(error: GGPlugError, node: Tensor, got: int) -> bool:

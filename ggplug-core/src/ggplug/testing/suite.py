@@ -12,8 +12,9 @@ of one's own: ``pytest --pyargs ggplug.testing.suite --ggplug-device BLAS``.
 
 Each op is one test that runs all cases of the op, graphs of many ops are one, chains in the groups that the device
 forms are one, each clause of the contract is one.  A
-test of an op that the device declines altogether is skipped with its reason; the table at the end tells the verdict
-on every case.
+test of an op that the device declines altogether is skipped with its reason.  What went wrong is listed at the end by
+cause, with the line of the backend's code and a command that runs the case alone; then comes a table of verdicts.
+Options of pytest that belong to the suite begin with ``--ggplug-``; ``pytest --help`` lists them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ import pytest
 from ggplug.backend import Device
 from ggplug.ops.base import OPS
 from ggplug.testing.cases import Case, cases_of
-from ggplug.testing.contracts import CLAUSES, run_clause
+from ggplug.testing.contracts import CLAUSES, run_clauses
 from ggplug.testing.groups import run_groups
-from ggplug.testing.plugin import PROPERTY
-from ggplug.testing.report import Finding, Report
+from ggplug.testing.report import Finding
 from ggplug.testing.runner import run_graphs, run_op
 from ggplug.testing.vectors import find_device
+from ggplug.testing.verdicts import FOUND, WATCH, conclude
+from ggplug.testing.watching import EVERYTHING, One, Watch
 
 
 class BackendSuite:
@@ -71,32 +73,37 @@ class BackendSuite:
 
     def test_contract(self, device: Device, clause: Any, request: pytest.FixtureRequest) -> None:
         """One clause of the contract."""
-        _conclude(device, [run_clause(device, clause)], request)
+        _conclude(device, run_clauses(device, [clause], watch_of(request)), request)
 
     def test_graphs(self, device: Device, request: pytest.FixtureRequest) -> None:
         """Graphs of many ops, as models have them."""
-        _conclude(device, run_graphs(device, max_nmse=self.max_nmse.get("graph")), request)
+        _conclude(
+            device, run_graphs(device, max_nmse=self.max_nmse.get("graph"), watch=watch_of(request)), request
+        )
 
     def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
         """Chains of ops in the groups that the device forms."""
-        _conclude(device, run_groups(device, max_nmse=self.max_nmse.get("groups")), request)
+        _conclude(
+            device, run_groups(device, max_nmse=self.max_nmse.get("groups"), watch=watch_of(request)), request
+        )
 
     def test_op(self, device: Device, op_name: str, request: pytest.FixtureRequest) -> None:
         """All cases of one op."""
-        findings = run_op(device, OPS[op_name], cases=self.cases(op_name), max_nmse=self.max_nmse.get(op_name))
+        allowed, watch = self.max_nmse.get(op_name), watch_of(request)
+        findings = run_op(device, OPS[op_name], cases=self.cases(op_name), max_nmse=allowed, watch=watch)
         _conclude(device, findings, request)
 
 
+def watch_of(request: pytest.FixtureRequest) -> Watch:
+    """What follows the cases of a test: the worker that runs it, or the option that chooses one."""
+    watch = request.config.stash.get(WATCH, None)
+    case = request.config.getoption("--ggplug-case", default=None)
+    return watch or (EVERYTHING if case is None else One(case))
+
+
 def _conclude(device: Device, findings: list[Finding], request: pytest.FixtureRequest) -> None:
-    """Attaches the findings for the table; fails or skips the test."""
-    report = Report(device.name, findings)
-    request.node.user_properties.append((PROPERTY, report.to_json()))
-    if report.bad:
-        shown = "\n".join(str(finding) for finding in report.bad[:20])
-        more = f"\n... and {len(report.bad) - 20} more" if len(report.bad) > 20 else ""
-        pytest.fail(f"{len(report.bad)} of {len(findings)} cases:\n{shown}{more}", pytrace=False)
-    if not report.counts()["passed"]:
-        pytest.skip("; ".join(dict.fromkeys(finding.reason for finding in findings)))
+    request.node.stash[FOUND] = device.name, findings
+    conclude(request.node, device.name, findings)
 
 
 class TestDevice(BackendSuite):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -218,12 +218,16 @@ def node(cls: type[Op], *sources: Tensor | None, **parameters: object) -> Tensor
 
 
 def labelled(cases: Iterable[Case]) -> list[Case]:
-    """The cases, with equal labels told apart by a number."""
-    seen: dict[str, int] = {}
-    result = []
-    for case in cases:
-        count = seen[case.label] = seen.get(case.label, 0) + 1
-        result.append(case if count == 1 else replace(case, label=f"{case.label} #{count}"))
+    """The cases, each with a label of its own.  Raises ParameterError if two of an op have the same."""
+    result = list(cases)
+    seen: set[tuple[str, str]] = set()
+    for case in result:
+        if (case.op, case.label) in seen:
+            raise ParameterError(
+                f"two cases of {case.op} are called {case.label!r}", got=case.label,
+                remedy="say in each label what is special, or leave one of them out",
+            )  # fmt: skip
+        seen.add((case.op, case.label))
     return result
 
 

@@ -119,10 +119,8 @@ def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
             yield simple(5, 3, k)
             yield simple(18, 1, k)
         middle = in_blocks(64, types[0]) if block > 1 else 40
-        for m in M[first::step]:
-            yield simple(m, 2, middle)
-        for n in N[first::step]:
-            yield simple(7, n, middle)
+        for m, n in dict.fromkeys([*((m, 2) for m in M[first::step]), *((7, n) for n in N[first::step])]):
+            yield simple(m, n, middle)
         for m, n, k in ((64, 1, 1024), (33, 70, 256), (128, 40, 96), (257, 1, 128), (16, 129, 64)):
             yield simple(m, n, in_blocks(k, types[0]))
         for a2, a3, b2, b3 in ((3, 2, 3, 2), (1, 1, 4, 2), (2, 1, 4, 3), (2, 2, 6, 2)):
@@ -153,7 +151,8 @@ def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
             return node(cls, weights, b, ids)
 
         shape = f"k={k} m={m} experts={experts} used={used} tokens={tokens}{'' if own else ' shared'}"
-        how = ("" if layouts == packed else f" {layouts}") + (f", {chosen} chosen" if chosen else "")
+        special = [f", {name} {how}" for name, how in zip(cls.sources, layouts, strict=True) if how != "packed"]
+        how = "".join(special) + (f", {chosen} chosen" if chosen else "")
         return Case(cls.name, f"{types[0].name} x {types[1].name} {shape}{how}", make, allowed)
 
     packed = ("packed", "packed", "packed")

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from ggplug.testing.contracts import buffers, devices, layouts, plans, streams
-from ggplug.testing.contracts.clause import CLAUSES, Clause, ContractError, NotOffered, clause, run_clause
+from ggplug.testing.contracts.clause import (
+    CLAUSES,
+    CONTRACT,
+    Clause,
+    ContractError,
+    NotOffered,
+    clause,
+    run_clause,
+    run_clauses,
+)
 
 CHAPTERS = (devices, buffers, layouts, streams, plans)
 """The modules whose clauses make up the contract."""
 
-__all__ = ["CHAPTERS", "CLAUSES", "Clause", "ContractError", "NotOffered", "clause", "run_clause"]
+__all__ = [
+    "CHAPTERS", "CLAUSES", "CONTRACT", "Clause", "ContractError", "NotOffered", "clause", "run_clause", "run_clauses",
+]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -10,8 +10,10 @@ import numpy as np
 
 from ggplug.backend import Buffer, Device
 from ggplug.ops.base import Array
+from ggplug.testing.causes import of_exception
 from ggplug.testing.placement import Bytes
 from ggplug.testing.report import Finding
+from ggplug.testing.watching import EVERYTHING, Watch
 
 
 class ContractError(AssertionError):
@@ -34,6 +36,9 @@ class Clause(NamedTuple):
         return (self.check.__doc__ or "").strip()
 
 
+CONTRACT = "contract"
+"""The subject of findings about clauses."""
+
 CLAUSES: list[Clause] = []
 """The whole contract, in order."""
 
@@ -44,18 +49,36 @@ def clause(check: Callable[[Device], None]) -> Callable[[Device], None]:
     return check
 
 
+def run_clauses(device: Device, chosen: Iterable[Clause], watch: Watch = EVERYTHING) -> list[Finding]:
+    """Those of these clauses that ``watch`` wants."""
+    findings = []
+    for each in chosen:
+        if watch.wants(CONTRACT, each.name):
+            watch.begins(CONTRACT, each.name)
+            findings.append(run_clause(device, each))
+            watch.ended(findings[-1])
+    return findings
+
+
 def run_clause(device: Device, chosen: Clause) -> Finding:
     """One clause; never raises for what the device does."""
     try:
         chosen.check(device)
     except NotOffered as reason:
-        return Finding("contract", chosen.name, "declined", str(reason))
+        return Finding(CONTRACT, chosen.name, "declined", str(reason))
     except ContractError as error:
-        return Finding("contract", chosen.name, "failed", f"{error}; the contract: {chosen.meaning}", float("inf"))
+        reason_given = f"{error}; the contract: {chosen.meaning}"
+        if error.__cause__ is None:
+            return Finding(CONTRACT, chosen.name, "failed", reason_given, float("inf"))
+        # Something else was raised than the clause wants; where tells more than the clause does.
+        failure = of_exception(error.__cause__, device)
+        return failure._replace(verdict="failed", reason=reason_given).finding(CONTRACT, chosen.name)
     except Exception as error:
-        reason_given = f"{type(error).__name__}: {error}; the contract: {chosen.meaning}"
-        return Finding("contract", chosen.name, "claimed but failed", reason_given, float("inf"))
-    return Finding("contract", chosen.name, "passed")
+        failure = of_exception(error, device)
+        return failure._replace(reason=f"{failure.reason}; the contract: {chosen.meaning}").finding(
+            CONTRACT, chosen.name
+        )
+    return Finding(CONTRACT, chosen.name, "passed")
 
 
 def expect(condition: object, message: str) -> None:

@@ -89,7 +89,25 @@ INLINE float vec_max(vec v) { return VEC_FOLD(v, fmax); }
 /* half and bfloat16: only their bits lie in memory, so no device needs arithmetic on them */
 
 #define HALF_AT(p) vload_half(0, (GLOBAL const half *)(p))
-#define VEC_HALF_AT(p) JOIN(vload_half, VEC)(0, (GLOBAL const half *)(p))
+/* Halves in memory are aligned to 2 bytes, and OpenCL asks for no more; PoCL 3.0 moves vectors of them as if the whole vector
+   was aligned.  So they are moved as integers, and converted where they are aligned, which costs no instruction. */
+#define HALVES_MOVED(N) \
+    INLINE JOIN(float, N) JOIN(halves_get, N)(GLOBAL const void *p) \
+    { \
+        const JOIN(ushort, N) bits = JOIN(vload, N)(0, (GLOBAL const ushort *)p); \
+        return JOIN(vload_half, N)(0, (const half *)&bits); \
+    } \
+    INLINE void JOIN(halves_put, N)(JOIN(float, N) v, GLOBAL void *p) \
+    { \
+        JOIN(ushort, N) bits; \
+        JOIN(JOIN(vstore_half, N), _rte)(v, 0, (half *)&bits); \
+        JOIN(vstore, N)(bits, 0, (GLOBAL ushort *)p); \
+    }
+HALVES_MOVED(4)
+#if VEC > 4
+HALVES_MOVED(VEC)
+#endif
+#define VEC_HALF_AT(p) JOIN(halves_get, VEC)(p)
 #ifdef KEEPS_NAN
 INLINE float GET_F16(GLOBAL const char *p)
 {
@@ -113,7 +131,7 @@ INLINE vec VEC_GET_F16(GLOBAL const char *p)
    vectors of halves have an instruction, PoCL converts single ones bit by bit. */
 #define GET_HALF(p) HALF_AT(p)
 #if VEC > 4
-#define GET_SCALE(p) (vload_half4(0, (GLOBAL const half *)(p)).x)
+#define GET_SCALE(p) (halves_get4(p).x)
 #else
 #define GET_SCALE(p) HALF_AT(p)
 #endif
@@ -125,7 +143,7 @@ INLINE void put_f16(float x, GLOBAL half *p)
 }
 INLINE vec vec_plain_nan(vec v) { return v == v ? v : BITS_VEC((VEC_BITS(v) & (int)0x80000000) | 0x7fc00000); }
 #define PUT_F16(x, p) put_f16(x, (GLOBAL half *)(p))
-#define VEC_PUT_F16(v, p) JOIN(JOIN(vstore_half, VEC), _rte)(vec_plain_nan(v), 0, (GLOBAL half *)(p))
+#define VEC_PUT_F16(v, p) JOIN(halves_put, VEC)(vec_plain_nan(v), p)
 #define VEC_GET_BF16(p) BITS_VEC(JOIN(convert_int, VEC)(JOIN(vload, VEC)(0, (GLOBAL const ushort *)(p))) << 16)
 
 INLINE void vec_put_bf16(vec v, GLOBAL char *p)

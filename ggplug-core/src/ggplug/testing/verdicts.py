@@ -1,0 +1,100 @@
+"""Verdicts in a session of pytest: how a test ends by what it found, and what is shown of all at the end."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ggplug.testing.watching import Watch
+
+if TYPE_CHECKING:
+    from ggplug.testing.report import Finding, Report
+
+PROPERTY = "ggplug_conformance"
+"""Name under which the suite's tests attach what they found; it travels with the reports of distributed runs."""
+
+WATCH = pytest.StashKey[Watch]()
+"""In a configuration: what follows the cases."""
+
+FOUND = pytest.StashKey["tuple[str, list[Finding]]"]()
+"""In a test: the device's name, and what was found."""
+
+
+def conclude(test: pytest.Item, device: str, findings: Sequence[Finding]) -> None:
+    """Attaches findings to a test, for what is shown at the end; fails or skips the test."""
+    from ggplug.testing.rendering import failures
+    from ggplug.testing.report import Report
+
+    report = Report(device, [f._replace(command=_command(test, f)) if f.bad else f for f in findings])
+    test.user_properties.append((PROPERTY, report.to_json()))
+    if report.bad:
+        pytest.fail("\n".join(failures(report)), pytrace=False)
+    if not report.counts()["passed"]:
+        pytest.skip("; ".join(dict.fromkeys(f.reason for f in findings)) or "no case of this test was chosen")
+
+
+def _command(test: pytest.Item, finding: Finding) -> str:
+    """What runs a case alone."""
+    named = test.config.getoption("--ggplug-device")
+    device = [] if named is None else ["--ggplug-device", named]
+    case = [] if finding.subject == "contract" else ["--ggplug-case", finding.case]
+    return shlex.join(["pytest", test.nodeid, *device, *case])
+
+
+class Verdicts:
+    """Collects what the tests of one session found, shows it at the end, and writes the reports."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._found: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self._found.extend(map(json.loads, _attached(report)))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, None, None]:
+        """Shows failures of the suite by cause and not by test: one mistake fails many tests."""
+        if self._found:
+            self._show(terminalreporter)
+        stats = terminalreporter.stats
+        failed = stats.get("failed", [])
+        stats["failed"] = [each for each in failed if not _attached(each)]
+        try:
+            return (yield)
+        finally:
+            stats["failed"] = failed
+            if not failed:
+                del stats["failed"]
+
+    def _show(self, terminal: Any) -> None:
+        from ggplug.testing.rendering import markdown, text
+
+        reports = self._reports()
+        for report in reports:
+            terminal.section(f"ggplug conformance of {report.device}")
+            for line in text(report).splitlines():
+                terminal.write_line(line)
+        for option, written in (
+            ("--ggplug-json", json.dumps([report.as_dict() for report in reports], indent=1)),
+            ("--ggplug-markdown", "\n".join(map(markdown, reports))),
+        ):
+            path = self._config.getoption(option)
+            if path is not None:
+                Path(path).write_text(written, encoding="utf-8")
+
+    def _reports(self) -> list[Report]:
+        from ggplug.testing.report import Report
+
+        names = dict.fromkeys(each["device"] for each in self._found)
+        return [Report.merge(name, [each for each in self._found if each["device"] == name]) for name in names]
+
+
+def _attached(report: Any) -> list[str]:
+    """What a test's report has attached."""
+    return [value for name, value in getattr(report, "user_properties", ()) if name == PROPERTY]

@@ -1,0 +1,43 @@
+"""Following a run of the suite case by case: choosing cases, and telling what is running now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ggplug.testing.report import Finding
+
+
+class Watch:
+    """Is told of every case before it runs and after; the base class wants them all and does nothing.
+
+    ``subject``: the op's name, ``"contract"``, ``"graph"`` or ``"groups"``; ``case``: the case's label.
+    """
+
+    def wants(self, subject: str, case: str) -> bool:
+        """Whether the case shall run."""
+        return True
+
+    def begins(self, subject: str, case: str) -> None:
+        """The case runs next."""
+
+    def ended(self, finding: Finding) -> None:
+        """The case that began last is done."""
+
+
+EVERYTHING = Watch()
+"""Wants every case, and tells nobody."""
+
+
+class One(Watch):
+    """Wants the cases with this label alone, which may be that of a variant in the place of a source."""
+
+    def __init__(self, case: str) -> None:
+        self._case = case
+
+    def wants(self, subject: str, case: str) -> bool:
+        return self._case == case or self._case.startswith(f"{case}{IN_THE_PLACE}")
+
+
+IN_THE_PLACE = ", in the place of "
+"""Between the label of a case and the source whose bytes the result takes over in a variant of it."""

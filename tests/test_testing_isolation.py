@@ -1,0 +1,134 @@
+"""Cases in a worker: a crash or a hang fails one case and names the line, and the others go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+
+import pytest
+
+from ggplug.ops import Relu
+from ggplug.testing import cases_of
+from ggplug.testing.isolation import Channel, Worker
+from ggplug.testing.report import Finding
+from ggplug.testing.watching import Watch
+
+pytest_plugins = ["pytester"]
+
+CASES = ["first", "dies", "second", "exits", "third"]
+
+
+def computes(case: str) -> None:
+    if case == "dies":
+        os.abort()  # the crash
+    if case == "hangs":
+        threading.Event().wait()  # the hang
+    if case == "exits":
+        os._exit(3)
+
+
+def serve(channel: Channel, crashing_before: bool = False) -> None:
+    def run(unit: str, watch: Watch) -> tuple[str, list[Finding]]:
+        findings = []
+        if crashing_before:
+            os.abort()
+        for case in CASES if unit == "op" else [unit]:
+            if watch.wants(unit, case):
+                watch.begins(unit, case)
+                computes(case)
+                findings.append(Finding(unit, case, "passed", str(os.getpid())))
+                watch.ended(findings[-1])
+        return "toy", [*findings, Finding(unit, "at the end", "passed")]
+
+    channel.serve(run)
+
+
+def line_of(text: str) -> int:
+    with open(__file__, encoding="utf-8") as file:
+        return next(number for number, line in enumerate(file, 1) if text in line)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes end by signals elsewhere")
+def test_a_crash_fails_its_case_alone() -> None:
+    with Worker(serve) as worker:
+        findings = worker.run("op", "op")
+        assert worker.device == "toy"
+        assert [each.case for each in findings] == [*CASES, "at the end"]
+        told = {each.case: each for each in findings}
+        assert [told[case].verdict for case in ("first", "second", "third")] == ["passed"] * 3
+        assert os.getpid() not in {int(told[case].reason) for case in ("first", "second", "third")}
+        assert (told["dies"].verdict, told["dies"].reason) == ("crashed", "the process ended by SIGABRT")
+        assert f"test_testing_isolation.py:{line_of('# the ' + 'crash')} in computes: os.abort()" in told["dies"].where
+        assert (told["exits"].verdict, told["exits"].reason) == ("crashed", "the process ended with exit code 3")
+        (alone,) = (each for each in worker.run("op", "op", "second") if each.case == "second")
+        assert alone.verdict == "passed"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes end by signals elsewhere")
+def test_a_hang_fails_its_case_and_names_the_line() -> None:
+    with Worker(serve, 1.0) as worker:
+        hung, *_ = worker.run("hangs", "op")
+        assert (hung.case, hung.verdict, hung.reason) == ("hangs", "hung", "nothing happened for 1 seconds")
+        assert f"test_testing_isolation.py:{line_of('# the ' + 'hang')} in computes" in hung.where
+
+
+def test_a_worker_that_dies_before_any_case_fails_the_unit() -> None:
+    with Worker(partial(serve, crashing_before=True)) as worker:
+        (finding,) = worker.run("op", "op")
+        assert (finding.subject, finding.case, finding.verdict) == ("op", "", "crashed")
+
+
+TOY = """
+import os
+from typing import ClassVar
+
+from ggplug.backend import Device
+from ggplug.ops import Relu
+from ggplug.testing import ReferenceDevice
+from ggplug.testing.reference import interpret
+
+def relu(op, dst, x):
+    if x.tensor.ne[0] == 17 and dst.tensor.is_contiguous():
+        os.abort()
+    interpret(op, dst, x)
+
+class Toy(ReferenceDevice):
+    kernels: ClassVar = {Relu: relu}
+    match = Device.match
+"""
+
+TESTS = """
+import os
+
+import pytest
+from ggplug.testing import BackendSuite
+from toy import Toy
+
+class TestToy(BackendSuite):
+    @pytest.fixture
+    def device(self):
+        return Toy("toy")
+
+    def test_of_its_own(self, device):
+        assert device.name == "toy"
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes end by signals elsewhere")
+def test_tests_of_the_suite_run_in_a_worker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(toy=TOY, test_toy=TESTS)
+    chosen = "test_op and relu and not leaky or own or memset"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", chosen, "--ggplug-isolate"],
+        capture_output=True, text=True, cwd=pytester.path, check=False,
+    )  # fmt: skip
+    assert "1 failed, 3 passed" in done.stdout.splitlines()[-1], done.stdout + done.stderr
+    (row,) = (line for line in done.stdout.splitlines() if line.startswith("relu  "))
+    assert sum(map(int, row.split()[1:4])) >= len(cases_of(Relu))
+    assert " 1. crashed: the process ended by SIGABRT" in done.stdout
+    assert "    toy.py:11 in relu: os.abort()" in done.stdout
+    assert "in relu: f32[17]" in done.stdout
+    assert "--ggplug-case 'f32[17]'" in done.stdout

@@ -1,0 +1,257 @@
+"""What the suite tells about a failure: the author's line, the cases that share a cause, a command for one of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggplug.backend import Device, Operand
+from ggplug.errors import ComputeError, ParameterError
+from ggplug.host import HostBuffer, HostBufferType
+from ggplug.ops import Add, Mul, Op, Relu
+from ggplug.testing import Case, check
+from ggplug.testing.cases.case import labelled
+from ggplug.testing.conformance import main
+from ggplug.testing.contracts import CLAUSES, run_clause
+from ggplug.testing.reference import ReferenceDevice, interpret
+from ggplug.testing.rendering import FULL, markdown, text
+from ggplug.testing.report import Finding, Report
+from ggplug.testing.runner import run_op
+
+pytest_plugins = ["pytester"]
+
+QUIET = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-q")
+
+HERE = "test_testing_report.py"
+
+
+class WithKernels(ReferenceDevice):
+    """Has a dictionary of kernels, as the smallest backends do."""
+
+    def __init__(self, kernels: dict[type[Op], Any]) -> None:
+        super().__init__("toy")
+        self.kernels = kernels  # type: ignore[misc]
+
+    match = Device.match
+
+
+def shape_of(operand: Operand) -> tuple[int, ...]:
+    """A helper with a typo."""
+    return operand.tensor.shapes  # type: ignore[attr-defined,no-any-return] # the typo
+
+
+def misspelt(op: Op, dst: Operand, *src: Operand | None) -> None:
+    shape_of(dst)
+
+
+def doubled(op: Op, dst: Operand, *src: Operand | None) -> None:
+    interpret(op, dst, *src)
+    dst.array()[...] *= 2
+
+
+def of_ops(kernels: dict[type[Op], Any]) -> Report:
+    """The findings about the ops of a device with these kernels alone."""
+    return check(WithKernels(kernels), ops=kernels, clauses=[], graphs=False, groups=False)
+
+
+def line_of(text: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+TYPO = line_of("# the " + "typo")
+
+
+def test_a_kernel_that_raises_is_reported_with_the_line_that_did() -> None:
+    first, *_ = run_op(WithKernels({Add: misspelt}), Add)
+    assert first.verdict == "raised"
+    assert first.reason == "AttributeError: 'Tensor' object has no attribute 'shapes'"
+    assert f"{HERE}:{TYPO} in shape_of: return operand.tensor.shapes" in first.where
+    assert any(f"{HERE}:{line_of('shape_of(dst)')} in misspelt" in line for line in first.trace)
+
+
+@pytest.mark.parametrize("name", ["support depends on the node alone", "a stream keeps its order"])
+def test_a_clause_whose_computation_raises_says_so(name: str) -> None:
+    clause = next(each for each in CLAUSES if each.name == name)
+    finding = run_clause(WithKernels({Add: misspelt}), clause)
+    assert finding.verdict == "raised"
+    assert finding.reason.startswith("AttributeError: 'Tensor' object has no attribute 'shapes'; the contract: ")
+    assert f"{HERE}:{TYPO}" in finding.where
+
+
+def test_what_one_line_breaks_is_one_cause() -> None:
+    device = WithKernels({Add: misspelt, Mul: misspelt, Relu: misspelt})
+    clauses = ["bytes come back as they were stored", "a stream keeps its order", "synchronous reads wait"]
+    report = check(device, ops=["add", "mul", "relu"], clauses=clauses, graphs=False, groups=False)
+    (cause,) = report.causes()
+    assert cause == sorted(report.bad, key=lambda each: each.subject == "contract")
+    assert {"add", "mul", "relu", "contract"} <= {each.subject for each in cause}
+    assert cause[0].subject == "add"
+    shown = text(report)
+    assert shown.count("AttributeError") == 1
+    assert f"and {len(cause) - 1:,} more cases: " in shown
+
+
+def test_wrong_values_name_the_kernel_and_are_one_cause_for_each_op() -> None:
+    report = of_ops({Add: doubled, Mul: doubled})
+    causes = report.causes()
+    assert {each.subject for each in causes[0]} == {"add"}
+    assert sum(map(len, causes)) == len(report.bad) > 100
+    assert len(causes) < 20
+    assert f"{HERE}:{line_of('def doubled')} in doubled" in causes[0][0].where
+
+
+def test_a_buffer_that_raises_is_a_failure_of_each_case_and_its_line_is_named() -> None:
+    class Raising(HostBuffer):
+        def _set(self, offset: int, data: Any) -> None:
+            raise NotImplementedError  # of storing
+
+    class Memory(HostBufferType):
+        def _alloc(self, size: int) -> HostBuffer:
+            memory = np.zeros(size, np.uint8)
+            return Raising(self, memory)
+
+    device = ReferenceDevice("toy")
+    device._buffer_type = Memory("toy", device)
+    report = check(device, ops=["add"], clauses=["bytes come back as they were stored"], graphs=False, groups=False)
+    (cause,) = report.causes()
+    assert len(cause) == len(report.findings) > 50
+    assert f"{HERE}:{line_of('# of ' + 'storing')} in _set" in cause[0].where
+
+
+def test_typed_errors_of_different_ops_are_different_causes() -> None:
+    def fails(op: Op, dst: Operand, *src: Operand | None) -> None:
+        raise ComputeError("too hot", tensor=dst.tensor, op=op)
+
+    report = of_ops({Add: fails, Mul: fails})
+    assert [{each.subject for each in cause} for cause in report.causes()] == [{"add"}, {"mul"}]
+
+
+@pytest.mark.parametrize("causes", [1, FULL, FULL + 4, 60])
+def test_a_report_of_failures_is_short_whatever_failed(causes: int) -> None:
+    findings = [
+        Finding(f"op{n}", f"case {m}", "raised", "a\nlong\nreason\nof\nlines" + "x" * 500, where="x.py:1 in f",
+                trace=("from y.py:2 in g", "into z.py:3 in h"), cause=str(n), command="pytest x")
+        for n in range(causes) for m in range(n + 2)
+    ]  # fmt: skip
+    lines = text(Report("d", findings)).splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) < 260
+    assert f"op{causes - 1}: case 0" in "\n".join(lines)
+
+
+def test_the_table_names_the_worst_case_and_its_types() -> None:
+    report = Report("d", [Finding("add", "even", "passed", "", 1e-12, "f32, f32"),
+                          Finding("add", "odd", "passed", "", 1e-9, "f16, f32"),
+                          Finding("sub", "even", "passed", "", 0.0, "f32, f32")])  # fmt: skip
+    header, add, sub, total = text(report).splitlines()
+    assert header.split() == ["passed", "largest", "NMSE", "in"]
+    assert add.split() == ["add", "2", "1.0e-09", "odd", "(f16,", "f32)"]
+    assert sub.split() == ["sub", "1"]
+    assert total.split() == ["total", "3"]
+
+
+def test_every_failure_ends_with_a_command_that_shows_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    report = check(WithKernels({Add: misspelt}), ops=["add"], clauses=["long graphs compute"], graphs=False)
+    for finding in (report.bad[0], report.bad[-1]):
+        program, *arguments = shlex.split(finding.command)
+        assert (program, *arguments[:3]) == ("python", "-m", "ggplug.testing.conformance", "toy")
+        # The device is not installed; the same command for one that is computes this case alone, and it passes.
+        assert main(["reference", *arguments[3:]]) == 0
+        assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["total", "1"]
+
+
+def test_a_command_names_a_variant_in_the_place_of_a_source() -> None:
+    label = "f32[9], in the place of x"
+    report = check(ReferenceDevice(), ops=["relu"], clauses=[], graphs=False, groups=False, case=label)
+    assert [finding.case for finding in report.findings] == ["f32[9]"]
+
+
+def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    json_file, page = tmp_path / "r.json", tmp_path / "r.md"
+    assert main(["reference", "--op", "argmax", "--json", str(json_file), "--markdown", str(page)]) == 0
+    told = json.loads(json_file.read_text(encoding="utf-8"))
+    assert told["device"] == "reference"
+    assert told["counts"]["passed"] == len(told["findings"]) > 10
+    assert "| argmax |" in page.read_text(encoding="utf-8")
+    assert main(["reference", "--op", "nonsense"]) == 2
+    assert "there is no op 'nonsense'" in capsys.readouterr().err
+
+
+def test_the_page_has_every_cause_and_subject() -> None:
+    findings = [Finding(f"op{n}", "case", "failed", f"reason {'abcdefghij'[n]}", command="pytest x") for n in range(10)]
+    page = markdown(Report("d", [*findings, Finding("sub", "x", "declined", "a | b")]))
+    assert page.startswith("# Conformance of d\n\n10 failed, 1 declined.\n")
+    for n in range(10):
+        assert f"1. failed: reason {'abcdefghij'[n]}\n" in page
+        assert f"| op{n} | 1 |" in page
+    assert "- 1 declined: a \\| b" in page
+
+
+def test_two_cases_of_one_name_are_refused() -> None:
+    case = Case("add", "a", lambda leafs: [])
+    with pytest.raises(ParameterError, match="two cases of add are called 'a'"):
+        labelled([case, Case("mul", "a", lambda leafs: []), case])
+
+
+TOY = """
+from typing import ClassVar
+
+from ggplug.backend import Device
+from ggplug.ops import Add, Mul, Relu, Sub
+from ggplug.testing import ReferenceDevice
+from ggplug.testing.reference import interpret
+
+def compute(op, dst, *src):
+    prepared = prepare(dst)
+    interpret(op, dst, *src)
+
+def prepare(operand):
+    return operand.aray()
+
+class Toy(ReferenceDevice):
+    kernels: ClassVar = {Add: compute, Mul: compute, Relu: compute, Sub: compute}
+    match = Device.match
+"""
+
+TESTS = """
+from ggplug.testing import BackendSuite
+from toy import Toy
+
+class TestToy(BackendSuite):
+    device = Toy("toy")
+"""
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_a_typo_in_a_helper_is_a_report_of_forty_lines(pytester: pytest.Pytester, distributed: bool) -> None:
+    pytester.makepyfile(toy=TOY, test_toy=TESTS)
+    pytester.syspathinsert()
+    how = ["-n1"] if distributed else []
+    chosen = "test_contract and (stream or plan) or test_op and (add or relu)"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *QUIET, *how, "-k", chosen, "--ggplug-json", "r.json"],
+        capture_output=True, text=True, cwd=pytester.path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) <= 40, done.stdout
+    first = next(line for line in done.stdout.splitlines() if line.startswith(" 1. "))
+    assert first == " 1. raised: AttributeError: 'Operand' object has no attribute 'aray'"
+    assert "    toy.py:13 in prepare: return operand.aray()" in done.stdout
+    assert "    from toy.py:9 in compute" in done.stdout
+    told = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
+    assert told[0]["counts"]["raised"] > 100
+    again = next(line for line in done.stdout.splitlines() if line.startswith("    again: "))
+    command = shlex.split(again.removeprefix("    again: "))
+    alone = subprocess.run(
+        [sys.executable, "-m", *command, *QUIET], capture_output=True, text=True, cwd=pytester.path, check=False
+    )
+    assert alone.returncode == 1
+    assert "1 of 1 cases went wrong" in alone.stdout
