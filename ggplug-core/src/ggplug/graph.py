@@ -10,13 +10,8 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import compress
-<<<<<<< HEAD
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-=======
-from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any, TypeVar
->>>>>>> main
 
 from ggplug import pictures
 from ggplug.errors import BufferUseError, GraphError, TensorStateError
