@@ -12,7 +12,6 @@ product has nothing to pack.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,7 +68,6 @@ def stored_as(kind: str, type_name: str) -> str:
     return "" if form.block_bytes * form.rows == layout(kind).quantum_bytes else type_name
 
 
-@functools.cache
 def first_panel(kind: str, weights: str) -> DeviceFunction:
     """``first_panel(params, base, m_first, k, numbers)``: where the panel of row ``m_first`` and its neighbours lies.
 
