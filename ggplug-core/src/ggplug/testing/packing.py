@@ -22,7 +22,7 @@ from ggplug.sharing import accessing
 from ggplug.tensor import Tensor
 from ggplug.testing.oracle import compute_node
 from ggplug.testing.reference import ReferenceDevice
-from ggplug.types import F32
+from ggplug.types import KERNEL_FLOATS
 
 PADDING = 40
 """Bytes that a tensor takes beyond its own."""
@@ -41,7 +41,8 @@ class TurnedBufferType(BufferType):
     def refusal(self, tensor: Tensor) -> str | None:
         if tensor.op is not None or not tensor.is_contiguous() or not tensor.size:
             return "only leafs with elements and without gaps are turned"
-        return None if tensor.type is F32 or tensor.type.is_quantized else f"{tensor.type.name} is not turned"
+        taken = tensor.type in KERNEL_FLOATS or tensor.type.is_quantized
+        return None if taken else f"{tensor.type.name} is not turned"
 
     def alloc_size(self, tensor: Tensor) -> int:
         return tensor.nbytes + PADDING
