@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from ggplug import ops
 from ggplug.backend import Decline, Group
 from ggplug.ops import Op
-from ggplug.patterns import Names, Pattern, chain, of, pattern, viewed
+from ggplug.patterns import Element, Hole, Names, Pattern, Step, chain, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.types import TYPES, Type, by_name
+from ggplug_cpu import features
 from ggplug_cpu.choices import (
+    attention,
     copy,
     elementwise,
     fused_products,
@@ -35,6 +37,7 @@ from ggplug_cpu.choices import (
 )
 from ggplug_cpu.choices.programs import KINDS
 from ggplug_cpu.choices.steps import Steps
+from ggplug_cpu.packed import PackedBufferType
 from ggplug_cpu.types import BLOCKS, ENCODED, PLAIN
 
 TYPE_SETS = {
@@ -52,6 +55,8 @@ class Row:
     op: type[Op]
     types: str
     choose: Callable[[Tensor], Steps | Decline]
+    packed: int | None = None
+    """Which source may lie in packed memory (:mod:`ggplug_cpu.packed`)."""
     _wanted: tuple[frozenset[Type | None], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -75,8 +80,8 @@ TABLE: tuple[Row, ...] = (
     Row(ops.Binary, "float|encoded float > float|encoded", elementwise.binary),
     Row(ops.Unary, "float > float", elementwise.single),
     Row(ops.Glu, "float float? > float", elementwise.single),
-    Row(ops.MulMat, "float|block float|block > f32", mul_mat.mul_mat),
-    Row(ops.MulMatId, "float|block float|block i32 > f32", mul_mat.mul_mat_id),
+    Row(ops.MulMat, "float|block float|block > f32", mul_mat.mul_mat, packed=0),
+    Row(ops.MulMatId, "float|block float|block i32 > f32", mul_mat.mul_mat_id, packed=0),
     Row(ops.RowNorm, "float > float", norms.row_norm),
     Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.soft_max),
     Row(ops.Rope, "float i32 f32? > float", rotary.rope),
@@ -109,13 +114,56 @@ PRODUCT, FIRST, SECOND = (of(ops.MulMat, name=name) for name in ("product", "fir
 ROPE, SET_ROWS = of(ops.Rope, name="rope"), of(ops.SetRows)
 GLU, COPY, AGAIN = of(ops.Glu), of(ops.Cont, name="copy"), of(ops.Add, name="again")
 
+LOGITS, SHARES, MIXED = of(ops.MulMat, name="logits"), of(ops.SoftMax, name="shares"), of(ops.MulMat, name="mixed")
+TURNED = of(ops.Cont, name="turned")
+
+
+def _attended(k: Hole, q: Hole, v: Element, mask: Hole, sinks: Hole) -> Step:
+    return MIXED(v, SHARES(LOGITS(k, q), mask, sinks))
+
+
 #: In the order of preference: a node belongs to the first group that is found from the end of the graph on.
 FUSED: tuple[FusedRow, ...] = (
+    FusedRow(
+        pattern(
+            "attention",
+            lambda k, q, v, mask=None, sinks=None: COPY(viewed(_attended(k, q, TURNED(v), mask, sinks))),
+        ),
+        attention.attention,
+    ),
+    FusedRow(
+        pattern("attention", lambda k, q, v, mask=None, sinks=None: COPY(viewed(_attended(k, q, v, mask, sinks)))),
+        attention.attention,
+    ),
+    FusedRow(
+        pattern("attention", lambda k, q, v, mask=None, sinks=None: _attended(k, q, TURNED(v), mask, sinks)),
+        attention.attention,
+    ),
+    FusedRow(
+        pattern("attention", lambda k, q, v, mask=None, sinks=None: _attended(k, q, v, mask, sinks)),
+        attention.attention,
+    ),
+    FusedRow(
+        chain("norm of a product and two sums", *KINDS, start=lambda w, x, b, c: NORM(AGAIN(ADD(PRODUCT(w, x), b), c))),
+        fused_products.normed,
+    ),
+    FusedRow(
+        chain("norm of a product and a sum", *KINDS, start=lambda w, x, b: NORM(ADD(PRODUCT(w, x), b))),
+        fused_products.normed,
+    ),
     FusedRow(
         chain("norm of two sums", *KINDS, start=lambda a, b, c: NORM(AGAIN(ADD(a, b), c)), inplace=True), norms.fused
     ),
     FusedRow(chain("norm of a sum", *KINDS, start=lambda a, b: NORM(ADD(a, b)), inplace=True), norms.fused),
     FusedRow(chain("norm", *KINDS, start=lambda x: NORM(x), inplace=True), norms.fused),
+    FusedRow(
+        pattern("bare norm of a product and two sums", lambda w, x, b, c: NORM(AGAIN(ADD(PRODUCT(w, x), b), c))),
+        fused_products.normed,
+    ),
+    FusedRow(
+        pattern("bare norm of a product and a sum", lambda w, x, b: NORM(ADD(PRODUCT(w, x), b))),
+        fused_products.normed,
+    ),
     FusedRow(pattern("bare norm of a sum", lambda a, b: NORM(ADD(a, b)), inplace=("a", "b")), norms.fused),
     FusedRow(
         pattern("rope into rows", lambda a, x, ids, rows, f=None: SET_ROWS(a, viewed(ROPE(x, ids, f)), rows)),
@@ -137,6 +185,9 @@ def rows_for(kind: type[Op]) -> Iterator[Row]:
 
 def find(group: Group) -> Steps | Decline:
     """What computes a group, or why nothing does.  A pure function of :func:`~ggplug.groups.signature_of`."""
+    packed = _packed_elsewhere(group)
+    if packed is not None:
+        return packed
     if len(group) > 1:
         return _find_fused(group)
     node = group.node
@@ -152,6 +203,22 @@ def find(group: Group) -> Steps | Decline:
                 return steps
             reason = reason or steps.reason
     return Decline(reason or _refusal(node, op))
+
+
+def _packed_elsewhere(group: Group) -> Decline | None:
+    """Why a group is declined that reads or writes memory with a layout that its kernels were not written for."""
+    for node in group.nodes:
+        for i, source in enumerate(node.src):
+            kind = None if source is None else source.root.buffer_type
+            if kind is None or not kind.has_own_layout or source is None or node.op is None:
+                continue
+            if all(row.packed != i for row in rows_for(type(node.op))):
+                return Decline(f"{node.op.name} on the CPU reads its source {i} as plain bytes, not in {kind.name}")
+            if source.view_src is not None:
+                return Decline(f"{node.op.name} on the CPU reads no view of a tensor in {kind.name}")
+            if not isinstance(kind, PackedBufferType) or kind.target != features.target():
+                return Decline(f"weights in {kind.name} were not packed for the instructions that are used now")
+    return None
 
 
 def _find_fused(group: Group) -> Steps | Decline:

@@ -10,7 +10,7 @@ from itertools import compress
 from operator import attrgetter
 from typing import Any
 
-from ggplug.backend import Backend, Buffer, BufferType, Bytes, Device, Event, NodeTime, check_target
+from ggplug.backend import Backend, BufferType, Bytes, Device, Event, NodeTime, check_target
 from ggplug.errors import FreedError, GGPlugError, ParameterError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
@@ -79,6 +79,10 @@ class Scheduler:
             if not backend.device.supports_buffer_type(kind):
                 raise ParameterError(
                     f"{backend.name} cannot work in {kind.name} memory", device=backend.device, got=kind
+                )
+            if kind.has_own_layout:
+                raise ParameterError(
+                    f"results cannot lie in {kind.name}, which has a layout of its own", device=backend.device, got=kind
                 )
         self.n_copies = n_copies
         self.op_offload = op_offload
@@ -473,7 +477,7 @@ class Scheduler:
         if run is None or execution.version_of(run.allocation) is None or backend is None:
             raise TensorStateError(f"{tensor!r} was not computed by this scheduler", tensor=tensor)
         buffer, offset = run.allocation.place(graph, graph.index[tensor])
-        if type(buffer).get_tensor is not Buffer.get_tensor:
+        if buffer.type.has_own_layout:
             backend.synchronize()
             buffer.get_tensor(tensor, out, offset)
             return backend

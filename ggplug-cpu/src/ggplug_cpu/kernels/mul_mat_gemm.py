@@ -1,8 +1,8 @@
 """Matrix products of many columns: pack a block of the weights into the thread's scratch, run all rows past it.
 
 The work is cut into chunks of (matrix, block of weights, block of rows of activations) that threads take in turn; a
-chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of at most
-``K_BYTES`` bytes of a row, whose results add up in the result.  None of this depends on the number of threads, and no
+chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of
+``Product.k_block`` numbers, whose results add up in the result.  None of this depends on the number of threads, and no
 number in the result depends on how it is cut: results are bit-identical for any number of threads.
 """
 
@@ -15,12 +15,15 @@ from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
+from ggplug_cpu.kernels.mul_mat_packed import first_panel, form_of, stored_as
 from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
-from ggplug_cpu.kernels.mul_mat_tiles import tile
+from ggplug_cpu.kernels.mul_mat_tiles import tile, unit_bytes_of
 from ggplug_cpu.types import BLOCKS, PLAIN
 
 #: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
 _TABLE_BYTES = 1024
+#: How far ahead of what few rows read panels that lie in memory are fetched, in bytes.
+_AHEAD = 4096
 
 
 @kernel
@@ -37,57 +40,92 @@ def mul_mat_gemm(
     ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
     rounded.  Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
     neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
-    and with kind ``f32``.
+    and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`.
     """
-    shape = layout(kind)
-    many, few = shape.rows, shape.few
-    step_numbers, k_numbers = shape.step_numbers, shape.k_numbers
-    find, fill = locate(routed), fill_table(routed)
-    pack = _pack_block(kind, weights, weights_order)
-    run_many = _run_rows(kind, activations, activations_order, many)
-    run_few = _run_rows(kind, activations, activations_order, few)
-    begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
+    find = locate(routed)
+    multiply = product_of_blocks(kind, weights, activations, weights_order, activations_order, routed)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         panels = scratch(ctx)
         x = panels + Product.x_offset(params)
-        k_all, m_all, matrices = Product.K(params), Product.M(params), Product.matrices(params)
+        m_all, matrices = Product.M(params), Product.matrices(params)
         m_block, v_block = Product.m_block(params), Product.v_block(params)
         matrix, before = 0, 0
         while not aborted(ctx):
             matrix, m_chunk, v_chunk, rows, before = find(params, next_chunk(ctx), matrix, before)
             if matrix >= matrices:
                 return
-            base = matrix_address(params, matrix)
             m_first, v_first = m_chunk * m_block, v_chunk * v_block
             m_last, v_last = min(m_first + m_block, m_all), min(v_first + v_block, rows)
-            begin(x)
-            for k in range(0, max(k_all, 1), k_numbers):  # once for empty sums, which are zero
-                numbers = min(k_numbers, k_all - k)
-                steps = -(-numbers // step_numbers)
-                pack(params, base, m_first, m_last, k, numbers, panels, x)
-                v = v_first
-                while v < v_last:
-                    count = min(v_last - v, many)
-                    if count > many - few:
-                        fill(params, matrix, v, count, x, many)
-                        run_many(params, panels, x, m_first, m_last, k, numbers, steps, count)
-                    else:
-                        count = min(count, few)
-                        fill(params, matrix, v, count, x, few)
-                        run_few(params, panels, x, m_first, m_last, k, numbers, steps, count)
-                    if k + k_numbers >= k_all:
-                        finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
-                    v += count
-            end(x)
+            multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, 0, 0)
 
     return body
 
 
-def scratch_plan(kind: str, m_block: int, K: int) -> tuple[int, int]:
-    """(where activations are packed, size) of the scratch that a chunk of ``m_block`` rows of weights needs."""
+@device_function
+def _as_they_lie(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
+    pass
+
+
+def product_of_blocks(
+    kind: str,
+    weights: str,
+    activations: str,
+    weights_order: str = "rows",
+    activations_order: str = "rows",
+    routed: bool = False,
+    elsewhere: DeviceFunction = _as_they_lie,
+) -> DeviceFunction:
+    """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride)``: blocks of a product.
+
+    Rows ``m_first`` to ``m_last`` of a matrix of weights by rows ``v_first`` to ``v_last`` of activations; ``panels``
+    and ``x`` are scratch for both packed.  ``elsewhere(table, capacity, row, count, room, stride)`` may replace
+    addresses in the table of ``count`` rows, of which the first is number ``row`` of the block (see
+    :func:`.mul_mat_rows.fill_table`), by some in a ``room`` whose rows are ``stride`` bytes apart.
+    """
     shape = layout(kind)
-    panels = -(-m_block // shape.columns) * shape.panel_bytes(min(K, shape.k_numbers))
+    many, few = shape.rows, shape.few
+    step_numbers = shape.step_numbers
+    fill = fill_table(routed)
+    pack = _pack_block(kind, weights, weights_order)
+    in_place = weights_order == "packed"
+    stored = stored_as(kind, weights) if in_place else ""
+    run_many = _run_rows(kind, activations, activations_order, many, stored)
+    run_few = _run_rows(kind, activations, activations_order, few, stored, _AHEAD if in_place else 0)
+    begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
+
+    @device_function
+    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride):  # type: ignore[no-untyped-def]
+        k_all, k_block, base = Product.K(params), Product.k_block(params), matrix_address(params, matrix)
+        begin(x)
+        for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
+            numbers = min(k_block, k_all - k)
+            steps = -(-numbers // step_numbers)
+            packed = pack(params, base, m_first, m_last, k, numbers, panels, x)
+            v = v_first
+            while v < v_last:
+                count = min(v_last - v, many)
+                if count > many - few:
+                    fill(params, matrix, v, count, x, many)
+                    elsewhere(x, many, v - v_first, count, room, stride)
+                    run_many(params, packed, x, m_first, m_last, k, numbers, steps, count)
+                else:
+                    count = min(count, few)
+                    fill(params, matrix, v, count, x, few)
+                    elsewhere(x, few, v - v_first, count, room, stride)
+                    run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
+                if k + k_block >= k_all:
+                    finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
+                v += count
+        end(x)
+
+    return multiply
+
+
+def scratch_plan(kind: str, m_block: int, k_block: int) -> tuple[int, int]:
+    """(where activations are packed, size) of the scratch for ``m_block`` rows of ``k_block`` numbers of weights."""
+    shape = layout(kind)
+    panels = -(-m_block // shape.columns) * shape.panel_bytes(k_block)
     x_offset = -(-panels // 128) * 128
     return x_offset, x_offset + _TABLE_BYTES + shape.x_bytes + (STATE_AND_SUMS_BYTES if kind == "amx" else _gathered())
 
@@ -104,8 +142,11 @@ def _gathered() -> int:
 def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
     """``pack(params, base, m_first, m_last, k, numbers, panels, x)``: rows ``m_first`` to ``m_last`` into panels.
 
-    ``x`` is where activations will be packed; what lies there may be overwritten.
+    Returns where the first panel is: ``panels``, unless they lie packed in memory.  ``x`` is where activations will be
+    packed; what lies there may be overwritten.
     """
+    if weights_order == "packed":
+        return _find_packed(kind, weights)
     if weights_order == "columns":
         return _pack_adjacent_rows(weights)
     if weights_order == "scattered":
@@ -128,6 +169,7 @@ def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
             column = m - m_first
             place = panels + column // columns * panel_bytes + column % columns * unit_bytes
             pack_some(place, source + m * stride, stride, min(m_last - m, width), numbers)
+        return panels
 
     return pack
 
@@ -145,6 +187,7 @@ def _pack_adjacent_rows(weights: str) -> DeviceFunction:
         for m in range(m_first, m_last, columns):
             place = panels + (m - m_first) // columns * panel_bytes
             pack_panel(place, base + k * stride + m * elem_bytes, stride, m_last - m, numbers)
+        return panels
 
     return pack
 
@@ -168,6 +211,17 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
             column = m - m_first
             place = panels + column // columns * panel_bytes + column % columns * unit_bytes
             pack_some(place, x, numbers * 4, rows, numbers)
+        return panels
+
+    return pack
+
+
+def _find_packed(kind: str, weights: str) -> DeviceFunction:
+    find = first_panel(kind, weights)
+
+    @device_function
+    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+        return find(params, base, m_first, k, numbers)
 
     return pack
 
@@ -175,15 +229,22 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
 # -- activations -----------------------------------------------------------------------------------------
 
 
-def _run_rows(kind: str, activations: str, activations_order: str, rows: int) -> DeviceFunction:
+def _run_rows(
+    kind: str, activations: str, activations_order: str, rows: int, stored: str, ahead: int = 0
+) -> DeviceFunction:
     """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
 
-    ``count`` of ``rows`` are written; their addresses are in the table at ``x``.
+    ``count`` of ``rows`` are written; their addresses are in the table at ``x``.  ``stored`` and ``ahead``: see
+    :func:`~.mul_mat_tiles.tile`.
     """
     shape = layout(kind)
     columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    if stored:
+        form = form_of(stored, kind)
+        assert form is not None
+        quantum, quantum_bytes = form.numbers, form.rows * form.block_bytes
     pack = _pack_rows(kind, activations, activations_order, rows)
-    multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows)
+    multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows, stored, ahead)
 
     @device_function
     def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
@@ -198,10 +259,10 @@ def _run_rows(kind: str, activations: str, activations_order: str, rows: int) ->
     return run
 
 
-def _run_vectors(kind: str, rows: int) -> DeviceFunction:
+def _run_vectors(kind: str, rows: int, stored: str, ahead: int) -> DeviceFunction:
     shape = layout(kind)
-    columns, width, unit_bytes = shape.columns, shape.width, shape.unit_bytes
-    whole, part = tile(kind, rows, 2, False), tile(kind, rows, 1, True)
+    columns, width, unit_bytes = shape.columns, shape.width, unit_bytes_of(kind, stored)
+    whole, part = tile(kind, rows, 2, False, stored, ahead), tile(kind, rows, 1, True, stored)
 
     @device_function
     def multiply(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
