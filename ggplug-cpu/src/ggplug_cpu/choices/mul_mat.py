@@ -42,7 +42,7 @@ from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, given, sou
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
 from ggplug_cpu.kernels.mul_mat_layout import base_of, has_instruction, int8_kind, layout
-from ggplug_cpu.kernels.mul_mat_packed import Form, form_of
+from ggplug_cpu.kernels.mul_mat_packed import Form, form_of, stored_as
 from ggplug_cpu.kernels.mul_mat_prepare import (
     Prepared,
     Routes,
@@ -218,7 +218,7 @@ def _refusal(node: Tensor, a: Tensor, b: Tensor, precision: int) -> Decline | No
     if activations not in takes:
         return Decline(f"the CPU device multiplies weights of {weights} with {', '.join(takes)}, not {activations}")
     for tensor in (a, b):
-        if tensor.type.name in BLOCKS and _order(tensor) != "rows":
+        if tensor.type.name in BLOCKS and _order(tensor) not in ("rows", "packed"):
             return Decline(f"blocks of {tensor.type.name} must be adjacent along ne0")
     if node.nb[0] != 4:
         return Decline("the result's numbers must be adjacent along ne0")
@@ -372,7 +372,10 @@ def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
 
 def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Multiplication:
     m_block, v_block = _blocks(work, kind)
-    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block if _packed(work.a) is None else 0, work.a.ne[0])
+    if _packed(work.a) is None:
+        x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, work.a.ne[0])
+    else:
+        x_offset, scratch = mul_mat_gemm.scratch_plan(kind, 0, work.a.ne[0], stored_as(kind, work.a.type.name))
     words = _words(work, x, m_block, v_block, x_offset=x_offset, least=least, most=work.rows)
     kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
     return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)
