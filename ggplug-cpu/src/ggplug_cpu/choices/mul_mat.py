@@ -68,6 +68,8 @@ _PANEL_BYTES = 640 << 10
 #: Rows of activations over which packing a block of weights is spread, at least, if there are as many: more where
 #: multiplying is faster.
 _LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 1024}
+#: Tiles' rows of activations in a chunk where weights lie packed, likewise.
+_LEAST_TILES = 4
 #: Chunks to aim at, so that threads finish together.
 _CHUNKS = 48
 #: Weights that a chunk of ``mul_mat_dot`` reads at least, in bytes.
@@ -387,10 +389,15 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     K, M = work.a.ne[0], work.a.ne[1]
     most = _PANEL_BYTES // max(1, shape.panel_bytes(min(K, shape.k_numbers)))
     panels = -(-M // shape.columns)
+    least = _LEAST_ROWS[base_of(kind)]
+    if _packed(work.a) is not None:  # what a chunk packs is activations alone
+        least = _LEAST_TILES * shape.rows
+        if work.rows <= shape.few or shape.rows - shape.few < work.rows <= shape.rows:  # one tile's: nothing twice
+            most = panels
     m_chunks = -(-panels // max(1, most))
     matrices = max(1, work.matrices)  # there may be no expert
     # routed rows are spread over experts, nobody knows how
-    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[base_of(kind)])
+    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // least)
     v_chunks = max(1, v_chunks)
     m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
     v_block = max(1, -(-work.rows // v_chunks))

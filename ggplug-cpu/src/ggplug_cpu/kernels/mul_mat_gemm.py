@@ -23,7 +23,7 @@ from ggplug_cpu.types import BLOCKS, PLAIN
 #: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
 _TABLE_BYTES = 1024
 #: How far ahead of what few rows read panels that lie in memory are fetched, in bytes.
-_AHEAD = 4096
+_AHEAD = 8192
 
 
 @kernel
