@@ -167,11 +167,12 @@ def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
         stream.set_n_threads(before)  # type: ignore[attr-defined]
 
 
-def test_matrices_of_weights_are_broadcast_and_routed(cpu: Device, stream: Backend) -> None:
-    plain, packed = pair(cpu, "f32", 64, 40, 2, 3)
+@pytest.mark.parametrize("type_name", ["f32", "q4_0"])
+def test_matrices_of_weights_are_broadcast_and_routed(cpu: Device, stream: Backend, type_name: str) -> None:
+    plain, packed = pair(cpu, type_name, 64, 40, 2, 3)
     x = x_of(64, 14, 4, 3)
     np.testing.assert_array_equal(result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(plain, x)))
-    plain, packed = pair(cpu, "f32", 64, 40, 3)
+    plain, packed = pair(cpu, type_name, 64, 40, 3)
     x, ids = x_of(64, 1, 90), gg.tensor(np.random.default_rng(4).integers(0, 3, (90, 2)).astype(np.int32))
     np.testing.assert_array_equal(
         result(stream, gg.mul_mat_id(packed, x, ids)), result(stream, gg.mul_mat_id(plain, x, ids))

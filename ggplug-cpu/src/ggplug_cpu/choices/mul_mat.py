@@ -119,7 +119,7 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
     few = min(_dot_columns(a, kind), work.rows)
     products = [_dot(work, _for_dot(a, b, placed.b, at), few)] if few else []
     if work.rows > few:
-        if base_of(kind) == "i8":  # what dot reads will do
+        if products and base_of(kind) == "i8":  # what dot reads will do
             activations = products[0].activations
         else:
             activations = _for_gemm(
