@@ -9,6 +9,7 @@ import pytest
 
 import ggplug as gg
 from ggplug.backend import Decline
+from ggplug.discrete import Job
 from ggplug.errors import (
     BufferUseError,
     ComputeError,
@@ -134,7 +135,7 @@ def test_events_hold_in_any_order(seed: int) -> None:
 def test_streams_that_wait_for_each_other_are_an_error() -> None:
     device = FakeDevice(execution="late")
     stream = device.init()
-    stream.give(lambda: None, ready=lambda: False)
+    stream.give(lambda: None, after=Job(stream, lambda: None, None, None))  # one that no queue has
     with pytest.raises(ComputeError, match="wait for events"):
         stream.synchronize()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -102,14 +102,48 @@ def encode(array: npt.NDArray[Any], type: Type, *, stored: bool = False) -> npt.
         return as_bytes(quants.quantize(np.ascontiguousarray(array, np.float32), type, stored=stored))
 
 
+class TensorLayout(NamedTuple):
+    """How a tensor's elements lie in its bytes; axes in NumPy's order, outermost first, always four.
+
+    ``dtype``: of an element, or of a block where the type has blocks.  ``shape``: extents, along the axis
+    :data:`BLOCK_AXIS` in blocks.  ``strides``: in elements or blocks, so multiples of ``dtype.itemsize`` bytes.
+    ``block_size``: elements in a block, 1 for plain types.  ``alignment``: bytes that the address of the first element
+    is a multiple of, where the memory is the host's.  ``nbytes``: from the first byte to behind the last.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, int, int, int]
+    strides: tuple[int, int, int, int]
+    block_size: int
+    alignment: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> TensorLayout:
+        """That of a tensor; a view has its own, which counts from the view's first byte."""
+        kind, (n0, n1, n2, n3) = tensor.type, tensor.ne
+        s0, s1, s2, s3 = (stride // kind.dtype.itemsize for stride in tensor.nb)
+        shape = (n3, n2, n1, n0 // kind.block_size)
+        return cls(kind.dtype, shape, (s3, s2, s1, s0), kind.block_size, kind.alignment, tensor.nbytes)
+
+    @property
+    def byte_strides(self) -> tuple[int, int, int, int]:
+        """Strides in bytes, as NumPy has them."""
+        a, b, c, d = (stride * self.dtype.itemsize for stride in self.strides)
+        return a, b, c, d
+
+
+BLOCK_AXIS = 3
+"""The axis of a :class:`TensorLayout` along which blocks are counted: the innermost, ne0."""
+
+
 def strided(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
     """A view of a tensor's raw extent with its strides: 4-D, outermost first, storage dtype.
 
     For block types the innermost axis counts blocks.
     """
-    kind = tensor.type
-    ne = (tensor.ne[0] // kind.block_size, *tensor.ne[1:])
-    return np.ndarray(ne[::-1], kind.dtype, raw.data, 0, tensor.nb[::-1])
+    layout = TensorLayout.of(tensor)
+    return np.ndarray(layout.shape, layout.dtype, raw.data, 0, layout.byte_strides)
 
 
 def decode(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:

@@ -51,6 +51,10 @@ reads is there until then.  Its kernel writes the last result and the other kept
 kept have no bytes, and are rounded to their tensor's type on the way, as single nodes would.  The last result may lie
 on a source that ``groups.inplace`` names.  Every node of a group can be computed alone as well.
 
+*Overlaps.*  Where an op writes into a source (cpy, set_rows) and another source of it shares bytes with what it writes,
+the bytes that both have are undefined afterwards, other than where each element is read from and written to the same
+place; nothing else changes.  A kernel need not look for that.  To move rows within a tensor, copy them elsewhere first.
+
 *Ids out of range.* A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes nothing
 that is not its own.  The rows of its result that belong to such ids are zeros; set_rows leaves such rows out; the
 node's other rows are computed as usual.  ``compute`` of a synchronous device, or the next ``synchronize``, raises once
@@ -72,6 +76,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from ggplug.arrays import BLOCK_AXIS, TensorLayout, as_bytes
 from ggplug.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
 from ggplug.errors import (
     BufferUseError,
@@ -95,11 +100,12 @@ from ggplug.types import BufferUsage, DeviceKind
 from ggplug.walking import Operand, WalkPlan, call_kernel
 
 __all__ = [
-    "API_VERSION", "API_VERSIONS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer", "BufferOffsets",
-    "BufferType", "Bytes", "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group", "Groups", "Memory",
-    "NodeTime", "Operand", "Pattern", "Places", "Plan", "Registration", "Support", "WalkPlan", "answer_of",
-    "call_kernel", "check_parameters", "check_target", "compute_error", "first_out_of_range", "forms_groups",
-    "groups_of", "host_bytes", "id_out_of_range", "limit_of_ids", "signature_of",
+    "API_VERSION", "API_VERSIONS", "BLOCK_AXIS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer",
+    "BufferOffsets", "BufferType", "Bytes", "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group",
+    "Groups", "Memory", "NodeTime", "Operand", "Pattern", "Places", "Plan", "Registration", "Support", "TensorLayout",
+    "WalkPlan", "answer_of", "as_bytes", "call_kernel", "check_parameters", "check_target", "compute_error",
+    "first_out_of_range", "forms_groups", "groups_of", "host_bytes", "id_out_of_range", "limit_of_ids",
+    "signature_of",
 ]  # fmt: skip
 
 API_VERSION = 1
@@ -400,7 +406,7 @@ class Backend:
     PLANS = 64
     """How many plans :meth:`compute` keeps; the one used longest ago goes first."""
 
-    _thread = 0
+    _entered_by = 0
     """The thread that computes or frees now (:func:`ggplug.sharing.alone`)."""
 
     freed = False

@@ -175,7 +175,7 @@ class Buffer(ABC):
     def memset(self, offset: int, size: int, value: int) -> None:
         """Fills a range with a byte (default: stores from the host in pieces)."""
         with accessing(self):
-            offset, size, value = self._check_fill(offset, size, value)
+            offset, size, value = self.check_fill(offset, size, value)
             piece = np.full(min(size, 1 << 24), value, np.uint8)
             for done in range(0, size, 1 << 24):
                 self._set(offset + done, piece[: min(size - done, 1 << 24)])
@@ -183,8 +183,8 @@ class Buffer(ABC):
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         """Copies bytes from another buffer, of any type (default: through the host)."""
         with accessing(self, source):
-            offset, size = self._check_write(offset, size)
-            source_offset, _ = source._check(source_offset, size)
+            offset, size = self.check_write(offset, size)
+            source_offset, _ = source.check_read(source_offset, size)
             if source.address is not None:
                 self._set(offset, host_bytes(source.address + source_offset, size, read_only=True))
             elif self.address is not None:
@@ -198,7 +198,7 @@ class Buffer(ABC):
         """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row)."""
         packed = as_bytes(data)
         with accessing(self):
-            offset, row_bytes, rows, stride = self._check_write_rows(offset, packed.size, row_bytes, rows, stride)
+            offset, row_bytes, rows, stride = self.check_write_rows(offset, packed.size, row_bytes, rows, stride)
             for row in range(rows):
                 self._set(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
@@ -206,7 +206,7 @@ class Buffer(ABC):
         """Fetches ``rows`` rows that lie ``stride`` bytes apart into packed ``out`` (default: row by row)."""
         packed = check_target(out)
         with accessing(self):
-            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+            offset, row_bytes, rows, stride = self.check_rows(offset, packed.size, row_bytes, rows, stride)
             for row in range(rows):
                 self._get(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
@@ -229,7 +229,7 @@ class Buffer(ABC):
         """Stores raw bytes at ``offset``.  Raises BufferUseError."""
         raw = as_bytes(data)
         with accessing(self):
-            offset, size = self._check_write(offset, raw.size)
+            offset, size = self.check_write(offset, raw.size)
             if size:
                 self._set(offset, raw)
 
@@ -240,7 +240,7 @@ class Buffer(ABC):
         """
         target = check_target(out)
         with accessing(self):
-            offset, size = self._check(offset, target.size)
+            offset, size = self.check_read(offset, target.size)
             if size:
                 self._get(offset, target)
 
@@ -253,7 +253,7 @@ class Buffer(ABC):
 
         Raises BufferUseError.
         """
-        offset, size = self._check(offset, size)
+        offset, size = self.check_read(offset, size)
         if self.address is None:
             raise BufferUseError(f"{self!r} has no host address; copy with get()")
         if self.unset:
@@ -294,7 +294,7 @@ class Buffer(ABC):
     def export(self) -> None:
         """Counts a zero-copy view that outlives the call; until :meth:`release`, ``free`` raises."""
         with accessing(self):
-            self._check(0, 0)
+            self.check_read(0, 0)
             self._exports.append(None)
 
     def release(self) -> None:
@@ -333,7 +333,7 @@ class Buffer(ABC):
         if self.freed:
             raise BufferUseError(f"{self!r} was freed")
 
-    def _check(self, offset: int, size: int) -> tuple[int, int]:
+    def check_read(self, offset: int, size: int) -> tuple[int, int]:
         """Offset and size as plain ints, if these bytes can be read.  Raises BufferUseError, TypeMismatchError."""
         self.check_there()
         if self.type.has_own_layout:
@@ -343,9 +343,9 @@ class Buffer(ABC):
             raise BufferUseError(f"bytes {offset} to {offset + size} are outside of {self!r}", got=(offset, size))
         return offset, size
 
-    def _check_write(self, offset: int, size: int) -> tuple[int, int]:
+    def check_write(self, offset: int, size: int) -> tuple[int, int]:
         """Likewise, if these bytes can be written."""
-        found = self._check(offset, size)
+        found = self.check_read(offset, size)
         if self.is_read_only:
             raise BufferUseError(f"{self!r} may not be written", remedy=COPY_FIRST)
         if self.unset:
@@ -362,14 +362,14 @@ class Buffer(ABC):
                 if each[0] < offset + size and offset < each[1]:
                     self.unset.discard(each)
 
-    def _check_fill(self, offset: int, size: int, value: int) -> tuple[int, int, int]:
+    def check_fill(self, offset: int, size: int, value: int) -> tuple[int, int, int]:
         """Likewise, if they can be filled with this value.  Raises ParameterError if it is none of a byte."""
         value = whole_number(value, "a byte")
         if not 0 <= value <= 255:
             raise ParameterError(f"a byte is 0 to 255, got {value}", got=value)
-        return *self._check_write(offset, size), value
+        return *self.check_write(offset, size), value
 
-    def _check_rows(
+    def check_rows(
         self, offset: int, size: int, row_bytes: int, rows: int, stride: int
     ) -> tuple[int, int, int, int]:
         """Offset, bytes of a row, rows and stride as plain ints, if these rows can be read.
@@ -384,15 +384,15 @@ class Buffer(ABC):
             )
         if size != rows * row_bytes:
             raise ShapeError(f"{rows} rows of {row_bytes} bytes are not {size} bytes", got=size)
-        offset, _ = self._check(offset, (rows - 1) * stride + row_bytes if size else 0)
+        offset, _ = self.check_read(offset, (rows - 1) * stride + row_bytes if size else 0)
         return offset, row_bytes, rows, stride
 
-    def _check_write_rows(
+    def check_write_rows(
         self, offset: int, size: int, row_bytes: int, rows: int, stride: int
     ) -> tuple[int, int, int, int]:
         """Likewise, if these rows can be written."""
-        found = offset, row_bytes, rows, stride = self._check_rows(offset, size, row_bytes, rows, stride)
-        self._check_write(offset, 0)
+        found = offset, row_bytes, rows, stride = self.check_rows(offset, size, row_bytes, rows, stride)
+        self.check_write(offset, 0)
         for row in range(rows if self.unset else 0):
             self.fill(offset + row * stride, row_bytes)
         return found

@@ -55,7 +55,7 @@ class HostBuffer(Buffer):
 
     def memset(self, offset: int, size: int, value: int) -> None:
         with accessing(self):
-            offset, size, value = self._check_fill(offset, size, value)
+            offset, size, value = self.check_fill(offset, size, value)
             assert self._memory is not None
             self._memory[offset : offset + size] = value
 

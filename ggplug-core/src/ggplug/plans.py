@@ -29,7 +29,12 @@ class NodeTime(NamedTuple):
 
 
 class BufferOffsets(NamedTuple):
-    """Where all tensors of a graph lie, as arrays: tensor ``i`` at byte ``offsets[i]`` of ``buffers[which[i]]``."""
+    """Where all tensors of a graph lie, as arrays: tensor ``i`` at byte ``offsets[i]`` of ``buffers[which[i]]``.
+
+    ``i`` counts ``graph.tensors``.  Offsets are those of the tensors themselves: a view's is its root's offset and the
+    view's own together, so nothing is to be added.  ``which`` is below 0 for results inside of groups, which lie
+    nowhere.
+    """
 
     buffers: list[Buffer]
     which: npt.NDArray[np.int64]
@@ -54,7 +59,7 @@ class Places(Protocol):
         """Host addresses of all tensors; ``held`` gets the buffers that they lie in.  Raises as :meth:`check`."""
 
     def places(self, graph: Graph, groups: Groups = UNGROUPED) -> BufferOffsets:
-        """Buffers and offsets of all tensors.  Raises as :meth:`check`."""
+        """Buffers and offsets of all tensors, views included.  Raises as :meth:`check`."""
 
     def begin(self, graph: Graph) -> Run:
         """The record of a computation that begins there now; it has to be ended.  Raises BusyError."""
@@ -80,9 +85,10 @@ class Plan(ABC):
         ``allocation.check(graph)``. Each takes the groups that were planned: only results inside of these may be
         without a place.  Then it stays bound to what it was bound to before.
 
-        Costs no Python call per node.  The caller keeps graph and allocation alive as long as it computes; a plan need
-        not.  A computation that was given to the stream before goes on with the places that it was given with; a plan
-        that cannot do that waits for it.
+        Costs no Python call per node where places are numbers.  Where kernels are given objects (arrays of a library),
+        it may make one a tensor: computing the same graph in the same places again binds nothing.  The caller keeps
+        graph and allocation alive as long as it computes; a plan need not.  A computation that was given to the stream
+        before goes on with the places that it was given with; a plan that cannot do that waits for it.
         """
 
     @abstractmethod

@@ -188,21 +188,21 @@ def alone(method: Callable[P, R]) -> Callable[P, R]:
     """Marks methods of which one thread at a time may be in one, such as those of a scheduler.
 
     Another thread gets BusyError, because taking turns would not help: what it does between two calls of the first
-    thread is in the way, too.  So does a call from within.  The object has an attribute ``_thread``, 0 at first.
+    thread is in the way, too.  So does a call from within.  The object has an attribute ``_entered_by``, 0 at first.
     """
 
     @functools.wraps(method)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         self: Any = args[0]
         thread = get_ident()
-        if self._thread:
-            raise entered(self, self._thread)
+        if self._entered_by:
+            raise entered(self, self._entered_by)
         try:
             # No call since the question: Python's lock was not given away.
-            self._thread = thread
+            self._entered_by = thread
             return method(*args, **kwargs)
         finally:
-            self._thread = 0
+            self._entered_by = 0
 
     return guarded
 

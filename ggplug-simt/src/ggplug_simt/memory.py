@@ -52,18 +52,18 @@ class SimtBuffer(Buffer):
 
     def memset(self, offset: int, size: int, value: int) -> None:
         with accessing(self):
-            offset, size, value = self._check_fill(offset, size, value)
+            offset, size, value = self.check_fill(offset, size, value)
             if size:
                 self.runtime.order.transfer("filling", lambda queue: queue.fill(self.handle, offset, size, value))
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
-        offset, size = self._check_write(offset, size)
-        source_offset, _ = source._check(source_offset, size)
+        offset, size = self.check_write(offset, size)
+        source_offset, _ = source.check_read(source_offset, size)
         overlaps = source is self and abs(source_offset - offset) < size
         if isinstance(source, SimtBuffer) and self.runtime.reaches(source.runtime) and not overlaps:
             with accessing(self, source):
-                offset, size = self._check_write(offset, size)
-                source_offset, _ = source._check(source_offset, size)
+                offset, size = self.check_write(offset, size)
+                source_offset, _ = source.check_read(source_offset, size)
                 if size:
                     source.runtime.order.finish()
                     places = source.handle, source_offset, self.handle, offset, size
@@ -74,7 +74,7 @@ class SimtBuffer(Buffer):
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         packed = as_bytes(data)
         with accessing(self):
-            offset, row_bytes, rows, stride = self._check_write_rows(offset, packed.size, row_bytes, rows, stride)
+            offset, row_bytes, rows, stride = self.check_write_rows(offset, packed.size, row_bytes, rows, stride)
             if packed.size:
                 packed = packed.reshape(rows, row_bytes)
                 self.runtime.order.transfer(
@@ -85,7 +85,7 @@ class SimtBuffer(Buffer):
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
         packed = check_target(out)
         with accessing(self):
-            offset, row_bytes, rows, stride = self._check_rows(offset, packed.size, row_bytes, rows, stride)
+            offset, row_bytes, rows, stride = self.check_rows(offset, packed.size, row_bytes, rows, stride)
             if packed.size:
                 packed = packed.reshape(rows, row_bytes)
                 self.runtime.order.transfer(

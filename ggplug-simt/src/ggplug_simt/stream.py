@@ -34,7 +34,7 @@ class SimtBackend(Backend):
         own = self.own(buffer)
         raw = as_bytes(data)
         with using((own,)):
-            offset, _ = own._check_write(offset, raw.size)
+            offset, _ = own.check_write(offset, raw.size)
             if raw.size:
                 with self.runtime.guard.guarded("writing"):
                     pending = self.queue.write(own.handle, offset, raw)
@@ -44,7 +44,7 @@ class SimtBackend(Backend):
         own = self.own(buffer)
         out = check_target(out)
         with using((own,)):
-            offset, _ = own._check(offset, out.size)
+            offset, _ = own.check_read(offset, out.size)
             if out.size:
                 with self.runtime.guard.guarded("reading"):
                     pending = self.queue.read(own.handle, offset, out)
@@ -56,8 +56,8 @@ class SimtBackend(Backend):
         source_stream: Backend | None = None,
     ) -> None:  # fmt: skip
         own = self.own(target)
-        target_offset, size = own._check_write(target_offset, size)
-        source_offset, _ = source._check(source_offset, size)
+        target_offset, size = own.check_write(target_offset, size)
+        source_offset, _ = source.check_read(source_offset, size)
         overlaps = source is target and abs(source_offset - target_offset) < size
         if isinstance(source, SimtBuffer) and self.runtime.reaches(source.runtime) and not overlaps:
             if isinstance(source_stream, SimtBackend) and source_stream is not self:
@@ -65,8 +65,8 @@ class SimtBackend(Backend):
                 with self.runtime.guard.guarded("waiting"):
                     self.queue.wait(mark)
             with using((own, source)):
-                own._check(target_offset, size)
-                source._check(source_offset, size)
+                own.check_read(target_offset, size)
+                source.check_read(source_offset, size)
                 if source.runtime is not self.runtime:
                     source.runtime.order.readers.add(self.runtime.order)
                 if size:

@@ -50,7 +50,7 @@ class GraphAllocator:
         """Memory for results inside of groups, where graphs that have groups are computed node by node."""
         self._retired: list[Buffer] = []
         self.freed = False
-        self._thread = 0
+        self._entered_by = 0
 
     # -- deciding ----------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from itertools import islice
 from numbers import Integral
 from typing import NamedTuple, cast
 
-from ggplug.backend import API_VERSION, API_VERSIONS, Capabilities, Device, DeviceProps, Registration
+from ggplug.backend import API_VERSION, API_VERSIONS, BufferType, Capabilities, Device, DeviceProps, Registration
 from ggplug.types import DeviceKind
 
 HOOK = "ggplug_backend_registration"
@@ -115,6 +115,14 @@ def check_device(device: object) -> DeviceFacts:
     ):
         if not isinstance(value, wanted) or (attribute != "device_id" and value == ""):
             raise RefusalError(f"the device {which} has the {attribute} {_what(value)}")
+    memory = device.buffer_type if type(device).init is Device.init else None
+    if isinstance(memory, BufferType) and not memory.is_host:
+        # Otherwise its kernels would fail when they compute, one by one.
+        raise RefusalError(
+            f"the device {which} has memory that the host does not see, {memory!r}, and the default stream, whose "
+            "kernels are given arrays of host memory",
+            "derive it from ggplug.discrete.DiscreteDevice, or allocate a ggplug.host.HostBufferType",
+        )
     return DeviceFacts(device, str(name), str(description), cast(DeviceKind, kind), device_id, capabilities)
 
 

@@ -213,7 +213,7 @@ class Execution:
             if copy.nbytes:
                 source, offset = whole.where(graph, copy.position)
                 target = whole.buffers[place.slot]
-                target._check_write(place.offset, copy.nbytes)
+                target.check_write(place.offset, copy.nbytes)
                 split.copies.append(BoundCopy(graph.tensors[copy.position], source, offset, target, place.offset))
         if self._asynchronous:
             self._note_touched(split)

@@ -16,6 +16,7 @@ from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_mode
+from ggplug.memory.layout import PERSISTENT
 from ggplug.scheduler.assign import Policy
 from ggplug.scheduler.execution import BoundVersion, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
@@ -102,7 +103,7 @@ class Scheduler:
         self._executions: OrderedDict[Any, Execution] = OrderedDict()
         self._current: Execution | None = None
         self._found: tuple[Graph, int, int, Execution] | None = None
-        self._thread = 0
+        self._entered_by = 0
         self.freed = False
 
     def _check_open(self) -> None:
@@ -367,12 +368,17 @@ class Scheduler:
         execution.turn = (execution.turn + 1) % self.n_copies
         allocation = execution.allocation(graph, execution.turn)
         if allocation.unplaced:
-            leaf = graph.tensors[allocation.unplaced[0]]
-            what = "has no value" if last is None else "lost its value to another computation"
-            raise TensorStateError(
-                f"{leaf!r} {what}",
-                tensor=leaf, remedy="call scheduler.allocate(graph) and set it before computing, or give it a place",
-            )  # fmt: skip
+            position = allocation.unplaced[0]
+            leaf = graph.tensors[position]
+            remedy = "call scheduler.allocate(graph) and set it before computing, or give it a place"
+            if last is None:
+                what = "has no value"
+            elif last.allocation.slots[position] == PERSISTENT:
+                what = "has no place any more: its context was freed, or the place taken away"
+                remedy = "allocate its context anew and set it"
+            else:
+                what = "lost its value to another computation"
+            raise TensorStateError(f"{leaf!r} {what}", tensor=leaf, remedy=remedy)
         return execution.turn
 
     def _bound(self, graph: Graph) -> BoundVersion:

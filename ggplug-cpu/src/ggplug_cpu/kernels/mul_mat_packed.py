@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ggplug_cpu.compiler import DeviceFunction, device_function
-from ggplug_cpu.kernels.mul_mat_layout import activations_are_unsigned, base_of, layout
+from ggplug_cpu.kernels.mul_mat_layout import Layout, activations_are_unsigned, base_of, layout
 from ggplug_cpu.kernels.mul_mat_rows import Product
 from ggplug_cpu.types import BLOCKS, PLAIN, Blocks
 from ggplug_cpu.types.blocks import offset_of
@@ -36,19 +36,23 @@ class Piece(NamedTuple):
 class Form:
     """How weights of one type lie packed for products of one ``kind``, on one target.
 
-    ``rows``: of weights, in a panel.  ``numbers``: of a row, in a block.  ``slice_numbers``: of a row, in a slice.
+    ``rows``: of weights, in a panel.  ``numbers``: of a row, in a block.  ``shape``: how these products pack.
     """
 
     kind: str
     rows: int
     numbers: int
-    slice_numbers: int
+    shape: Layout
     pieces: tuple[Piece, ...]
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one row's block."""
         return sum(piece.size for piece in self.pieces)
+
+    def slice_numbers(self, K: int, M: int) -> int:
+        """Numbers of a row in a slice of ``M`` rows with ``K`` numbers."""
+        return self.shape.k_block(K, M)
 
     def matrix_bytes(self, K: int, M: int) -> int:
         """Bytes of ``M`` rows with ``K`` numbers."""
@@ -60,13 +64,13 @@ def form_of(type_name: str, kind: str) -> Form | None:
     s = layout(kind)
     if type_name in PLAIN:
         size = PLAIN[type_name].elem_bytes
-        return Form(kind, s.columns, s.quantum, s.k_numbers, (Piece(0, size * s.quantum, size * s.unit),))
+        return Form(kind, s.columns, s.quantum, s, (Piece(0, size * s.quantum, size * s.unit),))
     t = BLOCKS[type_name]
     if t.side_by_side is None or base_of(kind) != "i8" or s.rows_of_sums != 1 or not activations_are_unsigned():
         return None
     fields = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
     quants = _piece(t, t.side_by_side.quants, s.unit_bytes)
-    return Form(kind, s.columns, t.block_size, s.k_numbers, (quants, *(_piece(t, field, 2) for field in fields)))
+    return Form(kind, s.columns, t.block_size, s, (quants, *(_piece(t, field, 2) for field in fields)))
 
 
 def _piece(t: Blocks, field: str, unit: int) -> Piece:

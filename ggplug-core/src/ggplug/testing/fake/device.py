@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from ggplug.backend import API_VERSION, BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration
+from ggplug.discrete import DiscreteDevice
 from ggplug.errors import ComputeError, DeviceLostError, GGPlugError, OutOfMemoryError
 from ggplug.host import HostBufferType
 from ggplug.patterns import Pattern
@@ -44,7 +46,7 @@ class Total(NamedTuple):
     bytes: int
 
 
-class FakeDevice(Device):
+class FakeDevice(DiscreteDevice):
     """A discrete device with its own memory.
 
     Args:
@@ -79,6 +81,7 @@ class FakeDevice(Device):
         kind: DeviceKind = DeviceKind.GPU,
         device_id: str | None = None,
     ) -> None:
+        super().__init__()
         self.name = name
         self.description = f"fake discrete device with {memory} bytes"
         self.kind = kind
@@ -97,7 +100,8 @@ class FakeDevice(Device):
         self._host_buffer_type = HostBufferType(f"{name}_host", self) if host_buffer else None
         self._failures: dict[str, list[tuple[int, GGPlugError | None]]] = {}
         self._streams = 0
-        self._lock = threading.RLock()
+        self._acting = threading.RLock()
+        self._working = threading.local()
 
     # The interface
 
@@ -165,12 +169,25 @@ class FakeDevice(Device):
         """Does up to ``count`` pieces of pending work; returns how many there were."""
         return self.queue.step(count)
 
-    def act(self, kind: Kind, size: int = 0, stream: str = "", what: str = "") -> None:
+    @contextmanager
+    def working(self, stream: str) -> Iterator[None]:
+        """What this thread does within is done by a stream."""
+        before = getattr(self._working, "stream", "")
+        self._working.stream = stream
+        try:
+            yield
+        finally:
+            self._working.stream = before
+
+    def drain(self) -> None:
+        self.queue.drain()
+
+    def act(self, kind: Kind, size: int = 0, what: str = "") -> None:
         """Notes an activity, or raises what was asked for with :meth:`fail` or :meth:`lose`."""
-        with self._lock:
+        with self._acting:
             if self.lost:
                 raise DeviceLostError(f"{self.name} was lost", device=self)
-            self.log.append(Activity(kind, size, stream, what))
+            self.log.append(Activity(kind, size, getattr(self._working, "stream", ""), what))
             due = self._failures.get(kind)
             if not due:
                 return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ggplug.backend import Buffer, BufferType, Bytes
+from ggplug.discrete import DiscreteBuffer
 from ggplug.host import HOST, HostBuffer
 from ggplug.sharing import accessing
 
@@ -34,57 +35,43 @@ class FakeBufferType(BufferType):
         return FakeBuffer(self, self._fake, size)
 
 
-class FakeBuffer(Buffer):
+class FakeBuffer(DiscreteBuffer):
     """One allocation on the fake device; ``host`` is how the device itself sees the bytes."""
 
+    device: FakeDevice
+
     def __init__(self, type: BufferType, device: FakeDevice, size: int) -> None:
-        super().__init__(type, size)
-        self.device = device
+        super().__init__(type, size, device)
         self.host: HostBuffer = HOST.wrap(np.full(size, POISON, np.uint8))
 
-    def _set(self, offset: int, data: Bytes) -> None:
-        self.device.queue.drain()
+    def store(self, offset: int, data: Bytes) -> None:
         self.device.act("set", data.size)
         self.host.set(offset, data)
 
-    def _get(self, offset: int, out: Bytes) -> None:
-        self.device.queue.drain()
+    def fetch(self, offset: int, out: Bytes) -> None:
         self.device.act("get", out.size)
         self.host.get(offset, out)
 
     def memset(self, offset: int, size: int, value: int) -> None:
         with accessing(self):
-            offset, size, value = self._check_fill(offset, size, value)
-            self.device.queue.drain()
+            offset, size, value = self.check_fill(offset, size, value)
+            self.device.drain()
             self.device.act("memset", size)
             self.host.memset(offset, size, value)
 
-    def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
-        with accessing(self):
-            offset, size = self._check_write(offset, size)
-            source_offset, _ = source._check(source_offset, size)
-            self.device.queue.drain()
-            if isinstance(source, FakeBuffer) and source.device is not self.device:
-                source.device.queue.drain()
-            self.copy_now(source, source_offset, offset, size, "")
-
-    def copy_now(self, source: Buffer, source_offset: int, offset: int, size: int, stream: str) -> None:
-        """Copies without waiting for anything: what a copy in a stream's queue does."""
+    def copy(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         staging = np.empty(size, np.uint8)
         if isinstance(source, FakeBuffer) and source.device is self.device:
-            self.device.act("copy", size, stream)
+            self.device.act("copy", size)
             source.host.get(source_offset, staging)
-        elif isinstance(source, FakeBuffer):
-            # From device to device, without waiting for the other one: its order was seen to when this was given.
-            source.device.act("get", size)
-            source.host.get(source_offset, staging)
-            self.device.act("receive", size, stream)
         else:
-            source.get(source_offset, staging)
-            self.device.act("receive", size, stream)
+            if isinstance(source, DiscreteBuffer):
+                source.fetch(source_offset, staging)
+            else:
+                source.get(source_offset, staging)
+            self.device.act("receive", size)
         self.host.set(offset, staging)
 
-    def _free(self) -> None:
-        self.device.queue.drain()
+    def dispose(self) -> None:
         self.device.give(self.size)
         self.host.free()

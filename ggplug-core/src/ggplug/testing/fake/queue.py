@@ -9,44 +9,34 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from ggplug.errors import ComputeError, GGPlugError, ParameterError
+from ggplug.discrete import Job
+from ggplug.errors import ComputeError, ParameterError
 
 Order = Literal["given", "shuffled"]
 Outcome = Literal["ran", "stuck", "nothing left"]
 
 
-@dataclass(eq=False)
-class Batch:
-    """Work that belongs together: when one piece fails, the rest is dropped."""
-
-    failed: bool = False
-
-
-@dataclass(eq=False)
-class Task:
-    """One piece of work.  ``ready`` tells whether it may run yet; ``serial`` numbers all work of the device."""
+class Task(NamedTuple):
+    """A job of a stream; ``serial`` numbers all work of the device."""
 
     serial: int
-    run: Callable[[], None]
-    batch: Batch
-    ready: Callable[[], bool] | None = None
+    job: Job
 
 
 @dataclass(eq=False)
 class Lane:
-    """The pending work of one stream, and what went wrong in it since it was last synchronized."""
+    """The pending work of one stream."""
 
     name: str
     tasks: deque[Task] = field(default_factory=deque)
-    error: GGPlugError | None = None
 
     def runnable(self) -> bool:
-        return bool(self.tasks) and (self.tasks[0].ready is None or self.tasks[0].ready())
+        return bool(self.tasks) and self.tasks[0].job.ready
 
 
 class WorkQueue:
@@ -74,18 +64,11 @@ class WorkQueue:
             self.lanes.append(made)
         return made
 
-    def submit(
-        self,
-        lane: Lane,
-        run: Callable[[], None],
-        *,
-        batch: Batch | None = None,
-        ready: Callable[[], bool] | None = None,
-    ) -> None:
-        """Gives work to a stream."""
+    def submit(self, lane: Lane, job: Job) -> None:
+        """Gives a job to a stream."""
         with self._lock:
             self._serial += 1
-            lane.tasks.append(Task(self._serial, run, batch or Batch(), ready))
+            lane.tasks.append(Task(self._serial, job))
 
     def step(self, count: int = 1) -> int:
         """Executes up to ``count`` pieces of work; returns how many there were."""
@@ -97,13 +80,23 @@ class WorkQueue:
     def drain(self, lane: Lane | None = None) -> None:
         """Executes until everything that was given to a stream so far, or with None to every stream, is done.
 
-        Errors stay with the stream in which they happened.  Raises ComputeError if streams wait for each other.
+        Raises ComputeError if streams wait for each other.
         """
         last = self._serial
         while (outcome := self._run_one(lane, last)) != "nothing left":
             if outcome == "stuck":
-                stuck = ", ".join(each.name for each in self.lanes if each.tasks)
-                raise ComputeError(f"the streams {stuck} wait for events that no stream will record")
+                raise self._stuck()
+
+    def advance(self, lane: Lane, job: Job) -> None:
+        """Executes until a job of a stream is done.  Raises ComputeError if streams wait for each other."""
+        last = self._serial
+        while not job.done and (outcome := self._run_one(lane, last)) != "nothing left":
+            if outcome == "stuck":
+                raise self._stuck()
+
+    def _stuck(self) -> ComputeError:
+        stuck = ", ".join(each.name for each in self.lanes if each.tasks)
+        return ComputeError(f"the streams {stuck} wait for events that no stream will record")
 
     @property
     def pending(self) -> int:
@@ -137,23 +130,9 @@ class WorkQueue:
                 lane = wanted
             else:
                 lane = min(able, key=lambda each: each.tasks[0].serial)
-            task = lane.tasks[0]
             try:
-                if not task.batch.failed:
-                    task.run()
-            except Exception as error:
-                task.batch.failed = True
-                if lane.error is None:
-                    lane.error = _typed(error, lane)
+                lane.tasks[0].job()
             finally:
                 # Only now: who looks at the queue must not take work for done while it runs.
                 lane.tasks.popleft()
             return "ran"
-
-
-def _typed(error: Exception, lane: Lane) -> GGPlugError:
-    if isinstance(error, GGPlugError):
-        return error
-    wrapped = ComputeError(f"{lane.name} failed: {error}")
-    wrapped.__cause__ = error
-    return wrapped

@@ -68,7 +68,7 @@ class IgnoresOffsets(TurnedBuffer):
 class ShowsBytes(TurnedBuffer):
     """Lets raw accesses through to bytes that are not in ggml's layout."""
 
-    def _check(self, offset: int, size: int) -> tuple[int, int]:
+    def check_read(self, offset: int, size: int) -> tuple[int, int]:
         self.check_there()
         return offset, size
 

@@ -77,7 +77,7 @@ class FetchesBlindly(_Buffer):
     """Does not look at the array that it fetches into."""
 
     def get(self, offset: int, out: Bytes) -> None:
-        self._check(offset, out.size)
+        self.check_read(offset, out.size)
         assert self._memory is not None
         out[...] = self._memory[offset : offset + out.size].reshape(out.shape)
 

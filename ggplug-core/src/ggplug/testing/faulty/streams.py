@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Places, Plan
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan
+from ggplug.discrete import Call
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
 from ggplug.testing.fake import FakeBackend, FakeBuffer, FakeBufferType, FakeDevice, FakeEvent, FakePlan
@@ -111,14 +113,14 @@ class Forgetful(FakeDevice):
 class _ForgetfulStream(FakeBackend):
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
         def store() -> None:
-            buffer._check(offset, np.asarray(data).nbytes)
+            buffer.check_read(offset, np.asarray(data).nbytes)
             assert isinstance(buffer, FakeBuffer)
             buffer.host.set(offset, data)
 
         self.give(store)
 
     def synchronize(self) -> None:
-        self.device.queue.drain(self.lane)
+        self.drain()
 
 
 class Reorders(FakeDevice):
@@ -153,11 +155,13 @@ class _LooksUpLateStream(FakeBackend):
 
 
 class _LooksUpLatePlan(FakePlan):
-    def rebind(self, graph: Graph, allocation: Places) -> None:
-        old = self._bound
-        super().rebind(graph, allocation)
-        if old is not None and self._bound is not None:
-            old[1][:] = self._bound[1]
+    def _give(self, calls: list[Call]) -> None:
+        def call(number: int) -> None:
+            assert self._bound is not None
+            self.call(self._bound[0][number])
+
+        for number in range(len(calls)):
+            self.stream.give(partial(call, number))
 
 
 class Stumbles(FakeDevice):

@@ -1,0 +1,81 @@
+"""Buffers that the host does not see."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Protocol
+
+import numpy as np
+
+from ggplug.backend import Buffer, BufferType, Bytes
+from ggplug.sharing import accessing
+
+
+class Draining(Protocol):
+    """A device that can be waited for."""
+
+    def drain(self) -> None:
+        """Waits for everything given to any stream of the device; raises nothing that went wrong in it."""
+
+
+class DiscreteBuffer(Buffer):
+    """One allocation of memory that the host does not see, on a :class:`~ggplug.discrete.DiscreteDevice`.
+
+    Subclasses provide :meth:`store`, :meth:`fetch` and :meth:`dispose`.  These work at once and wait for nothing:
+    streams call them when their turn has come.  Everything else waits for the streams of the device first.
+    """
+
+    def __init__(self, type: BufferType, size: int, device: Draining) -> None:
+        super().__init__(type, size)
+        self.device = device
+
+    # Required
+
+    @abstractmethod
+    def store(self, offset: int, data: Bytes) -> None:
+        """Stores bytes now; offset and size are checked already."""
+
+    @abstractmethod
+    def fetch(self, offset: int, out: Bytes) -> None:
+        """Fetches bytes now, into a flat, contiguous array; offset and size are checked already."""
+
+    @abstractmethod
+    def dispose(self) -> None:
+        """Gives the memory back; called once."""
+
+    # Optional
+
+    def copy(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
+        """Copies bytes of any buffer here now, which may overlap (default: through the host); ranges are checked.
+
+        Another discrete device is not waited for: what gave the work saw to the order.
+        """
+        staging = np.empty(size, np.uint8)
+        if isinstance(source, DiscreteBuffer):
+            source.fetch(source_offset, staging)
+        else:
+            source.get(source_offset, staging)
+        self.store(offset, staging)
+
+    # Provided
+
+    def _set(self, offset: int, data: Bytes) -> None:
+        self.device.drain()
+        self.store(offset, data)
+
+    def _get(self, offset: int, out: Bytes) -> None:
+        self.device.drain()
+        self.fetch(offset, out)
+
+    def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
+        with accessing(self):
+            offset, size = self.check_write(offset, size)
+            source_offset, _ = source.check_read(source_offset, size)
+            self.device.drain()
+            if isinstance(source, DiscreteBuffer) and source.device is not self.device:
+                source.device.drain()
+            self.copy(source, source_offset, offset, size)
+
+    def _free(self) -> None:
+        self.device.drain()
+        self.dispose()

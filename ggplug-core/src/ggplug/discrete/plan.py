@@ -1,0 +1,161 @@
+"""The plan of streams over a queue: one kernel call after the other, when the stream's turn has come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.arrays import strided
+from ggplug.backend import (
+    UNGROUPED,
+    Group,
+    Groups,
+    NodeTime,
+    Places,
+    Plan,
+    compute_error,
+    first_out_of_range,
+    id_out_of_range,
+)
+from ggplug.discrete.memory import DiscreteBuffer
+from ggplug.errors import ComputeError, GGPlugError
+from ggplug.graph import Graph
+from ggplug.sharing import NOTHING, using
+from ggplug.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ggplug.discrete.queue import QueuedBackend
+
+
+class Call(NamedTuple):
+    """A kernel with what it is called with.
+
+    ``position``: of the group's last node in the graph.  ``operands``: of each tensor in ``group.operands`` what the
+    device made of it (:meth:`~ggplug.discrete.DiscreteDevice.operand`).  ``ids``: nodes that are given ids, and where
+    these lie.
+    """
+
+    position: int
+    kernel: Callable[..., None]
+    group: Group
+    operands: list[Any]
+    ids: list[tuple[Tensor, Tensor, DiscreteBuffer, int]]
+
+
+class QueuedPlan(Plan):
+    """Calls ``kernel(op, dst, *src)`` for node after node, or ``kernel(group, operands)`` for a group of several.
+
+    ``dst`` and ``src`` are what the device's ``operand`` makes of a tensor, None for absent sources; ``operands`` is a
+    dictionary from tensor to that.  They are made when the plan is bound, and serve until it is bound elsewhere.
+    Kernels of ops with ids write zeros (or nothing, where the op writes into a source) for those out of range; the plan
+    raises the error.
+    """
+
+    def __init__(self, stream: QueuedBackend, graph: Graph, groups: Groups = UNGROUPED) -> None:
+        self.stream = stream
+        self.groups = groups
+        self._structure = graph.structure
+        self._kernels: list[Callable[..., None]] = [kernel for _, kernel in stream.device.matches(graph, groups)]
+        self._bound: tuple[list[Call], frozenset[DiscreteBuffer]] | None = None
+        self._times: list[NodeTime] = []
+
+    def rebind(self, graph: Graph, allocation: Places) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
+        buffers, which, offsets = allocation.places(graph, self.groups)
+        used = {number: self.stream.own(buffers[number]) for number in set(which.tolist()) if number >= 0}
+        places = [
+            (used[number], offset) if number >= 0 else None  # inside of a group
+            for number, offset in zip(which.tolist(), offsets.tolist(), strict=True)
+        ]
+        made: dict[Tensor, Any] = {}
+
+        def operand(tensor: Tensor | None) -> Any:
+            place = None if tensor is None else places[graph.index[tensor]]
+            if tensor is None or place is None:
+                return None
+            if tensor not in made:
+                made[tensor] = self.operand(tensor, *place)
+            return made[tensor]
+
+        calls = []
+        for kernel, group in zip(self._kernels, self.groups.of(graph), strict=True):
+            ids = []
+            for node, given in _with_ids(group):
+                place = places[graph.index[given]]
+                if place is not None:
+                    ids.append((node, given, *place))
+            calls.append(Call(graph.index[group.node], kernel, group, [*map(operand, group.operands)], ids))
+        self._bound = calls, frozenset(used.values()) or NOTHING
+
+    def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any:
+        """What kernels are given for a tensor (default: what the device says)."""
+        return self.stream.device.operand(tensor, buffer, offset)
+
+    def ids(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> npt.NDArray[Any]:
+        """The values of ids, strided (default: fetches their bytes)."""
+        raw = np.empty(tensor.nbytes, np.uint8)
+        buffer.fetch(offset, raw)
+        return strided(raw, tensor)
+
+    def compute(self) -> None:
+        if self._bound is None:
+            raise ComputeError("the plan was not bound to an allocation")
+        calls, buffers = self._bound
+        with using(buffers):
+            for buffer in buffers:
+                buffer.check_there()
+            self._give(calls)
+
+    def _give(self, calls: list[Call]) -> None:
+        """Gives calls to the stream, all of them as one job."""
+
+        def run() -> None:
+            for call in calls:
+                self.call(call)
+
+        self.stream.give(run)
+
+    def call(self, call: Call) -> None:
+        """Calls a kernel.  Raises what it raises as a typed error, and ComputeError if an id is out of range."""
+        start = time.perf_counter_ns()
+        group = call.group
+        try:
+            # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
+            with np.errstate(all="ignore"):
+                if len(group) == 1:
+                    call.kernel(group.node.op, *call.operands)
+                else:
+                    given = zip(group.operands, call.operands, strict=True)
+                    call.kernel(group, {tensor: each for tensor, each in given if each is not None})
+        except GGPlugError:
+            raise
+        except Exception as error:
+            raise compute_error(self.stream.device, group, error) from error
+        for node, tensor, buffer, offset in call.ids:
+            found = first_out_of_range(node, self.ids(tensor, buffer, offset))
+            if found is not None:
+                raise id_out_of_range(self.stream.device, node, *found)
+        self._times.append(NodeTime(call.position, start, time.perf_counter_ns()))
+
+    def compute_traced(self) -> list[NodeTime]:
+        self.stream.drain()
+        self._times = []
+        self.compute()
+        self.stream.synchronize()
+        return self._times
+
+    def kernel_names(self) -> list[str]:
+        return [getattr(kernel, "__name__", repr(kernel)) for kernel in self._kernels]
+
+
+def _with_ids(group: Group) -> Iterable[tuple[Tensor, Tensor]]:
+    """The nodes of a group that are given ids, and these."""
+    for node in group.nodes:
+        if node.op is not None and node.op.indexes is not None:
+            given = node.src[node.op.indexes.ids]
+            assert given is not None
+            yield node, given

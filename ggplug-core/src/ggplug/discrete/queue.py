@@ -1,0 +1,252 @@
+"""Streams over a queue: order, events, asynchronous errors and draining, on top of one method, ``submit(job)``.
+
+A stream gives its work to the queue as *jobs*.  The queue calls them, on any thread and at any time, but those of one
+stream one after the other in the order in which they were submitted.  That is all that a device has to provide::
+
+    class MyStream(QueuedBackend):
+        def __init__(self, device):
+            super().__init__(device)
+            self._executor = ThreadPoolExecutor(1)
+
+        def submit(self, job):
+            self._executor.submit(job)
+
+        def close(self):
+            self._executor.shutdown()
+
+What a job raises stays with its stream, until ``synchronize`` raises it, once.  A job that has to wait for one of
+another stream waits on the queue's thread; a queue that cannot afford that asks :attr:`Job.ready` first.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ggplug.arrays import as_bytes
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Device, Event, Groups, Plan, check_target
+from ggplug.discrete.memory import DiscreteBuffer
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError
+from ggplug.graph import Graph
+from ggplug.sharing import using
+
+if TYPE_CHECKING:
+    from ggplug.discrete.device import DiscreteDevice
+
+
+class Batch:
+    """Jobs that belong together: when one fails, the rest is dropped."""
+
+    failed = False
+
+
+class Job:
+    """A piece of work of a stream, for the queue to call.
+
+    ``stream``: whose it is.  ``done``: whether it was called and has ended, however that was.
+    """
+
+    __slots__ = ("_after", "_batch", "_run", "done", "stream")
+
+    def __init__(self, stream: QueuedBackend, run: Callable[[], None], batch: Batch | None, after: Job | None) -> None:
+        self.stream = stream
+        self.done = False
+        self._run: Callable[[], None] | None = run
+        self._batch = batch or Batch()
+        self._after = after
+
+    @property
+    def ready(self) -> bool:
+        """Whether calling it would not have to wait for another stream."""
+        after = self._after
+        return after is None or after.done
+
+    def __call__(self) -> None:
+        """Does the work; raises nothing that went wrong in it."""
+        run, after = self._run, self._after
+        assert run is not None
+        try:
+            if after is not None:
+                after.wait()
+            if not self._batch.failed:
+                run()
+        except Exception as error:
+            self._batch.failed = True
+            self.stream.failed(error)
+        finally:
+            # What the work holds on to is not needed any longer; the job itself may be somebody's mark.
+            self._run = self._after = None
+            self.stream.passed(self)
+
+    def wait(self) -> None:
+        """Waits until it is done."""
+        if not self.done:
+            self.stream.wait_for(self)
+
+
+class QueuedBackend(Backend, ABC):
+    """A stream over a queue.  Subclasses provide :meth:`submit`; the memory is :class:`DiscreteBuffer`.
+
+    Its plans are :class:`~ggplug.discrete.QueuedPlan`, unless it overrides :meth:`plan`.
+    """
+
+    device: DiscreteDevice
+
+    def __init__(self, device: DiscreteDevice) -> None:
+        super().__init__(device)
+        self.last: Job | None = None
+        """The job given last."""
+        self._job_error: GGPlugError | None = None
+        self._job_done = threading.Condition()
+        device.joined(self)
+
+    # Required
+
+    @abstractmethod
+    def submit(self, job: Job) -> None:
+        """Takes a job, to be called later, after those that this stream submitted before.  May call it now."""
+
+    # Optional
+
+    def close(self) -> None:
+        """Ends the queue, when the stream was freed and nothing is pending (default: nothing)."""
+
+    def can_wait_for(self, other: Backend) -> bool:
+        """Whether jobs of this stream may wait for those of another one (default: for those of any queue).
+
+        Where it may not, the host waits.
+        """
+        return isinstance(other, QueuedBackend)
+
+    def advance(self, job: Job) -> None:
+        """Called where the caller has to wait for a job (default: nothing, because the queue goes on by itself).
+
+        A queue without a thread of its own calls jobs here until that one is done.
+        """
+
+    # Provided
+
+    def give(self, run: Callable[[], None], *, batch: Batch | None = None, after: Job | None = None) -> Job:
+        """Gives work to the stream: ``run()``, after the job ``after`` of another stream, unless ``batch`` failed."""
+        job = self.last = Job(self, run, batch, after)
+        self.submit(job)
+        return job
+
+    def drain(self) -> None:
+        """Waits until everything given so far is done.  Errors stay."""
+        last = self.last
+        if last is not None:
+            last.wait()
+
+    def synchronize(self) -> None:
+        self.drain()
+        with self._job_done:
+            error, self._job_error = self._job_error, None
+        if error is not None:
+            raise error
+
+    def failed(self, error: Exception) -> None:
+        """Keeps what a job raised, if it is the first since the stream was synchronized."""
+        if not isinstance(error, GGPlugError):
+            typed = ComputeError(f"{self.device.name} failed: {error}", device=self.device)
+            typed.__cause__ = error
+            error = typed
+        with self._job_done:
+            self._job_error = self._job_error or error
+
+    def passed(self, job: Job) -> None:
+        """Notes that a job is done."""
+        with self._job_done:
+            job.done = True
+            self._job_done.notify_all()
+
+    def wait_for(self, job: Job) -> None:
+        """Waits for a job of this stream."""
+        self.advance(job)
+        with self._job_done:
+            while not job.done:
+                self._job_done.wait()
+
+    def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
+        own, raw = self.own(buffer), as_bytes(data)
+        with using((own,)):
+            start, _ = own.check_write(offset, raw.size)
+            self.give(lambda: own.store(start, raw))
+
+    def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:
+        own, target = self.own(buffer), check_target(out)
+        with using((own,)):
+            start, _ = own.check_read(offset, target.size)
+            self.give(lambda: own.fetch(start, target))
+
+    def copy_async(
+        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int,
+        source_stream: Backend | None = None,
+    ) -> None:  # fmt: skip
+        own = self.own(target)
+        after = None
+        if source_stream is not None and source_stream is not self:
+            if isinstance(source_stream, QueuedBackend) and self.can_wait_for(source_stream):
+                after = source_stream.last
+            else:
+                source_stream.synchronize()
+        with using((own, source)):
+            to, count = own.check_write(target_offset, size)
+            start, _ = source.check_read(source_offset, count)
+            self.give(lambda: own.copy(source, start, to, count), after=after)
+
+    def own(self, buffer: Buffer) -> DiscreteBuffer:
+        """The buffer, if it is memory of this device.  Raises BufferUseError."""
+        if not isinstance(buffer, DiscreteBuffer) or buffer.device is not self.device:
+            raise BufferUseError(
+                f"{buffer!r} is no memory of {self.device.name}", device=self.device, got=buffer,
+                remedy="copy it over first",
+            )  # fmt: skip
+        return buffer
+
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        from ggplug.discrete.plan import QueuedPlan
+
+        return QueuedPlan(self, graph, groups)
+
+    def free(self) -> None:
+        if not self.freed:
+            super().free()
+            self.close()
+
+
+class QueuedEvent(Event):
+    """A mark in a queue: the job that was given last when it was recorded."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.job: Job | None = None
+
+    def record(self, stream: Backend) -> None:
+        if isinstance(stream, QueuedBackend):
+            self.job = stream.last
+        else:
+            super().record(stream)
+
+    def wait(self, stream: Backend) -> None:
+        job = self.job
+        if job is None or job.done:
+            return
+        if isinstance(stream, QueuedBackend) and stream.can_wait_for(job.stream):
+            if stream is not job.stream:
+                stream.give(_nothing, after=job)
+        else:
+            job.wait()
+
+    def synchronize(self) -> None:
+        if self.job is not None:
+            self.job.wait()
+
+    def free(self) -> None:
+        self.job = None
+
+
+def _nothing() -> None:
+    """The work of a job that only waits."""
