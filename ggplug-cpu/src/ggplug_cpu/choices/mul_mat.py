@@ -66,6 +66,8 @@ DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 4}
 #: Rows of activations over which packing a block of weights is spread, at least, if there are as many: more where
 #: multiplying is faster.
 _LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 1024}
+#: The same where weights lie packed: then it is reading them from a cache that is spread.
+_LEAST_ROWS_PACKED = 24
 #: Chunks to aim at, so that threads finish together.
 _CHUNKS = 48
 #: Chunks that have to do where the rows of the result are not to be cut.
@@ -449,7 +451,8 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     m_chunks = -(-panels // max(1, most))
     matrices = max(1, work.matrices)  # there may be no expert
     # routed rows are spread over experts, nobody knows how
-    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[base_of(kind)])
+    least = _LEAST_ROWS[base_of(kind)] if _packed(work.a) is None else _LEAST_ROWS_PACKED
+    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // least)
     v_chunks = max(1, v_chunks)
     if not work.placed.whole_rows or v_chunks < _CHUNKS_OF_WHOLE_ROWS:
         m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
