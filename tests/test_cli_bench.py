@@ -144,3 +144,22 @@ def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypat
     beside = list(products.MatrixVector().run(host_device, Options(beside=host_device)))[1::2]
     assert [row["case"] for row in beside] == ["f32 4096 x 4096", "q8_0 4096 x 4096"]
     assert all(row[f"relative_to_{host_device.name}"] > 0 for row in beside)
+
+
+def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ggplug import types
+    from ggplug.cli import packed
+    from ggplug.errors import UnsupportedOpError
+    from ggplug.registry.extras import Options
+    from ggplug.testing import ReferenceDevice
+    from ggplug.testing.packing import PADDING, PackingDevice
+
+    monkeypatch.setattr(packed, "WEIGHTS", (types.F32, types.Q8_0))
+    monkeypatch.setattr(packed.PackedWeights, "CASES", ((1, 4), (3, 4)))
+    monkeypatch.setattr(packed.PackedWeights, "REPEATS", 1)
+    rows = list(packed.PackedWeights().run(PackingDevice(), Options()))
+    assert [row["case"] for row in rows] == [f"{name}, {n} columns" for name in ("f32", "q8_0") for n in (1, 3)]
+    assert all(row["milliseconds"] > 0 and row["speed_relative_to_plain"] > 0 for row in rows)
+    assert rows[0]["packed_megabytes"] == round((4 * 4096 * 4 + PADDING) / 1e6, 1)
+    with pytest.raises(UnsupportedOpError, match="no memory for packed weights"):
+        list(packed.PackedWeights().run(ReferenceDevice(), Options()))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding
 import pytest
 from llvmlite import ir
 
@@ -106,6 +107,7 @@ def test_windows_reports_through_numbers() -> None:
 def test_the_host_is_asked_as_its_system_wants(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = dict(zip((16, 26), NEOVERSE_N2, strict=True))
     monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", dict)
     monkeypatch.setattr(detect, "of_this_machine", lambda: AARCH64)
     monkeypatch.setattr(detect, "_auxiliary_vector", words.__getitem__)
     monkeypatch.setattr(detect, "_sysctl", lambda name: APPLE_M2.get(name, 0))
@@ -128,6 +130,7 @@ def test_an_extension_whose_needs_are_hidden_is_not_there(monkeypatch: pytest.Mo
     names = {*X86_64.levels["avx512"][1], *X86_64.baseline}
     assert {"avx512f", "avx512bw", "f16c"} <= X86_64.complete(names)
     assert not {"avx512f", "avx512bw", "f16c"} & X86_64.complete(names - {"f16c"})
+    monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", dict)
     monkeypatch.setattr(detect, "of_this_machine", lambda: AARCH64)
     monkeypatch.setattr(detect, "_of_arm", lambda: detect.from_auxiliary_vector(0xEFFFFFFB & ~(1 << 22), 0x773FF))
     found = detect.host_features.__wrapped__()

@@ -100,6 +100,15 @@ def test_a_chain_whose_sources_repeat_in_different_ways_is_none(device: CpuDevic
     check(device, ops.add(ops.mul(x, two), three))
 
 
+@pytest.mark.parametrize("n", [1, 4, 16, 32])
+def test_a_row_that_ends_within_a_block_of_a_chain_s_result_is_none_of_its_sources(
+    n: int, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    x, y = gg.tensor(rng.standard_normal((6, 64)), "q8_0"), gg.tensor(rng.standard_normal((6, 64)), "f32")
+    row = gg.tensor(rng.standard_normal((2, n)), "f32")
+    check(device, ops.add(x, ops.mul(y, row)), *(["mul add"] if n in (1, 32) else []))
+
+
 # -- norms ------------------------------------------------------------------------------------------
 
 
@@ -125,6 +134,20 @@ def test_a_sum_is_normalised_and_kept_where_it_is_read_again(device: CpuDevice, 
     mixed = ops.sum_rows(ops.mul(ops.rms_norm(total), w))
     check(device, ops.add(total, mixed), "add* rms_norm mul")
     check(device, [total.set_output(), ops.rms_norm(total)], "add* rms_norm")
+
+
+@pytest.mark.parametrize("norm", [ops.norm, ops.rms_norm, ops.l2_norm])
+@pytest.mark.parametrize("shape", [(2, 40), (6, 20), (3, 4), (1, 40), (6, 1)])
+def test_a_sum_with_a_term_that_is_repeated_several_times_is_normalised_by_itself(
+    norm: ops.base.Builder, shape: tuple[int, ...], device: CpuDevice, rng: np.random.Generator
+) -> None:
+    a, b, term = (gg.tensor(rng.standard_normal(s), "f32") for s in ((6, 40), (6, 40), shape))
+    w, name = gg.tensor(rng.standard_normal(40), "f32"), norm(a).op.name
+    once = 1 in shape
+    check(device, norm(ops.add(a, term)), *([f"add {name}"] if once else []))
+    check(device, ops.mul(norm(ops.add(a, term)), w), f"add {name} mul" if once else f"{name} mul")
+    sums = ops.add(ops.add(a, b), term)
+    check(device, ops.mul(norm(sums), w), *([f"add add {name} mul"] if once else ["add add", f"{name} mul"]))
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
@@ -166,6 +189,22 @@ def test_a_product_leaves_what_lies_otherwise_to_others(device: CpuDevice, rng: 
     check(device, ops.add(product, ops.transpose(product)))
     product = ops.mul_mat(w, x)
     check(device, [ops.add(product, y), ops.neg(product)])
+
+
+@pytest.mark.parametrize(("unit", "swapped"), [(ops.reglu, False), (ops.swiglu, True)])
+def test_a_gated_unit_over_the_halves_of_one_result_is_computed_behind_it(
+    unit: ops.base.Builder, swapped: bool, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    w, x = gg.tensor(rng.standard_normal((80, 32)), "f32"), gg.tensor(rng.standard_normal((5, 32)), "f32")
+    wide, narrow = (gg.tensor(rng.standard_normal((5, n)), "f32") for n in (80, 40))
+    name = unit(wide).op.name
+    check(device, unit(ops.mul_mat(w, x), swapped=swapped))
+    check(device, ops.add(unit(ops.mul_mat(w, x), swapped=swapped), narrow), f"{name} add")
+    check(device, unit(ops.add(ops.mul_mat(w, x), wide), swapped=swapped), "mul_mat add")
+    for norm in (ops.norm, ops.rms_norm, ops.l2_norm):
+        check(device, unit(norm(wide), swapped=swapped))
+        total = ops.add(wide, wide)
+        check(device, ops.tanh(unit(norm(total), swapped=swapped)), f"add {norm(wide).op.name}", f"{name} tanh")
 
 
 @pytest.mark.parametrize(("kind", "columns"), [("f32", 40), ("q8_0", 2)])

@@ -90,3 +90,18 @@ def test_an_abort_callback_stops_its_own_stream_alone() -> None:
         with gg.Scheduler([stopped]) as scheduler:
             scheduler.compute(graph)
     assert not asked
+
+
+def test_a_weight_whose_context_was_freed_is_said_to_have_no_place_any_more() -> None:
+    context = gg.Context()
+    w, x = context.new_tensor("f32", 8, "w"), gg.new_tensor("f32", 8).set_input()
+    gg.allocate(context, gg.device("CPU"))
+    w.set(1)
+    graph = gg.Graph(gg.add(w, x).set_output())
+    with gg.Scheduler([gg.device("CPU")]) as scheduler:
+        scheduler.allocate(graph)
+        x.set(1)
+        scheduler.compute(graph)
+        context.free()
+        with pytest.raises(gg.TensorStateError, match=r"'w'.* has no place any more: its context was freed"):
+            scheduler.compute(graph)

@@ -15,7 +15,7 @@ from ggplug.grouping import check_groups, form_groups
 from ggplug.groups import UNGROUPED, Group, Groups
 from ggplug.host import HOST
 from ggplug.memory import GraphAllocator
-from ggplug.patterns import Pattern, chain, of, pattern, viewed
+from ggplug.patterns import Chain, Pattern, chain, of, pattern, viewed
 from ggplug.tensor import Tensor
 
 NORM, MUL, ADD = of(ops.Norm, ops.RmsNorm, name="norm"), of(ops.Mul), of(ops.Add)
@@ -92,6 +92,37 @@ def test_a_group_that_is_something_else_has_no_names() -> None:
     longer = (*nodes, gg.add(nodes[-1], leaf(8)))
     assert AFFINE.names(Group(longer, (False, False, False, True))) is None
     assert RUN.names(Group(longer[1:], (False, False, True))) == {}
+
+
+def test_a_chain_that_ends_with_another_op_has_no_names() -> None:
+    total = gg.add(leaf(8, 3), leaf(8))
+    assert RUN.names(Group((total, gg.rms_norm(total)), (False, True))) is None
+    product = gg.mul_mat(leaf(8, 8), total)
+    assert EPILOGUE.names(Group((total, product), (False, True))) is None
+
+
+def test_what_a_pattern_finds_has_names_also_where_an_earlier_source_is_read_again() -> None:
+    behind_a_norm = chain("behind a norm", ops.Binary, ops.Unary, start=lambda a, b: NORM(ADD(a, b)))
+    total = gg.add(leaf(8, 3), leaf(8))
+    normed = gg.norm(total)
+    scaled = gg.mul(normed, leaf(8))
+    last = gg.sub(total, scaled)
+    graph = Graph(last)
+    assert shown(graph, formed(graph, behind_a_norm)) == ["add norm mul sub*"]
+    names = behind_a_norm.names(Group((total, normed, scaled, last), (False, False, False, True)))
+    assert names is not None
+    assert names["norm"] is normed
+
+
+def test_a_pattern_that_has_no_names_for_what_it_finds_forms_no_group() -> None:
+    class Nameless(Chain):
+        def names(self, group: Group) -> None:
+            return None
+
+    graph = Graph(gg.neg(gg.silu(leaf(8))))
+    groups = formed(graph, Nameless("nameless", (ops.Unary,), None, True, 8))
+    assert not groups
+    assert "no names" in groups.missed[0].reason
 
 
 def test_add_and_mul_are_found_in_either_order_and_others_in_theirs() -> None:

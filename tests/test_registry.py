@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -716,6 +717,26 @@ def test_a_file_is_a_plugin(shelf: Shelf, tmp_path: Path) -> None:
     registry.unload("Filed")
     assert registry.devices() == registry.status() == []
     assert registry.load(path) is not backend
+
+
+def test_who_found_a_plugin_before_it_was_unloaded_does_not_load_it_behind_the_registrys_back(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = shelf.registry()
+    path = write_plugin(tmp_path / "quick.py", "Quick")
+    registry.load(path)
+    found = registry.catalog.at(path)
+    registry.unload("Quick")
+    with pytest.raises(PluginError, match="was unloaded"):
+        registry.lifecycle.load(found)
+    assert "ggplug_plugin_quick" not in sys.modules
+    backend = registry.load(path)
+    # The same between finding and loading: it looks again.
+    late = [registry.catalog.at(path), registry.catalog.at]
+    monkeypatch.setattr(registry.catalog, "at", lambda where: late.pop(0) if len(late) > 1 else late[0](where))
+    registry.unload("Quick")
+    assert registry.load(path) is not backend
+    assert [d.name for d in registry.devices()] == ["Quick0"]
 
 
 def test_a_package_folder_is_a_plugin_and_can_import_from_itself(shelf: Shelf, tmp_path: Path) -> None:

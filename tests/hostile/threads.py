@@ -43,7 +43,7 @@ MORE = 50
 """How many times its rounds an actor does at most while the other one is still at it."""
 SOON = 0.02
 """Seconds within which another actor may use what this one is going to free."""
-HANG = 60
+HANG = 300
 """Seconds after which a pair hangs."""
 
 PLUGIN = '''

@@ -26,6 +26,9 @@ Bytes = npt.NDArray[np.uint8]
 COPY_FIRST = "copy the tensor first, or load it into memory that may be written"
 """What to do about memory that may not be written."""
 
+THROUGH_TENSORS = "use the whole tensor: its set, set_bytes, numpy and tobytes convert between the layouts"
+"""What to do about memory whose bytes are in a layout of its own."""
+
 
 class BufferType(ABC):
     """A kind of memory.  ``name`` is unique among a device's types; ``device`` is None for plain host memory.
@@ -81,6 +84,23 @@ class BufferType(ABC):
     def is_host(self) -> bool:
         """Whether buffers have an ``address`` that the host reads and writes in ggml's layout (default no)."""
         return False
+
+    @property
+    def has_own_layout(self) -> bool:
+        """Whether tensors lie here in another order of bytes than ggml's, such as packed weights (default no).
+
+        Then bytes are reached only through whole tensors, by :meth:`Buffer.set_tensor` and :meth:`Buffer.get_tensor`,
+        which the memory overrides; everything else raises BufferUseError.  Only leafs lie in such memory, never results
+        of computations, and :meth:`Device.match` declines every node that was not written for the layout.
+        """
+        return False
+
+    def refusal(self, tensor: Tensor) -> str | None:
+        """Why a tensor cannot lie in this memory; None if it can, as every tensor does by default.
+
+        Memory with a layout of its own refuses what it has no layout for.  :meth:`Buffer.check_place` asks.
+        """
+        return None
 
     def alloc_size(self, tensor: Tensor) -> int:
         """Bytes that a tensor takes in this memory (default its ``nbytes``); more for padded layouts."""
@@ -142,7 +162,10 @@ class Buffer(ABC):
         """
 
     def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
-        """Stores bytes of a tensor that lies at ``start`` (default: as they are; repacking types override)."""
+        """Stores bytes of a tensor that lies at ``start`` (default: as they are).
+
+        Memory with a layout of its own overrides this and :meth:`get_tensor`.
+        """
         self.set(start + offset, data)
 
     def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
@@ -242,16 +265,22 @@ class Buffer(ABC):
 
         All ``alloc_size`` bytes of the tensor have to be inside of the buffer.  In host memory the address has to be
         a multiple of the alignment of the tensor's type, elsewhere the offset one of that of the buffer's type.
-        Raises BufferUseError, also for a freed buffer; TypeMismatchError.
+        Raises BufferUseError, also for a freed buffer and for a tensor that the memory refuses; TypeMismatchError.
         """
         offset = whole_number(offset, f"the offset of {tensor!r}")
+        refusal = self.type.refusal(tensor)
+        if refusal is not None:
+            raise BufferUseError(
+                f"{tensor!r} cannot be placed in {self.type.name}: {refusal}", tensor=tensor,
+                remedy="place it in the device's default memory",
+            )  # fmt: skip
         size = max(tensor.nbytes, self.type.alloc_size(tensor))
         if self.freed or not 0 <= offset <= self.size - size:
             why = "was freed" if self.freed else f"does not have the bytes {offset} to {offset + size}"
             raise BufferUseError(
                 f"{tensor!r} cannot be placed: {self!r} {why}", tensor=tensor, got=offset, wanted=self.size - size
             )
-        if self.address is not None:
+        if self.address is not None and not self.type.has_own_layout:
             alignment, place, what = tensor.type.alignment, self.address + offset, tensor.type.name
         else:
             alignment, place, what = self.type.alignment, offset, self.type.name
@@ -299,10 +328,16 @@ class Buffer(ABC):
             self._free()
             self._given_back = True
 
-    def check_read(self, offset: int, size: int) -> tuple[int, int]:
-        """Offset and size as plain ints, if these bytes can be read.  Raises BufferUseError, TypeMismatchError."""
+    def check_there(self) -> None:
+        """Raises BufferUseError if the buffer was freed."""
         if self.freed:
             raise BufferUseError(f"{self!r} was freed")
+
+    def check_read(self, offset: int, size: int) -> tuple[int, int]:
+        """Offset and size as plain ints, if these bytes can be read.  Raises BufferUseError, TypeMismatchError."""
+        self.check_there()
+        if self.type.has_own_layout:
+            raise BufferUseError(f"{self!r} has no bytes in ggml's layout", remedy=THROUGH_TENSORS)
         offset, size = whole_number(offset, "an offset"), whole_number(size, "a size")
         if offset < 0 or size < 0 or offset + size > self.size:
             raise BufferUseError(f"bytes {offset} to {offset + size} are outside of {self!r}", got=(offset, size))

@@ -10,21 +10,24 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import compress
-from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import attrgetter, is_, itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ggplug import pictures
-from ggplug.errors import GraphError, TensorStateError
+from ggplug.errors import BufferUseError, GraphError, TensorStateError
 from ggplug.revisions import Revision
 from ggplug.tensor import Tensor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ggplug.backend import Buffer
+    from ggplug.backend import Buffer, BufferType
     from ggplug.memory.runs import Run
 
 T = TypeVar("T")
+
+Layouts: TypeAlias = "tuple[tuple[int, BufferType], ...]"
+"""Positions of tensors in memory with a layout of its own, each with that memory's type."""
 
 _listing = threading.RLock()
 """Held while a tensor's list of graphs is replaced: two threads may build graphs over the same tensors."""
@@ -334,6 +337,33 @@ class Graph:
         if own is not structure and own != structure:
             raise GraphError(f"{what} is for another graph than {self!r}: neither for it nor for an equal one")
         return own
+
+    def layouts(self) -> Layouts:
+        """Which tensors lie in memory with a layout of its own now, by position, and in which; views with their root.
+
+        Kernels are chosen for it (:func:`~ggplug.groups.signature_of` has the buffer type of every source's root), so a
+        plan serves the graphs that agree in it.  Takes no Python call per tensor.
+        """
+        kinds = list(map(_buffer_type, self.tensors))
+        own = {kind for kind in set(kinds) if kind is not None and kind.has_own_layout}
+        if not own:
+            return ()
+        kinds = list(map(kinds.__getitem__, self.roots))
+        chosen = list(map(own.__contains__, kinds))
+        return tuple(zip(compress(range(len(kinds)), chosen), compress(kinds, chosen), strict=True))
+
+    def check_layouts(self, layouts: Layouts, what: str) -> None:
+        """Raises BufferUseError unless the graph's tensors lie in these layouts; ``what`` is for those that do."""
+        own = self.layouts()
+        if own == layouts:
+            return
+        position, kind = min(set(own) ^ set(layouts), key=itemgetter(0))
+        tensor = self.tensors[position]
+        now = dict(own).get(position)
+        raise BufferUseError(
+            f"{what} is for {tensor!r} in {'the layout of ' + kind.name if now is not kind else 'its plain layout'}",
+            tensor=tensor, got=now, wanted=dict(layouts).get(position), remedy="make a new plan",
+        )  # fmt: skip
 
     def signature(self) -> Signature:
         """The graph's structure as it is now, with flags, buffer types and shared bytes of its tensors."""

@@ -52,13 +52,13 @@ def form_groups(
             reason: str | None = uses.conflict(members)
             if not reason:
                 reason = declined(group)
-                if reason is None:
-                    names = pattern.names(group)
-                    assert names is not None
+                names = pattern.names(group) if reason is None else None
+                if names is not None:
                     taken.update(dict.fromkeys(members, members))
                     inner.update(p for p, kept in zip(members, group.kept, strict=True) if not kept)
                     inplace[position] = tuple(graph.index[source] for source in pattern.inplace(names, group))
                     break
+                reason = reason or "the pattern has no names for what it found"
                 reason = "; ".join([*uses.why_kept_all(members), reason])
             missed.setdefault(position, Missed(members, pattern.name, reason))
     if not taken and not missed:

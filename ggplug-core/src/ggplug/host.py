@@ -222,8 +222,9 @@ def asarray(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 def _exported(tensor: Tensor, buffer: Buffer, offset: int) -> Bytes:
-    if buffer.address is None:
-        raise BufferUseError(f"{tensor!r} is not in host memory: copy it with numpy()", tensor=tensor)
+    if buffer.address is None or buffer.type.has_own_layout:
+        why = "is in a layout of its own" if buffer.type.has_own_layout else "is not in host memory"
+        raise BufferUseError(f"{tensor!r} {why}: copy it with numpy()", tensor=tensor, remedy="copy it with numpy()")
     buffer.get(offset, np.empty(0, np.uint8))  # waits for pending work
     raw = buffer.bytes(offset, tensor.nbytes)
     buffer.export()

@@ -89,13 +89,26 @@ class Pattern(ABC):
     def find(self, last: Tensor, free: Container[Tensor], lone: Callable[[Tensor], bool]) -> Iterator[Found]:
         """Where the chain is found that ends at ``last``, the preferred places first.
 
-        ``free``: nodes that may belong to it.  ``lone``: whether nothing but one node needs a result.
+        ``last``: a node whose op is one of ``kinds``.  ``free``: nodes that may belong to it.  ``lone``: whether
+        nothing but one node needs a result.
         """
 
     def names(self, group: Group) -> Names | None:
-        """What the pattern's names stand for in a group; None if the group is something else."""
+        """What the pattern's names stand for in a group; None if the group is something else.
+
+        Every group that core forms where :meth:`find` found the pattern has names: a result that only one node of its
+        graph needs is one that only one node of the group reads, and that is not kept.
+        """
+        if not isinstance(group.node.op, self.kinds):
+            return None
         nodes = frozenset(group.nodes)
-        for found in self.find(group.node, nodes, lambda tensor: True):
+        inner = {node for node, kept in zip(group.nodes, group.kept, strict=True) if not kept}
+
+        def lone(tensor: Tensor) -> bool:
+            readers = (any(s is not None and s.root is tensor for s in node.src) for node in group.nodes)
+            return tensor in inner and sum(readers) == 1
+
+        for found in self.find(group.node, nodes, lone):
             if found.nodes == nodes:
                 return found.names
         return None

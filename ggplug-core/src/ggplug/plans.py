@@ -76,12 +76,14 @@ class Plan(ABC):
         """Takes over the places of all tensors.
 
         ``graph`` is the one planned or an equal one; for another graph this raises GraphError, which
-        ``graph.check_structure`` does with the ``graph.structure`` that was planned.  ``allocation`` tells where its
-        tensors lie, all at once through ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)``
-        (handles).  Both refuse places that the graph cannot be computed in: unplaced tensors, freed buffers, memory
-        that a node would write and that may not be written (TensorStateError, BufferUseError).  A plan that finds the
-        places in another way calls ``allocation.check(graph)``.  Each takes the groups that were planned: only results
-        inside of these may be without a place.  Then it stays bound to what it was bound to before.
+        ``graph.check_structure`` does with the ``graph.structure`` that was planned.  Where the device has memory with
+        a layout of its own, ``graph.check_layouts`` compares with the ``graph.layouts()`` that was planned: kernels for
+        packed weights read no others (BufferUseError). ``allocation`` tells where its tensors lie, all at once through
+        ``allocation.addresses(graph)`` (host memory) or ``allocation.places(graph)`` (handles). Both refuse places that
+        the graph cannot be computed in: unplaced tensors, freed buffers, memory that a node would write and that may
+        not be written (TensorStateError, BufferUseError). A plan that finds the places in another way calls
+        ``allocation.check(graph)``. Each takes the groups that were planned: only results inside of these may be
+        without a place.  Then it stays bound to what it was bound to before.
 
         Costs no Python call per node where places are numbers.  Where kernels are given objects (arrays of a library),
         it may make one a tensor: computing the same graph in the same places again binds nothing.  The caller keeps

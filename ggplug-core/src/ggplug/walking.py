@@ -57,12 +57,13 @@ class WalkPlan(Plan):
     def __init__(self, stream: Backend, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.stream = stream
         self.groups = groups
-        self._structure = graph.structure
+        self._structure, self._layouts = graph.structure, graph.layouts()
         self._kernels: list[Callable[..., None]] = [kernel for _, kernel in stream.device.matches(graph, groups)]
         self._bound: tuple[list[_Call], frozenset[Buffer]] = [], NOTHING
 
     def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
+        graph.check_layouts(self._layouts, "the plan")
         buffers, which, offsets = allocation.places(graph, self.groups)
         bound = [
             Operand(tensor, buffers[number], offset) if number >= 0 else None  # inside of a group
@@ -97,7 +98,7 @@ class WalkPlan(Plan):
         # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
         with using(buffers), np.errstate(all="ignore"):
             for buffer in buffers:
-                buffer.check_read(0, 0)
+                buffer.check_there()
             for position, kernel, group, operands in calls:
                 call_kernel(self.stream.device, kernel, group, operands)
                 computed(position)

@@ -89,7 +89,7 @@ class CpuPlan(Plan):
         self.stop = Stop() if stop is None else stop
         self._n_tensors = len(graph.tensors)
         self._groups = groups
-        self._structure = graph.structure
+        self._structure, self._layouts = graph.structure, graph.layouts()
         entries: list[Entry] = []
         self._positions: list[int] = []
         """For each entry the position in the graph of the last node of its group."""
@@ -130,6 +130,7 @@ class CpuPlan(Plan):
 
     def _bind(self, graph: Graph, allocation: Places) -> None:
         now = graph.watch()
+        graph.check_layouts(self._layouts, "the plan")
         buffers: set[Buffer] = set()
         addresses = allocation.addresses(graph, buffers, self._groups)
         # Without a graph for now: if the last one goes away meanwhile, that is no longer this plan's affair.

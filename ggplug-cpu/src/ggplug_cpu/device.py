@@ -35,6 +35,7 @@ class CpuDevice(Device):
 
     def __init__(self) -> None:
         self._buffer_type = host.HostBufferType(self.name, self)
+        self._packed: dict[str, BufferType] = {}
         self._lock = threading.RLock()
         self._team: Team | None = None
 
@@ -52,13 +53,24 @@ class CpuDevice(Device):
     def buffer_type(self) -> BufferType:
         return self._buffer_type
 
+    @property
+    def extra_buffer_types(self) -> Sequence[BufferType]:
+        """Memory for packed weights: see :class:`~ggplug_cpu.packed.PackedBufferType`."""
+        from ggplug_cpu.packed import PackedBufferType
+
+        target = features.target()
+        with self._lock:
+            if target.key not in self._packed:
+                self._packed[target.key] = PackedBufferType(self, target)
+            return (self._packed[target.key],)
+
     def buffer_from_host(self, memory: Any, *, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
         """A buffer over the caller's memory, which is used in place; read-only maps give read-only buffers."""
         return self._buffer_type.wrap(memory, usage=usage)
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Whatever lies in host memory in the tensors' own layout."""
-        return buffer_type.is_host
+        """Whatever lies in host memory in the tensors' own layout, and weights packed for the current instructions."""
+        return buffer_type.is_host or buffer_type is self._packed.get(features.target().key)
 
     # What it computes
 

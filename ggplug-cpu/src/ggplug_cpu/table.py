@@ -21,6 +21,7 @@ from ggplug.ops import Op
 from ggplug.patterns import Names, Pattern, chain, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.types import TYPES, Type, by_name
+from ggplug_cpu import features
 from ggplug_cpu.choices import (
     copy,
     elementwise,
@@ -35,6 +36,7 @@ from ggplug_cpu.choices import (
 )
 from ggplug_cpu.choices.programs import KINDS
 from ggplug_cpu.choices.steps import Steps
+from ggplug_cpu.packed import PackedBufferType
 from ggplug_cpu.types import BLOCKS, ENCODED, PLAIN
 
 TYPE_SETS = {
@@ -52,6 +54,8 @@ class Row:
     op: type[Op]
     types: str
     choose: Callable[[Tensor], Steps | Decline]
+    packed: int | None = None
+    """Which source may lie in packed memory (:mod:`ggplug_cpu.packed`)."""
     _wanted: tuple[frozenset[Type | None], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -75,8 +79,8 @@ TABLE: tuple[Row, ...] = (
     Row(ops.Binary, "float|encoded float > float|encoded", elementwise.binary),
     Row(ops.Unary, "float > float", elementwise.single),
     Row(ops.Glu, "float float? > float", elementwise.single),
-    Row(ops.MulMat, "float|block float|block > f32", mul_mat.mul_mat),
-    Row(ops.MulMatId, "float|block float|block i32 > f32", mul_mat.mul_mat_id),
+    Row(ops.MulMat, "float|block float|block > f32", mul_mat.mul_mat, packed=0),
+    Row(ops.MulMatId, "float|block float|block i32 > f32", mul_mat.mul_mat_id, packed=0),
     Row(ops.RowNorm, "float > float", norms.row_norm),
     Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.soft_max),
     Row(ops.Rope, "float i32 f32? > float", rotary.rope),
@@ -137,6 +141,9 @@ def rows_for(kind: type[Op]) -> Iterator[Row]:
 
 def find(group: Group) -> Steps | Decline:
     """What computes a group, or why nothing does.  A pure function of :func:`~ggplug.groups.signature_of`."""
+    packed = _packed_elsewhere(group)
+    if packed is not None:
+        return packed
     if len(group) > 1:
         return _find_fused(group)
     node = group.node
@@ -152,6 +159,22 @@ def find(group: Group) -> Steps | Decline:
                 return steps
             reason = reason or steps.reason
     return Decline(reason or _refusal(node, op))
+
+
+def _packed_elsewhere(group: Group) -> Decline | None:
+    """Why a group is declined that reads or writes memory with a layout that its kernels were not written for."""
+    for node in group.nodes:
+        for i, source in enumerate(node.src):
+            kind = None if source is None else source.root.buffer_type
+            if kind is None or not kind.has_own_layout or source is None or node.op is None:
+                continue
+            if all(row.packed != i for row in rows_for(type(node.op))):
+                return Decline(f"{node.op.name} on the CPU reads its source {i} as plain bytes, not in {kind.name}")
+            if source.view_src is not None:
+                return Decline(f"{node.op.name} on the CPU reads no view of a tensor in {kind.name}")
+            if not isinstance(kind, PackedBufferType) or kind.target != features.target():
+                return Decline(f"weights in {kind.name} were not packed for the instructions that are used now")
+    return None
 
 
 def _find_fused(group: Group) -> Steps | Decline:

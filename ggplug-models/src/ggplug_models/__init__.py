@@ -12,8 +12,11 @@ from ggplug_models.bert import BertEncoder
 from ggplug_models.convert import convert
 from ggplug_models.long_text import LongText
 from ggplug_models.model import ARCHITECTURES, Model, load
+from ggplug_models.packing import PackedWeight
 from ggplug_models.placement import LayerSplit, Placement
 
 __version__ = "0.1.0"
 
-__all__ = ["ARCHITECTURES", "BertEncoder", "LayerSplit", "LongText", "Model", "Placement", "convert", "load"]
+__all__ = [
+    "ARCHITECTURES", "BertEncoder", "LayerSplit", "LongText", "Model", "PackedWeight", "Placement", "convert", "load",
+]  # fmt: skip

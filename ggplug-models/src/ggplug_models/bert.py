@@ -133,6 +133,10 @@ class BertEncoder(Model):
             self._batches.move_to_end(key)
         return batch
 
+    def sample(self) -> Graph:
+        """One text of 64 tokens, or of as many as the model takes."""
+        return self._build(1, min(64, self.config.n_ctx)).graph
+
     def _build(self, n_seq: int, n_tok: int) -> Batch:
         c = self.config
         ids = gg.new_tensor(gg.I32, (n_tok * n_seq,), "ids").set_input()

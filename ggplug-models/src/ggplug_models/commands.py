@@ -12,6 +12,7 @@ from ggplug.cli.output import Command, byte_count, console, printable
 from ggplug.cli.streams import ended_by_signals, stdin, stdout
 from ggplug.errors import ParameterError
 from ggplug_models.lines import windows, write_text
+from ggplug_models.packing import GROWTH
 
 
 @click.command(cls=Command)
@@ -47,9 +48,19 @@ def convert(folder: Path, out: Path, kind: str) -> None:
     "Default: all layers on the first device.",
 )  # fmt: skip
 @click.option(
+    "--pack/--no-pack", default=True, show_default=True,
+    help="Whether weights are packed once, when they are loaded, for products with many columns.",
+)
+@click.option(
+    "--pack-growth", type=click.IntRange(0), metavar="MIB", default=GROWTH >> 20, show_default=True,
+    help="MiB by which packed weights may make the model larger.",
+)
+@click.option(
     "--batch", default=32, show_default=True, type=click.IntRange(1), metavar="N", help="Texts computed together."
 )
-def embed(model: Path, devices: tuple[str, ...], split: str | None, batch: int) -> None:
+def embed(
+    model: Path, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int, batch: int
+) -> None:
     """Embed texts with MODEL.gguf.
 
     Reads one text a line from standard input and prints one JSON object a line, in order:
@@ -64,7 +75,7 @@ def embed(model: Path, devices: tuple[str, ...], split: str | None, batch: int) 
     placement = None if split is None else LayerSplit.parse(split)
     out = stdout()
     ascii_only = not (out.encoding or "").lower().startswith("utf")
-    with load(model, names or None, placement=placement) as encoder:
+    with load(model, names or None, placement=placement, pack=pack, pack_growth=pack_growth << 20) as encoder:
         if not hasattr(encoder, "embed"):
             raise ParameterError(f"{model} is a {encoder.architecture} model, which does not embed texts")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

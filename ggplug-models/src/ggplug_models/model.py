@@ -10,11 +10,13 @@ import ggplug as gg
 from ggplug import gguf
 from ggplug.backend import Device
 from ggplug.errors import FreedError, ModelError, ParameterError
+from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, turn
 from ggplug.tensor import Context, Tensor
 from ggplug.types import DeviceKind
 from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.packing import GROWTH, PackedWeight, Packing
 from ggplug_models.placement import LayerSplit, Placement
 
 
@@ -37,6 +39,8 @@ class Model:
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
         self.freed = False
+        self.packing: tuple[PackedWeight, ...] = ()
+        """What became of each weight when it was loaded: packed, or why not.  Empty if nothing was to be packed."""
         self._calls = object()
         """What calls share, and :meth:`free` has for itself."""
         # A weight that was placed is computed with where it lies.
@@ -53,6 +57,13 @@ class Model:
                 f"tensor {name!r} has ne {tensor.ne}, the metadata asks for {wanted}", tensor=tensor, wanted=wanted
             )
         return tensor
+
+    def sample(self) -> Graph | None:
+        """A graph of a size that the model often computes, over its weights; it tells which of them are worth packing.
+
+        None, as by default: none of them.  The weights need not have places.
+        """
+        return None
 
     def turn(self) -> Claim:
         """For a ``with`` block from setting inputs to reading results: other threads wait for it with theirs.
@@ -90,7 +101,10 @@ class Model:
     def __repr__(self) -> str:
         name = self.metadata.get("general.name", "")
         where = ", ".join(device.name for device in self.devices)
-        return f"<{type(self).__name__} {name!r}: {self.weights.nbytes / 2**20:.1f} MiB of weights, on {where}>"
+        packed = sum(each.packed_bytes for each in self.packing if each.memory is not None)
+        size = f"{self.weights.nbytes / 2**20:.1f} MiB of weights"
+        of_them = f" ({packed / 2**20:.1f} MiB packed)" if packed else ""
+        return f"<{type(self).__name__} {name!r}: {size}{of_them}, on {where}>"
 
 
 class _Turn(Claim):
@@ -131,6 +145,8 @@ def load(
     devices: Sequence[Device | str] | None = None,
     *,
     placement: Placement | LayerSplit | None = None,
+    pack: bool = True,
+    pack_growth: int = GROWTH,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """Opens a GGUF model.
@@ -138,7 +154,9 @@ def load(
     ``devices``: in order of preference, by name or object; by default :func:`default_devices`.  A device that is
     named never falls back to another one.  ``placement``: chooses the device of each weight, and so where it is
     computed with (default: the first device); :class:`~ggplug_models.LayerSplit` spreads the layers over all of them.
-    ``progress(done, total)``: bytes of weights read.
+    ``pack``: whether devices that can keep packed weights do (:mod:`ggplug_models.packing`), so that products with many
+    columns need not pack them each time; ``model.packing`` tells of each weight.  ``pack_growth``: bytes by which that
+    may make the model larger.  ``progress(done, total)``: bytes of weights read.
 
     Raises GGUFError, ModelError, ParameterError (a split that does not fit), DeviceNotFoundError, OutOfMemoryError.
     """
@@ -159,12 +177,32 @@ def load(
     def place(tensor_name: str) -> Device:
         return chooses(tensor_name, chosen) if chooses else chosen[0]
 
-    weights, metadata = gguf.load(path, place, progress=progress)
+    packing = _packing(cls, path, chosen, place, Packing(pack_growth)) if pack else ()
+    packed = {each.name: each.memory for each in packing if each.memory is not None}
+
+    weights, metadata = gguf.load(path, lambda tensor: packed.get(tensor) or place(tensor), progress=progress)
     try:
-        return cls(weights, metadata, chosen)
+        model = cls(weights, metadata, chosen)
+        model.packing = tuple(packing)
+        return model
     except BaseException:
         weights.free()
         raise
+
+
+def _packing(
+    cls: type[Model], path: str | os.PathLike[str], devices: Sequence[Device], place: Callable[[str], Device],
+    packing: Packing,
+) -> Sequence[PackedWeight]:  # fmt: skip
+    """What becomes of each weight, by the graph that the model would compute.  Nothing of the weights is read."""
+    if not any(device.extra_buffer_types for device in devices):
+        return ()
+    with gguf.GGUFReader(path) as reader, Context(os.fspath(path)) as unplaced:
+        for info in reader.tensors.values():
+            unplaced.new_tensor(info.type, info.ne, info.name)
+        with cls(unplaced, reader.metadata, devices) as model:
+            graph = model.sample()
+            return () if graph is None else packing.choose(unplaced, graph, place)
 
 
 def _chosen(devices: Sequence[Device | str]) -> list[Device]:

@@ -223,7 +223,7 @@ class SimtPlan(Plan):
         for memory in self._memories:
             if memory.freed:
                 for buffer in self._claimed:
-                    buffer.check_read(0, 0)
+                    buffer.check_there()
                 raise BufferUseError("the memory of a plan was freed: bind it again", device=self._runtime.device)
 
     def _note(self) -> None:

@@ -82,15 +82,17 @@ def choose(name: str | None) -> Device:
 def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     """All instruments by name, and why some cannot be used."""
     from ggplug.cli.overhead import Overhead
+    from ggplug.cli.packed import PackedWeights
     from ggplug.cli.products import INSTRUMENTS
 
-    found: dict[str, Instrument] = {instrument.name: instrument for instrument in (*INSTRUMENTS, Overhead())}
+    own: tuple[Instrument, ...] = (*INSTRUMENTS, PackedWeights(), Overhead())
+    found: dict[str, Instrument] = {instrument.name: instrument for instrument in own}
     broken: dict[str, str] = {}
     registration = device.registration
     if registration is not None:
         try:
-            own = within(REGISTRY.settings.timeout, "benchmarks", lambda: _offered(registration.get("benchmarks")))
-            found |= {name: instrument for name, instrument in own.items() if name not in found}
+            offered = within(REGISTRY.settings.timeout, "benchmarks", lambda: _offered(registration.get("benchmarks")))
+            found |= {name: instrument for name, instrument in offered.items() if name not in found}
         except FaultError as error:
             broken[f"benchmarks of {REGISTRY.name_of(device)}"] = reason_of(error.cause)
         except HangError as error:

@@ -107,7 +107,7 @@ class QueuedPlan(Plan):
         calls, buffers = self._bound
         with using(buffers):
             for buffer in buffers:
-                buffer.check_read(0, 0)
+                buffer.check_there()
             self._give(calls)
 
     def _give(self, calls: list[Call]) -> None:

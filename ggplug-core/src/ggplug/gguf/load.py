@@ -38,6 +38,7 @@ def load(
     cannot be written to.  Otherwise they are copied into new buffers: for devices with memory of their own, into a
     named buffer type, from a file in a foreign byte order, or where a tensor's offset is not a multiple of 32
     (or of the memory's alignment, if that is less, or the host cannot address the memory) or the memory pads it.
+    Pages of the map that were only read to be copied are given back.
 
     Args:
         path: the file; of a split model the first one.
@@ -126,7 +127,17 @@ class _Loader:
             data = self.reader.data(info)
             if data.size:
                 tensor.set_bytes(swap_byte_order(data, info.type) if self.foreign else data)
+                self.give_back(info)
             self.advance(info)
+
+    def give_back(self, info: TensorInfo) -> None:
+        """Let go of the pages of a tensor that was copied; a tensor that lies in the map beside it keeps its own."""
+        if not hasattr(memory_map, "MADV_DONTNEED"):
+            return
+        start = -(-info.offset // memory_map.PAGESIZE) * memory_map.PAGESIZE
+        size = (info.offset + info.nbytes) // memory_map.PAGESIZE * memory_map.PAGESIZE - start
+        if size > 0:
+            self.reader.maps[info.shard].madvise(memory_map.MADV_DONTNEED, start, size)
 
     def advance(self, info: TensorInfo) -> None:
         self.done += info.nbytes

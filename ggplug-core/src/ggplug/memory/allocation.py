@@ -110,6 +110,13 @@ class Allocation:
                 f"{graph.tensors[position]!r} has slot {self.slots[position]}, there are {len(self.buffers)} buffers",
                 tensor=graph.tensors[position], got=int(self.slots[position]), wanted=len(self.buffers),
             )  # fmt: skip
+        for slot in self._used:
+            if self.buffers[slot].type.has_own_layout:
+                tensor = graph.tensors[int(np.flatnonzero(self.slots == slot)[0])]
+                raise BufferUseError(
+                    f"{tensor!r} would lie in {self.buffers[slot]!r}, which holds tensors that were placed there only",
+                    tensor=tensor, remedy="lay graphs out in the device's default memory",
+                )  # fmt: skip
         bases, room = np.zeros(len(self.slots), np.int64), np.zeros(len(self.slots), np.int64)
         taken = nbytes.copy()
         if self._placed.size:

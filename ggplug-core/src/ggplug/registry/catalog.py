@@ -124,6 +124,11 @@ class Catalog:
             self._list().append(made)
             return made
 
+    def holds(self, plugin: Plugin) -> bool:
+        """Whether a plugin is known still: one that was loaded from a path is forgotten when it is unloaded."""
+        with self.lock:
+            return any(other is plugin for other in self._list())
+
     # -- changing ----------------------------------------------------------------------------------
 
     def check_free(self, name: str, plugin: Plugin) -> None:

@@ -57,6 +57,8 @@ class Lifecycle:
             raise PluginError(f"the plugin {plugin.described} asks for itself while it is being loaded")
         with plugin.lock:
             if plugin.failure is None and needed():
+                if not self.catalog.holds(plugin):  # what is loaded now would never be unloaded
+                    raise PluginError(f"the plugin {plugin.described} was unloaded")
                 token = LOADING.set((*chain, plugin))
                 start = time.perf_counter()
                 try:

@@ -78,7 +78,7 @@ class PathModule:
 
     def forget(self) -> None:
         """Takes the module and what is inside of it out of ``sys.modules``, so that it can be loaded anew."""
-        for name in [n for n in sys.modules if n == self.module_name or n.startswith(f"{self.module_name}.")]:
+        for name in [n for n in tuple(sys.modules) if n == self.module_name or n.startswith(f"{self.module_name}.")]:
             del sys.modules[name]
 
 

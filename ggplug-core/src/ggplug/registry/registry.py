@@ -248,21 +248,24 @@ class Registry:
 
         Loading what is loaded gives it again; loading what failed tries again.  Raises PluginError with the cause.
         """
-        plugin = self.catalog.named(path) if isinstance(path, str) else None
-        if plugin is None:
-            plugin = self.catalog.at(Path(path))
-        if plugin.disabled == "unload":
-            plugin.disabled = None
-        if plugin.disabled is not None:
-            raise PluginError(
-                f"the plugin {plugin.described} is left out by {plugin.disabled}", entry_point=plugin.name,
-                distribution=plugin.distribution, version=plugin.version, stage=plugin.stage.value,
-                remedy=f"change {plugin.disabled} to use it",
-            )  # fmt: skip
-        with plugin.lock:
-            if plugin.failure is not None and plugin.find is not None:
-                self.lifecycle.reset(plugin)
-            return self.lifecycle.load(plugin)
+        while True:
+            plugin = self.catalog.named(path) if isinstance(path, str) else None
+            if plugin is None:
+                plugin = self.catalog.at(Path(path))
+            with plugin.lock:
+                if not self.catalog.holds(plugin):
+                    continue  # another thread has unloaded it just now
+                if plugin.disabled == "unload":
+                    plugin.disabled = None
+                if plugin.disabled is not None:
+                    raise PluginError(
+                        f"the plugin {plugin.described} is left out by {plugin.disabled}", entry_point=plugin.name,
+                        distribution=plugin.distribution, version=plugin.version, stage=plugin.stage.value,
+                        remedy=f"change {plugin.disabled} to use it",
+                    )  # fmt: skip
+                if plugin.failure is not None and plugin.find is not None:
+                    self.lifecycle.reset(plugin)
+                return self.lifecycle.load(plugin)
 
     def load_all_from_path(self, folder: str | os.PathLike[str]) -> list[Registration]:
         """Loads every ``.py`` file and package directly in a folder (ggml_backend_load_all_from_path).
@@ -284,7 +287,7 @@ class Registry:
         plugin = self.catalog.require(name, left_out=True)
         with plugin.lock:
             self.lifecycle.reset(plugin)
-        self.catalog.leave_out(plugin)
+            self.catalog.leave_out(plugin)
 
     def register(self, registration: Registration) -> Registration:
         """Adds a backend that the program brings itself (ggml_backend_register).  The same one again is no error.

@@ -45,8 +45,8 @@ class BoundCopy:
         self.nbytes = tensor.nbytes
         self.source, self.source_offset = source, source_offset
         self.target, self.target_offset = target, target_offset
-        # Memory with a layout of its own (repacked weights) is read and written through the tensor.
-        self.plain = type(source).get_tensor is Buffer.get_tensor and type(target).set_tensor is Buffer.set_tensor
+        # Memory with a layout of its own (packed weights) is read through the tensor.
+        self.plain = not source.type.has_own_layout
 
 
 class BoundSplit:

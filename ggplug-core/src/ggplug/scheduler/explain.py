@@ -62,7 +62,8 @@ class MissedRow:
 class CopyRow:
     """A tensor that is copied before a split begins.
 
-    ``source``: the memory that it lies in; ``target``: the stream that needs it.
+    ``source``: the memory that it lies in; ``target``: the stream that needs it.  ``unpacked``: whether it lies in a
+    layout of the memory's own, so that the host puts its bytes back in order for each computation.
     """
 
     split: int
@@ -70,6 +71,18 @@ class CopyRow:
     source: str
     target: str
     nbytes: int
+    unpacked: bool = False
+
+
+@dataclass(frozen=True)
+class PackedRow:
+    """A tensor that lies in a layout of its ``memory``'s own: bytes of the tensor, and those that it takes there."""
+
+    name: str
+    type: str
+    memory: str
+    nbytes: int
+    packed_bytes: int
 
 
 @dataclass(frozen=True)
@@ -90,6 +103,7 @@ class Explanation:
     """What the scheduler does with a graph: ``rows`` for nodes, ``splits``, ``copies``.  Printing it gives tables.
 
     ``groups``: what is computed together, each at the place of its last node; ``missed``: what looked like a group.
+    ``packed``: the tensors that lie in a layout of their memory's own, such as packed weights.
     ``memory``: bytes for intermediates by stream; streams with the same memory show it each.
     """
 
@@ -99,6 +113,7 @@ class Explanation:
     groups: tuple[GroupRow, ...]
     missed: tuple[MissedRow, ...]
     memory: dict[str, int]
+    packed: tuple[PackedRow, ...] = ()
 
     @property
     def bytes_copied(self) -> int:
@@ -121,6 +136,7 @@ class Explanation:
             "groups": [dataclasses.asdict(group) for group in self.groups],
             "missed": [dataclasses.asdict(missed) for missed in self.missed],
             "memory": dict(self.memory),
+            "packed": [dataclasses.asdict(packed) for packed in self.packed],
         }
 
     def __str__(self) -> str:
@@ -140,6 +156,7 @@ class Explanation:
                 lines.append(f"split {upcoming.number} on {upcoming.device}: {upcoming.n_nodes} nodes")
                 lines += [
                     f"    copy {copy.name}  {copy.source} -> {copy.target}  {copy.nbytes} bytes"
+                    + (", unpacked for each computation" if copy.unpacked else "")
                     for copy in by_split.get(upcoming.number, ())
                 ]
                 upcoming = next(at, None)
@@ -155,6 +172,13 @@ class Explanation:
         lines += [f"  {_numbers(m.nodes)} are no group ({m.pattern}): {m.reason}" for m in self.missed]
         lines += [f"  {source} -> {target}: {size} bytes" for (source, target), size in self.edges().items()]
         lines += [f"  {size} bytes for intermediates on {name}" for name, size in self.memory.items()]
+        for memory in dict.fromkeys(row.memory for row in self.packed):
+            rows = [row for row in self.packed if row.memory == memory]
+            lines.append(
+                f"  {len(rows)} tensors of {sum(row.nbytes for row in rows)} bytes take "
+                f"{sum(row.packed_bytes for row in rows)} in {memory}"
+            )
+            lines += [f"    {row.name}  {row.type}  {row.nbytes} bytes, {row.packed_bytes} packed" for row in rows]
         return "\n".join(lines)
 
     def _in_group(self, row: Row) -> str:
@@ -193,7 +217,7 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
     copies = tuple(
         CopyRow(
             copy.split, _name(graph.tensors[copy.position]), _memory(graph, streams, assignment, copy.position),
-            streams[copy.stream].name, copy.nbytes,
+            streams[copy.stream].name, copy.nbytes, _has_own_layout(graph, copy.position),
         )
         for copy in cut.copies
         if copy.nbytes
@@ -212,7 +236,12 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
         MissedRow(tuple(number_of[position] for position in each.nodes), each.pattern, each.reason)
         for each in schedule.groups.missed
     )
-    return Explanation(tuple(rows), splits, copies, groups, missed, memory)
+    packed = tuple(
+        PackedRow(_name(leaf), leaf.type.name, kind.name, leaf.nbytes, kind.alloc_size(leaf))
+        for leaf in graph.leafs
+        if (kind := leaf.buffer_type) is not None and kind.has_own_layout
+    )
+    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed)
 
 
 def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[GroupRow, ...]:
@@ -236,6 +265,11 @@ def _name(tensor: Tensor) -> str:
         return tensor.name
     extents = "x".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
     return f"{tensor.op.name if tensor.op is not None else 'leaf'} {tensor.type.name} [{extents}]"
+
+
+def _has_own_layout(graph: Graph, position: int) -> bool:
+    kind = graph.tensors[graph.roots[position]].buffer_type
+    return kind is not None and kind.has_own_layout
 
 
 def _memory(graph: Graph, streams: Streams, assignment: Assignment, position: int) -> str:

@@ -10,12 +10,13 @@ from itertools import compress
 from operator import attrgetter
 from typing import Any
 
-from ggplug.backend import Backend, Buffer, BufferType, Bytes, Device, Event, NodeTime, check_target
+from ggplug.backend import Backend, BufferType, Bytes, Device, Event, NodeTime, check_target
 from ggplug.errors import FreedError, GGPlugError, ParameterError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_mode
+from ggplug.memory.layout import PERSISTENT
 from ggplug.scheduler.assign import Policy
 from ggplug.scheduler.execution import BoundVersion, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
@@ -78,6 +79,10 @@ class Scheduler:
             if not backend.device.supports_buffer_type(kind):
                 raise ParameterError(
                     f"{backend.name} cannot work in {kind.name} memory", device=backend.device, got=kind
+                )
+            if kind.has_own_layout:
+                raise ParameterError(
+                    f"results cannot lie in {kind.name}, which has a layout of its own", device=backend.device, got=kind
                 )
         self.n_copies = n_copies
         self.op_offload = op_offload
@@ -363,12 +368,17 @@ class Scheduler:
         execution.turn = (execution.turn + 1) % self.n_copies
         allocation = execution.allocation(graph, execution.turn)
         if allocation.unplaced:
-            leaf = graph.tensors[allocation.unplaced[0]]
-            what = "has no value" if last is None else "lost its value to another computation"
-            raise TensorStateError(
-                f"{leaf!r} {what}",
-                tensor=leaf, remedy="call scheduler.allocate(graph) and set it before computing, or give it a place",
-            )  # fmt: skip
+            position = allocation.unplaced[0]
+            leaf = graph.tensors[position]
+            remedy = "call scheduler.allocate(graph) and set it before computing, or give it a place"
+            if last is None:
+                what = "has no value"
+            elif last.allocation.slots[position] == PERSISTENT:
+                what = "has no place any more: its context was freed, or the place taken away"
+                remedy = "allocate its context anew and set it"
+            else:
+                what = "lost its value to another computation"
+            raise TensorStateError(f"{leaf!r} {what}", tensor=leaf, remedy=remedy)
         return execution.turn
 
     def _bound(self, graph: Graph) -> BoundVersion:
@@ -467,7 +477,7 @@ class Scheduler:
         if run is None or execution.version_of(run.allocation) is None or backend is None:
             raise TensorStateError(f"{tensor!r} was not computed by this scheduler", tensor=tensor)
         buffer, offset = run.allocation.place(graph, graph.index[tensor])
-        if type(buffer).get_tensor is not Buffer.get_tensor:
+        if buffer.type.has_own_layout:
             backend.synchronize()
             buffer.get_tensor(tensor, out, offset)
             return backend

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ggplug.backend import Decline
 from ggplug.groups import Group
 from ggplug.patterns import Names
-from ggplug.tensor import Extents, Tensor, contiguous_strides
+from ggplug.tensor import Tensor, contiguous_strides
 from ggplug_cpu.choices.copy import copy_bytes
 from ggplug_cpu.choices.nest import Shape, element_nest, words_of
 from ggplug_cpu.choices.places import reader, reading, writing
@@ -72,7 +72,7 @@ def _computed(node: Tensor, program: Chained | Decline, slots: Sequence[int]) ->
     """The kernel for a program whose result is ``node``; ``slots`` are those of its sources."""
     if isinstance(program, Decline):
         return program
-    refusal = _refusal(program.sources, node.ne)
+    refusal = _refusal(program.sources, node)
     if refusal is not None:
         return refusal
     nest = element_nest(node.ne, Shape.of(node), *(s.shape for s in program.sources))
@@ -87,11 +87,13 @@ def _computed(node: Tensor, program: Chained | Decline, slots: Sequence[int]) ->
     return Steps((entry,), scratch_bytes=scratch_bytes(len(places)))
 
 
-def _refusal(sources: tuple[Source, ...], ne: Extents) -> Decline | None:
+def _refusal(sources: tuple[Source, ...], node: Tensor) -> Decline | None:
     for s in sources:
         if reader(s.tensor.type) is None:
             return Decline(f"the CPU device does not convert {s.tensor.type.name} within a chain")
-    for i, n in enumerate(ne):
+        if 1 < s.ne[0] < node.ne[0] and s.ne[0] % node.type.block_size:
+            return Decline(f"a row of {s.tensor!r} ends within a block of {node!r}")
+    for i, n in enumerate(node.ne):
         if len({s.ne[i] for s in sources if 1 < s.ne[i] < n}) > 1:
             return Decline(f"sources repeat in different ways along ne{i}")
     return None

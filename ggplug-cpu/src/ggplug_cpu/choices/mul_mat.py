@@ -17,6 +17,9 @@
 
 The instructions are those of the table in :mod:`ggplug_cpu.simd.dots`.
 
+Weights in packed memory (:mod:`ggplug_cpu.packed`) are read by ``mul_mat_gemm`` for any number of columns, so the
+numbers of a result do not depend on how many columns there are.
+
 Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
 ``mul_mat_widen`` to f32).  Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``),
 then runs the same kernels, each for the experts that have as many rows as it is for.
@@ -39,6 +42,7 @@ from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, given, sou
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
 from ggplug_cpu.kernels.mul_mat_layout import base_of, has_instruction, int8_kind, layout
+from ggplug_cpu.kernels.mul_mat_packed import Form, form_of
 from ggplug_cpu.kernels.mul_mat_prepare import (
     Prepared,
     Routes,
@@ -49,6 +53,7 @@ from ggplug_cpu.kernels.mul_mat_prepare import (
     routes_bytes,
 )
 from ggplug_cpu.kernels.mul_mat_rows import Product
+from ggplug_cpu.packed import PackedBufferType
 from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import WORKSPACE, Entry
 from ggplug_cpu.types import ACTIVATIONS, BLOCKS, PLAIN
@@ -80,7 +85,7 @@ def single(node: Tensor, placed: Placed) -> Steps | Decline:
     """The product ``node`` with its operands at these places."""
     a, b = given(node, 0), given(node, 1)
     assert isinstance(node.op, MulMat)
-    refusal = _refusal(node, a, b)
+    refusal = _refusal(node, a, b, node.op.precision)
     if refusal is not None:
         return refusal
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
@@ -95,7 +100,7 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
     """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
     a, b, ids = given(node, 0), given(node, 1), given(node, 2)
     assert isinstance(node.op, MulMatId)
-    refusal = _refusal(node, a, b)
+    refusal = _refusal(node, a, b, node.op.precision)
     if refusal is not None:
         return refusal
     experts, slots, tokens = a.ne[2], ids.ne[0], ids.ne[1]
@@ -202,7 +207,7 @@ def _steps(products: Sequence[_Multiplication], route: Entry | None = None, work
     )
 
 
-def _refusal(node: Tensor, a: Tensor, b: Tensor) -> Decline | None:
+def _refusal(node: Tensor, a: Tensor, b: Tensor, precision: int) -> Decline | None:
     weights, activations = a.type.name, b.type.name
     if weights in BLOCKS:
         takes = ["f32", ACTIVATIONS]
@@ -217,11 +222,32 @@ def _refusal(node: Tensor, a: Tensor, b: Tensor) -> Decline | None:
             return Decline(f"blocks of {tensor.type.name} must be adjacent along ne0")
     if node.nb[0] != 4:
         return Decline("the result's numbers must be adjacent along ne0")
+    form = _packed(a)
+    kind = _kind(a, b, precision)
+    if form is not None and form.kind != kind:
+        return Decline(f"weights that are packed for products of kind {form.kind} do not serve those of kind {kind}")
     return None
 
 
+def _packed(a: Tensor) -> Form | None:
+    """How weights lie if they were packed once, else None."""
+    kind = a.buffer_type
+    return kind.forms[a.type.name] if isinstance(kind, PackedBufferType) else None
+
+
+def packed_forms() -> dict[str, Form]:
+    """For the types of weights that can be packed once, how they are: for products with f32, on the current target."""
+    found = {name: form_of(name, kind_of(name, "f32", Precision.DEFAULT)) for name in (*PLAIN, *BLOCKS)}
+    return {name: form for name, form in found.items() if form is not None}
+
+
 def _order(t: Tensor) -> str:
-    """``rows`` where numbers along ne0 are adjacent, ``columns`` where those along ne1 are, else ``scattered``."""
+    """``rows`` where numbers along ne0 are adjacent, ``columns`` where those along ne1 are, else ``scattered``.
+
+    ``packed`` for weights that were packed once.
+    """
+    if _packed(t) is not None:
+        return "packed"
     size = t.type.block_bytes
     if t.nb[0] == size or t.ne[0] == 1:
         return "rows"
@@ -230,12 +256,18 @@ def _order(t: Tensor) -> str:
 
 def _kind(a: Tensor, b: Tensor, precision: int) -> str:
     """How a product of many columns is computed; see the module's docstring."""
-    weights = a.type.name
+    if a.type.name in PLAIN and _order(a) not in ("rows", "packed"):
+        return "f32"
+    return kind_of(a.type.name, b.type.name, precision)
+
+
+def kind_of(weights: str, activations: str, precision: int) -> str:
+    """The kind of a product of many columns with weights whose rows are adjacent numbers."""
     if weights in BLOCKS:
-        if simd.has_tiles() and layout("amx").width == 16 and b.type.name not in BLOCKS:
+        if simd.has_tiles() and layout("amx").width == 16 and activations not in BLOCKS:
             return "amx"
         return int8_kind(BLOCKS[weights]) if has_instruction("i8") else "f32"
-    if weights == "bf16" and _order(a) == "rows" and precision != Precision.F32:
+    if weights == "bf16" and precision != Precision.F32:
         if simd.has_tiles() and layout("amx").width == 16:
             return "amx"
         return "bf16" if has_instruction("bf16") else "f32"
@@ -243,7 +275,10 @@ def _kind(a: Tensor, b: Tensor, precision: int) -> str:
 
 
 def _dot_columns(a: Tensor, kind: str) -> int:
-    """How many columns ``mul_mat_dot`` takes: it reads rows of adjacent numbers only."""
+    """How many columns ``mul_mat_dot`` takes: it reads rows of adjacent numbers only.
+
+    Packed weights are read by ``mul_mat_gemm`` whatever the number of columns: with nothing to pack it is as fast.
+    """
     return DOT_COLUMNS[base_of(kind)] if _order(a) == "rows" else 0
 
 
@@ -308,13 +343,22 @@ def _words(
 ) -> Words:
     a, b, placed = work.a, work.b, work.placed
     words = Product.words(
-        weights=Place(placed.a, a.nb), activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
+        weights=Place(placed.a, _strides(a)), activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
         K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
         r3=work.r3, m_block=m_block, v_block=v_block, x_offset=x_offset,
         routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most, epilogue=placed.epilogue,
         epilogue_words=Product.word_count(),
     )  # fmt: skip
     return words.followed_by(placed.words)
+
+
+def _strides(a: Tensor) -> Extents:
+    """Byte strides of weights; of packed ones those of matrices."""
+    form = _packed(a)
+    if form is None:
+        return a.nb
+    matrix = form.matrix_bytes(a.ne[0], a.ne[1])
+    return 0, 0, matrix, matrix * a.ne[2]
 
 
 def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
@@ -328,7 +372,7 @@ def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
 
 def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Multiplication:
     m_block, v_block = _blocks(work, kind)
-    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, work.a.ne[0])
+    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block if _packed(work.a) is None else 0, work.a.ne[0])
     words = _words(work, x, m_block, v_block, x_offset=x_offset, least=least, most=work.rows)
     kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
     return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)

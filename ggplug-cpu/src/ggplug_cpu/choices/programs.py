@@ -94,7 +94,7 @@ def chained(
                 at = found.index(source) if source in found and len(nodes) > 1 else len(found)
                 found += [source] * (at == len(found))
                 name = f"x{sources + at}"
-            elif source.ne != node.ne:
+            elif source.tensor.ne != node.ne:  # a half has the node's extents, and what it is half of has not
                 return Decline(f"{node!r} repeats a result of the group, or reads a half of it")
             operands.append(name)
         constants += [float(getattr(op, name)) for name in op.parameters if name != "swapped"]

@@ -15,12 +15,15 @@ from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
+from ggplug_cpu.kernels.mul_mat_packed import first_panel, form_of, stored_as
 from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
-from ggplug_cpu.kernels.mul_mat_tiles import tile
+from ggplug_cpu.kernels.mul_mat_tiles import tile, unit_bytes_of
 from ggplug_cpu.types import BLOCKS, PLAIN
 
 #: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
 _TABLE_BYTES = 1024
+#: How far ahead of what few rows read panels that lie in memory are fetched, in bytes.
+_AHEAD = 4096
 
 
 @kernel
@@ -37,15 +40,17 @@ def mul_mat_gemm(
     ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
     rounded.  Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
     neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
-    and with kind ``f32``.
+    and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`.
     """
     shape = layout(kind)
     many, few = shape.rows, shape.few
     step_numbers, k_numbers = shape.step_numbers, shape.k_numbers
     find, fill = locate(routed), fill_table(routed)
     pack = _pack_block(kind, weights, weights_order)
-    run_many = _run_rows(kind, activations, activations_order, many)
-    run_few = _run_rows(kind, activations, activations_order, few)
+    in_place = weights_order == "packed"
+    stored = stored_as(kind, weights) if in_place else ""
+    run_many = _run_rows(kind, activations, activations_order, many, stored)
+    run_few = _run_rows(kind, activations, activations_order, few, stored, _AHEAD if in_place else 0)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -65,17 +70,17 @@ def mul_mat_gemm(
             for k in range(0, max(k_all, 1), k_numbers):  # once for empty sums, which are zero
                 numbers = min(k_numbers, k_all - k)
                 steps = -(-numbers // step_numbers)
-                pack(params, base, m_first, m_last, k, numbers, panels, x)
+                packed = pack(params, base, m_first, m_last, k, numbers, panels, x)
                 v = v_first
                 while v < v_last:
                     count = min(v_last - v, many)
                     if count > many - few:
                         fill(params, matrix, v, count, x, many)
-                        run_many(params, panels, x, m_first, m_last, k, numbers, steps, count)
+                        run_many(params, packed, x, m_first, m_last, k, numbers, steps, count)
                     else:
                         count = min(count, few)
                         fill(params, matrix, v, count, x, few)
-                        run_few(params, panels, x, m_first, m_last, k, numbers, steps, count)
+                        run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
                     if k + k_numbers >= k_all:
                         finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
                     v += count
@@ -104,8 +109,11 @@ def _gathered() -> int:
 def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
     """``pack(params, base, m_first, m_last, k, numbers, panels, x)``: rows ``m_first`` to ``m_last`` into panels.
 
-    ``x`` is where activations will be packed; what lies there may be overwritten.
+    Returns where the first panel is: ``panels``, unless they lie packed in memory.  ``x`` is where activations will be
+    packed; what lies there may be overwritten.
     """
+    if weights_order == "packed":
+        return _find_packed(kind, weights)
     if weights_order == "columns":
         return _pack_adjacent_rows(weights)
     if weights_order == "scattered":
@@ -128,6 +136,7 @@ def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
             column = m - m_first
             place = panels + column // columns * panel_bytes + column % columns * unit_bytes
             pack_some(place, source + m * stride, stride, min(m_last - m, width), numbers)
+        return panels
 
     return pack
 
@@ -145,6 +154,7 @@ def _pack_adjacent_rows(weights: str) -> DeviceFunction:
         for m in range(m_first, m_last, columns):
             place = panels + (m - m_first) // columns * panel_bytes
             pack_panel(place, base + k * stride + m * elem_bytes, stride, m_last - m, numbers)
+        return panels
 
     return pack
 
@@ -168,6 +178,17 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
             column = m - m_first
             place = panels + column // columns * panel_bytes + column % columns * unit_bytes
             pack_some(place, x, numbers * 4, rows, numbers)
+        return panels
+
+    return pack
+
+
+def _find_packed(kind: str, weights: str) -> DeviceFunction:
+    find = first_panel(kind, weights)
+
+    @device_function
+    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+        return find(params, base, m_first, k, numbers)
 
     return pack
 
@@ -175,15 +196,22 @@ def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
 # -- activations -----------------------------------------------------------------------------------------
 
 
-def _run_rows(kind: str, activations: str, activations_order: str, rows: int) -> DeviceFunction:
+def _run_rows(
+    kind: str, activations: str, activations_order: str, rows: int, stored: str, ahead: int = 0
+) -> DeviceFunction:
     """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
 
-    ``count`` of ``rows`` are written; their addresses are in the table at ``x``.
+    ``count`` of ``rows`` are written; their addresses are in the table at ``x``.  ``stored`` and ``ahead``: see
+    :func:`~.mul_mat_tiles.tile`.
     """
     shape = layout(kind)
     columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    if stored:
+        form = form_of(stored, kind)
+        assert form is not None
+        quantum, quantum_bytes = form.numbers, form.rows * form.block_bytes
     pack = _pack_rows(kind, activations, activations_order, rows)
-    multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows)
+    multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows, stored, ahead)
 
     @device_function
     def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
@@ -198,10 +226,10 @@ def _run_rows(kind: str, activations: str, activations_order: str, rows: int) ->
     return run
 
 
-def _run_vectors(kind: str, rows: int) -> DeviceFunction:
+def _run_vectors(kind: str, rows: int, stored: str, ahead: int) -> DeviceFunction:
     shape = layout(kind)
-    columns, width, unit_bytes = shape.columns, shape.width, shape.unit_bytes
-    whole, part = tile(kind, rows, 2, False), tile(kind, rows, 1, True)
+    columns, width, unit_bytes = shape.columns, shape.width, unit_bytes_of(kind, stored)
+    whole, part = tile(kind, rows, 2, False, stored, ahead), tile(kind, rows, 1, True, stored)
 
     @device_function
     def multiply(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]

@@ -17,19 +17,26 @@ from llvmlite import ir
 from ggplug_cpu import compiler, features
 from ggplug_cpu.kernels.mul_mat_layout import Layout, activations_are_unsigned, layout, way_of
 from ggplug_cpu.simd import values
+from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
+from ggplug_cpu.types import PLAIN
 
 
 @functools.cache
-def tile(kind: str, rows: int, vecs: int, masked: bool) -> compiler.Intrinsic:
+def tile(
+    kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead: int = 0
+) -> compiler.Intrinsic:
     """``tile(...)(panel, x, steps, table, offset, columns, more)``: compute ``rows`` by ``vecs`` vectors.
 
     Row ``r`` of the result lies ``offset`` bytes behind the address in word ``r`` of ``table``; rows may coincide if
     they are equal.  With ``masked`` only ``columns`` columns are written.  ``more`` (0 or 1) adds to what is there.
+    ``stored`` is the type that panels of packed weights (:mod:`.mul_mat_packed`) hold, if another one is multiplied.
+    Panels that come from memory are fetched ``ahead`` bytes before they are read.
     """
 
     def emit(panel: Value, x: Value, steps: Value, table: Value, offset: Value, columns: Value, more: Value) -> None:
-        sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(kind, rows, vecs, panel, x, steps)
+        sides = _Sides(layout(kind), rows, vecs, stored)
+        sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(sides, panel, x, steps, ahead)
         places = [values.load(table, I64, 8 * r, align=8) + offset for r in range(rows)]
         width = layout(kind).width
         masks = [values.first_lanes(width, columns - v * width) for v in range(vecs)] if masked else None
@@ -40,6 +47,11 @@ def tile(kind: str, rows: int, vecs: int, masked: bool) -> compiler.Intrinsic:
                 _write(places, sums, vecs, masks)
 
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
+
+
+def unit_bytes_of(kind: str, stored: str) -> int:
+    """Bytes of a unit in a panel that holds numbers as ``stored`` says, see :func:`tile`."""
+    return PLAIN[stored].elem_bytes if stored else layout(kind).unit_bytes
 
 
 def _added(places: list[Value], sums: list[Value], vecs: int, masks: list[Value] | None) -> list[Value]:
@@ -63,11 +75,15 @@ def _write(places: list[Value], sums: list[Value], vecs: int, masks: list[Value]
 
 @dataclass(frozen=True)
 class _Sides:
-    """Where a tile's sides lie: ``vecs`` vectors of a panel by ``rows`` rows of activations."""
+    """Where a tile's sides lie: ``vecs`` vectors of a panel by ``rows`` rows of activations.
+
+    ``stored``: the type of numbers that are widened when they are read, or nothing.
+    """
 
     shape: Layout
     rows: int
     vecs: int
+    stored: str
 
     @property
     def lanes(self) -> ir.VectorType:
@@ -90,8 +106,16 @@ class _Sides:
         """Units of a row that are read at once: a vector of them where one of its lanes can be an operand (NEON)."""
         return 4 if features.has("neon") and self.shape.rows_of_sums == 1 else 1
 
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of a unit in a panel."""
+        return unit_bytes_of(self.shape.kind, self.stored)
+
     def weights(self, panel: Value, unit: int) -> list[Value]:
-        at = unit * self.shape.columns * self.shape.unit_bytes
+        at = unit * self.shape.columns * self.unit_bytes
+        if self.stored:
+            t, width = PLAIN[self.stored], self.shape.width
+            return [t.read(panel + (at + i * width * t.elem_bytes), width) for i in range(self.across)]
         return [values.load(panel, self.lanes, at + i * self.shape.width * 4) for i in range(self.across)]
 
     def activations(self, x: Value, row: int, unit: int) -> list[Value]:
@@ -140,22 +164,23 @@ class _Sides:
         return rows
 
 
-def _float_sums(kind: str, rows: int, vecs: int, panel: Value, x: Value, steps: Value) -> list[Value]:
-    s = layout(kind)
-    sides = _Sides(s, rows, vecs)
+def _float_sums(sides: _Sides, panel: Value, x: Value, steps: Value, ahead: int) -> list[Value]:
+    s = sides.shape
+    step_bytes = s.columns * s.step_numbers // s.unit * sides.unit_bytes
 
     def step(_: Value, carried: list[Value]) -> list[Value]:
         p, a, sums = carried[0], carried[1], carried[2:]
+        for line in range(0, step_bytes if ahead else 0, 64):
+            emit_prefetch(p + ahead + line)
         sums = sides.add_products(sums, p, a, s.step_numbers // s.unit)
-        return [p + s.columns * s.step_bytes, a + rows * s.step_bytes, *sums]
+        return [p + step_bytes, a + sides.rows * s.step_bytes, *sums]
 
     zero = constant(panel.b, vector(F32, s.width), 0)
-    return sides.by_rows(loop(steps, [panel, x, *([zero] * (rows * vecs))], step)[2:])
+    return sides.by_rows(loop(steps, [panel, x, *([zero] * (sides.rows * sides.vecs))], step)[2:])
 
 
-def _int8_sums(kind: str, rows: int, vecs: int, panel: Value, x: Value, steps: Value) -> list[Value]:
-    s = layout(kind)
-    sides = _Sides(s, rows, vecs)
+def _int8_sums(sides: _Sides, panel: Value, x: Value, steps: Value, ahead: int) -> list[Value]:
+    s, rows, vecs = sides.shape, sides.rows, sides.vecs
     floats, ints = vector(F32, s.width), vector(I32, s.width)
     across, down = sides.across, sides.down
 

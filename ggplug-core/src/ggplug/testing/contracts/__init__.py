@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ggplug.testing.contracts import buffers, devices, plans, streams
+from ggplug.testing.contracts import buffers, devices, layouts, plans, streams
 from ggplug.testing.contracts.clause import (
     CLAUSES,
     CONTRACT,
@@ -14,7 +14,7 @@ from ggplug.testing.contracts.clause import (
     run_clauses,
 )
 
-CHAPTERS = (devices, buffers, streams, plans)
+CHAPTERS = (devices, buffers, layouts, streams, plans)
 """The modules whose clauses make up the contract."""
 
 __all__ = [

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from ggplug import types
-from ggplug.arrays import encode
 from ggplug.backend import Accept, Capabilities, Decline, Device, Group
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
 from ggplug.host import HOST
-from ggplug.memory import PERSISTENT, Allocation
 from ggplug.ops.base import OPS, Op, apply
-from ggplug.ops.matrix import mul_mat
 from ggplug.ops.views import permute, reshape, transpose, view
-from ggplug.tensor import Spec, Tensor, like
-from ggplug.testing.cases.case import ENCODED, in_blocks
-from ggplug.testing.cases.matrix import allowed
-from ggplug.testing.compare import compare
-from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal
+from ggplug.tensor import Tensor, like
+from ggplug.testing.contracts.clause import clause, expect
 from ggplug.testing.contracts.sample import Sample, square
-from ggplug.testing.oracle import evaluate
 from ggplug.testing.placement import Placement
-from ggplug.types import KERNEL_FLOATS, DeviceKind
+from ggplug.types import DeviceKind
 
 
 def foreign_node(x: Tensor) -> Tensor:
@@ -97,46 +87,6 @@ def a_device_works_in_its_own_memory(device: Device) -> None:
             stream.compute(sample.graph, placement.allocation)
             stream.synchronize()
             sample.check(placement.read(sample.y), 1, "computed in host memory")
-
-
-@clause
-def extra_memory_keeps_weights(device: Device) -> None:
-    """Extra buffer types (repacked weights) give tensors back as they were stored, and products with them are right."""
-    kinds = [kind for kind in device.extra_buffer_types if device.supports_buffer_type(kind)]
-    if not kinds:
-        raise NotOffered("there are no extra buffer types")
-    for kind in kinds:
-        for type in (*KERNEL_FLOATS, *ENCODED):
-            for rows in (33, 64):
-                k = in_blocks(128, type)
-                weights = Tensor(Spec(type, (k, rows, 1, 1), 2))
-                with kind.alloc(kind.alloc_size(weights)) as buffer:
-                    weights.place(buffer)
-                    product = mul_mat(weights, Tensor(Spec(types.F32, (k, 5, 1, 1), 2)))
-                    if device.supports_op(product):
-                        buffer.init_tensor(weights)
-                        _check_product(device, weights, product, kind.name)
-                    weights.place(None)
-
-
-def _check_product(device: Device, weights: Tensor, product: Tensor, where: str) -> None:
-    random = np.random.default_rng(weights.type.id)
-    x = product.src[1]
-    assert x is not None
-    raw = encode(random.standard_normal((1, 1, *weights.shape)).astype(np.float32), weights.type)
-    values = {weights: raw, x: encode(random.standard_normal((1, 1, *x.shape)).astype(np.float32), x.type)}
-    weights.set_bytes(raw)
-    expect_equal(np.frombuffer(weights.tobytes(), np.uint8), raw, f"{weights.type.name} weights in {where}")
-    graph = Graph(product)
-    with Placement(graph, device.buffer_type) as placement, device.init() as stream:
-        placement.write(x, values[x])
-        slots = placement.allocation.slots.copy()
-        offsets = placement.allocation.offsets.copy()
-        slots[graph.index[weights]], offsets[graph.index[weights]] = PERSISTENT, 0
-        stream.compute(graph, Allocation(graph, placement.buffers, slots, offsets))
-        stream.synchronize()
-        found = compare(placement.read(product), evaluate(graph, values)[product], allowed(graph, values))
-        expect(found, f"a product with {weights.type.name} weights in {where}: {found.reason}")
 
 
 @clause

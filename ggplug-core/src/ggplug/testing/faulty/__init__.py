@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ggplug.backend import Buffer, BufferType, Device, Group, Plan
-from ggplug.testing.faulty import answers, groups, kernels, memory, plans, streams
+from ggplug.backend import Buffer, BufferType, Bytes, Device, Group, Plan
+from ggplug.testing.faulty import answers, groups, kernels, layouts, memory, plans, streams
 
 
 class Fault(NamedTuple):
@@ -33,6 +33,10 @@ def _group(name: str, kernel: Callable[[Group, groups.Operands], None]) -> Fault
 
 def _memory(name: str, kind: Callable[[BufferType, int], Buffer], *found_by: str) -> Fault:
     return Fault(name, lambda: memory.OtherBuffers(kind), found_by)
+
+
+def _layout(name: str, kind: Callable[[BufferType, Bytes], Buffer], *found_by: str) -> Fault:
+    return Fault(name, lambda: layouts.OtherLayout(layouts.other_buffers(kind)), found_by)
 
 
 def _plan(name: str, wrap: Callable[[Plan], Plan], *found_by: str) -> Fault:
@@ -136,5 +140,30 @@ FAULTS: tuple[Fault, ...] = (
     Fault("takes every result of a group for inside", groups.TakesEverythingInside, ("groups",)),
     Fault("forms groups around what comes in between", groups.LooksAtSourcesOnly, ("groups",)),
     Fault("computes groups too early", groups.RunsAtTheFirstNode, ("groups",)),
+    _layout("reads packed tensors as they are stored", layouts.ReadsAsStored, "extra memory keeps weights"),
+    _layout("stores parts of packed tensors", layouts.SetsParts, "extra memory shows no bytes"),
+    _layout("reads views of packed tensors from the start", layouts.IgnoresOffsets, "extra memory shows no bytes"),
+    _layout("shows bytes of packed tensors", layouts.ShowsBytes, "extra memory shows no bytes"),
+    Fault(
+        "places results in packed memory",
+        lambda: layouts.OtherLayout(layouts.TakesResults),
+        ("only leafs that were placed lie in extra memory",),
+    ),
+    Fault(
+        "forgets the padding of packed tensors",
+        lambda: layouts.OtherLayout(layouts.TooSmall),
+        ("extra memory keeps weights",),
+    ),
+    Fault(
+        "computes on packed bytes as if they were plain",
+        layouts.ClaimsEverything,
+        ("what was not written for a layout is declined",),
+    ),
+    Fault("binds plans to another layout", layouts.ForgetsTheLayout, ("plans know the layout of weights",)),
+    Fault(
+        "loses the last row of packed weights",
+        layouts.LosesTheLastRow,
+        ("products with weights in extra memory are right",),
+    ),
 )
 """All faults."""

@@ -1,0 +1,86 @@
+"""Weights that were packed once: how their bytes lie, and how ``mul_mat_gemm`` reads them.
+
+A packed matrix is cut along K into slices, as many numbers as ``mul_mat_gemm`` packs at a time, and a slice into panels
+of ``Layout.columns`` rows of weights, the last filled up with zeros.  A panel goes along K in blocks, a block in
+*pieces* of a row's bytes, and a piece in units: ``[slice][panel][block][piece][unit][row of the panel]``.  So a product
+reads memory straight on.  Nothing but the order of bytes changes: the original bytes can be had back whatever they are,
+and a matrix grows by no more than the rows and numbers that fill up the last panel and block.
+
+Tiles read these panels in place, and widen F16, and BF16 where the processor does not multiply it, on the way; so a
+product has nothing to pack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ggplug_cpu.compiler import DeviceFunction, device_function
+from ggplug_cpu.kernels.mul_mat_layout import layout
+from ggplug_cpu.kernels.mul_mat_rows import Product
+from ggplug_cpu.types import PLAIN
+
+
+class Piece(NamedTuple):
+    """Bytes ``offset`` to ``offset + size`` of a row's block, of which ``unit`` stay adjacent."""
+
+    offset: int
+    size: int
+    unit: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """How weights of one type lie packed for products of one ``kind``, on one target.
+
+    ``rows``: of weights, in a panel.  ``numbers``: of a row, in a block.  ``slice_numbers``: of a row, in a slice.
+    """
+
+    kind: str
+    rows: int
+    numbers: int
+    slice_numbers: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one row's block."""
+        return sum(piece.size for piece in self.pieces)
+
+    def matrix_bytes(self, K: int, M: int) -> int:
+        """Bytes of ``M`` rows with ``K`` numbers."""
+        return -(-M // self.rows) * -(-K // self.numbers) * self.block_bytes * self.rows
+
+
+def form_of(type_name: str, kind: str) -> Form | None:
+    """How weights of a type are packed for products of a kind on the current target; None where they are not."""
+    s = layout(kind)
+    if type_name in PLAIN:
+        size = PLAIN[type_name].elem_bytes
+        return Form(kind, s.columns, s.quantum, s.k_numbers, (Piece(0, size * s.quantum, size * s.unit),))
+    return None
+
+
+def stored_as(kind: str, type_name: str) -> str:
+    """What tiles have to know about packed panels: the weights' type, or nothing if a product packs them just so."""
+    form = form_of(type_name, kind)
+    assert form is not None
+    return "" if form.block_bytes * form.rows == layout(kind).quantum_bytes else type_name
+
+
+def first_panel(kind: str, weights: str) -> DeviceFunction:
+    """``first_panel(params, base, m_first, k, numbers)``: where the panel of row ``m_first`` and its neighbours lies.
+
+    ``base`` is where the packed matrix begins, ``k`` the first number of a slice, of which there are ``numbers``.
+    """
+    form = form_of(weights, kind)
+    assert form is not None
+    rows, block_numbers, block_bytes = form.rows, form.numbers, form.rows * form.block_bytes
+
+    @device_function
+    def find(params, base, m_first, k, numbers):  # type: ignore[no-untyped-def]
+        all_panels = -(-Product.M(params) // rows)
+        before = k // block_numbers * all_panels + m_first // rows * -(-numbers // block_numbers)
+        return base + before * block_bytes
+
+    return find

@@ -1,0 +1,160 @@
+"""Memory for weights that are packed once, in the order in which products of many columns read them.
+
+The device's extra buffer type (ggml's repack and AMX types).  Bytes are put in order by NumPy when a tensor is set, and
+put back when it is read; :mod:`ggplug_cpu.kernels.mul_mat_packed` has the order, which depends on the instructions that
+kernels are compiled for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ggplug.arrays import as_bytes
+from ggplug.backend import BufferType, Bytes
+from ggplug.errors import BufferUseError
+from ggplug.host import ALIGNMENT, HostBuffer, HostBufferType
+from ggplug.sharing import accessing
+from ggplug.tensor import Tensor
+from ggplug_cpu import features
+
+if TYPE_CHECKING:
+    from ggplug_cpu.device import CpuDevice
+    from ggplug_cpu.kernels.mul_mat_packed import Form
+
+
+class PackedBufferType(BufferType):
+    """Memory of the CPU device for matrices that only products read, packed for the instructions of ``target``.
+
+    Takes leafs without gaps of the types that products of many columns have a packed order for.  ``target`` is the
+    current one when the buffer type is made.
+    """
+
+    def __init__(self, device: CpuDevice, target: features.Target) -> None:
+        super().__init__(f"{device.name} packed", device)
+        from ggplug_cpu.choices.mul_mat import packed_forms
+
+        self.target = target
+        self.forms = packed_forms()
+        """How weights lie here, by the names of their types."""
+        self._memory = HostBufferType(self.name, device)
+
+    @property
+    def alignment(self) -> int:
+        return ALIGNMENT
+
+    @property
+    def has_own_layout(self) -> bool:
+        return True
+
+    def refusal(self, tensor: Tensor) -> str | None:
+        if tensor.op is not None:
+            return "results of nodes do not lie in packed memory"
+        if tensor.type.name not in self.forms:
+            return f"weights of {tensor.type.name} have no packed order for {self.target.level}"
+        if not tensor.size or not tensor.is_contiguous():
+            return "only tensors with elements and without gaps are packed"
+        return None
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes of the packed matrices: the tensor's, with rows and numbers that fill up panels and blocks."""
+        form = self.forms.get(tensor.type.name)
+        if form is None:
+            return tensor.nbytes
+        return form.matrix_bytes(tensor.ne[0], tensor.ne[1]) * tensor.ne[2] * tensor.ne[3]
+
+    def _alloc(self, size: int) -> PackedBuffer:
+        return PackedBuffer(self, self._memory._alloc(size))
+
+
+class PackedBuffer(HostBuffer):
+    """Packed weights.  Tensors are set whole, and read whole or in part, views of them included."""
+
+    type: PackedBufferType
+
+    def __init__(self, type: PackedBufferType, memory: HostBuffer) -> None:
+        assert memory._memory is not None
+        super().__init__(type, memory._memory)
+
+    def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
+        raw = as_bytes(data)
+        if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
+            raise BufferUseError(
+                f"{tensor!r} lies packed in {self!r}: {raw.size} bytes at offset {offset} cannot be set on their own",
+                tensor=tensor, remedy=f"set the whole of {tensor.root!r} at once",
+            )  # fmt: skip
+        with accessing(self):
+            self.check_there()
+            form, packed = self._packed(tensor, start)
+            pack(form, raw, packed, tensor.ne[0], tensor.ne[1])
+            self.fill(start, packed.size)
+
+    def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
+        root = tensor.root
+        at = tensor.view_offset + offset
+        with accessing(self):
+            self.check_there()
+            form, packed = self._packed(root, start - tensor.view_offset)
+            if out.size == root.nbytes:
+                unpack(form, packed, out, root.ne[0], root.ne[1])
+            else:
+                whole = np.empty(root.nbytes, np.uint8)
+                unpack(form, packed, whole, root.ne[0], root.ne[1])
+                out[...] = whole[at : at + out.size]
+
+    def _packed(self, root: Tensor, start: int) -> tuple[Form, Bytes]:
+        """The form of a tensor that lies at ``start``, and its packed bytes."""
+        form = self.type.forms.get(root.type.name)
+        size = self.type.alloc_size(root)
+        if form is None or self._memory is None or start < 0 or start + size > self.size:
+            raise BufferUseError(f"{root!r} does not lie at byte {start} of {self!r}", tensor=root, got=start)
+        return form, self._memory[start : start + size]
+
+
+def pack(form: Form, raw: Bytes, packed: Bytes, K: int, M: int) -> None:
+    """Put the bytes of matrices of ``M`` rows of ``K`` numbers in packed order; what fills up is zero."""
+    _move(form, raw, packed, K, M, into_packed=True)
+
+
+def unpack(form: Form, packed: Bytes, raw: Bytes, K: int, M: int) -> None:
+    """Put packed bytes back in the order of rows."""
+    _move(form, raw, packed, K, M, into_packed=False)
+
+
+def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed: bool) -> None:
+    panels, width = -(-M // form.rows), form.block_bytes
+    rows = raw.reshape(-1, M, raw.size // M // (packed.size // form.matrix_bytes(K, M)))
+    step = form.slice_numbers // form.numbers * width  # of a row's bytes
+    room = np.zeros((form.rows, step), np.uint8)
+    at = 0
+    for matrix in rows:
+        for start in range(0, -(-K // form.numbers) * width, step):
+            size = min(step, -(-K // form.numbers) * width - start)
+            for first in range(0, panels * form.rows, form.rows):
+                part = matrix[first : first + form.rows, start : start + size]
+                panel = packed[at : at + form.rows * size].reshape(-1, form.rows * width)
+                at += panel.size
+                if into_packed:
+                    room[len(part) :] = 0
+                    room[:, part.shape[1] :] = 0
+                    room[: len(part), : part.shape[1]] = part
+                _move_panel(form, room[:, :size], panel, into_packed=into_packed)
+                if not into_packed:
+                    part[...] = room[: len(part), : part.shape[1]]
+
+
+def _move_panel(form: Form, rows: Bytes, panel: Bytes, *, into_packed: bool) -> None:
+    """Between ``rows``, [row][byte], and a ``panel``, [block][byte]."""
+    blocks = len(panel)
+    apart = rows.reshape(form.rows, blocks, form.block_bytes)
+    at = 0
+    for piece in form.pieces:
+        unit = np.dtype(f"u{piece.unit}")
+        plain = apart[:, :, piece.offset : piece.offset + piece.size].view(unit).transpose(1, 2, 0)
+        there = panel[:, at : at + form.rows * piece.size].view(unit).reshape(blocks, -1, form.rows)
+        if into_packed:
+            there[...] = plain
+        else:
+            plain[...] = there
+        at += form.rows * piece.size

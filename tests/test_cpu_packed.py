@@ -1,0 +1,249 @@
+"""Packed weights on the CPU device: the bytes that were stored, and the numbers that plain weights give."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("ggplug_cpu")
+
+import ggplug as gg
+from ggplug.backend import Backend, Decline, Device
+from ggplug.errors import BufferUseError, PlacementError
+from ggplug.memory import allocate_graph
+from ggplug.scheduler import Scheduler
+from ggplug.tensor import Tensor
+from ggplug.types import by_name
+from ggplug_cpu import features
+from ggplug_cpu.packed import PackedBufferType
+
+FLOATS = ("f32", "f16", "bf16")
+#: Targets with other vectors, and other kinds of products, each with a type of weights.
+OTHERS = [(name, type) for name, type in (("generic", "f32"), ("avx2", "bf16")) if name in features.choices()]
+if features.has("avx512f"):
+    OTHERS.append(("native+amx-emulated", "bf16"))
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Device:
+    return gg.device("CPU")
+
+
+@pytest.fixture
+def stream(cpu: Device) -> Iterator[Backend]:
+    with cpu.init() as made:
+        yield made
+
+
+def packed_type(cpu: Device) -> PackedBufferType:
+    (kind,) = cpu.extra_buffer_types
+    assert isinstance(kind, PackedBufferType)
+    return kind
+
+
+def bits(type_name: str, *ne: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+    """Any bits, NaNs of all kinds among them."""
+    return np.random.default_rng(seed).integers(0, 256, gg.new_tensor(type_name, ne).nbytes, np.uint8)
+
+
+def pair(cpu: Device, type_name: str, *ne: int, seed: int = 1, name: str = "w") -> tuple[Tensor, Tensor]:
+    """The same random weights twice: plain, and packed."""
+    random = np.random.default_rng(seed)
+    plain = gg.tensor(random.standard_normal(ne[::-1]).astype(np.float32), type_name, name=name)
+    return plain, packed_copy(cpu, plain)
+
+
+def packed_copy(cpu: Device, plain: Tensor) -> Tensor:
+    kind = packed_type(cpu)
+    packed = gg.new_tensor(plain.type, plain.ne[: plain.rank], plain.name)
+    packed.place(kind.alloc(kind.alloc_size(packed)))
+    return packed.set_bytes(plain.tobytes())
+
+
+def x_of(*ne: int, seed: int = 2) -> Tensor:
+    return gg.tensor(np.random.default_rng(seed).standard_normal(ne[::-1]).astype(np.float32))
+
+
+def result(stream: Backend, node: Tensor) -> npt.NDArray[np.float32]:
+    graph = gg.Graph(node)
+    stream.compute(graph, allocate_graph(graph, stream.device.buffer_type))
+    return node.numpy()
+
+
+# -- bytes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type_name", FLOATS)
+def test_any_bits_come_back_from_packed_memory(cpu: Device, type_name: str) -> None:
+    kind = packed_type(cpu)
+    for ne in ((1, 1), (7, 3), (512, 32), (513, 33), (2049, 65), (100, 5, 2, 3)):
+        raw = bits(type_name, *ne)
+        tensor = gg.new_tensor(type_name, ne)
+        tensor.place(kind.alloc(kind.alloc_size(tensor)))
+        tensor.set_bytes(raw)
+        assert tensor.tobytes() == raw.tobytes(), ne
+        assert tensor.buffer is not None
+        assert bytes(tensor.buffer._memory) != raw.tobytes() or min(ne) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("type_name", FLOATS)
+def test_packed_weights_grow_only_by_what_fills_up_panels(cpu: Device, type_name: str) -> None:
+    kind = packed_type(cpu)
+    assert kind.alloc_size(gg.new_tensor(type_name, (1024, 384))) == 1024 * 384 * by_name(type_name).block_bytes
+    assert kind.alloc_size(gg.new_tensor(type_name, (33, 33))) <= 64 * 64 * by_name(type_name).block_bytes
+
+
+def test_packed_memory_takes_leafs_of_known_types_without_gaps(cpu: Device) -> None:
+    kind = packed_type(cpu)
+    w = gg.new_tensor("f32", (8, 8))
+    buffer = kind.alloc(4096)
+    for refused in (gg.new_tensor("i32", (8, 8)), gg.add(w, w), gg.new_tensor("f32", (8, 0))):
+        with pytest.raises(BufferUseError, match="cannot be placed in CPU packed"):
+            refused.place(buffer)
+    with pytest.raises(BufferUseError, match="needs a multiple of 64"):
+        w.place(buffer, 32)
+
+
+# -- products --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type_name", FLOATS)
+def test_products_of_many_columns_have_the_bits_that_plain_weights_give(
+    cpu: Device, stream: Backend, type_name: str
+) -> None:
+    for (k, m), columns in itertools.product(((100, 33), (1100, 70)), (13, 41)):
+        plain, packed = pair(cpu, type_name, k, m)
+        x = x_of(k, columns)
+        wanted, got = (result(stream, gg.mul_mat(w, x)) for w in (plain, packed))
+        np.testing.assert_array_equal(got, wanted, err_msg=f"{k} x {m} by {columns}")
+
+
+@pytest.mark.parametrize(("target", "type_name"), OTHERS)
+def test_on_other_instructions_too(cpu: Device, type_name: str, target: str) -> None:
+    with features.forced(target), cpu.init() as stream:
+        plain, packed = pair(cpu, type_name, 70, 37)
+        x = x_of(70, 17)
+        np.testing.assert_array_equal(
+            result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(plain, x)), strict=True
+        )
+        assert packed.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize("type_name", FLOATS)
+def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
+    cpu: Device, stream: Backend, type_name: str
+) -> None:
+    _, packed = pair(cpu, type_name, 600, 200)
+    x = np.random.default_rng(3).standard_normal((40, 600)).astype(np.float32)
+    many = result(stream, gg.mul_mat(packed, gg.tensor(x)))
+    for columns in (1, 5, 12):
+        few = result(stream, gg.mul_mat(packed, gg.tensor(x[:columns])))
+        np.testing.assert_array_equal(few.reshape(columns, -1), many[:columns])
+    before = stream.n_threads  # type: ignore[attr-defined]
+    try:
+        stream.set_n_threads(3)  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(result(stream, gg.mul_mat(packed, gg.tensor(x))), many)
+    finally:
+        stream.set_n_threads(before)  # type: ignore[attr-defined]
+
+
+def test_matrices_of_weights_are_broadcast_and_routed(cpu: Device, stream: Backend) -> None:
+    plain, packed = pair(cpu, "f32", 64, 40, 2, 3)
+    x = x_of(64, 14, 4, 3)
+    np.testing.assert_array_equal(result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(plain, x)))
+    plain, packed = pair(cpu, "f32", 64, 40, 3)
+    x, ids = x_of(64, 1, 90), gg.tensor(np.random.default_rng(4).integers(0, 3, (90, 2)).astype(np.int32))
+    np.testing.assert_array_equal(
+        result(stream, gg.mul_mat_id(packed, x, ids)), result(stream, gg.mul_mat_id(plain, x, ids))
+    )
+
+
+def epilogues(w: Tensor, again: Tensor, bias: Tensor, x: Tensor, residual: Tensor) -> dict[str, Tensor]:
+    return {
+        "bias": gg.add(gg.mul_mat(w, x), bias),
+        "bias and activation": gg.gelu(gg.add(gg.mul_mat(w, x), bias)),
+        "bias and residual": gg.add(gg.add(gg.mul_mat(w, x), bias), residual),
+        "gate": gg.swiglu(gg.mul_mat(w, x), gg.mul_mat(again, x)),
+        "rearranged": gg.cont(gg.permute(gg.mul_mat(w, gg.reshape(x, 96, 4, 5)), 0, 2, 1)),
+    }
+
+
+def test_groups_of_products_are_formed_and_have_the_same_bits(cpu: Device) -> None:
+    (plain, packed), (gate, packed_gate) = (pair(cpu, "bf16", 96, 64, seed=seed) for seed in (1, 7))
+    leafs = x_of(64, 1, seed=3), x_of(96, 20), x_of(64, 20, seed=4)
+    bias, x, residual = gg.tensor(leafs[0].numpy()[0]), *leafs[1:]
+    wanted, got = epilogues(plain, gate, bias, x, residual), epilogues(packed, packed_gate, bias, x, residual)
+    with Scheduler([cpu]) as scheduler:
+        for name, node in got.items():
+            groups = scheduler.explain(gg.Graph(node)).groups
+            assert len(groups) == 1, name
+            assert "packed" in groups[0].kernel, name
+            graphs = [gg.Graph(each) for each in (wanted[name], node)]
+            results = []
+            for graph in graphs:
+                scheduler.compute(graph)
+                results.append(graph.outputs[0].numpy())
+            np.testing.assert_array_equal(results[1], results[0], err_msg=name)
+
+
+def test_a_gate_of_one_packed_and_one_plain_weight_is_right(cpu: Device) -> None:
+    plain, packed = pair(cpu, "f32", 96, 64)
+    again, _ = pair(cpu, "f32", 96, 64, seed=7)
+    x = x_of(96, 20)
+    wanted, got = (gg.swiglu(gg.mul_mat(w, x), gg.mul_mat(again, x)) for w in (plain, packed))
+    with Scheduler([cpu]) as scheduler:
+        results = []
+        for node in (wanted, got):
+            graph = gg.Graph(node)
+            scheduler.compute(graph)
+            results.append(node.numpy())
+    np.testing.assert_array_equal(results[1], results[0])
+
+
+# -- what is declined ------------------------------------------------------------------------------
+
+
+def test_ops_and_views_that_were_not_written_for_packed_weights_are_declined_with_a_reason(cpu: Device) -> None:
+    _, w = pair(cpu, "f32", 64, 64)
+    x = x_of(64, 20)
+    declined = {
+        "get_rows on the CPU reads its source 0 as plain bytes": gg.get_rows(w, gg.tensor(np.array([1], np.int32))),
+        "mul_mat on the CPU reads its source 1 as plain bytes": gg.mul_mat(x_of(64, 3), w),
+        "mul_mat on the CPU reads no view": gg.mul_mat(gg.view(w, 64, 8, offset=w.nb[1]), x),
+        "add on the CPU reads its source 0": gg.add(w, x_of(64, 64)),
+        "cpy on the CPU reads its source 1": gg.cpy(x_of(64, 64), w),
+    }
+    for reason, node in declined.items():
+        answer = cpu.supports_op(node)
+        assert isinstance(answer, Decline)
+        assert reason in answer.reason
+        assert "CPU packed" in answer.reason
+    with Scheduler([cpu]) as scheduler, pytest.raises(PlacementError, match="as plain bytes, not in CPU packed"):
+        scheduler.compute(gg.Graph(declined["add on the CPU reads its source 0"]))
+
+
+def test_weights_that_were_packed_for_other_instructions_are_not_read(cpu: Device) -> None:
+    with features.forced("generic"):
+        _, w = pair(cpu, "f32", 64, 64)
+        x = x_of(64, 20)
+        assert cpu.supports_op(gg.mul_mat(w, x))
+        kind = packed_type(cpu)
+    if features.target() != kind.target:
+        answer = cpu.supports_op(gg.mul_mat(w, x))
+        assert isinstance(answer, Decline)
+        assert "not packed for the instructions" in answer.reason
+        assert not cpu.supports_buffer_type(kind)
+        assert cpu.extra_buffer_types[0] is not kind
+    assert np.isfinite(w.numpy()).all()  # it can still be read
+
+
+def test_packed_weights_of_bf16_do_not_serve_a_product_in_full_precision(cpu: Device) -> None:
+    plain, packed = pair(cpu, "bf16", 64, 64)
+    nodes = [gg.mul_mat(w, x_of(64, 20), precision=gg.Precision.F32) for w in (plain, packed)]
+    assert cpu.supports_op(nodes[0])
+    if packed_type(cpu).forms["bf16"].kind != "f32":
+        assert "of kind f32" in cpu.supports_op(nodes[1]).reason  # type: ignore[union-attr]
