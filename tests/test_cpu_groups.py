@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,6 +229,109 @@ def test_a_product_is_written_where_its_copy_would_be(device: CpuDevice, rng: np
     check(device, copied(1, 0, 2, 3))
     check(device, ops.cont(ops.view(ops.mul_mat(w, x), 10, 9, 4, 3, nb=(80, 720, 2880))))
     check(device, ops.reshape(copied(0, 2, 1, 3), 80, 27), "mul_mat cont")
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q8_0"])
+def test_rows_of_a_product_are_normalised_while_they_are_whole(
+    kind: str, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    w, x = gg.tensor(rng.standard_normal((70, 544)), kind), gg.tensor(rng.standard_normal((3300, 544)), "f32")
+    bias, scale, shift = (gg.tensor(rng.standard_normal(70), "f32") for _ in range(3))
+    residual = gg.tensor(rng.standard_normal((3300, 70)), "f32")
+    total = ops.add(ops.add(ops.mul_mat(w, x), bias), residual)
+    check(device, ops.add(ops.mul(ops.norm(total), scale), shift), "mul_mat add add norm mul add")
+    check(device, ops.rms_norm(ops.add(residual, ops.mul_mat(w, x))), "mul_mat add rms_norm")
+    kept = ops.add(ops.mul_mat(w, x), bias).set_output()
+    check(device, [kept, ops.mul(ops.norm(kept), scale)], "add* norm mul")
+
+
+def test_rows_that_a_product_computes_in_parts_are_normalised_after_it(
+    device: CpuDevice, rng: np.random.Generator
+) -> None:
+    long, residual = (gg.tensor(rng.standard_normal((3, n)), "f32") for n in (64, 96))
+    w = gg.tensor(rng.standard_normal((96, 64)), "f32")
+    check(device, ops.norm(ops.add(ops.mul_mat(w, long), residual)), "add norm")
+
+
+def test_a_norm_behind_a_product_is_computed_where_f32_ends(device: CpuDevice, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((1600, 32)).astype(np.float32)
+    x[3] *= 1e18
+    x[4] *= 1e-22
+    x[5, 1] = np.nan
+    w, bias = gg.tensor(1e19 * rng.standard_normal((40, 32)), "f32"), gg.tensor(np.zeros(40), "f32")
+    check(device, ops.norm(ops.add(ops.mul_mat(w, gg.tensor(x, "f32")), bias), eps=0.0), "mul_mat add norm")
+
+
+# -- attention --------------------------------------------------------------------------------------
+
+
+INSIDE = "cont mul_mat soft_max mul_mat"
+
+
+def attention(
+    rng: np.random.Generator,
+    *,
+    queries: int = 37,
+    keys: int = 53,
+    heads: int = 4,
+    groups: int = 2,
+    head: int = 16,
+    kind: str = "f32",
+    mask: str = "f32",
+    max_bias: float = 0.0,
+    sinks: bool = False,
+    turned: bool = True,
+    copied: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits, shares, mixed values, and the result, of two batches; ``groups`` heads of keys and values."""
+    q = gg.tensor(rng.standard_normal((2, queries, heads, head)), "f32")
+    k = gg.tensor(rng.standard_normal((2, keys, groups, head)), kind)
+    v = gg.tensor(rng.standard_normal((2, keys, groups, head) if turned else (2, groups, head, keys)), kind)
+    logits = ops.mul_mat(ops.permute(k, 0, 2, 1, 3), ops.permute(q, 0, 2, 1, 3))
+    hidden = np.where(rng.random((2, 1, queries, keys)) < 0.3, -np.inf, 0.5)
+    shares = ops.soft_max(
+        logits,
+        gg.tensor(hidden, mask) if mask else None,
+        gg.tensor(rng.standard_normal(heads), "f32") if sinks else None,
+        scale=head**-0.5,
+        max_bias=max_bias,
+    )
+    mixed = ops.mul_mat(ops.cont(ops.permute(v, 1, 2, 0, 3)) if turned else v, shares)
+    return logits, shares, mixed, ops.cont(ops.permute(mixed, 0, 2, 1, 3)) if copied else mixed
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"mask": ""},
+        {"mask": "f16", "max_bias": 8.0, "sinks": True},
+        {"kind": "f16", "turned": False},
+        {"kind": "bf16", "turned": False, "copied": False},
+        {"copied": False},
+        {"queries": 250, "keys": 300, "heads": 2, "groups": 1, "head": 20},
+        {"keys": 700, "heads": 2},
+    ],
+)
+def test_attention_is_computed_block_by_block(how: dict[str, Any], device: CpuDevice, rng: np.random.Generator) -> None:
+    *_, result = attention(rng, **how)
+    front = "cont " * how.get("turned", True)
+    check(device, result, f"{front}mul_mat soft_max mul_mat{' cont' * how.get('copied', True)}")
+
+
+def test_attention_whose_inside_is_needed_is_computed_step_by_step(device: CpuDevice, rng: np.random.Generator) -> None:
+    for position, expected in ((0, ["mul_mat cont"]), (1, ["mul_mat cont"]), (2, [INSIDE])):
+        steps = attention(rng)
+        check(device, [steps[position].set_output(), steps[-1]], *expected)
+
+
+def test_attention_that_other_kernels_compute_is_computed_step_by_step(
+    device: CpuDevice, rng: np.random.Generator
+) -> None:
+    check(device, attention(rng, queries=3)[-1], "mul_mat cont")  # few columns
+    check(device, attention(rng, keys=9000, head=32, queries=20, heads=1, groups=1)[-1], "mul_mat cont")
+    mixed = attention(rng, copied=False)[-1]
+    check(device, ops.cont(ops.permute(mixed, 1, 0, 2, 3)), INSIDE)  # rows taken apart
 
 
 # -- caches -----------------------------------------------------------------------------------------

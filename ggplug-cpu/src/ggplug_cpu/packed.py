@@ -125,7 +125,7 @@ def unpack(form: Form, packed: Bytes, raw: Bytes, K: int, M: int) -> None:
 def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed: bool) -> None:
     panels, width = -(-M // form.rows), form.block_bytes
     rows = raw.reshape(-1, M, raw.size // M // (packed.size // form.matrix_bytes(K, M)))
-    step = form.slice_numbers // form.numbers * width  # of a row's bytes
+    step = form.slice_numbers(K, M) // form.numbers * width  # of a row's bytes
     room = np.zeros((form.rows, step), np.uint8)
     at = 0
     for matrix in rows:

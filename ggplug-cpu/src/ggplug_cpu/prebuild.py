@@ -71,3 +71,23 @@ def _chains() -> Iterator[Tensor]:
         yield ops.add(ops.mul_mat(square, x), y)
         biased = [ops.add(ops.mul_mat(w, x), bias) for _ in range(3)]
         yield from (biased[0], ops.gelu(biased[1]), ops.gelu_erf(biased[2]))
+    yield _encoder_attention()
+    for weights in _WEIGHTS:
+        yield _encoder_residual(weights)
+
+
+def _encoder_attention() -> Tensor:
+    """Of 64 tokens of two texts, with 4 heads of 32 numbers; values are turned by a copy, as ggml's models do."""
+    q, k, v = (new_tensor("f32", (32, 4, 64, 2)) for _ in range(3))
+    logits = ops.mul_mat(ops.permute(k, 0, 2, 1, 3), ops.permute(q, 0, 2, 1, 3))
+    shares = ops.soft_max(logits, new_tensor("f32", (64, 64, 1, 2)))
+    mixed = ops.mul_mat(ops.cont(ops.permute(v, 1, 2, 0, 3)), shares)
+    return ops.cont(ops.permute(mixed, 0, 2, 1, 3))
+
+
+def _encoder_residual(weights: str) -> Tensor:
+    """A product of many tokens with bias and residual, which is normalised."""
+    x, residual = (new_tensor("f32", (256, 8192)) for _ in range(2))
+    bias, scale, shift = (new_tensor("f32", 256) for _ in range(3))
+    total = ops.add(ops.add(ops.mul_mat(new_tensor(weights, (256, 256)), x), bias), residual)
+    return ops.add(ops.mul(ops.norm(total), scale), shift)

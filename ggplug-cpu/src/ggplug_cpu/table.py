@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from ggplug import ops
 from ggplug.backend import Decline, Group
 from ggplug.ops import Op
-from ggplug.patterns import Names, Pattern, chain, of, pattern, viewed
+from ggplug.patterns import Element, Hole, Names, Pattern, Step, chain, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.types import TYPES, Type, by_name
 from ggplug_cpu import features
 from ggplug_cpu.choices import (
+    attention,
     copy,
     elementwise,
     fused_products,
@@ -113,13 +114,56 @@ PRODUCT, FIRST, SECOND = (of(ops.MulMat, name=name) for name in ("product", "fir
 ROPE, SET_ROWS = of(ops.Rope, name="rope"), of(ops.SetRows)
 GLU, COPY, AGAIN = of(ops.Glu), of(ops.Cont, name="copy"), of(ops.Add, name="again")
 
+LOGITS, SHARES, MIXED = of(ops.MulMat, name="logits"), of(ops.SoftMax, name="shares"), of(ops.MulMat, name="mixed")
+TURNED = of(ops.Cont, name="turned")
+
+
+def _attended(k: Hole, q: Hole, v: Element, mask: Hole, sinks: Hole) -> Step:
+    return MIXED(v, SHARES(LOGITS(k, q), mask, sinks))
+
+
 #: In the order of preference: a node belongs to the first group that is found from the end of the graph on.
 FUSED: tuple[FusedRow, ...] = (
+    FusedRow(
+        pattern(
+            "attention",
+            lambda k, q, v, mask=None, sinks=None: COPY(viewed(_attended(k, q, TURNED(v), mask, sinks))),
+        ),
+        attention.attention,
+    ),
+    FusedRow(
+        pattern("attention", lambda k, q, v, mask=None, sinks=None: COPY(viewed(_attended(k, q, v, mask, sinks)))),
+        attention.attention,
+    ),
+    FusedRow(
+        pattern("attention", lambda k, q, v, mask=None, sinks=None: _attended(k, q, TURNED(v), mask, sinks)),
+        attention.attention,
+    ),
+    FusedRow(
+        pattern("attention", lambda k, q, v, mask=None, sinks=None: _attended(k, q, v, mask, sinks)),
+        attention.attention,
+    ),
+    FusedRow(
+        chain("norm of a product and two sums", *KINDS, start=lambda w, x, b, c: NORM(AGAIN(ADD(PRODUCT(w, x), b), c))),
+        fused_products.normed,
+    ),
+    FusedRow(
+        chain("norm of a product and a sum", *KINDS, start=lambda w, x, b: NORM(ADD(PRODUCT(w, x), b))),
+        fused_products.normed,
+    ),
     FusedRow(
         chain("norm of two sums", *KINDS, start=lambda a, b, c: NORM(AGAIN(ADD(a, b), c)), inplace=True), norms.fused
     ),
     FusedRow(chain("norm of a sum", *KINDS, start=lambda a, b: NORM(ADD(a, b)), inplace=True), norms.fused),
     FusedRow(chain("norm", *KINDS, start=lambda x: NORM(x), inplace=True), norms.fused),
+    FusedRow(
+        pattern("bare norm of a product and two sums", lambda w, x, b, c: NORM(AGAIN(ADD(PRODUCT(w, x), b), c))),
+        fused_products.normed,
+    ),
+    FusedRow(
+        pattern("bare norm of a product and a sum", lambda w, x, b: NORM(ADD(PRODUCT(w, x), b))),
+        fused_products.normed,
+    ),
     FusedRow(pattern("bare norm of a sum", lambda a, b: NORM(ADD(a, b)), inplace=("a", "b")), norms.fused),
     FusedRow(
         pattern("rope into rows", lambda a, x, ids, rows, f=None: SET_ROWS(a, viewed(ROPE(x, ids, f)), rows)),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.groups import Group
 from ggplug.patterns import Names
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import F32
 from ggplug_cpu.choices.mul_mat import Placed, single
+from ggplug_cpu.choices.nest import Shape, row_nest, words_of
 from ggplug_cpu.choices.programs import Source, chained
 from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of
 from ggplug_cpu.kernels.mul_mat_epilogue import epilogue_parameters, mul_mat_epilogue
+from ggplug_cpu.kernels.mul_mat_norm import mul_mat_norm
+from ggplug_cpu.kernels.norms import FIRST_STEPS, norm_parameters
 from ggplug_cpu.parameters import Place, Ref
 from ggplug_cpu.tape import WORKSPACE
 
@@ -34,6 +38,40 @@ def with_epilogue(group: Group, names: Names) -> Steps | Decline:
     a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
     epilogue = mul_mat_epilogue(program.text, "".join(map(str, kinds)))
     return single(product, Placed(a, b, Ref(RESULT), node.nb, epilogue, words))
+
+
+def normed(group: Group, names: Names) -> Steps | Decline:
+    """y = f(norm(g(a b, c, d)), w): rows of a product that are sums with others, and normalised, while in the cache."""
+    node, product = group.node, names["product"]
+    at = next(i for i, each in enumerate(group.nodes) if isinstance(each.op, ops.RowNorm))
+    norm = group.nodes[at]
+    assert isinstance(norm.op, ops.RowNorm)
+    if sum(group.kept) > 1:
+        return Decline("a result between the product and the last node has to be written")
+    if any(each.type is not F32 for each in group.nodes):
+        return Decline("what becomes of a product is f32")
+    before = chained(group.nodes[1:at], {product: "x0"}, sources=1)
+    if isinstance(before, Decline):
+        return before
+    step, _ = FIRST_STEPS[norm.op.name]
+    behind = chained(group.nodes[at + 1 :], {norm: "r0"}, before=step, sources=1)
+    if isinstance(behind, Decline):
+        return behind
+    sources = [*before.sources, *behind.sources]
+    kinds = [_kind(group, source, node) for source in sources]
+    for kind in kinds:
+        if isinstance(kind, Decline):
+            return kind
+    parameters = norm_parameters(1 + len(before.sources), len(behind.sources), False)
+    places = [Place(Ref(RESULT))] * 2 + [Place(Ref(slot_of(group, s.tensor), s.offset)) for s in sources]
+    nest = row_nest(node.ne, *[Shape.of(node)] * len(places))
+    words = words_of(
+        parameters, nest, *places, eps=norm.op.eps,
+        constants=[*before.constants, *behind.constants],
+    )  # fmt: skip
+    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
+    epilogue = mul_mat_norm(norm.op.name, before.text, behind.text, "".join(map(str, kinds)))
+    return single(product, Placed(a, b, Ref(RESULT), node.nb, epilogue, words, whole_rows=True))
 
 
 def _kind(group: Group, source: Source, node: Tensor) -> str | Decline:
@@ -95,14 +133,14 @@ def rearranged(group: Group, names: Names) -> Steps | Decline:
     node, product = group.node, names["product"]
     if sum(group.kept) > 1:
         return Decline("the product itself has to be written")
-    nb = _strides_in_copy(product, given(node, 0), node)
+    nb = strides_in_copy(product, given(node, 0), node)
     if nb is None:
         return Decline("the copy is not of the whole product, or takes its rows apart")
     a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
     return single(product, Placed(a, b, Ref(RESULT), nb))
 
 
-def _strides_in_copy(product: Tensor, view: Tensor, copy: Tensor) -> Extents | None:
+def strides_in_copy(product: Tensor, view: Tensor, copy: Tensor) -> Extents | None:
     """Byte strides that write ``product`` into the ``copy`` of its ``view``, which exchanges whole axes; else None."""
     if copy.type is not product.type or copy.ne != view.ne or copy.size != product.size:
         return None

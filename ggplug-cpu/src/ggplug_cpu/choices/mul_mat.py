@@ -41,7 +41,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, given, source, tasks
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
-from ggplug_cpu.kernels.mul_mat_layout import base_of, has_instruction, int8_kind, layout
+from ggplug_cpu.kernels.mul_mat_layout import PANEL_BYTES, base_of, has_instruction, int8_kind, layout
 from ggplug_cpu.kernels.mul_mat_packed import Form, form_of
 from ggplug_cpu.kernels.mul_mat_prepare import (
     Prepared,
@@ -63,15 +63,17 @@ from ggplug_cpu.types import ACTIVATIONS, BLOCKS, PLAIN
 #: and AArch64, which could not be timed, has the same.
 DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 4}
 
-#: Packed weights of a chunk: about what fits a second-level cache beside what passes through it.
-_PANEL_BYTES = 640 << 10
 #: Rows of activations over which packing a block of weights is spread, at least, if there are as many: more where
 #: multiplying is faster.
 _LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 1024}
 #: Chunks to aim at, so that threads finish together.
 _CHUNKS = 48
+#: Chunks that have to do where the rows of the result are not to be cut.
+_CHUNKS_OF_WHOLE_ROWS = 8
 #: Weights that a chunk of ``mul_mat_dot`` reads at least, in bytes.
 _STREAM_BYTES = 16 << 10
+#: An address in :class:`Placed` that only the kernel knows.
+IN_SCRATCH = 0
 #: Multiplications that take about as long as one simple operation on an element.
 _PER_ELEMENT = 8
 
@@ -91,9 +93,61 @@ def single(node: Tensor, placed: Placed) -> Steps | Decline:
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
     work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
     kind = _kind(a, b, node.op.precision)
-    if work.rows <= _dot_columns(a, kind):
+    few = work.rows <= _dot_columns(a, kind)
+    if placed.whole_rows and (few or _blocks(work, kind)[0] < a.ne[1]):
+        return Decline("the rows of the result are computed in parts")
+    if few:
         return _steps([_dot(work, _for_dot(a, b, placed.b, 0), work.rows)])
     return _steps([_gemm(work, _for_gemm(kind, b, placed.b, 0), kind)])
+
+
+@dataclass(frozen=True)
+class InBlocks:
+    """A product that another kernel computes, block by block, with :func:`.mul_mat_gemm.product_of_blocks`.
+
+    ``arguments`` are those of that function; ``panels_bytes`` is where in scratch that it has for itself activations
+    are packed, of ``scratch_bytes`` in all.  ``rows`` rows are multiplied with each of ``matrices`` matrices.
+    """
+
+    arguments: tuple[str, str, str, str, str]
+    words: Words
+    matrices: int
+    rows: int
+    panels_bytes: int
+    scratch_bytes: int
+    tasks: int
+
+
+def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks | Decline:
+    """A product as one kernel computes it with others: blocks of all weights of a matrix by ``v_block`` rows.
+
+    ``a``: the weights, perhaps in another order than the node's own, which decide how the node is computed.  Declines
+    products that are computed in another way, need preparation, or whose packed weights are more than a block.
+    """
+    own, b = given(node, 0), given(node, 1)
+    assert isinstance(node.op, MulMat)
+    refusal = _refusal(node, own, b, node.op.precision) or _refusal(node, a, b, node.op.precision)
+    if _packed(a) is not None:
+        refusal = refusal or Decline("packed weights are multiplied by mul_mat_gemm alone")
+    if refusal is not None:
+        return refusal
+    r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
+    work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
+    kind = _kind(own, b, node.op.precision)
+    if kind != _kind(a, b, node.op.precision):
+        return Decline(f"weights that lie otherwise would be multiplied as {_kind(a, b, node.op.precision)}")
+    if work.rows <= _dot_columns(own, kind):
+        return Decline("few columns are computed by mul_mat_dot")
+    activations = _for_gemm(kind, b, placed.b, 0)
+    if activations.entries:
+        return Decline("the activations of the product have to be prepared")
+    k_block = _k_block(own, kind)
+    panels_bytes, scratch = mul_mat_gemm.scratch_plan(kind, a.ne[1], k_block)
+    if panels_bytes > PANEL_BYTES:
+        return Decline("the packed weights of a matrix are more than a cache holds")
+    words = _words(work, activations, a.ne[1], v_block, 1, work.rows, k_block, panels_bytes)
+    arguments = kind, a.type.name, activations.elem, _order(a), activations.order
+    return InBlocks(arguments, words, work.matrices, work.rows, panels_bytes, scratch, work.tasks)
 
 
 def mul_mat_id(node: Tensor) -> Steps | Decline:
@@ -134,15 +188,17 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
 class Placed:
     """Where weights, activations and the result of a product lie, the result's byte strides, and what becomes of it.
 
-    ``epilogue``: the kernel that finishes tiles (see :mod:`ggplug_cpu.kernels.mul_mat_epilogue`) and its words.
+    ``epilogue``: the kernel that finishes tiles (see :mod:`ggplug_cpu.kernels.mul_mat_epilogue`) and its words; with
+    ``whole_rows`` it is for tiles of whole rows.
     """
 
     a: Ref
-    b: Ref
-    result: Ref
+    b: Ref | int
+    result: Ref | int
     nb: Extents
     epilogue: Kernel | int = 0
     words: Words = field(default_factory=lambda: Words(()))
+    whole_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,7 +228,7 @@ class _Activations:
     ``workspace_bytes`` is where the workspace that they take ends.
     """
 
-    place: Ref
+    place: Ref | int
     elem: str
     order: str
     nb: tuple[int, int, int, int]
@@ -285,12 +341,12 @@ def _dot_columns(a: Tensor, kind: str) -> int:
 # activations
 
 
-def _in_place(b: Tensor, place: Ref) -> _Activations:
+def _in_place(b: Tensor, place: Ref | int) -> _Activations:
     order = "rows" if _order(b) == "rows" else "scattered"
     return _Activations(place, b.type.name, order, b.nb)
 
 
-def _for_dot(a: Tensor, b: Tensor, place: Ref, offset: int) -> _Activations:
+def _for_dot(a: Tensor, b: Tensor, place: Ref | int, offset: int) -> _Activations:
     """What ``mul_mat_dot`` reads: int8 with sums for block types, contiguous f32 for others.
 
     ``offset`` is where in the workspace there is room.
@@ -303,14 +359,14 @@ def _for_dot(a: Tensor, b: Tensor, place: Ref, offset: int) -> _Activations:
     return _widened(b, place, offset)
 
 
-def _for_gemm(kind: str, b: Tensor, place: Ref, offset: int) -> _Activations:
+def _for_gemm(kind: str, b: Tensor, place: Ref | int, offset: int) -> _Activations:
     shape = layout(kind)
     if shape.kind == "i8":
         return _rounded(b, place, offset, 0, shape.quantum if shape.has_minima else 0)
     return _widened(b, place, offset) if b.type.name in BLOCKS else _in_place(b, place)
 
 
-def _rounded(b: Tensor, place: Ref, at: int, sums: int, totals: int) -> _Activations:
+def _rounded(b: Tensor, place: Ref | int, at: int, sums: int, totals: int) -> _Activations:
     order = _in_place(b, place).order
     row_bytes = int8_row_bytes(b.ne[0], sums, totals)
     scratch = 4 * b.ne[0] if order == "scattered" else 0
@@ -318,13 +374,13 @@ def _rounded(b: Tensor, place: Ref, at: int, sums: int, totals: int) -> _Activat
     return _rows_in_workspace(b, place, at, row_bytes, "int8", kernel, scratch)
 
 
-def _widened(b: Tensor, place: Ref, at: int) -> _Activations:
+def _widened(b: Tensor, place: Ref | int, at: int) -> _Activations:
     row_bytes = -(-4 * b.ne[0] // 64) * 64
     return _rows_in_workspace(b, place, at, row_bytes, "f32", mul_mat_widen(b.type.name), 0)
 
 
 def _rows_in_workspace(
-    b: Tensor, place: Ref, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int
+    b: Tensor, place: Ref | int, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int
 ) -> _Activations:
     words = Prepared.words(
         x=Place(place, b.nb), y=Place(Ref(WORKSPACE, at)), K=b.ne[0], ne1=b.ne[1], ne2=b.ne[2], ne3=b.ne[3],
@@ -339,13 +395,14 @@ def _rows_in_workspace(
 
 
 def _words(
-    work: _Work, x: _Activations, m_block: int, v_block: int, least: int, most: int, x_offset: int = 0
-) -> Words:
+    work: _Work, x: _Activations, m_block: int, v_block: int, least: int, most: int, k_block: int = 0,
+    x_offset: int = 0,
+) -> Words:  # fmt: skip
     a, b, placed = work.a, work.b, work.placed
     words = Product.words(
         weights=Place(placed.a, _strides(a)), activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
         K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
-        r3=work.r3, m_block=m_block, v_block=v_block, x_offset=x_offset,
+        r3=work.r3, m_block=m_block, v_block=v_block, k_block=k_block, x_offset=x_offset,
         routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most, epilogue=placed.epilogue,
         epilogue_words=Product.word_count(),
     )  # fmt: skip
@@ -372,23 +429,29 @@ def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
 
 def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Multiplication:
     m_block, v_block = _blocks(work, kind)
-    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block if _packed(work.a) is None else 0, work.a.ne[0])
-    words = _words(work, x, m_block, v_block, x_offset=x_offset, least=least, most=work.rows)
+    k_block = _k_block(work.a, kind)
+    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block if _packed(work.a) is None else 0, k_block)
+    words = _words(work, x, m_block, v_block, least, work.rows, k_block, x_offset)
     kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
     return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)
+
+
+def _k_block(a: Tensor, kind: str) -> int:
+    return layout(kind).k_block(a.ne[0], a.ne[1], a.type.block_size)
 
 
 def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     """Rows of weights, and rows of activations, of a chunk of ``mul_mat_gemm``."""
     shape = layout(kind)
     K, M = work.a.ne[0], work.a.ne[1]
-    most = _PANEL_BYTES // max(1, shape.panel_bytes(min(K, shape.k_numbers)))
+    most = PANEL_BYTES // max(1, shape.panel_bytes(min(K, _k_block(work.a, kind))))
     panels = -(-M // shape.columns)
     m_chunks = -(-panels // max(1, most))
     matrices = max(1, work.matrices)  # there may be no expert
     # routed rows are spread over experts, nobody knows how
     v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[base_of(kind)])
     v_chunks = max(1, v_chunks)
-    m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
+    if not work.placed.whole_rows or v_chunks < _CHUNKS_OF_WHOLE_ROWS:
+        m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
     v_block = max(1, -(-work.rows // v_chunks))
     return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ggplug import ops
 from ggplug.ops import alibi_slopes
 from ggplug.tensor import Tensor
 from ggplug_cpu.choices.places import reading, writing
 from ggplug_cpu.choices.steps import RESULT, Steps, given, source, tasks
 from ggplug_cpu.kernels import soft_max as kernels
-from ggplug_cpu.parameters import Place, Ref
+from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import Entry
 
 
 def soft_max(node: Tensor) -> Steps:
     """y = softmax over ne0 of (scale x + slope mask)."""
-    op, x, mask, sinks = node.op, given(node, 0), *node.src[1:]
+    x, n = given(node, 0), node.ne[0]
+    # Not nb[1]: of a dimension of one element it says nothing about where the next row is.
+    y_place = writing(Ref(RESULT), node.type, node.nb[0], node.type.row_bytes(n))
+    x_place = reading(Ref(source(0)), x.type, x.nb[0], x.type.row_bytes(n))
+    words = soft_max_words(node, y_place, x_place, lambda tensor: Ref(source(node.src.index(tensor))))
+    entry = Entry(kernels.soft_max(), words, tasks(node.size, 6))
+    return Steps((entry,), scratch_bytes=kernels.scratch_bytes(n))
+
+
+def soft_max_words(node: Tensor, y: Place, x: Place, place_of: Callable[[Tensor], Ref]) -> Words:
+    """The words of a softmax with result and logits at these places; ``place_of`` tells those of mask and sinks."""
+    op, mask, sinks = node.op, *node.src[1:]
     assert isinstance(op, ops.SoftMax)
     n, rows, heads, batches = node.ne
-    words = kernels.SoftMax.words(
-        # Not nb[1]: of a dimension of one element it says nothing about where the next row is.
-        y=writing(Ref(RESULT), node.type, node.nb[0], node.type.row_bytes(n)),
-        x=reading(Ref(source(0)), x.type, x.nb[0], x.type.row_bytes(n)),
-        mask=Place() if mask is None else reading(Ref(source(1)), mask.type, *mask.nb),
-        sinks=Place() if sinks is None else Place(Ref(source(2))),
+    return kernels.SoftMax.words(
+        y=y,
+        x=x,
+        mask=Place() if mask is None else reading(place_of(mask), mask.type, *mask.nb),
+        sinks=Place() if sinks is None else Place(place_of(sinks)),
         n=n,
         rows=rows,
         heads=heads,
@@ -32,5 +44,3 @@ def soft_max(node: Tensor) -> Steps:
         scale=op.scale,
         slopes=[] if mask is None else [float(slope) for slope in alibi_slopes(heads, op.max_bias)],
     )
-    entry = Entry(kernels.soft_max(), words, tasks(node.size, 6))
-    return Steps((entry,), scratch_bytes=kernels.scratch_bytes(n))

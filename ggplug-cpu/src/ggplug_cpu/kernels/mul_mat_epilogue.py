@@ -17,7 +17,8 @@ from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
 from ggplug_cpu.context import call_2, load_word, store_word
 from ggplug_cpu.kernels.programs import parsed
 from ggplug_cpu.parameters import Parameters, emitted_number, integer, read, reals
-from ggplug_cpu.simd.values import F32, Value, emitted
+from ggplug_cpu.simd.memory import emit_prefetch
+from ggplug_cpu.simd.values import F32, Value, emitted, loop
 
 #: Bytes of scratch that :func:`finish_tile` needs for the words of a :class:`Tile`.
 TILE_BYTES = 32
@@ -66,17 +67,35 @@ def mul_mat_epilogue(program: str, kinds: str) -> Body:
     finish = _finish_row(program, kinds)
 
     def body(tile: int, params: int) -> None:
-        table = Tile.table(tile)
+        table, ahead = Tile.table(tile), rows_ahead(tile)
         for r in range(Tile.count(tile)):
-            finish(params, load_word(table + 8 * r), Tile.first(tile), Tile.last(tile))
+            finish(params, load_word(table + 8 * r), Tile.first(tile), Tile.last(tile), ahead)
 
     return body
+
+
+@device_function
+def rows_ahead(tile):  # type: ignore[no-untyped-def]
+    """Bytes from a row of a tile to the same of the tile that probably comes next."""
+    table, count = Tile.table(tile), Tile.count(tile)
+    first, last = load_word(table), load_word(table + 8 * (count - 1))
+    return (last - first) // max(count - 1, 1) * count
+
+
+def emit_prefetch_row(place: Value, n: Value) -> None:
+    """Asks for the ``n`` f32 at ``place``, a part of a residual's row: it is mostly read from memory."""
+
+    def line(i: Value, _: list[Value]) -> list[Value]:
+        emit_prefetch(place + i * 64)
+        return []
+
+    loop((n + 15).lshr(4), [], line)
 
 
 def _finish_row(text: str, kinds: str) -> Intrinsic:
     program, parameters = parsed(text), epilogue_parameters(len(kinds))
 
-    def emit(params: Value, row: Value, first: Value, last: Value) -> None:
+    def emit(params: Value, row: Value, first: Value, last: Value, ahead: Value) -> None:
         def constant(index: int) -> Value:
             return emitted_number(parameters.constants, params, index).convert(F32)
 
@@ -85,6 +104,8 @@ def _finish_row(text: str, kinds: str) -> Intrinsic:
         for i, kind in enumerate(kinds):
             operand = getattr(parameters, f"x{i + 1}")
             places.append(emitted_number(operand.address, params) + behind[kind])
+            if kind == "r":
+                emit_prefetch_row(places[-1] + ahead, last - first)
         program.emit(places[0], places, last - first, constant)
 
-    return emitted("void(i64, i64, i64, i64)")(emit)
+    return emitted("void(i64, i64, i64, i64, i64)")(emit)

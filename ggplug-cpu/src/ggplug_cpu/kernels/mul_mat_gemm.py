@@ -1,8 +1,8 @@
 """Matrix products of many columns: pack a block of the weights into the thread's scratch, run all rows past it.
 
 The work is cut into chunks of (matrix, block of weights, block of rows of activations) that threads take in turn; a
-chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of at most
-``K_BYTES`` bytes of a row, whose results add up in the result.  None of this depends on the number of threads, and no
+chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of
+``Product.k_block`` numbers, whose results add up in the result.  None of this depends on the number of threads, and no
 number in the result depends on how it is cut: results are bit-identical for any number of threads.
 """
 
@@ -42,10 +42,51 @@ def mul_mat_gemm(
     neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
     and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`.
     """
+    find = locate(routed)
+    multiply = product_of_blocks(kind, weights, activations, weights_order, activations_order, routed)
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        panels = scratch(ctx)
+        x = panels + Product.x_offset(params)
+        m_all, matrices = Product.M(params), Product.matrices(params)
+        m_block, v_block = Product.m_block(params), Product.v_block(params)
+        matrix, before = 0, 0
+        while not aborted(ctx):
+            matrix, m_chunk, v_chunk, rows, before = find(params, next_chunk(ctx), matrix, before)
+            if matrix >= matrices:
+                return
+            m_first, v_first = m_chunk * m_block, v_chunk * v_block
+            m_last, v_last = min(m_first + m_block, m_all), min(v_first + v_block, rows)
+            multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, 0, 0)
+
+    return body
+
+
+@device_function
+def _as_they_lie(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
+    pass
+
+
+def product_of_blocks(
+    kind: str,
+    weights: str,
+    activations: str,
+    weights_order: str = "rows",
+    activations_order: str = "rows",
+    routed: bool = False,
+    elsewhere: DeviceFunction = _as_they_lie,
+) -> DeviceFunction:
+    """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride)``: blocks of a product.
+
+    Rows ``m_first`` to ``m_last`` of a matrix of weights by rows ``v_first`` to ``v_last`` of activations; ``panels``
+    and ``x`` are scratch for both packed.  ``elsewhere(table, capacity, row, count, room, stride)`` may replace
+    addresses in the table of ``count`` rows, of which the first is number ``row`` of the block (see
+    :func:`.mul_mat_rows.fill_table`), by some in a ``room`` whose rows are ``stride`` bytes apart.
+    """
     shape = layout(kind)
     many, few = shape.rows, shape.few
-    step_numbers, k_numbers = shape.step_numbers, shape.k_numbers
-    find, fill = locate(routed), fill_table(routed)
+    step_numbers = shape.step_numbers
+    fill = fill_table(routed)
     pack = _pack_block(kind, weights, weights_order)
     in_place = weights_order == "packed"
     stored = stored_as(kind, weights) if in_place else ""
@@ -53,46 +94,38 @@ def mul_mat_gemm(
     run_few = _run_rows(kind, activations, activations_order, few, stored, _AHEAD if in_place else 0)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
-        panels = scratch(ctx)
-        x = panels + Product.x_offset(params)
-        k_all, m_all, matrices = Product.K(params), Product.M(params), Product.matrices(params)
-        m_block, v_block = Product.m_block(params), Product.v_block(params)
-        matrix, before = 0, 0
-        while not aborted(ctx):
-            matrix, m_chunk, v_chunk, rows, before = find(params, next_chunk(ctx), matrix, before)
-            if matrix >= matrices:
-                return
-            base = matrix_address(params, matrix)
-            m_first, v_first = m_chunk * m_block, v_chunk * v_block
-            m_last, v_last = min(m_first + m_block, m_all), min(v_first + v_block, rows)
-            begin(x)
-            for k in range(0, max(k_all, 1), k_numbers):  # once for empty sums, which are zero
-                numbers = min(k_numbers, k_all - k)
-                steps = -(-numbers // step_numbers)
-                packed = pack(params, base, m_first, m_last, k, numbers, panels, x)
-                v = v_first
-                while v < v_last:
-                    count = min(v_last - v, many)
-                    if count > many - few:
-                        fill(params, matrix, v, count, x, many)
-                        run_many(params, packed, x, m_first, m_last, k, numbers, steps, count)
-                    else:
-                        count = min(count, few)
-                        fill(params, matrix, v, count, x, few)
-                        run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
-                    if k + k_numbers >= k_all:
-                        finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
-                    v += count
-            end(x)
+    @device_function
+    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride):  # type: ignore[no-untyped-def]
+        k_all, k_block, base = Product.K(params), Product.k_block(params), matrix_address(params, matrix)
+        begin(x)
+        for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
+            numbers = min(k_block, k_all - k)
+            steps = -(-numbers // step_numbers)
+            packed = pack(params, base, m_first, m_last, k, numbers, panels, x)
+            v = v_first
+            while v < v_last:
+                count = min(v_last - v, many)
+                if count > many - few:
+                    fill(params, matrix, v, count, x, many)
+                    elsewhere(x, many, v - v_first, count, room, stride)
+                    run_many(params, packed, x, m_first, m_last, k, numbers, steps, count)
+                else:
+                    count = min(count, few)
+                    fill(params, matrix, v, count, x, few)
+                    elsewhere(x, few, v - v_first, count, room, stride)
+                    run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
+                if k + k_block >= k_all:
+                    finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
+                v += count
+        end(x)
 
-    return body
+    return multiply
 
 
-def scratch_plan(kind: str, m_block: int, K: int) -> tuple[int, int]:
-    """(where activations are packed, size) of the scratch that a chunk of ``m_block`` rows of weights needs."""
+def scratch_plan(kind: str, m_block: int, k_block: int) -> tuple[int, int]:
+    """(where activations are packed, size) of the scratch for ``m_block`` rows of ``k_block`` numbers of weights."""
     shape = layout(kind)
-    panels = -(-m_block // shape.columns) * shape.panel_bytes(min(K, shape.k_numbers))
+    panels = -(-m_block // shape.columns) * shape.panel_bytes(k_block)
     x_offset = -(-panels // 128) * 128
     return x_offset, x_offset + _TABLE_BYTES + shape.x_bytes + (STATE_AND_SUMS_BYTES if kind == "amx" else _gathered())
 

@@ -25,6 +25,11 @@ from ggplug_cpu.types import GROUP, Blocks
 
 #: Bytes of a row's units that are packed at a time: a panel of f32 then has 64 KiB at most.
 K_BYTES = 2048
+#: The most packed weights of a chunk: about what fits a second-level cache beside what passes through it.
+PANEL_BYTES = 640 << 10
+#: Numbers along K that are packed at a time are a multiple of the first, and at least as many as the second where K is
+#: cut to have whole rows in a chunk.
+_LEAST_STEP, _LEAST_PART = 128, 384
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,20 @@ class Layout:
 
     @property
     def k_numbers(self) -> int:
-        """Numbers along K that are packed at a time."""
+        """The most numbers along K that are packed at a time."""
         return K_BYTES // self.unit_bytes * self.unit
+
+    def k_block(self, K: int, M: int, block_size: int = 1) -> int:
+        """Numbers along K that are packed at a time of ``M`` rows of weights: equal parts of K, of whole blocks.
+
+        As few parts as can be, or up to twice as many if so the packed weights of all rows fit a chunk.
+        """
+        step = max(block_size, _LEAST_STEP)
+        parts = max(1, -(-K // self.k_numbers))
+        for_all_rows = -(-(-(-M // self.columns) * self.panel_bytes(K)) // PANEL_BYTES)
+        if for_all_rows <= 2 * parts and for_all_rows * _LEAST_PART <= K:
+            parts = max(parts, for_all_rows)
+        return max(1, -(-K // (parts * step))) * step
 
     @property
     def minima_at(self) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ggplug_cpu.compiler import DeviceFunction, device_function
-from ggplug_cpu.kernels.mul_mat_layout import layout
+from ggplug_cpu.kernels.mul_mat_layout import Layout, layout
 from ggplug_cpu.kernels.mul_mat_rows import Product
 from ggplug_cpu.types import PLAIN
 
@@ -33,19 +33,23 @@ class Piece(NamedTuple):
 class Form:
     """How weights of one type lie packed for products of one ``kind``, on one target.
 
-    ``rows``: of weights, in a panel.  ``numbers``: of a row, in a block.  ``slice_numbers``: of a row, in a slice.
+    ``rows``: of weights, in a panel.  ``numbers``: of a row, in a block.  ``shape``: how these products pack.
     """
 
     kind: str
     rows: int
     numbers: int
-    slice_numbers: int
+    shape: Layout
     pieces: tuple[Piece, ...]
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one row's block."""
         return sum(piece.size for piece in self.pieces)
+
+    def slice_numbers(self, K: int, M: int) -> int:
+        """Numbers of a row in a slice of ``M`` rows with ``K`` numbers."""
+        return self.shape.k_block(K, M)
 
     def matrix_bytes(self, K: int, M: int) -> int:
         """Bytes of ``M`` rows with ``K`` numbers."""
@@ -57,7 +61,7 @@ def form_of(type_name: str, kind: str) -> Form | None:
     s = layout(kind)
     if type_name in PLAIN:
         size = PLAIN[type_name].elem_bytes
-        return Form(kind, s.columns, s.quantum, s.k_numbers, (Piece(0, size * s.quantum, size * s.unit),))
+        return Form(kind, s.columns, s.quantum, s, (Piece(0, size * s.quantum, size * s.unit),))
     return None
 
 

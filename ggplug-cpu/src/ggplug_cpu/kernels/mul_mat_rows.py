@@ -33,6 +33,8 @@ class Product(Parameters):
     m_block = integer()
     v_block = integer()
     """Rows of weights, and rows of activations, in a chunk."""
+    k_block = integer()
+    """Numbers of a row that are packed at a time."""
     x_offset = integer()
     """Where in a thread's scratch activations are packed; weights come first."""
     routes = read()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 
-from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
+from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.kernels.nest import RowOperand, Rows, over_rows, read_row, written_row
 from ggplug_cpu.kernels.programs import parsed
@@ -63,14 +63,27 @@ def norm(name: str, before: str = "", behind: str = "", keeps: bool = False) -> 
     """
     first_sources = parsed(before).sources if before else 1
     parameters = norm_parameters(first_sources, parsed(behind).sources - 1 if behind else 0, keeps)
+    normalise = normalisation(parameters, name, before, behind)
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        normalise(scratch(ctx), params, n, places)
+
+    return over_rows(parameters, visit)
+
+
+def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -> DeviceFunction:
+    """``normalise(memory, params, n, places)``: one row of ``n``, whose operands' rows begin at ``places``.
+
+    ``memory`` is scratch, of which the row itself is at :data:`~ggplug_cpu.kernels.rows.ARGUMENTS`.
+    """
     sum_of, sum_of_squares = row_sum("x"), row_sum("(x-c)²" if name == "norm" else "x²")
     begin, finish = _row(parameters, before), _result(parameters, name, before, behind)
     large, small, down, up = _LARGE, _SMALL, _DOWN, _UP
     centred, euclidean = name == "norm", name == "l2_norm"
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
-        memory = scratch(ctx)
+    def normalise(memory, params, n, places):  # type: ignore[no-untyped-def]
         p = begin(memory, params, n, places)
         mean = sum_of(p, n, 0.0) / n if centred else 0.0
         squares = sum_of_squares(p, n, mean)
@@ -85,7 +98,7 @@ def norm(name: str, before: str = "", behind: str = "", keeps: bool = False) -> 
             size = size * unit
         finish(memory, params, n, places, p, mean, 1.0 / size)
 
-    return over_rows(parameters, visit)
+    return normalise
 
 
 @emitted("i64(i64, i64, i64, f64)")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ggplug_cpu import simd
-from ggplug_cpu.compiler import Body, kernel
+from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.kernels.nest import share
 from ggplug_cpu.kernels.rows import ARGUMENTS, read, write
 from ggplug_cpu.parameters import STRIDES, Parameters, integer, real, reals, written
 from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.simd import values
+from ggplug_cpu.simd.transcendental import emit_exp
+from ggplug_cpu.simd.values import F32, F64, Value, constant, emitted, vector
 
 
 class SoftMax(Parameters):
@@ -38,80 +42,109 @@ def scratch_bytes(n: int) -> int:
 
 @kernel
 def soft_max() -> Body:
-    """Three passes over a row: logits and their maximum; exponentials and their sum, in f64; the quotient."""
-    F, step = simd.vec("f32"), simd.width("f32")
-    load, load_first, lanes = simd.load(F), simd.load_first(F), simd.first_lanes(step)
-    lowest = simd.splat(F)
-    D = simd.vec("f64", step // 2)
-    in_f64, no_sum = simd.convert(D), simd.zero(D)
+    """Rows of any type, each by one thread."""
 
     def body(ctx: int, params: int) -> None:
         n, row_count, heads = SoftMax.n(params), SoftMax.rows(params), SoftMax.heads(params)
-        write_y, read_x, read_mask = SoftMax.y.convert(params), SoftMax.x.convert(params), SoftMax.mask.convert(params)
-        masks, sinks, scale = SoftMax.mask.address(params), SoftMax.sinks.address(params), SoftMax.scale(params)
+        write_y, read_x = SoftMax.y.convert(params), SoftMax.x.convert(params)
         y_room = scratch(ctx) + ARGUMENTS
-        x_room, mask_room = y_room + 4 * n, y_room + 8 * n
-        whole, tail = 4 * (n - n % step), n % step
-        rest = lanes(tail)
+        x_room = y_room + 4 * n
         row, end = share(ctx, row_count * heads * SoftMax.batches(params))
         while row < end:
-            h, b = row // row_count % heads, row // (row_count * heads)
             y = SoftMax.y.address(params) + row * SoftMax.y.nb1(params)
             x = SoftMax.x.address(params) + row * SoftMax.x.nb1(params)
             p = read(ctx, read_x, x, SoftMax.x.nb0(params), n, x_room)
             r = y if write_y == 0 else y_room
-
-            top = lowest(-math.inf)
-            if masks == 0:
-                for i in range(0, whole, 4 * step):
-                    v = simd.mul(load(p + i), scale)
-                    simd.store(r + i, v)
-                    top = simd.maximum(top, v)
-                if tail > 0:
-                    v = simd.mul(load_first(p + whole, tail), scale)
-                    simd.store_first(r + whole, v, tail)
-                    top = simd.maximum(top, simd.select(rest, v, -math.inf))
-            else:
-                slope = SoftMax.slopes(params, h)
-                mask = masks + row % row_count * SoftMax.mask.nb1(params)
-                mask += h % SoftMax.mask_heads(params) * SoftMax.mask.nb2(params)
-                mask += b % SoftMax.mask_batches(params) * SoftMax.mask.nb3(params)
-                q = read(ctx, read_mask, mask, SoftMax.mask.nb0(params), n, mask_room)
-                for i in range(0, whole, 4 * step):
-                    v = simd.add(simd.mul(load(p + i), scale), simd.mul(load(q + i), slope))
-                    simd.store(r + i, v)
-                    top = simd.maximum(top, v)
-                if tail > 0:
-                    v = simd.mul(load_first(p + whole, tail), scale)
-                    v = simd.add(v, simd.mul(load_first(q + whole, tail), slope))
-                    simd.store_first(r + whole, v, tail)
-                    top = simd.maximum(top, simd.select(rest, v, -math.inf))
-
-            highest = simd.hmax(top)
-            if sinks != 0:
-                highest = max(highest, simd.load_f32(sinks + 4 * h))
-            low, high = no_sum(), no_sum()
-            for i in range(0, whole, 4 * step):
-                v = simd.exp(simd.sub(load(r + i), highest))
-                simd.store(r + i, v)
-                low += in_f64(simd.low_half(v))
-                high += in_f64(simd.high_half(v))
-            if tail > 0:
-                v = simd.exp(simd.sub(load_first(r + whole, tail), highest))
-                simd.store_first(r + whole, v, tail)
-                v = simd.select(rest, v, 0.0)
-                low += in_f64(simd.low_half(v))
-                high += in_f64(simd.high_half(v))
-            total = simd.hsum(low + high)
-            if sinks != 0:
-                total += math.exp(simd.load_f32(sinks + 4 * h) - highest)
-
-            share_of = 1.0 / total
-            for i in range(0, whole, 4 * step):
-                simd.store(r + i, simd.mul(load(r + i), share_of))
-            if tail > 0:
-                simd.store_first(r + whole, simd.mul(load_first(r + whole, tail), share_of), tail)
+            above = row // row_count
+            soft_max_row(ctx, params, row - above * row_count, above % heads, above // heads, p, r)
             write(ctx, write_y, y, SoftMax.y.nb0(params), n, r)
             row += 1
 
     return body
+
+
+@device_function
+def soft_max_row(ctx, params, i, h, b, p, r):  # type: ignore[no-untyped-def]
+    """The softmax of the f32 at ``p``, row ``i`` of head ``h`` of batch ``b``, at ``r``; both may be the same."""
+    masks, sinks = SoftMax.mask.address(params), SoftMax.sinks.address(params)
+    sink = simd.load_f32(sinks + 4 * h) if sinks != 0 else -math.inf
+    if masks == 0:
+        _shares(r, p, SoftMax.n(params), SoftMax.scale(params), sink)
+    else:
+        mask = masks + i * SoftMax.mask.nb1(params)
+        mask += h % SoftMax.mask_heads(params) * SoftMax.mask.nb2(params)
+        mask += b % SoftMax.mask_batches(params) * SoftMax.mask.nb3(params)
+        room = scratch(ctx) + ARGUMENTS + 8 * SoftMax.n(params)
+        q = read(ctx, SoftMax.mask.convert(params), mask, SoftMax.mask.nb0(params), SoftMax.n(params), room)
+        _masked_shares(r, p, q, SoftMax.n(params), SoftMax.scale(params), SoftMax.slopes(params, h), sink)
+
+
+@emitted("void(i64, i64, i64, f32, f32)")
+def _shares(r: Value, p: Value, n: Value, scale: Value, sink: Value) -> None:
+    """The softmax of s x."""
+    _emit_shares(r, n, [p], lambda x: x * scale.splat(x.count), sink)
+
+
+@emitted("void(i64, i64, i64, i64, f32, f32, f32)")
+def _masked_shares(r: Value, p: Value, q: Value, n: Value, scale: Value, slope: Value, sink: Value) -> None:
+    """The softmax of s x + slope m."""
+    _emit_shares(r, n, [p, q], lambda x, m: x * scale.splat(x.count) + m * slope.splat(x.count), sink)
+
+
+#: Vectors of a block, within which exponentials are added up as f32.
+_VECTORS = 16
+
+
+def _emit_shares(r: Value, n: Value, sources: list[Value], logits_of: Callable[..., Value], sink: Value) -> None:
+    """Three passes over a row: logits and their maximum; exponentials and their sum; the quotient.
+
+    The last vector, which may be a part of one, stays in a register: what was written by a mask can be read only after
+    it has reached the cache.
+    """
+    b, width = n.b, simd.width("f32")
+    lanes = vector(F32, width)
+    whole = (n - 1).lshr(width.bit_length() - 1)
+    behind, mask = whole * (4 * width), values.first_lanes(width, n - whole * width)
+
+    def logits(i: Value, tops: list[Value]) -> list[Value]:
+        number = logits_of(*(values.load(source + i * (4 * width), lanes) for source in sources))
+        values.store(r + i * (4 * width), number)
+        return [tops[0].maximum(number)]
+
+    lowest = constant(b, lanes, -math.inf)
+    (top,) = values.loop(whole, [lowest], logits)
+    last = logits_of(*(values.masked_load(source + behind, lanes, mask) for source in sources))
+    top = top.maximum(mask.select(last, lowest))
+    highest = sink.maximum(top.max())
+
+    def power(i: Value, sums: list[Value]) -> list[Value]:
+        number = emit_exp(values.load(r + i * (4 * width), lanes) - highest.splat(width), positive=False)
+        values.store(r + i * (4 * width), number)
+        return [sums[0] + number]
+
+    def block(i: Value, totals: list[Value]) -> list[Value]:
+        first = i * _VECTORS
+        (sums,) = values.loop(
+            (whole - first).minimum(_VECTORS), [constant(b, lanes, 0)], lambda j, inner: power(first + j, inner)
+        )
+        return [totals[0] + _in_f64(sums)]
+
+    last = emit_exp(last - highest.splat(width), positive=False)
+    blocks = (whole + (_VECTORS - 1)).lshr(_VECTORS.bit_length() - 1)
+    (total,) = values.loop(blocks, [_in_f64(mask.select(last, 0))], block)
+    of_sink = emit_exp((sink - highest).splat(width), positive=False).lane(0).convert(F64)
+    factor = (1.0 / (total.sum() + of_sink)).convert(F32).splat(width)
+
+    def share(i: Value, _: list[Value]) -> list[Value]:
+        place = r + i * (4 * width)
+        values.store(place, values.load(place, lanes) * factor)
+        return []
+
+    values.loop(whole, [], share)
+    values.masked_store(r + behind, last * factor, mask)
+
+
+def _in_f64(sums: Value) -> Value:
+    """Half as many lanes of sums."""
+    half = sums.count // 2
+    return sums.part(0, half).convert(F64) + sums.part(half, half).convert(F64)

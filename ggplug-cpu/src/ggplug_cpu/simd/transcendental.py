@@ -9,8 +9,9 @@ They are emitted where they are called, so a kernel compiled with ``fastmath`` s
 
 from __future__ import annotations
 
+from .. import features
 from .lanes import is_vec
-from .values import F32, I32, Value, emitted, vector
+from .values import F32, I16, I32, Value, emitted, vector
 
 _LOG2E = 1.4426950408889634
 # ln 2 in two floats: the first has few enough bits that n * _LN2_HIGH is exact for every exponent n
@@ -33,11 +34,16 @@ _LOG_ERFC = (
     -0.004156250506639481, 0.00043139257468283176, -2.08285273401998e-05,
 )  # fmt: skip
 
-# the natural logarithm of erfc(x / sqrt(2)), for x from 0 to 6.5; weighted so that x erfc(x / sqrt(2)) is exact
-_LOG_UPPER = (
-    7.613463992584002e-08, -0.7978867292404175, -0.3182947337627411, -0.03638231009244919, 0.004857695195823908,
-    -3.1201099773170426e-05, -0.00018003283184953034, 4.920244828099385e-05, -6.963703981455183e-06,
-    5.347197316041274e-07, -1.7503639426763584e-08,
+# log2 of (1 - erf(x / sqrt(2))) / 2 for x from 0 to 6.5: the power of two is good to 8e-8, and to 2e-5 of itself
+_LOG2_UPPER = (
+    -0.9999998807907104, -1.1511114835739136, -0.45915305614471436, -0.05266979709267616, 0.007315923925489187,
+    -0.0003228193963877857, -0.00011710589751601219, 2.8284186555538627e-05, -2.698468279049848e-06,
+    9.954178636917277e-08,
+)  # fmt: skip
+# 2**x from -1/2 to 1/2
+_EXP2 = (
+    1.0000001192092896, 0.6931469440460205, 0.24022120237350464, 0.05550713092088699, 0.009675540961325169,
+    0.001327647129073739,
 )  # fmt: skip
 
 
@@ -49,28 +55,40 @@ def polynomial(x: Value, coefficients: tuple[float, ...]) -> Value:
     return result
 
 
+def _polynomial_of_halves(x: Value, coefficients: tuple[float, ...]) -> Value:
+    """The same polynomial, its even and its odd powers side by side: half as long a chain of instructions."""
+    square = x * x
+    return polynomial(square, coefficients[1::2]).fma(x, polynomial(square, coefficients[0::2]))
+
+
+def _times_power_of_two(x: Value, n: Value, *, normal: bool = False) -> Value:
+    """x * 2**n for whole numbers n from -150 to 254: rounded once, 0 or inf where that is too small or too large.
+
+    ``normal``: only results of n from -126 to 127 are needed.
+    """
+    if features.has("avx512f") and x.count == 16:
+        zero, all_lanes, to_nearest = x.constant(0), x.constant(-1, I16), x.constant(4, I32)
+        return x.call("llvm.x86.avx512.mask.scalef.ps.512", None, n, zero, all_lanes, to_nearest)
+    if normal:
+        return x * _power_of_two(n.convert(I32))
+    # two factors, for 2**n itself may lie outside the normal numbers; where n is NaN so is x
+    whole = n.equal(n).select(n, 0.0).convert(I32)
+    half = whole >> 1
+    return x * _power_of_two(half) * _power_of_two(whole - half)
+
+
 def _power_of_two(n: Value) -> Value:
     """2**n as f32 for int32 lanes from -126 to 127."""
     return ((n + 127) << 23).bitcast(vector(F32, n.count))
 
 
-def emit_exp(x: Value) -> Value:
+def emit_exp(x: Value, *, positive: bool = True) -> Value:
+    """e**x; without ``positive`` of numbers up to 0."""
     # beyond these the result is 0 or inf; written so that a NaN passes
-    bounded = x.constant(-104.0).maximum(x.constant(89.0).minimum(x))
+    bounded = x.constant(-104.0).maximum(x.constant(89.0).minimum(x) if positive else x)
     n = (bounded * _LOG2E).round_even()
     r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, bounded))
-    size = (r * r).fma(polynomial(r, _EXP), r) + 1.0
-    # two factors, for 2**n itself may lie outside the normal numbers
-    whole = n.convert(I32)
-    half = whole >> 1
-    return x.unequal(x).select(x, size * _power_of_two(half) * _power_of_two(whole - half))
-
-
-def emit_exp_below_zero(x: Value) -> Value:
-    """e**x for numbers from -87 to 0; anything for others, NaN included."""
-    n = (x * _LOG2E).round_even()
-    r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, x))
-    return ((r * r).fma(polynomial(r, _EXP), r) + 1.0) * _power_of_two(n.convert(I32))
+    return _times_power_of_two((r * r).fma(polynomial(r, _EXP), r) + 1.0, n)
 
 
 def emit_log(x: Value) -> Value:
@@ -112,11 +130,14 @@ def emit_erf(x: Value) -> Value:
 
 
 def emit_gelu_erf(x: Value) -> Value:
-    """x (1 + erf(x / sqrt(2))) / 2: half of x times erfc(-x / sqrt(2)), which for negative x does not cancel."""
+    """x (1 + erf(x / sqrt(2))) / 2, good to a last place of x; the factor of negative x does not cancel."""
     size = x.abs()
+    log2_upper = _polynomial_of_halves(size, _LOG2_UPPER)
+    n = log2_upper.round_even()
+    power = _times_power_of_two(_polynomial_of_halves(log2_upper - n, _EXP2), n, normal=True)
     # beyond 6.5 it is less than 1e-10, and not to be multiplied with an infinity
-    upper = (size < 6.5).select(emit_exp_below_zero(polynomial(size, _LOG_UPPER)), 0.0)
-    return 0.5 * x * (x < 0.0).select(upper, 2.0 - upper)
+    upper = (size < 6.5).select(power, 0.0)
+    return x * (x < 0.0).select(upper, 1.0 - upper)
 
 
 def _floats(v: str) -> str | None:

@@ -24,7 +24,7 @@ from ggplug.ops.norms import norm, rms_norm
 from ggplug.ops.rotary import rope
 from ggplug.ops.rows import set_rows
 from ggplug.ops.unary import gelu, gelu_erf, neg, relu, scale, silu, sqr, tanh
-from ggplug.ops.views import reshape, view
+from ggplug.ops.views import permute, reshape, view
 from ggplug.tensor import Tensor
 from ggplug.testing.cases.case import LAYOUTS, Case, Layout, Leafs, labelled
 from ggplug.types import BF16, F16, F32, I32, I64, KERNEL_FLOATS, Q8_0, RopeMode, Type
@@ -338,6 +338,23 @@ def _soft(c: Context) -> Tensor:
     return soft_max(c(scale(scores, 0.2)), mask=c.leafs.tensor(F32, 9, _ROWS))
 
 
+def _attention(c: Context) -> Tensor:
+    """Two heads of queries for each of keys and values; the values are turned by a copy, and the result back."""
+    q, k, v = (c.source(16, heads, tokens, 2) for heads, tokens in ((4, 13), (2, 9), (2, 9)))
+    logits = c(mul_mat(permute(k, 0, 2, 1, 3), permute(q, 0, 2, 1, 3)))
+    shares = c(soft_max(logits, mask=c.leafs.tensor(F32, 9, 13, 1, 2), scale=0.25))
+    mixed = c(mul_mat(c(cont(permute(v, 1, 2, 0, 3))), shares))
+    return cont(permute(mixed, 0, 2, 1, 3))
+
+
+def _product_normed(c: Context) -> Tensor:
+    """So many rows that a device may well have threads compute whole ones."""
+    h = c(mul_mat(c.weight(32, _WIDTH), c.source(32, 1600)))
+    h = c(add(c(add(h, c.source(_WIDTH, layout="packed"))), c.source(_WIDTH, 1600)))
+    h = c(mul(c(norm(h, eps=1e-5)), c.source(_WIDTH, layout="packed")))
+    return add(h, c.source(_WIDTH, layout="packed"))
+
+
 def _sums(c: Context) -> Tensor:
     h = c.source(_WIDTH, _ROWS)
     for _ in range(4):
@@ -373,5 +390,7 @@ CHAINS: dict[str, tuple[Chain, int]] = {
     "run, read by two": (_diamond, 3),
     "long run": (_long, 0),
     "scores, scale, soft max": (_soft, 2),
+    "attention": (_attention, 4),
+    "product of many columns, bias, residual, norm, scale, shift": (_product_normed, 5),
 }
 """Name -> chain, and how many results it has inside."""
