@@ -130,8 +130,13 @@ class QueuedBackend(Backend, ABC):
 
     def give(self, run: Callable[[], None], *, batch: Batch | None = None, after: Job | None = None) -> Job:
         """Gives work to the stream: ``run()``, after the job ``after`` of another stream, unless ``batch`` failed."""
-        job = self.last = Job(self, run, batch, after)
-        self.submit(job)
+        before, job = self.last, Job(self, run, batch, after)
+        self.last = job
+        try:
+            self.submit(job)
+        except BaseException:
+            self.last = before  # nobody will call this one
+            raise
         return job
 
     def drain(self) -> None:
