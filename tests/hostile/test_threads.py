@@ -73,6 +73,8 @@ def test_computing_while_another_thread_disturbs(device: str, tmp_path: Path) ->
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_pair_of_actors(device: str, seed: int, tmp_path: Path) -> None:
     pairs = [f"{a}+{b}" for a, b in itertools.combinations_with_replacement(ACTORS, 2)]
+    if device != "CPU":
+        pairs.remove("share+share")  # the host does not see this memory: every attempt is refused
     for begin in range(0, len(pairs), CHUNK):
         check(device, pairs[begin : begin + CHUNK], MANY_ROUNDS, tmp_path, seed)
 
