@@ -99,8 +99,6 @@ class BertEncoder(Model):
 
     ROUND = 4
     """Batches are padded to a multiple of this many tokens, so that few different graphs occur."""
-    GRAPHS = 32
-    """Graphs kept for reuse."""
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         super().__init__(weights, metadata, devices)

@@ -33,6 +33,9 @@ class Model:
 
     architecture: ClassVar[str] = ""
 
+    GRAPHS: ClassVar[int] = 64
+    """Graphs of different shapes that are kept for reuse, with their schedules; the one used longest ago goes first."""
+
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self.weights = weights
         self.metadata = metadata
@@ -44,7 +47,7 @@ class Model:
         self._calls = object()
         """What calls share, and :meth:`free` has for itself."""
         # A weight that was placed is computed with where it lies.
-        self.scheduler = Scheduler(self.devices, op_offload=False)
+        self.scheduler = Scheduler(self.devices, op_offload=False, cache_size=self.GRAPHS)
 
     def weight(self, name: str, *ne: int) -> Tensor:
         """A weight by name; ``ne`` are the extents that it must have.  Raises ModelError."""
