@@ -51,7 +51,9 @@ def test_every_chain_is_one_group_or_more_for_some_device() -> None:
         if name in by_label and run_group_case(device, stream, by_label[name]).verdict == "declined"
     }  # fmt: skip
     # these must not be groups, or have no pattern
-    assert declined == {"norm of the cache, stored", "gated products of two inputs"}
+    assert declined == {
+        "norm of the cache, stored", "gated products of two inputs", "product, its halves gated, residual",
+    }  # fmt: skip
 
 
 # -- random graphs of such chains ---------------------------------------------------------------------
@@ -61,7 +63,8 @@ def random_chains(rng: random.Random, seed: int) -> tuple[Graph, Leafs]:
     """A graph of several chains, some on the results of others, with outputs, views and second readers inside."""
     leafs = Leafs(seed)
     made: list[Tensor] = []
-    names = [name for name in CHAINS if "cache" not in name and "stored" not in name]
+    # results in blocks are no sources of other chains
+    names = [name for name in CHAINS if not any(word in name for word in ("cache", "stored", "blocks"))]
 
     class Linked(Context):
         """Sources are results of earlier chains where the shape fits."""

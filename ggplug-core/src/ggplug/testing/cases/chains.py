@@ -277,6 +277,43 @@ def _gated_apart(c: Context) -> Tensor:
     return swiglu(first, gate=c(mul_mat(c.weight(32, _WIDTH), c.source(32, _ROWS))))
 
 
+def _halves(c: Context) -> Tensor:
+    """The gate and what it opens are halves of one product."""
+    h = c(mul_mat(c.weight(32, 2 * _WIDTH), c.source(32, _ROWS)))
+    return add(c(swiglu(h, swapped=True)), c.source(_WIDTH, _ROWS))
+
+
+def _halves_normed(c: Context) -> Tensor:
+    """They are halves of the norm of a sum."""
+    h = c(add(c.source(2 * _WIDTH, _ROWS), c.source(2 * _WIDTH, layout="packed")))
+    return scale(c(swiglu(c(rms_norm(h)))), 0.5)
+
+
+def _repeated_normed(c: Context) -> Tensor:
+    """Terms of the sums are repeated several times, along rows and along columns."""
+    h = c(add(c.source(_WIDTH, _ROWS), c.source(_WIDTH, _ROWS // 3, layout="packed")))
+    h = c(add(h, c.source(_WIDTH // 4, _ROWS, layout="packed")))
+    return mul(c(norm(h, eps=1e-5)), c.source(_WIDTH, _ROWS // 2, layout="packed"))
+
+
+def _residual_first(c: Context) -> Tensor:
+    """The sum that is normalised is read again, as the first source."""
+    total = c(add(c.source(_WIDTH, _ROWS), c.source(_WIDTH, _ROWS)))
+    return sub(total, c(mul(c(rms_norm(total)), c.source(_WIDTH, layout="packed"))))
+
+
+def _run_repeated(c: Context) -> Tensor:
+    """A source is repeated several times within a row."""
+    h = c(mul(c.source(_WIDTH, _ROWS), c.source(_WIDTH // 4, _ROWS, layout="packed")))
+    return add(c(silu(h)), c.source(_WIDTH, _ROWS // 2, layout="packed"))
+
+
+def _run_in_blocks(c: Context) -> Tensor:
+    """The last result has blocks, and a row of a source ends within one."""
+    h = c(mul(c.source(64, _ROWS), c.source(16, _ROWS, layout="packed")))
+    return add(c.leafs.tensor(Q8_0, 64, _ROWS), h)
+
+
 def _stored(c: Context, mode: int, cache: Type) -> Tensor:
     heads, head = 2, 16
     positions = c.leafs.array(I32, np.array([5, 0, 3, 9, 2, 7]))
@@ -380,6 +417,10 @@ CHAINS: dict[str, tuple[Chain, int]] = {
     "gated products": (_gated, 2),
     "gated products, gate first": (_gated_swapped, 2),
     "gated products of two inputs": (_gated_apart, 2),
+    "product, its halves gated, residual": (_halves, 2),
+    "add, rms norm, its halves gated, scale": (_halves_normed, 3),
+    "add, add, norm, repeated terms": (_repeated_normed, 3),
+    "rms norm, scale, subtracted from the sum": (_residual_first, 3),
     "rope, stored": (partial(_stored, mode=RopeMode.NORMAL, cache=F32), 1),
     "rope by halves, stored as f16": (partial(_stored, mode=RopeMode.NEOX, cache=F16), 1),
     "norm of the cache, stored": (_stored_rows, 1),
@@ -387,6 +428,8 @@ CHAINS: dict[str, tuple[Chain, int]] = {
     "run": (_run, 3),
     "run, second source": (_run_second, 2),
     "run, both sources": (_run_twice, 2),
+    "run, a source repeated within a row": (_run_repeated, 2),
+    "run, a result in blocks": (_run_in_blocks, 1),
     "run, read by two": (_diamond, 3),
     "long run": (_long, 0),
     "scores, scale, soft max": (_soft, 2),
