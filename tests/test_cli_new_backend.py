@@ -92,3 +92,11 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     done = write(tmp_path, "toy")
     assert "there already" in str(done.exception)
     assert not list((tmp_path / "ggplug-toy").iterdir())
+
+
+def test_what_it_says_to_install_is_the_folder_and_not_a_name_of_pips_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(new_backend, ["toy"])
+    assert "\n  pip install ./ggplug-toy && pytest ./ggplug-toy" in done.output

@@ -22,10 +22,14 @@ from ggplug_cpu import features
 from ggplug_cpu.packed import PackedBufferType
 
 FLOATS = ("f32", "f16", "bf16")
+#: Block types whose packed numbers are read: bytes, nibbles, nibbles with minima, nibbles that choose levels.
+BLOCKS = ("q8_0", "q4_0", "q4_1", "iq4_nl")
 #: Targets with other vectors, and other kinds of products, each with a type of weights.
 OTHERS = [(name, type) for name, type in (("generic", "f32"), ("avx2", "bf16")) if name in features.choices()]
 if features.has("avx512f"):
     OTHERS.append(("native+amx-emulated", "bf16"))
+if features.has("avxvnni"):
+    OTHERS.append(("avx2+avxvnni", "q4_1"))
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +49,14 @@ def packed_type(cpu: Device) -> PackedBufferType:
     return kind
 
 
+def packed_type_for(cpu: Device, type_name: str) -> PackedBufferType:
+    """Skips where products on this processor read no packed weights of the type."""
+    kind = packed_type(cpu)
+    if type_name not in kind.forms:
+        pytest.skip(f"{type_name} is not packed for {features.target()}")
+    return kind
+
+
 def bits(type_name: str, *ne: int, seed: int = 0) -> npt.NDArray[np.uint8]:
     """Any bits, NaNs of all kinds among them."""
     return np.random.default_rng(seed).integers(0, 256, gg.new_tensor(type_name, ne).nbytes, np.uint8)
@@ -52,6 +64,7 @@ def bits(type_name: str, *ne: int, seed: int = 0) -> npt.NDArray[np.uint8]:
 
 def pair(cpu: Device, type_name: str, *ne: int, seed: int = 1, name: str = "w") -> tuple[Tensor, Tensor]:
     """The same random weights twice: plain, and packed."""
+    packed_type_for(cpu, type_name)
     random = np.random.default_rng(seed)
     plain = gg.tensor(random.standard_normal(ne[::-1]).astype(np.float32), type_name, name=name)
     return plain, packed_copy(cpu, plain)
@@ -77,10 +90,11 @@ def result(stream: Backend, node: Tensor) -> npt.NDArray[np.float32]:
 # -- bytes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("type_name", FLOATS)
+@pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS])
 def test_any_bits_come_back_from_packed_memory(cpu: Device, type_name: str) -> None:
-    kind = packed_type(cpu)
+    kind, block = packed_type_for(cpu, type_name), by_name(type_name).block_size
     for ne in ((1, 1), (7, 3), (512, 32), (513, 33), (2049, 65), (100, 5, 2, 3)):
+        ne = (-(-ne[0] // block) * block, *ne[1:])
         raw = bits(type_name, *ne)
         tensor = gg.new_tensor(type_name, ne)
         tensor.place(kind.alloc(kind.alloc_size(tensor)))
@@ -90,11 +104,11 @@ def test_any_bits_come_back_from_packed_memory(cpu: Device, type_name: str) -> N
         assert bytes(tensor.buffer._memory) != raw.tobytes() or min(ne) == 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("type_name", FLOATS)
+@pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS])
 def test_packed_weights_grow_only_by_what_fills_up_panels(cpu: Device, type_name: str) -> None:
-    kind = packed_type(cpu)
-    assert kind.alloc_size(gg.new_tensor(type_name, (1024, 384))) == 1024 * 384 * by_name(type_name).block_bytes
-    assert kind.alloc_size(gg.new_tensor(type_name, (33, 33))) <= 64 * 64 * by_name(type_name).block_bytes
+    kind, type = packed_type_for(cpu, type_name), by_name(type_name)
+    assert kind.alloc_size(gg.new_tensor(type_name, (1024, 384))) == type.row_bytes(1024) * 384
+    assert kind.alloc_size(gg.new_tensor(type_name, (64, 33))) <= type.row_bytes(64) * 64
 
 
 def test_packed_memory_takes_leafs_of_known_types_without_gaps(cpu: Device) -> None:
@@ -111,11 +125,12 @@ def test_packed_memory_takes_leafs_of_known_types_without_gaps(cpu: Device) -> N
 # -- products --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("type_name", FLOATS)
+@pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS])
 def test_products_of_many_columns_have_the_bits_that_plain_weights_give(
     cpu: Device, stream: Backend, type_name: str
 ) -> None:
-    for (k, m), columns in itertools.product(((100, 33), (1100, 70)), (13, 41)):
+    shapes = ((96, 33), (2144, 70)) if by_name(type_name).is_quantized else ((100, 33), (1100, 70))
+    for (k, m), columns in itertools.product(shapes, (13, 41)):
         plain, packed = pair(cpu, type_name, k, m)
         x = x_of(k, columns)
         wanted, got = (result(stream, gg.mul_mat(w, x)) for w in (plain, packed))
@@ -125,20 +140,21 @@ def test_products_of_many_columns_have_the_bits_that_plain_weights_give(
 @pytest.mark.parametrize(("target", "type_name"), OTHERS)
 def test_on_other_instructions_too(cpu: Device, type_name: str, target: str) -> None:
     with features.forced(target), cpu.init() as stream:
-        plain, packed = pair(cpu, type_name, 70, 37)
-        x = x_of(70, 17)
+        k = 96 if by_name(type_name).is_quantized else 70
+        plain, packed = pair(cpu, type_name, k, 37)
+        x = x_of(k, 17)
         np.testing.assert_array_equal(
             result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(plain, x)), strict=True
         )
         assert packed.tobytes() == plain.tobytes()
 
 
-@pytest.mark.parametrize("type_name", FLOATS)
+@pytest.mark.parametrize("type_name", [*FLOATS, "q4_1"])
 def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
     cpu: Device, stream: Backend, type_name: str
 ) -> None:
-    _, packed = pair(cpu, type_name, 600, 200)
-    x = np.random.default_rng(3).standard_normal((40, 600)).astype(np.float32)
+    _, packed = pair(cpu, type_name, 608, 200)
+    x = np.random.default_rng(3).standard_normal((40, 608)).astype(np.float32)
     many = result(stream, gg.mul_mat(packed, gg.tensor(x)))
     for columns in (1, 5, 12):
         few = result(stream, gg.mul_mat(packed, gg.tensor(x[:columns])))
@@ -151,11 +167,12 @@ def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
         stream.set_n_threads(before)  # type: ignore[attr-defined]
 
 
-def test_matrices_of_weights_are_broadcast_and_routed(cpu: Device, stream: Backend) -> None:
-    plain, packed = pair(cpu, "f32", 64, 40, 2, 3)
+@pytest.mark.parametrize("type_name", ["f32", "q4_0"])
+def test_matrices_of_weights_are_broadcast_and_routed(cpu: Device, stream: Backend, type_name: str) -> None:
+    plain, packed = pair(cpu, type_name, 64, 40, 2, 3)
     x = x_of(64, 14, 4, 3)
     np.testing.assert_array_equal(result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(plain, x)))
-    plain, packed = pair(cpu, "f32", 64, 40, 3)
+    plain, packed = pair(cpu, type_name, 64, 40, 3)
     x, ids = x_of(64, 1, 90), gg.tensor(np.random.default_rng(4).integers(0, 3, (90, 2)).astype(np.int32))
     np.testing.assert_array_equal(
         result(stream, gg.mul_mat_id(packed, x, ids)), result(stream, gg.mul_mat_id(plain, x, ids))
@@ -247,3 +264,29 @@ def test_packed_weights_of_bf16_do_not_serve_a_product_in_full_precision(cpu: De
     assert cpu.supports_op(nodes[0])
     if packed_type(cpu).forms["bf16"].kind != "f32":
         assert "of kind f32" in cpu.supports_op(nodes[1]).reason  # type: ignore[union-attr]
+
+
+def test_activations_that_are_blocks_themselves_meet_packed_weights(cpu: Device, stream: Backend) -> None:
+    plain, packed = pair(cpu, "q4_1", 128, 40)
+    x = gg.tensor(np.random.default_rng(6).standard_normal((19, 128)).astype(np.float32), "q8_0")
+    np.testing.assert_array_equal(result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(plain, x)))
+
+
+def test_a_group_with_a_value_that_is_not_finite_gives_what_it_gives_with_plain_weights(
+    cpu: Device, stream: Backend
+) -> None:
+    plain, packed = pair(cpu, "q8_0", 128, 40)
+    values = np.random.default_rng(6).standard_normal((19, 128)).astype(np.float32)
+    values[3, 70], values[5, 1] = np.nan, np.inf
+    x = gg.tensor(values)
+    np.testing.assert_array_equal(result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(plain, x)))
+
+
+def test_what_encoders_compute_with_packed_weights_is_prebuilt(cpu: Device) -> None:
+    from ggplug_cpu.prebuild import likely_kernels
+
+    found = {kernel.name for kernel in likely_kernels()}
+    forms = packed_type(cpu).forms
+    assert forms
+    for name in forms:
+        assert any(f",{name},f32,packed" in each or f",{name},int8,packed" in each for each in found), name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ggplug import ops
-from ggplug.backend import Decline, Group
+from ggplug.backend import BufferType, Decline, Group
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import table
@@ -19,10 +19,11 @@ _WEIGHTS = (*PLAIN, *BLOCKS)
 def likely_kernels() -> list[Kernel]:
     """Each kernel once, for the current target."""
     device = CpuDevice()
+    packed = device.extra_buffer_types[0]
     graphs = [Graph(chain) for chain in _chains()]
     together = [group for graph in graphs for group in device.groups(graph).of(graph)]
     found: dict[Kernel, None] = {}
-    for group in [*(Group((node,)) for node in _nodes()), *together]:
+    for group in [*(Group((node,)) for node in (*_nodes(), *_products(packed))), *together]:
         steps = table.find(group)
         if not isinstance(steps, Decline):
             for entry in steps.entries:
@@ -50,6 +51,15 @@ def _nodes() -> Iterator[Tensor]:
         yield from (ops.rope(heads, ids, 64, mode=mode) for mode in (0, 2))
         yield from (ops.cont(ops.permute(heads, *axes)) for axes in ((0, 2, 1, 3), (1, 2, 0, 3)))
         yield ops.argmax(x)
+
+
+def _products(packed: BufferType) -> Iterator[Tensor]:
+    """Products with weights that were packed when a model was loaded."""
+    for name in _WEIGHTS:
+        w = new_tensor(name, (256, 512))
+        if packed.refusal(w) is None:
+            w.place(packed.alloc(packed.alloc_size(w)))
+            yield ops.mul_mat(w, new_tensor("f32", (256, 64)))
 
 
 def _chains() -> Iterator[Tensor]:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from ggplug.arrays import as_bytes
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Device, Event, Groups, Plan, check_target
 from ggplug.discrete.memory import DiscreteBuffer
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, told
 from ggplug.graph import Graph
 from ggplug.sharing import using
 
@@ -155,7 +155,7 @@ class QueuedBackend(Backend, ABC):
     def failed(self, error: Exception) -> None:
         """Keeps what a job raised, if it is the first since the stream was synchronized."""
         if not isinstance(error, GGPlugError):
-            typed = ComputeError(f"{self.device.name} failed: {error}", device=self.device)
+            typed = ComputeError(f"{self.device.name} failed: {told(error)}", device=self.device)
             typed.__cause__ = error
             error = typed
         with self._job_done:

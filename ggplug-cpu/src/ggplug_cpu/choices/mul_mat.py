@@ -42,7 +42,7 @@ from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, given, sou
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
 from ggplug_cpu.kernels.mul_mat_layout import PANEL_BYTES, base_of, has_instruction, int8_kind, layout
-from ggplug_cpu.kernels.mul_mat_packed import Form, form_of
+from ggplug_cpu.kernels.mul_mat_packed import Form, form_of, stored_as
 from ggplug_cpu.kernels.mul_mat_prepare import (
     Prepared,
     Routes,
@@ -66,6 +66,8 @@ DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 4}
 #: Rows of activations over which packing a block of weights is spread, at least, if there are as many: more where
 #: multiplying is faster.
 _LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 1024}
+#: Tiles' rows of activations in a chunk where weights lie packed, likewise.
+_LEAST_TILES = 4
 #: Chunks to aim at, so that threads finish together.
 _CHUNKS = 48
 #: Chunks that have to do where the rows of the result are not to be cut.
@@ -171,7 +173,7 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
     few = min(_dot_columns(a, kind), work.rows)
     products = [_dot(work, _for_dot(a, b, placed.b, at), few)] if few else []
     if work.rows > few:
-        if base_of(kind) == "i8":  # what dot reads will do
+        if products and base_of(kind) == "i8":  # what dot reads will do
             activations = products[0].activations
         else:
             activations = _for_gemm(
@@ -274,7 +276,7 @@ def _refusal(node: Tensor, a: Tensor, b: Tensor, precision: int) -> Decline | No
     if activations not in takes:
         return Decline(f"the CPU device multiplies weights of {weights} with {', '.join(takes)}, not {activations}")
     for tensor in (a, b):
-        if tensor.type.name in BLOCKS and _order(tensor) != "rows":
+        if tensor.type.name in BLOCKS and _order(tensor) not in ("rows", "packed"):
             return Decline(f"blocks of {tensor.type.name} must be adjacent along ne0")
     if node.nb[0] != 4:
         return Decline("the result's numbers must be adjacent along ne0")
@@ -430,10 +432,17 @@ def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
 def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Multiplication:
     m_block, v_block = _blocks(work, kind)
     k_block = _k_block(work.a, kind)
-    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block if _packed(work.a) is None else 0, k_block)
+    x_offset, scratch = _scratch_plan(work.a, kind, m_block, k_block)
     words = _words(work, x, m_block, v_block, least, work.rows, k_block, x_offset)
     kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
     return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)
+
+
+def _scratch_plan(a: Tensor, kind: str, m_block: int, k_block: int) -> tuple[int, int]:
+    """Where activations are packed in a thread's scratch, behind the weights if they are packed there; and its size."""
+    if _packed(a) is None:
+        return mul_mat_gemm.scratch_plan(kind, m_block, k_block)
+    return mul_mat_gemm.scratch_plan(kind, 0, k_block, stored_as(kind, a.type.name))
 
 
 def _k_block(a: Tensor, kind: str) -> int:
@@ -446,10 +455,15 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     K, M = work.a.ne[0], work.a.ne[1]
     most = PANEL_BYTES // max(1, shape.panel_bytes(min(K, _k_block(work.a, kind))))
     panels = -(-M // shape.columns)
+    least = _LEAST_ROWS[base_of(kind)]
+    if _packed(work.a) is not None:  # what a chunk packs is activations alone
+        least = _LEAST_TILES * shape.rows
+        if work.rows <= shape.few or shape.rows - shape.few < work.rows <= shape.rows:  # one tile's: nothing twice
+            most = panels
     m_chunks = -(-panels // max(1, most))
     matrices = max(1, work.matrices)  # there may be no expert
     # routed rows are spread over experts, nobody knows how
-    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // _LEAST_ROWS[base_of(kind)])
+    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // least)
     v_chunks = max(1, v_chunks)
     if not work.placed.whole_rows or v_chunks < _CHUNKS_OF_WHOLE_ROWS:
         m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))

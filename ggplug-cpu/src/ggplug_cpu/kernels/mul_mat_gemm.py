@@ -13,7 +13,7 @@ from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch
 from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
-from ggplug_cpu.kernels.mul_mat_layout import layout
+from ggplug_cpu.kernels.mul_mat_layout import layout, layout_beside
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
 from ggplug_cpu.kernels.mul_mat_packed import first_panel, form_of, stored_as
 from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
@@ -23,7 +23,7 @@ from ggplug_cpu.types import BLOCKS, PLAIN
 #: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
 _TABLE_BYTES = 1024
 #: How far ahead of what few rows read panels that lie in memory are fetched, in bytes.
-_AHEAD = 4096
+_AHEAD = 8192
 
 
 @kernel
@@ -122,9 +122,12 @@ def product_of_blocks(
     return multiply
 
 
-def scratch_plan(kind: str, m_block: int, k_block: int) -> tuple[int, int]:
-    """(where activations are packed, size) of the scratch for ``m_block`` rows of ``k_block`` numbers of weights."""
-    shape = layout(kind)
+def scratch_plan(kind: str, m_block: int, k_block: int, stored: str = "") -> tuple[int, int]:
+    """(where activations are packed, size) of the scratch for ``m_block`` rows of ``k_block`` numbers of weights.
+
+    ``stored``: see :func:`~.mul_mat_tiles.tile`; ``m_block`` is 0 for weights that lie packed.
+    """
+    shape = layout_beside(kind, stored)
     panels = -(-m_block // shape.columns) * shape.panel_bytes(k_block)
     x_offset = -(-panels // 128) * 128
     return x_offset, x_offset + _TABLE_BYTES + shape.x_bytes + (STATE_AND_SUMS_BYTES if kind == "amx" else _gathered())
@@ -243,7 +246,7 @@ def _run_rows(
         form = form_of(stored, kind)
         assert form is not None
         quantum, quantum_bytes = form.numbers, form.rows * form.block_bytes
-    pack = _pack_rows(kind, activations, activations_order, rows)
+    pack = _pack_rows(kind, activations, activations_order, rows, stored)
     multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows, stored, ahead)
 
     @device_function
@@ -262,7 +265,19 @@ def _run_rows(
 def _run_vectors(kind: str, rows: int, stored: str, ahead: int) -> DeviceFunction:
     shape = layout(kind)
     columns, width, unit_bytes = shape.columns, shape.width, unit_bytes_of(kind, stored)
-    whole, part = tile(kind, rows, 2, False, stored, ahead), tile(kind, rows, 1, True, stored)
+    whole = tile(kind, rows, 2, False, stored, ahead)
+    if stored in BLOCKS:  # factors lie otherwise than units, so columns cannot be skipped
+        rest = tile(kind, rows, 2, True, stored, ahead)
+
+        @device_function
+        def multiply_blocks(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
+            if left >= columns:
+                whole(panel, packed, steps, table, offset, left, accumulate)
+            else:
+                rest(panel, packed, steps, table, offset, left, accumulate)
+
+        return multiply_blocks
+    part = tile(kind, rows, 1, True, stored)
 
     @device_function
     def multiply(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
@@ -310,11 +325,11 @@ def _nothing(x):  # type: ignore[no-untyped-def]
     pass
 
 
-def _pack_rows(kind: str, activations: str, activations_order: str, rows: int) -> DeviceFunction:
+def _pack_rows(kind: str, activations: str, activations_order: str, rows: int, stored: str) -> DeviceFunction:
     """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
     row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
     if layout(kind).kind == "i8":
-        pack_int8, group = pack_quantized(kind, rows), layout(kind).quantum
+        pack_int8, group = pack_quantized(kind, rows, stored), layout(kind).quantum
 
         @device_function
         def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]

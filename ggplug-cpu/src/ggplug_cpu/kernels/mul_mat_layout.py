@@ -14,14 +14,14 @@ lane the products of that lane, of eight (four bf16, eight int8) where it multip
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
 from ggplug_cpu import features
 from ggplug_cpu.simd import dots
 from ggplug_cpu.simd.values import I32, I64, vector
-from ggplug_cpu.types import GROUP, Blocks
+from ggplug_cpu.types import BLOCKS, GROUP, Blocks
 
 #: Bytes of a row's units that are packed at a time: a panel of f32 then has 64 KiB at most.
 K_BYTES = 2048
@@ -120,6 +120,15 @@ def int8_kind(t: Blocks) -> str:
 def base_of(kind: str) -> str:
     """``i8`` for every kind that :func:`int8_kind` gives; others are themselves."""
     return kind.partition(" ")[0]
+
+
+def layout_beside(kind: str, stored: str) -> Layout:
+    """As :func:`layout`, where weights lie packed as ``stored``: see :func:`~.mul_mat_tiles.tile`.
+
+    Beside blocks, a group of activations has one more unit: what the sums of its products begin with (int32).
+    """
+    s = layout(kind)
+    return replace(s, step_bytes=s.step_bytes + s.unit_bytes) if stored in BLOCKS else s
 
 
 def layout(kind: str) -> Layout:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ggplug_cpu import compiler
-from ggplug_cpu.kernels.mul_mat_layout import activations_are_unsigned, layout
+from ggplug_cpu.kernels.mul_mat_layout import activations_are_unsigned, layout, layout_beside
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.transposition import transposed
@@ -232,14 +232,15 @@ def pack_activations(kind: str, type_name: str, rows: int) -> compiler.Intrinsic
 
 
 @functools.cache
-def pack_quantized(kind: str, rows: int) -> compiler.Intrinsic:
+def pack_quantized(kind: str, rows: int, stored: str = "") -> compiler.Intrinsic:
     """``pack_quantized(...)(place, scale_place, row, K, k, numbers)``: a row of int8 activations among ``rows``.
 
     ``row`` is one of ``K`` numbers as :mod:`.mul_mat_prepare` makes it, of which ``numbers`` from ``k`` on are packed.
+    ``stored``: the block type of packed weights, whose numbers are unsigned; then activations stay signed.
     """
 
     def emit(place: Value, scale_place: Value, row: Value, K: Value, k: Value, numbers: Value) -> None:
-        s = layout(kind)
+        s = layout_beside(kind, stored)
         step, numbers_of_row, group = rows * s.step_bytes, s.together * s.unit, s.quantum
         scales, totals = row + K, row + K + K.lshr(3)
         first = k.lshr(group.bit_length() - 1)
@@ -250,7 +251,11 @@ def pack_quantized(kind: str, rows: int) -> compiler.Intrinsic:
         def one(i: Value, _: list[Value]) -> list[Value]:
             index = first + i
             x = values.load(row + index * group, vector(I8, group))
-            if activations_are_unsigned():
+            if stored:
+                offset = constant(x.b, x.type, _as_int8(BLOCKS[stored].offset))
+                products = dots.emit_dot("u8i8", constant(x.b, vector(I32, group // 4), 0), offset, x)
+                values.store(scale_place + i * step, -products.sum(), (1 + s.has_minima) * rows * s.unit_bytes)
+            elif activations_are_unsigned():
                 x = x ^ -128
             for unit in range(group // numbers_of_row):
                 values.store(place + i * step, x.part(unit * numbers_of_row, numbers_of_row), unit * rows * s.row_bytes)
@@ -264,3 +269,7 @@ def pack_quantized(kind: str, rows: int) -> compiler.Intrinsic:
         loop(numbers.lshr(group.bit_length() - 1), [], one)
 
     return emitted("void(i64, i64, i64, i64, i64, i64)")(emit)
+
+
+def _as_int8(byte: int) -> int:
+    return byte - 256 if byte > 127 else byte

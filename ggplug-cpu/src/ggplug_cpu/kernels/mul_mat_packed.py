@@ -6,8 +6,10 @@ of ``Layout.columns`` rows of weights, the last filled up with zeros.  A panel g
 reads memory straight on.  Nothing but the order of bytes changes: the original bytes can be had back whatever they are,
 and a matrix grows by no more than the rows and numbers that fill up the last panel and block.
 
-Tiles read these panels in place, and widen F16, and BF16 where the processor does not multiply it, on the way; so a
-product has nothing to pack.
+Tiles read these panels in place, so a product has nothing to pack.  On the way they widen F16, and BF16 where the
+processor does not multiply it.  Of block types of 32 numbers (``Blocks.side_by_side``) they read the numbers of a block
+as unsigned bytes, and F16 scales; where they start from, ``-offset`` times the sum of a group's activations, is packed
+with these.  Other block types have no packed form: to be read row by row or by columns they would have to lie twice.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ggplug_cpu.compiler import DeviceFunction, device_function
-from ggplug_cpu.kernels.mul_mat_layout import Layout, layout
+from ggplug_cpu.kernels.mul_mat_layout import Layout, activations_are_unsigned, base_of, layout
 from ggplug_cpu.kernels.mul_mat_rows import Product
-from ggplug_cpu.types import PLAIN
+from ggplug_cpu.types import BLOCKS, PLAIN, Blocks
+from ggplug_cpu.types.blocks import offset_of
 
 
 class Piece(NamedTuple):
@@ -62,14 +65,25 @@ def form_of(type_name: str, kind: str) -> Form | None:
     if type_name in PLAIN:
         size = PLAIN[type_name].elem_bytes
         return Form(kind, s.columns, s.quantum, s, (Piece(0, size * s.quantum, size * s.unit),))
-    return None
+    t = BLOCKS[type_name]
+    if t.side_by_side is None or base_of(kind) != "i8" or s.rows_of_sums != 1 or not activations_are_unsigned():
+        return None
+    fields = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
+    quants = _piece(t, t.side_by_side.quants, s.unit_bytes)
+    return Form(kind, s.columns, t.block_size, s, (quants, *(_piece(t, field, 2) for field in fields)))
+
+
+def _piece(t: Blocks, field: str, unit: int) -> Piece:
+    offset = offset_of(t.type, field)
+    size = t.type.dtype[field].itemsize
+    return Piece(offset, size, unit)
 
 
 def stored_as(kind: str, type_name: str) -> str:
     """What tiles have to know about packed panels: the weights' type, or nothing if a product packs them just so."""
     form = form_of(type_name, kind)
     assert form is not None
-    return "" if form.block_bytes * form.rows == layout(kind).quantum_bytes else type_name
+    return "" if type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes else type_name
 
 
 def first_panel(kind: str, weights: str) -> DeviceFunction:

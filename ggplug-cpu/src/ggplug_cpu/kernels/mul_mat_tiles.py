@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ggplug_cpu import compiler, features
-from ggplug_cpu.kernels.mul_mat_layout import Layout, activations_are_unsigned, layout, way_of
-from ggplug_cpu.simd import values
+from ggplug_cpu.kernels.mul_mat_layout import Layout, activations_are_unsigned, layout, layout_beside, way_of
+from ggplug_cpu.kernels.mul_mat_packed import form_of
+from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
-from ggplug_cpu.types import PLAIN
+from ggplug_cpu.types import BLOCKS, PLAIN
 
 
 @functools.cache
@@ -35,7 +36,7 @@ def tile(
     """
 
     def emit(panel: Value, x: Value, steps: Value, table: Value, offset: Value, columns: Value, more: Value) -> None:
-        sides = _Sides(layout(kind), rows, vecs, stored)
+        sides = _Sides(layout_beside(kind, stored), rows, vecs, stored)
         sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(sides, panel, x, steps, ahead)
         places = [values.load(table, I64, 8 * r, align=8) + offset for r in range(rows)]
         width = layout(kind).width
@@ -51,7 +52,7 @@ def tile(
 
 def unit_bytes_of(kind: str, stored: str) -> int:
     """Bytes of a unit in a panel that holds numbers as ``stored`` says, see :func:`tile`."""
-    return PLAIN[stored].elem_bytes if stored else layout(kind).unit_bytes
+    return PLAIN[stored].elem_bytes if stored in PLAIN else layout(kind).unit_bytes
 
 
 def _added(places: list[Value], sums: list[Value], vecs: int, masks: list[Value] | None) -> list[Value]:
@@ -113,7 +114,7 @@ class _Sides:
 
     def weights(self, panel: Value, unit: int) -> list[Value]:
         at = unit * self.shape.columns * self.unit_bytes
-        if self.stored:
+        if self.stored in PLAIN:
             t, width = PLAIN[self.stored], self.shape.width
             return [t.read(panel + (at + i * width * t.elem_bytes), width) for i in range(self.across)]
         return [values.load(panel, self.lanes, at + i * self.shape.width * 4) for i in range(self.across)]
@@ -142,6 +143,24 @@ class _Sides:
                         at = row * self.across + v
                         sums[at] = self._product(sums[at], y, w[i][v])
         return sums
+
+    def add_blocks(self, sums: list[Value], panel: Value, x: Value) -> list[Value]:
+        """The products of a block of each column, as ``stored``, and a group of activations, added to the sums."""
+        side_by_side = BLOCKS[self.stored].side_by_side
+        assert side_by_side is not None
+        sums, units, first = list(sums), self.shape.quantum // self.shape.unit, 0
+        while True:
+            spread = [side_by_side.spread(stored) for stored in self.weights(panel, first)]
+            apart = units // len(spread[0])  # units between the numbers that one byte stands for
+            for part in range(len(spread[0])):
+                for row in range(self.down):
+                    (y,) = self.activations(x, row, first + part * apart)
+                    for v in range(self.across):
+                        at = row * self.across + v
+                        sums[at] = dots.emit_dot("u8i8", sums[at], spread[v][part], y)
+            first += 1
+            if first == apart:
+                return sums
 
     def _product(self, acc: Value, y: Value, w: Value) -> Value:
         kind = self.shape.kind
@@ -179,26 +198,24 @@ def _float_sums(sides: _Sides, panel: Value, x: Value, steps: Value, ahead: int)
     return sides.by_rows(loop(steps, [panel, x, *([zero] * (sides.rows * sides.vecs))], step)[2:])
 
 
-def _int8_sums(sides: _Sides, panel: Value, x: Value, steps: Value, ahead: int) -> list[Value]:
+def _int8_sums(sides: _Sides, first: Value, x: Value, steps: Value, ahead: int) -> list[Value]:
     s, rows, vecs = sides.shape, sides.rows, sides.vecs
-    floats, ints = vector(F32, s.width), vector(I32, s.width)
+    floats = vector(F32, s.width)
     across, down = sides.across, sides.down
 
     def of_rows(a: Value, at: int) -> Value:
         """A number of each row that sums are of: of one row everywhere, of two as their sums lie."""
         return values.load(a, F32, at).splat(s.width) if s.rows_of_sums == 1 else values.load(a, floats, at)
 
-    group, scales = s.quantum, s.columns * s.quantum
+    group = s.quantum
+    panel = _Blocks(sides) if sides.stored else _Groups(sides)
 
     def step(_: Value, carried: list[Value]) -> list[Value]:
         p, a, sums = carried[0], carried[1], carried[2:]
-        if activations_are_unsigned():
-            start = [values.load(p, ints, s.offsets_at + v * s.width * 4) for v in range(across)]
-        else:
-            start = [constant(p.b, ints, 0)] * across
-        dot = sides.add_products(start * down, p, a, group // s.unit)
-        scale = [values.load(p, floats, scales + v * s.width * 4) for v in range(across)]
-        minima = [values.load(p, floats, s.minima_at + v * s.width * 4) for v in range(across)] if s.has_minima else []
+        for line in range(0, panel.step_bytes if ahead else 0, 64):
+            emit_prefetch(p + ahead + line)
+        dot = panel.dots(p, a)
+        scale, minima = panel.scales(p), panel.minima(p) if s.has_minima else []
         for row in range(down):
             at = rows * group + row * s.rows_of_sums * s.unit_bytes
             y = of_rows(a, at)
@@ -209,7 +226,66 @@ def _int8_sums(sides: _Sides, panel: Value, x: Value, steps: Value, ahead: int) 
                 total = of_rows(a, at + rows * s.unit_bytes)
                 for v in range(across):
                     sums[row * across + v] = minima[v].fma(total, sums[row * across + v])
-        return [p + s.quantum_bytes, a + rows * s.step_bytes, *sums]
+        return [p + panel.step_bytes, a + rows * s.step_bytes, *sums]
 
-    zero = constant(panel.b, floats, 0)
-    return sides.by_rows(loop(steps, [panel, x, *([zero] * (rows * vecs))], step)[2:])
+    zero = constant(first.b, floats, 0)
+    return sides.by_rows(loop(steps, [first, x, *([zero] * (rows * vecs))], step)[2:])
+
+
+class _Groups:
+    """What a group of a panel is that a product packed itself."""
+
+    def __init__(self, sides: _Sides) -> None:
+        self.sides, self.shape = sides, sides.shape
+        self.step_bytes = self.shape.quantum_bytes
+
+    def dots(self, panel: Value, x: Value) -> list[Value]:
+        """The integer sums of the group's products, row after row."""
+        s, sides = self.shape, self.sides
+        ints = vector(I32, s.width)
+        if activations_are_unsigned():
+            start = [values.load(panel, ints, s.offsets_at + v * s.width * 4) for v in range(sides.across)]
+        else:
+            start = [constant(panel.b, ints, 0)] * sides.across
+        return sides.add_products(start * sides.down, panel, x, s.quantum // s.unit)
+
+    def scales(self, panel: Value) -> list[Value]:
+        return self._factors(panel, self.shape.columns * self.shape.quantum)
+
+    def minima(self, panel: Value) -> list[Value]:
+        return self._factors(panel, self.shape.minima_at)
+
+    def _factors(self, panel: Value, at: int) -> list[Value]:
+        width = self.shape.width
+        return [values.load(panel, vector(F32, width), at + v * width * 4) for v in range(self.sides.across)]
+
+
+class _Blocks:
+    """What a group of a panel is whose blocks were packed once, side by side (:mod:`.mul_mat_packed`).
+
+    Weights are unsigned, so sums begin with what is packed with the activations.
+    """
+
+    def __init__(self, sides: _Sides) -> None:
+        self.sides, self.shape = sides, sides.shape
+        form = form_of(sides.stored, self.shape.kind + (" with minima" if self.shape.has_minima else ""))
+        assert form is not None
+        self.step_bytes = form.rows * form.block_bytes
+        self._factors_at = [form.rows * sum(p.size for p in form.pieces[:n]) for n in range(1, len(form.pieces))]
+
+    def dots(self, panel: Value, x: Value) -> list[Value]:
+        s, sides = self.shape, self.sides
+        behind = sides.rows * (s.quantum + s.unit_bytes * (1 + s.has_minima))
+        start = [values.load(x, I32, behind + row * s.unit_bytes).splat(s.width) for row in range(sides.down)]
+        return sides.add_blocks([each for each in start for _ in range(sides.across)], panel, x)
+
+    def scales(self, panel: Value) -> list[Value]:
+        return self._factors(panel, self._factors_at[0])
+
+    def minima(self, panel: Value) -> list[Value]:
+        return self._factors(panel, self._factors_at[1])
+
+    def _factors(self, panel: Value, at: int) -> list[Value]:
+        width = self.shape.width
+        halves_of = [values.load(panel, vector(I16, width), at + v * width * 2) for v in range(self.sides.across)]
+        return [halves.emit_widen_f16(each) for each in halves_of]

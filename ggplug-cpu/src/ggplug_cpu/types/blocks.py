@@ -33,6 +33,20 @@ class Factors:
     minima: Value | None = None
 
 
+@dataclass(frozen=True)
+class SideBySide:
+    """How blocks of many rows are read where the same bytes of each row lie side by side: packed weights.
+
+    ``quants``: the field that holds the numbers; ``spread(bytes)``: the unsigned numbers that any of its bytes stand
+    for, lane by lane: first those of the block's first numbers.  ``scale``, ``minimum``: fields of one F16 number.
+    """
+
+    quants: str
+    spread: Callable[[Value], tuple[Value, ...]]
+    scale: str
+    minimum: str | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Blocks:
     """A block type, for kernels.
@@ -41,6 +55,7 @@ class Blocks:
     ``offset`` stands for zero.  ``factors(addresses)``: what the groups of blocks are multiplied by, and what is added.
     ``group``: the numbers that share a scale, 32 or 16.  ``encode(block, x)``: rounds the f32 numbers at ``x`` to the
     block at ``block``, bit for bit as :func:`ggplug.quants.quantize` with ``stored``; None where ggml has no encoder.
+    ``side_by_side``: how packed weights are read; None for types that are packed at each product.
     """
 
     type: Type
@@ -50,6 +65,7 @@ class Blocks:
     group: int = GROUP
     has_minima: bool = False
     encode: Callable[[Value, Value], None] | None = None
+    side_by_side: SideBySide | None = None
 
     @property
     def name(self) -> str:
@@ -118,6 +134,12 @@ def nibbles(address: Value) -> Value:
     packed = values.load(address, vector(I8, GROUP // 2))
     both = packed.concat(shifted(packed, 4))
     return both & constant(both.b, both.type, 15)
+
+
+def both_nibbles(packed: Value) -> tuple[Value, Value]:
+    """The low nibbles of any bytes, and the high ones."""
+    mask = constant(packed.b, packed.type, 15)
+    return packed & mask, shifted(packed, 4) & mask
 
 
 def shifted(numbers: Value, places: Value | int) -> Value:

@@ -13,7 +13,9 @@ from ggplug_cpu.types.blocks import (
     GROUP,
     Blocks,
     Factors,
+    SideBySide,
     as_nibbles,
+    both_nibbles,
     f16_at,
     first_where,
     is_finite,
@@ -30,8 +32,15 @@ _QS = offset_of(types.IQ4_NL, "qs")
 _ALL_ZERO = 1e-15
 
 
+_UNSIGNED = [level - _LEVELS[0] for level in _LEVELS]
+
+
 def _quants(block: Value, _: Value) -> Value:
-    return emit_lookup([level - _LEVELS[0] for level in _LEVELS], nibbles(block + _QS))
+    return emit_lookup(_UNSIGNED, nibbles(block + _QS))
+
+
+def _spread(stored: Value) -> tuple[Value, ...]:
+    return tuple(emit_lookup(_UNSIGNED, numbers) for numbers in both_nibbles(stored))
 
 
 def _encode(block: Value, place: Value) -> None:
@@ -55,4 +64,9 @@ def _encode(block: Value, place: Value) -> None:
     values.store(block, as_nibbles(chosen.convert(I8)), _QS)
 
 
-FAMILY = (Blocks(types.IQ4_NL, _quants, lambda at: Factors(f16_at(at)), offset=-_LEVELS[0], encode=_encode),)
+FAMILY = (
+    Blocks(
+        types.IQ4_NL, _quants, lambda at: Factors(f16_at(at)), offset=-_LEVELS[0], encode=_encode,
+        side_by_side=SideBySide("qs", _spread, "d"),
+    ),
+)  # fmt: skip

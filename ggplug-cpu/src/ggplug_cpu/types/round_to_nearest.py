@@ -11,7 +11,9 @@ from ggplug_cpu.types.blocks import (
     GROUP,
     Blocks,
     Factors,
+    SideBySide,
     as_nibbles,
+    both_nibbles,
     f16_at,
     first_where,
     inverse_of,
@@ -78,12 +80,16 @@ def _encode_q4_1(block: Value, place: Value) -> None:
 
 
 FAMILY = (
-    Blocks(types.Q4_0, lambda block, _: nibbles(block + _QS_4_0), _scales, offset=8, encode=_encode_q4_0),
     Blocks(
-        types.Q4_1, lambda block, _: nibbles(block + _QS_4_1), _scales_and_minima, has_minima=True, encode=_encode_q4_1
+        types.Q4_0, lambda block, _: nibbles(block + _QS_4_0), _scales, offset=8, encode=_encode_q4_0,
+        side_by_side=SideBySide("qs", both_nibbles, "d"),
+    ),
+    Blocks(
+        types.Q4_1, lambda block, _: nibbles(block + _QS_4_1), _scales_and_minima, has_minima=True, encode=_encode_q4_1,
+        side_by_side=SideBySide("qs", both_nibbles, "d", "m"),
     ),
     Blocks(
         types.Q8_0, lambda block, _: values.load(block, vector(I8, GROUP), _QS_8_0) ^ -128, _scales, offset=128,
-        encode=_encode_q8_0,
+        encode=_encode_q8_0, side_by_side=SideBySide("qs", lambda stored: (stored ^ -128,), "d"),
     ),
 )  # fmt: skip

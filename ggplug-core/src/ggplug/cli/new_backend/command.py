@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -45,4 +46,6 @@ def new_backend(name: str, memory: str, ops: str, into: Path) -> None:
     for path, text in files(name, memory, chosen).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    click.echo(f"{folder}: a backend with {len(chosen)} ops; next:\n\n  pip install {folder} && pytest {folder}")
+    # Without a separator pip would look for it in its index.
+    where = shlex.quote(folder.as_posix() if folder.is_absolute() else f"./{folder.as_posix()}")
+    click.echo(f"{folder}: a backend with {len(chosen)} ops; next:\n\n  pip install {where} && pytest {where}")
