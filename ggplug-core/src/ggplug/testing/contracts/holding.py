@@ -45,11 +45,10 @@ def held(stream: Backend) -> Iterator[Callable[[], None]]:
     """
     require_pending(stream.device)
     stall = hook(stream.device, "stall")
-    if stall is not None:
-        release: Callable[[], None] = stall(stream)
-    elif isinstance(stream, QueuedBackend):
+    release: Callable[[], None] | None = None if stall is None else stall(stream)
+    if release is None and isinstance(stream, QueuedBackend):
         release = _gate(stream)
-    else:
+    if release is None:
         raise NotProven(f"{stream.device.name} gives no hook 'stall': its registration's get('stall') is None")
     gone = False
 
