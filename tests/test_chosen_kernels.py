@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -129,3 +130,25 @@ def test_real_devices_choose_once_too(name: str, monkeypatch: pytest.MonkeyPatch
         scheduler.reserve(gg.Graph(gg.neg(gg.neg(x))))
     assert len(asked) == len(set(map(signature_of, asked)))
     assert sum(len(group) == 1 for group in asked) == 1
+
+
+TWO_SOURCES: list[Callable[[gg.Tensor, gg.Tensor], gg.Tensor]] = [
+    gg.add, gg.sub, gg.mul, gg.div, gg.mul_mat, gg.cpy,
+    lambda x, y: gg.swiglu(x, gate=y),
+    lambda x, y: gg.soft_max(x, mask=y),
+    lambda x, y: gg.concat(x, y, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
+def test_the_kernel_of_a_node_goes_by_the_number_of_a_source_also_where_two_are_one_tensor(name: str) -> None:
+    """The kernel that was chosen for ``f(x, x)`` serves ``f(x, y)``, too."""
+    try:
+        device = gg.device(name)
+    except gg.DeviceNotFoundError:
+        pytest.skip(f"there is no {name} here")
+    for op in TWO_SOURCES:
+        x, y = (gg.new_tensor("f32", (16, 16)) for _ in range(2))
+        one, other = (Group((op(x, source),)) for source in (x, y))
+        assert signature_of(one) == signature_of(other)
+        assert device.match(one) == device.match(other), other

@@ -15,6 +15,9 @@ import pytest
 from ggplug.backend import Device
 from ggplug.ops.base import OPS
 from ggplug.testing import BackendSuite
+from ggplug.testing.cases import graph_cases
+from ggplug.testing.cases.chains import group_cases
+from ggplug.testing.groups import run_groups
 from ggplug.testing.runner import cases_of, run_op
 from ggplug.testing.vectors import Recording, replay, report
 
@@ -34,6 +37,13 @@ class TestCudaOnHost(BackendSuite):
     @pytest.fixture
     def device(self) -> Device:
         return on_host()
+
+    @pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.long)])
+    def test_groups(self, device: Device, step: int) -> None:
+        """Every twelfth chain, because a compiler of C++ takes half a second for a kernel."""
+        findings = run_groups(device, cases=[*group_cases(), *graph_cases()][::step])
+        assert [str(finding) for finding in findings if finding.bad] == []
+        assert sum(finding.verdict == "passed" for finding in findings) > 20
 
 
 @pytest.mark.parametrize("most", [1, 12])

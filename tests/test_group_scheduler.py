@@ -431,7 +431,8 @@ def test_an_explanation_shows_groups_and_what_is_none(fusing: Scheduler) -> None
         def match(self, group: Group) -> Any:
             return super().match(group) if sum(group.kept) == 1 else Decline("keeps nothing inside")
 
-    with Scheduler([KeepsNothing(patterns=PATTERNS[:4])]) as scheduler:
+    patterns = [each for each in PATTERNS if "norm_affine" in each.name or "product" in each.name]
+    with Scheduler([KeepsNothing(patterns=patterns)]) as scheduler:
         shown = scheduler.explain(graph)
     by_op = {row.number: row for row in shown.rows}
     together = [group for group in shown.groups if len(group.nodes) > 1]

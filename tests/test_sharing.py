@@ -309,7 +309,7 @@ def test_a_forked_child_waits_for_none_of_its_parents_threads() -> None:
 
 
 class Counter:
-    _thread = 0
+    _entered_by = 0
 
     def __repr__(self) -> str:
         return "<a counter>"

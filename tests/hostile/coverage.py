@@ -53,13 +53,14 @@ class Coverage:
         """Counts the outcome of a case."""
         self.outcomes[outcome.how] += 1
         op, source, layout, kind, _ = name.split("/")
+        if outcome.how not in ("right", "raised"):
+            return  # because of what it aimed at: of the other sources it says nothing
         for each in outcome.uses:
             use = Target(*each)
             for cell, aimed in (((op, use.source, use.layout), layout), ((op, use.source, use.type), kind)):
                 if use.source != source or cell[2] != aimed:
                     self._count(cell)
-                if outcome.how in ("right", "raised"):
-                    self.computed[cell] += 1
+                self.computed[cell] += 1
 
     def _count(self, cell: Cell) -> None:
         self.drawn[cell] += 1

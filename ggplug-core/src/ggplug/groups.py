@@ -164,11 +164,13 @@ class Groups:
     def within(self, part: Graph) -> Groups:
         """The same groups in a part of the graph, by the part's own positions."""
         positions = part.positions
-        if not self.members or positions is None:
+        if positions is None:
             return self
         here = {position: number for number, position in enumerate(positions)}
         nodes = {positions[number] for number in part.order}
         mine = [members for members in self.members if members[-1] in nodes]
+        if not mine:
+            return UNGROUPED
         return Groups(
             [tuple(here[p] for p in members) for members in mine],
             frozenset(here[p] for members in mine for p in members if p in self.inner),

@@ -57,7 +57,8 @@ def attention(group: Group, names: Names) -> Steps | Decline:
         return second
     if (first.matrices, first.rows) != (second.matrices, second.rows) or given(logits, 0).ne[2:] != values.ne[2:]:
         return Decline("keys and values have different heads")
-    softly = soft_max_words(shares, Place(), Place(), place_of)
+    beside = (None if tensor is None else place_of(tensor) for tensor in shares.src[1:])
+    softly = soft_max_words(shares, Place(), Place(), *beside)
     return _steps(first, softly, second, soft_max.scratch_bytes(n), row_bytes, v_block)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ggplug import ops
 from ggplug.ops import alibi_slopes
 from ggplug.tensor import Tensor
@@ -20,21 +18,21 @@ def soft_max(node: Tensor) -> Steps:
     # Not nb[1]: of a dimension of one element it says nothing about where the next row is.
     y_place = writing(Ref(RESULT), node.type, node.nb[0], node.type.row_bytes(n))
     x_place = reading(Ref(source(0)), x.type, x.nb[0], x.type.row_bytes(n))
-    words = soft_max_words(node, y_place, x_place, lambda tensor: Ref(source(node.src.index(tensor))))
+    words = soft_max_words(node, y_place, x_place, Ref(source(1)), Ref(source(2)))
     entry = Entry(kernels.soft_max(), words, tasks(node.size, 6))
     return Steps((entry,), scratch_bytes=kernels.scratch_bytes(n))
 
 
-def soft_max_words(node: Tensor, y: Place, x: Place, place_of: Callable[[Tensor], Ref]) -> Words:
-    """The words of a softmax with result and logits at these places; ``place_of`` tells those of mask and sinks."""
+def soft_max_words(node: Tensor, y: Place, x: Place, mask_at: Ref | None, sinks_at: Ref | None) -> Words:
+    """The words of a softmax whose result, logits, mask and sinks, as far as it has them, are at these places."""
     op, mask, sinks = node.op, *node.src[1:]
     assert isinstance(op, ops.SoftMax)
     n, rows, heads, batches = node.ne
     return kernels.SoftMax.words(
         y=y,
         x=x,
-        mask=Place() if mask is None else reading(place_of(mask), mask.type, *mask.nb),
-        sinks=Place() if sinks is None else Place(place_of(sinks)),
+        mask=Place() if mask is None or mask_at is None else reading(mask_at, mask.type, *mask.nb),
+        sinks=Place() if sinks is None or sinks_at is None else Place(sinks_at),
         n=n,
         rows=rows,
         heads=heads,
