@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,11 @@ class Stream(Noted):
             assert mark.captured is None, "graphs of several streams are not stood in for"
             self._work.forbid(905)
         self._work.give(lambda: mark.queue.run(mark.number))
+
+    @call
+    def launch_host_func(self, callback: Callable[[Any], None], arg: Any) -> None:
+        self._work.forbid(900)
+        self._work.give(lambda: callback(arg))
 
     @call
     def begin_capture(self, mode: int | None = None) -> None:

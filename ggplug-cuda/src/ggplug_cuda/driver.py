@@ -154,6 +154,12 @@ class CudaQueue(StepwiseQueue):
     def flush(self) -> None:
         pass  # CUDA's streams run by themselves
 
+    def stall(self) -> Callable[[], None]:
+        gate = threading.Event()
+        # CUDA calls it on a thread of its own, in the stream's turn; it may not call CUDA.
+        self.stream.launch_host_func(lambda opened: opened.wait(), gate)
+        return gate.set
+
     def finish(self) -> None:
         with self._capturing:
             self.stream.synchronize()

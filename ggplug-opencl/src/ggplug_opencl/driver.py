@@ -66,6 +66,7 @@ class OpenCLQueue(StepwiseQueue):
     """An in-order command queue."""
 
     def __init__(self, context: Any, device: Any) -> None:
+        self.context = context
         self.queue = cl.CommandQueue(context, device)
 
     # pyopencl's events of transfers wait when they are dropped, so whoever wants to go on has to keep them.
@@ -104,6 +105,12 @@ class OpenCLQueue(StepwiseQueue):
 
     def finish(self) -> None:
         self.queue.finish()
+
+    def stall(self) -> Callable[[], None]:
+        gate = cl.UserEvent(self.context)
+        cl.enqueue_barrier(self.queue, wait_for=[gate])
+        self.queue.flush()
+        return lambda: gate.set_status(cl.command_execution_status.COMPLETE)
 
 
 class OpenCLDriver(Driver):

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -164,6 +164,13 @@ class Queue(ABC):
 
     def free(self) -> None:
         """Gives the queue back (default: nothing)."""
+
+    def stall(self) -> Callable[[], None] | None:
+        """Holds everything that is given from now on back, until the function that it returns is called by any thread.
+
+        For the conformance suite, which proves with it that others wait (default: None, it cannot).
+        """
+        return None
 
 
 class Driver(ABC):

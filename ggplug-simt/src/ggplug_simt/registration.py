@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ggplug.backend import Device, Registration
+from ggplug.backend import Backend, Device, Registration
 from ggplug_simt.cache import ProgramCache
+from ggplug_simt.stream import SimtBackend
 
 
 class SimtRegistration(Registration):
@@ -31,4 +32,12 @@ class SimtRegistration(Registration):
         return self._devices
 
     def get(self, name: str) -> Any:
+        if name == "stall":
+            return stall
         return ProgramCache(self.language, self.devices) if name == "cache" else None
+
+
+def stall(stream: Backend) -> Callable[[], None] | None:
+    """Holds a stream, until the function that it returns is called; None where its queue cannot be held."""
+    assert isinstance(stream, SimtBackend)
+    return stream.queue.stall()

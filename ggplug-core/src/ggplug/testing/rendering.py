@@ -16,6 +16,8 @@ BRIEF = 5
 ROWS = 5
 """Subjects that the table has where something failed."""
 
+_NOT_RUN = ("not proven", "not applicable", "declined", "never run")
+
 _WIDTH = 200
 """Characters of a line of a reason."""
 
@@ -68,7 +70,7 @@ def table(report: Report, *, bad_only: bool = False) -> list[str]:
 
 def declined(report: Report) -> list[str]:
     """Why cases did not run, and how many."""
-    counted = Counter(f"{f.verdict}: {f.reason}" for f in report.findings if f.verdict in ("declined", "never run"))
+    counted = Counter(f"{f.verdict}: {f.reason}" for f in report.findings if f.verdict in _NOT_RUN)
     return [f"{count:5d} {reason}" for reason, count in counted.most_common()]
 
 

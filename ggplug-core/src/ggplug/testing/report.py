@@ -9,18 +9,21 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 Verdict = Literal[
-    "passed", "failed", "raised", "claimed but failed", "crashed", "hung", "declined", "never run"
+    "passed", "failed", "raised", "claimed but failed", "crashed", "hung", "not proven", "not applicable", "declined",
+    "never run",
 ]  # fmt: skip
 
 VERDICTS: tuple[Verdict, ...] = (
-    "passed", "failed", "raised", "claimed but failed", "crashed", "hung", "declined", "never run",
+    "passed", "failed", "raised", "claimed but failed", "crashed", "hung", "not proven", "not applicable", "declined",
+    "never run",
 )  # fmt: skip
 """What can become of a case.
 
 ``passed``; ``failed``: computed, but wrong; ``raised``: the device's code raised where it had to compute; ``claimed but
 failed``: the device said that it supports something and then declined it; ``crashed`` and ``hung``: the process that
 computed it died, or did not go on (only where cases run in a worker);
-``declined``: the device said no; ``never run``: there was nothing that could be run.
+``not proven``: nothing was wrong, but the device gives no way to provoke what a clause is about; ``not applicable``: it
+cannot happen on the device; ``declined``: the device said no; ``never run``: there was nothing that could be run.
 """
 
 BAD: frozenset[Verdict] = frozenset({"failed", "raised", "claimed but failed", "crashed", "hung"})

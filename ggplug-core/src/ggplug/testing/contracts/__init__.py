@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from ggplug.testing.contracts import buffers, devices, layouts, plans, streams
+from ggplug.testing.contracts import buffers, devices, layouts, pending, plans, streams
 from ggplug.testing.contracts.clause import (
     CLAUSES,
     CONTRACT,
     Clause,
     ContractError,
+    NotApplicable,
     NotOffered,
+    NotProven,
     clause,
     run_clause,
     run_clauses,
 )
 
-CHAPTERS = (devices, buffers, layouts, streams, plans)
+CHAPTERS = (devices, buffers, layouts, streams, pending, plans)
 """The modules whose clauses make up the contract."""
 
 __all__ = [
-    "CHAPTERS", "CLAUSES", "CONTRACT", "Clause", "ContractError", "NotOffered", "clause", "run_clause", "run_clauses",
+    "CHAPTERS", "CLAUSES", "CONTRACT", "Clause", "ContractError", "NotApplicable", "NotOffered", "NotProven", "clause",
+    "run_clause", "run_clauses",
 ]  # fmt: skip

@@ -24,8 +24,16 @@ class NotOffered(Exception):
     """The clause is about something that the device does not offer."""
 
 
+class NotApplicable(Exception):
+    """The clause is about something that cannot happen on the device."""
+
+
+class NotProven(Exception):
+    """There is no way to find out whether the device keeps the clause."""
+
+
 class Clause(NamedTuple):
-    """``name`` in words; ``check(device)`` raises ContractError or NotOffered."""
+    """``name`` in words; ``check(device)`` raises ContractError, NotOffered, NotApplicable or NotProven."""
 
     name: str
     check: Callable[[Device], None]
@@ -66,6 +74,10 @@ def run_clause(device: Device, chosen: Clause) -> Finding:
         chosen.check(device)
     except NotOffered as reason:
         return Finding(CONTRACT, chosen.name, "declined", str(reason))
+    except NotApplicable as reason:
+        return Finding(CONTRACT, chosen.name, "not applicable", str(reason))
+    except NotProven as reason:
+        return Finding(CONTRACT, chosen.name, "not proven", str(reason))
     except ContractError as error:
         reason_given = f"{error}; the contract: {chosen.meaning}"
         if error.__cause__ is None:

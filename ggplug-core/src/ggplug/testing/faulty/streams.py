@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan, as_bytes
 from ggplug.discrete import Call
-from ggplug.errors import ComputeError
+from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.testing.fake import FakeBackend, FakeBuffer, FakeBufferType, FakeDevice, FakeEvent, FakePlan
 
@@ -162,6 +162,126 @@ class _LooksUpLatePlan(FakePlan):
 
         for number in range(len(calls)):
             self.stream.give(partial(call, number))
+
+
+class Repeats(FakeDevice):
+    """Raises what went wrong each time that a stream is synchronized."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _RepeatsStream(self)
+
+
+class _RepeatsStream(FakeBackend):
+    _kept: Any = None
+
+    def synchronize(self) -> None:
+        try:
+            super().synchronize()
+        except GGPlugError as error:
+            self._kept = error
+        if self._kept is not None:
+            raise self._kept
+
+
+class Swallows(FakeDevice):
+    """Errors of computations that are never raised."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _SwallowsStream(self)
+
+
+class _SwallowsStream(FakeBackend):
+    def failed(self, error: Exception) -> None:
+        pass
+
+
+class Spreads(FakeDevice):
+    """Errors that every stream of the device raises."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+        self.wrong: Any = None
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _SpreadsStream(self)
+
+
+class _SpreadsStream(FakeBackend):
+    device: Spreads
+
+    def failed(self, error: Exception) -> None:
+        self.device.wrong = error
+
+    def synchronize(self) -> None:
+        self.device.drain()
+        error, self.device.wrong = self.device.wrong, None
+        if error is not None:
+            raise error
+
+
+class SharesStaging(FakeDevice):
+    """Stores that pass through memory that all streams of the device have in common."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+        self.staging = np.empty(0, np.uint8)
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _SharesStagingStream(self)
+
+
+class _SharesStagingStream(FakeBackend):
+    device: SharesStaging
+
+    def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
+        own, raw = self.own(buffer), as_bytes(data)
+        own.check_write(offset, raw.size)
+        if self.device.staging.size < raw.size:
+            self.device.staging = np.empty(raw.size, np.uint8)
+        staging = self.device.staging[: raw.size]
+        staging[...] = raw
+        self.give(lambda: own.store(offset, staging))
+
+
+class FreesAtOnce(FakeDevice):
+    """Buffers that are freed under pending work."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+        self._buffer_type = _FreesAtOnceType(self, 64)
+
+
+class _FreesAtOnceType(FakeBufferType):
+    def _alloc(self, size: int) -> FakeBuffer:
+        self._fake.take(size)
+        return _FreesAtOnceBuffer(self, self._fake, size)
+
+
+class _FreesAtOnceBuffer(FakeBuffer):
+    def _free(self) -> None:
+        self.host.memset(0, self.size, 0)
+        self.device.give(self.size)
+
+
+class Returns(FakeDevice):
+    """Streams whose ``synchronize`` does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _ReturnsStream(self)
+
+
+class _ReturnsStream(FakeBackend):
+    def synchronize(self) -> None:
+        pass
 
 
 class Stumbles(FakeDevice):

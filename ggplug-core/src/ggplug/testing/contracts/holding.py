@@ -1,0 +1,124 @@
+"""Holding a stream still, and provoking a failure: what the clauses about pending work are proven with.
+
+A device's registration may give two hooks, ``Registration.get("stall")`` and ``Registration.get("failing_node")``;
+streams of :mod:`ggplug.discrete` need the first of them not, and devices with ops on ids need the second one not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ggplug.backend import Backend, Device
+from ggplug.discrete import QueuedBackend
+from ggplug.ops.base import Array
+from ggplug.ops.rows import get_rows
+from ggplug.tensor import Spec, Tensor
+from ggplug.testing.contracts.clause import NotApplicable, NotProven, expect
+from ggplug.types import F32, I32
+
+LONGEST = 120.0
+"""Seconds after which a call that was let go hangs."""
+
+
+def hook(device: Device, name: str) -> Any:
+    """What the device's registration gives by this name, or None."""
+    return None if device.registration is None else device.registration.get(name)
+
+
+def require_pending(device: Device) -> None:
+    """Raises NotApplicable if work is never pending: calls return when it is done."""
+    if not device.capabilities.asynchronous:
+        raise NotApplicable(f"{device.name} is synchronous: nothing is ever pending")
+
+
+@contextmanager
+def held(stream: Backend) -> Iterator[Callable[[], None]]:
+    """A stream that does nothing of what it is given, until the block ends or the function that it yields is called.
+
+    Raises NotApplicable for synchronous devices, NotProven where there is no way to hold a stream.
+    """
+    require_pending(stream.device)
+    stall = hook(stream.device, "stall")
+    release: Callable[[], None] | None = None if stall is None else stall(stream)
+    if release is None and isinstance(stream, QueuedBackend):
+        release = _gate(stream)
+    if release is None:
+        raise NotProven(f"{stream.device.name} gives no hook 'stall': its registration's get('stall') is None")
+    gone = False
+
+    def let_go() -> None:
+        nonlocal gone
+        if not gone:
+            gone = True
+            release()
+
+    try:
+        yield let_go
+    finally:
+        let_go()
+
+
+def _gate(stream: QueuedBackend) -> Callable[[], None]:
+    gate = threading.Event()
+
+    def wait() -> None:
+        gate.wait(LONGEST)
+
+    stream.give(wait)
+    return gate.set
+
+
+class Aside:
+    """A call on a thread of its own."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self._error = error
+
+    def returned(self, patience: float) -> bool:
+        """Whether it has returned, given that many seconds to do so."""
+        self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    def join(self, what: str) -> None:
+        """Waits for it; raises what it raised, and ContractError if it hangs."""
+        expect(self.returned(LONGEST), f"{what} does not return, though nothing is held any longer")
+        if self._error is not None:
+            raise self._error
+
+
+def patience(call: Callable[[], object]) -> float:
+    """Seconds in which a call that waits for nothing surely returns: many times what it takes, at least a moment."""
+    start = time.perf_counter()
+    call()
+    return min(max(0.05, 20 * (time.perf_counter() - start)), 2.0)
+
+
+def failing_node(device: Device) -> tuple[Tensor, Mapping[Tensor, Array]]:
+    """A node whose computation fails on the device, and values for its leafs.
+
+    ``get("failing_node")()`` of the registration, or a row that is not there.  Raises NotProven.
+    """
+    given = hook(device, "failing_node")
+    if given is not None:
+        made: tuple[Tensor, Mapping[Tensor, Array]] = given()
+        return made
+    table, ids = Tensor(Spec(F32, (32, 4, 1, 1), 2)), Tensor(Spec(I32, (2, 1, 1, 1), 1))
+    node = get_rows(table, ids).set_output()
+    if not device.supports_op(node):
+        raise NotProven(f"{device.name} gives no hook 'failing_node', and has no get_rows that takes a wrong id")
+    return node, {table: np.ones((4, 32), np.float32), ids: np.array([1, 4], np.int32)}

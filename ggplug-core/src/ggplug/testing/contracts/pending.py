@@ -1,0 +1,285 @@
+"""The contract of pending work, proven by holding a stream where a fault would show, and by failing on purpose."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggplug.backend import Backend, Buffer, Device
+from ggplug.errors import ComputeError, GGPlugError
+from ggplug.graph import Graph
+from ggplug.testing.contracts.clause import clause, expect, expect_equal, pattern, read
+from ggplug.testing.contracts.holding import Aside, failing_node, held, patience, require_pending
+from ggplug.testing.contracts.sample import Sample
+from ggplug.testing.placement import Placement
+
+_SIZE = 4096
+OLD, NEW = 1, 2
+"""Seeds of the bytes before and after."""
+
+
+def _buffer(device: Device, seed: int) -> Buffer:
+    buffer = device.buffer_type.alloc(_SIZE)
+    buffer.set(0, pattern(_SIZE, seed))
+    return buffer
+
+
+def _moment(device: Device, stream: Backend) -> float:
+    """How long to wait for a call that has nothing to wait for: it transfers, and synchronizes."""
+    with _buffer(device, OLD) as one, _buffer(device, NEW) as other:
+        out = np.empty(_SIZE, np.uint8)
+
+        def transfers() -> None:
+            stream.copy_async(one, 0, other, 0, _SIZE)
+            stream.get_async(other, 0, out)
+            stream.synchronize()
+            other.get(0, out)
+
+        transfers()
+        return patience(transfers)
+
+
+@clause
+def a_held_stream_holds_those_that_wait_for_its_event(device: Device) -> None:
+    """A stream that waits for an event does nothing before the event's stream gets there."""
+    with _buffer(device, OLD) as source, _buffer(device, 3) as target, device.init() as first, device.init() as second:
+        moment = _moment(device, second)
+        event = device.event()
+        with held(first):
+            first.set_async(source, 0, pattern(_SIZE, NEW))
+            event.record(first)
+
+            def copy() -> None:
+                event.wait(second)  # a device whose streams wait for each other through the host waits here
+                second.copy_async(source, 0, target, 0, _SIZE)
+                second.synchronize()
+
+            waiting = Aside(copy)
+            expect(not waiting.returned(moment), "a stream passed an event whose stream is held before it")
+        waiting.join("a stream that waited for an event")
+        expect_equal(read(target), pattern(_SIZE, NEW), "copied behind an event")
+        event.free()
+
+
+@clause
+def a_held_stream_holds_copies_of_what_it_writes(device: Device) -> None:
+    """``copy_async`` with ``source_stream`` reads its source when that stream has done what it was given before."""
+    with _buffer(device, OLD) as source, _buffer(device, 3) as target, device.init() as first, device.init() as second:
+        moment = _moment(device, second)
+        with held(first):
+            first.set_async(source, 0, pattern(_SIZE, NEW))
+
+            def copy() -> None:
+                second.copy_async(source, 0, target, 0, _SIZE, first)
+                second.synchronize()
+
+            copying = Aside(copy)
+            expect(not copying.returned(moment), "a copy did not wait for the stream that writes its source")
+        copying.join("a copy from another stream")
+        expect_equal(read(target), pattern(_SIZE, NEW), "copied from another stream")
+
+
+@clause
+def the_host_waits_for_the_event_of_a_held_stream(device: Device) -> None:
+    """``Event.synchronize`` returns when what was given before the event is done."""
+    with _buffer(device, OLD) as buffer, device.init() as stream:
+        moment = _moment(device, stream)
+        event = device.event()
+        with held(stream):
+            stream.set_async(buffer, 0, pattern(_SIZE, NEW))
+            event.record(stream)
+            waiting = Aside(event.synchronize)
+            expect(not waiting.returned(moment), "an event was passed while its stream is held before it")
+        waiting.join("waiting for an event")
+        event.free()
+        expect_equal(read(buffer), pattern(_SIZE, NEW), "stored before the event")
+
+
+@clause
+def the_host_waits_for_a_held_stream(device: Device) -> None:
+    """``Backend.synchronize`` returns when everything given is done."""
+    out = np.empty(_SIZE, np.uint8)
+    with _buffer(device, OLD) as buffer, device.init() as stream:
+        moment = _moment(device, stream)
+        with held(stream):
+            stream.get_async(buffer, 0, out)
+            waiting = Aside(stream.synchronize)
+            expect(not waiting.returned(moment), "a stream that is held was synchronized")
+        waiting.join("synchronizing")
+    expect_equal(out, pattern(_SIZE, OLD), "fetched before")
+
+
+@clause
+def a_read_waits_for_held_streams(device: Device) -> None:
+    """``Buffer.get`` waits for everything given before to any stream of the device."""
+    out = np.empty(_SIZE, np.uint8)
+    with _buffer(device, OLD) as buffer, device.init() as stream:
+        moment = _moment(device, stream)
+        with held(stream):
+            stream.set_async(buffer, 0, pattern(_SIZE, NEW))
+            reading = Aside(lambda: buffer.get(0, out))
+            expect(not reading.returned(moment), "a read did not wait for a stream that is held before it writes")
+        reading.join("a read")
+        expect_equal(out, pattern(_SIZE, NEW), "read behind pending work")
+
+
+@clause
+def a_write_waits_for_held_streams(device: Device) -> None:
+    """``Buffer.set`` waits for everything given before, so that it changes nothing that pending work reads."""
+    out = np.empty(_SIZE, np.uint8)
+    with _buffer(device, OLD) as buffer, device.init() as stream:
+        moment = _moment(device, stream)
+        with held(stream):
+            stream.get_async(buffer, 0, out)
+            writing = Aside(lambda: buffer.set(0, pattern(_SIZE, NEW)))
+            writing.returned(moment)
+        writing.join("a write")
+        stream.synchronize()
+        expect_equal(out, pattern(_SIZE, OLD), "fetched before a write that was given later")
+        expect_equal(read(buffer), pattern(_SIZE, NEW), "written behind pending work")
+
+
+@clause
+def a_buffer_that_a_held_stream_uses_is_freed_afterwards(device: Device) -> None:
+    """``Buffer.free`` waits for the pending work that uses the buffer."""
+    out = np.empty(_SIZE, np.uint8)
+    buffer = _buffer(device, OLD)
+    with device.init() as stream:
+        moment = _moment(device, stream)
+        with held(stream):
+            stream.get_async(buffer, 0, out)
+            freeing = Aside(buffer.free)
+            freeing.returned(moment)
+            # What a freed buffer leaves may be given to the next one.
+            again = None if not buffer.freed else Aside(lambda: _buffer(device, NEW).free())
+            if again is not None:
+                again.returned(moment)
+        freeing.join("freeing a buffer")
+        if again is not None:
+            again.join("another buffer")
+        stream.synchronize()
+    expect_equal(out, pattern(_SIZE, OLD), "fetched from a buffer that was freed afterwards")
+
+
+@clause
+def a_held_stream_keeps_its_order(device: Device) -> None:
+    """What is given to a stream waits for its turn, however it is done."""
+    with _buffer(device, OLD) as buffer, _buffer(device, 3) as target, device.init() as stream:
+        outs = [np.zeros(_SIZE, np.uint8) for _ in range(3)]
+        with held(stream):
+            stream.get_async(buffer, 0, outs[0])
+            stream.set_async(buffer, 0, pattern(_SIZE, NEW))
+            stream.get_async(buffer, 0, outs[1])
+            stream.copy_async(buffer, 0, target, 0, _SIZE)
+            stream.set_async(buffer, 0, pattern(_SIZE, 4))
+            stream.get_async(target, 0, outs[2])
+        stream.synchronize()
+        for out, seed, what in zip(outs, (OLD, NEW, NEW), ("before", "after", "from a copy"), strict=True):
+            expect_equal(out, pattern(_SIZE, seed), f"fetched {what} a store was given")
+
+
+@clause
+def work_of_a_held_stream_keeps_its_places(device: Device) -> None:
+    """A computation that was given goes on with its places and values when its plan is bound elsewhere meanwhile."""
+    sample = Sample(device, 2)
+    with sample.place(device, 1) as first, sample.place(device, 2, 512) as second, device.init() as stream:
+        moment = _moment(device, stream)
+        plan = stream.plan(sample.graph)
+        plan.rebind(sample.graph, first.allocation)
+        plan.compute()
+        stream.synchronize()
+        first.write(sample.y, np.full(sample.y.nbytes, 0xFF, np.uint8))
+        with held(stream):
+
+            def twice() -> None:
+                for placement in (first, second):
+                    plan.rebind(sample.graph, placement.allocation)
+                    plan.compute()
+
+            # A plan that cannot be bound elsewhere meanwhile waits.
+            giving = Aside(twice)
+            giving.returned(moment)
+        giving.join("giving work to a held stream")
+        stream.synchronize()
+        sample.check(first.read(sample.y), 1, "given to a held stream before the plan was bound elsewhere")
+        sample.check(second.read(sample.y), 2, "given to a held stream afterwards")
+        plan.free()
+
+
+@clause
+def held_streams_share_nothing(device: Device) -> None:
+    """What a stream was given is not changed by what another one is given meanwhile: they share no staging memory."""
+    samples = [Sample(device, 2), Sample(device, 3)]
+    with (
+        samples[0].place(device, 1) as first, samples[1].place(device, 2) as second,
+        device.init() as one, device.init() as other,
+    ):  # fmt: skip
+        moment = _moment(device, other)
+        outs = [np.empty(_SIZE, np.uint8) for _ in range(2)]
+        with _buffer(device, OLD) as a, _buffer(device, OLD) as b:
+            with held(one):
+                one.compute(samples[0].graph, first.allocation)
+                one.set_async(a, 0, pattern(_SIZE, 5))
+                one.get_async(a, 0, outs[0])
+                other.compute(samples[1].graph, second.allocation)
+                other.set_async(b, 0, pattern(_SIZE, 6))
+                other.get_async(b, 0, outs[1])
+                running = Aside(other.synchronize)
+                running.returned(moment)  # a device may have one queue for all streams
+            running.join("synchronizing")
+            one.synchronize()
+        samples[0].check(first.read(samples[0].y), 1, "computed by a stream that was held")
+        samples[1].check(second.read(samples[1].y), 2, "computed meanwhile by another one")
+        expect_equal(outs[0], pattern(_SIZE, 5), "stored by a stream that was held")
+        expect_equal(outs[1], pattern(_SIZE, 6), "stored meanwhile by another one")
+
+
+def _fail(device: Device, stream: Backend) -> Placement:
+    node, values = failing_node(device)
+    graph = Graph(node)
+    placement = Placement(graph, device.buffer_type)
+    for leaf, array in values.items():
+        placement.write(leaf, array)
+    stream.compute(graph, placement.allocation)
+    return placement
+
+
+def _raised(stream: Backend) -> GGPlugError | None:
+    try:
+        stream.synchronize()
+    except GGPlugError as error:
+        return error
+    return None
+
+
+@clause
+def a_failure_is_raised_by_the_next_synchronize_and_only_once(device: Device) -> None:
+    """A computation that fails on the device raises a ComputeError when its stream is synchronized, once."""
+    require_pending(device)
+    with device.init() as stream:
+        for turn in ("first", "second"):
+            with _fail(device, stream):
+                error = _raised(stream)
+                expect(isinstance(error, ComputeError), f"the {turn} computation that failed raised {error!r}")
+                again = _raised(stream)
+                expect(again is None, f"what went wrong in the {turn} computation was raised twice: {again!r}")
+        sample = Sample(device, 2)
+        with sample.place(device, 1) as placement:
+            stream.compute(sample.graph, placement.allocation)
+            stream.synchronize()
+            sample.check(placement.read(sample.y), 1, "computed by a stream after a failure")
+
+
+@clause
+def a_failure_stays_with_its_stream(device: Device) -> None:
+    """What went wrong in one stream is not raised by another one, nor by reading a buffer."""
+    require_pending(device)
+    sample = Sample(device, 2)
+    with (
+        sample.place(device, 1) as placement, device.init() as stream, device.init() as other, _fail(device, stream),
+    ):  # fmt: skip
+        other.compute(sample.graph, placement.allocation)
+        elsewhere = _raised(other)
+        expect(elsewhere is None, f"another stream raised {elsewhere!r}")
+        sample.check(placement.read(sample.y), 1, "computed by another stream")
+        error = _raised(stream)
+        expect(isinstance(error, ComputeError), f"the stream in which a computation failed raised {error!r}")
