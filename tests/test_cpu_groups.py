@@ -15,7 +15,8 @@ from ggplug import ops
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
-from ggplug.memory import GraphAllocator
+from ggplug.memory import Allocation, GraphAllocator
+from ggplug.memory.layout import PERSISTENT
 from ggplug.tensor import Tensor
 from ggplug_cpu.device import CpuDevice
 
@@ -48,22 +49,24 @@ def check(device: CpuDevice, outputs: Tensor | list[Tensor], *expected: str) -> 
     assert shown(graph, groups) == list(expected)
     inner = {graph.tensors[position] for position in groups.inner}
     nodes = [node for node in graph.nodes if node.view_src is None]
-    for node in nodes:  # every result in memory of its own
-        node.place(device.buffer_type.alloc(node.nbytes))
+    own = {node: device.buffer_type.alloc(node.nbytes) for node in nodes}  # every result in memory of its own
     caches = {node.root: node.root.buffer for node in graph.nodes if node.op.writes}  # type: ignore[union-attr]
     before = {cache: bytes(buffer.bytes(0, buffer.size)) for cache, buffer in caches.items()}  # type: ignore[union-attr]
+    slots = [nodes.index(tensor.root) if tensor.root in own else PERSISTENT for tensor in graph.tensors]
+    offsets = [tensor.view_offset for tensor in graph.tensors]
     results = []
-    with GraphAllocator(device.buffer_type) as memory, device.init() as stream:
-        allocation = memory.allocate(graph)
+    with device.init() as stream:
         for together in (UNGROUPED, groups):
-            for node in nodes:
-                node.buffer.clear(0x55)  # type: ignore[union-attr]
-            for cache, buffer in caches.items():
-                buffer.set(0, before[cache])  # type: ignore[union-attr]
+            for buffer in own.values():
+                buffer.clear(0x55)
+            for cache, where in caches.items():
+                where.set(0, before[cache])  # type: ignore[union-attr]
             plan = stream.plan(graph, together)
+            allocation = Allocation(graph, list(own.values()), slots, offsets, groups=together)
             plan.rebind(graph, allocation)
             plan.compute()
-            results.append([bytes(node.buffer.bytes(0, node.nbytes)) for node in (*nodes, *caches)])  # type: ignore[union-attr]
+            places = own | caches
+            results.append([bytes(places[node].bytes(0, node.nbytes)) for node in places])  # type: ignore[union-attr]
     for node, alone, together in zip((*nodes, *caches), *results, strict=True):  # type: ignore[assignment]
         if node in inner:
             assert set(together) == {0x55}, f"{node!r} was written"
@@ -362,7 +365,8 @@ def test_an_index_out_of_range_is_noted_by_the_group(device: CpuDevice, rng: np.
     assert shown(graph, groups) == ["rope set_rows"]
     with GraphAllocator(device.buffer_type) as memory, device.init() as stream:
         plan = stream.plan(graph, groups)
-        plan.rebind(graph, memory.allocate(graph))
+        allocation = memory.allocate(graph, groups=groups)
+        plan.rebind(graph, allocation)
         with pytest.raises(ComputeError, match=r"set_rows.*9"):
             plan.compute()
     assert cache.numpy()[:4].all()

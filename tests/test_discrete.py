@@ -240,6 +240,18 @@ def test_an_error_of_a_kernel_is_raised_once_and_the_rest_of_its_computation_is_
         assert other.outputs[0].numpy().tolist() == [0, 0, 0, 0]
 
 
+def test_a_job_that_the_queue_does_not_take_is_not_waited_for() -> None:
+    class Refusing(Threaded):
+        def submit(self, job: Job) -> None:
+            raise RuntimeError("full")
+
+    device = ArrayDevice()
+    with Refusing(device) as stream:
+        with pytest.raises(RuntimeError, match="full"):
+            stream.set_async(device.buffer_type.alloc(4), 0, np.zeros(4, np.uint8))
+        stream.synchronize()
+
+
 def test_memory_of_others_is_refused() -> None:
     device = ArrayDevice()
     with device.init() as stream, pytest.raises(BufferUseError, match="is no memory of Array"):

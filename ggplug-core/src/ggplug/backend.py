@@ -85,10 +85,11 @@ from ggplug.errors import (
     GGPlugError,
     ParameterError,
     UnsupportedOpError,
+    told,
 )
 from ggplug.faults import answer_of, compute_error, first_out_of_range, id_out_of_range, limit_of_ids
 from ggplug.graph import Graph
-from ggplug.grouping import form_groups
+from ggplug.grouping import check_groups, form_groups
 from ggplug.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
 from ggplug.patterns import Pattern
@@ -327,8 +328,10 @@ class Device(ABC):
     def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]:
         """Each group of a graph, with what :meth:`match` found for it, at its last node: where a plan begins.
 
-        Views and nodes without elements are left out.  Raises UnsupportedOpError for a group that the device declines.
+        Views and nodes without elements are left out.  Raises GraphError for nodes that cannot be a group
+        (:func:`~ggplug.grouping.check_groups`), UnsupportedOpError for a group that the device declines.
         """
+        check_groups(graph, groups)
         for group in groups.of(graph):
             found = self.chosen(group)
             if isinstance(found, Decline):
@@ -450,7 +453,8 @@ class Backend:
     def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
         """A new plan, which computes the nodes in these groups (default: a :class:`WalkPlan`).
 
-        Raises UnsupportedOpError for a group that the device declines.
+        Raises what :meth:`Device.matches` raises: GraphError for nodes that cannot be a group, UnsupportedOpError for a
+        group that the device declines.
         """
         return WalkPlan(self, graph, groups)
 
@@ -504,21 +508,33 @@ def check_parameters(device: Device, params: Collection[str], known: Sequence[st
 
 
 def forms_groups(device: Device) -> bool:
-    """Whether a device may compute several nodes at once; the others need not be asked for groups."""
-    return type(device).groups is not Device.groups or bool(device.patterns)
+    """Whether a device may compute several nodes at once; the others need not be asked for groups.
+
+    Raises ComputeError if it fails to tell its patterns.
+    """
+    if type(device).groups is not Device.groups:
+        return True
+    try:
+        return bool(device.patterns)
+    except GGPlugError:
+        raise
+    except Exception as error:
+        raise ComputeError(f"{device.name} failed to tell its patterns: {told(error)}", device=device) from error
 
 
 def groups_of(device: Device, graph: Graph, leaving: Collection[int] = ()) -> Groups:
     """What ``device.groups`` says of a graph.
 
-    Raises ComputeError if it raises anything but a GGPlugError, or returns no :class:`Groups`.
+    Raises ComputeError if it raises anything but a GGPlugError, or returns no :class:`Groups`; GraphError if they break
+    a rule (:func:`~ggplug.grouping.check_groups`).
     """
     try:
         answer = device.groups(graph, leaving)
     except GGPlugError:
         raise
     except Exception as error:
-        raise ComputeError(f"{device.name} failed to form groups of {graph!r}: {error}", device=device) from error
+        raise ComputeError(f"{device.name} failed to form groups of {graph!r}: {told(error)}", device=device) from error
     if not isinstance(answer, Groups):
         raise ComputeError(f"{device.name}: groups() must return Groups, got {answer!r}", device=device, got=answer)
+    check_groups(graph, answer, leaving=leaving)
     return answer

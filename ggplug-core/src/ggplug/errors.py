@@ -64,6 +64,14 @@ class GGPlugError(Exception):
         return f"{self.message} ({self.remedy})" if self.remedy else self.message
 
 
+def told(error: BaseException) -> str:
+    """What an exception says; its class where it says nothing, as a bare assertion does."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # it cannot say what is wrong
+        return type(error).__name__
+
+
 # -- tensors, ops and graphs -----------------------------------------------------------------------
 
 

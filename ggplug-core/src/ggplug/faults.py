@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import ComputeError, GGPlugError, OutOfMemoryError
+from ggplug.errors import ComputeError, GGPlugError, OutOfMemoryError, told
 from ggplug.groups import Group
 from ggplug.tensor import Tensor
 
@@ -73,8 +73,9 @@ def compute_error(device: Device, computed: Tensor | Group, error: BaseException
     """The typed error for what a kernel raised: it names the node, or all nodes of a group."""
     node = computed.node if isinstance(computed, Group) else computed
     if isinstance(error, MemoryError):
-        return OutOfMemoryError(f"{device.name} ran out of memory in {computed!r}: {error}", device=device, op=node.op)
-    return ComputeError(f"{device.name} failed in {computed!r}: {error}", device=device, op=node.op, tensor=node)
+        what = f"{device.name} ran out of memory in {computed!r}: {told(error)}"
+        return OutOfMemoryError(what, device=device, op=node.op)
+    return ComputeError(f"{device.name} failed in {computed!r}: {told(error)}", device=device, op=node.op, tensor=node)
 
 
 def answer_of(device: Device, asked: Asked, question: Callable[[Asked], Any]) -> Any:

@@ -72,28 +72,63 @@ def form_groups(
     )
 
 
-def check_groups(graph: Graph, groups: Groups, order: Sequence[int] | None = None) -> None:
+def check_groups(
+    graph: Graph, groups: Groups, order: Sequence[int] | None = None, leaving: Collection[int] = ()
+) -> None:
     """Raises GraphError, which names the rule and the nodes, unless a graph's nodes may be computed in these groups.
 
-    ``order``: positions of the nodes as they will be computed, by default the graph's.
+    Whatever a device or a caller says of groups is asked this before it is used.  ``order``: positions of the nodes as
+    they will be computed, by default the graph's.  ``leaving``: as for :func:`form_groups`.  Costs nothing that counts
+    where these groups were asked last for a graph with the same signature.
     """
-    if not groups:
+    if groups is UNGROUPED:
         return
-    uses = _Uses(graph, order=order)
+    asked = graph.signature(), None if order is None else tuple(order), frozenset(leaving)
+    if groups.checked == asked:
+        return
+    wrong = _misshapen(graph, groups)
+    if wrong:
+        raise GraphError(f"these are no groups of {graph!r}: {wrong}", got=groups)
     seen: set[int] = set()
-    for members in groups.members:
-        wrong = uses.misplaced(members, seen) or uses.conflict(members)
-        for position in members:
-            if not wrong and position in groups.inner:
-                why = "is the group's result" if position == members[-1] else uses.why_kept(position, members)
-                wrong = f"{graph.tensors[position]!r} {why}, so it has to be written" if why else ""
-        if wrong:
-            named = ", ".join(repr(graph.tensors[p]) for p in members if 0 <= p < len(graph.tensors))
-            raise GraphError(f"{named} cannot be a group: {wrong}", got=members)
-        seen.update(members)
+    if groups.members:
+        uses = _Uses(graph, order=order, leaving=leaving)
+        for members in groups.members:
+            wrong = uses.misplaced(members, seen) or uses.conflict(members) or uses.mistaken(members, groups)
+            if wrong:
+                named = ", ".join(repr(graph.tensors[p]) for p in members if 0 <= p < len(graph.tensors))
+                raise GraphError(f"{named or members} cannot be a group: {wrong}", got=members)
+            seen.update(members)
     stray = sorted(groups.inner - seen)
     if stray:
-        raise GraphError(f"{graph.tensors[stray[0]]!r} is inside of no group", tensor=graph.tensors[stray[0]])
+        raise GraphError(f"{_called(graph, stray[0])} is inside of no group", got=stray[0])
+    for position in groups.inplace.keys() - {members[-1] for members in groups.members}:
+        raise GraphError(f"{_called(graph, position)} is the result of no group, and lies on no source", got=position)
+    groups.checked = asked
+
+
+def _misshapen(graph: Graph, groups: Groups) -> str:
+    """What in groups is not of the kind that :class:`Groups` states; empty if all is."""
+
+    def whole(numbers: object) -> bool:
+        return isinstance(numbers, tuple) and all(type(number) is int for number in numbers)
+
+    for members in groups.members:
+        if not whole(members):
+            return f"a group is a tuple of positions, got {members!r}"
+    if not isinstance(groups.inner, frozenset) or not whole(tuple(groups.inner)):
+        return f"inner results are a frozenset of positions, got {groups.inner!r}"
+    for position, sources in groups.inplace.items():
+        if type(position) is not int or not whole(sources):
+            return f"inplace has tuples of positions by position, got {position!r}: {sources!r}"
+    there = range(len(graph.tensors))
+    for missed in groups.missed:
+        if not (isinstance(missed, Missed) and whole(missed.nodes) and all(node in there for node in missed.nodes)):
+            return f"what was missed is a Missed with positions of nodes, got {missed!r}"
+    return ""
+
+
+def _called(graph: Graph, position: int) -> str:
+    return repr(graph.tensors[position]) if 0 <= position < len(graph.tensors) else f"position {position}"
 
 
 class _Free:
@@ -138,7 +173,8 @@ class _Uses:
         self._leaving = {roots[position] for position in leaving}
         self._outputs = {roots[p] for p, tensor in enumerate(graph.tensors) if tensor.flags & _OUTPUT}
         self._readers: dict[int, list[int]] = {}
-        used: set[int] = set()
+        # In a part of a graph a view may be a leaf whose root is computed there.
+        used = {root for position, root in enumerate(roots) if position not in self.place and root != position}
         for position in self.order:
             used.update(graph.sources[position])
             if not graph.tensors[position].op.is_view:  # type: ignore[union-attr]
@@ -186,6 +222,20 @@ class _Uses:
         places = [self.place[position] for position in members]
         if len(members) < 2 or any(b <= a for a, b in pairwise(places)):
             return "a group has two nodes or more, in the order in which they are computed"
+        return ""
+
+    def mistaken(self, members: tuple[int, ...], groups: Groups) -> str:
+        """What is wrong with what is said of the group's results: that they are inner, or may lie on a source."""
+        graph = self.graph
+        for position in members:
+            if position in groups.inner:
+                why = "is the group's result" if position == members[-1] else self.why_kept(position, members)
+                if why:
+                    return f"{graph.tensors[position]!r} {why}, so it has to be written"
+        read = {source for member in members for source in graph.sources[member] if source >= 0}
+        for source in groups.inplace.get(members[-1], ()):
+            if source not in read or graph.roots[source] in members:
+                return f"its result would lie on {_called(graph, source)}, which is none of its sources"
         return ""
 
     def conflict(self, members: tuple[int, ...]) -> str:

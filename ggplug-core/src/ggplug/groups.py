@@ -120,7 +120,7 @@ class Groups:
     ``missed``: what looked like a group and is none, for explanations; it does not count for equality.
     """
 
-    __slots__ = ("_hash", "_key", "inner", "inplace", "members", "missed")
+    __slots__ = ("_hash", "_key", "checked", "inner", "inplace", "members", "missed")
 
     def __init__(
         self, members: Sequence[tuple[int, ...]] = (), inner: frozenset[int] = frozenset(),
@@ -130,6 +130,8 @@ class Groups:
         self.inner = inner
         self.inplace = dict(inplace or {})
         self.missed = tuple(missed)
+        self.checked: object = None
+        """What :func:`~ggplug.grouping.check_groups` found them right for last."""
         self._key = self.members, inner, tuple(sorted(self.inplace.items()))
         self._hash = hash(self._key)
 

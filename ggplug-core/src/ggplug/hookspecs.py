@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from ggplug.errors import PlacementError, PluginError
+from ggplug.errors import PlacementError, PluginError, told
 
 if TYPE_CHECKING:
     from ggplug.backend import Device, NodeTime, Registration
@@ -203,7 +203,8 @@ class Hooks:
             try:
                 device = impl.function(*[facts[name] for name in impl.argnames])
             except Exception as error:
-                raise PlacementError(f"the placement policy {impl.plugin_name} failed for {node!r}: {error}") from error
+                why = f"the placement policy {impl.plugin_name} failed for {node!r}: {told(error)}"
+                raise PlacementError(why) from error
             if device is not None:
                 if device not in devices:
                     offered = ", ".join(d.name for d in devices) or "none"

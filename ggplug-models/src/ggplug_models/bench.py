@@ -17,10 +17,11 @@ from ggplug.backend import Device, NodeTime
 from ggplug.cli.turns import take_turns
 from ggplug.errors import ModelError
 from ggplug.graph import Graph
+from ggplug.groups import Groups
 from ggplug.hookspecs import HOOKS, hookimpl
-from ggplug.ops.base import Op
 from ggplug.registry.extras import Options
 from ggplug.scheduler import Scheduler
+from ggplug.tensor import Tensor
 from ggplug_models import peers
 from ggplug_models.bert import BertEncoder
 from ggplug_models.convert import convert
@@ -39,6 +40,8 @@ REPEATS = 7
 
 CORE = (ops.MulMat, ops.SoftMax)
 """Products and attention."""
+
+Nodes = tuple[Tensor, ...]
 
 REST = 0.3
 """Seconds for which each encoder runs before it is timed: PyTorch's threads spin that long after their work."""
@@ -100,13 +103,14 @@ def _rows(n_seq: int, times: Mapping[str, Sequence[float]]) -> Iterator[dict[str
 def _parts(models: Mapping[str, BertEncoder], ids: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
     """By weight type, how long products and attention take, and how long all else does, node by node and in groups.
 
-    Traced runs of both kinds take turns.  What a group takes beyond its products and its attention, as they are when
-    they run alone, counts as all else.
+    Traced runs of both kinds take turns, and each node or group has the median of its times.  What groups of one kind
+    take beyond their products and attention, as these are when they run alone, counts as all else; where it is less, as
+    nothing.
     """
     for kind, model in models.items():
         with Scheduler(model.devices, op_offload=False, groups=False) as alone, _Traced() as traced:
             grouped = model.scheduler
-            products, single, together = [], [], []
+            times: dict[Scheduler, dict[Nodes, list[int]]] = {alone: {}, grouped: {}}
             for _ in range(REPEATS):
                 for scheduler in (alone, grouped):
                     model.scheduler = scheduler
@@ -116,40 +120,43 @@ def _parts(models: Mapping[str, BertEncoder], ids: Sequence[Sequence[int]]) -> I
                         model.embed_ids(ids, batch=len(ids))
                     finally:
                         model.scheduler = grouped
-                    if scheduler is alone:
-                        products.append(traced.seconds(CORE))
-                        single.append(traced.seconds() - products[-1])
-                    else:
-                        together.append(traced.seconds() - products[-1])
+                    for nodes, taken in traced.times:
+                        times[scheduler].setdefault(nodes, []).append(taken)
+        bare = {node: statistics.median(each) for (node,), each in times[alone].items()}
+        core = {node: time for node, time in bare.items() if isinstance(node.op, CORE)}
+        fused = {nodes: statistics.median(each) for nodes, each in times[grouped].items()}
+        beyond: dict[str, float] = {}
+        for nodes, time in fused.items():
+            name = " ".join(node.op.name for node in nodes if node.op is not None)
+            beyond[name] = beyond.get(name, 0.0) + time - sum(core.get(node, 0.0) for node in nodes)
+        products, single = sum(core.values()), sum(bare.values()) - sum(core.values())
+        together = sum(max(0.0, each) for each in beyond.values())
         yield {
             "case": f"{kind}, traced",
             "sequences": len(ids),
-            "products_and_attention_milliseconds": round(statistics.median(products) * 1e3, 2),
-            "rest_node_by_node_milliseconds": round(statistics.median(single) * 1e3, 2),
-            "rest_in_groups_milliseconds": round(statistics.median(together) * 1e3, 2),
-            "rest_relative_to_node_by_node": round(
-                statistics.median(g / s for g, s in zip(together, single, strict=True)), 3
-            ),
+            "products_and_attention_milliseconds": round(products * 1e-6, 2),
+            "rest_node_by_node_milliseconds": round(single * 1e-6, 2),
+            "rest_in_groups_milliseconds": round(together * 1e-6, 2),
+            "rest_relative_to_node_by_node": round(together / single, 3),
+            "all_in_groups_milliseconds": round(sum(fused.values()) * 1e-6, 2),
         }
 
 
 class _Traced:
-    """Listens to how long nodes take."""
+    """Listens to how long nodes and groups take, in nanoseconds."""
 
     def __init__(self) -> None:
-        self._times: list[tuple[type[Op], int]] = []
+        self.times: list[tuple[Nodes, int]] = []
 
     @hookimpl
-    def ggplug_nodes_timed(self, graph: Graph, times: Sequence[NodeTime]) -> None:
-        nodes = ((graph.tensors[each.node].op, each.end - each.start) for each in times)
-        self._times += [(type(op), time) for op, time in nodes if op is not None]
+    def ggplug_nodes_timed(self, graph: Graph, times: Sequence[NodeTime], groups: Groups) -> None:
+        together = {members[-1]: members for members in groups.members}
+        for each in times:
+            nodes = tuple(graph.tensors[position] for position in together.get(each.node, (each.node,)))
+            self.times.append((nodes, each.end - each.start))
 
     def clear(self) -> None:
-        self._times.clear()
-
-    def seconds(self, kinds: tuple[type[Op], ...] = (Op,)) -> float:
-        """Of the nodes, or groups with a last node, of these kinds."""
-        return sum(time for kind, time in self._times if issubclass(kind, kinds)) * 1e-9
+        self.times.clear()
 
     def __enter__(self) -> _Traced:
         HOOKS.register(self, name="ggplug-models bench")

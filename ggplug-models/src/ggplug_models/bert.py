@@ -97,7 +97,7 @@ class Batch(NamedTuple):
 class BertEncoder(Model):
     """Embeds texts.  ``config``: hyperparameters; ``tokenizer``: text to ids."""
 
-    ROUND = 8
+    ROUND = 4
     """Batches are padded to a multiple of this many tokens, so that few different graphs occur."""
     GRAPHS = 32
     """Graphs kept for reuse."""

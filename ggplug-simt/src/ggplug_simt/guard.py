@@ -16,6 +16,7 @@ from ggplug.errors import (
     GGPlugError,
     KernelCompileError,
     OutOfMemoryError,
+    told,
 )
 from ggplug.ops.base import Op
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim
@@ -90,7 +91,7 @@ class Guard:
         if failure is Failure.LOST:
             self.lost = str(error)
             return self._gone(f"{where}: the device is gone ({error})", op=op, kernel=kernel)
-        return ComputeError(f"{where} failed: {error}", device=device, op=op, kernel=kernel)
+        return ComputeError(f"{where} failed: {told(error)}", device=device, op=op, kernel=kernel)
 
     def _gone(self, message: str, *, op: object = None, kernel: str | None = None) -> DeviceLostError:
         remedy = "the other devices go on; a new process, spawned and not forked, can use this one"

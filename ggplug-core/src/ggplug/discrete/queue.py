@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from ggplug.arrays import as_bytes
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Device, Event, Groups, Plan, check_target
 from ggplug.discrete.memory import DiscreteBuffer
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, told
 from ggplug.graph import Graph
 from ggplug.sharing import using
 
@@ -130,8 +130,13 @@ class QueuedBackend(Backend, ABC):
 
     def give(self, run: Callable[[], None], *, batch: Batch | None = None, after: Job | None = None) -> Job:
         """Gives work to the stream: ``run()``, after the job ``after`` of another stream, unless ``batch`` failed."""
-        job = self.last = Job(self, run, batch, after)
-        self.submit(job)
+        before, job = self.last, Job(self, run, batch, after)
+        self.last = job
+        try:
+            self.submit(job)
+        except BaseException:
+            self.last = before  # nobody will call this one
+            raise
         return job
 
     def drain(self) -> None:
@@ -150,7 +155,7 @@ class QueuedBackend(Backend, ABC):
     def failed(self, error: Exception) -> None:
         """Keeps what a job raised, if it is the first since the stream was synchronized."""
         if not isinstance(error, GGPlugError):
-            typed = ComputeError(f"{self.device.name} failed: {error}", device=self.device)
+            typed = ComputeError(f"{self.device.name} failed: {told(error)}", device=self.device)
             typed.__cause__ = error
             error = typed
         with self._job_done:

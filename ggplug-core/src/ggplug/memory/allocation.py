@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.buffers import COPY_FIRST, Buffer, BufferType
-from ggplug.errors import BufferUseError, ShapeError, TensorStateError, TypeMismatchError
+from ggplug.errors import BufferUseError, GraphError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.grouping import check_groups
 from ggplug.groups import UNGROUPED, Groups
@@ -163,16 +163,19 @@ class Allocation:
 
         What is said of places when they are made holds for as long as they are used, so this asks for what may have
         changed.  ``groups``: those that the plan computes; only results inside of them may be without bytes.  Raises
-        GraphError for a graph that is not equal to the one that this was made for, or whose persistent tensors share
-        bytes so that these nodes cannot be groups; TensorStateError if a persistent tensor has no place, or a result
-        none that a plan without these groups would write; BufferUseError if a place is outside of its buffer, if a
-        buffer was freed, or if a node would write into memory that may not be written.
+        GraphError for a graph that is not equal to the one that this was made for, for nodes that cannot be a group
+        there as its tensors are marked and placed now, and for groups that the places were not chosen for (bytes that a
+        group reads until its end may be another tensor's by then); TensorStateError if a persistent tensor has no
+        place, or a result none that a plan without these groups would write; BufferUseError if a place is outside of
+        its buffer, if a buffer was freed, or if a node would write into memory that may not be written.
 
         Takes no Python call per tensor, and none that counts if nothing was placed, freed or marked since.
         """
         self._structure = graph.check_structure(self._structure, "the allocation")
         if self._nowhere and not self._nowhere <= groups.inner:
             raise self.not_kept(graph, min(self._nowhere - groups.inner))
+        if groups is not self.groups and groups != self.groups:
+            self._check_other(graph, groups)
         now = graph.watch()
         if self._checked_at == now and self._checked() is graph:
             return
@@ -196,10 +199,21 @@ class Allocation:
         written = (*map(own.__getitem__, self._written_own), *map(self.buffers.__getitem__, self._written_slots))
         if any(buffer is not None and buffer.is_read_only for buffer in written):
             raise self._read_only(graph)
-        if groups and graph.signature().shared:
-            check_groups(graph, groups)
+        check_groups(graph, self.groups)
         self.check_set(graph)
         self._checked, self._checked_at = weakref.ref(graph), now
+
+    def _check_other(self, graph: Graph, groups: Groups) -> None:
+        """Raises GraphError unless these groups are among those that the places were chosen for."""
+        check_groups(graph, groups)
+        for members in groups.members:
+            inner = groups.inner.intersection(members)
+            if members not in self.groups.members or not inner <= self.groups.inner:
+                named = ", ".join(repr(graph.tensors[position]) for position in members)
+                raise GraphError(
+                    f"{named} cannot be computed together in places that were chosen for other groups", got=members,
+                    remedy="allocate with the groups of the plan",
+                )  # fmt: skip
 
     def check_set(self, graph: Graph) -> None:
         """Raises TensorStateError if a tensor that the graph reads was placed by an allocator and never set.

@@ -1,0 +1,320 @@
+"""The files of a new backend's distribution.  ``$name`` and the like are filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from ggplug.backend import API_VERSION
+from ggplug.cli.new_backend.kernels import SNIPPETS, function
+
+_PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "ggplug-$name"
+version = "0.1.0"
+description = "A ggplug backend for $device"
+requires-python = ">=3.11"
+dependencies = ["ggplug-core", "numpy"]
+
+[project.optional-dependencies]
+test = ["ggplug-core[test]"]
+
+[project.entry-points."ggplug.backends"]
+$device = "$module"
+
+[tool.hatch.build.targets.wheel]
+packages = ["src/$module"]
+"""
+
+_README = """\
+# ggplug-$name
+
+A ggplug backend: the device `$device`, with memory $memory_words.
+
+    pip install ".[test]"
+    ggplug devices                                        # lists it
+    pytest                                                # the conformance suite
+    python -m ggplug.testing.conformance $device --op $first    # one op, without pytest
+
+A new op is a function in `src/$module/kernels.py` and a line in its table; the suite tests it from then on. Ops without
+a kernel are declined, and other devices compute them. `TYPES` in `device.py` says which types there are.
+ggplug's page "Writing a backend" goes on from here: queues, plans of one's own, several nodes at once, block types.
+"""
+
+_CI = """\
+name: tests
+on: [push, pull_request]
+jobs:
+  tests:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with:
+          python-version: "3.12"
+      - run: pip install ".[test]"
+      - run: pytest
+"""
+
+_TEST = """\
+\"\"\"The device conforms: every op that it claims, and the contract of ggplug.backend.\"\"\"
+
+from ggplug.testing import BackendSuite
+
+
+class Test$device(BackendSuite):
+    device_name = "$device"
+"""
+
+_INIT = """\
+\"\"\"The ggplug backend for $device.\"\"\"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ggplug.backend import Device, Registration
+from ggplug.hookspecs import hookimpl
+from $module.device import ${device}Device
+
+
+class ${device}Registration(Registration):
+    name = "$device"
+    version = "0.1.0"
+    api_version = $api_version
+
+    def __init__(self) -> None:
+        self._devices = [${device}Device()]
+
+    def devices(self) -> Sequence[Device]:
+        return self._devices
+
+
+@hookimpl
+def ggplug_backend_registration() -> Registration:
+    return ${device}Registration()
+"""
+
+_KERNELS = """\
+\"\"\"The kernels: a function for each op, over four-dimensional NumPy arrays, outermost axis first.
+
+A result may lie on one of its sources, so a kernel is done with reading before it writes.
+\"\"\"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug import ops
+
+Array = npt.NDArray[Any]
+
+
+def wide(x: Array) -> Array:
+    \"\"\"Values to compute with where float32 is not enough.\"\"\"
+    return x.astype(np.float64)
+
+
+def repeated(b: Array, shape: tuple[int, ...]) -> Array:
+    \"\"\"An array repeated along each axis to a shape that is a multiple of its own.\"\"\"
+    return np.tile(b, [to // n if n else 1 for to, n in zip(shape, b.shape, strict=True)])
+
+
+$functions
+
+
+KERNELS: dict[Any, Callable[..., None]] = {
+$table
+}
+"""
+
+_HOST = """\
+\"\"\"The device: its memory is the host's.\"\"\"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ClassVar
+
+from ggplug import host
+from ggplug.backend import BufferType, Decline, Device, Group, Memory, Operand
+from ggplug.host import HostBufferType
+from ggplug.types import F32, I32, DeviceKind
+from $module.kernels import KERNELS
+
+TYPES = (F32, I32)
+
+
+def on_arrays(kernel: Callable[..., None]) -> Callable[..., None]:
+    \"\"\"A kernel over arrays, called with operands.\"\"\"
+
+    @wraps(kernel)
+    def call(op: Any, *operands: Operand | None) -> None:
+        kernel(op, *(None if each is None else each.array() for each in operands))
+
+    return call
+
+
+class ${device}Device(Device):
+    name = "$device"
+    description = "a new device over host memory"
+    kind = DeviceKind.ACCEL
+    kernels: ClassVar = {op: on_arrays(kernel) for op, kernel in KERNELS.items()}
+
+    def __init__(self) -> None:
+        self._buffer_type = HostBufferType("$device", self)
+
+    def memory(self) -> Memory:
+        return host.memory()
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._buffer_type
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type.is_host
+
+    def match(self, group: Group) -> Any:
+        for tensor in (group.node, *group.node.src):
+            if tensor is not None and tensor.type not in TYPES:
+                return Decline(f"there are no kernels for {tensor.type.name}")
+        return super().match(group)
+"""
+
+_DISCRETE = """\
+\"\"\"The device: memory that the host does not see, and a queue of its own.
+
+Here the memory is a NumPy array and the queue a thread; put your library's in their place.
+\"\"\"
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ggplug import host
+from ggplug.backend import BufferType, Bytes, Decline, Group, Memory, TensorLayout, check_parameters
+from ggplug.discrete import DiscreteBuffer, DiscreteDevice, Job, QueuedBackend
+from ggplug.errors import OutOfMemoryError
+from ggplug.tensor import Tensor
+from ggplug.types import F32, I32, DeviceKind
+from $module.kernels import KERNELS
+
+TYPES = (F32, I32)
+
+
+class ${device}Buffer(DiscreteBuffer):
+    \"\"\"One allocation.\"\"\"
+
+    def __init__(self, type: BufferType, size: int, device: ${device}Device) -> None:
+        super().__init__(type, size, device)
+        self.memory = np.empty(size, np.uint8)
+
+    def store(self, offset: int, data: Bytes) -> None:
+        self.memory[offset : offset + data.size] = data
+
+    def fetch(self, offset: int, out: Bytes) -> None:
+        out[...] = self.memory[offset : offset + out.size]
+
+    def dispose(self) -> None:
+        self.memory = np.empty(0, np.uint8)
+
+
+class ${device}Memory(BufferType):
+    device: ${device}Device
+
+    def _alloc(self, size: int) -> ${device}Buffer:
+        try:
+            return ${device}Buffer(self, size, self.device)
+        except MemoryError as error:
+            raise OutOfMemoryError(f"{self.name}: {error}", device=self.device, requested=size) from error
+
+
+class ${device}Stream(QueuedBackend):
+    \"\"\"A thread that calls the jobs that it is given, in order.\"\"\"
+
+    def __init__(self, device: ${device}Device) -> None:
+        super().__init__(device)
+        self._executor = ThreadPoolExecutor(1)
+
+    def submit(self, job: Job) -> None:
+        self._executor.submit(job)
+
+    def close(self) -> None:
+        self._executor.shutdown()
+
+
+class ${device}Device(DiscreteDevice):
+    name = "$device"
+    description = "a new device with memory of its own"
+    kind = DeviceKind.ACCEL
+    kernels = KERNELS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffer_type = ${device}Memory("$device", self)
+
+    def memory(self) -> Memory:
+        return host.memory()
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._buffer_type
+
+    def init(self, **params: Any) -> ${device}Stream:
+        check_parameters(self, params)
+        return ${device}Stream(self)
+
+    def match(self, group: Group) -> Any:
+        for tensor in (group.node, *group.node.src):
+            if tensor is not None and tensor.type not in TYPES:
+                return Decline(f"there are no kernels for {tensor.type.name}")
+        return super().match(group)
+
+    def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any:
+        \"\"\"What kernels are given: an array over the buffer's memory.\"\"\"
+        assert isinstance(buffer, ${device}Buffer)
+        layout = TensorLayout.of(tensor)
+        return np.ndarray(layout.shape, layout.dtype, buffer.memory.data, offset, layout.byte_strides)
+"""
+
+MEMORIES = {"host": (_HOST, "that the host sees"), "discrete": (_DISCRETE, "of its own that the host does not see")}
+
+
+def files(name: str, memory: str, ops: Sequence[str]) -> dict[Path, str]:
+    """The files of the distribution ``ggplug-NAME``, by their paths in its folder."""
+    module = f"ggplug_{name.replace('-', '_')}"
+    device, words = MEMORIES[memory]
+    filled = {
+        "name": name,
+        "module": module,
+        "device": "".join(part.capitalize() for part in name.replace("_", "-").split("-")),
+        "memory_words": words,
+        "api_version": str(API_VERSION),
+        "first": ops[0],
+        "functions": "\n\n\n".join(map(function, ops)),
+        "table": "\n".join(f"    ops.{SNIPPETS[each].cls}: {each}," for each in ops),
+    }
+    source = Path("src") / module
+    templates = {
+        Path("pyproject.toml"): _PYPROJECT,
+        Path("README.md"): _README,
+        Path(".github/workflows/tests.yml"): _CI,
+        Path(f"tests/test_{module}.py"): _TEST,
+        source / "__init__.py": _INIT,
+        source / "device.py": device,
+        source / "kernels.py": _KERNELS,
+    }
+    return {path: Template(text).substitute(filled) for path, text in templates.items()} | {source / "py.typed": ""}

@@ -1,0 +1,94 @@
+"""``ggplug new-backend`` writes a distribution that is found, passes its own tests, and grows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_distributions import Site
+
+from ggplug.cli.new_backend.command import new_backend
+from ggplug.cli.new_backend.files import MEMORIES
+from ggplug.cli.new_backend.kernels import SNIPPETS
+
+
+def write(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(new_backend, [*arguments, "--into", str(folder)])
+
+
+def own_tests(folder: Path, name: str, chosen: str) -> subprocess.CompletedProcess[str]:
+    """Its own tests, with the distribution on the path as an installer leaves it behind."""
+    module = f"ggplug_{name}"
+    site = Site(folder / "site")
+    site.add(f"ggplug-{name}", {"ggplug.backends": {name.capitalize(): module}}, {})
+    path = os.pathsep.join([str(folder / f"ggplug-{name}" / "src"), str(site.folder)])
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, "-W", "error", f"ggplug-{name}"],
+        cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def ops_in(names: Iterable[str]) -> str:
+    return " or ".join(f"test_op[{name}]" for name in names)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_new_backend_passes_its_own_tests_with_every_op_that_it_can_begin_with(memory: str, tmp_path: Path) -> None:
+    done = write(tmp_path, "toy", "--memory", memory, "--ops", ",".join(SNIPPETS))
+    assert done.exit_code == 0, done.output
+    assert "pip install" in done.output
+    ran = own_tests(tmp_path, "toy", f"test_contract or {ops_in(SNIPPETS)}")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for name in SNIPPETS:
+        (row,) = (line for line in ran.stdout.splitlines() if line.startswith(f"{name} "))
+        assert int(row.split()[1]) > 5, row
+
+
+def test_a_mistake_in_its_kernels_is_shown_at_its_line(tmp_path: Path) -> None:
+    write(tmp_path, "toy", "--memory", "discrete")
+    kernels = tmp_path / "ggplug-toy/src/ggplug_toy/kernels.py"
+    kernels.write_text(kernels.read_text(encoding="utf-8").replace("np.tile(b", "np.tyle(b"), encoding="utf-8")
+    ran = own_tests(tmp_path, "toy", ops_in(["add", "mul"]))
+    assert ran.returncode == 1
+    assert "kernels.py:" in ran.stdout
+    assert "in repeated: return np.tyle(b" in ran.stdout
+
+
+def test_what_it_writes_has_the_style_of_this_repository(tmp_path: Path) -> None:
+    for memory in MEMORIES:
+        write(tmp_path, f"new-{memory}", "--memory", memory, "--ops", ",".join(SNIPPETS))
+        folder = tmp_path / f"ggplug-new-{memory}"
+        written = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        assert {"pyproject.toml", "README.md", ".github/workflows/tests.yml", f"tests/test_ggplug_new_{memory}.py",
+                f"src/ggplug_new_{memory}/device.py"} <= written  # fmt: skip
+        for path in folder.rglob("*.py"):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            compile("\n".join(lines), str(path), "exec")
+            assert max(map(len, lines), default=0) <= 120, path
+            assert "$" not in "\n".join(lines), path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["Toy"], "small letters"), (["a b"], "small letters"), (["../x"], "small letters"),
+     (["toy", "--ops", "add,flash"], "no kernel to begin with for 'flash'"), (["toy", "--ops", ","], "one op")],
+)  # fmt: skip
+def test_what_cannot_be_written_is_refused_and_nothing_is_left(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    done = write(tmp_path, *arguments)
+    assert done.exit_code != 0
+    assert words in f"{done.output} {done.exception}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "ggplug-toy").mkdir()
+    done = write(tmp_path, "toy")
+    assert "there already" in str(done.exception)
+    assert not list((tmp_path / "ggplug-toy").iterdir())
