@@ -24,10 +24,12 @@ from ggplug_cpu.packed import PackedBufferType
 FLOATS = ("f32", "f16", "bf16")
 #: Block types whose packed numbers are read: bytes, nibbles, nibbles with minima, nibbles that choose levels.
 BLOCKS = ("q8_0", "q4_0", "q4_1", "iq4_nl")
+#: Block types whose rows lie beside their panels: groups of 32 with minima, groups of 16, bytes of another scale.
+TWICE = ("q5_K", "q6_K", "mxfp4")
 #: Targets with other vectors, and other kinds of products, each with a type of weights.
 OTHERS = [(name, type) for name, type in (("generic", "f32"), ("avx2", "bf16")) if name in features.choices()]
 if features.has("avx512f"):
-    OTHERS.append(("native+amx-emulated", "bf16"))
+    OTHERS += [("native+amx-emulated", name) for name in ("bf16", "q8_0")]
 if features.has("avxvnni"):
     OTHERS.append(("avx2+avxvnni", "q4_1"))
 
@@ -90,7 +92,7 @@ def result(stream: Backend, node: Tensor) -> npt.NDArray[np.float32]:
 # -- bytes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS])
+@pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS, *TWICE])
 def test_any_bits_come_back_from_packed_memory(cpu: Device, type_name: str) -> None:
     kind, block = packed_type_for(cpu, type_name), by_name(type_name).block_size
     for ne in ((1, 1), (7, 3), (512, 32), (513, 33), (2049, 65), (100, 5, 2, 3)):
@@ -111,6 +113,31 @@ def test_packed_weights_grow_only_by_what_fills_up_panels(cpu: Device, type_name
     assert kind.alloc_size(gg.new_tensor(type_name, (64, 33))) <= type.row_bytes(64) * 64
 
 
+@pytest.mark.parametrize("type_name", TWICE)
+def test_a_type_without_a_packed_order_of_its_own_takes_its_rows_and_panels(
+    cpu: Device, stream: Backend, type_name: str
+) -> None:
+    kind, type = packed_type_for(cpu, type_name), by_name(type_name)
+    form = kind.forms[type_name]
+    assert form.beside_rows
+    plain, panels = type.row_bytes(1024) * 384, form.matrix_bytes(1024, 384)
+    assert panels > 1024 * 384
+    assert kind.alloc_size(gg.new_tensor(type_name, (1024, 384))) == plain + panels
+    weights, packed = pair(cpu, type_name, 256, 70)
+    x = x_of(256, 1)  # one column reads the rows, as of plain weights
+    np.testing.assert_array_equal(result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(weights, x)))
+
+
+def test_rows_beside_panels_are_packed_for_the_instructions_in_use_alone(cpu: Device) -> None:
+    with features.forced("generic"):
+        kind = packed_type_for(cpu, "q6_K")
+        w = gg.new_tensor("q6_K", (256, 40))
+        w.place(kind.alloc(kind.alloc_size(w)))
+    if features.target() != kind.target:
+        with pytest.raises(BufferUseError, match="for other instructions"):
+            w.set_bytes(bits("q6_K", 256, 40))
+
+
 def test_packed_memory_takes_leafs_of_known_types_without_gaps(cpu: Device) -> None:
     kind = packed_type(cpu)
     w = gg.new_tensor("f32", (8, 8))
@@ -125,11 +152,13 @@ def test_packed_memory_takes_leafs_of_known_types_without_gaps(cpu: Device) -> N
 # -- products --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS])
+@pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS, *TWICE])
 def test_products_of_many_columns_have_the_bits_that_plain_weights_give(
     cpu: Device, stream: Backend, type_name: str
 ) -> None:
-    shapes = ((96, 33), (2144, 70)) if by_name(type_name).is_quantized else ((100, 33), (1100, 70))
+    shapes = ((100, 33), (1100, 70))
+    if by_name(type_name).is_quantized:
+        shapes = ((96, 33), (2144, 70)) if by_name(type_name).block_size == 32 else ((256, 33), (2304, 70))
     for (k, m), columns in itertools.product(shapes, (13, 41)):
         plain, packed = pair(cpu, type_name, k, m)
         x = x_of(k, columns)

@@ -111,7 +111,10 @@ def test_weights_on_a_device_without_packed_memory_stay_there(data: Path) -> Non
 
 
 class Tied(Model):
-    """Looks rows up in a matrix and multiplies with it, and with another one; the third serves one column only."""
+    """Looks rows up in a matrix and multiplies with it, and with another one; the third serves one column only.
+
+    The fourth serves a product, and an addition reads a row of it.
+    """
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         super().__init__(weights, metadata, devices)
@@ -120,7 +123,9 @@ class Tied(Model):
         rows = gg.mul_mat(other, gg.get_rows(table, self.ids))
         last = gg.view(rows, 64, offset=rows.nb[1] * 19)
         self.y = gg.mul_mat(table, rows).set_output()
-        self.z = gg.mul_mat(self.weight("last", 64, 64), last).set_output()
+        seen = self.weight("seen", 64, 64)
+        last = last + gg.view(seen, 64, offset=seen.nb[1] * 2) + gg.mean(gg.mul_mat(seen, rows))
+        self.z = gg.mul_mat(self.weight("last", 64, 64), gg.view(last, 64)).set_output()
         self.graph = Graph(self.y, self.z)
 
     def sample(self) -> Graph:
@@ -132,7 +137,7 @@ def test_a_tied_embedding_and_a_weight_for_one_column_stay_plain(
 ) -> None:
     monkeypatch.setitem(ARCHITECTURES, "tied", Tied)
     with GGUFWriter(tmp_path / "tied.gguf", "tied") as writer:
-        for name in ("table", "other", "last"):
+        for name in ("table", "other", "last", "seen"):
             writer.add_tensor(name, np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32))
     results = []
     for pack in (False, True):
@@ -141,6 +146,7 @@ def test_a_tied_embedding_and_a_weight_for_one_column_stay_plain(
             if pack:
                 reasons = {each.name: each.reason for each in model.packing}
                 assert "get_rows" in reasons["table"]
+                assert "add on the CPU reads its source 1 as plain bytes" in reasons["seen"]
                 assert reasons["last"] == "no product with many columns reads it"
             model.scheduler.allocate(model.graph)
             model.ids.set(np.arange(20, dtype=np.int32))
@@ -157,7 +163,7 @@ def test_a_model_without_a_sample_is_loaded_as_it_is(tmp_path: Path, monkeypatch
 
     monkeypatch.setitem(ARCHITECTURES, "tied", Plain)
     with GGUFWriter(tmp_path / "tied.gguf", "tied") as writer:
-        for name in ("table", "other", "last"):
+        for name in ("table", "other", "last", "seen"):
             writer.add_tensor(name, np.zeros((64, 64), np.float32))
     with ggplug_models.load(tmp_path / "tied.gguf", ["CPU"]) as model:
         assert packed_names(model) == set()

@@ -7,6 +7,7 @@ kernels are compiled for.
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ggplug.host import ALIGNMENT, HostBuffer, HostBufferType
 from ggplug.sharing import accessing
 from ggplug.tensor import Tensor
 from ggplug_cpu import features
+from ggplug_cpu.parameters import Place
 
 if TYPE_CHECKING:
     from ggplug_cpu.device import CpuDevice
@@ -58,11 +60,12 @@ class PackedBufferType(BufferType):
         return None
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """Bytes of the packed matrices: the tensor's, with rows and numbers that fill up panels and blocks."""
+        """Bytes of the packed matrices, with what fills up panels and blocks, and of rows that lie beside them."""
         form = self.forms.get(tensor.type.name)
         if form is None:
             return tensor.nbytes
-        return form.matrix_bytes(tensor.ne[0], tensor.ne[1]) * tensor.ne[2] * tensor.ne[3]
+        panels = form.matrix_bytes(tensor.ne[0], tensor.ne[1]) * tensor.ne[2] * tensor.ne[3]
+        return form.panels_at(tensor.nbytes) + panels
 
     def _alloc(self, size: int) -> PackedBuffer:
         return PackedBuffer(self, self._memory._alloc(size))
@@ -87,7 +90,10 @@ class PackedBuffer(HostBuffer):
         with accessing(self):
             self.check_there()
             form, packed = self._packed(tensor, start)
-            pack(form, raw, packed, tensor.ne[0], tensor.ne[1])
+            if form.beside_rows:
+                self._pack_beside(form, tensor, raw, packed)
+            else:
+                pack(form, raw, packed, tensor.ne[0], tensor.ne[1])
             self.fill(start, packed.size)
 
     def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
@@ -96,12 +102,36 @@ class PackedBuffer(HostBuffer):
         with accessing(self):
             self.check_there()
             form, packed = self._packed(root, start - tensor.view_offset)
-            if out.size == root.nbytes:
+            if form.beside_rows:
+                out[...] = packed[at : at + out.size]
+            elif out.size == root.nbytes:
                 unpack(form, packed, out, root.ne[0], root.ne[1])
             else:
                 whole = np.empty(root.nbytes, np.uint8)
                 unpack(form, packed, whole, root.ne[0], root.ne[1])
                 out[...] = whole[at : at + out.size]
+
+    def _pack_beside(self, form: Form, tensor: Tensor, raw: Bytes, packed: Bytes) -> None:
+        from ggplug_cpu.kernels.mul_mat_packed import Packing, pack_panels
+
+        if features.target() != self.type.target:
+            raise BufferUseError(
+                f"{tensor!r} lies packed for other instructions than are used now, so its panels cannot be made",
+                tensor=tensor, remedy="place it in the device's extra buffer type as it is now",
+            )  # fmt: skip
+        K, M = tensor.ne[0], tensor.ne[1]
+        matrix = form.matrix_bytes(K, M)
+        rows, panels = packed[: raw.size], packed[form.panels_at(raw.size) :]
+        rows[...] = raw
+        panels[...] = 0
+        run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(pack_panels(form.kind, tensor.type.name).address())
+        for number in range(panels.size // matrix):
+            words = Packing.words(
+                weights=Place(rows.ctypes.data + number * tensor.nb[2], tensor.nb),
+                panels=Place(panels.ctypes.data + number * matrix), K=K, M=M, k_block=form.slice_numbers(K, M),
+            )  # fmt: skip
+            parameters = np.array(words, np.int64)
+            run(0, parameters.ctypes.data)
 
     def _packed(self, root: Tensor, start: int) -> tuple[Form, Bytes]:
         """The form of a tensor that lies at ``start``, and its packed bytes."""

@@ -11,6 +11,8 @@ from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import table
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.device import CpuDevice
+from ggplug_cpu.kernels.mul_mat_packed import pack_panels
+from ggplug_cpu.packed import PackedBufferType
 from ggplug_cpu.types import BLOCKS, ENCODED, PLAIN
 
 _WEIGHTS = (*PLAIN, *BLOCKS)
@@ -19,7 +21,8 @@ _WEIGHTS = (*PLAIN, *BLOCKS)
 def likely_kernels() -> list[Kernel]:
     """Each kernel once, for the current target."""
     device = CpuDevice()
-    packed = device.extra_buffer_types[0]
+    (packed,) = device.extra_buffer_types
+    assert isinstance(packed, PackedBufferType)
     graphs = [Graph(chain) for chain in _chains()]
     together = [group for graph in graphs for group in device.groups(graph).of(graph)]
     found: dict[Kernel, None] = {}
@@ -29,6 +32,7 @@ def likely_kernels() -> list[Kernel]:
             for entry in steps.entries:
                 found[entry.kernel] = None
                 found.update((word, None) for word in entry.words if isinstance(word, Kernel))
+    found.update((pack_panels(form.kind, name), None) for name, form in packed.forms.items() if form.beside_rows)
     return list(found)
 
 

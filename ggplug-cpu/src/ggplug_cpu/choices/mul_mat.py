@@ -18,7 +18,7 @@
 The instructions are those of the table in :mod:`ggplug_cpu.simd.dots`.
 
 Weights in packed memory (:mod:`ggplug_cpu.packed`) are read by ``mul_mat_gemm`` for any number of columns, so the
-numbers of a result do not depend on how many columns there are.
+numbers of a result do not depend on how many columns there are; unless their rows lie there as well, as they were.
 
 Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
 ``mul_mat_widen`` to f32).  Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``),
@@ -335,9 +335,12 @@ def kind_of(weights: str, activations: str, precision: int) -> str:
 def _dot_columns(a: Tensor, kind: str) -> int:
     """How many columns ``mul_mat_dot`` takes: it reads rows of adjacent numbers only.
 
-    Packed weights are read by ``mul_mat_gemm`` whatever the number of columns: with nothing to pack it is as fast.
+    Packed weights without their rows are read by ``mul_mat_gemm`` whatever the number of columns: with nothing to pack
+    it is as fast.
     """
-    return DOT_COLUMNS[base_of(kind)] if _order(a) == "rows" else 0
+    form = _packed(a)
+    rows = _order(a) == "rows" if form is None else form.beside_rows
+    return DOT_COLUMNS[base_of(kind)] if rows else 0
 
 
 # activations
@@ -398,11 +401,12 @@ def _rows_in_workspace(
 
 def _words(
     work: _Work, x: _Activations, m_block: int, v_block: int, least: int, most: int, k_block: int = 0,
-    x_offset: int = 0,
+    x_offset: int = 0, packed: bool = False,
 ) -> Words:  # fmt: skip
     a, b, placed = work.a, work.b, work.placed
     words = Product.words(
-        weights=Place(placed.a, _strides(a)), activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
+        weights=_panels(a, placed.a) if packed else Place(placed.a, a.nb),
+        activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
         K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
         r3=work.r3, m_block=m_block, v_block=v_block, k_block=k_block, x_offset=x_offset,
         routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most, epilogue=placed.epilogue,
@@ -411,13 +415,13 @@ def _words(
     return words.followed_by(placed.words)
 
 
-def _strides(a: Tensor) -> Extents:
-    """Byte strides of weights; of packed ones those of matrices."""
+def _panels(a: Tensor, place: Ref | int) -> Place:
+    """Where the panels of packed weights lie, with the byte strides of matrices."""
     form = _packed(a)
-    if form is None:
-        return a.nb
+    assert form is not None
+    assert isinstance(place, Ref)
     matrix = form.matrix_bytes(a.ne[0], a.ne[1])
-    return 0, 0, matrix, matrix * a.ne[2]
+    return Place(Ref(place.slot, place.offset + form.panels_at(a.nbytes)), (0, 0, matrix, matrix * a.ne[2]))
 
 
 def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
@@ -433,7 +437,8 @@ def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Multiplic
     m_block, v_block = _blocks(work, kind)
     k_block = _k_block(work.a, kind)
     x_offset, scratch = _scratch_plan(work.a, kind, m_block, k_block)
-    words = _words(work, x, m_block, v_block, least, work.rows, k_block, x_offset)
+    packed = _packed(work.a) is not None
+    words = _words(work, x, m_block, v_block, least, work.rows, k_block, x_offset, packed)
     kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
     return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)
 

@@ -9,7 +9,11 @@ and a matrix grows by no more than the rows and numbers that fill up the last pa
 Tiles read these panels in place, so a product has nothing to pack.  On the way they widen F16, and BF16 where the
 processor does not multiply it.  Of block types of 32 numbers (``Blocks.side_by_side``) they read the numbers of a block
 as unsigned bytes, and F16 scales; where they start from, ``-offset`` times the sum of a group's activations, is packed
-with these.  Other block types have no packed form: to be read row by row or by columns they would have to lie twice.
+with these.
+
+Other block types, and all of them on AMX and where the processor multiplies int8 otherwise, lie twice
+(``beside_rows``): as they were, for products of few columns, and behind that in the panels that a product would pack
+for itself.  Such weights grow: int8 with its factors takes 1.25 bytes a number and more, bf16 two.
 """
 
 from __future__ import annotations
@@ -17,9 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ggplug_cpu.compiler import DeviceFunction, device_function
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.kernels.mul_mat_layout import Layout, activations_are_unsigned, base_of, layout
+from ggplug_cpu.kernels.mul_mat_pack import pack_weights
 from ggplug_cpu.kernels.mul_mat_rows import Product
+from ggplug_cpu.parameters import Parameters, integer, read, written
 from ggplug_cpu.types import BLOCKS, PLAIN, Blocks
 from ggplug_cpu.types.blocks import offset_of
 
@@ -37,22 +43,30 @@ class Form:
     """How weights of one type lie packed for products of one ``kind``, on one target.
 
     ``rows``: of weights, in a panel.  ``numbers``: of a row, in a block.  ``shape``: how these products pack.
+    ``beside_rows``: whether panels are what products pack for themselves, and lie behind the rows as they were.
+    ``block_size``: numbers of a block of the type.
     """
 
     kind: str
     rows: int
     numbers: int
     shape: Layout
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece, ...] = ()
+    beside_rows: bool = False
+    block_size: int = 1
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one row's block."""
-        return sum(piece.size for piece in self.pieces)
+        return self.shape.quantum_bytes // self.rows if self.beside_rows else sum(piece.size for piece in self.pieces)
+
+    def panels_at(self, nbytes: int) -> int:
+        """Where the panels of weights begin that have so many bytes themselves."""
+        return -(-nbytes // 64) * 64 if self.beside_rows else 0
 
     def slice_numbers(self, K: int, M: int) -> int:
         """Numbers of a row in a slice of ``M`` rows with ``K`` numbers."""
-        return self.shape.k_block(K, M)
+        return self.shape.k_block(K, M, self.block_size)
 
     def matrix_bytes(self, K: int, M: int) -> int:
         """Bytes of ``M`` rows with ``K`` numbers."""
@@ -67,10 +81,11 @@ def form_of(type_name: str, kind: str) -> Form | None:
         return Form(kind, s.columns, s.quantum, s, (Piece(0, size * s.quantum, size * s.unit),))
     t = BLOCKS[type_name]
     if t.side_by_side is None or base_of(kind) != "i8" or s.rows_of_sums != 1 or not activations_are_unsigned():
-        return None
+        return Form(kind, s.columns, s.quantum, s, beside_rows=True, block_size=t.block_size)
     fields = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
     quants = _piece(t, t.side_by_side.quants, s.unit_bytes)
-    return Form(kind, s.columns, t.block_size, s, (quants, *(_piece(t, field, 2) for field in fields)))
+    pieces = quants, *(_piece(t, field, 2) for field in fields)
+    return Form(kind, s.columns, t.block_size, s, pieces, block_size=t.block_size)
 
 
 def _piece(t: Blocks, field: str, unit: int) -> Piece:
@@ -83,7 +98,44 @@ def stored_as(kind: str, type_name: str) -> str:
     """What tiles have to know about packed panels: the weights' type, or nothing if a product packs them just so."""
     form = form_of(type_name, kind)
     assert form is not None
-    return "" if type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes else type_name
+    just_so = form.beside_rows or (
+        type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes
+    )
+    return "" if just_so else type_name
+
+
+class Packing(Parameters):
+    """The parameters of :func:`pack_panels`: ``M`` rows of ``K`` numbers, in slices of ``k_block``."""
+
+    weights = read("nb1")
+    panels = written()
+    K = integer()
+    M = integer()
+    k_block = integer()
+
+
+@kernel
+def pack_panels(kind: str, weights: str) -> Body:
+    """Rows of a block type to the panels of all slices, one after the other.  Needs no context."""
+    shape, t = layout(kind), BLOCKS[weights]
+    width, columns, unit_bytes = shape.width, shape.columns, shape.unit_bytes
+    quantum, quantum_bytes = shape.quantum, shape.quantum_bytes
+    block_size, block_bytes = t.block_size, t.block_bytes
+    pack_some = pack_weights(kind, weights)
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        K, M, k_block = Packing.K(params), Packing.M(params), Packing.k_block(params)
+        stride, panels = Packing.weights.nb1(params), Packing.panels.address(params)
+        for k in range(0, K, k_block):
+            numbers = min(k_block, K - k)
+            panel_bytes = -(-numbers // quantum) * quantum_bytes
+            source = Packing.weights.address(params) + k // block_size * block_bytes
+            for m in range(0, M, width):
+                place = panels + m // columns * panel_bytes + m % columns * unit_bytes
+                pack_some(place, source + m * stride, stride, min(M - m, width), numbers)
+            panels += -(-M // columns) * panel_bytes
+
+    return body
 
 
 def first_panel(kind: str, weights: str) -> DeviceFunction:
