@@ -10,6 +10,11 @@ import pytest
 
 from ggplug import registry
 from ggplug.backend import Device, Registration
+from ggplug.ops.base import OPS
+from ggplug.testing.cases import Case, graph_cases
+from ggplug.testing.cases.chains import group_cases
+from ggplug.testing.groups import run_groups
+from ggplug.testing.runner import cases_of
 
 
 @functools.cache
@@ -72,3 +77,15 @@ def device(request: pytest.FixtureRequest) -> Device:
     """The device that a test is run on."""
     made: Device = request.param()
     return made
+
+
+def a_part_of_the_ops(op: str) -> list[Case]:
+    """Every fourth case of an op; from another one on for each op."""
+    return cases_of(OPS[op])[len(op) % 4 :: 4]
+
+
+def a_part_of_the_groups(device: Device, step: int) -> None:
+    """Chains of ops in the groups that the device forms, but only each so many-th."""
+    findings = run_groups(device, cases=[*group_cases(), *graph_cases()][::step])
+    assert [str(finding) for finding in findings if finding.bad] == []
+    assert sum(finding.verdict == "passed" for finding in findings) > 10

@@ -15,9 +15,7 @@ import pytest
 from ggplug.backend import Device
 from ggplug.ops.base import OPS
 from ggplug.testing import BackendSuite
-from ggplug.testing.cases import graph_cases
-from ggplug.testing.cases.chains import group_cases
-from ggplug.testing.groups import run_groups
+from ggplug.testing.cases import Case
 from ggplug.testing.runner import cases_of, run_op
 from ggplug.testing.vectors import Recording, replay, report
 
@@ -25,6 +23,7 @@ pytest.importorskip("ggplug_simt")
 pytest.importorskip("ziglang")
 
 from cuda_on_host import GPU, HostDevice, HostProgram
+from simt_devices import a_part_of_the_groups, a_part_of_the_ops
 
 
 @functools.cache
@@ -34,26 +33,34 @@ def on_host() -> Device:
 
 
 class TestCudaOnHost(BackendSuite):
+    """A part of the cases, because a compiler of C++ takes half a second for a kernel; the next class has all."""
+
     @pytest.fixture
     def device(self) -> Device:
         return on_host()
 
-    @pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.long)])
-    def test_groups(self, device: Device, step: int) -> None:
-        """Every twelfth chain, because a compiler of C++ takes half a second for a kernel."""
-        findings = run_groups(device, cases=[*group_cases(), *graph_cases()][::step])
-        assert [str(finding) for finding in findings if finding.bad] == []
-        assert sum(finding.verdict == "passed" for finding in findings) > 20
+    def cases(self, op: str) -> list[Case]:
+        return a_part_of_the_ops(op)
+
+    def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
+        a_part_of_the_groups(device, 16)
+
+
+@pytest.mark.long
+class TestAllOfCudaOnHost(BackendSuite):
+    @pytest.fixture
+    def device(self) -> Device:
+        return on_host()
 
 
 @pytest.mark.parametrize("most", [1, 12])
 def test_kernels_conform_where_groups_are_small(most: int) -> None:
     device = HostDevice(dataclasses.replace(GPU, max_lanes=most, local_bytes=8192))
     for name in ("norm", "soft_max", "sum", "argmax", "argsort", "mul_mat", "mul_mat_id"):
-        cases = list(cases_of(OPS[name]))[::5]
+        cases = list(cases_of(OPS[name]))[::15]
         findings = run_op(device, OPS[name], cases=cases)
         assert [str(finding) for finding in findings if finding.bad] == []
-        assert len(findings) > 5
+        assert len(findings) > 2
 
 
 def test_recorded_cases_of_ggml_pass(data: Path) -> None:
@@ -62,7 +69,7 @@ def test_recorded_cases_of_ggml_pass(data: Path) -> None:
     assert found["passed"] > 100
 
 
-@pytest.mark.parametrize("side", ["begin", "end"])
+@pytest.mark.parametrize("side", [pytest.param("begin", marks=pytest.mark.long), "end"])
 def test_no_kernel_touches_a_byte_outside_of_its_tensors(side: str) -> None:
     script = Path(__file__).with_name("bounds_on_host.py")
     done = subprocess.run([sys.executable, script, side], capture_output=True, text=True)

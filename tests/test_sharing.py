@@ -376,7 +376,9 @@ _LEAVE = """
 
 def test_leaving_the_interpreter_ends_daemon_threads_without_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(_LEAVE)], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr, done.returncode) == ("leaving\na waiting thread was ended\n", "", 3)
+    assert (done.stderr, done.returncode) == ("", 3)
+    # Where the processor has no time for it, the interpreter is gone before that thread has said so.
+    assert done.stdout in ("leaving\n", "leaving\na waiting thread was ended\n")
 
 
 def test_leaving_the_interpreter_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
