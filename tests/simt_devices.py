@@ -80,8 +80,8 @@ def device(request: pytest.FixtureRequest) -> Device:
 
 
 def a_part_of_the_ops(op: str) -> list[Case]:
-    """Every fourth case of an op; from another one on for each op."""
-    return cases_of(OPS[op])[len(op) % 4 :: 4]
+    """Every eighth case of an op; from another one on for each op."""
+    return cases_of(OPS[op])[len(op) % 8 :: 8]
 
 
 def a_part_of_the_groups(device: Device, step: int) -> None:

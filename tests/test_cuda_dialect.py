@@ -53,7 +53,7 @@ class TestAllOfCudaOnHost(BackendSuite):
         return on_host()
 
 
-@pytest.mark.parametrize("most", [1, 12])
+@pytest.mark.parametrize("most", [1, pytest.param(12, marks=pytest.mark.long)])
 def test_kernels_conform_where_groups_are_small(most: int) -> None:
     device = HostDevice(dataclasses.replace(GPU, max_lanes=most, local_bytes=8192))
     for name in ("norm", "soft_max", "sum", "argmax", "argsort", "mul_mat", "mul_mat_id"):
@@ -69,7 +69,8 @@ def test_recorded_cases_of_ggml_pass(data: Path) -> None:
     assert found["passed"] > 100
 
 
-@pytest.mark.parametrize("side", [pytest.param("begin", marks=pytest.mark.long), "end"])
+@pytest.mark.long
+@pytest.mark.parametrize("side", ["begin", "end"])
 def test_no_kernel_touches_a_byte_outside_of_its_tensors(side: str) -> None:
     script = Path(__file__).with_name("bounds_on_host.py")
     done = subprocess.run([sys.executable, script, side], capture_output=True, text=True)
