@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from example_backends import example_device
 
 import ggplug as gg
 import ggplug_models
 from ggplug.backend import Device
 from ggplug.testing import BackendSuite
 
-SOURCE = Path(__file__).resolve().parent.parent / "examples" / "ggplug-blas" / "src"
-
 
 @pytest.fixture(scope="module")
 def blas() -> Iterator[Device]:
-    sys.path.insert(0, str(SOURCE))
-    try:
-        gg.load(SOURCE / "ggplug_blas")
-        yield gg.device("BLAS")
-        gg.unload("BLAS")
-    finally:
-        sys.path.remove(str(SOURCE))
+    with example_device("ggplug-blas", "BLAS") as device:
+        yield device
 
 
 class TestBlas(BackendSuite):

@@ -12,28 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_backends import EXAMPLES, example_device
 
-import ggplug as gg
 from ggplug.backend import Device
 from ggplug.ops.base import OPS
 from ggplug.tensor import Tensor
 from ggplug.testing import Leafs, cases_of
-
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "ggplug-torch"
-SOURCE = EXAMPLE / "src"
 
 pytest.importorskip("torch", reason="PyTorch is not installed; `nox -s torch` installs it")
 
 
 @pytest.fixture(scope="module")
 def torch_device() -> Iterator[Device]:
-    sys.path.insert(0, str(SOURCE))
-    try:
-        gg.load(SOURCE / "ggplug_torch")
-        yield gg.device("Torch")
-        gg.unload("Torch")
-    finally:
-        sys.path.remove(str(SOURCE))
+    with example_device("ggplug-torch", "Torch") as device:
+        yield device
 
 
 def test_it_computes_at_least_forty_ops(torch_device: Device) -> None:
@@ -69,7 +61,7 @@ TYPOS = {
 
 @pytest.mark.parametrize("right", TYPOS)
 def test_a_typo_in_a_helper_is_shown_at_its_line_in_forty_lines(right: str, tmp_path: Path) -> None:
-    shutil.copytree(EXAMPLE, tmp_path / "example")
+    shutil.copytree(EXAMPLES / "ggplug-torch", tmp_path / "example")
     files = [path for path in (tmp_path / "example").rglob("*.py") if right in path.read_text(encoding="utf-8")]
     (path,) = files
     text = path.read_text(encoding="utf-8")

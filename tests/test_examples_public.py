@@ -6,8 +6,8 @@ import ast
 from pathlib import Path
 
 import pytest
+from example_backends import EXAMPLES
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 LIMITS = {"ggplug-blas": 150, "ggplug-torch": 500}
 
 
