@@ -160,6 +160,13 @@ def compute_node(node: Tensor, target: Array, sources: Sequence[Array | None], r
         else:
             read = decoded(stored, tensor)
             values.append(read if reading is None else reading(node, position, read))
+    if len(op.writes) > 1:
+        for position, written in zip(op.writes, _refer_all(node, values), strict=True):
+            tensor, stored = node.src[position], sources[position]
+            assert tensor is not None
+            assert stored is not None
+            round_into(target if position == op.writes[0] else stored, tensor, written, keep=values[position])
+        return
     keep = decoded(target, node) if op.writes else None
     round_into(target, node, _refer(node, values), keep=keep)
 
@@ -179,6 +186,14 @@ def _refer(node: Tensor, values: Sequence[Array | None]) -> Array:
             op=op, tensor=node, got=result.shape, wanted=shape,
         )  # fmt: skip
     return result.reshape(shape)
+
+
+def _refer_all(node: Tensor, values: Sequence[Array | None]) -> list[Array]:
+    """What the reference of an op that writes several sources says of each of them, in their shapes."""
+    assert node.op is not None
+    with np.errstate(all="ignore"):
+        found = node.op.reference(*values)
+    return [np.asarray(each).reshape(node.src[i].ne[::-1]) for i, each in zip(node.op.writes, found, strict=True)]
 
 
 def _move_blocks(node: Tensor, target: Array, sources: Sequence[Array | None]) -> None:
