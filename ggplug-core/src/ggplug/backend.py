@@ -59,9 +59,9 @@ place; nothing else changes.  A kernel need not look for that.  To move rows wit
 that is not its own.  The rows of its result that belong to such ids are zeros; where ids say where rows go (set_rows,
 get_rows_back) such rows are left out; the node's other rows are computed as usual.  ``compute`` of a synchronous
 device, or the next ``synchronize``, raises once the ComputeError that :func:`id_out_of_range` makes: it names the node,
-the id, its place and the limit.  Of several faults it is the first node's in the graph's order, and of these the first id's in the order of its tensor's elements,
-for any number of threads.  Ids are not looked at where the node writes nothing because its result or its rows are
-empty.
+the id, its place and the limit.  Of several faults it is the first node's in the graph's order, and of these the first
+id's in the order of its tensor's elements, for any number of threads.  Ids are not looked at where the node writes
+nothing because its result or its rows are empty.
 
 *Errors.*  Every failure is a :class:`~ggplug.errors.GGPlugError`.  An asynchronous failure is raised by the next
 ``synchronize`` of the stream.  After a failed computation the results are undefined, and what its nodes wrote into

@@ -61,9 +61,10 @@ def id_out_of_range(device: Device, node: Tensor, got: int, number: int | None =
         position = tuple(map(int, np.unravel_index(number, given.shape)))
     at = "" if position is None else f" at {list(position)}"
     consequence = "that row was left out" if op.writes or of is None else "its row of the result is zeros"
+    chosen = "the result" if of is None else _called(node, of)
     return ComputeError(
         f"{device.name}: {node!r} was given the id {got}{at} of {_called(node, ids)}; ids must be at least 0 and less "
-        f"than {limit}, ne{dim} of {'the result' if of is None else _called(node, of)}; {consequence}; what nodes wrote into persistent tensors "
+        f"than {limit}, ne{dim} of {chosen}; {consequence}; what nodes wrote into persistent tensors "
         "stays written",
         op=op, device=device, tensor=node, got=got, wanted=limit, ids=given, indexed=indexed, position=position,
     )  # fmt: skip

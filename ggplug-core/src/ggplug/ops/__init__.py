@@ -43,10 +43,8 @@ from ggplug.ops.elementwise import (
 )
 from ggplug.ops.generated import (
     Arange,
-    Fill,
     TimestepEmbedding,
     arange,
-    fill,
     timestep_embedding,
 )
 from ggplug.ops.glu import (
@@ -200,6 +198,7 @@ from ggplug.ops.training import (
 from ggplug.ops.triangles import (
     Banded,
     Diag,
+    DiagMask,
     DiagMaskInf,
     DiagMaskZero,
     SolveTri,
@@ -219,6 +218,7 @@ from ggplug.ops.unary import (
     Elu,
     Exp,
     Expm1,
+    Fill,
     Floor,
     Gelu,
     GeluErf,
@@ -250,6 +250,7 @@ from ggplug.ops.unary import (
     elu,
     exp,
     expm1,
+    fill,
     floor,
     gelu,
     gelu_erf,
@@ -322,6 +323,7 @@ __all__ = [
     "CrossEntropyLossBack",
     "Cumsum",
     "Diag",
+    "DiagMask",
     "DiagMaskInf",
     "DiagMaskZero",
     "Div",

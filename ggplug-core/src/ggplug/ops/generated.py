@@ -1,4 +1,4 @@
-"""Tensors whose values follow from their position: ranges, constants, embeddings of time steps."""
+"""Numbers that follow from their position: ranges, embeddings of time steps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import Array, Op, builder, misfit, mismatch, require_float
+from ggplug.ops.base import Array, Op, builder, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F32, FLOATS
+from ggplug.types import F32
 
 _MOST = 1 << 40
 """More numbers than a range is allowed to have: it would be a mistake."""
@@ -46,22 +46,6 @@ class Arange(Op):
 
     def reference(self) -> Array:
         return self.start + self.step * np.arange(int(self.count))
-
-
-class Fill(Op):
-    """y = ``value`` everywhere, of x's type and shape  (ggml_fill).  What x holds is not looked at."""
-
-    inplace = (0,)
-
-    value: float
-
-    def result(self, x: Tensor) -> Spec:
-        if x.type not in FLOATS:
-            require_float(self, x)
-        return Spec(x.type, x.ne, x.rank)
-
-    def reference(self, x: Array) -> Array:
-        return np.full(x.shape, self.value)
 
 
 class TimestepEmbedding(Op):
@@ -101,5 +85,4 @@ class TimestepEmbedding(Op):
 
 
 arange = builder(Arange)
-fill = builder(Fill)
 timestep_embedding = builder(TimestepEmbedding)

@@ -73,7 +73,7 @@ class RowGradient(Op, abstract=True):
 
 
 class RmsNormBack(RowGradient):
-    """dx = r (dy - x mean(x dy) r**2), r = 1 / sqrt(mean(x**2) + eps): the gradient of rms_norm  (ggml_rms_norm_back)."""
+    """dx = r (dy - r**2 mean(x dy) x), r = 1 / sqrt(mean(x**2) + eps): that of rms_norm  (ggml_rms_norm_back)."""
 
     takes = "dy and x"
 

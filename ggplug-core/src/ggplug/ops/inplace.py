@@ -12,7 +12,6 @@ from typing import Any
 from ggplug.ops.attention import soft_max
 from ggplug.ops.copy import cpy
 from ggplug.ops.elementwise import add, div, mul, sub
-from ggplug.ops.generated import fill
 from ggplug.ops.gradients import soft_max_back
 from ggplug.ops.norms import group_norm, l2_norm, norm, rms_norm
 from ggplug.ops.rotary import rope
@@ -24,6 +23,7 @@ from ggplug.ops.unary import (
     elu,
     exp,
     expm1,
+    fill,
     floor,
     gelu,
     gelu_erf,

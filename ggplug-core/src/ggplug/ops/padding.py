@@ -46,7 +46,7 @@ class Pad(Op):
 
 
 class PadReflect1d(Op):
-    """Each row with ``p0`` elements before and ``p1`` behind it, reflected at its first and last  (ggml_pad_reflect_1d).
+    """Rows with ``p0`` elements before and ``p1`` behind, reflected at the first and last  (ggml_pad_reflect_1d).
 
     x: of any plain type; a row a, b, c, d padded by 1 and 2 is b, a, b, c, d, c, b.  p0 and p1 are less than ne0.
     """

@@ -63,7 +63,9 @@ class Rope(Op):
             known = ", ".join(f"{m.name} {int(m)}" for m in RopeMode)
             raise ParameterError(f"{self.name}: mode {self.mode} is none of {known}", op=self, got=self.mode)
         if self.n_dims <= 0 or self.n_dims % 2:
-            raise ParameterError(f"{self.name}: n_dims must be positive and even, got {self.n_dims}", op=self, got=self.n_dims)
+            raise ParameterError(
+                f"{self.name}: n_dims must be positive and even, got {self.n_dims}", op=self, got=self.n_dims
+            )
         if not all(1 / _LARGEST <= value <= _LARGEST for value in (self.freq_base, self.freq_scale)):
             raise ParameterError(
                 f"{self.name}: freq_base and freq_scale must be {1 / _LARGEST} to {_LARGEST}, "
@@ -73,12 +75,18 @@ class Rope(Op):
         if self.ext_factor and not (self.freq_base > 1 and self.beta_fast > 0 and self.beta_slow > 0):
             raise ParameterError(f"{self.name}: YaRN needs freq_base > 1 and positive beta_fast and beta_slow", op=self)
         if len(self.sections) != 4 or min(self.sections) < 0:
-            raise ParameterError(f"{self.name}: sections must be four counts, got {self.sections}", op=self, got=self.sections)
+            raise ParameterError(
+                f"{self.name}: sections must be four counts, got {self.sections}", op=self, got=self.sections
+            )
         if self.several_axes and not any(self.sections[:3]):
-            raise ParameterError(f"{self.name}: this mode needs sections that are not all zero", op=self, got=self.sections)
+            raise ParameterError(
+                f"{self.name}: this mode needs sections that are not all zero", op=self, got=self.sections
+            )
         if self.n_offs < 0 or (self.n_offs and self.mode == RopeMode.VISION):
             raise ParameterError(
-                f"{self.name}: n_offs {self.n_offs} is negative, or not allowed in mode VISION", op=self, got=self.n_offs
+                f"{self.name}: n_offs {self.n_offs} is negative, or not allowed in mode VISION",
+                op=self,
+                got=self.n_offs,
             )
 
     def result(self, x: Tensor, pos: Tensor, freq_factors: Tensor | None = None) -> Spec:

@@ -67,24 +67,34 @@ class CrossEntropyLossBack(Op):
         return Cost(8 * node.size, super().cost(node).bytes)
 
 
+def _check_step(op: Op, count: int, params: Tensor, w: Tensor, *others: Tensor) -> Spec:
+    """What a step of an optimiser answers: a view of w."""
+    tensors = (w, *others)
+    _check_alike(op, *tensors)
+    if any(tensor.nb[0] != 4 and tensor.ne[0] != 1 for tensor in tensors):
+        misfit(op, "rows must be contiguous (use gg.cont first)", *tensors)
+    if params.type is not F32 or params.ne != (count, 1, 1, 1) or not params.is_contiguous():
+        misfit(op, f"params must be {count} contiguous f32", *tensors, params)
+    return Spec(F32, w.ne, w.rank, w.nb, w)
+
+
 class OptStepAdamw(Op):
     """A step of AdamW: w, and its moments m and v, by the gradient  (ggml_opt_step_adamw; arXiv:1711.05101).
 
     m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g**2;
     w = (1 - alpha wd) w - alpha (m beta1h) / (sqrt(v beta2h) + eps).
-    w, grad, m, v: F32, of the same shape, any strides.  params: F32 [7]: alpha, beta1, beta2, eps, wd, beta1h, beta2h,
-    the last two being 1 / (1 - beta**t) of step t.  Writes w, m and v; the result is a view of w.
+    w, grad, m, v: F32, of the same shape, rows contiguous.  params: F32 [7]: alpha, beta1, beta2, eps, wd,
+    and beta1h and beta2h, which are 1 / (1 - beta**t) of step t.  Writes w, m and v; the result is a view of w.
     """
 
     writes = (0, 2, 3)
 
     def result(self, w: Tensor, grad: Tensor, m: Tensor, v: Tensor, params: Tensor) -> Spec:
-        _check_alike(self, w, grad, m, v)
-        if params.type is not F32 or params.ne != (7, 1, 1, 1):
-            misfit(self, "params must be seven f32", w, grad, m, v, params)
-        return Spec(F32, w.ne, w.rank, w.nb, w)
+        return _check_step(self, 7, params, w, grad, m, v)
 
-    def reference(self, w: Array, grad: Array, m: Array, v: Array, params: Array) -> tuple[Array, Array, Array]:
+    def reference(  # type: ignore[override]  # all that it writes
+        self, w: Array, grad: Array, m: Array, v: Array, params: Array
+    ) -> tuple[Array, Array, Array]:
         alpha, beta1, beta2, eps, wd, beta1h, beta2h = params.reshape(-1)
         with np.errstate(all="ignore"):
             m = beta1 * m + (1 - beta1) * grad
@@ -98,16 +108,13 @@ class OptStepAdamw(Op):
 class OptStepSgd(Op):
     """A step of stochastic gradient descent: w = (1 - alpha wd) w - alpha grad  (ggml_opt_step_sgd).
 
-    w, grad: F32, of the same shape, any strides.  params: F32 [2]: alpha, wd.  Writes w; the result is a view of w.
+    w, grad: F32, of the same shape, rows contiguous.  params: F32 [2]: alpha, wd.  Writes w; the result is a view of w.
     """
 
     writes = (0,)
 
     def result(self, w: Tensor, grad: Tensor, params: Tensor) -> Spec:
-        _check_alike(self, w, grad)
-        if params.type is not F32 or params.ne != (2, 1, 1, 1):
-            misfit(self, "params must be two f32", w, grad, params)
-        return Spec(F32, w.ne, w.rank, w.nb, w)
+        return _check_step(self, 2, params, w, grad)
 
     def reference(self, w: Array, grad: Array, params: Array) -> Array:
         alpha, wd = params.reshape(-1)

@@ -127,7 +127,7 @@ class SolveTri(Op):
     """The x with a x = b, a being lower triangular  (ggml_solve_tri with left and lower, without uni).
 
     a: F32 [n, n, B, C], contiguous; what lies above the diagonal is not looked at.  b: F32 [k, n, B, C], contiguous:
-    n rows of k right-hand sides.  Result: F32 like b.  A zero on the diagonal gives infinities or NaN, by IEEE division.
+    n rows of k right-hand sides.  Result: F32 like b.  A zero on the diagonal gives infinities or NaN, as divisions do.
     """
 
     def result(self, a: Tensor, b: Tensor) -> Spec:

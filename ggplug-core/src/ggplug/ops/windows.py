@@ -104,9 +104,7 @@ _set = builder(Set)
 _acc = builder(Acc)
 
 
-def _write(
-    into: Callable[..., Tensor], a: Tensor, b: Tensor, nb: tuple[int, ...], offset: int, name: str
-) -> Tensor:
+def _write(into: Callable[..., Tensor], a: Tensor, b: Tensor, nb: tuple[int, ...], offset: int, name: str) -> Tensor:
     """``into`` with strides and offset in elements; ``nb``: up to three strides in bytes, the others are a's."""
     unit, block = a.type.block_bytes, a.type.block_size
     strides = (*nb, *a.nb[1 + len(nb) :])

@@ -193,7 +193,8 @@ def _refer_all(node: Tensor, values: Sequence[Array | None]) -> list[Array]:
     assert node.op is not None
     with np.errstate(all="ignore"):
         found = node.op.reference(*values)
-    return [np.asarray(each).reshape(node.src[i].ne[::-1]) for i, each in zip(node.op.writes, found, strict=True)]
+    targets = [node.src[i] for i in node.op.writes]
+    return [np.asarray(each).reshape(t.ne[::-1]) for t, each in zip(targets, found, strict=True) if t is not None]
 
 
 def _move_blocks(node: Tensor, target: Array, sources: Sequence[Array | None]) -> None:
