@@ -9,6 +9,7 @@ import numpy as np
 from ggplug.errors import ParameterError
 from ggplug.ops.base import Array, Cost, Indexes, Op, builder, is_multiple, misfit, mismatch, require_float
 from ggplug.ops.elementwise import Binary
+from ggplug.ops.reduce import mean_of
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import F16, F32, FLOATS, I32
 
@@ -16,8 +17,12 @@ from ggplug.types import F16, F32, FLOATS, I32
 class SiluBack(Binary):
     """dx = dy s (1 + x (1 - s)), s = 1 / (1 + e**-x): the gradient of silu  (ggml_silu_back).
 
-    ``a`` is dy, ``b`` is x.
+    ``a`` is dy, ``b`` is x, repeated to dy's shape; both are floats.
     """
+
+    def result(self, a: Tensor, b: Tensor) -> Spec:
+        require_float(self, a, b)
+        return super().result(a, b)
 
     def compute(self, a: Array, b: Array) -> Array:
         s = 1 / (1 + np.exp(-b))
@@ -88,8 +93,8 @@ class RmsNormBack(RowGradient):
 
     def reference(self, dy: Array, x: Array) -> Array:
         with np.errstate(all="ignore"):
-            size = (x * x).mean(axis=-1, keepdims=True) + self.eps
-            return (dy - x * ((x * dy).mean(axis=-1, keepdims=True) / size)) / np.sqrt(size)
+            size = mean_of(x * x) + self.eps
+            return (dy - x * (mean_of(x * dy) / size)) / np.sqrt(size)
 
 
 class SoftMaxBack(RowGradient):

@@ -87,7 +87,7 @@ class GroupNorm(Op):
         out = np.empty(x.shape)
         for start in range(0, x.shape[1], max(1, channels)):
             group = x[:, start : start + channels]
-            flat = group.reshape(x.shape[0], 1, 1, -1)
+            flat = group.reshape(x.shape[0], 1, 1, group[:1].size)
             with np.errstate(all="ignore"):
                 centred = flat - mean_of(flat)
                 normed = centred / np.sqrt(mean_of(centred * centred) + self.eps)

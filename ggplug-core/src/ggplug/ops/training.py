@@ -27,7 +27,7 @@ class CrossEntropyLoss(Op):
     """y = -sum(labels log(softmax(logits))) / rows, a scalar  (ggml_cross_entropy_loss).
 
     logits, labels: F32 [n, ...], of the same shape, any strides; the softmax is over ne0, and the loss the mean of all
-    rows.  labels are probabilities.
+    rows, 0 of none.  labels are probabilities.
     """
 
     def result(self, logits: Tensor, labels: Tensor) -> Spec:
@@ -37,7 +37,7 @@ class CrossEntropyLoss(Op):
     def reference(self, logits: Array, labels: Array) -> Array:
         rows = logits.shape[0] * logits.shape[1] * logits.shape[2]
         with np.errstate(all="ignore"):
-            return np.array((_log_soft_max(logits) * labels).sum() / -np.float64(rows))
+            return np.array((_log_soft_max(logits) * labels).sum() / -max(1, rows))
 
     def cost(self, node: Tensor) -> Cost:
         logits = node.src[0]

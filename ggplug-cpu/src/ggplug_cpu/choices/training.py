@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ggplug.tensor import Tensor
+from ggplug_cpu.choices.copy import zero_bytes
 from ggplug_cpu.choices.nest import Nest, Shape, element_nest, numbered, row_nest, words_of
 from ggplug_cpu.choices.places import reading, writing
 from ggplug_cpu.choices.steps import RESULT, Steps, given, source, tasks
@@ -15,6 +16,8 @@ from ggplug_cpu.tape import WORKSPACE, Entry
 def cross_entropy_loss(node: Tensor) -> Steps:
     """The loss of each row, and their sum."""
     logits, labels = given(node, 0), given(node, 1)
+    if not logits.size:
+        return Steps((zero_bytes(node),))
     rows = numbered(row_nest(logits.ne, Shape.of(logits), Shape.of(labels)))
     places = (
         Place(Ref(WORKSPACE)),
