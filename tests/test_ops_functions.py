@@ -9,7 +9,7 @@ import pytest
 
 import ggplug as gg
 from ggplug import quants
-from ggplug.errors import ComputeError, ParameterError, ShapeError, TypeMismatchError
+from ggplug.errors import ComputeError, GraphError, ParameterError, ShapeError, TypeMismatchError
 from ggplug.ops import OPS
 from ggplug.tensor import Tensor
 from ggplug.testing import ReferenceDevice
@@ -256,3 +256,23 @@ def test_quantised_rows_go_into_outer_products() -> None:
     stored = gg.cast(gg.tensor(a), "q8_0")
     wide = quants.dequantize(quants.quantize(a, gg.Q8_0, stored=True), gg.Q8_0).reshape(3, 32)
     np.testing.assert_allclose(computed(gg.out_prod(stored, gg.tensor(b))), b.T @ wide, rtol=1e-5, atol=1e-5)
+
+
+def test_set_zero_leaves_what_lies_between_the_rows_of_a_view() -> None:
+    x = gg.tensor(np.ones((3, 4), np.float32))
+    gg.ops.view(x, 2, 3, nb=x.nb[1:], offset=4).set_zero()
+    expected = np.ones((3, 4), np.float32)
+    expected[:, 1:3] = 0
+    np.testing.assert_array_equal(x.numpy(), expected)
+    packed = gg.cast(gg.tensor(drawn(2, 32)), "q8_0")
+    np.testing.assert_array_equal(gg.compute(packed).set_zero().numpy(), np.zeros((2, 32)))
+
+
+def test_one_of_several_outputs_is_expanded() -> None:
+    x = gg.tensor(drawn(4))
+    several = [gg.sqr(x), gg.neg(x), gg.abs(x)]
+    graph = gg.Graph()
+    assert graph.expand_one_of(several, 1) is several[1]
+    assert graph.nodes == [several[1]]
+    with pytest.raises(GraphError, match="no output 3"):
+        graph.expand_one_of(several, 3)

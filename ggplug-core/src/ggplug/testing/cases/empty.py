@@ -16,11 +16,12 @@ from ggplug.ops.attention import SoftMax
 from ggplug.ops.base import Op
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat
 from ggplug.ops.elementwise import Binary
+from ggplug.ops.generated import TimestepEmbedding
 from ggplug.ops.glu import Glu
 from ggplug.ops.gradients import GetRowsBack, RepeatBack, RowGradient
 from ggplug.ops.matrix import MulMat, MulMatId, OutProd
 from ggplug.ops.norms import GroupNorm, RowNorm
-from ggplug.ops.padding import Pad, Roll
+from ggplug.ops.padding import Pad, PadReflect1d, Roll
 from ggplug.ops.reduce import Argmax, CountEqual, Cumsum, Mean, Sum, SumRows
 from ggplug.ops.rotary import Rope, RopeBack
 from ggplug.ops.rows import AddId, GetRows, SetRows
@@ -29,6 +30,7 @@ from ggplug.ops.training import CrossEntropyLoss, CrossEntropyLossBack, OptStepA
 from ggplug.ops.triangles import Banded, Diag, SolveTri, Tri
 from ggplug.ops.unary import Unary
 from ggplug.ops.views import Permute, Reshape, Transpose, View, permute, reshape, transpose, view
+from ggplug.ops.windows import Window
 from ggplug.tensor import Tensor
 from ggplug.testing.cases.case import Case, Layout, Leafs, node
 from ggplug.testing.cases.elementwise import parameters_of
@@ -95,7 +97,7 @@ def _sketches(op: type[Op]) -> Iterator[Sketch]:
         yield Sketch(("n r",))
     elif op in (Cumsum, CountEqual, GroupNorm) or issubclass(op, (Banded, RowGradient)):
         yield from _of_rows(op, x)
-    elif op in (Diag, Pad, Roll, RepeatBack, TopK):
+    elif op in (Diag, Pad, PadReflect1d, RepeatBack, Roll, TimestepEmbedding, TopK) or issubclass(op, Window):
         yield from _moved(op, x)
     elif op in _OF_SEVERAL:
         yield from _of_several(op, x)
@@ -152,6 +154,12 @@ def _moved(op: type[Op], x: str) -> Iterator[Sketch]:
         yield Sketch((x,), parameters=lambda sizes: {"before": (1, 0, 2, 0), "after": (0, 1, 0, 0)})
         around = {"before": (0, 0, 0, 0), "after": (0, 2, 0, 0), "circular": True}
         yield Sketch((x,), parameters=lambda sizes: around, zeros="nbc", layout="window")
+    elif op is PadReflect1d:
+        yield Sketch((x,), parameters=lambda sizes: {"p0": 1, "p1": 2}, zeros="rbc")
+    elif op is TimestepEmbedding:
+        yield Sketch(("r",), parameters=lambda sizes: {"dim": 8})
+    elif issubclass(op, Window):
+        yield Sketch((x, "N E"), parameters=lambda sizes: {"strides": (32, 96, 192)}, zeros="NE")
     elif op is Roll:
         yield Sketch((x,), parameters=lambda sizes: {"shifts": (1, -1, 0, 0)})
     elif op is RepeatBack:
