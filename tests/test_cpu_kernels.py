@@ -182,6 +182,13 @@ def test_a_first_number_far_from_all_others_leaves_the_variance_exact(first: flo
     np.testing.assert_allclose(got, expected(y), rtol=1e-6, atol=1e-7)
 
 
+def test_a_variance_far_smaller_than_the_mean_is_exact(device: CpuDevice) -> None:
+    steps = np.random.default_rng(6).permutation(np.resize([-1, 1], 4000))
+    x = (8192 + steps * 2.0**-10).astype(np.float32)
+    (got,) = computed(device, ops.norm(gg.tensor(x), eps=0.0))
+    np.testing.assert_allclose(got, steps, rtol=1e-6)
+
+
 def test_rows_of_equal_numbers_have_no_variance(device: CpuDevice) -> None:
     (got,) = computed(device, ops.norm(gg.tensor(np.full((2, 1001), 12345.678, np.float32)), eps=1e-12))
     np.testing.assert_array_equal(got, 0)
