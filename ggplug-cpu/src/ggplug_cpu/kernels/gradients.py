@@ -56,7 +56,6 @@ REPEAT_SCRATCH_BYTES = ARGUMENTS + 2 * ROOM + 8 * PIECE
 @kernel
 def row_gradient(name: str) -> Body:
     """``rms_norm_back`` (its number is eps) and ``soft_max_back`` (scale)."""
-    sum_of_squares = row_sum("x²")
     combine = row_program("weighted(x0,x1)" if name == "rms_norm_back" else "shares_back(x0,x1)")
     of_norm = name == "rms_norm_back"
 
@@ -70,7 +69,7 @@ def row_gradient(name: str) -> Body:
         r = y if write_y == 0 else room + 8 * n
         dot = row_dot(p, q, n)
         if of_norm:
-            size = sum_of_squares(q, n, 0.0) / n + number
+            size = row_dot(q, q, n) / n + number
             factor = 1.0 / math.sqrt(size)
             combine(r, p, q, n, factor, -(dot / n) / size * factor)
         else:
@@ -113,7 +112,7 @@ def _narrowed(y: Value, totals: Value, n: Value) -> None:
 @kernel
 def repeat_back() -> Body:
     """Pieces of the result's rows, each the sum of all its repetitions.  A row of one element sums rows of x."""
-    find, sum_of = locate(RepeatBack), row_sum("x")
+    find = locate(RepeatBack)
 
     @device_function
     def added_row(ctx, params, x, room):  # type: ignore[no-untyped-def]
@@ -122,7 +121,7 @@ def repeat_back() -> Body:
         for start in range(0, count, BLOCK):
             m = min(BLOCK, count - start)
             p = read(ctx, convert, x + start * step, step, m, room)
-            total += sum_of(p, m, 0.0)
+            total += row_sum(p, m)
         return total
 
     def body(ctx: int, params: int) -> None:

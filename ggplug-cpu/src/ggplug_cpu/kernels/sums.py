@@ -1,86 +1,89 @@
-"""Sums along rows of contiguous f32, in f64 as in ggml."""
+"""Sums along rows of contiguous f32, in f64 as in ggml.
+
+Sixteen or so partial sums are added up at the end, the same whichever thread or kernel computes the row.
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 
+from llvmlite import ir
+
 from ggplug_cpu import features
-from ggplug_cpu.compiler import Intrinsic
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, F64, Value, constant, emitted, first_lanes, loop, vector
-
-Term = Callable[[Value, Value], Value]
-
-
-def _plain(x: Value, centre: Value) -> Value:
-    return x
-
-
-def _squared(x: Value, centre: Value) -> Value:
-    return x * x
-
-
-def _squared_distance(x: Value, centre: Value) -> Value:
-    return (x - centre) * (x - centre)
-
-
-TERMS: dict[str, Term] = {"x": _plain, "x²": _squared, "(x-c)²": _squared_distance}
-
-
-@functools.cache
-def row_sum(term: str) -> Intrinsic:
-    """``row_sum("x²")(x, n, c)``: the sum over the ``n`` f32 at ``x`` of one of :data:`TERMS`, c being a number in it.
-
-    Sixteen or so partial sums are added up at the end, the same whoever computes the row.
-    """
-    f = TERMS[term]
-
-    def emit(x: Value, n: Value, c: Value) -> Value:
-        centre = c.splat(_lanes() // 2)
-        return _emit_sum([x], n, lambda numbers: f(numbers, centre))
-
-    return emitted("f64(i64, i64, f64)")(emit)
-
-
-@emitted("f64(i64, i64, i64)")
-def row_dot(x: Value, y: Value, n: Value) -> Value:
-    """``row_dot(x, y, n)``: the sum of the products of the ``n`` f32 at ``x`` and at ``y``."""
-    return _emit_sum([x, y], n, lambda a, b: a * b)
 
 
 def _lanes() -> int:
     return features.target().vector_bytes // 4
 
 
-def _emit_sum(rows: Sequence[Value], n: Value, f: Callable[..., Value]) -> Value:
-    """The sum of ``f`` of the numbers at the same place of each row, as vectors of f64."""
-    lanes = _lanes()
-    half = lanes // 2
-    zero = constant(n.b, vector(F64, half), 0)
+def _in_f64(numbers: Value, mask: Value | None, centre: Value | None = None) -> list[Value]:
+    """The two halves of a vector of f32, less the centre; zeros where the mask does not choose."""
+    half = _lanes() // 2
+    found = [numbers.part(start, half).convert(F64) for start in (0, half)]
+    if centre is not None:
+        found = [each - centre.splat(half) for each in found]
+    if mask is None:
+        return found
+    return [mask.part(start, half).select(each, 0) for start, each in zip((0, half), found, strict=True)]
 
-    def terms(numbers: Sequence[Value]) -> list[Value]:
-        return [f(*(each.part(start, half).convert(F64) for each in numbers)) for start in (0, half)]
+
+def _zero(b: ir.IRBuilder) -> Value:
+    return constant(b, vector(F64, _lanes() // 2), 0)
+
+
+@emitted("f64(i64, i64)")
+def row_sum(x: Value, n: Value) -> Value:
+    """The sum of the ``n`` f32 at ``x``."""
+    return _row_total([x], n, lambda numbers: numbers)
+
+
+@emitted("f64(i64, i64, i64)")
+def row_dot(x: Value, y: Value, n: Value) -> Value:
+    """The sum of the products of the ``n`` f32 at ``x`` and at ``y``."""
+    return _row_total([x, y], n, lambda a, b: a * b)
+
+
+def _row_total(rows: Sequence[Value], n: Value, term: Callable[..., Value]) -> Value:
+    """The sum of ``term`` of the numbers at the same place of each row, which are vectors of f64."""
+    lanes = _lanes()
+
+    def add(sums: list[Value], numbers: Sequence[Value], mask: Value | None = None) -> list[Value]:
+        halves = zip(*(_in_f64(each, mask) for each in numbers), strict=True)
+        return [total + term(*half) for total, half in zip(sums, halves, strict=True)]
 
     def pair(i: Value, sums: list[Value]) -> list[Value]:
         # two vectors a round, for an addition must wait for the one before
-        found = []
-        for at in (0, 4 * lanes):
-            found += terms([values.load(row + i * (8 * lanes), vector(F32, lanes), at) for row in rows])
-        return [total + term for total, term in zip(sums, found, strict=True)]
+        first, second = (
+            [values.load(row + i * (8 * lanes), vector(F32, lanes), at) for row in rows] for at in (0, 4 * lanes)
+        )
+        return [*add(sums[:2], first), *add(sums[2:], second)]
 
     pairs = n.lshr((2 * lanes).bit_length() - 1)
-    sums = loop(pairs, [zero] * 4, pair)
+    sums = loop(pairs, [_zero(n.b)] * 4, pair)
     done = pairs * (2 * lanes)
     rest = n - done
 
     def one(i: Value, sums: list[Value]) -> list[Value]:
-        mask = first_lanes(lanes, rest - i * lanes)
-        numbers = [values.masked_load(row + (done + i * lanes) * 4, vector(F32, lanes), mask) for row in rows]
-        chosen = [mask.part(start, half) for start in (0, half)]
-        return [
-            total + lane.select(term, zero) for total, lane, term in zip(sums, chosen, terms(numbers), strict=True)
-        ]
+        mask, at = first_lanes(lanes, rest - i * lanes), (done + i * lanes) * 4
+        return add(sums, [values.masked_load(row + at, vector(F32, lanes), mask) for row in rows], mask)
 
     tail = loop((rest + (lanes - 1)).lshr(lanes.bit_length() - 1), sums[:2], one)
     return ((tail[0] + sums[2]) + (tail[1] + sums[3])).sum()
+
+
+def no_moments(b: ir.IRBuilder) -> list[Value]:
+    """What :func:`add_to_moments` begins with."""
+    return [_zero(b)] * 4
+
+
+def add_to_moments(moments: list[Value], numbers: Value, mask: Value | None, centre: Value) -> list[Value]:
+    """Partial sums of x - c and of (x - c)² with one more vector of f32, of which a mask may choose lanes."""
+    low, high = _in_f64(numbers, mask, centre)
+    return [moments[0] + low, moments[1] + high, low.fma(low, moments[2]), high.fma(high, moments[3])]
+
+
+def totals(moments: list[Value]) -> list[Value]:
+    """The two sums."""
+    return [(moments[i] + moments[i + 1]).sum() for i in (0, 2)]

@@ -111,8 +111,6 @@ def _logarithm(x: Value) -> Value:
 @kernel
 def cross_entropy() -> Body:
     """The sum over a row of label (log of the sum of powers - logit), divided by the number of rows."""
-    sum_of = row_sum("x")
-
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         loss, logits, labels = places
@@ -121,7 +119,7 @@ def cross_entropy() -> Body:
         q = read(ctx, CrossEntropy.labels.convert(params), labels, CrossEntropy.labels.stride(params), n, room + 4 * n)
         highest = _highest(p, n)
         total = highest + _logarithm(_powers(p, n, highest))
-        simd.store_f64(loss, (total * sum_of(q, n, 0.0) - row_dot(p, q, n)) / CrossEntropy.count_of_rows(params))
+        simd.store_f64(loss, (total * row_sum(q, n) - row_dot(p, q, n)) / CrossEntropy.count_of_rows(params))
 
     return over_rows(CrossEntropy, visit)
 
