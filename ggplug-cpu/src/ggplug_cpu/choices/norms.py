@@ -30,7 +30,8 @@ def group_norm(node: Tensor) -> Steps | Decline:
     n0, n1, channels, batches = node.ne
     if x.type not in PLAIN:
         return Decline(f"the CPU device does not normalise groups of {x.type.name}")
-    entries, workspace, at, nb = (), 0, Ref(source(0)), x.nb
+    entries: tuple[Entry, ...] = ()
+    workspace, at, nb = 0, Ref(source(0)), x.nb
     if not x.is_contiguous():
         at, nb = Ref(WORKSPACE), node.nb
         entries, workspace = (copy_bytes(x.type, x.ne, Shape.of(node), Shape.of(x), at, Ref(source(0))),), node.nbytes

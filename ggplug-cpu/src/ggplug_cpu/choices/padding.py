@@ -110,7 +110,7 @@ def _around(start: int, n: int, count: int) -> list[Piece]:
 
 def _pieces(node: Tensor, along: Iterable[list[Piece]]) -> Steps | Decline:
     """Copies of all combinations of pieces of the four dimensions."""
-    x, entries = given(node, 0), []
+    x, entries = given(node, 0), list[Entry]()
     for pieces in itertools.product(*along):
         if len(entries) == _MOST:
             return Decline(f"{node!r} repeats its source more than {_MOST} times")

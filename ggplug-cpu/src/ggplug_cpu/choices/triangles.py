@@ -40,7 +40,7 @@ def diag(node: Tensor) -> Steps:
     """y[i, i] = x[i], zeros elsewhere."""
     x = given(node, 0)
     zeros = zero_bytes(node)
-    along = Shape(x.ne, (node.nb[0] + node.nb[1], node.nb[1], *node.nb[2:]))  # type: ignore[arg-type]
+    along = Shape(x.ne, (node.nb[0] + node.nb[1], node.nb[1], *node.nb[2:]))
     copied = copy_bytes(node.type, x.ne, along, Shape(x.ne, x.nb), Ref(RESULT), Ref(source(0)))
     return Steps((zeros, copied))
 

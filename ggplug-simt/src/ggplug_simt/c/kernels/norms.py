@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ggplug import ops
 from ggplug.backend import Decline, Group
+from ggplug.ops import Op
 from ggplug.patterns import Names, Pattern, chain, of, pattern
 from ggplug.tensor import Tensor
 from ggplug.types import F32
@@ -109,4 +112,7 @@ GROUPS: dict[Pattern, GroupChooser] = {
     chain("norm_run", *STEPS, start=lambda x: NORM(x), inplace=True): fused,
 }
 
-CHOOSERS = {**dict.fromkeys(_VARIANTS, normalise), ops.GroupNorm: group_norm}
+CHOOSERS: dict[type[Op], Callable[[Profile, Tensor], Launches | Decline]] = {
+    **dict.fromkeys(_VARIANTS, normalise),
+    ops.GroupNorm: group_norm,
+}
