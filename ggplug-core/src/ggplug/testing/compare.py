@@ -76,9 +76,8 @@ def compare(got: Array, want: Array, allowed: float | Allowed, agreement: Agreem
     if want.dtype.kind in "iub":
         return _exactly(got, want)
     inside = np.zeros(want.shape, bool)
-    limit = allowed
     if isinstance(allowed, Allowed):
-        inside, limit = (got >= allowed.low) & (got <= allowed.high), allowed.nmse
+        inside = (got >= allowed.low) & (got <= allowed.high)
     # Near a type's largest number infinity may be inside.
     for what, differs in _special(got, want, agreement):
         if (differs & ~inside).any():
@@ -92,6 +91,7 @@ def compare(got: Array, want: Array, allowed: float | Allowed, agreement: Agreem
     outside = finite & ~inside
     if isinstance(allowed, Allowed) and outside.any():
         return Comparison(False, error, _beyond(got, want, allowed, outside))
+    limit = allowed.nmse if isinstance(allowed, Allowed) else allowed
     if error <= limit:
         return Comparison(True, error, "")
     distance = np.where(finite, np.abs(np.where(finite, got, 0) - np.where(finite, want, 0)), 0)

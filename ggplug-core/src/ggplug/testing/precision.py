@@ -89,7 +89,7 @@ def _of_result(roundings: float) -> Room:
 
 def _scale(node: Tensor, exact: Array, x: Array) -> Array:
     op: Any = node.op
-    return 3 * (np.abs(op.s * x) + abs(op.bias))
+    return np.asarray(3 * (np.abs(op.s * x) + abs(op.bias)))
 
 
 def _hardsigmoid(node: Tensor, exact: Array, x: Array) -> Array:
@@ -108,7 +108,7 @@ def _xielu(node: Tensor, exact: Array, x: Array) -> Array:
     op: Any = node.op
     below = np.minimum(x, op.eps)
     negative = abs(op.alpha_n) * (np.abs(np.expm1(below)) + np.abs(x))
-    return np.where(x > 0, 5 * np.abs(op.alpha_p * x * x), 12 * negative) + 5 * np.abs(op.beta * x)
+    return np.asarray(np.where(x > 0, 5 * np.abs(op.alpha_p * x * x), 12 * negative) + 5 * np.abs(op.beta * x))
 
 
 _ACTIVATIONS: dict[Any, Callable[[Array, Array], Array]] = {
@@ -128,7 +128,7 @@ def _gated(node: Tensor, exact: Array, x: Array, gate: Array | None = None) -> A
     op: Any = node.op
     x, gate = _halves(node, x, gate)
     y = op.activation.formula(x)
-    return _ACTIVATIONS[op.activation](x, y) * np.abs(gate) + 2 * np.abs(exact)
+    return np.asarray(_ACTIVATIONS[op.activation](x, y) * np.abs(gate) + 2 * np.abs(exact))
 
 
 def _swiglu_oai(node: Tensor, exact: Array, x: Array, gate: Array | None = None) -> Array:
@@ -136,7 +136,7 @@ def _swiglu_oai(node: Tensor, exact: Array, x: Array, gate: Array | None = None)
     x, gate = _halves(node, x, gate)
     u = np.minimum(x, op.limit)
     opened = 1 + np.minimum(np.abs(gate), op.limit)
-    return np.abs(u / (1 + np.exp(-op.alpha * u))) * opened * (18 + 3 * np.abs(op.alpha * u))
+    return np.asarray(np.abs(u / (1 + np.exp(-op.alpha * u))) * opened * (18 + 3 * np.abs(op.alpha * u)))
 
 
 def _halves(node: Tensor, x: Array, gate: Array | None) -> tuple[Array, Array]:
@@ -187,7 +187,7 @@ def _sum(node: Tensor, exact: Array, x: Array) -> Array:
 
 
 def _mean(node: Tensor, exact: Array, x: Array) -> Array:
-    return _added(x) / max(1, x.shape[-1]) + 6 * np.abs(exact)
+    return np.asarray(_added(x) / max(1, x.shape[-1]) + 6 * np.abs(exact))
 
 
 def _scaled_row(node: Tensor, exact: Array, x: Array) -> Array:
@@ -200,7 +200,7 @@ def _norm(node: Tensor, exact: Array, x: Array) -> Array:
     mean = x.sum(axis=-1, keepdims=True) / n
     deviation = np.sqrt(np.sum((x - mean) ** 2, axis=-1, keepdims=True) / n + op.eps)
     moved = (_added(x) / n + 6 * np.abs(mean)) / deviation
-    return moved + (16 + _sqrt(x) / 2 + np.minimum(UNIT * moved, 1) * moved) * np.abs(exact)
+    return np.asarray(moved + (16 + _sqrt(x) / 2 + np.minimum(UNIT * moved, 1) * moved) * np.abs(exact))
 
 
 def _soft_max(node: Tensor, exact: Array, x: Array, mask: Array | None = None, sinks: Array | None = None) -> Array:
@@ -217,7 +217,7 @@ def _soft_max(node: Tensor, exact: Array, x: Array, mask: Array | None = None, s
         highest = np.fmax(highest, sinks.reshape(1, -1, 1, 1))
     off = np.where(exact > 0, off + np.abs(logits - highest), 0)
     shared = np.sum(exact * off, axis=-1, keepdims=True)
-    return exact * (off + shared + 2 * np.abs(highest) + 12 + _sqrt(x))
+    return np.asarray(exact * (off + shared + 2 * np.abs(highest) + 12 + _sqrt(x)))
 
 
 # -- products --------------------------------------------------------------------------------------
