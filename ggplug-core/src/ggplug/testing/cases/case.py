@@ -20,14 +20,15 @@ from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, extents
 from ggplug.testing.compare import Agreement
 from ggplug.types import I32, Type
 
-Layout = Literal["packed", "offset", "rows apart", "window", "permuted", "transposed"]
+Layout = Literal["packed", "offset", "rows apart", "window", "permuted", "transposed", "elements apart"]
 
 LAYOUTS: tuple[Layout, ...] = ("packed", "offset", "rows apart", "window", "permuted", "transposed")
 """How a source may lie in memory.
 
 ``packed``: contiguous, from the first byte of its root.  ``offset``: contiguous, further in.  ``rows apart``: a gap
 after each row.  ``window``: a part of a larger tensor in every dimension.  ``permuted``: dimensions 1 and 2 exchanged.
-``transposed``: dimensions 0 and 1 exchanged, so that elements of a row are apart (plain types only).
+``transposed``: dimensions 0 and 1 exchanged, so that elements of a row are apart (plain types only).  Beside these
+there is ``elements apart``, for tensors of up to three dimensions of plain types: every third element of a larger one.
 """
 
 ROWWISE: tuple[Layout, ...] = LAYOUTS[:5]
@@ -116,6 +117,9 @@ class Leafs:
             return Tensor(Spec(type, ne, rank))
         if layout == "transposed":
             return transpose(Tensor(Spec(type, (ne[1], ne[0], ne[2], ne[3]), max(rank, 2))))
+        if layout == "elements apart":
+            root = Tensor(Spec(type, (3, *ne[:3]), 4))
+            return permute(view(root, 1, *ne[:3], nb=root.nb[1:], offset=type.block_bytes), 3, 0, 1, 2)
         if layout == "permuted":
             return permute(Tensor(Spec(type, (ne[0], ne[2], ne[1], ne[3]), max(rank, 3))), 0, 2, 1, 3)
         if layout == "offset":

@@ -66,7 +66,11 @@ def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
             yield _case(cls, f"{pair} b {layout}", types, a, b, ("packed", layout))
             yield _case(cls, f"{pair} both {layout}, one column", types, a, (middle, 1, 3), (layout, layout))
         yield _case(cls, f"{pair} b transposed", types, (middle, 6), (middle, 9), ("packed", "transposed"))
-    yield _case(cls, "precision f32", (F16, F32), (64, 9), (64, 4), precision=10)
+        k = in_blocks(4099, types[0])
+        for n in (1, 9):
+            yield _case(cls, f"{pair} long rows with an odd tail m=3 n={n} k={k}", types, (k, 3), (k, n))
+    for weights in (F16, BF16):
+        yield _case(cls, f"{weights.name} x f32 precision f32", (weights, F32), (64, 9), (64, 4), precision=10)
 
 
 @generates(MulMatId)
@@ -105,6 +109,8 @@ def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
             for tokens in (6, 90):
                 yield case((weights, F32), 96, 7, 5, 2, tokens, True, layouts)
         yield case((weights, F32), 64, 70, 7, 3, 120, False, packed, chosen=4)
+    for weights in (F32, F16, Q8_0):
+        yield case((weights, F32), 4099, 3, 3, 2, 5, True, packed)
     for tokens in (4, 60):
         yield case((F32, F32), 37, 5, 3, 2, tokens, True, packed)
     yield case((F16, F16), 40, 5, 3, 2, 4, False, packed)

@@ -82,10 +82,17 @@ def _unary(op: type[Op], case: CaseOf) -> Iterator[Case]:
     for parameters in parameters_of(op):
         shown = "".join(f" {name}={value}" for name, value in parameters.items())
         for type in KERNEL_FLOATS:
-            values = np.resize(NUMBERS, (3, _LONG))
+            values = np.resize(NUMBERS, (4, _LONG))
+            values[3] = _near_ties(type)[:_LONG]
             yield case(
-                f"{type.name}{shown}", lambda leafs, t=type, p=parameters, v=values: node(op, leafs.array(t, v), **p)
+                f"{type.name}, NaN, infinities, zeros, near ties of rounding{shown}",
+                lambda leafs, t=type, p=parameters, v=values: node(op, leafs.array(t, v), **p),
             )
+
+
+def _near_ties(type: Type) -> Array:
+    """1, 1 and a step, 1 and two steps: sums, products and squares of these lie halfway between two numbers."""
+    return 1 + np.arange(40) * {F16: 2.0**-10, BF16: 2.0**-7}.get(type, 2.0**-23)
 
 
 def _pairs(numbers: Array) -> tuple[Array, Array]:
@@ -97,7 +104,16 @@ def _pairs(numbers: Array) -> tuple[Array, Array]:
 def _binary(op: type[Op], case: CaseOf) -> Iterator[Case]:
     a, b = _pairs(NUMBERS)
     for type in KERNEL_FLOATS:
-        yield case(f"{type.name}", lambda leafs, t=type: node(op, leafs.array(t, a), leafs.array(t, b)))
+        yield case(
+            f"{type.name}, NaN, infinities, zeros", lambda leafs, t=type: node(op, leafs.array(t, a), leafs.array(t, b))
+        )
+        near = np.tile(_near_ties(type), (4, 1))
+        half = near[0, 1] / 2 - 0.5
+        other = np.array([half, -half, 1.5, 3 * half])[:, np.newaxis]
+        yield case(
+            f"{type.name}, ties of rounding",
+            lambda leafs, t=type, x=near, y=other: node(op, leafs.array(t, x), leafs.array(t, y)),
+        )
     column = NUMBERS[:, np.newaxis]
     yield case("broadcast", lambda leafs: node(op, leafs.array(F32, a.reshape(15, 15)), leafs.array(F32, column)))
 
@@ -243,6 +259,16 @@ def _blocks(type: Type) -> Array:
     rows[5, [3, 20]] = -INF, INF
     rows[6, [5, 6]] = INF, NAN
     rows[7] = np.resize(np.array([3e38, -1e38, 9e6], np.float32), type.block_size)
+    return np.concatenate([rows, _halves(type.block_size)])
+
+
+def _halves(length: int) -> Array:
+    """Rows whose largest number makes the step 1 in types of 8, 4 and 5 bits; the others lie between two steps."""
+    rows = np.resize(np.arange(-6.5, 7), (3, length)).astype(np.float32)
+    rows[0, 0] = 127
+    rows[1, 0] = -8
+    rows[2] = np.abs(rows[2])
+    rows[2, :2] = 0, 15
     return rows
 
 
@@ -340,8 +366,8 @@ def _set_rows(op: type[Op], case: CaseOf) -> Iterator[Case]:
         rows = _blocks(type) if type.is_quantized else _words().view(np.float32)
 
         def converted(leafs: Leafs, t: Type = type, r: Array = rows) -> Any:
-            places = leafs.indices((len(r),), 9, type=I64, distinct=True)
-            return node(op, leafs.tensor(t, r.shape[1], 9), leafs.array(F32, r), places)
+            places = leafs.indices((len(r),), len(r) + 1, type=I64, distinct=True)
+            return node(op, leafs.tensor(t, r.shape[1], len(r) + 1), leafs.array(F32, r), places)
 
         yield case(f"f32 into {type.name}", converted, "bits")
 

@@ -11,7 +11,7 @@ from ggplug.ops.base import Array, Op
 from ggplug.ops.norms import Norm
 from ggplug.ops.rotary import Rope
 from ggplug.tensor import Spec, Tensor
-from ggplug.testing.oracle import compute_node, decoded, round_into
+from ggplug.testing.oracle import compute_node, decoded, moves_bits, round_into
 from ggplug.testing.reference import interpret
 from ggplug.types import BF16, F16, F32, Type
 
@@ -69,7 +69,7 @@ def _cut_to(type: Type, values: Array, *, ties: bool = False) -> Array:
 def stores_by_truncation(op: Op, dst: Operand, *src: Operand | None) -> None:
     """Drops the digits that F16 and BF16 lack, in the place of rounding."""
     kind = dst.tensor.type
-    if kind not in (F16, BF16) or _keeps_bits(op, dst, src):
+    if kind not in (F16, BF16) or moves_bits(dst.tensor):
         return interpret(op, dst, *src)
     return _store(op, dst, _cut_to(kind, _referred(op, dst, src, _same)))
 
@@ -77,7 +77,7 @@ def stores_by_truncation(op: Op, dst: Operand, *src: Operand | None) -> None:
 def rounds_ties_away(op: Op, dst: Operand, *src: Operand | None) -> None:
     """Stores F16 and BF16 with ties away from zero: adds half a step, and drops the rest."""
     kind = dst.tensor.type
-    if kind not in (F16, BF16) or _keeps_bits(op, dst, src):
+    if kind not in (F16, BF16) or moves_bits(dst.tensor):
         return interpret(op, dst, *src)
     values = _referred(op, dst, src, _same)
     even = _cut_to(kind, values, ties=True)
@@ -86,10 +86,6 @@ def rounds_ties_away(op: Op, dst: Operand, *src: Operand | None) -> None:
         other = 2 * values - even
         tie = np.isfinite(even) & (even != values) & (_cut_to(kind, other, ties=True) == other)
     return _store(op, dst, np.where(tie & (np.abs(other) > np.abs(even)), other, even))
-
-
-def _keeps_bits(op: Op, dst: Operand, src: tuple[Operand | None, ...]) -> bool:
-    return op.moves and any(each is not None and each.tensor.type is dst.tensor.type for each in src[:1])
 
 
 def _same(op: Op, position: int, values: Array) -> Array:
