@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ggplug.tensor import Tensor
 from ggplug.testing.cases.case import Leafs, node
 from ggplug.testing.compare import Allowed, compare
 from ggplug.testing.expected import Expected, within
-from ggplug.testing.precision import RULES, UNIT
+from ggplug.testing.precision import OTHER, RULES, UNIT, page
 from ggplug.types import BF16, F16, F32, Q6_K, Q8_0, Type
 
 WEIGHTS = (F32, F16, BF16, Q8_0, Q6_K)
@@ -128,8 +129,11 @@ def test_a_view_of_a_result_may_be_what_the_result_may_be() -> None:
 def test_an_op_without_a_rule_is_held_to_float32() -> None:
     assert "test.none" not in RULES
     values = np.linspace(-3, 3, 32)
-    from ggplug.testing.precision import OTHER
-
     made = node(OPS["exp"], Leafs(0).tensor(F32, 32))
     room = OTHER.room(made, values, values)
     assert room.max() * UNIT < 1e-5
+
+
+def test_the_page_about_precision_has_the_table_as_it_is() -> None:
+    text = (Path(__file__).resolve().parent.parent / "docs" / "precision.md").read_text(encoding="utf-8")
+    assert text == page(), "run: python -m ggplug.testing.precision > docs/precision.md"

@@ -2,7 +2,7 @@
 
 A rule says how far a result may be from what the op's reference gives in float64, before both are rounded to the
 result's type.  It counts roundings to float32 in the op's formula *as the docstring writes it*, each of them off by at
-most ``UNIT`` = 2**-24 of the number that is rounded.  So a device may compute the formula in float32, operation by
+most ``UNIT = 2**-24`` of the number that is rounded.  So a device may compute the formula in float32, operation by
 operation, in any order; it may be more precise, and it may not store numbers on the way in fewer bits.  The rule
 depends on the values that a case has, never on an error that was measured.
 
@@ -393,3 +393,43 @@ def room(node: Tensor, exact: Array, sources: Sequence[Array | None]) -> Array:
 def mean_square(count: int) -> float:
     """How often its expectation the mean of ``count`` square errors may be; see the module's docstring."""
     return 2 * (1 + DEVIATIONS * math.sqrt(2 / max(1, count)))
+
+
+_SPECIAL = """## Special values
+
+NaN, infinities and signed zeros come out of a formula as its own operations in IEEE arithmetic have them, and have to
+agree. Where ggml's CPU backend and NumPy differ, it is ggml's answer:
+
+| op | NaN | in NumPy |
+| --- | --- | --- |
+| `relu`, `leaky_relu`, `step`, `sgn`, `hardsigmoid`, `reglu` | 0, as `x > 0` is false | `maximum`, `sign` keep it |
+| `clamp` | `max`: `x < max` is false | `clip` keeps it |
+| `argmax` | smaller than every number | `argmax` chooses the first NaN |
+| `argsort` | comes last in both orders | comes last in the ascending order, the only one |
+| `l2_norm` | the other numbers of its row are divided by eps, as by C's `fmaxf` | `maximum` makes the row NaN |
+
+Products with weights in blocks make what an infinity or a NaN enters not finite, one or the other. Zeros have to
+agree in their sign where an op's operations are exact or rounded once.
+"""
+
+
+def page() -> str:
+    """``docs/precision.md``."""
+    text = (__doc__ or "").replace("``", "`")
+    heading, _, derivation = text.partition("\n\n")
+    rows = ["| op | kind | how far, in units of 2\\*\\*-24 | what is rounded |", "| --- | --- | --- | --- |"]
+    groups: dict[int, list[str]] = {}
+    for name, rule in RULES.items():
+        groups.setdefault(id(rule), []).append(name)
+    for names in groups.values():
+        rule = RULES[names[0]]
+        shown = ", ".join(f"`{name}`" for name in names)
+        rows.append(f"| {shown} | {rule.kind} | `{rule.bound}` | {rule.why} |")
+    other = f"| others | {OTHER.kind} | `{OTHER.bound}` | {OTHER.why} |"
+    made = "Made by `python -m ggplug.testing.precision`; `S` is `SUMMED sqrt(n)`, 3.46 sqrt(n), for rows of n."
+    parts = ["# Precision", heading, derivation.strip(), "## The table", made, "\n".join([*rows, other]), _SPECIAL]
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

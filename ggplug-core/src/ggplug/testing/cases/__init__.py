@@ -2,8 +2,8 @@
 
 A family of ops has a module with generators, each marked with :func:`generates`; an op without one gets the cases
 that its shape rule accepts.  Sources that lie elsewhere (:mod:`.sources`), special values (:mod:`.special`) and tensors
-without elements (:mod:`.empty`) are added to the ops of core.  Everything random is seeded by the case's name, so a case
-is the same wherever and whenever it runs.
+without elements (:mod:`.empty`) are added to the ops of core.  Everything random is seeded by the case's name, so a
+case is the same wherever and whenever it runs.
 """
 
 from __future__ import annotations
