@@ -63,7 +63,7 @@ def test_no_seed_is_lucky(weights: Type) -> None:
 def test_activations_may_be_rounded_as_the_weights_are() -> None:
     limits = [expected.allowed(made).nmse for made, expected in (product(kind, 256, 3) for kind in WEIGHTS)]
     f32, f16, bf16, q8_0, q6_k = limits
-    assert f32 < 1e-11 < f16 < 1e-6 < bf16 < 3e-5 < q8_0 < q6_k < 5e-4
+    assert f32 < 1e-11 < f16 < 2e-6 < bf16 < 3e-5 < q8_0 < q6_k < 5e-4
 
 
 def test_products_that_ask_for_float32_do_not_round_activations() -> None:

@@ -24,7 +24,8 @@ elements, six standard deviations of such a mean again, and a factor of two beca
 
 **Rounded sources.**  Products with weights of few bits round activations, as ggml does: to the type of the weights if
 that is F16 or BF16, and to eight bits of the largest of a block if the weights have blocks.  Such a rounding is off by
-at most half a step, with the standard deviation step / sqrt(12), and weighs as much as the weight that it meets.
+at most half a step, with the standard deviation step / sqrt(12), and weighs as much as the weight that it meets.  In
+the place of F16 it may be TF32, which has as many digits, and which tensor cores cut off: at most a whole step.
 
 **Graphs.**  A node that reads results of other nodes inherits their errors.  How much, its graph shows: it is
 evaluated twice more with each result moved by all of its room, up or down at random, and once the other way round.
@@ -222,8 +223,8 @@ def _soft_max(node: Tensor, exact: Array, x: Array, mask: Array | None = None, s
 
 # -- products --------------------------------------------------------------------------------------
 
-HALF_STEP: dict[Type, float] = {F16: 2.0**-11, BF16: 2.0**-8}
-"""The largest error of rounding to a type with fewer bits, relative to what is rounded."""
+COARSE: dict[Type, float] = {F16: 2.0**-10, BF16: 2.0**-8}
+"""The largest error of rounding to BF16, and of cutting off what F16 lacks, relative to the number."""
 
 
 def _product(node: Tensor, exact: Array, weights: Array, other: Array, *ids: Array) -> Array:
@@ -242,8 +243,8 @@ def _product(node: Tensor, exact: Array, weights: Array, other: Array, *ids: Arr
     if not node.src[1].type.is_quantized:
         if kind.is_quantized:
             variance = variance + summed(_block_steps(other, kind.block_size) ** 2) / 12 / UNIT**2
-        elif kind in HALF_STEP and op.precision != Precision.F32:
-            variance = variance + terms * (HALF_STEP[kind] / UNIT) ** 2 / 3
+        elif kind in COARSE and op.precision != Precision.F32:
+            variance = variance + terms * (COARSE[kind] / UNIT) ** 2 / 3
     return np.asarray(DEVIATIONS * np.sqrt(variance))
 
 
@@ -279,7 +280,7 @@ _PRODUCT = Rule(
     "products",
     "6 sqrt((K + 1) size**2 / 3 + r), size = max(abs(y), 2 sqrt(sum((a b)**2)))",
     "the sums of K products; r, in square roundings, is for activations that are rounded: to F16 or BF16 "
-    "sum((a b)**2) half**2 / 3 with half = 2**-11 or 2**-8, for weights in blocks sum((a step)**2) / 12 with step = "
+    "sum((a b)**2) c**2 / 3 with c = 2**-10 or 2**-8, for weights in blocks sum((a step)**2) / 12 with step = "
     "max(abs(b)) / 127 of the block; else 0, and with Precision.F32 for weights without blocks",
     _product, spread=True,
 )  # fmt: skip
