@@ -107,6 +107,18 @@ def test_coarse_results_are_rounded_to_the_nearest_and_ties_to_even(kind: Type) 
     assert (near_a_tie.low, near_a_tie.high) == (1, 1 + step)
 
 
+def test_numbers_below_the_normal_ones_may_be_flushed_where_something_is_computed() -> None:
+    tiny = np.array([2.0**-130, -(2.0**-130), 1.0, 0.0])
+    for name, flushes in (("relu", True), ("add", True), ("cont", False)):
+        sources = 2 if name == "add" else 1
+        _, expected, room = allowed(
+            lambda leafs, n=name, s=sources: node(OPS[n], *[leafs.array(F32, tiny / s) for _ in range(s)])
+        )
+        del expected
+        assert (room.low[..., 0].item() <= 0) is flushes, name
+        assert room.low[..., 3].item() == room.high[..., 3].item() == 0
+
+
 def test_errors_of_earlier_nodes_are_in_what_a_later_one_may_be() -> None:
     def chain(leafs: Leafs, count: int) -> Tensor:
         x = leafs.tensor(F32, 64, 4)

@@ -12,7 +12,7 @@ the nearest number of the result's type, ties to even.  So with no room it has t
 result that was stored in fewer bits, or cut off in the place of rounded, is outside.  Functions of a number may be as
 imprecise as OpenCL C allows them to be in its full profile (OpenCL C 3.0, section 7.4), whose limits other vendors'
 libraries keep too: exp and log 3 units in the last place (each at most 2 roundings), division 2.5, sqrt 3, sin and cos
-4, tanh 5, erf 16.
+4, tanh 5, erf 16.  Numbers below float32's smallest normal one, ``2**-126``, may be flushed to zero.
 
 **Sums.**  The order of a sum is left open, so each of n additions may round a number about as large as the sum, or as
 the sum of some of its terms: sqrt(sum of squares of the terms) for terms of any sign; twice that is ``size`` if the sum
@@ -29,6 +29,8 @@ the place of F16 it may be TF32, which has as many digits, and which tensor core
 
 **Graphs.**  A node that reads results of other nodes inherits their errors.  How much, its graph shows: it is
 evaluated twice more with each result moved by all of its room, up or down at random, and once the other way round.
+
+An op from elsewhere brings its rule as it brings its cases: ``RULES["mine.wavelet"] = Rule(...)``.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ UNIT = 2.0**-24
 """The largest error of rounding to float32, relative to what is rounded."""
 
 FLUSHED = 2.0**-126
-"""Numbers that are smaller than this one may become zero on the way."""
+"""Numbers that are smaller than this one may become zero where something is computed, and not only moved."""
 
 DEVIATIONS = 6.0
 """How many standard deviations a single sum may be off: one of a thousand million sums is further off."""
@@ -82,6 +84,10 @@ class Rule(NamedTuple):
 
 def _none(node: Tensor, exact: Array, *sources: Array | None) -> Array:
     return np.zeros_like(exact)
+
+
+def _flushed(node: Tensor, exact: Array, *sources: Array | None) -> Array:
+    return np.where((np.abs(exact) < FLUSHED) & (exact != 0), FLUSHED / UNIT, 0)
 
 
 def _of_result(roundings: float) -> Room:
@@ -260,7 +266,7 @@ def _block_steps(values: Array, length: int) -> Array:
 _MOVES = Rule(
     "moves", "0", "nothing: numbers of one type keep their bits, others become the nearest of the new type", _none
 )
-_EXACT = Rule("exact", "0", "nothing: float32 holds the result", _none)
+_EXACT = Rule("exact", "0", "nothing: float32 holds the result", _flushed)
 _CHOSEN = Rule("chooses", "0", "nothing: numbers are only compared", _none)
 
 
