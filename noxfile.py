@@ -248,7 +248,7 @@ def build(session: nox.Session) -> None:
 def backends(session: nox.Session) -> None:
     """Backends in a fresh environment with wheels alone: what `ggplug new-backend` writes, and the examples."""
     session.install("build")
-    folder = Path(session.create_tmp())
+    folder = Path(session.create_tmp()).resolve()
     shutil.rmtree(folder)
     wheels, there = folder / "wheels", folder / "environment"
     for name in DISTRIBUTIONS:
