@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from ggplug.backend import Backend, Capabilities
-from ggplug.ops import relu
+from ggplug.ops import add, relu
 from ggplug.ops.base import OPS
 from ggplug.testing.cases import cases_of
 from ggplug.testing.contracts import CLAUSES, Clause, holding, loading, racing, run_clause
 from ggplug.testing.contracts.clause import ATTEMPTS
-from ggplug.testing.contracts.loading import Load, Work
+from ggplug.testing.contracts.loading import Load, Unit, Work
 from ggplug.testing.fake import FakeBackend, FakeDevice, FakeRegistration
 from ggplug.testing.faulty import FAULTS, Fault, streams
 from ggplug.testing.reference import ReferenceDevice
@@ -103,20 +103,20 @@ def unholdable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def long_loads(unholdable: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads that last until nobody needs them: on fake devices, whose computations take as long as the host does."""
-    give, free, gates = Work.give, Load.free, []
+    give, free, gates = Work.give, Work.free, []
+    monkeypatch.setattr(loading, "_measured", lambda device: Unit(add, 64, giving=0.0, seconds=1.0))
 
     def give_behind_a_gate(work: Work, count: int) -> None:
-        if count > 1:  # it is not being measured
-            gates.append(threading.Event())
-            work._stream.give(partial(gates[-1].wait, 60))  # type: ignore[attr-defined]
+        gates.append(threading.Event())
+        work._stream.give(partial(gates[-1].wait, 60))  # type: ignore[attr-defined]
         give(work, count)
 
-    def let_go(load: Load) -> None:
+    def let_go(work: Work) -> None:
         gates[-1].set()
-        free(load)
+        free(work)
 
     monkeypatch.setattr(Work, "give", give_behind_a_gate)
-    monkeypatch.setattr(Load, "free", let_go)
+    monkeypatch.setattr(Work, "free", let_go)
 
 
 @pytest.mark.parametrize("clause", HELD, ids=NAMES)
@@ -174,10 +174,24 @@ def test_a_device_without_an_op_for_a_load_and_one_that_is_too_fast_are_not_prov
     clause = HELD[0]
     nothing = FakeDevice(execution="late", declines=lambda node: "nothing")
     assert "none of the ops that a load could be made of" in run_clause(nothing, clause).reason
-    monkeypatch.setattr(loading, "_measured", lambda device: loading.Unit(relu, 64, 0, 1e-9))
+    monkeypatch.setattr(loading, "_measured", lambda device: Unit(relu, 64, giving=0.0, seconds=1e-9))
     fast = run_clause(FakeDevice(execution="late"), clause)
     assert fast.verdict == "not proven"
     assert "too fast to be kept busy" in fast.reason
+
+
+def test_a_load_is_made_of_an_op_that_is_not_computed_while_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def measured(stream: Backend, step: Any) -> Unit:
+        tried.append(step)
+        return Unit(step, 64, giving=0.1 if len(tried) == 1 else 0.0, seconds=0.1)
+
+    monkeypatch.setattr(loading, "_measured_step", measured)
+    device = FakeDevice(execution="late")
+    assert loading.unit_of(device).step is tried[1]
+    assert loading.unit_of(device).step is tried[1]
+    assert len(tried) == 2
 
 
 def test_every_op_that_the_device_claims_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
