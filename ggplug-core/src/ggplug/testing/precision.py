@@ -370,9 +370,11 @@ def _cross_entropy_loss_back(node: Tensor, exact: Array, dy: Array, logits: Arra
 
 def _adamw(node: Tensor, exact: Array, w: Array, grad: Array, m: Array, v: Array, params: Array) -> Array:
     alpha, beta1, beta2, eps, _, beta1h, beta2h = params.reshape(-1)
-    size = np.sqrt((beta2 * v + (1 - beta2) * grad * grad) * beta2h) + eps
-    moved = alpha * beta1h * (np.abs(beta1 * m) + np.abs((1 - beta1) * grad)) / size
-    return np.asarray(8 * np.abs(w) + 24 * np.abs(moved))
+    kept, added = beta2 * beta2h * v, (1 - beta2) * beta2h * grad * grad
+    root = np.sqrt(kept + added)
+    moved = alpha * beta1h * (np.abs(beta1 * m) + np.abs((1 - beta1) * grad)) / (root + eps)
+    # where v is negative, which it should not be, little may be left of the sum under the root
+    return np.asarray(8 * np.abs(w) + (16 + 8 * (np.abs(kept) + added) / (root * (root + eps))) * np.abs(moved))
 
 
 def _sgd(node: Tensor, exact: Array, w: Array, grad: Array, params: Array) -> Array:
@@ -496,7 +498,7 @@ RULES: dict[str, Rule] = {
         _cross_entropy_loss_back,
     ),
     "opt_step_adamw": _element(
-        "8 abs(w) + 24 alpha beta1h (abs(beta1 m) + abs((1 - beta1) g)) / (sqrt(v beta2h) + eps)",
+        "8 abs(w) + (16 + 8 abs(v) / v') alpha beta1h (abs(beta1 m) + abs((1 - beta1) g)) / (sqrt(v' beta2h) + eps)",
         "moments, a root, quotients, products; moments themselves as ops without a rule", _adamw,
     ),
     "opt_step_sgd": _element("8 (abs(w) + abs(alpha g))", "products and a difference", _sgd),
