@@ -2,11 +2,16 @@
 
 from ggplug.ops.attention import SoftMax, alibi_slopes
 from ggplug.ops.base import OPS, Array, Cost, Indexes, Op, apply, builder
+from ggplug.ops.convolution import Conv2dDirect, Conv2dDwDirect, Conv3dDirect, ConvTranspose1d, ConvTranspose2d
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat, cast, cont, repeat
 from ggplug.ops.elementwise import Add, Binary, Div, Mul, Sub
 from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Glu, Reglu, Swiglu, SwigluOai
+from ggplug.ops.im2col import Col2im1d, Im2col, Im2col3d, Im2colBack
+from ggplug.ops.interpolation import Interpolate, ScaleMode, upscale
 from ggplug.ops.matrix import MulMat, MulMatId
 from ggplug.ops.norms import L2Norm, Norm, RmsNorm, RowNorm
+from ggplug.ops.partition import AddRelPos, GetRelPos, WinPart, WinUnpart
+from ggplug.ops.pooling import Pool1d, Pool2d, Pool2dBack, PoolKind
 from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
 from ggplug.ops.rotary import Rope
 from ggplug.ops.rows import GetRows, SetRows
@@ -45,6 +50,17 @@ from ggplug.ops.unary import (
     Xielu,
     xielu,
 )
+from ggplug.ops.unfolded import (
+    conv_1d,
+    conv_1d_dw,
+    conv_1d_dw_ph,
+    conv_1d_ph,
+    conv_2d,
+    conv_2d_dw,
+    conv_2d_s1_ph,
+    conv_2d_sk_p0,
+    conv_3d,
+)
 from ggplug.ops.views import Permute, Reshape, Transpose, View, permute, reshape, view
 from ggplug.tensor import Tensor
 
@@ -52,14 +68,21 @@ __all__ = [
     "OPS",
     "Abs",
     "Add",
+    "AddRelPos",
     "Argmax",
     "Argsort",
     "Array",
     "Binary",
     "Ceil",
     "Clamp",
+    "Col2im1d",
     "Concat",
     "Cont",
+    "Conv2dDirect",
+    "Conv2dDwDirect",
+    "Conv3dDirect",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
     "Cos",
     "Cost",
     "Cpy",
@@ -75,11 +98,16 @@ __all__ = [
     "Gelu",
     "GeluErf",
     "GeluQuick",
+    "GetRelPos",
     "GetRows",
     "Glu",
     "Hardsigmoid",
     "Hardswish",
+    "Im2col",
+    "Im2col3d",
+    "Im2colBack",
     "Indexes",
+    "Interpolate",
     "L2Norm",
     "LeakyRelu",
     "Log",
@@ -91,6 +119,10 @@ __all__ = [
     "Norm",
     "Op",
     "Permute",
+    "Pool1d",
+    "Pool2d",
+    "Pool2dBack",
+    "PoolKind",
     "Reglu",
     "Relu",
     "Repeat",
@@ -100,6 +132,7 @@ __all__ = [
     "Round",
     "RowNorm",
     "Scale",
+    "ScaleMode",
     "SetRows",
     "Sgn",
     "Sigmoid",
@@ -121,9 +154,12 @@ __all__ = [
     "Trunc",
     "Unary",
     "View",
+    "WinPart",
+    "WinUnpart",
     "Xielu",
     "abs",
     "add",
+    "add_rel_pos",
     "alibi_slopes",
     "apply",
     "argmax",
@@ -132,8 +168,23 @@ __all__ = [
     "cast",
     "ceil",
     "clamp",
+    "col2im_1d",
     "concat",
     "cont",
+    "conv_1d",
+    "conv_1d_dw",
+    "conv_1d_dw_ph",
+    "conv_1d_ph",
+    "conv_2d",
+    "conv_2d_direct",
+    "conv_2d_dw",
+    "conv_2d_dw_direct",
+    "conv_2d_s1_ph",
+    "conv_2d_sk_p0",
+    "conv_3d",
+    "conv_3d_direct",
+    "conv_transpose_1d",
+    "conv_transpose_2d",
     "cos",
     "cpy",
     "div",
@@ -148,9 +199,14 @@ __all__ = [
     "gelu",
     "gelu_erf",
     "gelu_quick",
+    "get_rel_pos",
     "get_rows",
     "hardsigmoid",
     "hardswish",
+    "im2col",
+    "im2col_3d",
+    "im2col_back",
+    "interpolate",
     "l2_norm",
     "leaky_relu",
     "log",
@@ -161,6 +217,9 @@ __all__ = [
     "neg",
     "norm",
     "permute",
+    "pool_1d",
+    "pool_2d",
+    "pool_2d_back",
     "reglu",
     "relu",
     "repeat",
@@ -187,17 +246,66 @@ __all__ = [
     "tanh",
     "transpose",
     "trunc",
+    "upscale",
     "view",
+    "win_part",
+    "win_unpart",
     "xielu",
 ]
 
 def abs(x: Tensor, *, name: str = "") -> Tensor: ...
 def add(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
+def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, *, name: str = "") -> Tensor: ...
 def argmax(x: Tensor, *, name: str = "") -> Tensor: ...
 def argsort(x: Tensor, order: int = 0, *, name: str = "") -> Tensor: ...
 def ceil(x: Tensor, *, name: str = "") -> Tensor: ...
 def clamp(x: Tensor, min: float, max: float, *, name: str = "") -> Tensor: ...
+def col2im_1d(a: Tensor, s0: int, channels: int, p0: int = 0, *, name: str = "") -> Tensor: ...
 def concat(a: Tensor, b: Tensor, dim: int, *, name: str = "") -> Tensor: ...
+def conv_2d_direct(
+    kernel: Tensor,
+    x: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def conv_2d_dw_direct(
+    kernel: Tensor,
+    x: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def conv_3d_direct(
+    kernel: Tensor,
+    x: Tensor,
+    channels: int,
+    images: int,
+    out_channels: int,
+    s0: int = 1,
+    s1: int = 1,
+    s2: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    p2: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    d2: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def conv_transpose_1d(kernel: Tensor, x: Tensor, s0: int = 1, *, name: str = "") -> Tensor: ...
+def conv_transpose_2d(kernel: Tensor, x: Tensor, stride: int = 1, *, name: str = "") -> Tensor: ...
 def cos(x: Tensor, *, name: str = "") -> Tensor: ...
 def cpy(x: Tensor, dst: Tensor, *, name: str = "") -> Tensor: ...
 def div(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
@@ -212,9 +320,56 @@ def geglu_quick(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *,
 def gelu(x: Tensor, *, name: str = "") -> Tensor: ...
 def gelu_erf(x: Tensor, *, name: str = "") -> Tensor: ...
 def gelu_quick(x: Tensor, *, name: str = "") -> Tensor: ...
+def get_rel_pos(x: Tensor, qh: int, kh: int, *, name: str = "") -> Tensor: ...
 def get_rows(a: Tensor, ids: Tensor, *, name: str = "") -> Tensor: ...
 def hardsigmoid(x: Tensor, *, name: str = "") -> Tensor: ...
 def hardswish(x: Tensor, *, name: str = "") -> Tensor: ...
+def im2col(
+    kernel: Tensor,
+    x: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    is_2d: bool = True,
+    type: str = 'f32',
+    *,
+    name: str = "",
+) -> Tensor: ...
+def im2col_3d(
+    kernel: Tensor,
+    x: Tensor,
+    channels: int,
+    s0: int = 1,
+    s1: int = 1,
+    s2: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    p2: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    d2: int = 1,
+    type: str = 'f32',
+    *,
+    name: str = "",
+) -> Tensor: ...
+def im2col_back(
+    grad: Tensor,
+    kernel: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    is_2d: bool = True,
+    ne: tuple[int, ...] = (),
+    *,
+    name: str = "",
+) -> Tensor: ...
+def interpolate(x: Tensor, ne: tuple[int, ...], mode: int = 0, *, name: str = "") -> Tensor: ...
 def l2_norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
 def leaky_relu(x: Tensor, negative_slope: float, *, name: str = "") -> Tensor: ...
 def log(x: Tensor, *, name: str = "") -> Tensor: ...
@@ -224,6 +379,32 @@ def mul_mat(a: Tensor, b: Tensor, precision: int = 0, *, name: str = "") -> Tens
 def mul_mat_id(as_: Tensor, b: Tensor, ids: Tensor, precision: int = 0, *, name: str = "") -> Tensor: ...
 def neg(x: Tensor, *, name: str = "") -> Tensor: ...
 def norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
+def pool_1d(x: Tensor, kind: int, k0: int, s0: int = 1, p0: int = 0, *, name: str = "") -> Tensor: ...
+def pool_2d(
+    x: Tensor,
+    kind: int,
+    k0: int,
+    k1: int,
+    s0: int = 1,
+    s1: int = 1,
+    p0: float = 0.0,
+    p1: float = 0.0,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def pool_2d_back(
+    grad: Tensor,
+    x: Tensor,
+    kind: int,
+    k0: int,
+    k1: int,
+    s0: int = 1,
+    s1: int = 1,
+    p0: float = 0.0,
+    p1: float = 0.0,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def reglu(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
 def relu(x: Tensor, *, name: str = "") -> Tensor: ...
 def rms_norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
@@ -281,3 +462,5 @@ def swiglu_oai(
 def tanh(x: Tensor, *, name: str = "") -> Tensor: ...
 def transpose(x: Tensor, *, name: str = "") -> Tensor: ...
 def trunc(x: Tensor, *, name: str = "") -> Tensor: ...
+def win_part(x: Tensor, w: int, *, name: str = "") -> Tensor: ...
+def win_unpart(x: Tensor, w0: int, h0: int, w: int, *, name: str = "") -> Tensor: ...

@@ -42,7 +42,7 @@ class _Planar(Op, abstract=True):
 
 
 class Conv2dDirect(_Planar):
-    """y[:, :, o, n] = the sum over channels c of x[:, :, c, n] convolved with kernel[:, :, c, o]  (ggml_conv_2d_direct).
+    """y[:, :, o, n] = the sum over c of x[:, :, c, n] convolved with kernel[:, :, c, o]  (ggml_conv_2d_direct).
 
     kernel: F32, F16 or BF16 [KW, KH, C, OC].  x: F32 [W, H, C, N].  Any strides.
     Result: F32 [OW, OH, OC, N], OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH likewise.
@@ -94,7 +94,7 @@ class Conv2dDwDirect(_Planar):
 
 
 class Conv3dDirect(Op):
-    """y[..., (n, o)] = the sum over channels c of x[..., (n, c)] convolved with kernel[..., (o, c)]  (ggml_conv_3d_direct).
+    """y[..., (n, o)] = the sum over c of x[..., (n, c)] convolved with kernel[..., (o, c)]  (ggml_conv_3d_direct).
 
     kernel: F32, F16 or BF16 [KW, KH, KD, C OC].  x: F32 [W, H, D, C N].  C, N and OC are ``channels``, ``images`` and
     ``out_channels``; of a pair the last counts fastest.
@@ -117,8 +117,8 @@ class Conv3dDirect(Op):
 
     def validate(self) -> None:
         check_sliding(self)
-        if min(self.channels, self.images, self.out_channels) < 1:
-            raise ParameterError(f"{self.name}: channels, images and out_channels must be 1 or more", op=self)
+        if min(self.channels, self.images, self.out_channels) < 0:
+            raise ParameterError(f"{self.name}: channels, images and out_channels must not be negative", op=self)
 
     def axes(self, kernel: tuple[int, ...]) -> list[Axis]:
         """How windows slide along ne0, ne1 and ne2, for a kernel of these extents."""
@@ -144,7 +144,7 @@ class Conv3dDirect(Op):
 
 
 class ConvTranspose1d(Op):
-    """y[t, o] = the sum over channels c, taps k and i with i s0 + k = t of kernel[k, o, c] x[i, c]  (ggml_conv_transpose_1d).
+    """y[t, o] = the sum over c, k and i with i s0 + k = t of kernel[k, o, c] x[i, c]  (ggml_conv_transpose_1d).
 
     kernel: F32, F16 or BF16 [K, OC, C].  x: F32 [L, C].  Result: F32 [(L - 1) s0 + K, OC].
     """
@@ -173,7 +173,7 @@ class ConvTranspose1d(Op):
 
 
 class ConvTranspose2d(Op):
-    """y[:, :, o, n] = the sum of kernel[:, :, o, c] x[i, j, c, n], moved by (i, j) ``stride``  (ggml_conv_transpose_2d_p0).
+    """y[:, :, o, n] = the sum of kernel[:, :, o, c] x[i, j, c, n], ``stride`` apart  (ggml_conv_transpose_2d_p0).
 
     kernel: F32, F16 or BF16 [KW, KH, OC, C].  x: F32 [W, H, C, N].
     Result: F32 [(W - 1) stride + KW, (H - 1) stride + KH, OC, N].
@@ -206,7 +206,7 @@ class ConvTranspose2d(Op):
 
 
 def _channels_side_by_side(x: Tensor) -> bool:
-    """Whether x lies as [C, W, H, N] without gaps, and so otherwise than as [W, H, C, N]  (ggml_is_contiguous_channels)."""
+    """Whether x lies as [C, W, H, N] rather than as [W, H, C, N]  (ggml_is_contiguous_channels)."""
     size = x.type.block_bytes
     return x.nb[0] > x.nb[2] and x.nb[1] > x.nb[0] and x.nb[2] == size
 

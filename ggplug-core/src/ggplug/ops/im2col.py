@@ -89,7 +89,7 @@ class Im2colBack(_Im2col):
         if grad.type is not F32:
             mismatch(self, "grad must be f32", grad, kernel)
         require_float(self, kernel)
-        require(0 < len(self.ne) <= 4 and min(self.ne) > 0, self, f"ne must be extents, not {self.ne}", grad, kernel)
+        require(0 < len(self.ne) <= 4 and min(self.ne) >= 0, self, f"ne must be extents, not {self.ne}", grad, kernel)
         ne = (*self.ne, *(1,) * (4 - len(self.ne)))
         across, down = self.axes(kernel)
         if self.is_2d:
@@ -121,8 +121,8 @@ class Im2col3d(Op):
     """y[:, i, j, (n, l)] = the window of x at (i, j, l), all channels of it  (ggml_im2col_3d).
 
     kernel: [KW, KH, KD, C OC], of which only the extents matter.  x: F32, F16 or BF16 [W, H, D, C N], C being
-    ``channels``.  Result: [C KD KH KW, OW, OH, OD N] of ``type``; for OW, OH and OD see :class:`Im2col`.  Planes of x that
-    are left over behind N times C are not read.
+    ``channels``.  Result: [C KD KH KW, OW, OH, OD N] of ``type``; for OW, OH and OD see :class:`Im2col`.  Planes of x
+    that are left over behind N times C are not read.
     """
 
     name = "im2col_3d"
@@ -169,8 +169,8 @@ class Im2col3d(Op):
 class Col2im1d(Op):
     """y[t, c] = the sum of a[c K + k, i] over all k and i with i s0 + k - p0 = t  (ggml_col2im_1d).
 
-    a: F32, F16 or BF16 [K OC, L], contiguous; OC is ``channels``.  Result: [(L - 1) s0 + K - 2 p0, OC] of a's type: what
-    a transposed convolution makes of the products of its kernel with L positions.
+    a: F32, F16 or BF16 [K OC, L], contiguous; OC is ``channels``.  Result: [(L - 1) s0 + K - 2 p0, OC] of a's type:
+    what a transposed convolution makes of the products of its kernel with L positions.
     """
 
     name = "col2im_1d"
@@ -188,7 +188,7 @@ class Col2im1d(Op):
         require(a.ne[2] == 1 == a.ne[3] and a.is_contiguous(), self, "a must be a contiguous matrix", a)
         require(a.ne[0] % self.channels == 0 < a.ne[0], self, f"ne0 must be a multiple of {self.channels} channels", a)
         length = (a.ne[1] - 1) * self.s0 + a.ne[0] // self.channels - 2 * self.p0
-        require(length > 0 < a.ne[1], self, f"nothing is left of the result: its length is {length}", a)
+        require(length > 0, self, f"nothing is left of the result: its length is {length}", a)
         return Spec(a.type, (length, self.channels, 1, 1), 2)
 
     def reference(self, a: Array) -> Array:

@@ -30,10 +30,10 @@ class Interpolate(Op):
 
     x: F32, any strides.  Result: F32 with the extents ``ne``.
     ``mode``: a :class:`ScaleMode`.  Pixel i of n new ones lies at (i + 1/2) m / n - 1/2 of m old ones; with
-    ALIGN_CORNERS at i (m - 1) / (n - 1), so that the first and the last stay where they are.  NEAREST takes the pixel at
-    i m / n, rounded down.  BILINEAR takes two pixels of each axis, BICUBIC four (with -0.75, as PyTorch does); beyond the
-    ends the last pixel goes on.  With ANTIALIAS, which is for BILINEAR, all pixels are averaged that a new one covers.
-    Along ne2 and ne3 all modes are as NEAREST.
+    ALIGN_CORNERS at i (m - 1) / (n - 1), so that first and last stay in place.  NEAREST takes the pixel
+    at i m / n, rounded down.  BILINEAR takes two pixels of each axis, BICUBIC four (with -0.75, as PyTorch does); beyond
+    the ends the last pixel goes on.  With ANTIALIAS, which is for BILINEAR, all pixels are averaged that a new one
+    covers.  Along ne2 and ne3 all modes are as NEAREST.
     """
 
     ne: tuple[int, ...]
@@ -50,9 +50,10 @@ class Interpolate(Op):
     def result(self, x: Tensor) -> Spec:
         if x.type is not F32:
             mismatch(self, "x must be f32", x)
-        require(0 < len(self.ne) <= 4 and min(self.ne) > 0, self, f"ne must be extents, not {self.ne}", x)
-        require(0 not in x.ne, self, "x must not be empty", x)
-        return Spec(F32, (*self.ne, *(1,) * (4 - len(self.ne))), max(len(self.ne), 1))  # type: ignore[arg-type]
+        require(0 < len(self.ne) <= 4 and min(self.ne) >= 0, self, f"ne must be extents, not {self.ne}", x)
+        ne = (*self.ne, *(1,) * (4 - len(self.ne)))
+        require(all(old or not new for new, old in zip(ne, x.ne, strict=True)), self, "x has no pixels", x)
+        return Spec(F32, ne, len(self.ne))  # type: ignore[arg-type]
 
     def taps(self, dim: int, extent: int) -> tuple[Array, Array]:
         """What each new pixel along ``dim`` (ne order) is made of, x having ``extent`` pixels there.
@@ -61,6 +62,8 @@ class Interpolate(Op):
         nearest may depend on it.
         """
         new = self.ne[dim] if dim < len(self.ne) else 1
+        if not new:
+            return np.zeros((0, 1), np.int64), np.zeros((0, 1))
         one = np.float32(1)
         scale, centre = np.float32(new) / np.float32(extent), np.float32(0.5)
         if self.mode & ScaleMode.ALIGN_CORNERS:

@@ -44,8 +44,8 @@ class Pool1d(Op):
     """y = the maximum or the mean of each window of k0 elements of a row  (ggml_pool_1d).
 
     x: F32, F16 or BF16, any strides.  Result: F32 [(ne0 + 2 p0 - k0) // s0 + 1, ne1, ne2, ne3].
-    ``kind``: a :class:`PoolKind`.  Elements beyond the row's ends do not count, neither in maxima nor in means.  A NaN is
-    no maximum; a maximum of nothing is the lowest number of float32, a mean of nothing 0.
+    ``kind``: a :class:`PoolKind`.  Elements beyond the row's ends do not count, neither in maxima nor in means.  A NaN
+    is no maximum; a maximum of nothing is the lowest number of float32, a mean of nothing 0.
     """
 
     name = "pool_1d"
@@ -106,8 +106,8 @@ class Pool2d(_Pool2d):
     """y = the maximum or the mean of each window of k0 by k1 elements of a plane  (ggml_pool_2d).
 
     x: F32, F16 or BF16, any strides.  Result: F32 [(ne0 + 2 p0 - k0) // s0 + 1, (ne1 + 2 p1 - k1) // s1 + 1, ne2, ne3].
-    ``kind``: a :class:`PoolKind`.  A mean is the sum of what lies in the plane, divided by k0 k1.  A NaN is no maximum; a
-    maximum of nothing is the lowest number of float32.  Paddings may be halves: then there is one element more at the
+    ``kind``: a :class:`PoolKind`.  A mean is the sum of what lies in the plane, divided by k0 k1.  A NaN is no maximum;
+    a maximum of nothing is the lowest number of float32.  Paddings may be halves: then there is one element more at the
     end than at the beginning.
     """
 

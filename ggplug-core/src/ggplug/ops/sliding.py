@@ -36,7 +36,7 @@ class Axis(NamedTuple):
 
 
 def check_sliding(op: Op) -> None:
-    """Raises ParameterError for strides and dilations below 1 and paddings below 0 (fields ``s0``, ``d0``, ``p0``...)."""
+    """Raises ParameterError for fields ``s0``, ``d0``, ``k0`` ... below 1, and ``p0`` ... below 0."""
     for name in op.parameters:
         if name[:-1] in ("s", "d", "p", "k") and name[-1].isdigit():
             least = 0 if name[0] == "p" else 1
