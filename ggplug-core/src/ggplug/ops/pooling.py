@@ -160,7 +160,7 @@ class Pool2dBack(_Pool2d):
         else:
             w = _taps(_taps(x, down, height, 2, np.nan), across, width, 4, np.nan)
             rows = np.where(w > _LOWEST, w, -np.inf).transpose(0, 1, 2, 4, 3, 5)  # [..., OH, OW, KH, KW]
-            flat = rows.reshape(*rows.shape[:4], -1)
+            flat = rows.reshape(*rows.shape[:4], self.k0 * self.k1)
             chosen = np.arange(flat.shape[-1]) == flat.argmax(axis=-1)[..., np.newaxis]
             chosen &= flat.max(axis=-1, keepdims=True) > -np.inf
             w = np.where(chosen, grad[..., np.newaxis], 0).reshape(rows.shape).transpose(0, 1, 2, 4, 3, 5)

@@ -21,12 +21,14 @@ def _windows_type(kernel: Tensor) -> str:
 def conv_1d(kernel: Tensor, x: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tensor:
     """The convolution of x [L, C, N] with kernel [K, C, OC]: F32 [OL, OC, N]  (ggml_conv_1d).
 
-    OL = (L + 2 p0 - d0 (K - 1) - 1) // s0 + 1.
+    OL = (L + 2 p0 - d0 (K - 1) - 1) // s0 + 1.  Of several images the results stay apart (ggml mixes them).
     """
     rows = im2col(kernel, x, s0, 0, p0, 0, d0, 0, False, _windows_type(kernel))
     flat = reshape(kernel, kernel.ne[0] * kernel.ne[1], kernel.ne[2])
     y = mul_mat(reshape(rows, rows.ne[0], rows.ne[1] * rows.ne[2]), flat)
-    return reshape(y, rows.ne[1], kernel.ne[2], rows.ne[2])
+    if rows.ne[2] == 1:
+        return reshape(y, rows.ne[1], kernel.ne[2], 1)
+    return cont(permute(reshape(y, rows.ne[1], rows.ne[2], kernel.ne[2]), 0, 2, 1))
 
 
 def conv_1d_ph(kernel: Tensor, x: Tensor, s: int = 1, d: int = 1) -> Tensor:

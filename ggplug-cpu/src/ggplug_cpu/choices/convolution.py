@@ -199,7 +199,7 @@ def _blocks(windows: int, rows: int, images: int, panel_bytes: int) -> tuple[int
     """Windows, and rows of the kernel, of a chunk: windows are packed once for each chunk of rows."""
     shape = layout("f32")
     panels = -(-windows // shape.columns)
-    m_chunks = max(-(-panels // max(1, PANEL_BYTES // panel_bytes)), min(panels, -(-_CHUNKS // images)))
+    m_chunks = max(-(-panels // max(1, PANEL_BYTES // max(1, panel_bytes))), min(panels, -(-_CHUNKS // images)))
     v_chunks = max(1, min(-(-_CHUNKS // (images * m_chunks)), rows // _LEAST_ROWS))
     v_block = -(-rows // v_chunks)
     return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows

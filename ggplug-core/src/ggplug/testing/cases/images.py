@@ -281,7 +281,7 @@ def get_rel_pos_cases(cls: type[Op]) -> Iterator[Case]:
                 yield _case(cls, spell(type, ne, layout), (type, ne, layout), qh=size, kh=size)
 
     def turned(leafs: Leafs) -> Any:
-        return node(cls, transpose(leafs.array(F32, np.arange(63, dtype=np.float32).reshape(7, 9))), qh=4, kh=4)
+        return node(cls, transpose(leafs.array(F32, np.arange(63, dtype=np.float32).reshape(7, 9))), qh=5, kh=5)
 
     yield Case(cls.name, "transposed", turned)
 
