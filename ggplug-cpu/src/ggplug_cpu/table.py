@@ -32,6 +32,7 @@ from ggplug_cpu.choices import (
     mul_mat,
     norms,
     partition,
+    recurrent,
     reduce,
     rotary,
     rows_by_index,
@@ -119,6 +120,12 @@ TABLE: tuple[Row, ...] = (
     Row(ops.WinUnpart, "f32 > f32", partition.win_unpart),
     Row(ops.GetRelPos, "float > f16", partition.get_rel_pos),
     Row(ops.AddRelPos, "f32 f32 f32 > f32", partition.add_rel_pos),
+    Row(ops.SsmConv, "f32 f32 > f32", recurrent.ssm_conv),
+    Row(ops.SsmScan, "f32 f32 f32 f32 f32 f32 i32 > f32", recurrent.ssm_scan),
+    Row(ops.RwkvWkv6, "f32 f32 f32 f32 f32 f32 > f32", recurrent.matrices),
+    Row(ops.RwkvWkv7, "f32 f32 f32 f32 f32 f32 f32 > f32", recurrent.matrices),
+    Row(ops.GatedLinearAttn, "f32 f32 f32 f32 f32 > f32", recurrent.matrices),
+    Row(ops.GatedDeltaNet, "f32 f32 f32 f32 f32 f32 > f32", recurrent.gated_delta_net),
 )
 
 

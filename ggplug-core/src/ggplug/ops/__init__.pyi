@@ -12,6 +12,7 @@ from ggplug.ops.matrix import MulMat, MulMatId
 from ggplug.ops.norms import L2Norm, Norm, RmsNorm, RowNorm
 from ggplug.ops.partition import AddRelPos, GetRelPos, WinPart, WinUnpart
 from ggplug.ops.pooling import Pool1d, Pool2d, Pool2dBack, PoolKind
+from ggplug.ops.recurrent import GatedDeltaNet, GatedLinearAttn, RwkvWkv6, RwkvWkv7, SsmConv, SsmScan
 from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
 from ggplug.ops.rotary import Rope
 from ggplug.ops.rows import GetRows, SetRows
@@ -92,6 +93,8 @@ __all__ = [
     "Exp",
     "Expm1",
     "Floor",
+    "GatedDeltaNet",
+    "GatedLinearAttn",
     "Geglu",
     "GegluErf",
     "GegluQuick",
@@ -131,6 +134,8 @@ __all__ = [
     "Rope",
     "Round",
     "RowNorm",
+    "RwkvWkv6",
+    "RwkvWkv7",
     "Scale",
     "ScaleMode",
     "SetRows",
@@ -143,6 +148,8 @@ __all__ = [
     "SortOrder",
     "Sqr",
     "Sqrt",
+    "SsmConv",
+    "SsmScan",
     "Step",
     "Sub",
     "Sum",
@@ -193,6 +200,8 @@ __all__ = [
     "exp",
     "expm1",
     "floor",
+    "gated_delta_net",
+    "gated_linear_attn",
     "geglu",
     "geglu_erf",
     "geglu_quick",
@@ -227,6 +236,8 @@ __all__ = [
     "rms_norm",
     "rope",
     "round",
+    "rwkv_wkv6",
+    "rwkv_wkv7",
     "scale",
     "set_rows",
     "sgn",
@@ -237,6 +248,8 @@ __all__ = [
     "softplus",
     "sqr",
     "sqrt",
+    "ssm_conv",
+    "ssm_scan",
     "step",
     "sub",
     "sum",
@@ -314,6 +327,27 @@ def elu(x: Tensor, *, name: str = "") -> Tensor: ...
 def exp(x: Tensor, *, name: str = "") -> Tensor: ...
 def expm1(x: Tensor, *, name: str = "") -> Tensor: ...
 def floor(x: Tensor, *, name: str = "") -> Tensor: ...
+def gated_delta_net(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    snapshots: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def gated_linear_attn(
+    k: Tensor,
+    v: Tensor,
+    q: Tensor,
+    g: Tensor,
+    state: Tensor,
+    scale: float,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def geglu(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
 def geglu_erf(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
 def geglu_quick(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
@@ -427,6 +461,18 @@ def rope(
     name: str = "",
 ) -> Tensor: ...
 def round(x: Tensor, *, name: str = "") -> Tensor: ...
+def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Tensor, *, name: str = "") -> Tensor: ...
+def rwkv_wkv7(
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    state: Tensor,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def scale(x: Tensor, s: float, bias: float = 0.0, *, name: str = "") -> Tensor: ...
 def set_rows(dst: Tensor, rows: Tensor, ids: Tensor, *, name: str = "") -> Tensor: ...
 def sgn(x: Tensor, *, name: str = "") -> Tensor: ...
@@ -445,6 +491,19 @@ def soft_max(
 def softplus(x: Tensor, *, name: str = "") -> Tensor: ...
 def sqr(x: Tensor, *, name: str = "") -> Tensor: ...
 def sqrt(x: Tensor, *, name: str = "") -> Tensor: ...
+def ssm_conv(x: Tensor, kernel: Tensor, *, name: str = "") -> Tensor: ...
+def ssm_scan(
+    s: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    ids: Tensor,
+    snapshots: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def step(x: Tensor, *, name: str = "") -> Tensor: ...
 def sub(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
 def sum(x: Tensor, *, name: str = "") -> Tensor: ...

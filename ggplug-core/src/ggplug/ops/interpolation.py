@@ -30,10 +30,10 @@ class Interpolate(Op):
 
     x: F32, any strides.  Result: F32 with the extents ``ne``.
     ``mode``: a :class:`ScaleMode`.  Pixel i of n new ones lies at (i + 1/2) m / n - 1/2 of m old ones; with
-    ALIGN_CORNERS at i (m - 1) / (n - 1), so that first and last stay in place.  NEAREST takes the pixel
-    at i m / n, rounded down.  BILINEAR takes two pixels of each axis, BICUBIC four (with -0.75, as PyTorch does); beyond
-    the ends the last pixel goes on.  With ANTIALIAS, which is for BILINEAR, all pixels are averaged that a new one
-    covers.  Along ne2 and ne3 all modes are as NEAREST.
+    ALIGN_CORNERS at i (m - 1) / (n - 1), so that first and last stay in place.  NEAREST takes the pixel at i m / n,
+    rounded down.  BILINEAR takes two pixels of each axis, BICUBIC four (with -0.75, as PyTorch does); beyond the ends
+    the last pixel goes on.  With ANTIALIAS, which is for BILINEAR, all pixels are averaged that a new one covers.
+    Along ne2 and ne3 all modes are as NEAREST.
     """
 
     ne: tuple[int, ...]

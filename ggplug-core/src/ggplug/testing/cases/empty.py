@@ -24,6 +24,7 @@ from ggplug.ops.matrix import MulMat, MulMatId
 from ggplug.ops.norms import RowNorm
 from ggplug.ops.partition import AddRelPos, GetRelPos, WinPart, WinUnpart
 from ggplug.ops.pooling import Pool1d, Pool2d, Pool2dBack
+from ggplug.ops.recurrent import GatedDeltaNet, GatedLinearAttn, RwkvWkv6, RwkvWkv7, SsmConv, SsmScan
 from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
 from ggplug.ops.rotary import Rope
 from ggplug.ops.rows import GetRows, SetRows
@@ -143,11 +144,11 @@ def _products_and_views(op: type[Op], x: str) -> Iterator[Sketch]:
         yield Sketch((x,), shown=lambda x, n: permute(x, 2, 0, 3, 1))
     elif op is Transpose:
         yield Sketch((x,), shown=lambda x, n: transpose(x))
-    else:
-        yield from _images(op)
+    elif op in _OTHERS:
+        yield _OTHERS[op]
 
 
-_OF_IMAGES: dict[type[Op], Sketch] = {
+_OTHERS: dict[type[Op], Sketch] = {
     Im2col: Sketch(("3 2 c M", "8 7 c b")),
     Im2colBack: Sketch(("12 6 6 b", "3 2 2 M"), parameters=lambda sizes: {"ne": (8, 7, 2, sizes["b"])}),
     Im2col3d: Sketch(("3 2 2 M", "8 7 4 b"), parameters=lambda sizes: {"channels": 1}),
@@ -168,12 +169,14 @@ _OF_IMAGES: dict[type[Op], Sketch] = {
     WinUnpart: Sketch(("r 3 3 4",), parameters=lambda sizes: {"w0": 5, "h0": 4, "w": 3}),
     GetRelPos: Sketch(("r 5",), parameters=lambda sizes: {"qh": 3, "kh": 3}),
     AddRelPos: Sketch(("9 6 b", "3 2 3 b", "3 2 3 b")),
+    SsmConv: Sketch(("6 n b", "4 n")),
+    SsmScan: Sketch(("8 3 4 r", "3 4 N 2", "4 N 2", "1 4", "8 2 N 2", "8 2 N 2", "2"), (F32,) * 6 + (I32,), zeros="N"),
+    RwkvWkv6: Sketch(("8 2 N",) * 3 + ("8 2", "8 2 N", "128 1")),
+    RwkvWkv7: Sketch(("8 2 N",) * 6 + ("128 1",)),
+    GatedLinearAttn: Sketch(("8 2 N",) * 4 + ("128 1",), parameters=lambda sizes: {"scale": 0.5}),
+    GatedDeltaNet: Sketch(("8 2 N b",) * 3 + ("1 2 N b", "1 2 N b", "8 8 2 b"), zeros="N"),
 }
-
-
-def _images(op: type[Op]) -> Iterator[Sketch]:
-    if op in _OF_IMAGES:
-        yield _OF_IMAGES[op]
+"""What each of the other ops takes; extents that may not be zero are numbers."""
 
 
 def empty_cases(op: type[Op]) -> Iterator[Case]:

@@ -20,6 +20,7 @@ from ggplug_simt.c.kernels import (
     images,
     matrix,
     norms,
+    recurrent,
     reduce,
     rotary,
     rows,
@@ -35,9 +36,11 @@ Chooser = Callable[[Profile, Tensor], Launches | Decline]
 
 CHOOSERS: dict[type[Op], Chooser] = {
     op: chooser
-    for family in (elementwise, copy, rows, norms, reduce, sort, attention, rotary, matrix, windows, images)
+    for family in (
+        elementwise, copy, rows, norms, reduce, sort, attention, rotary, matrix, windows, images, recurrent,
+    )
     for op, chooser in family.CHOOSERS.items()
-}
+}  # fmt: skip
 """Op class -> chooser, from the families."""
 
 GROUPS: dict[Pattern, GroupChooser] = {
