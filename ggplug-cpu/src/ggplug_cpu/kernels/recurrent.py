@@ -7,7 +7,7 @@ end up in the result; vectors lie along a row of a state.
 from __future__ import annotations
 
 from ggplug_cpu import simd
-from ggplug_cpu.compiler import Body, device_function, kernel
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.kernels.faults import fault
 from ggplug_cpu.kernels.formulas import softplus
@@ -247,7 +247,7 @@ def matrices(rule: str) -> Body:
     return body
 
 
-def _wkv6():  # type: ignore[no-untyped-def]
+def _wkv6() -> DeviceFunction:
     F, step = simd.vec("f32"), simd.width("f32")
     load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
 
@@ -270,7 +270,7 @@ def _wkv6():  # type: ignore[no-untyped-def]
     return token
 
 
-def _gated_linear():  # type: ignore[no-untyped-def]
+def _gated_linear() -> DeviceFunction:
     F, step = simd.vec("f32"), simd.width("f32")
     load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
 
@@ -292,7 +292,7 @@ def _gated_linear():  # type: ignore[no-untyped-def]
     return token
 
 
-def _wkv7():  # type: ignore[no-untyped-def]
+def _wkv7() -> DeviceFunction:
     F, step = simd.vec("f32"), simd.width("f32")
     load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
 
