@@ -270,14 +270,14 @@ def _convolved(node: Tensor, exact: Array, first: Array, second: Array) -> Array
     op: Any = node.op
     terms = np.asarray(op.reference(first * first, second * second))
     count = np.asarray(op.reference(np.ones_like(first), np.ones_like(second)))
-    return DEVIATIONS * np.sqrt((count + 1) / 3 * np.maximum(exact * exact, 4 * terms))
+    return np.asarray(DEVIATIONS * np.sqrt((count + 1) / 3 * np.maximum(exact * exact, 4 * terms)))
 
 
 def _gathered(node: Tensor, exact: Array, x: Array, *others: Array) -> Array:
     """Of ops that are sums of elements of x, or of equal parts of them."""
     op: Any = node.op
     count = np.asarray(op.reference(np.ones_like(x), *others))
-    return (6 + SUMMED * np.sqrt(count)) * np.asarray(op.reference(np.abs(x), *others))
+    return np.asarray((6 + SUMMED * np.sqrt(count)) * np.asarray(op.reference(np.abs(x), *others)))
 
 
 def _pooled(node: Tensor, exact: Array, x: Array) -> Array:
@@ -307,7 +307,7 @@ def _positions(node: Tensor, exact: Array, *sources: Array) -> Array:
 def _tokens(node: Tensor, exact: Array, *sources: Array) -> Array:
     op: Any = node.op
     count = 6 * sources[0].shape[1] + 8 + _sqrt(sources[0])
-    return count * np.asarray(op.reference(*map(np.abs, sources)))
+    return np.asarray(count * np.asarray(op.reference(*map(np.abs, sources))))
 
 
 def _scanned(node: Tensor, exact: Array, s: Array, x: Array, dt: Array, a: Array, *others: Array) -> Array:
@@ -316,7 +316,7 @@ def _scanned(node: Tensor, exact: Array, s: Array, x: Array, dt: Array, a: Array
     step = np.logaddexp(0, dt)
     off = (8 + 6 * step) * (np.abs(a).max(initial=0) + 1 / np.maximum(step, FLUSHED)) + 4 * np.abs(step)
     count = (x.shape[1] + 1) * (16 + off.max(initial=0)) + _sqrt(s)
-    return count * np.asarray(op.reference(np.abs(s), np.abs(x), dt, a, np.abs(b), np.abs(c), ids))
+    return np.asarray(count * np.asarray(op.reference(np.abs(s), np.abs(x), dt, a, np.abs(b), np.abs(c), ids)))
 
 
 def _delta(node: Tensor, exact: Array, q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) -> Array:
