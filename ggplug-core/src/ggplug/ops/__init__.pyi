@@ -2,6 +2,7 @@
 
 from ggplug.ops.attention import SoftMax, alibi_slopes
 from ggplug.ops.base import OPS, Array, Cost, Indexes, Op, apply, builder
+from ggplug.ops.convolution import Conv2dDirect, Conv2dDwDirect, Conv3dDirect, ConvTranspose1d, ConvTranspose2d
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat, add_cast, cast, cont, repeat
 from ggplug.ops.elementwise import Add, Binary, Div, Mul, Sub, add1
 from ggplug.ops.generated import Arange, TimestepEmbedding
@@ -16,9 +17,14 @@ from ggplug.ops.gradients import (
     get_rows_back,
     repeat_back,
 )
+from ggplug.ops.im2col import Col2im1d, Im2col, Im2col3d, Im2colBack
+from ggplug.ops.interpolation import Interpolate, ScaleMode, upscale
 from ggplug.ops.matrix import MulMat, MulMatId, OutProd
 from ggplug.ops.norms import GroupNorm, L2Norm, Norm, RmsNorm, RowNorm
 from ggplug.ops.padding import Pad, PadReflect1d, Roll, pad, pad_circular, pad_ext, roll
+from ggplug.ops.partition import AddRelPos, GetRelPos, WinPart, WinUnpart
+from ggplug.ops.pooling import Pool1d, Pool2d, Pool2dBack, PoolKind
+from ggplug.ops.recurrent import GatedDeltaNet, GatedLinearAttn, RwkvWkv6, RwkvWkv7, SsmConv, SsmScan
 from ggplug.ops.reduce import Argmax, CountEqual, Cumsum, Mean, Sum, SumRows
 from ggplug.ops.rotary import Rope, RopeBack, rope_multi, rope_multi_back, rope_set_offset
 from ggplug.ops.rows import AddId, GetRows, SetRows
@@ -60,6 +66,17 @@ from ggplug.ops.unary import (
     Xielu,
     xielu,
 )
+from ggplug.ops.unfolded import (
+    conv_1d,
+    conv_1d_dw,
+    conv_1d_dw_ph,
+    conv_1d_ph,
+    conv_2d,
+    conv_2d_dw,
+    conv_2d_s1_ph,
+    conv_2d_sk_p0,
+    conv_3d,
+)
 from ggplug.ops.views import Permute, Reshape, Transpose, View, permute, reshape, view
 from ggplug.ops.windows import (
     Acc,
@@ -82,6 +99,7 @@ __all__ = [
     "Acc",
     "Add",
     "AddId",
+    "AddRelPos",
     "Arange",
     "Argmax",
     "Argsort",
@@ -90,8 +108,14 @@ __all__ = [
     "Binary",
     "Ceil",
     "Clamp",
+    "Col2im1d",
     "Concat",
     "Cont",
+    "Conv2dDirect",
+    "Conv2dDwDirect",
+    "Conv3dDirect",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
     "Cos",
     "Cost",
     "CountEqual",
@@ -110,19 +134,26 @@ __all__ = [
     "Expm1",
     "Fill",
     "Floor",
+    "GatedDeltaNet",
+    "GatedLinearAttn",
     "Geglu",
     "GegluErf",
     "GegluQuick",
     "Gelu",
     "GeluErf",
     "GeluQuick",
+    "GetRelPos",
     "GetRows",
     "GetRowsBack",
     "Glu",
     "GroupNorm",
     "Hardsigmoid",
     "Hardswish",
+    "Im2col",
+    "Im2col3d",
+    "Im2colBack",
     "Indexes",
+    "Interpolate",
     "L2Norm",
     "LeakyRelu",
     "Log",
@@ -139,6 +170,10 @@ __all__ = [
     "Pad",
     "PadReflect1d",
     "Permute",
+    "Pool1d",
+    "Pool2d",
+    "Pool2dBack",
+    "PoolKind",
     "Reglu",
     "Relu",
     "Repeat",
@@ -152,7 +187,10 @@ __all__ = [
     "Round",
     "RowGradient",
     "RowNorm",
+    "RwkvWkv6",
+    "RwkvWkv7",
     "Scale",
+    "ScaleMode",
     "Set",
     "SetRows",
     "Sgn",
@@ -167,6 +205,8 @@ __all__ = [
     "SortOrder",
     "Sqr",
     "Sqrt",
+    "SsmConv",
+    "SsmScan",
     "Step",
     "Sub",
     "Sum",
@@ -182,6 +222,8 @@ __all__ = [
     "Trunc",
     "Unary",
     "View",
+    "WinPart",
+    "WinUnpart",
     "Window",
     "Xielu",
     "abs",
@@ -193,6 +235,7 @@ __all__ = [
     "add_cast",
     "add_id",
     "add_inplace",
+    "add_rel_pos",
     "alibi_slopes",
     "apply",
     "arange",
@@ -204,8 +247,23 @@ __all__ = [
     "ceil",
     "ceil_inplace",
     "clamp",
+    "col2im_1d",
     "concat",
     "cont",
+    "conv_1d",
+    "conv_1d_dw",
+    "conv_1d_dw_ph",
+    "conv_1d_ph",
+    "conv_2d",
+    "conv_2d_direct",
+    "conv_2d_dw",
+    "conv_2d_dw_direct",
+    "conv_2d_s1_ph",
+    "conv_2d_sk_p0",
+    "conv_3d",
+    "conv_3d_direct",
+    "conv_transpose_1d",
+    "conv_transpose_2d",
     "cos",
     "cos_inplace",
     "count_equal",
@@ -231,6 +289,8 @@ __all__ = [
     "fill_inplace",
     "floor",
     "floor_inplace",
+    "gated_delta_net",
+    "gated_linear_attn",
     "geglu",
     "geglu_erf",
     "geglu_quick",
@@ -240,12 +300,17 @@ __all__ = [
     "gelu_inplace",
     "gelu_quick",
     "gelu_quick_inplace",
+    "get_rel_pos",
     "get_rows",
     "get_rows_back",
     "group_norm",
     "group_norm_inplace",
     "hardsigmoid",
     "hardswish",
+    "im2col",
+    "im2col_3d",
+    "im2col_back",
+    "interpolate",
     "l2_norm",
     "l2_norm_inplace",
     "leaky_relu",
@@ -269,6 +334,9 @@ __all__ = [
     "pad_ext",
     "pad_reflect_1d",
     "permute",
+    "pool_1d",
+    "pool_2d",
+    "pool_2d_back",
     "reglu",
     "relu",
     "relu_inplace",
@@ -287,6 +355,8 @@ __all__ = [
     "rope_set_offset",
     "round",
     "round_inplace",
+    "rwkv_wkv6",
+    "rwkv_wkv7",
     "scale",
     "scale_inplace",
     "set",
@@ -316,6 +386,8 @@ __all__ = [
     "sqr_inplace",
     "sqrt",
     "sqrt_inplace",
+    "ssm_conv",
+    "ssm_scan",
     "step",
     "step_inplace",
     "sub",
@@ -332,7 +404,10 @@ __all__ = [
     "tri",
     "trunc",
     "trunc_inplace",
+    "upscale",
     "view",
+    "win_part",
+    "win_unpart",
     "xielu",
 ]
 
@@ -341,13 +416,59 @@ def abs_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
 def add(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
 def add_id(a: Tensor, b: Tensor, ids: Tensor, *, name: str = "") -> Tensor: ...
 def add_inplace(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
+def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, *, name: str = "") -> Tensor: ...
 def arange(start: float, stop: float, step: float = 1.0, *, name: str = "") -> Tensor: ...
 def argmax(x: Tensor, *, name: str = "") -> Tensor: ...
 def argsort(x: Tensor, order: int = 0, *, name: str = "") -> Tensor: ...
 def ceil(x: Tensor, *, name: str = "") -> Tensor: ...
 def ceil_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
 def clamp(x: Tensor, min: float, max: float, *, name: str = "") -> Tensor: ...
+def col2im_1d(a: Tensor, s0: int, channels: int, p0: int = 0, *, name: str = "") -> Tensor: ...
 def concat(a: Tensor, b: Tensor, dim: int, *, name: str = "") -> Tensor: ...
+def conv_2d_direct(
+    kernel: Tensor,
+    x: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def conv_2d_dw_direct(
+    kernel: Tensor,
+    x: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def conv_3d_direct(
+    kernel: Tensor,
+    x: Tensor,
+    channels: int,
+    images: int,
+    out_channels: int,
+    s0: int = 1,
+    s1: int = 1,
+    s2: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    p2: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    d2: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def conv_transpose_1d(kernel: Tensor, x: Tensor, s0: int = 1, *, name: str = "") -> Tensor: ...
+def conv_transpose_2d(kernel: Tensor, x: Tensor, stride: int = 1, *, name: str = "") -> Tensor: ...
 def cos(x: Tensor, *, name: str = "") -> Tensor: ...
 def cos_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
 def count_equal(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
@@ -373,6 +494,27 @@ def fill(x: Tensor, value: float, *, name: str = "") -> Tensor: ...
 def fill_inplace(x: Tensor, value: float, *, name: str = "") -> Tensor: ...
 def floor(x: Tensor, *, name: str = "") -> Tensor: ...
 def floor_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
+def gated_delta_net(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    snapshots: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def gated_linear_attn(
+    k: Tensor,
+    v: Tensor,
+    q: Tensor,
+    g: Tensor,
+    state: Tensor,
+    scale: float,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def geglu(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
 def geglu_erf(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
 def geglu_quick(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
@@ -382,11 +524,58 @@ def gelu_erf_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
 def gelu_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
 def gelu_quick(x: Tensor, *, name: str = "") -> Tensor: ...
 def gelu_quick_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
+def get_rel_pos(x: Tensor, qh: int, kh: int, *, name: str = "") -> Tensor: ...
 def get_rows(a: Tensor, ids: Tensor, *, name: str = "") -> Tensor: ...
 def group_norm(x: Tensor, n_groups: int, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
 def group_norm_inplace(x: Tensor, n_groups: int, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
 def hardsigmoid(x: Tensor, *, name: str = "") -> Tensor: ...
 def hardswish(x: Tensor, *, name: str = "") -> Tensor: ...
+def im2col(
+    kernel: Tensor,
+    x: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    is_2d: bool = True,
+    type: str = 'f32',
+    *,
+    name: str = "",
+) -> Tensor: ...
+def im2col_3d(
+    kernel: Tensor,
+    x: Tensor,
+    channels: int,
+    s0: int = 1,
+    s1: int = 1,
+    s2: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    p2: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    d2: int = 1,
+    type: str = 'f32',
+    *,
+    name: str = "",
+) -> Tensor: ...
+def im2col_back(
+    grad: Tensor,
+    kernel: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    is_2d: bool = True,
+    ne: tuple[int, ...] = (),
+    *,
+    name: str = "",
+) -> Tensor: ...
+def interpolate(x: Tensor, ne: tuple[int, ...], mode: int = 0, *, name: str = "") -> Tensor: ...
 def l2_norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
 def l2_norm_inplace(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
 def leaky_relu(x: Tensor, negative_slope: float, *, name: str = "") -> Tensor: ...
@@ -406,6 +595,32 @@ def opt_step_adamw(w: Tensor, grad: Tensor, m: Tensor, v: Tensor, params: Tensor
 def opt_step_sgd(w: Tensor, grad: Tensor, params: Tensor, *, name: str = "") -> Tensor: ...
 def out_prod(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
 def pad_reflect_1d(x: Tensor, p0: int, p1: int, *, name: str = "") -> Tensor: ...
+def pool_1d(x: Tensor, kind: int, k0: int, s0: int = 1, p0: int = 0, *, name: str = "") -> Tensor: ...
+def pool_2d(
+    x: Tensor,
+    kind: int,
+    k0: int,
+    k1: int,
+    s0: int = 1,
+    s1: int = 1,
+    p0: float = 0.0,
+    p1: float = 0.0,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def pool_2d_back(
+    grad: Tensor,
+    x: Tensor,
+    kind: int,
+    k0: int,
+    k1: int,
+    s0: int = 1,
+    s1: int = 1,
+    p0: float = 0.0,
+    p1: float = 0.0,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def reglu(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
 def relu(x: Tensor, *, name: str = "") -> Tensor: ...
 def relu_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
@@ -468,6 +683,18 @@ def rope_inplace(
 ) -> Tensor: ...
 def round(x: Tensor, *, name: str = "") -> Tensor: ...
 def round_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
+def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Tensor, *, name: str = "") -> Tensor: ...
+def rwkv_wkv7(
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    state: Tensor,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def scale(x: Tensor, s: float, bias: float = 0.0, *, name: str = "") -> Tensor: ...
 def scale_inplace(x: Tensor, s: float, bias: float = 0.0, *, name: str = "") -> Tensor: ...
 def set_rows(dst: Tensor, rows: Tensor, ids: Tensor, *, name: str = "") -> Tensor: ...
@@ -514,6 +741,19 @@ def sqr(x: Tensor, *, name: str = "") -> Tensor: ...
 def sqr_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
 def sqrt(x: Tensor, *, name: str = "") -> Tensor: ...
 def sqrt_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
+def ssm_conv(x: Tensor, kernel: Tensor, *, name: str = "") -> Tensor: ...
+def ssm_scan(
+    s: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    ids: Tensor,
+    snapshots: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def step(x: Tensor, *, name: str = "") -> Tensor: ...
 def step_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
 def sub(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
@@ -538,3 +778,5 @@ def transpose(x: Tensor, *, name: str = "") -> Tensor: ...
 def tri(x: Tensor, type: int, *, name: str = "") -> Tensor: ...
 def trunc(x: Tensor, *, name: str = "") -> Tensor: ...
 def trunc_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
+def win_part(x: Tensor, w: int, *, name: str = "") -> Tensor: ...
+def win_unpart(x: Tensor, w0: int, h0: int, w: int, *, name: str = "") -> Tensor: ...

@@ -16,8 +16,10 @@ from ggplug.ops.unary import Unary
 from ggplug.testing.cases import (
     copies,
     elementwise,
+    images,
     matrix,
     positions,
+    recurrent,
     reductions,
     rotary,
     rows,
@@ -31,7 +33,19 @@ from ggplug.testing.cases.graphs import graph_cases
 from ggplug.testing.cases.sources import source_cases
 from ggplug.testing.cases.special import special_cases
 
-FAMILIES = (elementwise, rows, matrix, reductions, copies, rotary, views, positions, training)
+FAMILIES = (
+    elementwise,
+    rows,
+    matrix,
+    reductions,
+    copies,
+    rotary,
+    views,
+    images,
+    recurrent,
+    positions,
+    training,
+)
 """The modules whose generators cover the ops of core."""
 
 

@@ -19,9 +19,11 @@ from ggplug_simt.c.kernels import (
     elementwise,
     generated,
     gradients,
+    images,
     matrix,
     norms,
     out_prod,
+    recurrent,
     reduce,
     rotary,
     rows,
@@ -29,6 +31,7 @@ from ggplug_simt.c.kernels import (
     sort,
     training,
     triangles,
+    windows,
 )
 from ggplug_simt.c.kernels.epilogue import GroupChooser
 from ggplug_simt.c.profile import Profile
@@ -42,15 +45,18 @@ _FAMILIES = (
     elementwise,
     generated,
     gradients,
+    images,
     matrix,
     norms,
     out_prod,
+    recurrent,
     reduce,
     rotary,
     rows,
     sort,
     training,
     triangles,
+    windows,
 )
 
 CHOOSERS: dict[type[Op], Chooser] = {op: chooser for family in _FAMILIES for op, chooser in family.CHOOSERS.items()}
