@@ -15,7 +15,7 @@ from ggplug.types import F32, Type
 from ggplug_cpu.choices.nest import Axis, Nest, Shape, element_nest, words_of
 from ggplug_cpu.choices.places import reader, reading, writer, writing
 from ggplug_cpu.choices.steps import RESULT, Steps, given, source, tasks
-from ggplug_cpu.kernels.copy import Converted, Copied, CopiedRows, convert, copy_rows, copy_strided
+from ggplug_cpu.kernels.copy import Converted, Copied, CopiedRows, Zeroed, convert, copy_rows, copy_strided, zero_rows
 from ggplug_cpu.kernels.rows import ARGUMENTS, ROOM
 from ggplug_cpu.kernels.transposed import TILE, copy_transposed
 from ggplug_cpu.parameters import Place, Ref
@@ -122,6 +122,16 @@ def copy_bytes(type: Type, ne: Extents, y: Shape, x: Shape, place_y: Ref, place_
         return Entry(copy_transposed(size), words, max(1, work // 2))
     words = words_of(Copied, nest, *_bytes(nest, place_y, place_x))
     return Entry(copy_strided(size), words, tasks(nest.elements * 4))
+
+
+def zero_bytes(node: Tensor) -> Entry:
+    """y = 0, as bytes."""
+    size = node.type.block_bytes
+    shape = Shape((node.ne[0] // node.type.block_size, *node.ne[1:]), node.nb)
+    nest = element_nest(shape.ne, shape)
+    assert nest.inner.strides == (size,)
+    words = words_of(Zeroed, nest, Place(Ref(RESULT), (size,)), size=size)
+    return Entry(zero_rows(), words, tasks(nest.elements * size // 4))
 
 
 def _bytes(nest: Nest, y: Ref, x: Ref) -> tuple[Place, Place]:

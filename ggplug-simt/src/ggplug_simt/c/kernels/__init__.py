@@ -17,15 +17,20 @@ from ggplug_simt.c.kernels import (
     attention,
     copy,
     elementwise,
+    generated,
+    gradients,
     images,
     matrix,
     norms,
+    out_prod,
     recurrent,
     reduce,
     rotary,
     rows,
     runs,
     sort,
+    training,
+    triangles,
     windows,
 )
 from ggplug_simt.c.kernels.epilogue import GroupChooser
@@ -34,13 +39,27 @@ from ggplug_simt.library import NOTHING, Launches
 
 Chooser = Callable[[Profile, Tensor], Launches | Decline]
 
-CHOOSERS: dict[type[Op], Chooser] = {
-    op: chooser
-    for family in (
-        elementwise, copy, rows, norms, reduce, sort, attention, rotary, matrix, windows, images, recurrent,
-    )
-    for op, chooser in family.CHOOSERS.items()
-}  # fmt: skip
+_FAMILIES = (
+    attention,
+    copy,
+    elementwise,
+    generated,
+    gradients,
+    images,
+    matrix,
+    norms,
+    out_prod,
+    recurrent,
+    reduce,
+    rotary,
+    rows,
+    sort,
+    training,
+    triangles,
+    windows,
+)
+
+CHOOSERS: dict[type[Op], Chooser] = {op: chooser for family in _FAMILIES for op, chooser in family.CHOOSERS.items()}
 """Op class -> chooser, from the families."""
 
 GROUPS: dict[Pattern, GroupChooser] = {
