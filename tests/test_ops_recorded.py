@@ -23,6 +23,9 @@ RENAMED = {
     "upscale": "interpolate",
 }  # fmt: skip
 
+# The cases of these are too large for the choice in tests/data; test_ops_recurrent.py proves them as well.
+LARGE = {"rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn", "ssm_scan"}
+
 
 @pytest.fixture(scope="module")
 def outcomes(shared: Path | None, data: Path) -> list[Outcome]:
@@ -42,8 +45,9 @@ def test_only_missing_ops_and_types_are_left_out(outcomes: list[Outcome]) -> Non
             assert "is not defined" in outcome.reason or "has no reference" in outcome.reason, outcome
 
 
-def test_every_op_was_compared(outcomes: list[Outcome]) -> None:
+def test_every_op_was_compared(outcomes: list[Outcome], shared: Path | None) -> None:
     named = {outcome.op.lower() for outcome in outcomes if outcome.verdict == "passed"}
     passed = {RENAMED.get(name, name) for name in named}
     declared = {name for name, cls in OPS.items() if cls.__module__.startswith("ggplug.ops.")}
-    assert declared - passed == UNRECORDED
+    complete = shared is not None and (shared / "vectors" / "ggml_ops.npz").is_file()
+    assert declared - passed == UNRECORDED | (set() if complete else LARGE)
