@@ -30,7 +30,7 @@ def test_a_layout_gives_the_extents_that_were_asked_for(layout: Layout) -> None:
     facts = {
         "packed": not x.is_view,
         "offset": x.is_contiguous() and x.view_offset > 0,
-        "elements apart": x.nb[0] > 4 and x.view_offset == 0,
+        "elements apart": x.nb[0] > 4,
         "rows apart": x.nb[1] > 7 * 4 and x.view_offset == 0,
         "window": x.nb[3] > x.nb[2] * x.ne[2] and x.view_offset > 0,
         "permuted": x.is_permuted() and not x.is_transposed(),
