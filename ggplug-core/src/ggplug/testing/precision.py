@@ -44,6 +44,8 @@ import numpy as np
 from ggplug.ops.attention import alibi_slopes
 from ggplug.ops.base import Array
 from ggplug.ops.elementwise import tile
+from ggplug.ops.interpolation import ScaleMode
+from ggplug.ops.pooling import PoolKind
 from ggplug.ops.unary import Gelu, GeluErf, GeluQuick, Silu
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, Precision, RopeMode, Type
@@ -261,6 +263,73 @@ def _block_steps(values: Array, length: int) -> Array:
     return np.broadcast_to(steps, blocks.shape).reshape(values.shape)
 
 
+# -- windows and tokens ----------------------------------------------------------------------------
+
+
+def _convolved(node: Tensor, exact: Array, first: Array, second: Array) -> Array:
+    op: Any = node.op
+    terms = np.asarray(op.reference(first * first, second * second))
+    count = np.asarray(op.reference(np.ones_like(first), np.ones_like(second)))
+    return np.asarray(DEVIATIONS * np.sqrt((count + 1) / 3 * np.maximum(exact * exact, 4 * terms)))
+
+
+def _gathered(node: Tensor, exact: Array, x: Array, *others: Array) -> Array:
+    """Of ops that are sums of elements of x, or of equal parts of them."""
+    op: Any = node.op
+    count = np.asarray(op.reference(np.ones_like(x), *others))
+    return np.asarray((6 + SUMMED * np.sqrt(count)) * np.asarray(op.reference(np.abs(x), *others)))
+
+
+def _pooled(node: Tensor, exact: Array, x: Array) -> Array:
+    op: Any = node.op
+    if op.kind == PoolKind.MAX:
+        return np.zeros_like(exact)
+    return (6 + SUMMED * math.sqrt(op.k0 * getattr(op, "k1", 1))) * np.asarray(op.reference(np.abs(x)))
+
+
+def _pooled_back(node: Tensor, exact: Array, grad: Array, x: Array) -> Array:
+    op: Any = node.op
+    return (6 + SUMMED * math.sqrt(op.k0 * op.k1)) * np.asarray(op.reference(np.abs(grad), x))
+
+
+def _interpolated(node: Tensor, exact: Array, x: Array) -> Array:
+    op: Any = node.op
+    if op.mode & 255 == ScaleMode.NEAREST:
+        return np.zeros_like(exact)
+    return np.full_like(exact, (32 + 8 * max(*op.ne, *x.shape)) * np.abs(x).max(initial=0))
+
+
+def _positions(node: Tensor, exact: Array, *sources: Array) -> Array:
+    op: Any = node.op
+    return 2 * np.asarray(op.reference(*map(np.abs, sources)))
+
+
+def _tokens(node: Tensor, exact: Array, *sources: Array) -> Array:
+    op: Any = node.op
+    count = 6 * sources[0].shape[1] + 8 + _sqrt(sources[0])
+    return np.asarray(count * np.asarray(op.reference(*map(np.abs, sources))))
+
+
+def _scanned(node: Tensor, exact: Array, s: Array, x: Array, dt: Array, a: Array, *others: Array) -> Array:
+    op: Any = node.op
+    b, c, ids = others
+    step = np.logaddexp(0, dt)
+    off = (8 + 6 * step) * (np.abs(a).max(initial=0) + 1 / np.maximum(step, FLUSHED)) + 4 * np.abs(step)
+    count = (x.shape[1] + 1) * (16 + off.max(initial=0)) + _sqrt(s)
+    return np.asarray(count * np.asarray(op.reference(np.abs(s), np.abs(x), dt, a, np.abs(b), np.abs(c), ids)))
+
+
+def _delta(node: Tensor, exact: Array, q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) -> Array:
+    def longest(x: Array) -> float:
+        return float(np.sqrt((x * x).sum(axis=-1)).max(initial=0))
+
+    size, tokens = v.shape[3], v.shape[1]
+    one = 1 + np.abs(beta).max(initial=0) * longest(k) ** 2
+    held = longest(state) + tokens * np.abs(beta).max(initial=0) * longest(k) * np.abs(v).max(initial=0)
+    factor = (64 + 16 * tokens + _sqrt(v)) * one**tokens * held * np.exp(np.maximum(g, 0).sum())
+    return np.full_like(exact, factor * max(1.0, longest(q) / math.sqrt(size)))
+
+
 # -- the table -------------------------------------------------------------------------------------
 
 _MOVES = Rule(
@@ -291,10 +360,16 @@ _PRODUCT = Rule(
     _product, spread=True,
 )  # fmt: skip
 
+_CONVOLVED = _row("6 sqrt((K + 1) / 3) size, as products without r", "the sums of K products", _convolved)
+_GATHERED = _element("(6 + 3.46 sqrt(K)) sum(abs(x))", "the sum of what K windows have for an element", _gathered)
+_POOLED = _element("0 of a maximum; (6 + 3.46 sqrt(k0 k1)) mean(abs(x))", "sums of the window, the quotient", _pooled)
+_TOKENS = _element("(S + 8 + 6 T) f(abs(sources))", "products and sums of each of T tokens", _tokens)
+
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("cpy", "cont", "dup", "concat", "repeat", "get_rows", "set_rows"), _MOVES),
+    **dict.fromkeys(("cpy", "cont", "dup", "concat", "repeat", "get_rows", "set_rows", "get_rel_pos"), _MOVES),
     **dict.fromkeys(("argmax", "argsort", "top_k"), _CHOSEN),
     **dict.fromkeys(("abs", "sgn", "neg", "step", "floor", "ceil", "round", "trunc", "relu"), _EXACT),
+    **dict.fromkeys(("im2col", "im2col_3d", "win_part", "win_unpart"), _EXACT),
     "clamp": _element("1 abs(y)", "a limit", _of_result(1)),
     "add": _element("1 abs(y)", "the sum", _of_result(1)),
     "sub": _element("1 abs(y)", "the difference", _of_result(1)),
@@ -362,6 +437,28 @@ RULES: dict[str, Rule] = {
     ),
     "mul_mat": _PRODUCT,
     "mul_mat_id": _PRODUCT,
+    **dict.fromkeys(("conv_2d_direct", "conv_2d_dw_direct", "conv_3d_direct"), _CONVOLVED),
+    **dict.fromkeys(("conv_transpose_1d", "conv_transpose_2d", "ssm_conv"), _CONVOLVED),
+    **dict.fromkeys(("im2col_back", "col2im_1d"), _GATHERED),
+    **dict.fromkeys(("pool_1d", "pool_2d"), _POOLED),
+    "pool_2d_back": _element(
+        "(6 + 3.46 sqrt(k0 k1)) sum(abs(grad))", "the quotient, the sums of windows", _pooled_back
+    ),
+    "interpolate": _element(
+        "(32 + 8 n) max(abs(x)), n the largest extent; 0 of NEAREST",
+        "where a new pixel lies, of up to n; weights, products, sums", _interpolated,
+    ),
+    "add_rel_pos": _element("2 (abs(a) + abs(pw) + abs(ph))", "two sums", _positions),
+    **dict.fromkeys(("rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn"), _TOKENS),
+    "ssm_scan": _element(
+        "(S + (T + 1) (16 + max(e))) f(abs(sources)), e = (8 + 6 dt) (max(abs(a)) + 1 / dt) + 4 dt",
+        "softplus, the power of dt a, products and sums of each of T tokens", _scanned,
+    ),
+    "gated_delta_net": _element(
+        "(S + 64 + 16 T) (1 + beta abs(k)**2)**T size max(1, abs(q) / sqrt(S)), of the longest q and k and the largest "
+        "beta; size = abs(state) + T beta abs(k) abs(v)",
+        "the power of g, products and sums of each of T tokens, each of which the next ones multiply", _delta,
+    ),
 }  # fmt: skip
 """The rule of each op, by its name.  Ops outside core may add theirs; without one an op has :data:`OTHER`.
 

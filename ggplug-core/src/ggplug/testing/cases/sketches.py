@@ -13,11 +13,17 @@ import numpy as np
 
 from ggplug.ops.attention import SoftMax
 from ggplug.ops.base import Op
+from ggplug.ops.convolution import Conv2dDirect, Conv2dDwDirect, Conv3dDirect, ConvTranspose1d, ConvTranspose2d
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat
 from ggplug.ops.elementwise import Binary
 from ggplug.ops.glu import Glu
+from ggplug.ops.im2col import Col2im1d, Im2col, Im2col3d, Im2colBack
+from ggplug.ops.interpolation import Interpolate
 from ggplug.ops.matrix import MulMat, MulMatId
 from ggplug.ops.norms import RowNorm
+from ggplug.ops.partition import AddRelPos, GetRelPos, WinPart, WinUnpart
+from ggplug.ops.pooling import Pool1d, Pool2d, Pool2dBack
+from ggplug.ops.recurrent import GatedDeltaNet, GatedLinearAttn, RwkvWkv6, RwkvWkv7, SsmConv, SsmScan
 from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
 from ggplug.ops.rotary import Rope
 from ggplug.ops.rows import GetRows, SetRows
@@ -147,6 +153,39 @@ def _products_and_views(op: type[Op], x: str) -> Iterator[Sketch]:
         yield Sketch((x,), shown=lambda x, n: permute(x, 2, 0, 3, 1))
     elif op is Transpose:
         yield Sketch((x,), shown=lambda x, n: transpose(x))
+    elif op in _OTHERS:
+        yield _OTHERS[op]
+
+
+_OTHERS: dict[type[Op], Sketch] = {
+    Im2col: Sketch(("3 2 c M", "8 7 c b")),
+    Im2colBack: Sketch(("12 6 6 b", "3 2 2 M"), parameters=lambda sizes: {"ne": (8, 7, 2, sizes["b"])}),
+    Im2col3d: Sketch(("3 2 2 M", "8 7 4 b"), parameters=lambda sizes: {"channels": 1}),
+    Col2im1d: Sketch(("20 r",), parameters=lambda sizes: {"s0": 2, "channels": 4}),
+    Conv2dDirect: Sketch(("3 2 c M", "8 7 c b")),
+    Conv2dDwDirect: Sketch(("3 2 1 c", "8 7 c b")),
+    Conv3dDirect: Sketch(
+        ("3 2 2 M", "8 7 4 b"),
+        parameters=lambda sizes: {"channels": 1, "images": sizes["b"], "out_channels": sizes["M"]},
+    ),
+    ConvTranspose1d: Sketch(("3 M c", "8 c"), parameters=lambda sizes: {"s0": 2}),
+    ConvTranspose2d: Sketch(("3 2 M c", "8 7 c b"), parameters=lambda sizes: {"stride": 2}),
+    Pool1d: Sketch(("8 r b c",), parameters=lambda sizes: {"kind": 0, "k0": 3}),
+    Pool2d: Sketch(("8 7 b c",), parameters=lambda sizes: {"kind": 1, "k0": 3, "k1": 2}),
+    Pool2dBack: Sketch(("6 6 b c", "8 7 b c"), parameters=lambda sizes: {"kind": 0, "k0": 3, "k1": 2}),
+    Interpolate: Sketch(("5 4 b c",), parameters=lambda sizes: {"ne": (7, 9, sizes["b"], sizes["c"]), "mode": 1}),
+    WinPart: Sketch(("r 5 m",), parameters=lambda sizes: {"w": 3}),
+    WinUnpart: Sketch(("r 3 3 4",), parameters=lambda sizes: {"w0": 5, "h0": 4, "w": 3}),
+    GetRelPos: Sketch(("r 5",), parameters=lambda sizes: {"qh": 3, "kh": 3}),
+    AddRelPos: Sketch(("9 6 b", "3 2 3 b", "3 2 3 b")),
+    SsmConv: Sketch(("6 n b", "4 n")),
+    SsmScan: Sketch(("8 3 4 r", "3 4 N 2", "4 N 2", "1 4", "8 2 N 2", "8 2 N 2", "2"), (F32,) * 6 + (I32,), zeros="N"),
+    RwkvWkv6: Sketch(("8 2 N",) * 3 + ("8 2", "8 2 N", "128 1")),
+    RwkvWkv7: Sketch(("8 2 N",) * 6 + ("128 1",)),
+    GatedLinearAttn: Sketch(("8 2 N",) * 4 + ("128 1",), parameters=lambda sizes: {"scale": 0.5}),
+    GatedDeltaNet: Sketch(("8 2 N b",) * 3 + ("1 2 N b", "1 2 N b", "8 8 2 b"), zeros="N"),
+}
+"""What each of the other ops takes; extents that may not be zero are numbers."""
 
 
 def maker(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout]) -> Callable[[Leafs], Tensor]:
