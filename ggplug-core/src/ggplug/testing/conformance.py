@@ -63,7 +63,7 @@ def check(
     tell.  Raises ParameterError for a name that is none.
     """
     watch = EVERYTHING if case is None else One(case)
-    return _report(device.name, _units(ops, clauses, graphs, groups), lambda unit: unit.run(device, watch))
+    return _report(device.name, units(ops, clauses, graphs, groups), lambda unit: unit.run(device, watch))
 
 
 def _report(name: str, units: Iterable[Unit], run: Callable[[Unit], list[Finding]]) -> Report:
@@ -82,9 +82,13 @@ def _command(device: str, finding: Finding) -> str:
     return shlex.join(["python", "-m", "ggplug.testing.conformance", device, *what, *case])
 
 
-def _units(
-    ops: Iterable[type[Op] | str] | None, clauses: Iterable[Clause | str] | None, graphs: bool, groups: bool
+def units(
+    ops: Iterable[type[Op] | str] | None = None,
+    clauses: Iterable[Clause | str] | None = None,
+    graphs: bool = True,
+    groups: bool = True,
 ) -> Iterator[Unit]:
+    """What the suite consists of: these clauses and ops (default: all), graphs, groups.  Raises ParameterError."""
     for clause in [*map(_clause, CLAUSES if clauses is None else clauses)]:
         yield Unit(CONTRACT, clause)
     for op in [*map(_op, OPS.values() if ops is None else ops)]:
@@ -115,8 +119,8 @@ def _clause(given: Clause | str) -> Clause:
 def serve(channel: Channel, name: str) -> None:
     """Runs in a worker: the units that it is asked for."""
     device = find_device(name)
-    units = {unit.name: unit for unit in _units(None, None, True, True)}
-    channel.serve(lambda unit, watch: (device.name, units[unit].run(device, watch)))
+    known = {unit.name: unit for unit in units()}
+    channel.serve(lambda unit, watch: (device.name, known[unit].run(device, watch)))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -143,15 +147,15 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     some = bool(given.op or given.clause or given.graphs or given.groups)
     try:
-        units = list(
-            _units(
+        chosen = list(
+            units(
                 given.op or () if some else None,
                 given.clause or () if some else None,
                 given.graphs or not some,
                 given.groups or not some,
             )
         )
-        report = _computed(given, units)
+        report = _computed(given, chosen)
     except GGPlugError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
