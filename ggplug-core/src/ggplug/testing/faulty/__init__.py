@@ -7,33 +7,11 @@ together are what ``python -m ggplug.testing.score`` puts the suite to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable
 
-from ggplug.backend import Buffer, BufferType, Bytes, Device, Group, Plan
+from ggplug.backend import Buffer, BufferType, Bytes, Group, Plan
 from ggplug.testing.faulty import answers, groups, kernels, layouts, memory, plans, streams
-from ggplug.testing.faulty.seeding import Seed, seeded
-
-
-class Fault(NamedTuple):
-    """A fault: ``make`` gives a device that has it while the block of :meth:`device` lasts.
-
-    ``found_by``: ops, clauses, ``"graph"`` or ``"groups"``, each of which finds it.  ``seeds``: what is changed in the
-    source of the device.  ``missed``: why the suite does not find it, if it does not.
-    """
-
-    name: str
-    make: Callable[[], Device]
-    found_by: tuple[str, ...]
-    seeds: tuple[Seed, ...] = ()
-    missed: str = ""
-
-    @contextmanager
-    def device(self) -> Iterator[Device]:
-        """A device that has the fault."""
-        with seeded(*self.seeds):
-            yield self.make()
+from ggplug.testing.faulty.fault import Fault
 
 
 def _kernel(name: str, kernel: kernels.Kernel, *found_by: str) -> Fault:
