@@ -62,7 +62,7 @@ def table(report: Report, *, bad_only: bool = False) -> list[str]:
 
 def aligned(shown: Sequence[Sequence[str]]) -> list[str]:
     """Rows in columns, all but the first and the last aligned at the right."""
-    widths = [max(len(row[i]) for row in shown) for i in range(len(header))]
+    widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]))]
     return [
         "  ".join(
             cell.rjust(width) if 0 < i < len(row) - 1 else cell.ljust(width)

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ggplug.testing import trial
-from ggplug.testing.faulty import Fault, mechanical
+from ggplug.testing.faulty import mechanical
+from ggplug.testing.faulty.fault import Fault
 from ggplug.testing.faulty.seeding import Edit, SeedError
 from ggplug.testing.isolation import Channel, Worker
 from ggplug.testing.rendering import aligned
@@ -32,6 +33,10 @@ WANTED = 0.98
 
 HANGS = 30.0
 """Seconds without a word after which a case hangs."""
+
+
+class ScoreError(RuntimeError):
+    """The score itself cannot be computed."""
 
 
 class Outcome(NamedTuple):
@@ -51,31 +56,42 @@ class Outcome(NamedTuple):
         """The case that found it."""
         if self.finding is None:
             return ""
-        named = self.finding.case.startswith(f"{self.finding.subject}: ")
-        return self.finding.case if named or not self.finding.subject else f"{self.finding.subject}: {self.finding.case}"
+        subject, case = self.finding.subject, self.finding.case
+        return f"{subject}: {case}" if subject else case
 
 
-def serve(channel: Channel) -> None:
+def serve(channel: Channel, quick: bool) -> None:
     """Runs in a worker: the faults that it is asked for, by name."""
     faults = {fault.name: fault for fault in [CONFORMING, *every_fault()]}
-    channel.serve(lambda name, watch: (name, trial.trial(faults[name], watch)))
+    channel.serve(lambda name, watch: (name, trial.trial(faults[name], watch, quick=quick)))
 
 
 def score(
-    faults: Sequence[Fault], *, jobs: int, timeout: float = HANGS, told: Callable[[Outcome], None] = lambda outcome: None
+    faults: Sequence[Fault],
+    *,
+    jobs: int,
+    timeout: float = HANGS,
+    quick: bool = False,
+    told: Callable[[Outcome], object] = id,
 ) -> list[Outcome]:
-    """Puts the suite to these faults, in that order, in ``jobs`` processes; ``told`` hears of each as it is done."""
+    """Puts the suite to these faults, in that order, in ``jobs`` processes; ``told`` hears of each as it is done.
+
+    ``quick``: only what concerns each fault, and not the rest of the suite.  Raises ScoreError if a process dies before
+    it has begun with a case.
+    """
     workers = threading.local()
     made: list[Worker] = []
 
     def run(fault: Fault) -> Outcome:
         if not hasattr(workers, "own"):
-            workers.own = Worker(serve, timeout)
+            workers.own = Worker(partial(serve, quick=quick), timeout)
             made.append(workers.own)
         start = time.perf_counter()
         findings = workers.own.run(fault.name, "", again=False)
         found = next((finding for finding in findings if finding.bad), None)
-        outcome = Outcome(fault, part_of(fault) if fault is not CONFORMING else PARTS[0], found, time.perf_counter() - start)
+        if found is not None and not found.case:
+            raise ScoreError(f"{fault.name}: the worker {found.verdict} before the first case: {found.reason}")
+        outcome = Outcome(fault, part_of(fault), found, time.perf_counter() - start)
         told(outcome)
         return outcome
 
@@ -156,11 +172,13 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(aligned([("part", "fault"), *((part_of(fault), fault.name) for fault in chosen)])))
         return 0
     if not chosen:
-        print(f"error: no fault has a name or part like {given.only!r}", file=sys.stderr)
+        print(f"error: no fault has a name or part like {' or '.join(given.only)}", file=sys.stderr)
         return 2
     start = time.perf_counter()
     print_one = partial(_told, verbose=given.verbose)
-    first, *outcomes = score([CONFORMING, *chosen], jobs=given.jobs, timeout=given.timeout, told=print_one)
+    first, *outcomes = score(
+        [CONFORMING, *chosen], jobs=given.jobs, timeout=given.timeout, quick=given.quick, told=print_one
+    )
     if given.json is not None:
         given.json.write_text(json.dumps([as_dict(each) for each in outcomes], indent=1), encoding="utf-8")
     print("\n".join([*missed(outcomes), "", *summary(outcomes)]))
@@ -177,10 +195,10 @@ def _told(outcome: Outcome, *, verbose: bool) -> None:
         print(f"{outcome.seconds:6.1f} s  {outcome.fault.name}\n          {found}", flush=True)
 
 
-def _wanted(fault: Fault, pattern: str | None) -> bool:
-    if pattern is None:
-        return True
-    return part_of(fault) == pattern or pattern in fault.name or fnmatch.fnmatchcase(fault.name, pattern)
+def _wanted(fault: Fault, patterns: Sequence[str]) -> bool:
+    return not patterns or any(
+        part_of(fault) == each or each in fault.name or fnmatch.fnmatchcase(fault.name, each) for each in patterns
+    )
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -189,9 +207,13 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
         description="Put the conformance suite to devices with one fault each, and tell how many it finds.",
     )
     parser.add_argument(
-        "--only", metavar="PATTERN", help="faults of this part, or whose name contains or matches this (*, ?)"
+        "--only", metavar="PATTERN", action="append", default=[],
+        help="faults of this part, or whose name contains or matches this (*, ?); may be repeated",
     )
     parser.add_argument("--list", action="store_true", help="list the faults and run none")
+    parser.add_argument(
+        "--quick", action="store_true", help="only what concerns each fault, and not the rest of the suite"
+    )
     parser.add_argument("--verbose", action="store_true", help="tell of each fault by which case it was caught")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (%(default)s)")
     parser.add_argument(

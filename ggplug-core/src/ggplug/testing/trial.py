@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Literal
 
 from ggplug.ops.base import OPS
@@ -12,9 +13,11 @@ from ggplug.testing.cases.graphs import SUBJECT as GRAPH
 from ggplug.testing.causes import of_exception
 from ggplug.testing.conformance import Unit, units
 from ggplug.testing.contracts import CLAUSES, buffers, devices, layouts, pending, plans, streams
-from ggplug.testing.faulty import FAULTS, Fault
+from ggplug.testing.fake import FakeDevice
+from ggplug.testing.faulty import FAULTS
 from ggplug.testing.faulty.byhand import BY_HAND
-from ggplug.testing.faulty.mechanical import recorded
+from ggplug.testing.faulty.fault import Fault
+from ggplug.testing.faulty.mechanical import Recorded, recorded
 from ggplug.testing.faulty.seeding import SUBJECT, Seed, target, users
 from ggplug.testing.faulty.subject import SubjectDevice
 from ggplug.testing.report import Finding
@@ -53,21 +56,27 @@ _CHAPTERS = {
     "groups": (),
     "packing": (layouts, buffers),
 }
-_SUBJECTS = {"plans": ("get_rows", "set_rows", GRAPH), "groups": (GROUPS, GRAPH), "kernels": ("add", "cpy", "mul_mat")}
+_SUBJECTS = {"plans": ("get_rows", "set_rows", GRAPH), "groups": (GROUPS, GRAPH)}
 
 
 def every_fault() -> list[Fault]:
     """All faults: devices written with one, changes made by hand, mechanical changes.  Names differ."""
-    seeded = (
-        Fault(each.seed.name, SubjectDevice, (), (each.seed,), each.missed) for each in recorded() if not each.equivalent
-    )
-    return [*FAULTS, *BY_HAND, *seeded]
+    return [*FAULTS, *BY_HAND, *map(_mechanical, (each for each in recorded() if not each.equivalent))]
+
+
+def _mechanical(each: Recorded) -> Fault:
+    # The subject's queue has threads, which wait; the fake device's asks which jobs need not.
+    asks = each.seed.function == "Job.ready"
+    make = partial(FakeDevice, "faulty", execution="late") if asks else SubjectDevice
+    return Fault(each.seed.name, make, (), (each.seed,), each.missed)
 
 
 def part_of(fault: Fault) -> Part:
     """Which part of a backend a fault is in."""
     if fault.seeds:
         return _part_of(fault.seeds[0])
+    if fault is CONFORMING:
+        return "kernels"
     module = type(fault.make()).__module__.rpartition(".")[2]
     return "packing" if module == "layouts" else next(part for part in PARTS if part == module)
 
@@ -80,11 +89,14 @@ def _part_of(seed: Seed) -> Part:
     raise LookupError(f"no part is said to have the faults of {seed.module}")
 
 
-def trial(fault: Fault, watch: Watch) -> list[Finding]:
-    """What finds the fault: nothing, or the first finding that is bad.  ``watch`` is told of every case that begins."""
+def trial(fault: Fault, watch: Watch, *, quick: bool = False) -> list[Finding]:
+    """What finds the fault: nothing, or the first finding that is bad.  ``watch`` is told of every case that begins.
+
+    ``quick``: only what concerns the fault, and not the rest of the suite.
+    """
     stopping = _Stopping(watch)
     with fault.device() as device:
-        for unit in ordered(fault):
+        for unit in ordered(fault, quick=quick):
             try:
                 findings = unit.run(device, stopping)
             except Exception as error:
@@ -95,10 +107,10 @@ def trial(fault: Fault, watch: Watch) -> list[Finding]:
     return []
 
 
-def ordered(fault: Fault) -> list[Unit]:
-    """The whole suite, what is said to find a fault first, then what its part of a backend is tested by."""
+def ordered(fault: Fault, *, quick: bool = False) -> list[Unit]:
+    """What is said to find a fault, what its part of a backend is tested by, and the rest of the suite if not quick."""
     there = {unit.subject if unit.clause is None else unit.clause.name: unit for unit in units()}
-    first = [*fault.found_by, *_concerned(fault), *there]
+    first = [*fault.found_by, *_concerned(fault), *(() if quick else there)]
     return [there[name] for name in dict.fromkeys(first)]
 
 

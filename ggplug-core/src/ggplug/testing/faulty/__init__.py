@@ -1,8 +1,8 @@
 """Devices with one fault each, as real ones have had.  The suite is worth as much as it finds of these.
 
-``FAULTS`` lists devices that were written with a fault, with the ops, clauses, ``"graph"`` or ``"groups"``, that have to
-find each.  :mod:`.byhand` and :mod:`.mechanical` list changes of :mod:`.subject`, a device that conforms.  All of them
-together are what ``python -m ggplug.testing.score`` puts the suite to.
+``FAULTS`` lists devices that were written with a fault, with the ops, clauses, ``"graph"`` or ``"groups"``, that have
+to find each.  :mod:`.byhand` and :mod:`.mechanical` list changes of :mod:`.subject`, a device that conforms.  All of
+them together are what ``python -m ggplug.testing.score`` puts the suite to.
 """
 
 from __future__ import annotations

@@ -236,7 +236,9 @@ def changed(tree: Function, operator: str, number: int) -> Function:
             continue
         if left == 0:
             located = ast.fix_missing_locations(ast.copy_location(after, node))
-            return _Replacing(node, located).visit(made)  # type: ignore[no-any-return]
+            replaced = _Replacing(node, located).visit(made)
+            assert isinstance(replaced, Function)
+            return replaced
         left -= 1
     raise LookupError(f"{tree.name} has no site {number} of {operator!r}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class SubjectDevice(DiscreteDevice):
 
     description = "NumPy, as an author would use it"
     kind = DeviceKind.ACCEL
-    kernels = {**kernels.KERNELS, **together.KERNELS}
+    kernels: ClassVar = {**kernels.KERNELS, **together.KERNELS}
 
     def __init__(self, name: str = "subject") -> None:
         super().__init__()
@@ -122,4 +122,3 @@ class SubjectDevice(DiscreteDevice):
         memory = buffer.memory[offset : offset + layout.nbytes]
         strides = tuple(stride * layout.dtype.itemsize for stride in layout.strides)
         return np.ndarray(layout.shape, layout.dtype, memory.data, 0, strides)
-

@@ -24,9 +24,7 @@ GATE, UP = of(ops.MulMat, name="first"), of(ops.MulMat, name="second")
 
 GATED_PRODUCTS = pattern("gated_products", lambda gate, up, x: GLU(GATE(gate, x), UP(up, x)))
 EPILOGUE = chain("product_epilogue", ops.Binary, ops.Unary, start=lambda w, x: PRODUCT(w, x), inplace=True)
-ADD_NORM_AFFINE = pattern(
-    "add_norm_affine", lambda x, y, w, b: SHIFT(MUL(NORM(ADD(x, y)), w), b), inplace=("x", "y")
-)
+ADD_NORM_AFFINE = pattern("add_norm_affine", lambda x, y, w, b: SHIFT(MUL(NORM(ADD(x, y)), w), b), inplace=("x", "y"))
 NORM_AFFINE = pattern("norm_affine", lambda x, w, b: SHIFT(MUL(NORM(x), w), b), inplace=("x",))
 NORM_SCALE = pattern("norm_scale", lambda x, w: MUL(NORM(x), w), inplace=("x",))
 ADD_NORM = pattern("add_norm", lambda x, y: NORM(ADD(x, y)), inplace=("x", "y"))
@@ -65,9 +63,7 @@ def computed(node: Tensor, made: Mapping[Tensor, Array], operands: Operands) -> 
     if isinstance(node.op, ops.MulMat):
         weights, columns = (single(operands[s]) for s in node.src if s is not None)
         return products(weights, columns)
-    sources = [
-        made[s].astype(np.float64) if s in made else wide(operands[s]) for s in node.src if s is not None
-    ]
+    sources = [made[s].astype(np.float64) if s in made else wide(operands[s]) for s in node.src if s is not None]
     if len(sources) == 1:
         return UNARY[type(node.op)](node.op, sources[0])
     a, b = sources
