@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ggplug.backend import API_VERSION
+
 GOOD = """
-from ggplug.backend import Device, Memory, Registration
+from ggplug.backend import API_VERSION, Device, Memory, Registration
 from ggplug.hookspecs import hookimpl
 from ggplug.host import HOST
 from ggplug.types import DeviceKind
@@ -20,7 +22,7 @@ class TheDevice(Device):
         return Memory(2**30, 2**31)
 
 class TheRegistration(Registration):
-    name, version, api_version = "{name}", "{version}", {api_version}
+    name, version, api_version = "{name}", "{version}", API_VERSION
     def __init__(self):
         self.given = (TheDevice(),)
     def devices(self):
@@ -75,13 +77,14 @@ class Site:
             (self.folder / f"{name}.py").write_text(source, "utf-8")
 
     def add_backend(
-        self, name: str, source: str | None = None, *, distribution: str = "", requires: str = "", api_version: int = 1
-    ) -> None:
+        self, name: str, source: str | None = None, *, distribution: str = "", requires: str = "",
+        group: str = f"ggplug.backends.v{API_VERSION}",
+    ) -> None:  # fmt: skip
         """A backend's plugin, in a distribution ``fake-NAME`` with a module ``fake_NAME``; a good one by default."""
         distribution = distribution or f"fake-{name.lower()}"
         module = distribution.replace("-", "_")
-        text = GOOD.format(name=name, version="1.0", api_version=api_version) if source is None else source
-        self.add(distribution, {"ggplug.backends": {name: module}}, {module: text}, requires=requires)
+        text = GOOD.format(name=name, version="1.0") if source is None else source
+        self.add(distribution, {group: {name: module}}, {module: text}, requires=requires)
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs Python with this folder on its path."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from ggplug import registry
-from ggplug.backend import Device, Registration
+from ggplug.backend import API_VERSION, Device, Registration
 from ggplug.ops.base import OPS
 from ggplug.testing.cases import Case, graph_cases
 from ggplug.testing.cases.chains import group_cases
@@ -43,7 +43,7 @@ def opencl_as_gpu() -> Device:
 
     class AsGpuRegistration(Registration):
         name = "OpenCLAsGpu"
-        api_version = 1
+        api_version = API_VERSION
 
         def __init__(self) -> None:
             found = opencl()

@@ -91,7 +91,7 @@ def test_devices_is_readable_for_people_and_names_what_failed(site: Site) -> Non
 
 
 def test_a_device_that_does_not_answer_is_listed_with_the_reason(site: Site) -> None:
-    source = GOOD.format(name="NPU", version="1", api_version=1)
+    source = GOOD.format(name="NPU", version="1")
     site.add_backend("NPU", source.replace("return Memory(2**30, 2**31)", "raise OSError('gone')"))
     (row,) = json.loads(site.ggplug("devices", "--json", GGPLUG_BACKENDS="NPU").stdout)
     assert (row["name"], row["memory_free"], row["error"]) == ("NPU0", None, "OSError: gone")
@@ -127,7 +127,7 @@ def test_a_strict_doctor_exits_with_1_if_something_is_wrong(site: Site) -> None:
 
 def test_a_plugin_that_says_why_it_has_no_device_is_fine_and_quoted(site: Site) -> None:
     site.add_backend("NPU")
-    good = GOOD.format(name="Absent", version="1.0", api_version=1)
+    good = GOOD.format(name="Absent", version="1.0")
     nothing = 'raise DeviceNotFoundError("no chip is plugged in", remedy="plug one in")'
     absent = "from ggplug.errors import DeviceNotFoundError\n" + good.replace("return self.given", nothing)
     site.add_backend("Absent", absent)
@@ -322,7 +322,7 @@ TheRegistration.get = lambda self, name: Kernels() if name == "cache" else None
 
 
 def test_cache_asks_the_backends_that_keep_kernels(site: Site) -> None:
-    site.add_backend("Keeps", GOOD.format(name="Keeps", version="1", api_version=1) + CACHE)
+    site.add_backend("Keeps", GOOD.format(name="Keeps", version="1") + CACHE)
     site.add_backend("Keepsnot")
     chosen = {"GGPLUG_BACKENDS": "Keeps,Keepsnot"}
     (entry,) = json.loads(site.ggplug("cache", "show", "--json", **chosen).stdout)

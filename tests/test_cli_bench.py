@@ -26,7 +26,7 @@ class Instrument:
 def site(tmp_path: Path) -> Site:
     site = Site(tmp_path / "site")
     extra = "\nTheRegistration.get = lambda self, name: [Instrument('own')] if name == 'benchmarks' else None\n"
-    site.add_backend("NPU", GOOD.format(name="NPU", version="1", api_version=1) + INSTRUMENT + extra)
+    site.add_backend("NPU", GOOD.format(name="NPU", version="1") + INSTRUMENT + extra)
     points = {"fragile": "fake_tools:fragile", "missing": "fake_tools:missing", "odd": "fake_tools:odd"}
     source = INSTRUMENT + "\nfragile = Instrument('fragile')\nodd = 1\n"
     site.add("fake-tools", {"ggplug.benchmarks": points}, {"fake_tools": source})
@@ -50,7 +50,7 @@ def test_backends_and_other_distributions_bring_instruments(site: Site) -> None:
 
 def test_a_backend_that_cannot_say_what_it_measures_leaves_the_others(site: Site) -> None:
     for body in ("raise OSError('torn')", "return [1]"):
-        source = GOOD.format(name="Torn", version="1", api_version=1) + f"\ndef get(self, name):\n    {body}\n"
+        source = GOOD.format(name="Torn", version="1") + f"\ndef get(self, name):\n    {body}\n"
         (site.folder / "fake_torn.py").write_text(f"{source}TheRegistration.get = get\n", "utf-8")
         if "raise" in body:
             site.add_backend("Torn", f"{source}TheRegistration.get = get\n")

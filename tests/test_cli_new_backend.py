@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,9 +24,9 @@ def write(folder: Path, *arguments: str) -> Result:
 
 def own_tests(folder: Path, name: str, chosen: str) -> subprocess.CompletedProcess[str]:
     """Its own tests, with the distribution on the path as an installer leaves it behind."""
-    module = f"ggplug_{name}"
     site = Site(folder / "site")
-    site.add(f"ggplug-{name}", {"ggplug.backends": {name.capitalize(): module}}, {})
+    project = tomllib.loads((folder / f"ggplug-{name}" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    site.add(project["name"], project["entry-points"], {})
     path = os.pathsep.join([str(folder / f"ggplug-{name}" / "src"), str(site.folder)])
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, "-W", "error", f"ggplug-{name}"],

@@ -73,7 +73,7 @@ WAYS = ("python", "stream", "original", "descriptor", "library", "child", "threa
 
 def loud(name: str) -> str:
     """A good backend that prints wherever its code runs."""
-    good = GOOD.format(name=name, version="1", api_version=1)
+    good = GOOD.format(name=name, version="1")
     return (
         LOUD
         + good.replace("return TheRegistration()", "shout('hook'); return TheRegistration()")
@@ -143,7 +143,7 @@ def test_help_and_the_commands_of_others_print_as_ever_beside_a_loud_plugin(site
     ids=["a thread", "at the end"],
 )
 def test_what_a_plugin_leaves_running_does_not_hold_the_process(site: Site, hang: str) -> None:
-    good = GOOD.format(name="Clings", version="1", api_version=1)
+    good = GOOD.format(name="Clings", version="1")
     site.add_backend("Clings", f"import atexit, threading\n{good}\n{hang}\n")
     done = site.ggplug("devices", "--json", GGPLUG_BACKENDS="Clings", GGPLUG_LOAD_TIMEOUT="2")
     assert (done.returncode, done.stderr) == (0, "")
@@ -175,7 +175,7 @@ def test_a_reader_that_is_gone_ends_a_command_in_silence(site: Site, model: Path
 
 def test_standard_error_that_cannot_be_written_changes_nothing(site: Site, model: Path) -> None:
     site.add_backend("NPU")
-    site.add_backend("Loud", GOOD.format(name="Loud", version="1", api_version=1) + "print('loud' * 100_000)\n")
+    site.add_backend("Loud", GOOD.format(name="Loud", version="1") + "print('loud' * 100_000)\n")
     for target in ("2>&-", "2> /dev/full", "<&- 2>&-"):
         done = shell(site, f"ggplug devices --json {target}", GGPLUG_BACKENDS="NPU,Loud")
         assert (done.returncode, done.stderr) == (0, "")

@@ -12,6 +12,7 @@ import pytest
 import ggplug as gg
 from ggplug import host, types
 from ggplug.backend import (
+    API_VERSION,
     BLOCK_AXIS,
     Backend,
     BufferType,
@@ -299,7 +300,7 @@ class WithStream(Mistaken):
 
 
 class Mistakes(Registration):
-    name, api_version = "Mistaken", 1
+    name, api_version = "Mistaken", API_VERSION
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -125,7 +125,7 @@ def test_a_device_that_is_not_there_is_not_replaced(model: Path) -> None:
 LOUD = """
 import os
 import ggplug as gg
-from ggplug.backend import Registration
+from ggplug.backend import API_VERSION, Registration
 from ggplug.testing import FakeDevice
 
 print("at import")
@@ -136,7 +136,7 @@ class LoudDevice(FakeDevice):
         return super().init(**params)
 
 class Loud(Registration):
-    name, version, api_version = "Loud", "1", 1
+    name, version, api_version = "Loud", "1", API_VERSION
     def devices(self):
         return made
 

@@ -13,11 +13,11 @@ from typing import Any, cast
 import pytest
 
 import ggplug as gg
-from ggplug.backend import BufferType, Device, Memory, Registration
+from ggplug.backend import API_VERSION, BufferType, Device, Memory, Registration
 from ggplug.errors import DeviceNotFoundError, DuplicateNameError, ParameterError, PluginError
 from ggplug.hookspecs import Hooks, hookimpl
 from ggplug.host import HOST
-from ggplug.registry.discover import Installed, Settings, fits, restriction
+from ggplug.registry.discover import Installed, Settings, fits, restriction, version_of
 from ggplug.registry.records import PluginStatus
 from ggplug.registry.registry import Registry
 from ggplug.types import DeviceKind
@@ -37,7 +37,7 @@ class PaperDevice(Device):
 
 
 class PaperBackend(Registration):
-    api_version = 1
+    api_version = API_VERSION
 
     def __init__(self, name: str, *devices: Device) -> None:
         self.name = name
@@ -65,8 +65,9 @@ class Shelf:
         self.imported: list[str] = []
 
     def add(
-        self, name: str, load: Any = None, *, distribution: str = "", listed: bool = False, requires: str = ""
-    ) -> None:
+        self, name: str, load: Any = None, *, distribution: str = "", listed: bool = False, requires: str = "",
+        api: int | None = None,
+    ) -> None:  # fmt: skip
         distribution = distribution or f"paper-{name.lower()}"
 
         def find() -> Any:
@@ -76,7 +77,9 @@ class Shelf:
         if load is None:
             load = plugin_object(PaperBackend(name, PaperDevice(f"{name}0")))
         point: Any = SimpleNamespace(load=find)
-        self.installed.append(Installed(name, f"paper_{name.lower()}", distribution, "1.2", requires, listed, point))
+        self.installed.append(
+            Installed(name, f"paper_{name.lower()}", distribution, "1.2", requires, listed, point, api=api)
+        )
 
     def registry(self, **settings: Any) -> Registry:
         return Registry(self.installed, settings=Settings(**{"timeout": 5.0, **settings}))
@@ -511,7 +514,44 @@ def test_a_stream_that_fails_to_start_names_the_plugin(shelf: Shelf) -> None:
     assert caught.value.distribution == "paper-npu"
 
 
-# -- the range of versions in a distribution's metadata --------------------------------------------
+# -- the versions in a distribution's metadata -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("api", "remedy"),
+    [(API_VERSION - 1, f"pip install --upgrade paper-other, or install a ggplug-core that accepts {API_VERSION - 1}"),
+     (API_VERSION + 1, "pip install --upgrade ggplug-core")],
+)  # fmt: skip
+def test_a_plugin_written_for_another_version_of_the_interface_is_not_imported(
+    shelf: Shelf, api: int, remedy: str
+) -> None:
+    shelf.add("Other", api=api)
+    shelf.add("Fits", api=API_VERSION)
+    registry = shelf.registry()
+    assert [d.name for d in registry.devices()] == ["Fits0"]
+    assert shelf.imported == ["paper-fits:Fits"]
+    with pytest.raises(PluginError) as caught:
+        registry.device("Other0")
+    line = str(caught.value)
+    assert f"written for api_version {api} of the interface, and this ggplug-core accepts {API_VERSION}" in line
+    assert f"({remedy})" in line
+    assert "\n" not in line
+
+
+def test_metadata_and_registration_name_the_same_version_of_the_interface(shelf: Shelf) -> None:
+    shelf.add("Bad", plugin_object(OtherApiVersion("Bad")), api=API_VERSION)
+    with pytest.raises(PluginError, match=f"entry point is for api_version {API_VERSION}, and its registration.* 99"):
+        shelf.registry().device("Bad0")
+
+
+@pytest.mark.parametrize(
+    ("group", "version"),
+    [("ggplug.backends", 1), ("ggplug.backends.v2", 2), ("ggplug.backends.v12", 12), ("ggplug.backends.2", None),
+     ("ggplug.backends.v02", None), ("ggplug.backends.v2.v3", None), ("ggplug.backendsx", None),
+     ("ggplug.backends.v" + "9" * 5000, None)],
+)  # fmt: skip
+def test_the_name_of_an_entry_points_group_tells_the_version(group: str, version: int | None) -> None:
+    assert version_of(group) == version
 
 
 def test_a_plugin_built_for_another_core_is_not_imported(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -678,7 +718,7 @@ def test_what_the_environment_leaves_out_cannot_be_loaded_by_name(shelf: Shelf) 
 # -- files -----------------------------------------------------------------------------------------
 
 PLUGIN_FILE = """
-from ggplug.backend import BufferType, Device, Memory, Registration
+from ggplug.backend import API_VERSION, BufferType, Device, Memory, Registration
 from ggplug.hookspecs import hookimpl
 from ggplug.host import HOST
 from ggplug.types import DeviceKind
@@ -689,7 +729,7 @@ class TheDevice(Device):
         return Memory(None, None)
 
 class TheRegistration(Registration):
-    name, version, api_version = "{name}", "7", 1
+    name, version, api_version = "{name}", "7", API_VERSION
     given = (TheDevice(),)
     def devices(self):
         return self.given

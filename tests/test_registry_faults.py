@@ -14,12 +14,12 @@ FAULTS = {
     "NoImport": "import a_module_that_nobody_has",
     "NoLibrary": "raise OSError('libmissing.so.7: cannot open shared object file')",
     "Exits": "raise SystemExit('I want to be alone')",
-    "WrongReturn": GOOD.format(name="WrongReturn", version="1", api_version=1).replace(
+    "WrongReturn": GOOD.format(name="WrongReturn", version="1").replace(
         "return TheRegistration()", "return 'not a registration'"
     ),
-    "WrongVersion": GOOD.format(name="WrongVersion", version="1", api_version=1000),
+    "WrongVersion": GOOD.format(name="WrongVersion", version="1").replace(", API_VERSION\n", ", 1000\n"),
     "Half": "import ggplug as gg\n"
-    + GOOD.format(name="Half", version="1", api_version=1)
+    + GOOD.format(name="Half", version="1")
     + "\ngg.register_device(TheDevice())\nraise RuntimeError('half way')\n",
     "Hangs": "import threading\nthreading.Event().wait()\n",
 }
@@ -28,7 +28,7 @@ CAUSES = {
     "NoLibrary": "OSError: libmissing.so.7",
     "Exits": "SystemExit: I want to be alone",
     "WrongReturn": "returned str 'not a registration', not a ggplug Registration",
-    "WrongVersion": "api_version 1000 of the interface, and this ggplug-core accepts 1",
+    "WrongVersion": "the group of its entry point is for api_version 2, and its registration states 1000",
     "Half": "RuntimeError: half way",
     "Hangs": "no answer within",
     "Twice": "claimed by fake-twice 1.0 and fake-twice-too 1.0",
@@ -154,7 +154,7 @@ print(json.dumps([m for m in sys.modules if m.startswith("fake_")]))
 
 def test_a_plugin_that_crashes_the_process_is_a_finding(site: Site) -> None:
     site.add_backend("Crash", "import faulthandler, os\nos.abort()\n")
-    late = GOOD.format(name="Late", version="1", api_version=1)
+    late = GOOD.format(name="Late", version="1")
     site.add_backend("Late", late.replace("return self.given", "import os; os._exit(7)"))
     done = site.ggplug("doctor", "Crash", "Late", "--json")
     assert done.returncode == 0, done.stderr
@@ -167,13 +167,13 @@ def test_a_plugin_that_crashes_the_process_is_a_finding(site: Site) -> None:
 
 
 def test_what_a_plugin_prints_does_not_disturb_the_doctor(site: Site) -> None:
-    site.add_backend("Loud", "print('{\"ok\": 1}')\n" + GOOD.format(name="Loud", version="1", api_version=1))
+    site.add_backend("Loud", "print('{\"ok\": 1}')\n" + GOOD.format(name="Loud", version="1"))
     rows = of_faults(json.loads(site.ggplug("doctor", "Loud", "--json").stdout))
     assert (rows["Loud"]["ok"], rows["Loud"]["stage"]) == (True, "initialised")
 
 
 def test_a_stream_that_does_not_start_is_found_by_the_doctor_alone(site: Site) -> None:
-    source = GOOD.format(name="NoStream", version="1", api_version=1)
+    source = GOOD.format(name="NoStream", version="1")
     site.add_backend("NoStream", source + "\ndef init(self):\n    raise OSError('no context')\nTheDevice.init = init\n")
     rows = of_faults(json.loads(site.ggplug("doctor", "NoStream", "--json").stdout))
     assert rows["NoStream"]["stage"] == "probed"
@@ -182,7 +182,7 @@ def test_a_stream_that_does_not_start_is_found_by_the_doctor_alone(site: Site) -
 
 def adding(site: Site, name: str, addition: str) -> None:
     """A plugin whose device has one kernel: ``addition``, the body of a function of ``a`` and ``b``."""
-    source = ADDING.format(name=name, version="1", api_version=1)
+    source = ADDING.format(name=name, version="1")
     site.add_backend(name, f"{source}\ndef addition(a, b):\n    {addition}\n")
 
 
@@ -221,8 +221,8 @@ def test_damaged_metadata_hides_no_other_plugin(site: Site) -> None:
     site.add_backend("NPU")
     site.add_backend("Damaged")
     (information,) = site.folder.glob("fake_damaged-*.dist-info")
-    (information / "entry_points.txt").write_text("[ggplug.backends]\nno equals sign\n", "utf-8")
-    site.add("fake-binary", {"ggplug.backends": {"Binary": "fake_binary"}}, {})
+    (information / "entry_points.txt").write_text("[ggplug.backends.v2]\nno equals sign\n", "utf-8")
+    site.add("fake-binary", {"ggplug.backends.v2": {"Binary": "fake_binary"}}, {})
     (information,) = site.folder.glob("fake_binary-*.dist-info")
     (information / "METADATA").write_bytes(b"\xff\xfe\x00")
     code = """
@@ -233,6 +233,30 @@ print(json.dumps([names, [[f.distribution, f.error] for f in gg.registry.failure
     names, failures = answer(site, code)
     assert "NPU0" in names
     assert {distribution for distribution, _ in failures} >= {"fake-damaged", "fake-binary"}
+
+
+def test_the_group_of_an_entry_point_keeps_what_was_written_for_another_version_from_being_imported(site: Site) -> None:
+    for name, group in {"Old": "ggplug.backends", "New": "ggplug.backends.v1000", "Typo": "ggplug.backends.2"}.items():
+        site.add_backend(name, "raise SystemExit('imported')", group=group)
+    site.add_backend("NPU")
+    points = {"ggplug.backends": {"Both": "gone"}, "ggplug.backends.v2": {"Both": "fake_both"}}
+    source = GOOD.format(name="Both", version="1").replace('"0000:01:00.0"', "None")
+    site.add("fake-both", {**points, "ggplug.backends.v3": {"Both": "gone"}}, {"fake_both": source})
+    code = """
+logging.disable()
+names = [device.name for device in gg.devices()]
+told = {each.entry_point: [each.error, each.remedy] for each in gg.registry.failures()}
+print(json.dumps([names, told, sorted(name for name in sys.modules if name.startswith("fake_"))]))
+"""
+    names, told, imported = answer(site, code)
+    assert set(names) >= {"NPU0", "Both0"}
+    assert imported == ["fake_both", "fake_npu"]
+    another = "failed to load: it was written for api_version {} of the interface, and this ggplug-core accepts 2"
+    assert told["Old"] == [
+        another.format(1), "pip install --upgrade fake-old, or install a ggplug-core that accepts 1"
+    ]  # fmt: skip
+    assert told["New"] == [another.format(1000), "pip install --upgrade ggplug-core"]
+    assert told["Typo"][0].endswith("the group of its entry point, ggplug.backends.2, is not ggplug.backends.v2")
 
 
 def test_metadata_that_excludes_this_core_keeps_the_plugin_from_being_imported(site: Site) -> None:
@@ -252,16 +276,16 @@ except gg.errors.PluginError as error:
 
 def test_the_environment_chooses_among_installed_plugins(site: Site) -> None:
     for name in ("A", "B", "C"):
-        site.add_backend(name, GOOD.format(name=name, version="1", api_version=1).replace('"0000:01:00.0"', "None"))
+        site.add_backend(name, GOOD.format(name=name, version="1").replace('"0000:01:00.0"', "None"))
     code = "print(json.dumps([d.name for d in gg.devices()]))"
     assert answer(site, code, GGPLUG_BACKENDS="C,fake-a:A") == ["C0", "A0"]
     assert answer(site, code, GGPLUG_BACKENDS="C,A,B", GGPLUG_DISABLE="A") == ["C0", "B0"]
 
 
 def test_an_application_that_is_its_own_plugin_does_not_wait_for_itself(site: Site) -> None:
-    source = GOOD.format(name="App", version="1", api_version=1)
+    source = GOOD.format(name="App", version="1")
     own = "\nimport ggplug as gg\nfound = gg.device('App0')\n"
-    site.add("fake-app", {"ggplug.backends": {"App": "fake_app"}}, {"fake_app": source + own})
+    site.add("fake-app", {"ggplug.backends.v2": {"App": "fake_app"}}, {"fake_app": source + own})
     code = "import fake_app\nprint(json.dumps(fake_app.found.name))"
     assert answer(site, code, GGPLUG_LOAD_TIMEOUT="20") == "App0"
 

@@ -12,7 +12,7 @@ import pytest
 from fake_distributions import GOOD, Site
 
 import ggplug as gg
-from ggplug.backend import Capabilities, Device, Memory, Registration
+from ggplug.backend import API_VERSION, Capabilities, Device, Memory, Registration
 from ggplug.errors import PluginError
 from ggplug.host import HOST
 from ggplug.registry.discover import Settings
@@ -67,7 +67,7 @@ class Odd2(Exception):
 
 
 def good(name: str) -> str:
-    return ODD + GOOD.format(name=name, version="1", api_version=1).replace('"0000:01:00.0"', "None")
+    return ODD + GOOD.format(name=name, version="1").replace('"0000:01:00.0"', "None")
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def test_the_registry_asks_a_device_once_and_goes_by_that() -> None:
 
 def test_a_backend_or_device_by_hand_is_refused_in_words() -> None:
     class Broken(Registration):
-        api_version = 1
+        api_version = API_VERSION
         name = property(lambda self: 1 / 0)  # type: ignore[assignment]
 
         def devices(self) -> list[Device]:

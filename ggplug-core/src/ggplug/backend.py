@@ -109,10 +109,14 @@ __all__ = [
     "signature_of",
 ]  # fmt: skip
 
-API_VERSION = 1
-"""Version of this interface.  A plugin states the one it was written for as ``Registration.api_version``."""
+API_VERSION = 2
+"""Version of this interface.
 
-API_VERSIONS = range(1, 2)
+A plugin states the one it was written for as ``Registration.api_version``, and its distribution in the group of its
+entry point, ``ggplug.backends.v2``.  What may change within a version: ``docs/compatibility.md``.
+"""
+
+API_VERSIONS = range(2, 3)
 """The versions that this core accepts."""
 
 

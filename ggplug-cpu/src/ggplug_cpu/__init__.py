@@ -22,7 +22,7 @@ class CpuRegistration(Registration):
 
     name = "CPU"
     version = __version__
-    api_version = 1
+    api_version = 2
 
     def __init__(self) -> None:
         self._device: CpuDevice | None = None

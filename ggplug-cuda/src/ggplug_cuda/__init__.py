@@ -20,7 +20,7 @@ class CudaRegistration(SimtRegistration):
 
     name = "CUDA"
     version = "0.1.0"
-    api_version = 1
+    api_version = 2
     language = "cuda"
 
     @functools.cached_property

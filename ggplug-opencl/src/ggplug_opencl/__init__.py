@@ -14,7 +14,7 @@ class OpenCLRegistration(SimtRegistration):
 
     name = "OpenCL"
     version = "0.1.0"
-    api_version = 1
+    api_version = 2
     language = "opencl"
 
     def list_devices(self) -> Sequence[Device]:

@@ -68,7 +68,7 @@ class BlasDevice(Device):
 class BlasRegistration(Registration):
     name = "BLAS"
     version = "0.1.0"
-    api_version = 1
+    api_version = 2
 
     def __init__(self) -> None:
         self._devices = [BlasDevice(self)]

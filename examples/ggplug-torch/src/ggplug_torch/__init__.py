@@ -15,7 +15,7 @@ from ggplug.hookspecs import hookimpl
 class TorchRegistration(Registration):
     name = "Torch"
     version = "0.1.0"
-    api_version = 1
+    api_version = 2
 
     def __init__(self) -> None:
         self._devices: list[Device] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from ggplug.backend import Device
 from ggplug.errors import DeviceNotFoundError, DuplicateNameError, PluginError
 from ggplug.registry import naming
-from ggplug.registry.discover import GROUP, Installed, Settings, scan
+from ggplug.registry.discover import Installed, Settings, backends
 from ggplug.registry.loading import PathModule, plugins_in
 from ggplug.registry.records import Failure, Plugin, Stage
 
@@ -68,7 +68,7 @@ class Catalog:
         settings = self.settings
         listed: list[Plugin] = []
         found: list[Plugin] = []
-        for installed in scan(GROUP) if self._installed is None else self._installed:
+        for installed in backends() if self._installed is None else self._installed:
             plugin = _of_entry_point(installed)
             found.append(plugin)
             if installed.listed:
@@ -182,6 +182,7 @@ def _of_entry_point(installed: Installed) -> Plugin:
         distribution=installed.distribution,
         version=installed.version,
         requires=installed.requires,
+        api=installed.api,
         top_level=installed.value.partition(":")[0].partition(".")[0].strip(),
     )
     if installed.damage is not None:

@@ -1,9 +1,13 @@
 """What is installed, from the metadata of distributions alone: nothing is imported here.
 
-A backend is an entry point of the group ``ggplug.backends``; its name is the prefix of its devices' names::
+A backend is an entry point of the group ``ggplug.backends.v2``; its name is the prefix of its devices' names::
 
-    [project.entry-points."ggplug.backends"]
+    [project.entry-points."ggplug.backends.v2"]
     NPU = "ggplug_npu"
+
+``v2`` is the version of the interface that the backend was written for (:data:`ggplug.backend.API_VERSION`).  One that
+was written for another version is not imported.  A distribution may have the same name in the groups of several
+versions; the newest that this core accepts counts.
 
 If the distribution restricts the ``ggplug-core`` it works with (``dependencies = ["ggplug-core>=0.1,<0.3"]``), and the
 installed one is outside of that, the plugin is not imported at all.
@@ -14,15 +18,19 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ggplug.backend import API_VERSIONS
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
 GROUP = "ggplug.backends"
+"""What the names of the groups of backends begin with."""
+
 CORE = "ggplug-core"
 
 log = logging.getLogger("ggplug")
@@ -33,8 +41,8 @@ class Installed:
     """An entry point and the distribution that has it.
 
     ``requires``: the distribution's own restriction on ggplug-core's version, such as ``>=0.1,<0.3``; empty if there
-    is none.  ``listed``: one of ggplug-core's extras installs the distribution.  ``damage``: why its metadata cannot
-    be read.
+    is none.  ``listed``: one of ggplug-core's extras installs the distribution.  ``api``: the version of the interface
+    that a backend was written for; None if its metadata does not tell.  ``damage``: why its metadata cannot be read.
     """
 
     name: str
@@ -45,24 +53,53 @@ class Installed:
     listed: bool = False
     entry_point: EntryPoint | None = None
     damage: str | None = None
+    api: int | None = None
 
 
 _scans: dict[str, tuple[Installed, ...]] = {}
 
 
-def scan(group: str = GROUP, *, fresh: bool = False) -> tuple[Installed, ...]:
+def scan(group: str, *, fresh: bool = False) -> tuple[Installed, ...]:
     """The entry points of a group, of all distributions; one scan a process unless ``fresh``.
 
     Those that ggplug-core's extras install come first, then by distribution.  A distribution with damaged metadata is
     an entry with ``damage``, and hides no other.
     """
+    return _kept(group, lambda: _scan(group), fresh)
+
+
+def backends(*, fresh: bool = False) -> tuple[Installed, ...]:
+    """As :func:`scan` for the backends of all versions of the interface, each of which is listed once.
+
+    Of one that its distribution has for several versions it is the newest that this core accepts, or the newest of all.
+    """
+    return _kept(GROUP, lambda: _newest(_scan(GROUP, versions=True)), fresh)
+
+
+def _kept(group: str, find: Callable[[], Iterable[Installed]], fresh: bool) -> tuple[Installed, ...]:
     if fresh or group not in _scans:
-        found = sorted(_scan(group), key=lambda one: (not one.listed, one.distribution, one.name))
-        _scans[group] = tuple(found)
+        _scans[group] = tuple(sorted(find(), key=lambda one: (not one.listed, one.distribution, one.name)))
     return _scans[group]
 
 
-def _scan(group: str) -> Iterator[Installed]:
+def _newest(found: Iterable[Installed]) -> Iterable[Installed]:
+    chosen: dict[object, Installed] = {}
+    for one in sorted(found, key=lambda one: (one.api in API_VERSIONS, one.api or 0)):
+        chosen[one if one.damage else (one.distribution, one.name)] = one
+    return chosen.values()
+
+
+def version_of(group: str) -> int | None:
+    """The version of the interface that a group of backends is for; None if its name tells none.
+
+    The group without a version is that of version 1.
+    """
+    match = re.fullmatch(rf"{re.escape(GROUP)}(?:\.v([1-9][0-9]{{0,8}}))?", group)
+    return None if match is None else int(match[1] or 1)
+
+
+def _scan(group: str, *, versions: bool = False) -> Iterator[Installed]:
+    """``versions``: of the groups whose names go on with a version as well."""
     from importlib import metadata
 
     listed = {normalise(distribution) for _, distribution in extras()}
@@ -73,19 +110,26 @@ def _scan(group: str) -> Iterator[Installed]:
         except (OSError, UnicodeDecodeError) as error:
             log.debug("entry points of %s: %s", distribution, error)
             continue
-        if not text or f"[{group}]" not in text:
+        if not text or f"[{group}" not in text:
             continue
         name, version, requires = _identity(distribution)
         if name in seen:
             continue  # an older copy further down sys.path
         seen.add(name)
         try:
-            points = [point for point in distribution.entry_points if point.group == group]
+            points = [
+                point
+                for point in distribution.entry_points
+                if point.group == group or (versions and point.group.startswith(f"{group}."))
+            ]
         except Exception as error:
             yield Installed("?", "entry_points.txt", name, version, damage=f"{type(error).__name__}: {error}")
             continue
         for point in points:
-            yield Installed(point.name, point.value, name, version, requires, name in listed, point)
+            api, damage = version_of(point.group) if versions else None, None
+            if versions and api is None:
+                damage = f"the group of its entry point, {point.group}, is not {GROUP}.v{API_VERSIONS[-1]}"
+            yield Installed(point.name, point.value, name, version, requires, name in listed, point, damage, api)
 
 
 def _identity(distribution: Distribution) -> tuple[str, str | None, str]:

@@ -51,8 +51,28 @@ class DeviceFacts(NamedTuple):
         return self.device if self.device_id is None else self.device_id.strip().casefold()
 
 
-def check_registration(found: object) -> RegistrationFacts:
-    """Checks what a hook returned, the API version before all else.  Touches no device.  Raises RefusalError."""
+def check_api_version(version: int, distribution: str | None = None) -> None:
+    """Refuses a plugin that was written for a version of the interface that this core does not accept.
+
+    ``distribution``: the one that it comes from, if it comes from one.  Raises RefusalError.
+    """
+    if version in API_VERSIONS:
+        return
+    accepted = " to ".join(dict.fromkeys((str(API_VERSIONS[0]), str(API_VERSIONS[-1]))))
+    upgrade = "pip install --upgrade ggplug-core"
+    if version < API_VERSIONS[0]:
+        upgrade = "upgrade the plugin" if distribution is None else f"pip install --upgrade {distribution}"
+        upgrade += f", or install a ggplug-core that accepts {version}"
+    raise RefusalError(
+        f"it was written for api_version {version} of the interface, and this ggplug-core accepts {accepted}", upgrade
+    )
+
+
+def check_registration(found: object, told: int | None = None, distribution: str | None = None) -> RegistrationFacts:
+    """Checks what a hook returned, the API version before all else.  Touches no device.  Raises RefusalError.
+
+    ``told``: the API version that the metadata of its ``distribution`` tells, if there is one and it does.
+    """
     if not isinstance(found, Registration):
         raise RefusalError(f"{HOOK} returned {_what(found)}, not a ggplug Registration")
     version = getattr(found, "api_version", None)
@@ -60,13 +80,12 @@ def check_registration(found: object) -> RegistrationFacts:
         raise RefusalError(
             f"{type(found).__name__} states no api_version; this ggplug-core has version {API_VERSION} of the interface"
         )
-    if version not in API_VERSIONS:
-        accepted = " to ".join(dict.fromkeys((str(API_VERSIONS[0]), str(API_VERSIONS[-1]))))
-        newer = version > API_VERSIONS[-1]
+    if told not in (None, version):
         raise RefusalError(
-            f"it was written for api_version {version} of the interface, and this ggplug-core accepts {accepted}",
-            "pip install --upgrade ggplug-core" if newer else "upgrade the plugin, or install an older ggplug-core",
+            f"the group of its entry point is for api_version {told}, and its registration states {version}",
+            "name the version that it was written for in both: docs/compatibility.md",
         )
+    check_api_version(version, distribution)
     kind = type(found).__name__
     name = getattr(found, "name", None)
     if not isinstance(name, str) or not name.strip() or ":" in name or "," in name:

@@ -11,7 +11,7 @@ from ggplug.errors import DeviceNotFoundError, PluginError
 from ggplug.hookspecs import Hooks
 from ggplug.registry.catalog import LOADING, Catalog
 from ggplug.registry.discover import core_version, fits
-from ggplug.registry.facts import RefusalError, RegistrationFacts, check_devices, check_registration
+from ggplug.registry.facts import RefusalError, RegistrationFacts, check_api_version, check_devices, check_registration
 from ggplug.registry.isolation import FaultError, within
 from ggplug.registry.loading import importing, registration_hook
 from ggplug.registry.records import Plugin, Stage
@@ -79,6 +79,8 @@ class Lifecycle:
 
     def _load(self, plugin: Plugin) -> None:
         assert plugin.find is not None
+        if plugin.api is not None:
+            check_api_version(plugin.api, plugin.distribution)
         _check_core(plugin)
         limit = 0.0 if importing(plugin.top_level) else self.catalog.settings.timeout
         start = time.monotonic()
@@ -86,7 +88,7 @@ class Lifecycle:
         self.hooks.register(plugin.object, plugin.qualified)
         hook = registration_hook(self.hooks, plugin.object)
         left = limit and max(limit - (time.monotonic() - start), 0.1)
-        found = within(left, plugin.name, lambda: check_registration(hook()))
+        found = within(left, plugin.name, lambda: check_registration(hook(), plugin.api, plugin.distribution))
         if plugin.file_name:
             with self.catalog.lock:
                 self.catalog.check_free(found.name, plugin)

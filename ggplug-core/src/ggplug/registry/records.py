@@ -104,6 +104,8 @@ class Plugin:
     """Undoes what ``find`` did to the process."""
     requires: str = ""
     """Which versions of ggplug-core its metadata asks for."""
+    api: int | None = None
+    """The version of the interface that its metadata says it was written for."""
     file_name: str = ""
     """What it goes by until it is loaded, if it comes from a path."""
     explicit: bool = False

@@ -24,7 +24,7 @@ dependencies = ["ggplug-core", "numpy"]
 [project.optional-dependencies]
 test = ["ggplug-core[test]"]
 
-[project.entry-points."ggplug.backends"]
+[project.entry-points."ggplug.backends.v$api_version"]
 $device = "$module"
 
 [tool.hatch.build.targets.wheel]
