@@ -55,7 +55,9 @@ def test_every_fault_by_hand_fits_the_source() -> None:
                 pass
 
 
-def test_a_record_of_another_source_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_of_another_source_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, *rest = mechanical.recorded()
     other = first._replace(seed=first.seed._replace(before="something else"))
     monkeypatch.setattr(mechanical, "recorded", lambda: [other, *rest])
@@ -164,7 +166,9 @@ def test_the_score_passes_if_nearly_all_is_caught_and_the_rest_has_a_reason() ->
     assert score.summary([*caught, outcome(False, "why")])[-1].split() == ["total", "99", "98", "99.0%", "0.1", "s"]
 
 
-def test_the_command_tells_by_which_case_each_fault_was_caught(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_by_which_case_each_fault_was_caught(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "score.json"
     assert score.main(["--only", "steps at zero", "--quick", "--jobs", "1", "--verbose", "--json", str(file)]) == 0
     printed = capsys.readouterr().out

@@ -108,6 +108,8 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
         return of_exception(error, device).finding(case.op, case.label, types)
     for answer in answers:
         if isinstance(answer, Decline):
+            if not answer.reason:
+                return Finding(case.op, case.label, "failed", "declined without a reason", float("inf"), types)
             return Finding(case.op, case.label, "declined", answer.reason)
     expected = evaluate(graph, leafs.values, wide=case.agreement != "bits")
     if max_nmse is not None:

@@ -98,6 +98,10 @@ def buffers_copy_from_each_other(device: Device) -> None:
         first.copy_from(first, 33, 3000, 500)
         shadow[3000:3500] = shadow[33:533].copy()
         expect_equal(read(first), shadow, "a copy within a buffer")
+        for source, target in ((33, 50), (900, 850)):
+            first.copy_from(first, source, target, 500)
+            shadow[target : target + 500] = shadow[source : source + 500].copy()
+            expect_equal(read(first), shadow, f"a copy of 500 bytes at {source} to {target} of the same buffer")
         host.copy_from(first, 33, 1, 600)
         expect_equal(read(host, 1, 600), shadow[33:633], "a copy to the host")
         expect_equal(read(second), pattern(_SIZE, 2), "the source of a copy")

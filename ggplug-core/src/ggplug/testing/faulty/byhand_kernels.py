@@ -413,9 +413,6 @@ _GROUPS = (
         "computed(node, made, operands)",
     ),
     _together(
-        "keeps products of a gate wide", "gated_products", 'names["first"].type)', "__import__('ggplug').types.F32)"
-    ),
-    _together(
         "stores each step of a chain",
         "run",
         "    results =",
@@ -435,12 +432,6 @@ _GROUPS = (
         "computed",
         "    a, b = sources",
         "    a, b = sources if node.src[0] in made else sources[::-1]",
-    ),
-    _together(
-        "takes the first product for the gate",
-        "gated_products",
-        '(first, second) if glu.src[0] is names["first"] else (second, first)',
-        "(first, second)",
     ),
     _together(
         "takes the second product for the gate",
