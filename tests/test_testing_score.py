@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ggplug.testing import check, score
+from ggplug.testing import check, conformance, score
 from ggplug.testing.contracts.layouts import plans_know_the_layout_of_weights
 from ggplug.testing.faulty import mechanical
 from ggplug.testing.faulty.byhand import BY_HAND
@@ -17,7 +17,7 @@ from ggplug.testing.faulty.fault import Fault
 from ggplug.testing.faulty.operators import OPERATORS, changed, functions, sites
 from ggplug.testing.faulty.seeding import SUBJECT, Edit, Mechanical, SeedError, seeded, target
 from ggplug.testing.faulty.subject import SubjectDevice
-from ggplug.testing.report import Finding
+from ggplug.testing.report import Finding, Report
 from ggplug.testing.trial import CONFORMING, PARTS, every_fault, ordered, part_of, trial
 from ggplug.testing.watching import EVERYTHING
 
@@ -61,7 +61,7 @@ def test_a_record_of_another_source_is_refused(
     first, *rest = mechanical.recorded()
     other = first._replace(seed=first.seed._replace(before="something else"))
     monkeypatch.setattr(mechanical, "recorded", lambda: [other, *rest])
-    with pytest.raises(SeedError, match="is not recorded.*--record"):
+    with pytest.raises(SeedError, match=r"is not recorded.*--record"):
         score.check_seeds()
     assert score.main(["--list"]) == 2
     assert "--record" in capsys.readouterr().err
@@ -82,9 +82,10 @@ def test_a_change_that_does_not_fit_seeds_nothing_and_says_so() -> None:
 def test_a_function_is_what_it_was_when_the_block_ends() -> None:
     function = target(f"{SUBJECT}.formulas", "sub")
     code = function.__code__
-    with pytest.raises(ZeroDivisionError), seeded(Edit(f"{SUBJECT}.formulas", "sub", "a - b", "b - a")):
+    with pytest.raises(TypeError), seeded(Edit(f"{SUBJECT}.formulas", "sub", "a - b", "b - a if b else a + None")):
+        function(None, 3, 0)
+    with seeded(Edit(f"{SUBJECT}.formulas", "sub", "a - b", "b - a")):
         assert function(None, 3, 1) == -2
-        raise ZeroDivisionError
     assert function.__code__ is code
     assert function(None, 3, 1) == 2
 
@@ -125,15 +126,23 @@ def test_each_operator_changes_one_place_and_leaves_messages_alone() -> None:
 
 SOME = (
     "writes behind the end", "rows are packed", "errors are swallowed", "binds once", "refuses views",
-    "computes groups too early", "shows bytes of packed tensors", "rounds halves to even", "takes the mask of the first batch for all",
-    "has two threads for a stream", "looks at ids once", "looks at the first source only", "fills panels up in front",
-    "takes the second product for the gate", "copies to the beginning",
+    "computes groups too early", "shows bytes of packed tensors", "rounds halves to even",
+    "takes the mask of the first batch for all", "has two threads for a stream", "looks at ids once",
+    "looks at the first source only", "fills panels up in front", "copies to the beginning",
+    "keeps the angles of the first positions", "keeps unpacked panels from before", "keeps an event's first mark",
+    "forgets an event once it was waited for", "waits for events on the host", "forgets to give memory back",
+    "copies out of memory with pending work", "copies before the other device is done", "takes any parameter",
+    "raises errors where work is given", "raises errors of other streams", "sets panels under pending work",
+    "uses panels that were freed", "reads parts of panels from the beginning", "groups products of panels",
+    "says nothing of why", "declines by what it has", "reads only its plain memory",
+    "copies forwards where bytes overlap", "gives kernels copies of weights", "drops jobs after a failure",
+    "waits for streams that have an owner",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_a_fault_is_found_by_what_concerns_it(name: str) -> None:
-    findings = trial(EVERY[name], EVERYTHING, quick=True)
+    findings = trial(EVERY[name], EVERYTHING, quick=name != "says nothing of why")
     assert [finding.bad for finding in findings] == [True]
 
 
@@ -177,6 +186,20 @@ def test_the_command_tells_by_which_case_each_fault_was_caught(
     assert told["by"].startswith("step: ")
     assert f"failed: {told['by']}" in printed
     assert score.main(["--only", "nonsense"]) == 2
+
+
+def test_runs_that_come_out_differently_are_told() -> None:
+    first = Report("d", [Finding("add", "rows", "passed"), Finding("mul", "rows", "passed")])
+    second = Report("d", [Finding("add", "rows, in the place of a", "failed"), Finding("mul", "rows", "passed")])
+    assert conformance.differences([first, first]) == []
+    assert conformance.differences([first, second, first]) == ["add: rows: 2 times passed, 1 times failed"]
+    assert conformance.differences([first, Report("d")]) == ["add: rows: 1 times passed", "mul: rows: 1 times passed"]
+
+
+def test_the_suite_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    clause = ["--clause", "bytes come back as they were stored", "--op", "add"]
+    assert conformance.main(["fake-late", *clause, "--repeat", "2"]) == 0
+    assert "0 cases came out differently in 2 runs" in capsys.readouterr().out
 
 
 def test_the_list_has_part_and_name_of_every_fault(capsys: pytest.CaptureFixture[str]) -> None:

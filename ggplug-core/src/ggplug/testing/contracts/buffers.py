@@ -15,6 +15,7 @@ from ggplug.host import HOST
 from ggplug.ops.views import view
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern, read
+from ggplug.testing.fake import FakeDevice
 from ggplug.types import BufferUsage
 
 _SIZE = 4096
@@ -105,6 +106,16 @@ def buffers_copy_from_each_other(device: Device) -> None:
         host.copy_from(first, 33, 1, 600)
         expect_equal(read(host, 1, 600), shadow[33:633], "a copy to the host")
         expect_equal(read(second), pattern(_SIZE, 2), "the source of a copy")
+
+
+@clause
+def a_copy_waits_for_the_streams_of_another_device(device: Device) -> None:
+    """``Buffer.copy_from`` reads what was given to the source's device before."""
+    other = FakeDevice("another", execution="late")
+    with other.buffer_type.alloc(_SIZE) as source, _filled(device) as target, other.init() as stream:
+        stream.set_async(source, 0, pattern(_SIZE, 1))
+        target.copy_from(source, 0, 0, _SIZE)
+        expect_equal(read(target), pattern(_SIZE, 1), "copied from a device with pending work")
 
 
 @clause
