@@ -65,8 +65,8 @@ def every_fault() -> list[Fault]:
 
 
 def _mechanical(each: Recorded) -> Fault:
-    # The subject's queue has threads, which wait; the fake device's asks which jobs need not.
-    asks = each.seed.function == "Job.ready"
+    # The subject's queue has threads, which wait; the fake device's is asked, and asks which jobs need not wait.
+    asks = each.seed.function in ("Job.ready", "QueuedBackend.wait_for")
     make = partial(FakeDevice, "faulty", execution="late") if asks else SubjectDevice
     return Fault(each.seed.name, make, (), (each.seed,), each.missed)
 
