@@ -114,8 +114,14 @@ def ordered(fault: Fault, *, quick: bool = False) -> list[Unit]:
     return [there[name] for name in dict.fromkeys(first)]
 
 
+_ASKED_BY_MATCH = {"cannot": "rope", "cannot_together": GROUPS}
+"""What functions decide about that no kernel calls."""
+
+
 def _concerned(fault: Fault) -> Iterator[str]:
     for seed in fault.seeds:
+        if seed.function in _ASKED_BY_MATCH:
+            yield _ASKED_BY_MATCH[seed.function]
         for user in _sorted(users(target(seed.module, seed.function))):
             yield GROUPS if isinstance(user, Pattern) else user.name
     part = part_of(fault)

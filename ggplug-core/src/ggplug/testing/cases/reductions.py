@@ -140,3 +140,4 @@ def soft_max_cases(cls: type[Op]) -> Iterator[Case]:
     yield case("sinks", (48, 5, 6), sinks=True)
     yield case("everything", (40, 6, 4, 2), mask=(40, 8, 2, 1), mask_type=F16, sinks=True, scale=0.3, max_bias=4.0)
     yield case("huge logits", (33, 4), values=lambda random, shape: random.uniform(-3e4, 3e4, shape))
+    yield case("all logits far below zero", (33, 4), values=lambda random, shape: random.uniform(-3e4, -29990, shape))

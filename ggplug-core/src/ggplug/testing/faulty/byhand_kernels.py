@@ -93,20 +93,11 @@ _PRECISION = (
     _value("stores bf16 by cutting", "to_bf16", "(raw + (0x7FFF + (raw >> 16 & 1))) >> 16", "raw >> 16"),
     _value("rounds halves of bf16 up", "to_bf16", "(raw + (0x7FFF + (raw >> 16 & 1))) >> 16", "(raw + 0x8000) >> 16"),
     _value(
-        "flushes subnormal numbers to zero",
-        "store",
-        "    if dst.type is BF16:",
-        '    if values.dtype.kind == "f":\n'
-        "        values = np.where(np.abs(values) < np.finfo(np.float32).tiny, 0 * values, values)\n"
-        "    if dst.type is BF16:",
-    ),
-    _value(
         "keeps overflowing f16 finite",
         "store",
         "    else:\n        dst.bits[...] = values",
         "    else:\n        dst.bits[...] = np.clip(values, -65504, 65504) if dst.type is F16 else values",
     ),
-    _formula("computes e**x - 1 with a difference", "expm1", "np.expm1(x)", "np.exp(x) - 1"),
     _formula(
         "computes e**x - 1 with a difference in float32",
         "expm1",
@@ -156,13 +147,6 @@ _ELEMENTS = (
     _formula("ignores the bias of scale", "scale", " + op.bias", ""),
     _formula(
         "multiplies a gate where it is not open", "reglu", "    return", "    return relu(op, x) * gate\n    return"
-    ),
-    _kernel(
-        "swaps gates that are tensors of their own",
-        "of_gate",
-        "        first, second = wide(x), wide(gate)",
-        "        first, second = wide(x), wide(gate)\n"
-        "        if op.swapped:\n            first, second = second, first",
     ),
     _kernel(
         "takes even and odd elements for the halves of a gate",

@@ -86,6 +86,7 @@ def converted(x: Values, kind: Type) -> Array:
     """Floats in another float type, with the bits that a NaN has there."""
     if x.type is kind:
         return x.bits
+    raw: Array
     if x.type is F32:
         raw = np.ascontiguousarray(x.bits).view(np.uint32)
     elif x.type is BF16:
