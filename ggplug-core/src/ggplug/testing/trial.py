@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from ggplug.ops.base import OPS
 from ggplug.patterns import Pattern
@@ -130,7 +130,7 @@ def _concerned(fault: Fault) -> Iterator[str]:
         yield from (clause.name for clause in CLAUSES if clause.check.__module__ == chapter.__name__)
 
 
-def _sorted(found: Iterable[object]) -> list[object]:
+def _sorted(found: Iterable[Any]) -> list[Any]:
     """Ops in their order, patterns last."""
     chosen = set(found)
     return [*(op for op in OPS.values() if op in chosen), *(each for each in chosen if isinstance(each, Pattern))]

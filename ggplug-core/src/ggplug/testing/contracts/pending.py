@@ -176,6 +176,7 @@ def an_event_holds_every_stream_until_what_it_was_recorded_for_last(device: Devi
     with _buffer(device, OLD) as source, device.init() as first:
         moment = _moment(device, streams[0])
         event = device.event()
+        first.set_async(source, 0, pattern(_SIZE, OLD))
         event.record(first)
         first.synchronize()
         with held(first):

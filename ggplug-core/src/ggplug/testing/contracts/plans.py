@@ -226,7 +226,7 @@ def a_tensor_without_place_is_an_error(device: Device) -> None:
 
 @clause
 def a_plan_does_not_compute_in_memory_that_was_freed(device: Device) -> None:
-    """``compute`` of a plan that is bound to a buffer that was freed since raises BufferUseError; the stream goes on."""
+    """``compute`` of a plan whose buffers were freed after it was bound raises BufferUseError; the stream goes on."""
     sample = Sample(device)
     with device.init() as stream:
         plan = stream.plan(sample.graph)

@@ -43,7 +43,7 @@ class SubjectDevice(DiscreteDevice):
 
     description = "NumPy, as an author would use it"
     kind = DeviceKind.ACCEL
-    kernels: ClassVar = {**kernels.KERNELS, **together.KERNELS}
+    kernels: ClassVar[dict[Any, Any]] = {**kernels.KERNELS, **together.KERNELS}
 
     def __init__(self, name: str = "subject") -> None:
         super().__init__()

@@ -131,7 +131,7 @@ def cannot_together(group: Group) -> str:
     return ""
 
 
-KERNELS: dict[Pattern, Callable[..., Any]] = {
+KERNELS: dict[Pattern, Callable[..., None]] = {
     GATED_PRODUCTS: gated_products,
     EPILOGUE: run,
     ADD_NORM_AFFINE: norms,

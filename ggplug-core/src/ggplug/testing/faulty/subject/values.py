@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ggplug import quants
 from ggplug.types import BF16, F16, F32, Q4_0, Q8_0, Type
 
-Array = npt.NDArray[Any]
+Array = Any
+"""An array of NumPy; what formulas make of arrays has whatever dtype they give it."""
 
 
 class Values(NamedTuple):
