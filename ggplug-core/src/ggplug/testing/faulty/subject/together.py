@@ -6,7 +6,6 @@ A result may lie on a source, so everything is read before something is stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
