@@ -1,9 +1,9 @@
 """Cases for the conformance suite, derived from the ops' declarations.
 
 A family of ops has a module with generators, each marked with :func:`generates`; an op without one gets the cases
-that its shape rule accepts.  Special values (:mod:`.special`) and tensors without elements (:mod:`.empty`) are added to
-the ops of core.  Everything random is seeded by the case's name, so a case is the same wherever and
-whenever it runs.
+that its shape rule accepts.  Sources that lie elsewhere (:mod:`.sources`), special values (:mod:`.special`) and tensors
+without elements (:mod:`.empty`) are added to the ops of core.  Everything random is seeded by the case's name, so a
+case is the same wherever and whenever it runs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ggplug.testing.cases.case import GENERATORS, LAYOUTS, Case, Layout, Leafs, 
 from ggplug.testing.cases.derived import derived_cases
 from ggplug.testing.cases.empty import empty_cases
 from ggplug.testing.cases.graphs import graph_cases
+from ggplug.testing.cases.sources import source_cases
 from ggplug.testing.cases.special import special_cases
 
 FAMILIES = (elementwise, rows, matrix, reductions, copies, rotary, views)
@@ -26,7 +27,7 @@ FAMILIES = (elementwise, rows, matrix, reductions, copies, rotary, views)
 
 def cases_of(op: type[Op]) -> list[Case]:
     """All cases of an op, in a fixed order; empty if none can be made."""
-    return labelled(itertools.chain(_own_cases(op), special_cases(op), empty_cases(op)))
+    return labelled(itertools.chain(_own_cases(op), source_cases(op), special_cases(op), empty_cases(op)))
 
 
 def _own_cases(op: type[Op]) -> Iterable[Case]:

@@ -18,10 +18,9 @@ from ggplug.ops.norms import rms_norm
 from ggplug.ops.rotary import rope
 from ggplug.ops.rows import get_rows, set_rows
 from ggplug.tensor import Tensor, new_tensor
-from ggplug.testing.cases.matrix import allowed
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import clause, expect, expect_raises
-from ggplug.testing.oracle import evaluate
+from ggplug.testing.expected import Expected
 from ggplug.testing.placement import Placement
 
 _Values = dict[Tensor, Array]
@@ -82,8 +81,8 @@ def every_source_is_read_in_each_computation(device: Device) -> None:
                                 placement.write(leaf, raw)
                         plan.compute()
                         user.synchronize()
-                        limit = allowed(graph, values) if "mul_mat" in str(node.op and node.op.name) else 1e-6
-                        found = compare(placement.read(node), evaluate(graph, values)[node], limit)
+                        expected = Expected(graph, values)
+                        found = compare(placement.read(node), expected[node], expected.allowed(node))
                         expect(found, f"{node!r}, computed again from other values: {found.reason}")
                 for plan in plans:
                     plan.free()

@@ -27,11 +27,11 @@ from ggplug.ops.unary import relu
 from ggplug.ops.views import reshape, transpose, view
 from ggplug.tensor import Tensor, new_tensor
 from ggplug.testing.cases.case import ENCODED, in_blocks
-from ggplug.testing.cases.matrix import allowed
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern
-from ggplug.testing.contracts.holding import Aside, held
-from ggplug.testing.oracle import decoded, evaluate
+from ggplug.testing.contracts.holding import held
+from ggplug.testing.expected import Expected
+from ggplug.testing.oracle import decoded
 from ggplug.types import KERNEL_FLOATS, TYPES, Type
 
 _SHAPES = ((100, 33, 1), (256, 64, 1), (64, 5, 3))
@@ -104,10 +104,10 @@ def groups_read_weights_in_extra_memory_rightly(device: Device) -> None:
             if not all(map(device.supports_op, graph.nodes)):
                 continue
             groups = groups_of(device, graph)
-            wanted = evaluate(graph, _values(graph))[graph.nodes[-1]]
+            last, expected = graph.nodes[-1], Expected(graph, _values(graph))
             stream.compute(graph, _filled(device, graph, groups))
             stream.synchronize()
-            found = compare(_result(graph.nodes[-1]), wanted, 1e-4)
+            found = compare(_result(last), expected[last], expected.allowed(last))
             expect(found, f"a group with weights in {kind.name}: {found.reason}")
 
 
@@ -116,19 +116,19 @@ def extra_memory_waits_for_held_streams(device: Device) -> None:
     """Setting a tensor in extra memory changes nothing that was given to a stream before."""
     for _, w in _multiplied(device):
         graph = Graph(mul_mat(w, _leaf(w.ne[0], 5)))
-        before = evaluate(graph, _values(graph))[graph.nodes[-1]]
+        node, before = graph.nodes[-1], Expected(graph, _values(graph))
         with device.init() as stream:
             allocation = _filled(device, graph)
             stream.compute(graph, allocation)
             stream.synchronize()
             raw = _random(w, 7)
-            with held(stream):
+            with held(stream) as aside:
                 stream.compute(graph, allocation)
-                setting = Aside(lambda raw=raw, w=w: w.set_bytes(raw))  # type: ignore[misc]
+                setting = aside(lambda raw=raw, w=w: w.set_bytes(raw))  # type: ignore[misc]
                 setting.returned(0.05)
             setting.join("setting a tensor in extra memory")
             stream.synchronize()
-            found = compare(_result(graph.nodes[-1]), before, 1e-4)
+            found = compare(_result(node), before[node], before.allowed(node))
             expect(found, f"computed from weights that were set afterwards: {found.reason}")
             return
 
@@ -365,14 +365,12 @@ def _filled(device: Device, graph: Graph, groups: Groups = UNGROUPED) -> Allocat
 
 def _check(stream: Backend, graph: Graph, what: str) -> None:
     """Computes a graph whose weights lie where they do, and compares its only node with the oracle."""
-    node, values = graph.nodes[-1], _values(graph)
-    wanted = evaluate(graph, values)[node]
-    product = node.op is not None and node.op.name in ("mul_mat", "mul_mat_id")
-    limit = allowed(graph, values) if product else 1e-6
+    node = graph.nodes[-1]
+    expected = Expected(graph, _values(graph))
     allocation = _filled(stream.device, graph)
     stream.compute(graph, allocation)
     stream.synchronize()
-    found = compare(_result(node), wanted, limit)
+    found = compare(_result(node), expected[node], expected.allowed(node))
     expect(found, f"{what}: {found.reason}")
 
 
