@@ -222,6 +222,28 @@ def fuzz(session: nox.Session) -> None:
     session.run("python", "-m", "tests.hostile.fuzz", *(session.posargs or ("--minutes", "30", *devices)))
 
 
+@nox.session
+def score(session: nox.Session) -> None:
+    """How many of the seeded faults the conformance suite finds, and by which case; arguments go to the score."""
+    install(session)
+    session.run("python", "-m", "ggplug.testing.score", *session.posargs)
+
+
+@nox.session
+def flakes(session: nox.Session) -> None:
+    """The contract 100 times and the whole suite 10 times on each device: every run has to come out as the first did.
+
+    Arguments: ``contract=3``, ``suite=1`` for other numbers of times, and the names of devices.
+    """
+    install(session, POCL)
+    given = dict(each.split("=") for each in session.posargs if "=" in each)
+    devices = [each for each in session.posargs if "=" not in each]
+    for device in devices or ["CPU", "fake", "fake-late", "fake-thread", "fake-shuffled", "OpenCL0"]:
+        for part, times in ((["--contract"], given.get("contract", "100")), ([], given.get("suite", "10"))):
+            if times != "0":
+                session.run("python", "-m", "ggplug.testing.conformance", device, *part, "--repeat", times)
+
+
 @nox.session(name="bench-peers")
 def bench_peers(session: nox.Session) -> None:
     """Sentence embeddings against PyTorch and OpenVINO, in one run."""

@@ -23,6 +23,7 @@ from ggplug.backend import (
     Memory,
     Registration,
     TensorLayout,
+    check_parameters,
 )
 from ggplug.discrete import DiscreteBuffer, DiscreteDevice, Job, QueuedBackend
 from ggplug.errors import BufferUseError, ComputeError, PluginError
@@ -107,6 +108,7 @@ class ArrayDevice(DiscreteDevice):
         return self._memory
 
     def init(self, **params: Any) -> Threaded:
+        check_parameters(self, params)
         return Threaded(self)
 
     def match(self, group: Group) -> Any:

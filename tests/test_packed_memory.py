@@ -42,7 +42,8 @@ def turned(device: PackingDevice, values: np.ndarray, name: str = "w") -> gg.Ten
 @pytest.mark.parametrize("clause", OF_LAYOUTS, ids=lambda clause: clause.name)
 def test_a_device_with_packed_memory_conforms(clause: Clause) -> None:
     finding = run_clause(PackingDevice(), clause)
-    assert finding.verdict == "passed", finding.reason
+    pending = "held" in clause.name  # nothing is, on a synchronous device
+    assert finding.verdict == ("not applicable" if pending else "passed"), finding.reason
 
 
 def test_a_context_counts_what_its_tensors_take_in_packed_memory(device: PackingDevice) -> None:

@@ -58,13 +58,14 @@ class QueuedPlan(Plan):
     def __init__(self, stream: QueuedBackend, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.stream = stream
         self.groups = groups
-        self._structure = graph.structure
+        self._structure, self._layouts = graph.structure, graph.layouts()
         self._kernels: list[Callable[..., None]] = [kernel for _, kernel in stream.device.matches(graph, groups)]
         self._bound: tuple[list[Call], frozenset[DiscreteBuffer]] | None = None
         self._times: list[NodeTime] = []
 
     def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
+        graph.check_layouts(self._layouts, "the plan")
         buffers, which, offsets = allocation.places(graph, self.groups)
         used = {number: self.stream.own(buffers[number]) for number in set(which.tolist()) if number >= 0}
         places = [

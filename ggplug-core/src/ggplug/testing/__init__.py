@@ -20,6 +20,7 @@
 :mod:`.fusing`        the references as a device that forms groups
 :mod:`.fake`          a discrete device with memory of its own that delays, reorders, fails and counts
 :mod:`.faulty`        devices with one fault each, which the suite has to find
+:mod:`.trial`         one fault against the suite; :mod:`.score` runs them all: ``python -m ggplug.testing.score``
 :mod:`.plugin`        the pytest plugin; :mod:`.verdicts` has what it shows
 ====================  ==========================================================================================
 

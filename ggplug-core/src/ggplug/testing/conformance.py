@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from ggplug.testing.rendering import markdown, text
 from ggplug.testing.report import Finding, Report
 from ggplug.testing.runner import run_graphs, run_op
 from ggplug.testing.vectors import find_device
-from ggplug.testing.watching import EVERYTHING, One, Watch
+from ggplug.testing.watching import EVERYTHING, IN_THE_PLACE, One, Watch
 
 
 class Unit(NamedTuple):
@@ -63,7 +64,7 @@ def check(
     tell.  Raises ParameterError for a name that is none.
     """
     watch = EVERYTHING if case is None else One(case)
-    return _report(device.name, _units(ops, clauses, graphs, groups), lambda unit: unit.run(device, watch))
+    return _report(device.name, units(ops, clauses, graphs, groups), lambda unit: unit.run(device, watch))
 
 
 def _report(name: str, units: Iterable[Unit], run: Callable[[Unit], list[Finding]]) -> Report:
@@ -82,9 +83,13 @@ def _command(device: str, finding: Finding) -> str:
     return shlex.join(["python", "-m", "ggplug.testing.conformance", device, *what, *case])
 
 
-def _units(
-    ops: Iterable[type[Op] | str] | None, clauses: Iterable[Clause | str] | None, graphs: bool, groups: bool
+def units(
+    ops: Iterable[type[Op] | str] | None = None,
+    clauses: Iterable[Clause | str] | None = None,
+    graphs: bool = True,
+    groups: bool = True,
 ) -> Iterator[Unit]:
+    """What the suite consists of: these clauses and ops (default: all), graphs, groups.  Raises ParameterError."""
     for clause in [*map(_clause, CLAUSES if clauses is None else clauses)]:
         yield Unit(CONTRACT, clause)
     for op in [*map(_op, OPS.values() if ops is None else ops)]:
@@ -115,8 +120,8 @@ def _clause(given: Clause | str) -> Clause:
 def serve(channel: Channel, name: str) -> None:
     """Runs in a worker: the units that it is asked for."""
     device = find_device(name)
-    units = {unit.name: unit for unit in _units(None, None, True, True)}
-    channel.serve(lambda unit, watch: (device.name, units[unit].run(device, watch)))
+    known = {unit.name: unit for unit in units()}
+    channel.serve(lambda unit, watch: (device.name, known[unit].run(device, watch)))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -128,6 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("device", help="a device's name, or 'reference' for the ops' references")
     parser.add_argument("--op", action="append", metavar="NAME", help="the cases of this op; may be repeated")
     parser.add_argument("--clause", action="append", metavar="NAME", help="this clause; may be repeated")
+    parser.add_argument("--contract", action="store_true", help="every clause of the contract")
     parser.add_argument("--graphs", action="store_true", help="the graphs of many ops")
     parser.add_argument("--groups", action="store_true", help="chains in the groups that the device forms")
     parser.add_argument("--case", metavar="LABEL", help="only the cases with this label")
@@ -138,26 +144,47 @@ def main(arguments: list[str] | None = None) -> int:
         "--timeout", type=float, default=Worker.TIMEOUT, metavar="SECONDS",
         help="after how long a case of a worker hangs (default: %(default)g)",
     )  # fmt: skip
+    parser.add_argument(
+        "--repeat", type=int, default=1, metavar="N", help="run it N times, and tell which cases come out differently"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every finding as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")
     given = parser.parse_args(arguments)
-    some = bool(given.op or given.clause or given.graphs or given.groups)
+    some = bool(given.op or given.clause or given.contract or given.graphs or given.groups)
     try:
-        units = list(
-            _units(
+        chosen = list(
+            units(
                 given.op or () if some else None,
-                given.clause or () if some else None,
+                None if given.contract or not some else given.clause or (),
                 given.graphs or not some,
                 given.groups or not some,
             )
         )
-        report = _computed(given, units)
+        reports = [_computed(given, chosen) for _ in range(max(1, given.repeat))]
     except GGPlugError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    report = next((each for each in reports if not each.ok), reports[-1])
     write(report, given.json, given.markdown)
     print(text(report))
-    return 0 if report.ok else 1
+    flakes = differences(reports)
+    if given.repeat > 1:
+        print(f"\n{len(flakes)} cases came out differently in {given.repeat} runs", *flakes, sep="\n")
+    return 0 if report.ok and not flakes else 1
+
+
+def differences(reports: Sequence[Report]) -> list[str]:
+    """The cases that do not have one verdict in all of these runs, with how often they have which."""
+    verdicts: dict[tuple[str, str], Counter[str]] = {}
+    for report in reports:
+        for finding in report.findings:
+            subject, case = finding.subject, finding.case.partition(IN_THE_PLACE)[0]
+            verdicts.setdefault((subject, case), Counter())[finding.verdict] += 1
+    return [
+        f"{subject}: {case}: " + ", ".join(f"{count} times {verdict}" for verdict, count in found.most_common())
+        for (subject, case), found in verdicts.items()
+        if len(found) > 1 or found.total() != len(reports)
+    ]
 
 
 def _computed(given: argparse.Namespace, units: Iterable[Unit]) -> Report:

@@ -90,8 +90,11 @@ class Worker:
         self._folder = tempfile.TemporaryDirectory(prefix="ggplug-worker-")
         self._dump = Path(self._folder.name) / "dump"
 
-    def run(self, unit: str, subject: str, case: str | None = None) -> list[Finding]:
-        """All findings of a unit; ``case``: only the cases with this label.  Never raises for what the device does."""
+    def run(self, unit: str, subject: str, case: str | None = None, *, again: bool = True) -> list[Finding]:
+        """All findings of a unit; ``case``: only the cases with this label.  Never raises for what the device does.
+
+        ``again``: after a crash or a hang, a new process takes the cases that are left.
+        """
         findings: list[Finding] = []
         begun: list[str] = []
         while True:
@@ -126,7 +129,7 @@ class Worker:
             findings.append(
                 Finding(subject, current or "", verdict, reason, float("inf"), where=where, cause=f"{verdict} {where}")
             )
-            if current is None or repeated:
+            if current is None or repeated or not again:
                 return findings
 
     def _connected(self) -> Connection:

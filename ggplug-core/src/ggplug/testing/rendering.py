@@ -57,8 +57,12 @@ def table(report: Report, *, bad_only: bool = False) -> list[str]:
         rows = [row for row in rows if row[0] in bad]
         left_out = len(rows) - ROWS
         rows = rows[:ROWS] + ([(f"{left_out} others", *("" for _ in header[1:]))] if left_out > 0 else [])
-    shown = [header, *rows, total]
-    widths = [max(len(row[i]) for row in shown) for i in range(len(header))]
+    return aligned([header, *rows, total])
+
+
+def aligned(shown: Sequence[Sequence[str]]) -> list[str]:
+    """Rows in columns, all but the first and the last aligned at the right."""
+    widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]))]
     return [
         "  ".join(
             cell.rjust(width) if 0 < i < len(row) - 1 else cell.ljust(width)

@@ -87,6 +87,8 @@ def run_each(
         except Exception as error:  # in a transfer, say
             findings.append(of_exception(error, device).finding(subject, case.label))
         watch.ended(findings[-1])
+        if watch.enough():
+            return findings
     try:
         stream.free()
     except Exception as error:
@@ -107,6 +109,8 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
         return of_exception(error, device).finding(case.op, case.label, types)
     for answer in answers:
         if isinstance(answer, Decline):
+            if not answer.reason:
+                return Finding(case.op, case.label, "failed", "declined without a reason", float("inf"), types)
             return Finding(case.op, case.label, "declined", answer.reason)
     expected = Expected(graph, leafs.values, wide=case.agreement != "bits")
     worst = 0.0

@@ -237,12 +237,28 @@ def report(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     }
 
 
+_FAKES: dict[str, dict[str, Any]] = {
+    "fake": {},
+    "fake-late": {"execution": "late"},
+    "fake-thread": {"execution": "thread"},
+    "fake-shuffled": {"execution": "late", "order": "shuffled"},
+}
+
+
 def find_device(name: str) -> Device:
-    """The device of that name; ``reference`` is the ops' references.  Raises DeviceNotFoundError."""
+    """The device of that name; ``reference`` is the ops' references.  Raises DeviceNotFoundError.
+
+    ``fake``, ``fake-late``, ``fake-thread`` and ``fake-shuffled`` are fake devices that work when they are given work,
+    when they are waited for, on a thread, and in any order that the contract allows.
+    """
     if name == "reference":
         from ggplug.testing.reference import ReferenceDevice
 
         return ReferenceDevice()
+    if name in _FAKES:
+        from ggplug.testing.fake import FakeDevice
+
+        return FakeDevice(name, **_FAKES[name])
     from ggplug import registry
 
     return registry.device(name)

@@ -24,6 +24,10 @@ class Watch:
     def ended(self, finding: Finding) -> None:
         """The case that began last is done."""
 
+    def enough(self) -> bool:
+        """Whether no further case needs to run; asked after each."""
+        return False
+
 
 EVERYTHING = Watch()
 """Wants every case, and tells nobody."""

@@ -389,6 +389,28 @@ def _product_normed(c: Context) -> Tensor:
     return add(h, c.source(_WIDTH, layout="packed"))
 
 
+def _batches_normed(c: Context) -> Tensor:
+    """Sums of several batches of matrices."""
+    total = c(add(c.source(_WIDTH, 3, 2, 2), c.source(_WIDTH, 3, 2, 2)))
+    return mul(norm(total, eps=1e-5), c.source(_WIDTH, layout="packed"))
+
+
+def _batches_multiplied(c: Context) -> Tensor:
+    """One matrix of weights for several batches, each with a bias of its own."""
+    h = c(mul_mat(c.weight(32, _WIDTH), c.source(32, 3, 2, 2)))
+    return relu(add(h, c.source(_WIDTH, 1, 2, 2, layout="packed")))
+
+
+def _stored_with_factors(c: Context) -> Tensor:
+    """Turned by angles with factors, and stored head by head: rows in another order than they were computed in."""
+    head, heads = 16, 3
+    factors = c.leafs.tensor(F32, head // 2, low=0.5, high=2)
+    positions = c.leafs.array(I32, np.arange(7, 7 + _ROWS))
+    turned = rope(c.source(head, heads, _ROWS), positions, n_dims=head, mode=RopeMode.NEOX, freq_factors=factors)
+    where = c.leafs.array(I64, np.array([4, 1, 8, 0, 3, 6]))
+    return set_rows(c.leafs.tensor(F32, head, 9, heads), permute(c(turned), 0, 2, 1), where)
+
+
 def _sums(c: Context) -> Tensor:
     h = c.source(_WIDTH, _ROWS)
     for _ in range(4):
@@ -420,6 +442,7 @@ CHAINS: dict[str, tuple[Chain, int]] = {
     "rms norm, scale, subtracted from the sum": (_residual_first, 3),
     "rope, stored": (partial(_stored, mode=RopeMode.NORMAL, cache=F32), 1),
     "rope by halves, stored as f16": (partial(_stored, mode=RopeMode.NEOX, cache=F16), 1),
+    "rope with factors, stored head by head": (_stored_with_factors, 1),
     "norm of the cache, stored": (_stored_rows, 1),
     "norm of a cache that is written in between": (_stored_in_between, 2),
     "run": (_run, 3),
@@ -429,6 +452,8 @@ CHAINS: dict[str, tuple[Chain, int]] = {
     "run, a result in blocks": (_run_in_blocks, 1),
     "run, read by two": (_diamond, 3),
     "long run": (_long, 0),
+    "add, norm, scale of batches": (_batches_normed, 1),
+    "product, bias, relu of batches": (_batches_multiplied, 1),
     "scores, scale, soft max": (_soft, 2),
     "attention": (_attention, 4),
     "product of many columns, bias, residual, norm, scale, shift": (_product_normed, 5),

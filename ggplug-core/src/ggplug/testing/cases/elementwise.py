@@ -30,7 +30,10 @@ _PARAMETERS: dict[str, list[dict[str, Any]]] = {
     Clamp.name: [{"min": -0.5, "max": 0.5}, {"min": 0.0, "max": float("inf")}],
     LeakyRelu.name: [{"negative_slope": 0.1}],
     Fill.name: [{"value": 0.75}, {"value": float("-inf")}],
-    Xielu.name: [{"alpha_n": 1.3, "alpha_p": 0.8, "beta": 0.5, "eps": -1e-6}],
+    Xielu.name: [
+        {"alpha_n": 1.3, "alpha_p": 0.8, "beta": 0.5, "eps": -1e-6},
+        {"alpha_n": 0.6, "alpha_p": 1.1, "beta": 0.25, "eps": -0.5},
+    ],
     SwigluOai.name: [{"alpha": 1.702, "limit": 7.0}, {"alpha": 0.5, "limit": 1.0}],
 }
 

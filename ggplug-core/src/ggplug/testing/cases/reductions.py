@@ -208,3 +208,4 @@ def soft_max_cases(cls: type[Op]) -> Iterator[Case]:
     yield case("everything", (40, 6, 4, 2), mask=(40, 8, 2, 1), mask_type=F16, sinks=True, scale=0.3, max_bias=4.0)
     yield case("logits around 3000", (129, 4), values=_far)
     yield case("huge logits", (33, 4), values=lambda random, shape: random.uniform(-3e4, 3e4, shape))
+    yield case("all logits far below zero", (33, 4), values=lambda random, shape: random.uniform(-3e4, -29990, shape))

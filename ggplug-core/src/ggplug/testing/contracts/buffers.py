@@ -15,6 +15,7 @@ from ggplug.host import HOST
 from ggplug.ops.views import view
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern, read
+from ggplug.testing.fake import FakeDevice
 from ggplug.types import BufferUsage
 
 _SIZE = 4096
@@ -98,9 +99,23 @@ def buffers_copy_from_each_other(device: Device) -> None:
         first.copy_from(first, 33, 3000, 500)
         shadow[3000:3500] = shadow[33:533].copy()
         expect_equal(read(first), shadow, "a copy within a buffer")
+        for source, target in ((33, 50), (900, 850)):
+            first.copy_from(first, source, target, 500)
+            shadow[target : target + 500] = shadow[source : source + 500].copy()
+            expect_equal(read(first), shadow, f"a copy of 500 bytes at {source} to {target} of the same buffer")
         host.copy_from(first, 33, 1, 600)
         expect_equal(read(host, 1, 600), shadow[33:633], "a copy to the host")
         expect_equal(read(second), pattern(_SIZE, 2), "the source of a copy")
+
+
+@clause
+def a_copy_waits_for_the_streams_of_another_device(device: Device) -> None:
+    """``Buffer.copy_from`` reads what was given to the source's device before."""
+    other = FakeDevice("another", execution="late")
+    with other.buffer_type.alloc(_SIZE) as source, _filled(device) as target, other.init() as stream:
+        stream.set_async(source, 0, pattern(_SIZE, 1))
+        target.copy_from(source, 0, 0, _SIZE)
+        expect_equal(read(target), pattern(_SIZE, 1), "copied from a device with pending work")
 
 
 @clause

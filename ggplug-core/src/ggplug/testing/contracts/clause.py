@@ -73,6 +73,8 @@ def run_clauses(device: Device, chosen: Iterable[Clause], watch: Watch = EVERYTH
             watch.begins(CONTRACT, each.name)
             findings.append(run_clause(device, each))
             watch.ended(findings[-1])
+            if watch.enough():
+                break
     return findings
 
 

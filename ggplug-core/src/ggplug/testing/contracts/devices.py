@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ggplug.backend import Accept, Capabilities, Decline, Device, Group
-from ggplug.errors import GGPlugError
+from ggplug.errors import GGPlugError, ParameterError
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.ops.base import OPS, Op, apply
 from ggplug.ops.views import permute, reshape, transpose, view
 from ggplug.tensor import Tensor, like
-from ggplug.testing.contracts.clause import clause, expect
+from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_raises
 from ggplug.testing.contracts.sample import Sample, square
 from ggplug.testing.placement import Placement
 from ggplug.types import DeviceKind
@@ -69,16 +69,19 @@ def support_depends_on_the_node_alone(device: Device) -> None:
     before = device.supports_op(sample.y)
     found = [isinstance(device.match(Group((each.y,))), Decline) for each in (sample, sample, Sample(device))]
     expect(found == [not before] * 3, "match() answers equal groups in the same way each time")
-    with sample.place(device, 1) as placement, device.init() as stream:
+    with sample.place(device, 1) as placement, device.init() as stream, device.buffer_type.alloc(1 << 22):
         stream.compute(sample.graph, placement.allocation)
         expect(device.supports_op(sample.y) == before, "computing changes no answer")
+        now = isinstance(device.match(Group((sample.y,))), Decline)
+        expect(now is not bool(before), "match() answers in the same way while memory is in use")
     expect(device.supports_op(Sample(device).y) == before, "equal nodes have equal answers")
 
 
 @clause
 def a_device_works_in_its_own_memory(device: Device) -> None:
-    """``supports_buffer_type`` is true for the device's own type; host memory only if it is in the tensors' layout."""
-    expect(device.supports_buffer_type(device.buffer_type), "a device works in its default memory")
+    """``supports_buffer_type`` is true for the device's own types; host memory only if it is in the tensors' layout."""
+    for kind in (device.buffer_type, *device.extra_buffer_types):
+        expect(device.supports_buffer_type(kind), f"a device works in the memory that it offers, {kind.name}")
     if device.supports_buffer_type(HOST):
         sample = Sample(device)
         with Placement(sample.graph, HOST) as placement, device.init() as stream:
@@ -87,6 +90,29 @@ def a_device_works_in_its_own_memory(device: Device) -> None:
             stream.compute(sample.graph, placement.allocation)
             stream.synchronize()
             sample.check(placement.read(sample.y), 1, "computed in host memory")
+
+
+@clause
+def parameters_that_a_stream_does_not_have_are_refused(device: Device) -> None:
+    """``init`` raises ParameterError for a parameter that the device does not have."""
+    with expect_raises(ParameterError, "a stream with a parameter that no device has"):
+        device.init(no_device_has_this_parameter=1)
+
+
+@clause
+def memory_that_is_freed_is_free_again(device: Device) -> None:
+    """Where a device counts its memory, ``memory`` tells less while a buffer is there, and as much as before then."""
+    size = 3 << 20
+    counted = []
+    for _ in range(3):
+        before = device.memory().free
+        with device.buffer_type.alloc(size):
+            during = device.memory().free
+        after = device.memory().free
+        if before is None or during is None or after is None or not size <= before - during < 2 * size:
+            raise NotOffered("the device does not count what it gives")  # other processes use its memory, too
+        counted.append(before - after)
+    expect(min(map(abs, counted)) < size, f"{size} bytes that were freed are not free again: {counted[0]} are missing")
 
 
 @clause

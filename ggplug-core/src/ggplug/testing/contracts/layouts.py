@@ -13,21 +13,23 @@ from typing import Any
 import numpy as np
 
 from ggplug.arrays import as_bytes, encode, strided
-from ggplug.backend import Backend, BufferType, Device
+from ggplug.backend import UNGROUPED, Backend, BufferType, Device, Groups, groups_of
 from ggplug.errors import BufferUseError, ShapeError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.host import HOST, asarray
-from ggplug.memory import Allocation, allocate_graph
+from ggplug.memory import Allocation, GraphAllocator, allocate_graph
 from ggplug.ops.base import Array
 from ggplug.ops.copy import cont, cpy
 from ggplug.ops.elementwise import add
 from ggplug.ops.matrix import mul_mat, mul_mat_id
 from ggplug.ops.rows import get_rows, set_rows
+from ggplug.ops.unary import relu
 from ggplug.ops.views import reshape, transpose, view
 from ggplug.tensor import Tensor, new_tensor
 from ggplug.testing.cases.case import ENCODED, in_blocks
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern
+from ggplug.testing.contracts.holding import held
 from ggplug.testing.expected import Expected
 from ggplug.testing.oracle import decoded
 from ggplug.types import KERNEL_FLOATS, TYPES, Type
@@ -76,6 +78,85 @@ def products_with_weights_in_extra_memory_are_right(device: Device) -> None:
                         ids = new_tensor("i32", (2, 7), "ids")
                         computed |= _right_or_declined(device, stream, mul_mat_id(w, _leaf(w.ne[0], 1, 7), ids))
     expect(computed, "extra memory is of use for some product")
+
+
+@clause
+def weights_in_extra_memory_can_be_set_anew(device: Device) -> None:
+    """A product reads what weights in extra memory hold when it is computed, by the same plan and by another one."""
+    for kind, w in _multiplied(device):
+        graph = Graph(mul_mat(w, _leaf(w.ne[0], 5)))
+        with device.init() as stream:
+            for seed in (1, 2):
+                w.set_bytes(_random(w, seed))
+                _check(stream, graph, f"with weights in {kind.name}, set for the {seed}. time")
+        w.set_bytes(_random(w, 3))
+        with device.init() as stream:
+            _check(stream, Graph(mul_mat(w, _leaf(w.ne[0], 5))), f"with weights in {kind.name}, set for the third time")
+
+
+@clause
+def groups_read_weights_in_extra_memory_rightly(device: Device) -> None:
+    """A product with its bias and activation is right, or computed apart, where its weights lie in extra memory."""
+    with device.init() as stream:
+        for kind, w in _multiplied(device):
+            y = add(mul_mat(w, _leaf(w.ne[0], 5)), _leaf(w.ne[1], 1))
+            graph = Graph(relu(y))
+            if not all(map(device.supports_op, graph.nodes)):
+                continue
+            groups = groups_of(device, graph)
+            last, expected = graph.nodes[-1], Expected(graph, _values(graph))
+            stream.compute(graph, _filled(device, graph, groups))
+            stream.synchronize()
+            found = compare(_result(last), expected[last], expected.allowed(last))
+            expect(found, f"a group with weights in {kind.name}: {found.reason}")
+
+
+@clause
+def extra_memory_waits_for_held_streams(device: Device) -> None:
+    """Setting a tensor in extra memory changes nothing that was given to a stream before."""
+    for _, w in _multiplied(device):
+        graph = Graph(mul_mat(w, _leaf(w.ne[0], 5)))
+        node, before = graph.nodes[-1], Expected(graph, _values(graph))
+        with device.init() as stream:
+            allocation = _filled(device, graph)
+            stream.compute(graph, allocation)
+            stream.synchronize()
+            raw = _random(w, 7)
+            with held(stream) as aside:
+                stream.compute(graph, allocation)
+                setting = aside(lambda raw=raw, w=w: w.set_bytes(raw))  # type: ignore[misc]
+                setting.returned(0.05)
+            setting.join("setting a tensor in extra memory")
+            stream.synchronize()
+            found = compare(_result(node), before[node], before.allowed(node))
+            expect(found, f"computed from weights that were set afterwards: {found.reason}")
+            return
+
+
+@clause
+def extra_memory_that_was_freed_refuses_use(device: Device) -> None:
+    """Setting and reading tensors in a freed buffer raises BufferUseError; before, parts are read at their place."""
+    for kind, w in _multiplied(device):
+        buffer, start, whole = w.buffer, w.offset, as_bytes(w.tobytes())
+        assert buffer is not None
+        part = np.empty(w.nb[1], np.uint8)
+        buffer.get_tensor(w, part, start, w.nb[1])
+        expect_equal(part, whole[w.nb[1] : 2 * w.nb[1]], f"a part of {w!r} in {kind.name}")
+        buffer.free()
+        with expect_raises(BufferUseError, f"reading a tensor in freed memory of {kind.name}"):
+            buffer.get_tensor(w, np.empty(w.nbytes, np.uint8), start)
+        with expect_raises(BufferUseError, f"setting a tensor in freed memory of {kind.name}"):
+            buffer.set_tensor(w, whole, start)
+        return
+
+
+def _multiplied(device: Device) -> Iterator[tuple[BufferType, Tensor]]:
+    """Weights in extra memory, 64 rows, one of each buffer type and type that a product is claimed for."""
+    for kind in _extra(device):
+        for type in (*KERNEL_FLOATS, *ENCODED):
+            with _weights(kind, type, 64, 64, 1) as w:
+                if w is not None and kind.has_own_layout and device.supports_op(mul_mat(w, _leaf(w.ne[0], 5))):
+                    yield kind, w
 
 
 @clause
@@ -273,9 +354,9 @@ def _values(graph: Graph) -> dict[Tensor, Array]:
     return {leaf: as_bytes(_random(leaf, 100 + number)) for number, leaf in enumerate(leafs)}
 
 
-def _filled(device: Device, graph: Graph) -> Allocation:
+def _filled(device: Device, graph: Graph, groups: Groups = UNGROUPED) -> Allocation:
     """Places in the device's default memory, with those values."""
-    allocation = allocate_graph(graph, device.buffer_type)
+    allocation = GraphAllocator(device.buffer_type).allocate(graph, groups=groups)
     for leaf, raw in _values(graph).items():
         buffer, offset = allocation.where(graph, graph.index[leaf])
         buffer.set_tensor(leaf, raw, offset)

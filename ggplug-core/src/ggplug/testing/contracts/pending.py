@@ -7,7 +7,7 @@ import numpy as np
 from ggplug.backend import Backend, Buffer, Device
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
-from ggplug.testing.contracts.clause import clause, expect, expect_equal, pattern, read
+from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, pattern, read
 from ggplug.testing.contracts.holding import failing_node, held, patience, require_pending
 from ggplug.testing.contracts.sample import Sample
 from ggplug.testing.placement import Placement
@@ -15,6 +15,8 @@ from ggplug.testing.placement import Placement
 _SIZE = 4096
 OLD, NEW = 1, 2
 """Seeds of the bytes before and after."""
+SURELY = 5.0
+"""Seconds in which a call that has nothing to wait for returns, however busy the machine is."""
 
 
 def _buffer(device: Device, seed: int) -> Buffer:
@@ -112,7 +114,7 @@ def the_host_waits_for_a_held_stream(device: Device) -> None:
 def a_read_waits_for_held_streams(device: Device) -> None:
     """``Buffer.get`` waits for everything given before to any stream of the device."""
     out = np.empty(_SIZE, np.uint8)
-    with _buffer(device, OLD) as buffer, device.init() as stream:
+    with _buffer(device, OLD) as buffer, device.init(), device.init() as stream, device.init():
         moment = _moment(device, stream)
         with held(stream, moment) as aside:
             stream.set_async(buffer, 0, pattern(_SIZE, NEW))
@@ -136,6 +138,111 @@ def a_write_waits_for_held_streams(device: Device) -> None:
         stream.synchronize()
         expect_equal(out, pattern(_SIZE, OLD), "fetched before a write that was given later")
         expect_equal(read(buffer), pattern(_SIZE, NEW), "written behind pending work")
+
+
+@clause
+def a_copy_waits_for_held_streams(device: Device) -> None:
+    """``Buffer.copy_from`` and ``clear`` wait for everything given before, as ``get`` and ``set`` do."""
+    out = np.empty(_SIZE, np.uint8)
+    with _buffer(device, OLD) as buffer, _buffer(device, 3) as other, device.init() as stream:
+        moment = _moment(device, stream)
+        for what, change, after in (
+            ("a copy into it", lambda: buffer.copy_from(other, 0, 0, _SIZE), pattern(_SIZE, 3)),
+            ("clear", buffer.clear, np.zeros(_SIZE, np.uint8)),
+        ):
+            buffer.set(0, pattern(_SIZE, OLD))
+            with held(stream, moment) as aside:
+                stream.get_async(buffer, 0, out)
+                changing = aside(change)
+                changing.returned(moment)
+            changing.join(what)
+            stream.synchronize()
+            expect_equal(out, pattern(_SIZE, OLD), f"fetched from a buffer before {what}")
+            expect_equal(read(buffer), after, f"{what} behind pending work")
+        with held(stream, moment) as aside:
+            stream.set_async(buffer, 0, pattern(_SIZE, NEW))
+            copying = aside(lambda: other.copy_from(buffer, 0, 0, _SIZE))
+            copying.returned(moment)
+        copying.join("a copy out of it")
+        expect_equal(read(other), pattern(_SIZE, NEW), "copied out of a buffer behind pending work")
+
+
+@clause
+def an_event_holds_every_stream_until_what_it_was_recorded_for_last(device: Device) -> None:
+    """An event that is recorded again marks the later work, for each of the streams that wait for it."""
+    require_pending(device)
+    targets = [device.buffer_type.alloc(_SIZE) for _ in range(2)]
+    streams = [device.init() for _ in targets]
+    with _buffer(device, OLD) as source, device.init() as first:
+        moment = _moment(device, streams[0])
+        event = device.event()
+        first.set_async(source, 0, pattern(_SIZE, OLD))
+        event.record(first)
+        first.synchronize()
+        with held(first, moment) as aside:
+            first.set_async(source, 0, pattern(_SIZE, NEW))
+            event.record(first)
+
+            def copy() -> None:
+                for stream in streams:
+                    event.wait(stream)
+                for stream, target in zip(streams, targets, strict=True):
+                    stream.copy_async(source, 0, target, 0, _SIZE)
+                    stream.synchronize()
+
+            waiting = aside(copy)
+            expect(not waiting.returned(moment), "a stream passed an event that was recorded again, before its mark")
+        waiting.join("streams that waited for an event")
+        event.free()
+    for stream, target in zip(streams, targets, strict=True):
+        expect_equal(read(target), pattern(_SIZE, NEW), "copied behind an event that was recorded again")
+        stream.free()
+        target.free()
+
+
+@clause
+def a_second_stream_waits_for_an_event_too(device: Device) -> None:
+    """That a stream waits for an event changes nothing for the next one."""
+    require_pending(device)
+    with _buffer(device, OLD) as source, _buffer(device, 3) as target:
+        with device.init() as first, device.init() as second, device.init() as third:
+            moment = _moment(device, third)
+            event = device.event()
+            with held(first, moment) as aside:
+                first.set_async(source, 0, pattern(_SIZE, NEW))
+                event.record(first)
+                before = aside(lambda: event.wait(second))
+                before.returned(moment)
+
+                def copy() -> None:
+                    event.wait(third)
+                    third.copy_async(source, 0, target, 0, _SIZE)
+                    third.synchronize()
+
+                waiting = aside(copy)
+                expect(not waiting.returned(moment), "the second stream that waits for an event passed it")
+            before.join("a stream that waited for an event")
+            waiting.join("another stream that waited for an event")
+            event.free()
+        expect_equal(read(target), pattern(_SIZE, NEW), "copied behind an event for which another stream waits, too")
+
+
+@clause
+def streams_wait_for_events_without_the_host(device: Device) -> None:
+    """Where ``capabilities.events`` say so, ``Event.wait`` returns while the stream that it waits for is held."""
+    require_pending(device)
+    with device.init() as first, device.init() as second:
+        event = device.event()
+        with held(first) as aside:
+            if not device.capabilities.events:
+                raise NotOffered("capabilities.events is false")
+            event.record(first)
+            waiting = aside(lambda: event.wait(second))
+            returned = waiting.returned(SURELY)
+        waiting.join("a stream that waited for an event")
+        second.synchronize()
+        event.free()
+    expect(returned, "a stream was made to wait for another one, and the host waited")
 
 
 @clause
@@ -267,6 +374,22 @@ def a_failure_is_raised_by_the_next_synchronize_and_only_once(device: Device) ->
             stream.compute(sample.graph, placement.allocation)
             stream.synchronize()
             sample.check(placement.read(sample.y), 1, "computed by a stream after a failure")
+
+
+@clause
+def a_failure_waits_for_synchronize_and_harms_nothing_else(device: Device) -> None:
+    """After a failed computation the stream goes on; neither it nor an event raises before ``synchronize`` does."""
+    require_pending(device)
+    with _buffer(device, OLD) as buffer, device.init() as stream, _fail(device, stream):
+        expect_equal(read(buffer), pattern(_SIZE, OLD), "read behind a computation that failed")
+        event = device.event()
+        stream.set_async(buffer, 0, pattern(_SIZE, NEW))
+        event.record(stream)
+        event.synchronize()
+        expect_equal(read(buffer), pattern(_SIZE, NEW), "stored by a stream after a failure")
+        error = _raised(stream)
+        expect(isinstance(error, ComputeError), f"the stream in which a computation failed raised {error!r}")
+        event.free()
 
 
 @clause

@@ -225,6 +225,26 @@ def a_tensor_without_place_is_an_error(device: Device) -> None:
 
 
 @clause
+def a_plan_does_not_compute_in_memory_that_was_freed(device: Device) -> None:
+    """``compute`` of a plan whose buffers were freed after it was bound raises BufferUseError; the stream goes on."""
+    sample = Sample(device)
+    with device.init() as stream:
+        plan = stream.plan(sample.graph)
+        placement = sample.place(device, 1)
+        plan.rebind(sample.graph, placement.allocation)
+        placement.free()
+        with expect_raises(BufferUseError, "computing in a buffer that was freed"):
+            plan.compute()
+            stream.synchronize()
+        with sample.place(device, 2) as placement:
+            plan.rebind(sample.graph, placement.allocation)
+            plan.compute()
+            stream.synchronize()
+            sample.check(placement.read(sample.y), 2, "bound to other memory")
+        plan.free()
+
+
+@clause
 def a_declined_op_raises_and_harms_nothing(device: Device) -> None:
     """Planning what the device declines raises UnsupportedOpError with the reason; all tensors stay as they are."""
     sample = Sample(device)

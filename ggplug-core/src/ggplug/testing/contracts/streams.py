@@ -13,6 +13,7 @@ from ggplug.ops.base import Array
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import clause, expect, expect_equal, expect_raises, pattern, read
 from ggplug.testing.contracts.sample import Sample
+from ggplug.testing.fake import FakeDevice
 from ggplug.testing.oracle import evaluate
 from ggplug.testing.placement import Placement
 
@@ -155,6 +156,7 @@ def events_can_be_waited_for_by_the_host(device: Device) -> None:
     """``synchronize`` of an event returns when it was passed; one never recorded does not wait; all can be reused."""
     sample = Sample(device, 5)
     event = device.event()
+    expect(event.device is device, "an event knows its device")
     event.synchronize()
     with sample.place(device, 1) as placement, device.init() as stream:
         event.wait(stream)
@@ -267,6 +269,21 @@ def asynchronous_transfers_check_bounds(device: Device) -> None:
 
 
 @clause
+def memory_of_others_is_refused_or_reached(device: Device) -> None:
+    """``set_async`` into memory of the host, or of another device, arrives there or raises BufferUseError."""
+    other = FakeDevice("another")
+    with device.init() as stream:
+        for kind in (HOST, other.buffer_type):
+            with kind.alloc(64) as buffer:
+                try:
+                    stream.set_async(buffer, 0, pattern(64))
+                    stream.synchronize()
+                except BufferUseError:
+                    continue
+                expect_equal(read(buffer), pattern(64), f"stored in {kind.name}")
+
+
+@clause
 def freeing_waits(device: Device) -> None:
     """Streams and buffers can be freed while work is pending: that is finished first.  Freeing twice is allowed."""
     sample = Sample(device, 10)
@@ -278,6 +295,7 @@ def freeing_waits(device: Device) -> None:
     stream.get_async(buffer, offset, out)
     stream.free()
     sample.check(out.view(np.float32), 1, "fetched by a stream that was freed")
+    expect(stream.freed, "a stream knows that it was freed")
     stream.free()
     other = device.init()
     other.compute(sample.graph, placement.allocation)

@@ -8,7 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from ggplug.backend import API_VERSION, BufferType, Capabilities, Decline, Device, Event, Group, Memory, Registration
+from ggplug.backend import (
+    API_VERSION,
+    BufferType,
+    Capabilities,
+    Decline,
+    Device,
+    Event,
+    Group,
+    Memory,
+    Registration,
+    check_parameters,
+)
 from ggplug.discrete import DiscreteDevice
 from ggplug.errors import ComputeError, DeviceLostError, GGPlugError, OutOfMemoryError
 from ggplug.host import HostBufferType
@@ -117,7 +128,8 @@ class FakeDevice(DiscreteDevice):
         return self._host_buffer_type
 
     def init(self, **params: Any) -> FakeBackend:
-        return FakeBackend(self, **params)
+        check_parameters(self, params)
+        return FakeBackend(self)
 
     def match(self, group: Group) -> Any:
         if self._declines is not None:

@@ -1,27 +1,18 @@
 """Devices with one fault each, as real ones have had.  The suite is worth as much as it finds of these.
 
-``FAULTS`` lists them with the ops, clauses, ``"graph"`` or ``"groups"``, that have to find each.
+``FAULTS`` lists devices that were written with a fault, with the ops, clauses, ``"graph"`` or ``"groups"``, that have
+to find each.  :mod:`.byhand` and :mod:`.mechanical` list changes of :mod:`.subject`, a device that conforms.  All of
+them together are what ``python -m ggplug.testing.score`` puts the suite to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-from ggplug.backend import Buffer, BufferType, Bytes, Device, Group, Plan
+from ggplug.backend import Buffer, BufferType, Bytes, Group, Plan
 from ggplug.testing.faulty import answers, groups, kernels, layouts, memory, plans, precision, streams
+from ggplug.testing.faulty.fault import Fault
 from ggplug.types import BF16, F16
-
-
-class Fault(NamedTuple):
-    """A fault: ``make`` gives a device that has it; ``found_by`` names ops, clauses, ``"graph"`` or ``"groups"``.
-
-    Each finds it.
-    """
-
-    name: str
-    make: Callable[[], Device]
-    found_by: tuple[str, ...]
 
 
 def _kernel(name: str, kernel: kernels.Kernel, *found_by: str) -> Fault:

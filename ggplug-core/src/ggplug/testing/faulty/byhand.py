@@ -1,0 +1,12 @@
+"""Faults that were made by hand in the source of the subject and of the kit under it, as authors make them.
+
+They were written from the documentation and the interface alone, before the suite's cases were read.
+"""
+
+from __future__ import annotations
+
+from ggplug.testing.faulty import byhand_kernels, byhand_streams
+from ggplug.testing.faulty.fault import Fault
+
+BY_HAND: tuple[Fault, ...] = (*byhand_kernels.FAULTS, *byhand_streams.FAULTS)
+"""All of them."""

@@ -1,0 +1,209 @@
+"""The suite's own score: faults are seeded as they are recorded, and the suite finds them."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ggplug.testing import check, conformance, score
+from ggplug.testing.contracts.layouts import plans_know_the_layout_of_weights
+from ggplug.testing.faulty import mechanical
+from ggplug.testing.faulty.byhand import BY_HAND
+from ggplug.testing.faulty.fault import Fault
+from ggplug.testing.faulty.operators import OPERATORS, changed, functions, sites
+from ggplug.testing.faulty.seeding import SUBJECT, Edit, Mechanical, SeedError, seeded, target
+from ggplug.testing.faulty.subject import SubjectDevice
+from ggplug.testing.report import Finding, Report
+from ggplug.testing.trial import CONFORMING, PARTS, every_fault, ordered, part_of, trial
+from ggplug.testing.watching import EVERYTHING
+
+EVERY = {fault.name: fault for fault in every_fault()}
+
+
+def test_the_device_that_faults_are_seeded_into_conforms_to_the_contract() -> None:
+    report = check(SubjectDevice(), ops=["add", "soft_max", "rope", "get_rows", "set_rows", "concat"], groups=False)
+    assert report.ok, report.bad[:3]
+    assert report.passed().keys() >= {"contract", "graph", "add", "soft_max", "rope"}
+
+
+def test_plans_of_queued_streams_are_bound_to_the_layout_that_they_were_made_for() -> None:
+    plans_know_the_layout_of_weights(SubjectDevice())
+
+
+def test_there_are_enough_faults_and_no_two_have_one_name() -> None:
+    faults = every_fault()
+    assert len(EVERY) == len(faults)
+    assert len(faults) >= 150
+    assert sum(isinstance(seed, Mechanical) for fault in faults for seed in fault.seeds) >= 100
+    assert set(Counter(map(part_of, faults))) == set(PARTS)
+
+
+def test_what_is_recorded_is_what_the_operators_find_in_the_source() -> None:
+    recorded = [each.seed for each in mechanical.recorded()]
+    assert set(recorded) == set(mechanical.found()), "python -m ggplug.testing.score --record"
+    score.check_seeds()
+
+
+def test_every_fault_by_hand_fits_the_source() -> None:
+    for fault in BY_HAND:
+        for seed in fault.seeds:
+            with seeded(seed):
+                pass
+
+
+def test_a_record_of_another_source_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *rest = mechanical.recorded()
+    other = first._replace(seed=first.seed._replace(before="something else"))
+    monkeypatch.setattr(mechanical, "recorded", lambda: [other, *rest])
+    with pytest.raises(SeedError, match=r"is not recorded.*--record"):
+        score.check_seeds()
+    assert score.main(["--list"]) == 2
+    assert "--record" in capsys.readouterr().err
+
+
+def test_a_change_that_does_not_fit_seeds_nothing_and_says_so() -> None:
+    module = f"{SUBJECT}.formulas"
+    for seed in (
+        Edit(module, "add", "a - b", "a"),
+        Edit(module, "nothing", "a", "b"),
+        Mechanical(module, "add", "arithmetic", 7, "", ""),
+        Mechanical(module, "nothing", "arithmetic", 0, "", ""),
+    ):
+        with pytest.raises(SeedError), seeded(seed):
+            pass
+
+
+def test_a_function_is_what_it_was_when_the_block_ends() -> None:
+    function = target(f"{SUBJECT}.formulas", "sub")
+    code = function.__code__
+    with pytest.raises(TypeError), seeded(Edit(f"{SUBJECT}.formulas", "sub", "a - b", "b - a if b else a + None")):
+        function(None, 3, 0)
+    with seeded(Edit(f"{SUBJECT}.formulas", "sub", "a - b", "b - a")):
+        assert function(None, 3, 1) == -2
+    assert function.__code__ is code
+    assert function(None, 3, 1) == 2
+
+
+SAMPLE = """
+def f(x, n):
+    if x is None:
+        raise ValueError(f"{n + 1}")
+    total = 0
+    for k in range(0, n, 8):
+        total += x[k : k + 8].sum(-1)
+    with lock:
+        note(-x, n)
+    return total / n if n > 2 and x else np.float32(total)
+"""
+
+
+def test_each_operator_changes_one_place_and_leaves_messages_alone() -> None:
+    tree = functions(ast.parse(SAMPLE))["f"]
+    found = {(site.operator, site.number): f"{site.before} -> {site.after}" for site in sites("f", tree)}
+    assert found["bound", 0] == "range(0, n, 8) -> range(0, n - 1, 8)"
+    assert found["bound", 1] == "k:k + 8 -> k:k + 8 - 1"
+    assert found["axis", 0] == "-1 -> -2"
+    assert found["sign", 0] == "-x -> x"
+    assert found["type", 0] == "np.float32 -> np.float16"
+    assert found["check left out", 0].startswith("if x is None")
+    assert found["claim left out", 0] == "with lock: ... -> note(-x, n)"
+    assert found["close comparison", 0] == "n > 2 -> n >= 2"
+    assert found["and, or", 0] == "n > 2 and x -> n > 2 or x"
+    assert found["swapped arguments", 1] == "note(-x, n) -> note(n, -x)"
+    assert found["statement left out", 0].endswith("-> nothing")
+    assert found["swapped operands", 0] == "total / n -> n / total"
+    for operator, number in found:
+        assert ast.dump(changed(tree, operator, number)) != ast.dump(tree)
+    assert not {name for name, _ in found} - set(OPERATORS)
+    assert all("n + 1" not in text for text in found.values())
+
+
+SOME = (
+    "writes behind the end", "rows are packed", "errors are swallowed", "binds once", "refuses views",
+    "computes groups too early", "shows bytes of packed tensors", "rounds halves to even",
+    "takes the mask of the first batch for all", "has two threads for a stream", "looks at ids once",
+    "looks at the first source only", "fills panels up in front", "copies to the beginning",
+    "keeps the angles of the first positions", "keeps unpacked panels from before", "keeps an event's first mark",
+    "forgets an event once it was waited for", "waits for events on the host", "forgets to give memory back",
+    "copies out of memory with pending work", "copies before the other device is done", "takes any parameter",
+    "raises errors where work is given", "raises errors of other streams", "sets panels under pending work",
+    "uses panels that were freed", "reads parts of panels from the beginning", "groups products of panels",
+    "says nothing of why", "declines by what it has", "reads only its plain memory",
+    "copies forwards where bytes overlap", "gives kernels copies of weights", "drops jobs after a failure",
+    "waits for streams that have an owner",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_fault_is_found_by_what_concerns_it(name: str) -> None:
+    findings = trial(EVERY[name], EVERYTHING, quick=name != "says nothing of why")
+    assert [finding.bad for finding in findings] == [True]
+
+
+def test_mechanical_faults_are_found_by_the_op_whose_kernel_they_are_in() -> None:
+    rope = [fault for fault in EVERY.values() if ".kernels.rope, " in fault.name and not fault.missed]
+    for fault in rope[:4]:
+        (finding,) = trial(fault, EVERYTHING, quick=True)
+        assert finding.subject in ("rope", "groups")
+
+
+def test_the_whole_suite_follows_what_concerns_a_fault() -> None:
+    fault = EVERY["ignores n_offs"]
+    quick, whole = ordered(fault, quick=True), ordered(fault)
+    assert whole[: len(quick)] == quick
+    assert quick[0].subject == "rope"
+    assert len(set(whole)) == len(whole) == len(ordered(CONFORMING))
+
+
+def outcome(caught: bool, missed: str = "") -> score.Outcome:
+    fault = Fault("f", SubjectDevice, (), (), missed)
+    return score.Outcome(fault, "kernels", Finding("add", "rows", "failed", "off") if caught else None, 0.1)
+
+
+def test_the_score_passes_if_nearly_all_is_caught_and_the_rest_has_a_reason() -> None:
+    caught = [outcome(True)] * 98
+    assert score.passes([*caught, outcome(False, "why"), outcome(False, "why")])
+    assert not score.passes([*caught, outcome(False, "why"), outcome(False)])
+    assert not score.passes([*caught[1:], *[outcome(False, "why")] * 3])
+    assert score.missed([outcome(False)]) == ["not caught: f\n    NO REASON IS RECORDED"]
+    assert score.summary([*caught, outcome(False, "why")])[-1].split() == ["total", "99", "98", "99.0%", "0.1", "s"]
+
+
+def test_the_command_tells_by_which_case_each_fault_was_caught(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "score.json"
+    assert score.main(["--only", "steps at zero", "--quick", "--jobs", "1", "--verbose", "--json", str(file)]) == 0
+    printed = capsys.readouterr().out
+    (told,) = json.loads(file.read_text(encoding="utf-8"))
+    assert told["caught"]
+    assert told["by"].startswith("step: ")
+    assert f"failed: {told['by']}" in printed
+    assert score.main(["--only", "nonsense"]) == 2
+
+
+def test_runs_that_come_out_differently_are_told() -> None:
+    first = Report("d", [Finding("add", "rows", "passed"), Finding("mul", "rows", "passed")])
+    second = Report("d", [Finding("add", "rows, in the place of a", "failed"), Finding("mul", "rows", "passed")])
+    assert conformance.differences([first, first]) == []
+    assert conformance.differences([first, second, first]) == ["add: rows: 2 times passed, 1 times failed"]
+    assert conformance.differences([first, Report("d")]) == ["add: rows: 1 times passed", "mul: rows: 1 times passed"]
+
+
+def test_the_suite_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    clause = ["--clause", "bytes come back as they were stored", "--op", "add"]
+    assert conformance.main(["fake-late", *clause, "--repeat", "2"]) == 0
+    assert "0 cases came out differently in 2 runs" in capsys.readouterr().out
+
+
+def test_the_list_has_part_and_name_of_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert score.main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(EVERY) + 1
+    assert any(line.startswith("streams") and "has two threads for a stream" in line for line in lines)
