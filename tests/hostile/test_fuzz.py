@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import sys
 
 import numpy as np
@@ -15,6 +17,7 @@ from ggplug.testing.faulty import kernels
 from ggplug.testing.reference import ReferenceDevice
 from ggplug.types import F32, I32
 
+from . import child
 from .child import Child
 from .coverage import Coverage
 from .draw import draw
@@ -132,13 +135,13 @@ def test_a_fault_is_made_small() -> None:
 
 
 def test_a_child_that_ends_is_an_outcome_and_the_next_case_starts_another() -> None:
-    with Child("CPU") as child:
-        assert child.ask("relu/x/packed/f32/0").how != "fault"
-        assert child._process is not None
-        child._process.kill()
-        ended = child.ask("relu/x/packed/f32/1")
+    with Child("CPU") as process:
+        assert process.ask("relu/x/packed/f32/0").how != "fault"
+        assert process._process is not None
+        process._process.kill()
+        ended = process.ask("relu/x/packed/f32/1")
         assert (ended.how, ended.kind) == ("fault", "crash SIGKILL")
-        assert child.ask("relu/x/packed/f32/1").how != "fault"
+        assert process.ask("relu/x/packed/f32/1").how != "fault"
 
 
 def test_what_was_drawn_least_is_drawn_next() -> None:
@@ -151,3 +154,19 @@ def test_what_was_drawn_least_is_drawn_next() -> None:
     assert least >= 3
     assert "smallest count: 3" in coverage.table()
     assert "drawn less than 3 times: nothing" in coverage.table()
+
+
+@pytest.mark.parametrize(("goes_on", "how"), [(True, "right"), (False, "fault")])
+def test_a_case_that_is_late_because_of_other_work_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, goes_on: bool, how: str
+) -> None:
+    seconds = itertools.count(0, 0.001) if goes_on else itertools.repeat(0.0)
+    monkeypatch.setattr(child, "_processor_seconds", lambda process: next(seconds))
+    answer = json.dumps({"how": "right"})
+    say = f"print({answer!r}, flush=True)"
+    program = f"import time\n{say}\nfor case in open(0):\n    time.sleep(2 * ('late' in case))\n    {say}"
+    monkeypatch.setattr(child, "COMMAND", ("-c", program))
+    with Child("CPU") as process:
+        process.ask("first")
+        process.limit = 0.2
+        assert process.ask("late").how == how
