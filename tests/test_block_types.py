@@ -64,4 +64,5 @@ def test_every_type_belongs_to_one_family_of_the_same_name_in_core_and_in_the_de
                 {name.partition(": ")[2] for name in names_in(each)}
                 for each in (path, Path(quants.__file__).parent / path.name)
             )
-            assert ours == theirs != set()
+            unread = {type.name for type in TYPES if not quants.can_dequantize(type)}
+            assert ours == theirs - unread != set()

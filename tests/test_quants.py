@@ -127,6 +127,8 @@ def test_every_half_precision_number_widens_as_in_ggml(vectors: Any) -> None:
 def test_large_arrays_of_any_shape_agree_with_the_gguf_package(type: Type) -> None:
     # More than one chunk of the conversion, and the last one not full.
     random = np.random.default_rng(7)
+    if type.id not in set(GGMLQuantizationType):
+        pytest.skip("the package does not know it yet")
     theirs = GGMLQuantizationType(type.id)
     if quants.can_quantize(type):
         values = random.standard_normal((3, 129, 1024), np.float32)
@@ -134,14 +136,14 @@ def test_large_arrays_of_any_shape_agree_with_the_gguf_package(type: Type) -> No
         try:
             np.testing.assert_array_equal(encoded, package_quants.quantize(values, theirs))
         except NotImplementedError:  # the package only decodes it
-            assert type.block_size == 256 or type in (types.IQ4_NL, types.Q1_0, types.Q2_0, types.NVFP4)
+            assert type.block_size == 256 or type in (types.IQ4_NL, types.Q1_0, types.NVFP4)
     else:
         encoded = random.integers(0, 256, (3, 129, type.row_bytes(1024)), np.uint8)
         quants.put_scales(encoded, type, 0.25)
     try:
         np.testing.assert_array_equal(quants.dequantize(encoded, type), package_quants.dequantize(encoded, theirs))
     except NotImplementedError:
-        assert type in (types.Q8_K, types.Q1_0, types.Q2_0)
+        assert type in (types.Q8_K, types.Q1_0)
 
 
 def test_the_tables_are_those_of_the_gguf_package() -> None:

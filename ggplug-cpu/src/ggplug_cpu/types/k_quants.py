@@ -27,7 +27,7 @@ from ggplug_cpu.types.blocks import (
     store_f16,
 )
 
-_Q2, _Q3, _Q4, _Q5, _Q6, _Q8 = (types.by_name(f"q{bits}_K") for bits in (2, 3, 4, 5, 6, 8))
+_Q2, _Q3, _Q4, _Q5, _Q6, _Q8 = types.Q2_K, types.Q3_K, types.Q4_K, types.Q5_K, types.Q6_K, types.Q8_K
 _SCALES2, _QS2, _D2, _MIN2 = (offset_of(_Q2, field) for field in ("scales", "qs", "d", "dmin"))
 _HIGH3, _QS3, _SCALES3, _D3 = (offset_of(_Q3, field) for field in ("hmask", "qs", "scales", "d"))
 _QS4 = offset_of(_Q4, "qs")
