@@ -185,7 +185,7 @@ def _blocks_of(values: Values, blocks: Blocks, importance: Values | None) -> tup
     if importance is not None:
         importance = np.broadcast_to(importance, values.shape).reshape(-1, 256)
     values = values.reshape(-1, 256)
-    bad: Mask = np.logical_or.reduce(~np.isfinite(values), axis=1)
+    bad: Mask = np.asarray(~np.isfinite(values).all(axis=1))
     return np.where(bad[:, None], _F(0), values), blocks.reshape(-1), importance, bad
 
 
