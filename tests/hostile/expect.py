@@ -7,19 +7,20 @@ and where rows are written by index such a row is left out.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug import ops, quants
+from ggplug import ops
 from ggplug.graph import Graph
-from ggplug.ops.base import Array, apply
-from ggplug.tensor import Spec, Tensor, encode
-from ggplug.testing.cases.matrix import allowed
-from ggplug.testing.compare import SELECTING, compare, compare_selected, default_max_nmse
+from ggplug.ops.base import Array
+from ggplug.tensor import Tensor
+from ggplug.testing.compare import SELECTING, compare, compare_selected
+from ggplug.testing.expected import within
 from ggplug.testing.oracle import Store, can_interpret, compute_node, decoded, round_into
-from ggplug.types import BF16, F16, Q8_0
+from ggplug.testing.precision import room
+from ggplug.types import BF16, F16
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -30,6 +31,7 @@ class Expected:
     ``seen``: the bytes that a device left in the roots it computed.  What follows is expected of those, so that one
     node's error is not another one's.  ``values`` has those whose type the reference conversions can read; ``stored``
     the bytes of each node's elements.  ``bad``: for each node that was given indices out of range the mask of them.
+    ``exact`` has what the reference of a node gave before it was rounded, ``rooms`` how far from it results may be.
 
     Raises GGPlugError where a reference has no answer (a float that is no integer, as an integer).
     """
@@ -38,6 +40,8 @@ class Expected:
         self.values: dict[Tensor, Array] = {}
         self.bytes: dict[Tensor, Bytes] = {}
         self.bad: dict[Tensor, Array] = {}
+        self.exact: dict[Tensor, Array] = {}
+        self.rooms: dict[Tensor, Array] = {}
         self._stores: dict[Tensor, Store] = {}
         for position in dict.fromkeys(graph.roots):
             root = graph.tensors[position]
@@ -51,6 +55,11 @@ class Expected:
                 self._keep(node)
                 if node in seen:
                     self._stores[node] = Store(node, seen[node], wide=False)
+
+    def _note(self, node: Tensor, sources: Sequence[Array | None], result: Array) -> Array:
+        if result.dtype.kind == "f":
+            self.exact[node], self.rooms[node] = result.copy(), room(node, result, sources)
+        return result
 
     def _keep(self, tensor: Tensor) -> None:
         store = self._stores[tensor.root]
@@ -66,7 +75,7 @@ class Expected:
         target = self._stores[node.root].stored(node)
         mask = self._out_of_range(node)
         if mask is None or not mask.any():
-            compute_node(node, target, stored)
+            compute_node(node, target, stored, self._note)
             return
         self.bad[node] = mask
         assert node.op.indexes is not None
@@ -81,8 +90,10 @@ class Expected:
             target[...] = np.zeros((), target.dtype)
             return
         stored[ids] = np.where(mask, 0, indices).astype(indices.dtype)
-        compute_node(node, target, stored)
+        compute_node(node, target, stored, self._note)
         target[mask[0]] = np.zeros((), target.dtype)
+        if node in self.exact:
+            self.exact[node][mask[0]] = 0
 
     def _leave_out(self, node: Tensor, target: Array, stored: list[Array | None], mask: Array) -> None:
         """Rows written by index, as set_rows does, without those whose index is out of range."""
@@ -115,21 +126,8 @@ def _limit(node: Tensor) -> int:
     return counted.ne[node.op.indexes.dim]
 
 
-def tolerance(node: Tensor, values: Mapping[Tensor, Array]) -> float | None:
-    """The error that a matrix product allows; None for other ops."""
-    if not isinstance(node.op, (ops.MulMat, ops.MulMatId)) or not node.size:
-        return None
-    # Values of a type that nothing can be rounded to are measured in another block type.
-    read = [s for s in node.src if s is not None]
-    sources = [Tensor(Spec(s.type if quants.can_quantize(s.type) else Q8_0, s.ne, s.rank)) for s in read]
-    given = [values[s] for s in read]
-    if isinstance(node.op, ops.MulMatId):
-        given[2] = np.clip(given[2], 0, max(0, sources[0].ne[2] - 1))
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        raw = {tensor: encode(each, tensor.type) for tensor, each in zip(sources, given, strict=True)}
-        finite = all(np.isfinite(each).all() for each in given)
-        return allowed(Graph(apply(node.op, tuple(sources))), raw) if finite and sources[0].ne[2] else 1e-3
+CHAINED = 30
+"""How often the errors of a node's own sources may be in a result that several nodes computed at once."""
 
 
 SIGNED = frozenset(
@@ -140,9 +138,8 @@ SIGNED = frozenset(
 
 
 def difference(
-    node: Tensor, got: Array, want: Array, sources: list[Array | None], max_nmse: float | None, *,
-    alone: bool,
-) -> str:  # fmt: skip
+    node: Tensor, got: Array, want: Array, sources: list[Array | None], expected: Expected, *, alone: bool
+) -> str:
     """What is wrong with the values of a node, or an empty string.
 
     ``alone``: whether ``want`` was computed from what the node was given; otherwise errors of other nodes are in it.
@@ -163,23 +160,32 @@ def difference(
         got, want = np.where(lost, 0, got), np.where(lost, 0, want)
     if isinstance(op, ops.Glu):
         got = np.where(_underflows(node, sources), want, got)
-    limit = max_nmse if max_nmse is not None else default_max_nmse(node.type)
     if op.name in SIGNED and alone and not node.type.is_quantized:
         turned = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want)) & ~_vanishes(node, sources)
         if turned.any():
             return _first("zero with another sign", got, want, turned)
     if not alone:
-        overall = compare(got, want, 30 * limit)
-        return "" if overall or not _each(node, got, want, sources, 30 * limit) else overall.reason
+        return _chained(node, got, want, sources, expected)
+    around = expected.rooms.get(node)
+    if around is None or node.type.is_quantized or op.writes:
+        # Elements of blocks are rounded by the largest of their block; what is written is among what is left.
+        return compare(got, want, 1e-4 if node.type.is_quantized and not op.moves else 0).reason
+    exact = np.where(np.isfinite(want) & np.isfinite(got), expected.exact[node], want)
+    with np.errstate(all="ignore"):
+        return compare(got, want, within(node.type, exact, around)).reason
+
+
+def _chained(node: Tensor, got: Array, want: Array, sources: list[Array | None], expected: Expected) -> str:
+    """What is wrong with a result that is off by the errors of several nodes."""
+    with np.errstate(all="ignore"):
+        shares = [
+            float(np.sum(around[finite] ** 2) / np.sum(expected.exact[each][finite] ** 2))
+            for each, around in expected.rooms.items()
+            if (finite := np.isfinite(expected.exact[each])).any()
+        ]
+    limit = CHAINED * max([1e-7, *(share for share in shares if share < 1e-3)])
     overall = compare(got, want, limit)
-    if node.type.is_quantized or max_nmse is not None:
-        return overall.reason
-    if not overall and overall.nmse == float("inf") and (np.isnan(got) != np.isnan(want)).any():
-        return overall.reason
-    if not overall or op.moves or isinstance(op, (ops.Unary, ops.Binary, ops.Glu)):
-        single = _each(node, got, want, sources, limit)
-        return single and (overall.reason or f"single elements are wrong: {single}")
-    return ""
+    return "" if overall or not _each(node, got, want, sources, limit) else overall.reason
 
 
 def _each(node: Tensor, got: Array, want: Array, sources: list[Array | None], limit: float) -> str:
@@ -193,9 +199,9 @@ def _each(node: Tensor, got: Array, want: Array, sources: list[Array | None], li
     both = np.isfinite(got) & np.isfinite(want)
     with np.errstate(all="ignore"):
         distance = np.where(both, np.abs(np.where(both, got, 0) - np.where(both, want, 0)), 0)
-        room = 4 * np.sqrt(limit) * np.abs(np.where(both, want, 0)) + _step(node)
-        room = room + 1e-6 * _magnitude(node, want, sources)
-    wrong = distance > room
+        allowed = 4 * np.sqrt(limit) * np.abs(np.where(both, want, 0)) + _step(node)
+        allowed = allowed + 1e-6 * _magnitude(node, want, sources)
+    wrong = distance > allowed
     wrong |= (got != want) & np.isinf(got) & np.isinf(want)
     return _first("", got, want, wrong) if wrong.any() else ""
 

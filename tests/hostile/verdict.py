@@ -18,7 +18,7 @@ from ggplug.testing.oracle import can_interpret, decoded, moves_bits
 from ggplug.testing.reference import ReferenceDevice
 
 from .draw import Built
-from .expect import Expected, difference, tolerance
+from .expect import Expected, difference
 from .guard import Place
 from .outcome import Fault
 from .recipes import Source
@@ -167,8 +167,7 @@ def judge_values(built: Built, expected: Expected, found: Mapping[Tensor, Bytes]
         with np.errstate(all="ignore"):
             got, want = decoded(blocks, node), expected.values[node]
             sources = [None if s is None else expected.values.get(s) for s in node.src]
-            allowed = tolerance(built.node, expected.values)
-        reason = difference(node, got, want, sources, allowed, alone=exact)
+        reason = difference(node, got, want, sources, expected, alone=exact)
         if reason:
             raise Fault("values", f"{node!r}: {reason}")
 

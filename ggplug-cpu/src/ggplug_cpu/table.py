@@ -24,16 +24,21 @@ from ggplug.types import TYPES, Type, by_name
 from ggplug_cpu import features
 from ggplug_cpu.choices import (
     attention,
+    convolution,
     copy,
     elementwise,
     fused_products,
+    interpolation,
     mul_mat,
     norms,
+    partition,
+    recurrent,
     reduce,
     rotary,
     rows_by_index,
     soft_max,
     sort,
+    windows,
 )
 from ggplug_cpu.choices.programs import KINDS
 from ggplug_cpu.choices.steps import Steps
@@ -98,6 +103,29 @@ TABLE: tuple[Row, ...] = (
     Row(ops.Sum, "float > float", reduce.sum_all),
     Row(ops.Argmax, "float > i32", reduce.argmax),
     Row(ops.Argsort, "float > i32", sort.argsort),
+    Row(ops.Im2col, "float float > float", convolution.im2col),
+    Row(ops.Im2col3d, "float float > float", convolution.im2col_3d),
+    Row(ops.Im2colBack, "f32 float > f32", windows.im2col_back),
+    Row(ops.Col2im1d, "float > float", windows.col2im_1d),
+    Row(ops.Conv2dDirect, "float f32 > f32", convolution.conv_2d),
+    Row(ops.Conv3dDirect, "float f32 > f32", convolution.conv_3d),
+    Row(ops.Conv2dDwDirect, "float f32 > f32", windows.conv_2d_dw),
+    Row(ops.ConvTranspose1d, "float f32 > f32", convolution.conv_transpose_1d),
+    Row(ops.ConvTranspose2d, "float f32 > f32", convolution.conv_transpose_2d),
+    Row(ops.Pool1d, "float > f32", windows.pool_1d),
+    Row(ops.Pool2d, "float > f32", windows.pool_2d),
+    Row(ops.Pool2dBack, "f32 float > f32", windows.pool_2d_back),
+    Row(ops.Interpolate, "f32 > f32", interpolation.interpolate),
+    Row(ops.WinPart, "f32 > f32", partition.win_part),
+    Row(ops.WinUnpart, "f32 > f32", partition.win_unpart),
+    Row(ops.GetRelPos, "float > f16", partition.get_rel_pos),
+    Row(ops.AddRelPos, "f32 f32 f32 > f32", partition.add_rel_pos),
+    Row(ops.SsmConv, "f32 f32 > f32", recurrent.ssm_conv),
+    Row(ops.SsmScan, "f32 f32 f32 f32 f32 f32 i32 > f32", recurrent.ssm_scan),
+    Row(ops.RwkvWkv6, "f32 f32 f32 f32 f32 f32 > f32", recurrent.matrices),
+    Row(ops.RwkvWkv7, "f32 f32 f32 f32 f32 f32 f32 > f32", recurrent.matrices),
+    Row(ops.GatedLinearAttn, "f32 f32 f32 f32 f32 > f32", recurrent.matrices),
+    Row(ops.GatedDeltaNet, "f32 f32 f32 f32 f32 f32 > f32", recurrent.gated_delta_net),
 )
 
 

@@ -2,11 +2,17 @@
 
 from ggplug.ops.attention import SoftMax, alibi_slopes
 from ggplug.ops.base import OPS, Array, Cost, Indexes, Op, apply, builder
+from ggplug.ops.convolution import Conv2dDirect, Conv2dDwDirect, Conv3dDirect, ConvTranspose1d, ConvTranspose2d
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat, cast, cont, repeat
 from ggplug.ops.elementwise import Add, Binary, Div, Mul, Sub
 from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Glu, Reglu, Swiglu, SwigluOai
+from ggplug.ops.im2col import Col2im1d, Im2col, Im2col3d, Im2colBack
+from ggplug.ops.interpolation import Interpolate, ScaleMode, upscale
 from ggplug.ops.matrix import MulMat, MulMatId
 from ggplug.ops.norms import L2Norm, Norm, RmsNorm, RowNorm
+from ggplug.ops.partition import AddRelPos, GetRelPos, WinPart, WinUnpart
+from ggplug.ops.pooling import Pool1d, Pool2d, Pool2dBack, PoolKind
+from ggplug.ops.recurrent import GatedDeltaNet, GatedLinearAttn, RwkvWkv6, RwkvWkv7, SsmConv, SsmScan
 from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
 from ggplug.ops.rotary import Rope
 from ggplug.ops.rows import GetRows, SetRows
@@ -45,6 +51,17 @@ from ggplug.ops.unary import (
     Xielu,
     xielu,
 )
+from ggplug.ops.unfolded import (
+    conv_1d,
+    conv_1d_dw,
+    conv_1d_dw_ph,
+    conv_1d_ph,
+    conv_2d,
+    conv_2d_dw,
+    conv_2d_s1_ph,
+    conv_2d_sk_p0,
+    conv_3d,
+)
 from ggplug.ops.views import Permute, Reshape, Transpose, View, permute, reshape, view
 from ggplug.tensor import Tensor
 
@@ -52,14 +69,21 @@ __all__ = [
     "OPS",
     "Abs",
     "Add",
+    "AddRelPos",
     "Argmax",
     "Argsort",
     "Array",
     "Binary",
     "Ceil",
     "Clamp",
+    "Col2im1d",
     "Concat",
     "Cont",
+    "Conv2dDirect",
+    "Conv2dDwDirect",
+    "Conv3dDirect",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
     "Cos",
     "Cost",
     "Cpy",
@@ -69,17 +93,24 @@ __all__ = [
     "Exp",
     "Expm1",
     "Floor",
+    "GatedDeltaNet",
+    "GatedLinearAttn",
     "Geglu",
     "GegluErf",
     "GegluQuick",
     "Gelu",
     "GeluErf",
     "GeluQuick",
+    "GetRelPos",
     "GetRows",
     "Glu",
     "Hardsigmoid",
     "Hardswish",
+    "Im2col",
+    "Im2col3d",
+    "Im2colBack",
     "Indexes",
+    "Interpolate",
     "L2Norm",
     "LeakyRelu",
     "Log",
@@ -91,6 +122,10 @@ __all__ = [
     "Norm",
     "Op",
     "Permute",
+    "Pool1d",
+    "Pool2d",
+    "Pool2dBack",
+    "PoolKind",
     "Reglu",
     "Relu",
     "Repeat",
@@ -99,7 +134,10 @@ __all__ = [
     "Rope",
     "Round",
     "RowNorm",
+    "RwkvWkv6",
+    "RwkvWkv7",
     "Scale",
+    "ScaleMode",
     "SetRows",
     "Sgn",
     "Sigmoid",
@@ -110,6 +148,8 @@ __all__ = [
     "SortOrder",
     "Sqr",
     "Sqrt",
+    "SsmConv",
+    "SsmScan",
     "Step",
     "Sub",
     "Sum",
@@ -121,9 +161,12 @@ __all__ = [
     "Trunc",
     "Unary",
     "View",
+    "WinPart",
+    "WinUnpart",
     "Xielu",
     "abs",
     "add",
+    "add_rel_pos",
     "alibi_slopes",
     "apply",
     "argmax",
@@ -132,8 +175,23 @@ __all__ = [
     "cast",
     "ceil",
     "clamp",
+    "col2im_1d",
     "concat",
     "cont",
+    "conv_1d",
+    "conv_1d_dw",
+    "conv_1d_dw_ph",
+    "conv_1d_ph",
+    "conv_2d",
+    "conv_2d_direct",
+    "conv_2d_dw",
+    "conv_2d_dw_direct",
+    "conv_2d_s1_ph",
+    "conv_2d_sk_p0",
+    "conv_3d",
+    "conv_3d_direct",
+    "conv_transpose_1d",
+    "conv_transpose_2d",
     "cos",
     "cpy",
     "div",
@@ -142,15 +200,22 @@ __all__ = [
     "exp",
     "expm1",
     "floor",
+    "gated_delta_net",
+    "gated_linear_attn",
     "geglu",
     "geglu_erf",
     "geglu_quick",
     "gelu",
     "gelu_erf",
     "gelu_quick",
+    "get_rel_pos",
     "get_rows",
     "hardsigmoid",
     "hardswish",
+    "im2col",
+    "im2col_3d",
+    "im2col_back",
+    "interpolate",
     "l2_norm",
     "leaky_relu",
     "log",
@@ -161,6 +226,9 @@ __all__ = [
     "neg",
     "norm",
     "permute",
+    "pool_1d",
+    "pool_2d",
+    "pool_2d_back",
     "reglu",
     "relu",
     "repeat",
@@ -168,6 +236,8 @@ __all__ = [
     "rms_norm",
     "rope",
     "round",
+    "rwkv_wkv6",
+    "rwkv_wkv7",
     "scale",
     "set_rows",
     "sgn",
@@ -178,6 +248,8 @@ __all__ = [
     "softplus",
     "sqr",
     "sqrt",
+    "ssm_conv",
+    "ssm_scan",
     "step",
     "sub",
     "sum",
@@ -187,17 +259,66 @@ __all__ = [
     "tanh",
     "transpose",
     "trunc",
+    "upscale",
     "view",
+    "win_part",
+    "win_unpart",
     "xielu",
 ]
 
 def abs(x: Tensor, *, name: str = "") -> Tensor: ...
 def add(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
+def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, *, name: str = "") -> Tensor: ...
 def argmax(x: Tensor, *, name: str = "") -> Tensor: ...
 def argsort(x: Tensor, order: int = 0, *, name: str = "") -> Tensor: ...
 def ceil(x: Tensor, *, name: str = "") -> Tensor: ...
 def clamp(x: Tensor, min: float, max: float, *, name: str = "") -> Tensor: ...
+def col2im_1d(a: Tensor, s0: int, channels: int, p0: int = 0, *, name: str = "") -> Tensor: ...
 def concat(a: Tensor, b: Tensor, dim: int, *, name: str = "") -> Tensor: ...
+def conv_2d_direct(
+    kernel: Tensor,
+    x: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def conv_2d_dw_direct(
+    kernel: Tensor,
+    x: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def conv_3d_direct(
+    kernel: Tensor,
+    x: Tensor,
+    channels: int,
+    images: int,
+    out_channels: int,
+    s0: int = 1,
+    s1: int = 1,
+    s2: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    p2: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    d2: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def conv_transpose_1d(kernel: Tensor, x: Tensor, s0: int = 1, *, name: str = "") -> Tensor: ...
+def conv_transpose_2d(kernel: Tensor, x: Tensor, stride: int = 1, *, name: str = "") -> Tensor: ...
 def cos(x: Tensor, *, name: str = "") -> Tensor: ...
 def cpy(x: Tensor, dst: Tensor, *, name: str = "") -> Tensor: ...
 def div(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
@@ -206,15 +327,83 @@ def elu(x: Tensor, *, name: str = "") -> Tensor: ...
 def exp(x: Tensor, *, name: str = "") -> Tensor: ...
 def expm1(x: Tensor, *, name: str = "") -> Tensor: ...
 def floor(x: Tensor, *, name: str = "") -> Tensor: ...
+def gated_delta_net(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    snapshots: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def gated_linear_attn(
+    k: Tensor,
+    v: Tensor,
+    q: Tensor,
+    g: Tensor,
+    state: Tensor,
+    scale: float,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def geglu(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
 def geglu_erf(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
 def geglu_quick(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
 def gelu(x: Tensor, *, name: str = "") -> Tensor: ...
 def gelu_erf(x: Tensor, *, name: str = "") -> Tensor: ...
 def gelu_quick(x: Tensor, *, name: str = "") -> Tensor: ...
+def get_rel_pos(x: Tensor, qh: int, kh: int, *, name: str = "") -> Tensor: ...
 def get_rows(a: Tensor, ids: Tensor, *, name: str = "") -> Tensor: ...
 def hardsigmoid(x: Tensor, *, name: str = "") -> Tensor: ...
 def hardswish(x: Tensor, *, name: str = "") -> Tensor: ...
+def im2col(
+    kernel: Tensor,
+    x: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    is_2d: bool = True,
+    type: str = 'f32',
+    *,
+    name: str = "",
+) -> Tensor: ...
+def im2col_3d(
+    kernel: Tensor,
+    x: Tensor,
+    channels: int,
+    s0: int = 1,
+    s1: int = 1,
+    s2: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    p2: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    d2: int = 1,
+    type: str = 'f32',
+    *,
+    name: str = "",
+) -> Tensor: ...
+def im2col_back(
+    grad: Tensor,
+    kernel: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    is_2d: bool = True,
+    ne: tuple[int, ...] = (),
+    *,
+    name: str = "",
+) -> Tensor: ...
+def interpolate(x: Tensor, ne: tuple[int, ...], mode: int = 0, *, name: str = "") -> Tensor: ...
 def l2_norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
 def leaky_relu(x: Tensor, negative_slope: float, *, name: str = "") -> Tensor: ...
 def log(x: Tensor, *, name: str = "") -> Tensor: ...
@@ -224,6 +413,32 @@ def mul_mat(a: Tensor, b: Tensor, precision: int = 0, *, name: str = "") -> Tens
 def mul_mat_id(as_: Tensor, b: Tensor, ids: Tensor, precision: int = 0, *, name: str = "") -> Tensor: ...
 def neg(x: Tensor, *, name: str = "") -> Tensor: ...
 def norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
+def pool_1d(x: Tensor, kind: int, k0: int, s0: int = 1, p0: int = 0, *, name: str = "") -> Tensor: ...
+def pool_2d(
+    x: Tensor,
+    kind: int,
+    k0: int,
+    k1: int,
+    s0: int = 1,
+    s1: int = 1,
+    p0: float = 0.0,
+    p1: float = 0.0,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def pool_2d_back(
+    grad: Tensor,
+    x: Tensor,
+    kind: int,
+    k0: int,
+    k1: int,
+    s0: int = 1,
+    s1: int = 1,
+    p0: float = 0.0,
+    p1: float = 0.0,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def reglu(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
 def relu(x: Tensor, *, name: str = "") -> Tensor: ...
 def rms_norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
@@ -246,6 +461,18 @@ def rope(
     name: str = "",
 ) -> Tensor: ...
 def round(x: Tensor, *, name: str = "") -> Tensor: ...
+def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Tensor, *, name: str = "") -> Tensor: ...
+def rwkv_wkv7(
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    state: Tensor,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def scale(x: Tensor, s: float, bias: float = 0.0, *, name: str = "") -> Tensor: ...
 def set_rows(dst: Tensor, rows: Tensor, ids: Tensor, *, name: str = "") -> Tensor: ...
 def sgn(x: Tensor, *, name: str = "") -> Tensor: ...
@@ -264,6 +491,19 @@ def soft_max(
 def softplus(x: Tensor, *, name: str = "") -> Tensor: ...
 def sqr(x: Tensor, *, name: str = "") -> Tensor: ...
 def sqrt(x: Tensor, *, name: str = "") -> Tensor: ...
+def ssm_conv(x: Tensor, kernel: Tensor, *, name: str = "") -> Tensor: ...
+def ssm_scan(
+    s: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    ids: Tensor,
+    snapshots: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def step(x: Tensor, *, name: str = "") -> Tensor: ...
 def sub(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
 def sum(x: Tensor, *, name: str = "") -> Tensor: ...
@@ -281,3 +521,5 @@ def swiglu_oai(
 def tanh(x: Tensor, *, name: str = "") -> Tensor: ...
 def transpose(x: Tensor, *, name: str = "") -> Tensor: ...
 def trunc(x: Tensor, *, name: str = "") -> Tensor: ...
+def win_part(x: Tensor, w: int, *, name: str = "") -> Tensor: ...
+def win_unpart(x: Tensor, w0: int, h0: int, w: int, *, name: str = "") -> Tensor: ...

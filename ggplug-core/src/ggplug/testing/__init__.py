@@ -4,6 +4,7 @@
 :mod:`.suite`         :class:`BackendSuite`, which any backend's tests subclass
 :mod:`.conformance`   the same as one call: ``check(device)``, and as a command
 :mod:`.oracle`        what a graph computes, in float64, by the ops' own references
+:mod:`.precision`     how precise a result has to be: the table of rules; :mod:`.expected` has it for whole graphs
 :mod:`.compare`       when two results count as equal
 :mod:`.cases`         cases derived from the ops' declarations: types, shapes, strides, broadcasts, views
 :mod:`.contracts`     the contract of ``ggplug.backend``, clause by clause

@@ -1,25 +1,28 @@
 """When two results count as equal.
 
-Floats: the normalised mean square error, ``sum((got - want)^2) / sum(want^2)``, which ggml's own suite uses
-between two backends; infinities must agree in sign and NaNs in place.  Integers: exactly.  Indices that an op
-selects (argsort, argmax, top_k) may order equal values differently, so the values that they select are compared.
+Floats: each element has to be inside of what :mod:`ggplug.testing.precision` derives, and infinities must agree in sign
+and NaNs in place.  How far a result is off altogether is told by the normalised mean square error,
+``sum((got - want)^2) / sum(want^2)``, which ggml's own suite uses between two backends.  Integers: exactly.  Indices
+that an op selects (argsort, argmax, top_k) may order equal values differently, so the values that they select are
+compared.
 What is exact in every device's arithmetic is compared more closely: see :data:`Agreement`.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ggplug.errors import ShapeError
 from ggplug.ops.base import Array
-from ggplug.types import BF16, F16, F32, F64, Type
 
 Agreement = Literal["values", "signs", "bits", "not finite"]
 """How closely results have to agree.
 
-``values``: within an error.  ``signs``: zeros also in their sign.  ``bits``: in every bit, NaNs' payloads too.
+``values``: as precise as is derived.  ``signs``: zeros also in their sign.  ``bits``: in every bit, NaNs' payloads too.
 ``not finite``: as ``values``, but where one is NaN the other may be infinite.
 """
 
@@ -55,32 +58,68 @@ def nmse(got: Array, want: Array) -> float:
     return error / reference if reference else float("inf")
 
 
-def compare(got: Array, want: Array, max_nmse: float, agreement: Agreement = "values") -> Comparison:
-    """Whether ``got`` is ``want`` within ``max_nmse``; integers must be equal.  Raises ShapeError."""
+class Allowed(NamedTuple):
+    """What a result may be: each element from ``low`` to ``high``, and all together within ``nmse``."""
+
+    low: Array
+    high: Array
+    nmse: float = math.inf
+
+
+def compare(got: Array, want: Array, allowed: float | Allowed, agreement: Agreement = "values") -> Comparison:
+    """Whether ``got`` is near enough to ``want``; integers must be equal.
+
+    ``allowed``: an NMSE, or between what each element may be.  Raises ShapeError.
+    """
     if got.shape != want.shape:
         raise ShapeError(f"cannot compare shapes {got.shape} and {want.shape}", got=got.shape, wanted=want.shape)
     if want.dtype.kind in "iub":
         return _exactly(got, want)
-    finite = np.isfinite(want)
-    if agreement == "not finite":
-        differs = finite != np.isfinite(got)
+    inside = np.zeros(want.shape, bool)
+    if isinstance(allowed, Allowed):
+        inside = (got >= allowed.low) & (got <= allowed.high)
+    # Near a type's largest number infinity may be inside.
+    for what, differs in _special(got, want, agreement):
+        if (differs & ~inside).any():
+            return Comparison(False, math.inf, _first(what, got, want, differs & ~inside))
+    if agreement == "signs":
+        differs = (want == 0) & (got == 0) & (np.signbit(got) != np.signbit(want))
         if differs.any():
-            return Comparison(False, float("inf"), _first("finite in one of them", got, want, differs))
-    else:
-        for what, mask in (("NaN", np.isnan), ("infinite", np.isinf)):
-            differs = mask(got) != mask(want)
-            if differs.any():
-                return Comparison(False, float("inf"), _first(f"{what} in one of them", got, want, differs))
-        signed = np.isinf(want) | ((want == 0) & (got == 0) & (agreement == "signs"))
-        wrong_sign = signed & (np.signbit(got) != np.signbit(want))
-        if wrong_sign.any():
-            return Comparison(False, float("inf"), _first("of another sign", got, want, wrong_sign))
+            return Comparison(False, math.inf, _first("of another sign", got, want, differs))
+    finite = np.isfinite(want) & np.isfinite(got)
     error = nmse(got[finite], want[finite])
-    if error <= max_nmse:
+    outside = finite & ~inside
+    if isinstance(allowed, Allowed) and outside.any():
+        return Comparison(False, error, _beyond(got, want, allowed, outside))
+    limit = allowed.nmse if isinstance(allowed, Allowed) else allowed
+    if error <= limit:
         return Comparison(True, error, "")
     distance = np.where(finite, np.abs(np.where(finite, got, 0) - np.where(finite, want, 0)), 0)
     worst = _first("largest difference", got, want, distance == distance.max())
-    return Comparison(False, error, f"NMSE {error:.3g} > {max_nmse:.3g}; {worst}")
+    return Comparison(False, error, f"NMSE {error:.3g} > {limit:.3g}; {worst}")
+
+
+def _special(got: Array, want: Array, agreement: Agreement) -> Iterator[tuple[str, Array]]:
+    """Where NaNs and infinities do not agree."""
+    if agreement == "not finite":
+        yield "finite in one of them", np.isfinite(got) != np.isfinite(want)
+        return
+    yield "NaN in one of them", np.isnan(got) != np.isnan(want)
+    yield "infinite in one of them", np.isinf(got) != np.isinf(want)
+    yield "of another sign", np.isinf(got) & np.isinf(want) & (np.signbit(got) != np.signbit(want))
+
+
+def _beyond(got: Array, want: Array, allowed: Allowed, outside: Array) -> str:
+    """Which of the elements outside of what is allowed is the worst, by how often its room it is off."""
+    with np.errstate(all="ignore"):
+        room = np.maximum(np.maximum(allowed.high - want, want - allowed.low), np.spacing(np.abs(want)))
+        ratio = np.where(outside, np.abs(got - want) / room, 0)
+    place = tuple(int(i) for i in np.argwhere(ratio == ratio.max())[0])
+    count = f"{int(outside.sum())} of {want.size} elements are not precise enough"
+    shown = f"got {got[place]}, want {want[place]}"
+    if allowed.low[place] == allowed.high[place]:
+        return f"{count}: {shown} exactly, at {list(place[::-1])} (ne order)"
+    return f"{count}: {shown}, from {allowed.low[place]} to {allowed.high[place]}, at {list(place[::-1])} (ne order)"
 
 
 def compare_bits(got: Array, want: Array) -> Comparison:
@@ -97,9 +136,9 @@ def compare_bits(got: Array, want: Array) -> Comparison:
 
 
 def compare_selected(
-    got: Array, want: Array, values: Array, max_nmse: float, *, ordered: bool = True, first: bool = False
+    got: Array, want: Array, values: Array, within: float = 0.0, *, ordered: bool = True, first: bool = False
 ) -> Comparison:
-    """Whether the indices ``got`` select from ``values`` what ``want`` selects.
+    """Whether the indices ``got`` select from ``values`` what ``want`` selects, or numbers ``within`` that distance.
 
     All three are four-dimensional in NumPy order.  Where the indices have as many rows as ``values``, they count
     along its last axis; otherwise (argmax) each index belongs to one row of ``values``.  No index may come twice in a
@@ -127,22 +166,9 @@ def compare_selected(
         later = same & (chosen != wanted)
         if later.any():
             return Comparison(False, float("inf"), _first("not the first of equal values", chosen, wanted, later))
-    outcome = compare(selected.astype(np.float64), expected.astype(np.float64), max_nmse)
+    expected = expected.astype(np.float64)
+    outcome = compare(selected.astype(np.float64), expected, Allowed(expected - within, expected + within))
     return outcome if outcome else outcome._replace(reason=f"of the selected values: {outcome.reason}")
-
-
-def default_max_nmse(type: Type) -> float:
-    """The error that a result of this type may have if nothing else is said.
-
-    1e-7 for F32 is ggml's.  A result of a coarser type may fall on the other side of a rounding step here and there.
-    """
-    if type in (F32, F64):
-        return 1e-7
-    if type is F16:
-        return 1e-6
-    if type is BF16:
-        return 1e-5
-    return 0.0 if not type.is_quantized else 1e-4
 
 
 def _exactly(got: Array, want: Array) -> Comparison:

@@ -147,6 +147,22 @@ def _view(params: Params, sources: Sources, result: Result) -> Op | None:
     return _op("view")(result.ne, result.nb[1:], result.view_offset - source.view_offset)
 
 
+def _im2col(params: Params, sources: Sources, result: Result) -> Op | None:
+    return _op("im2col")(*params.numbers(0, 6), bool(params.number(6)), result.type.name)
+
+
+def _im2col_back(params: Params, sources: Sources, result: Result) -> Op | None:
+    return _op("im2col_back")(*params.numbers(0, 6), bool(params.number(6)), result.ne)
+
+
+def _im2col_3d(params: Params, sources: Sources, result: Result) -> Op | None:
+    return _op("im2col_3d")(params.number(9), *params.numbers(0, 9), result.type.name)
+
+
+def _conv_3d(params: Params, sources: Sources, result: Result) -> Op | None:
+    return _op("conv_3d_direct")(*params.numbers(9, 3), *params.numbers(0, 9))
+
+
 def _to_extents(name: str) -> Row:
     return Row(lambda params, sources, result: _op(name)(result.ne))
 
@@ -186,6 +202,29 @@ TABLE: dict[str, Row] = {
     "CONT": _to_extents("cont"),
     "CONCAT": _named("concat", ints=1),
     "REPEAT": _to_extents("repeat"),
+    "IM2COL": Row(_im2col),
+    "IM2COL_BACK": Row(_im2col_back),
+    "IM2COL_3D": Row(_im2col_3d),
+    "COL2IM_1D": _named("col2im_1d", ints=3),
+    "CONV_2D": _named("conv_2d_direct", ints=6),
+    "CONV_2D_DW": _named("conv_2d_dw_direct", ints=6),
+    "CONV_3D": Row(_conv_3d),
+    "CONV_TRANSPOSE_1D": _named("conv_transpose_1d", ints=1),
+    "CONV_TRANSPOSE_2D": _named("conv_transpose_2d", ints=1),
+    "POOL_1D": _named("pool_1d", ints=4),
+    "POOL_2D": _named("pool_2d", ints=7),
+    "POOL_2D_BACK": _named("pool_2d_back", ints=7),
+    "UPSCALE": Row(lambda params, sources, result: _op("interpolate")(result.ne, params.number(0))),
+    "WIN_PART": Row(lambda params, sources, result: _op("win_part")(params.number(2))),
+    "WIN_UNPART": Row(lambda params, sources, result: _op("win_unpart")(*result.ne[1:3], params.number(0))),
+    "GET_REL_POS": Row(lambda params, sources, result: _op("get_rel_pos")(result.ne[2], result.ne[1])),
+    "ADD_REL_POS": _named("add_rel_pos"),
+    "SSM_CONV": _named("ssm_conv"),
+    "SSM_SCAN": _named("ssm_scan", ints=1),
+    "RWKV_WKV6": _named("rwkv_wkv6"),
+    "RWKV_WKV7": _named("rwkv_wkv7"),
+    "GATED_LINEAR_ATTN": _named("gated_linear_attn", floats=1),
+    "GATED_DELTA_NET": _named("gated_delta_net", ints=1),
     "RESHAPE": _to_extents("reshape"),
     "VIEW": Row(_view),
     "PERMUTE": Row(lambda params, sources, result: _op("permute")(params.numbers(0, 4))),

@@ -20,10 +20,10 @@ from ggplug.errors import GraphError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
-from ggplug.types import BF16, F32
+from ggplug.types import BF16, F32, F64, Type
 
-Reading = Callable[[Tensor, int, Array], Array]
-"""``(node, position of the source, its values) -> the values that the reference is given``."""
+Watching = Callable[[Tensor, Sequence["Array | None"], Array], Array]
+"""``(node, values of its sources, its result before it is rounded to its type) -> the result to go on with``."""
 
 
 class Store:
@@ -74,10 +74,11 @@ class Evaluation:
         Float64, or the integer dtype.
         """
         values = self._stores[tensor.root].read(tensor)
-        if tensor.type is not F32:
-            return values
-        with np.errstate(over="ignore"):
-            return values.astype(np.float32).astype(np.float64)
+        return nearest(values, tensor.type) if tensor.type is F32 else values
+
+    def exact(self, tensor: Tensor) -> Array:
+        """The same before F32 is rounded; other types are as they were stored."""
+        return self._stores[tensor.root].read(tensor)
 
     def bits(self, tensor: Tensor) -> Array:
         """A tensor's bytes at the end, in its storage dtype; of an evaluation that was not ``wide``."""
@@ -89,13 +90,13 @@ class Evaluation:
 
 
 def evaluate(
-    graph: Graph, values: Mapping[Tensor, Any], *, wide: bool = True, reading: Reading | None = None
+    graph: Graph, values: Mapping[Tensor, Any], *, wide: bool = True, watching: Watching | None = None
 ) -> Evaluation:
     """Computes every node of ``graph`` with its op's reference.
 
     ``values``: raw bytes (``nbytes`` of them) for each leaf that owns bytes; one that is missing is read from its own
-    place.  ``wide=False`` rounds F32 results too.  ``reading`` may change what a reference is given, to model an
-    algorithm that rounds its sources.
+    place.  ``wide=False`` rounds F32 results too.  ``watching`` sees the result of each node that computes, and may
+    change it; of nodes that move bits between equal types it is told nothing.
 
     Raises TensorStateError for a leaf without values, GraphError for an op without reference or whose reference has the
     wrong shape, TypeMismatchError for a type that has no reference conversion.
@@ -115,7 +116,7 @@ def evaluate(
         assert node.op is not None
         if not node.op.is_view:
             sources = [None if tensor is None else stores[tensor.root].stored(tensor) for tensor in node.src]
-            compute_node(node, stores[node.root].stored(node), sources, reading)
+            compute_node(node, stores[node.root].stored(node), sources, watching)
     return Evaluation(stores)
 
 
@@ -143,7 +144,9 @@ def moves_bits(node: Tensor) -> bool:
     return node.op.moves and kinds == {node.type} and (node.type.is_quantized or node.type.dtype.kind != "i")
 
 
-def compute_node(node: Tensor, target: Array, sources: Sequence[Array | None], reading: Reading | None = None) -> None:
+def compute_node(
+    node: Tensor, target: Array, sources: Sequence[Array | None], watching: Watching | None = None
+) -> None:
     """Computes one node with its op's reference, from and into arrays of the tensors' storage dtypes (or of float64).
 
     All sources are read before anything is written, so they may share bytes with ``target``.  Raises GraphError.
@@ -153,15 +156,13 @@ def compute_node(node: Tensor, target: Array, sources: Sequence[Array | None], r
         return
     op = node.op
     assert op is not None
-    values: list[Array | None] = []
-    for position, (tensor, stored) in enumerate(zip(node.src, sources, strict=True)):
-        if tensor is None or stored is None:
-            values.append(None)
-        else:
-            read = decoded(stored, tensor)
-            values.append(read if reading is None else reading(node, position, read))
+    values = [
+        None if tensor is None or stored is None else decoded(stored, tensor)
+        for tensor, stored in zip(node.src, sources, strict=True)
+    ]
     keep = decoded(target, node) if op.writes else None
-    round_into(target, node, _refer(node, values), keep=keep)
+    result = _refer(node, values)
+    round_into(target, node, result if watching is None else watching(node, values, result), keep=keep)
 
 
 def _refer(node: Tensor, values: Sequence[Array | None]) -> Array:
@@ -223,6 +224,17 @@ def decoded(stored: Array, tensor: Tensor) -> Array:
             return quants.dequantize(rows, kind).reshape(tensor.ne[::-1]).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return stored.astype(np.float64)
+
+
+def nearest(values: Array, type: Type) -> Array:
+    """Float64 values, each the nearest number of a plain float type."""
+    if type is F64:
+        return values
+    with np.errstate(all="ignore"):
+        rounded = values.astype(np.float32) if type is F32 else None
+        if rounded is None:
+            rounded = quants.dequantize(encode(values, type, stored=True).reshape(1, -1), type).reshape(values.shape)
+        return rounded.astype(np.float64)
 
 
 def cut(values: Array, dtype: np.dtype[Any]) -> Array:

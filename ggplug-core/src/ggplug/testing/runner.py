@@ -32,9 +32,9 @@ from ggplug.testing.compare import (
     compare,
     compare_bits,
     compare_selected,
-    default_max_nmse,
 )
-from ggplug.testing.oracle import Evaluation, evaluate, first_fault
+from ggplug.testing.expected import Expected
+from ggplug.testing.oracle import evaluate, first_fault
 from ggplug.testing.placement import UNWRITTEN, Bytes, Placement, guard
 from ggplug.testing.report import Finding
 from ggplug.testing.watching import EVERYTHING, IN_THE_PLACE, Watch
@@ -94,7 +94,7 @@ def run_each(
 
 
 def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
-    """One case, whatever the device does.  ``max_nmse``: an error to allow in the place of the case's own."""
+    """One case, whatever the device does.  ``max_nmse``: an error to allow in the place of what is derived."""
     leafs = Leafs(case.seed)
     made = case.make(leafs)
     graph = Graph(*([made] if isinstance(made, Tensor) else made))
@@ -107,20 +107,16 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
     for answer in answers:
         if isinstance(answer, Decline):
             return Finding(case.op, case.label, "declined", answer.reason)
-    expected = evaluate(graph, leafs.values, wide=case.agreement != "bits")
-    if max_nmse is not None:
-        allowed: float | None = max_nmse
-    else:
-        allowed = case.max_nmse(graph, leafs.values) if callable(case.max_nmse) else case.max_nmse
+    expected = Expected(graph, leafs.values, wide=case.agreement != "bits")
     worst = 0.0
     for label, aliases in _variants(case, graph):
         with Placement(graph, device.buffer_type, guarded=GUARDED, aliases=aliases) as placement:
-            fault = first_fault(graph, expected)
+            fault = first_fault(graph, expected.values)
             before, failure = compute_between_guards(graph, leafs.values, placement, stream, fault)
             if failure is not None:
                 return failure.finding(case.op, label, types)
             nodes = graph.nodes if fault is None else graph.nodes[: graph.nodes.index(fault[0]) + 1]
-            found = judge_all(nodes, expected, placement, allowed, case.agreement)
+            found = judge_all(nodes, expected, placement, max_nmse, case.agreement)
             if found:
                 reason = changed_outside(graph, leafs.values, expected, placement, before)
                 found = Comparison(not reason, float("inf") if reason else found.nmse, reason)
@@ -202,19 +198,18 @@ def _names(error: GGPlugError, node: Tensor, got: int) -> bool:
 
 def judge_all(
     nodes: Iterable[Tensor],
-    expected: Evaluation,
+    expected: Expected,
     placement: Placement,
     max_nmse: float | None,
     agreement: Agreement,
 ) -> Comparison:
-    """Whether the values of all nodes are the oracle's; ``max_nmse`` None is the default of each one's type."""
+    """Whether the values of all nodes are what is expected; ``max_nmse`` as for :func:`run_case`."""
     worst = 0.0
     for node in nodes:
         assert node.op is not None
         if node.op.is_view:
             continue
-        allowed = default_max_nmse(node.type) if max_nmse is None else max_nmse
-        found = judge(node, placement, expected, allowed, agreement)
+        found = judge(node, placement, expected, max_nmse, agreement)
         worst = max(worst, found.nmse)
         if not found:
             return found._replace(reason=f"{node.op.name}: {found.reason}{_unwritten(node, placement)}")
@@ -222,7 +217,7 @@ def judge_all(
 
 
 def changed_outside(
-    graph: Graph, values: Mapping[Tensor, Bytes], expected: Evaluation, placement: Placement, before: list[Bytes]
+    graph: Graph, values: Mapping[Tensor, Bytes], expected: Expected, placement: Placement, before: list[Bytes]
 ) -> str:
     """What was changed that no node writes, or an empty string."""
     after = placement.snapshot()
@@ -237,19 +232,20 @@ def _unwritten(node: Tensor, placement: Placement) -> str:
 
 
 def judge(
-    node: Tensor, placement: Placement, expected: Evaluation, max_nmse: float, agreement: Agreement = "values"
+    node: Tensor, placement: Placement, expected: Expected, max_nmse: float | None, agreement: Agreement
 ) -> Comparison:
-    """Whether a node's values on the device are the oracle's."""
+    """Whether a node's values on the device are what is expected."""
     if agreement == "bits" and node.size:
-        return compare_bits(strided(placement.read_bytes(node), node), expected.bits(node))
+        return compare_bits(strided(placement.read_bytes(node), node), expected.values.bits(node))
     got, want = placement.read(node), expected[node]
     op = node.op
     if op is not None and op.name in SELECTING:
         source = node.src[SELECTING[op.name]]
         assert source is not None
         ordered, first = op.name not in UNORDERED, op.name in FIRST
-        return compare_selected(got, want, expected[source], max_nmse, ordered=ordered, first=first)
-    return compare(got, want, max_nmse, agreement)
+        reach = float(expected.drift(source).max(initial=0))
+        return compare_selected(got, want, expected[source], reach, ordered=ordered, first=first)
+    return compare(got, want, expected.allowed(node) if max_nmse is None else max_nmse, agreement)
 
 
 def stray_write(placement: Placement, after: list[Bytes]) -> str:
@@ -268,7 +264,7 @@ def stray_write(placement: Placement, after: list[Bytes]) -> str:
 def _changed_leaf(
     graph: Graph,
     values: Mapping[Tensor, Bytes],
-    expected: Evaluation,
+    expected: Expected,
     placement: Placement,
     before: list[Bytes],
     after: list[Bytes],
@@ -296,7 +292,7 @@ def _changed_leaf(
     return ""
 
 
-def _kept_blocks(root: Tensor, raw: Bytes, expected: Evaluation) -> Any:
+def _kept_blocks(root: Tensor, raw: Bytes, expected: Expected) -> Any:
     """Of a leaf that is written, the blocks whose values are at the end what they were."""
     first = evaluate(Graph(root), {root: raw})[root]
     last = expected[root]

@@ -219,7 +219,7 @@ def _judge(tensor: Tensor, placement: Placement, raw: Bytes, max_nmse: float) ->
     if op is not None and op.name in SELECTING:
         source = tensor.src[SELECTING[op.name]]
         assert source is not None
-        return compare_selected(got, want, placement.read(source), max_nmse, ordered=op.name not in UNORDERED)
+        return compare_selected(got, want, placement.read(source), ordered=op.name not in UNORDERED)
     return compare(got, want, max_nmse)
 
 

@@ -32,7 +32,7 @@ def soft_max_words(node: Tensor, y: Place, x: Place, mask_at: Ref | None, sinks_
         y=y,
         x=x,
         mask=Place() if mask is None or mask_at is None else reading(mask_at, mask.type, *mask.nb),
-        sinks=Place() if sinks is None or sinks_at is None else Place(sinks_at),
+        sinks=Place() if sinks is None or sinks_at is None else Place(sinks_at, sinks.nb[:1]),
         n=n,
         rows=rows,
         heads=heads,

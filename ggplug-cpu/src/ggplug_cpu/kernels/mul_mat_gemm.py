@@ -25,6 +25,7 @@ from ggplug_cpu.kernels.mul_mat_rows import (
     matrix_address,
 )
 from ggplug_cpu.kernels.mul_mat_tiles import tile, unit_bytes_of
+from ggplug_cpu.kernels.patches import pack_patches
 from ggplug_cpu.types import BLOCKS, PLAIN
 
 #: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
@@ -47,7 +48,8 @@ def mul_mat_gemm(
     ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
     rounded.  Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
     neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
-    and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`.
+    and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`.  ``windows`` and
+    ``stretched windows``, with kind ``f32``, are weights that are an image's: see :mod:`.patches`.
     """
     find = locate(routed)
     multiply = product_of_blocks(kind, weights, activations, weights_order, activations_order, routed)
@@ -159,6 +161,8 @@ def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
         return _find_packed(kind, weights)
     if weights_order == "columns":
         return _pack_adjacent_rows(weights)
+    if weights_order.endswith("windows"):
+        return pack_patches(weights_order.startswith("stretched"))
     if weights_order == "scattered":
         return _pack_scattered_rows(kind, weights)
     shape = layout(kind)

@@ -23,7 +23,7 @@ class SoftMax(Parameters):
     y = written("nb0", "nb1", "convert")
     x = read_operand("nb0", "nb1", "convert")
     mask = read_operand(STRIDES, "convert")
-    sinks = read_operand()
+    sinks = read_operand("nb0")
     n = integer()
     rows = integer()
     heads = integer()
@@ -67,7 +67,7 @@ def soft_max() -> Body:
 def soft_max_row(ctx, params, i, h, b, p, r):  # type: ignore[no-untyped-def]
     """The softmax of the f32 at ``p``, row ``i`` of head ``h`` of batch ``b``, at ``r``; both may be the same."""
     masks, sinks = SoftMax.mask.address(params), SoftMax.sinks.address(params)
-    sink = simd.load_f32(sinks + 4 * h) if sinks != 0 else -math.inf
+    sink = simd.load_f32(sinks + h * SoftMax.sinks.nb0(params)) if sinks != 0 else -math.inf
     if masks == 0:
         _shares(r, p, SoftMax.n(params), SoftMax.scale(params), sink)
     else:

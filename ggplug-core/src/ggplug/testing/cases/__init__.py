@@ -1,9 +1,9 @@
 """Cases for the conformance suite, derived from the ops' declarations.
 
 A family of ops has a module with generators, each marked with :func:`generates`; an op without one gets the cases
-that its shape rule accepts.  Special values (:mod:`.special`) and tensors without elements (:mod:`.empty`) are added to
-the ops of core.  Everything random is seeded by the case's name, so a case is the same wherever and
-whenever it runs.
+that its shape rule accepts.  Sources that lie elsewhere (:mod:`.sources`), special values (:mod:`.special`) and tensors
+without elements (:mod:`.empty`) are added to the ops of core.  Everything random is seeded by the case's name, so a
+case is the same wherever and whenever it runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ggplug.ops.base import Op
 from ggplug.ops.unary import Unary
-from ggplug.testing.cases import copies, elementwise, matrix, reductions, rotary, rows, views
+from ggplug.testing.cases import copies, elementwise, images, matrix, recurrent, reductions, rotary, rows, views
 from ggplug.testing.cases.case import (
     GENERATORS,
     LAYOUTS,
@@ -29,10 +29,11 @@ from ggplug.testing.cases.case import (
 from ggplug.testing.cases.derived import derived_cases
 from ggplug.testing.cases.empty import empty_cases
 from ggplug.testing.cases.graphs import graph_cases
+from ggplug.testing.cases.sources import source_cases
 from ggplug.testing.cases.special import special_cases
 from ggplug.types import Q8_0
 
-FAMILIES = (elementwise, rows, matrix, reductions, copies, rotary, views)
+FAMILIES = (elementwise, rows, matrix, reductions, copies, rotary, views, images, recurrent)
 """The modules whose generators cover the ops of core."""
 
 
@@ -42,7 +43,7 @@ def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
     Cases that differ in nothing but a block type are many: of these, unless ``thorough``, a few types have their turn,
     others in the next such cases.  So every type meets something of everything, and everything meets some types.
     """
-    cases = labelled(itertools.chain(_own_cases(op), special_cases(op), empty_cases(op)))
+    cases = labelled(itertools.chain(_own_cases(op), source_cases(op), special_cases(op), empty_cases(op)))
     return cases if thorough else _in_turn(cases)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,21 +14,21 @@ import numpy.typing as npt
 from ggplug import quants
 from ggplug.arrays import as_bytes, encode
 from ggplug.errors import ParameterError
-from ggplug.graph import Graph
 from ggplug.ops.base import Array, Op, apply
 from ggplug.ops.views import permute, transpose, view
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, extents
 from ggplug.testing.compare import Agreement
 from ggplug.types import I32, Type
 
-Layout = Literal["packed", "offset", "rows apart", "window", "permuted", "transposed"]
+Layout = Literal["packed", "offset", "rows apart", "window", "permuted", "transposed", "elements apart"]
 
 LAYOUTS: tuple[Layout, ...] = ("packed", "offset", "rows apart", "window", "permuted", "transposed")
 """How a source may lie in memory.
 
 ``packed``: contiguous, from the first byte of its root.  ``offset``: contiguous, further in.  ``rows apart``: a gap
 after each row.  ``window``: a part of a larger tensor in every dimension.  ``permuted``: dimensions 1 and 2 exchanged.
-``transposed``: dimensions 0 and 1 exchanged, so that elements of a row are apart (plain types only).
+``transposed``: dimensions 0 and 1 exchanged, so that elements of a row are apart (plain types only).  Beside these
+there is ``elements apart``, for tensors of up to three dimensions of plain types: every third element of a larger one.
 """
 
 ROWWISE: tuple[Layout, ...] = LAYOUTS[:5]
@@ -42,8 +42,6 @@ LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 
 """Row lengths around the widths of vector registers, work groups and blocks, and odd ones."""
 
 Values = Callable[[np.random.Generator, tuple[int, ...]], Array]
-Allowance = Callable[[Graph, Mapping[Tensor, "npt.NDArray[np.uint8]"]], float]
-"""``(graph, bytes of its leafs) -> NMSE``: for an error bound that depends on the values."""
 
 
 class Leafs:
@@ -119,6 +117,9 @@ class Leafs:
             return Tensor(Spec(type, ne, rank))
         if layout == "transposed":
             return transpose(Tensor(Spec(type, (ne[1], ne[0], ne[2], ne[3]), max(rank, 2))))
+        if layout == "elements apart":
+            root = Tensor(Spec(type, (3, *ne[:3]), 4))
+            return permute(view(root, 1, *ne[:3], nb=root.nb[1:], offset=type.block_bytes), 3, 0, 1, 2)
         if layout == "permuted":
             return permute(Tensor(Spec(type, (ne[0], ne[2], ne[1], ne[3]), max(rank, 3))), 0, 2, 1, 3)
         if layout == "offset":
@@ -170,15 +171,13 @@ class Case:
     """One graph to compute: a recipe that makes it, so that a case costs nothing until it runs.
 
     ``op``: the name of the op under test.  ``label``: what is special, unique within the op.  ``make``: builds the
-    graph and answers its result.  ``max_nmse``: the error allowed, a number or a function of the values; None is the
-    default for the result's type.  ``agreement``: how closely results have to agree.  ``seed`` follows from op and
-    label.
+    graph and answers its result.  ``agreement``: how closely results have to agree; how precise they have to be is
+    derived (:mod:`ggplug.testing.precision`).  ``seed`` follows from op and label.
     """
 
     op: str
     label: str
     make: Callable[[Leafs], Tensor | Iterable[Tensor]]
-    max_nmse: float | Allowance | None = None
     agreement: Agreement = "values"
 
     @property

@@ -1,174 +1,25 @@
 """Cases without elements: of each op, every extent that its sources have is zero in turn.
 
-An op's sources are sketched by names of extents, such as ``K M`` and ``K N``, so that a name that is zero is so in all
-of them.  What the shape rule of the op refuses is left out.
+What the shape rule of the op refuses is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
-
-import numpy as np
+from collections.abc import Iterator
 
 from ggplug.errors import GGPlugError
-from ggplug.ops.attention import SoftMax
 from ggplug.ops.base import Op
-from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat
-from ggplug.ops.elementwise import Binary
-from ggplug.ops.glu import Glu
-from ggplug.ops.matrix import MulMat, MulMatId
-from ggplug.ops.norms import RowNorm
-from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
-from ggplug.ops.rotary import Rope
-from ggplug.ops.rows import GetRows, SetRows
-from ggplug.ops.sort import Argsort
-from ggplug.ops.unary import Unary
-from ggplug.ops.views import Permute, Reshape, Transpose, View, permute, reshape, transpose, view
-from ggplug.tensor import Tensor
-from ggplug.testing.cases.case import Case, Layout, Leafs, node
-from ggplug.testing.cases.elementwise import parameters_of
-from ggplug.types import BF16, F16, F32, I32, I64, Q4_0, Q8_0, Type
-
-_EXTENTS = {"n": 32, "m": 64, "K": 64, "M": 5, "N": 2, "E": 3, "r": 3, "b": 2, "c": 2}
-"""Extents that are not zero; n, m and K are whole numbers of blocks."""
-
-Sizes = Mapping[str, int]
-
-
-class Sketch(NamedTuple):
-    """The sources of a case by the names of their extents; integers are extents that stay as they are.
-
-    ``types``: of each source, ids too (they are 0, 1, 2, ...).  ``parameters``: of the op, from the extents.
-    """
-
-    sources: tuple[str, ...]
-    types: tuple[Type, ...] = (F32,)
-    parameters: Callable[[Sizes], Mapping[str, Any]] = lambda sizes: {}
-    zeros: str = ""
-    """The extents to make zero in turn; empty is all."""
-    layout: Layout = "packed"
-    shown: Callable[[Tensor, Sizes], Tensor] | None = None
-    """For view ops, which take no parameters from here: the view of the only source."""
-
-    def type_of(self, position: int) -> Type:
-        return self.types[min(position, len(self.types) - 1)]
-
-    def label(self, zero: str) -> str:
-        sources = [f"{self.type_of(i).name}[{each.replace(' ', 'x')}]" for i, each in enumerate(self.sources)]
-        return f"{zero} = 0 in {', '.join(sources)}" + ("" if self.layout == "packed" else f" {self.layout}")
-
-
-def _own(op: type[Op]) -> Callable[[Sizes], Mapping[str, Any]]:
-    return lambda sizes: parameters_of(op)[0]
-
-
-def _sketches(op: type[Op]) -> Iterator[Sketch]:
-    """The sketches of an op of core; none for others."""
-    x = "n r b c"
-    if issubclass(op, Unary):
-        yield Sketch((x,), parameters=_own(op))
-    elif issubclass(op, Binary):
-        yield Sketch((x, x))
-        yield Sketch((x, "n"), (F32, F16))
-        yield Sketch((x, "1 r"), (Q8_0, F32))
-    elif issubclass(op, Glu):
-        yield Sketch((x,), parameters=_own(op))
-        yield Sketch((x, x), parameters=_own(op))
-    elif issubclass(op, RowNorm) or op is Argsort:
-        yield Sketch((x,))
-    elif op in (SumRows, Mean, Sum):
-        for type in (F32, F16):
-            yield Sketch((x,), (type,))
-        yield Sketch((x,), layout="transposed")
-        yield Sketch(("n r",), layout="window")
-    elif op is Argmax:
-        yield Sketch(("n r",))
-    elif op is SoftMax:
-        yield Sketch((x,))
-        yield Sketch((x, "n r"), (F32, F16), lambda sizes: {"max_bias": 8.0})
-        yield Sketch((x, x, "b"))
-    elif op is Rope:
-        yield Sketch((x, "b"), (F32, I32), lambda sizes: {"n_dims": _EXTENTS["n"]})
-    elif op is GetRows:
-        for type in (F32, Q8_0, I32):
-            yield Sketch(("n m b c", "r b c"), (type, I32))
-    elif op is SetRows:
-        for type in (F32, Q8_0):
-            yield Sketch(("n m b c", "n r b c", "r b c"), (type, F32, I64))
-    elif op is Cpy:
-        for type in (F32, F16, Q8_0):
-            yield Sketch((x, x), (F32, type))
-        yield Sketch((x, "n m b c"), zeros="bc")
-    elif op in (Cont, Dup):
-        yield Sketch((x,))
-        yield Sketch((x,), (Q8_0,))
-        yield Sketch((x,), layout="permuted")
-    elif op is Concat:
-        for dim, other in enumerate(("m r b c", "n m b c", "n r m c", "n r b m")):
-            for type in (F32, Q8_0):
-                yield Sketch((x, other), (type,), lambda sizes, dim=dim: {"dim": dim})  # type: ignore[misc]
-    elif op is Repeat:
-        for type in (F32, Q8_0):
-            times = 1 if type is Q8_0 else 2
-            yield Sketch((x,), (type,), lambda sizes, t=times: {  # type: ignore[misc]
-                "ne": (t * sizes["n"], 2 * sizes["r"], 2 * sizes["b"], 2 * sizes["c"])})  # fmt: skip
-    else:
-        yield from _products_and_views(op, x)
-
-
-def _products_and_views(op: type[Op], x: str) -> Iterator[Sketch]:
-    if op is MulMat:
-        yield Sketch(("K M b c", "K N b c"))
-        for columns in (1, 33):
-            for type in (F32, F16, BF16, Q8_0, Q4_0):
-                yield Sketch(("K M", f"K {columns}"), (type, F32), zeros="K")
-        yield Sketch(("K M", "K N"), (Q8_0,), zeros="K")
-    elif op is MulMatId:
-        yield Sketch(("K M E", "K r N", "r N"), (F32, F32, I32))
-        for tokens in (1, 70):
-            for type in (F32, BF16, Q8_0):
-                yield Sketch(("K M E", f"K 1 {tokens}", f"r {tokens}"), (type, F32, I32), zeros="KE")
-    elif op is Reshape:
-        yield Sketch((x,), shown=lambda x, n: reshape(x, n["n"] * n["r"], n["b"] * n["c"]))
-    elif op is View:
-        yield Sketch((x,), shown=lambda x, n: view(x, n["n"], n["r"], nb=(x.nb[1],), offset=0))
-        yield Sketch(("64 9",), zeros="nr", shown=lambda x, n: view(x, n["n"], n["r"], nb=(x.nb[1],), offset=x.nb[1]))
-    elif op is Permute:
-        yield Sketch((x,), shown=lambda x, n: permute(x, 2, 0, 3, 1))
-    elif op is Transpose:
-        yield Sketch((x,), shown=lambda x, n: transpose(x))
+from ggplug.testing.cases.case import Case, Leafs
+from ggplug.testing.cases.sketches import EXTENTS, maker, sketches
 
 
 def empty_cases(op: type[Op]) -> Iterator[Case]:
     """Each extent of each sketch of an op made zero, where the op's shape rule takes that."""
-    for sketch in _sketches(op):
-        for zero in sketch.zeros or _names(sketch):
-            case = Case(op.name, sketch.label(zero), _maker(op, sketch, {**_EXTENTS, zero: 0}))
+    for sketch in sketches(op):
+        for zero in sketch.zeros or sketch.names():
+            case = Case(op.name, sketch.label(zero), maker(op, sketch, {**EXTENTS, zero: 0}, sketch.layouts()))
             try:
                 case.make(Leafs(0))
             except GGPlugError:
                 continue
             yield case
-
-
-def _names(sketch: Sketch) -> list[str]:
-    words = [word for source in sketch.sources for word in source.split() if not word.isdigit()]
-    return list(dict.fromkeys(words))
-
-
-def _maker(op: type[Op], sketch: Sketch, sizes: Sizes) -> Callable[[Leafs], Tensor]:
-    def make(leafs: Leafs) -> Tensor:
-        sources = []
-        for position, source in enumerate(sketch.sources):
-            ne = [int(word) if word.isdigit() else sizes[word] for word in source.split()]
-            type = sketch.type_of(position)
-            if op.indexes is not None and position == op.indexes.ids:
-                sources.append(leafs.array(type, np.resize(np.arange(max(ne[0], 1)), ne[::-1])))
-            else:
-                sources.append(leafs.tensor(type, *ne, layout=sketch.layout))
-        if sketch.shown is not None:
-            return node(Cont, sketch.shown(sources[0], sizes))
-        return node(op, *sources, **sketch.parameters(sizes))
-
-    return make

@@ -16,7 +16,7 @@ from ggplug.ops.views import view
 from ggplug.testing.cases.case import LAYOUTS, LENGTHS, Case, Leafs, generates, node, spell
 from ggplug.types import F16, F32, KERNEL_FLOATS
 
-_LONG = (2048, 4099)
+_LONG = (2048, 4099, 8209)
 
 
 def _case(cls: type[Op], label: str, type: Any, ne: tuple[int, ...], parameters: dict[str, Any], **leaf: Any) -> Case:
@@ -26,6 +26,11 @@ def _case(cls: type[Op], label: str, type: Any, ne: tuple[int, ...], parameters:
 def _shifted(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Rows with a mean: sums that do not come to nothing."""
     return random.standard_normal(shape) + 1.5
+
+
+def _far(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Rows around 3000: of their squares float32 keeps no digit of the variance."""
+    return random.standard_normal(shape) + 3000
 
 
 @generates(Norm, RmsNorm, L2Norm)
@@ -41,6 +46,8 @@ def norm_cases(cls: type[Op]) -> Iterator[Case]:
             yield _case(cls, spell(type, ne, layout), type, ne, {"eps": 1e-5}, layout=layout)
     yield _case(cls, "rows of zeros", F32, (33, 2), {"eps": 1e-6}, values=lambda random, shape: np.zeros(shape))
     yield _case(cls, "rows with a mean", F32, (200, 4), {"eps": 1e-6}, values=_shifted)
+    for length in (65, 1000):
+        yield _case(cls, f"rows of {length} with mean 3000", F32, (length, 4), {"eps": 1e-6}, values=_far)
     yield _case(cls, "large values", F32, (65, 4), {"eps": 1e-6}, low=-1e8, high=1e8)
     yield _case(cls, "many rows", F32, (8, 900), {"eps": 1e-6})
 
@@ -54,6 +61,7 @@ def sum_cases(cls: type[Op]) -> Iterator[Case]:
         for layout in LAYOUTS:
             ne = (23, 5, 4, 3)
             yield _case(cls, spell(type, ne, layout), type, ne, {}, layout=layout, values=_shifted)
+    yield _case(cls, "rows with mean 3000", F32, (1000, 4), {}, values=_far)
     yield _case(cls, "many rows", F32, (5, 800), {}, values=_shifted)
 
 
@@ -139,4 +147,5 @@ def soft_max_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"{name} mask and sinks", (48, 5, 3, 2), mask=(48, 5), mask_type=mask_type, sinks=True, scale=0.25)
     yield case("sinks", (48, 5, 6), sinks=True)
     yield case("everything", (40, 6, 4, 2), mask=(40, 8, 2, 1), mask_type=F16, sinks=True, scale=0.3, max_bias=4.0)
+    yield case("logits around 3000", (129, 4), values=_far)
     yield case("huge logits", (33, 4), values=lambda random, shape: random.uniform(-3e4, 3e4, shape))

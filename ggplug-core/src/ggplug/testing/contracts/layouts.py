@@ -26,10 +26,10 @@ from ggplug.ops.rows import get_rows, set_rows
 from ggplug.ops.views import reshape, transpose, view
 from ggplug.tensor import Tensor, new_tensor
 from ggplug.testing.cases.case import ENCODED, in_blocks
-from ggplug.testing.cases.matrix import allowed
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern
-from ggplug.testing.oracle import decoded, evaluate
+from ggplug.testing.expected import Expected
+from ggplug.testing.oracle import decoded
 from ggplug.types import KERNEL_FLOATS, TYPES, Type
 
 _SHAPES = ((100, 33, 1), (256, 64, 1), (64, 5, 3))
@@ -284,14 +284,12 @@ def _filled(device: Device, graph: Graph) -> Allocation:
 
 def _check(stream: Backend, graph: Graph, what: str) -> None:
     """Computes a graph whose weights lie where they do, and compares its only node with the oracle."""
-    node, values = graph.nodes[-1], _values(graph)
-    wanted = evaluate(graph, values)[node]
-    product = node.op is not None and node.op.name in ("mul_mat", "mul_mat_id")
-    limit = allowed(graph, values) if product else 1e-6
+    node = graph.nodes[-1]
+    expected = Expected(graph, _values(graph))
     allocation = _filled(stream.device, graph)
     stream.compute(graph, allocation)
     stream.synchronize()
-    found = compare(_result(node), wanted, limit)
+    found = compare(_result(node), expected[node], expected.allowed(node))
     expect(found, f"{what}: {found.reason}")
 
 

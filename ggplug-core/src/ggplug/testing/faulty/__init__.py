@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ggplug.backend import Buffer, BufferType, Bytes, Device, Group, Plan
-from ggplug.testing.faulty import answers, groups, kernels, layouts, memory, plans, streams
+from ggplug.testing.faulty import answers, groups, kernels, layouts, memory, plans, precision, streams
+from ggplug.types import BF16, F16
 
 
 class Fault(NamedTuple):
@@ -154,6 +155,9 @@ FAULTS: tuple[Fault, ...] = (
         streams.LooksUpLate,
         ("pending work keeps its places", "work of a held stream keeps its places"),
     ),
+    Fault(
+        "computes products at once", streams.ComputesProductsAtOnce, ("every op of a held stream keeps its order",)
+    ),
     Fault("the first launch fails", streams.Stumbles, ("a stream keeps its order", "long graphs compute")),
     _group("rounds only the last result of a group", groups.rounds_only_the_last),
     _group("leaves results that a group keeps", groups.leaves_kept_results),
@@ -191,5 +195,31 @@ FAULTS: tuple[Fault, ...] = (
         layouts.LosesTheLastRow,
         ("products with weights in extra memory are right",),
     ),
+    _kernel(
+        "rounds results to f16", precision.through(F16), "rms_norm", "rope", "get_rows", "set_rows", "sub", "mul",
+        "div", "add", "norm", "sum_rows", "soft_max", "silu", "swiglu", "scale", "concat", "cpy",
+    ),
+    _kernel("rounds results to bf16", precision.through(BF16), "mul_mat", "mul_mat_id", "gelu", "mean", "repeat"),
+    _kernel("cuts results off", precision.stores_by_truncation, "cpy", "dup", "set_rows", "add", "silu", "rms_norm"),
+    _kernel("rounds ties away from zero", precision.rounds_ties_away, "cpy", "set_rows", "add", "mul", "scale"),
+    _kernel("takes the variance in one pass", precision.one_pass_variance, "norm"),
+    _kernel(
+        "drops the tail of long rows", precision.drops_the_tail_beyond(4096),
+        "mul_mat", "mul_mat_id", "sum_rows", "rms_norm", "soft_max", "argmax",
+    ),
+    _kernel("angles are rounded to float32", precision.angles_in_float32, "rope"),
+    _kernel(
+        "ignores strides of other sources", precision.ignores_strides_of_other_sources,
+        "rope", "get_rows", "set_rows", "mul_mat_id", "soft_max", "div",
+    ),
+    _kernel(
+        "ignores offsets of other sources", precision.ignores_offsets_of_other_sources,
+        "rope", "get_rows", "set_rows", "mul_mat_id", "soft_max", "swiglu", "concat",
+    ),
+    _kernel("takes a NaN for nothing", precision.skips_nan, "sum_rows", "mul_mat", "norm", "add", "rope"),
+    _kernel("stores the largest number for infinity", precision.largest_for_infinity, "cpy", "exp", "mul", "sqr"),
+    _kernel("approximates to four digits", precision.approximates, "exp", "tanh", "soft_max", "rope", "gelu"),
+    _kernel("adds products up in f16", precision.sums_in(F16), "mul_mat"),
+    _kernel("adds products up in bf16", precision.sums_in(BF16), "mul_mat"),
 )
 """All faults."""

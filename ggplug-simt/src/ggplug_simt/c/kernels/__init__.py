@@ -13,7 +13,21 @@ from ggplug.backend import Decline, Group
 from ggplug.ops.base import Op
 from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
-from ggplug_simt.c.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, runs, sort
+from ggplug_simt.c.kernels import (
+    attention,
+    copy,
+    elementwise,
+    images,
+    matrix,
+    norms,
+    recurrent,
+    reduce,
+    rotary,
+    rows,
+    runs,
+    sort,
+    windows,
+)
 from ggplug_simt.c.kernels.epilogue import GroupChooser
 from ggplug_simt.c.profile import Profile
 from ggplug_simt.library import NOTHING, Launches
@@ -22,9 +36,11 @@ Chooser = Callable[[Profile, Tensor], Launches | Decline]
 
 CHOOSERS: dict[type[Op], Chooser] = {
     op: chooser
-    for family in (elementwise, copy, rows, norms, reduce, sort, attention, rotary, matrix)
+    for family in (
+        elementwise, copy, rows, norms, reduce, sort, attention, rotary, matrix, windows, images, recurrent,
+    )
     for op, chooser in family.CHOOSERS.items()
-}
+}  # fmt: skip
 """Op class -> chooser, from the families."""
 
 GROUPS: dict[Pattern, GroupChooser] = {
