@@ -11,3 +11,10 @@ pytest.importorskip("ggplug_cpu")
 
 class TestCpu(BackendSuite):
     device_name = "CPU"
+
+
+@pytest.mark.long
+class TestEveryCaseOfEveryTypeOnCpu(BackendSuite):
+    device_name = "CPU"
+    thorough = True
+    test_contract = test_graphs = test_groups = None

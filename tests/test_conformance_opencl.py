@@ -39,6 +39,8 @@ class TestOpenCLAsGpu(BackendSuite):
 
 @pytest.mark.long
 class TestAllOfOpenCLAsGpu(BackendSuite):
+    thorough = True
+
     @pytest.fixture
     def device(self) -> Device:
         return opencl_as_gpu()

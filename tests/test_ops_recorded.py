@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ggplug.ops import OPS
+from ggplug.testing.placement import Placement
 from ggplug.testing.reference import ReferenceDevice
 from ggplug.testing.vectors import Outcome, Recording, replay
 
@@ -30,9 +32,13 @@ LARGE = {"group_norm", "rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn", "ssm_scan"
 
 
 @pytest.fixture(scope="module")
-def outcomes(shared: Path | None, data: Path) -> list[Outcome]:
+def recording(shared: Path | None, data: Path) -> Recording:
     complete = None if shared is None else shared / "vectors" / "ggml_ops.npz"
-    recording = Recording(complete if complete and complete.is_file() else data / "ggml_ops_compact.npz")
+    return Recording(complete if complete and complete.is_file() else data / "ggml_ops_compact.npz")
+
+
+@pytest.fixture(scope="module")
+def outcomes(recording: Recording) -> list[Outcome]:
     return list(replay(recording, ReferenceDevice()))
 
 
@@ -53,3 +59,20 @@ def test_every_op_was_compared(outcomes: list[Outcome], shared: Path | None) -> 
     declared = {name for name, cls in OPS.items() if cls.__module__.startswith("ggplug.ops.")}
     complete = shared is not None and (shared / "vectors" / "ggml_ops.npz").is_file()
     assert declared - passed == UNRECORDED | (set() if complete else LARGE)
+
+
+def test_copies_into_block_types_have_the_very_bytes_of_ggml(recording: Recording) -> None:
+    device, compared = ReferenceDevice(), 0
+    with device.init() as stream:
+        for case in recording:
+            if case.op not in ("CPY", "SET_ROWS") or case.build() is not None:
+                continue
+            with Placement(case.graph, device.buffer_type, guarded=64, aliases=case.aliases) as placement:
+                for leaf, raw in case.inputs():
+                    placement.write(leaf, raw)
+                stream.compute(case.graph, placement.allocation)
+                for tensor, raw in case.outputs():
+                    if tensor.type.is_quantized:
+                        np.testing.assert_array_equal(placement.read_bytes(tensor), raw, case.vars)
+                        compared += 1
+    assert compared > 10

@@ -14,7 +14,7 @@ import pytest
 from ggplug import ops, types
 from ggplug.backend import Decline, Group
 from ggplug.ops.base import OPS
-from ggplug.quants import can_dequantize, can_quantize
+from ggplug.quants import block_types, can_store
 from ggplug.tensor import Tensor, new_tensor
 
 pytest.importorskip("ggplug_simt")
@@ -163,11 +163,11 @@ def test_a_tile_shrinks_where_it_would_be_mostly_empty() -> None:
 
 
 def test_a_decline_names_op_type_and_what_there_is() -> None:
-    node = ops.mul_mat(new_tensor(types.Q4_K, (256, 8)), new_tensor(types.F32, (256, 2)))
+    node = ops.mul_mat(new_tensor(types.Q8_1, (256, 8)), new_tensor(types.F32, (256, 2)))
     found = match(GPU, Group((node,)))
     assert isinstance(found, Decline)
     there = sorted(kind.name for kind in (types.F32, types.F16, types.BF16, *BLOCKS))
-    assert found.reason == f"mul_mat of q4_K has no kernel (there are {', '.join(there)})"
+    assert found.reason == f"mul_mat of q8_1 has no kernel (there are {', '.join(there)})"
 
 
 def test_matching_is_a_function_of_the_signature() -> None:
@@ -195,10 +195,12 @@ def test_the_files_of_the_families_tell_the_facts_of_their_types() -> None:
     for kind, blocks in BLOCKS.items():
         assert blocks.group in (16, 32), kind
         assert kind.block_size % blocks.group == 0, kind
-        assert blocks.is_written == can_quantize(kind), kind
-        assert can_dequantize(kind), kind
-    assert {kind for kind, blocks in BLOCKS.items() if blocks.has_minimum} == {types.Q4_1, types.Q5_K}
-    assert {kind for kind, blocks in BLOCKS.items() if blocks.group == 16} == {types.Q6_K}
+        assert blocks.is_written == can_store(kind), kind
+    assert set(BLOCKS) == set(block_types())
+    with_minimum = {types.Q4_1, types.Q5_1, types.Q2_K, types.Q4_K, types.Q5_K}
+    assert {kind for kind, blocks in BLOCKS.items() if blocks.has_minimum} == with_minimum
+    by_sixteen = {types.Q2_K, types.Q3_K, types.Q6_K, types.IQ2_XS, types.IQ2_S, types.IQ1_M, types.NVFP4}
+    assert {kind for kind, blocks in BLOCKS.items() if blocks.group == 16} == by_sixteen
 
 
 def test_only_the_files_of_the_families_name_block_types() -> None:

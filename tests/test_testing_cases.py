@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from ggplug.ops.base import OPS, Array, Op
 from ggplug.tensor import Spec, like
 from ggplug.testing import FakeDevice, ReferenceDevice, cases_of, generates
 from ggplug.testing.cases import GENERATORS, LAYOUTS, Case, Layout, Leafs, graph_cases, node
+from ggplug.testing.cases.case import ENCODED, QUANTIZED
 from ggplug.testing.oracle import evaluate
 from ggplug.testing.runner import run_case, run_op
 
@@ -130,3 +132,16 @@ def test_an_error_of_ones_own_can_be_allowed() -> None:
 def test_graphs_have_names_of_their_own() -> None:
     labels = [case.label for case in graph_cases()]
     assert len(set(labels)) == len(labels) > 15
+
+
+def test_block_types_have_their_turn_in_cases_that_differ_in_nothing_else() -> None:
+    for name in ("get_rows", "set_rows", "cpy", "mul_mat", "mul_mat_id"):
+        every = {case.label for case in cases_of(OPS[name], thorough=True)}
+        chosen = {case.label for case in cases_of(OPS[name])}
+        assert chosen < every
+        others = [type.name for type in QUANTIZED if type is not types.Q8_0]
+        assert {label for label in every if not any(name in label for name in others)} <= chosen
+        for type in ENCODED if name == "set_rows" else QUANTIZED:
+            words = re.compile(rf"\b{type.name}\b")
+            assert any(words.search(label) for label in chosen), (name, type)
+        assert len(chosen) < 0.6 * len(every)

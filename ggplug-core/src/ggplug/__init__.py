@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from ggplug.immediate import compute as compute
     from ggplug.memory import allocate as allocate
     from ggplug.memory import allocate_graph as allocate_graph
+    from ggplug.quants import dequantize as dequantize
+    from ggplug.quants import quantize as quantize
     from ggplug.registry import device as device
     from ggplug.registry import devices as devices
     from ggplug.registry import devices_by_kind as devices_by_kind
@@ -61,6 +63,7 @@ __version__ = "0.1.0"
 _MODULES = ("backend", "gguf", "host", "memory", "quants", "registry", "scheduler", "testing")
 _LAZY = {
     **dict.fromkeys(("allocate", "allocate_graph"), "memory"),
+    **dict.fromkeys(("dequantize", "quantize"), "quants"),
     "Scheduler": "scheduler",
     "compute": "immediate",
     "hookimpl": "hookspecs",

@@ -56,12 +56,12 @@ the bytes that both have are undefined afterwards, other than where each element
 place; nothing else changes.  A kernel need not look for that.  To move rows within a tensor, copy them elsewhere first.
 
 *Ids out of range.* A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes nothing
-that is not its own.  The rows of its result that belong to such ids are zeros; set_rows leaves such rows out; the
-node's other rows are computed as usual.  ``compute`` of a synchronous device, or the next ``synchronize``, raises once
-the ComputeError that :func:`id_out_of_range` makes: it names the node, the id, its place and the limit.  Of several
-faults it is the first node's in the graph's order, and of these the first id's in the order of its tensor's elements,
-for any number of threads.  Ids are not looked at where the node writes nothing because its result or its rows are
-empty.
+that is not its own.  The rows of its result that belong to such ids are zeros; where ids say where rows go (set_rows,
+get_rows_back) such rows are left out; the node's other rows are computed as usual.  ``compute`` of a synchronous
+device, or the next ``synchronize``, raises once the ComputeError that :func:`id_out_of_range` makes: it names the node,
+the id, its place and the limit.  Of several faults it is the first node's in the graph's order, and of these the first
+id's in the order of its tensor's elements, for any number of threads.  Ids are not looked at where the node writes
+nothing because its result or its rows are empty.
 
 *Errors.*  Every failure is a :class:`~ggplug.errors.GGPlugError`.  An asynchronous failure is raised by the next
 ``synchronize`` of the stream.  After a failed computation the results are undefined, and what its nodes wrote into
@@ -201,8 +201,8 @@ class Registration(ABC):
 
         ``"cache"``: files with compiled kernels, for ``ggplug cache``.  Two are for the conformance suite, which proves
         with them what it can otherwise only see behind a long load, if it does.  ``"stall"``: ``stall(stream) ->
-        release``; the stream does nothing of what it is given from now on until ``release()`` is called, by any thread;
-        others go on.  It may answer None for a stream that it cannot hold.
+        release``; the stream does nothing of what it is given from now on until ``release()`` is called, by any
+        thread; others go on.  It may answer None for a stream that it cannot hold.
         ``"failing_node"``: ``failing_node() -> (node, values)``, a node whose computation fails on the device without
         harm to it, and arrays for its leafs; an id out of range will do, and is what the suite takes by itself.
         """

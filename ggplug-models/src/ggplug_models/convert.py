@@ -26,7 +26,7 @@ from ggplug_models.values import Values
 _NUMBERS = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K": 11, "Q4_K": 14,
     "Q5_K": 16, "Q6_K": 18, "IQ3_XXS": 23, "IQ4_NL": 25, "IQ3_S": 26, "IQ2_S": 28, "IQ4_XS": 30, "IQ1_M": 31,
-    "BF16": 32, "TQ1_0": 36, "TQ2_0": 37, "MXFP4": 38,
+    "BF16": 32, "TQ1_0": 36, "TQ2_0": 37, "MXFP4": 38, "NVFP4": 39, "Q1_0": 40,
 }  # fmt: skip
 """``general.file_type`` of files with matrices of one type, from llama.cpp's ``enum llama_ftype``."""
 

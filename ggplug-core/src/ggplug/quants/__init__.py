@@ -10,42 +10,49 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import ShapeError, TypeMismatchError
+from ggplug.errors import ParameterError, ShapeError, TypeMismatchError
 from ggplug.quants.codec import Codec, find
 from ggplug.types import TYPES, Type
 
-__all__ = ["block_types", "can_dequantize", "can_quantize", "dequantize", "quantize"]
+__all__ = ["block_types", "can_dequantize", "can_quantize", "can_store", "dequantize", "put_scales", "quantize"]
 
 # Elements converted at a time: few enough for the temporaries to stay in the cache.
 _CHUNK = 1 << 17
 
 
-def quantize(array: npt.ArrayLike, type: Type, *, stored: bool = False) -> npt.NDArray[np.uint8]:
-    """Encode ``array`` (``ggml_quantize_chunk`` without an importance matrix).
+def quantize(
+    array: npt.ArrayLike, type: Type, imatrix: npt.ArrayLike | None = None, *, stored: bool = False
+) -> npt.NDArray[np.uint8]:
+    """Encode ``array`` (``ggml_quantize_chunk``).
 
     Args:
         array: [..., ne0], converted to float32 first (for F64 to float64; integer types take the values as they
             are).  A block of a quantised type with a NaN or an infinity reads as NaN (of MXFP4, which has none, as
             infinity).
         type: any type that has a reference encoder.
-        stored: encode as ops do that store a result of this type (``from_float`` in ggml's type traits): of IQ4_NL
-            with the first scale instead of the best of sixteen.
+        imatrix: [ne0], how much the error of each column counts, for all rows; from a run of the model over text.
+            Types whose numbers follow from the values alone take no notice of it.
+        stored: encode as ops do that store a result of this type (``from_float`` in ggml's type traits): IQ4_NL with
+            the first scale instead of the best of sixteen, Q8_0 and Q8_1 with ties to even.
 
     Returns:
         uint8 [..., ``type.row_bytes(ne0)``]
 
     Raises:
-        ShapeError: ``array`` has no axis, or ne0 is not a whole number of blocks.
-        TypeMismatchError: ``type`` has no reference encoder, or ``array`` holds no real numbers.
-        ParameterError: a value does not fit in an integer type.
+        ShapeError: ``array`` has no axis, ne0 is not a whole number of blocks, or ``imatrix`` is not [ne0].
+        TypeMismatchError: ``type`` has no reference encoder, or none without an importance matrix, or ``array`` holds
+            no real numbers.
+        ParameterError: a value does not fit in an integer type; ``imatrix`` has a negative number, or one that is not
+            finite; there is an ``imatrix`` for what ops store.
     """
     codec = _codec(type)
-    if codec is None or codec.encode is None:
+    if codec is None or (codec.encode is None and (imatrix is None or codec.weighted is None)):
         raise TypeMismatchError(f"{type.name} has no reference quantiser{_reason(codec)}", got=type)
     values = np.asarray(array)
     if values.dtype.kind not in "fiub":
@@ -53,6 +60,11 @@ def quantize(array: npt.ArrayLike, type: Type, *, stored: bool = False) -> npt.N
     if values.ndim == 0:
         raise ShapeError(f"quantising to {type.name} needs at least one axis, got a scalar", got=())
     row_bytes = type.row_bytes(values.shape[-1])
+    if imatrix is not None:
+        importance = _importance(imatrix, values.shape[-1], stored)
+        if codec.weighted is not None:
+            return _weighted(values, type, codec.weighted, importance)
+    assert codec.encode is not None
     with _quiet():
         values = np.ascontiguousarray(values, dtype=codec.values_dtype)
         out = np.empty((*values.shape[:-1], row_bytes), np.uint8)
@@ -62,6 +74,37 @@ def quantize(array: npt.ArrayLike, type: Type, *, stored: bool = False) -> npt.N
         encode = codec.store if stored and codec.store is not None else codec.encode
         for start in range(0, len(flat), step):
             encode(flat[start : start + step], blocks[start : start + step])
+    return out
+
+
+def _importance(imatrix: npt.ArrayLike, ne0: int, stored: bool) -> npt.NDArray[np.float32]:
+    """A checked importance matrix."""
+    if stored:
+        raise ParameterError("ops store results without an importance matrix", got=imatrix)
+    importance = np.ascontiguousarray(imatrix, np.float32)
+    if importance.shape != (ne0,):
+        raise ShapeError(
+            f"an importance matrix for rows of {ne0} elements is [{ne0}]", got=importance.shape, wanted=ne0
+        )
+    if not (np.isfinite(importance) & (importance >= 0)).all():
+        raise ParameterError("an importance matrix has finite numbers that are not negative", got=imatrix)
+    return importance
+
+
+def _weighted(
+    values: npt.NDArray[Any],
+    type: Type,
+    encode: Callable[[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]], None],
+    importance: npt.NDArray[np.float32],
+) -> npt.NDArray[np.uint8]:
+    ne0 = values.shape[-1]
+    out = np.empty((*values.shape[:-1], type.row_bytes(ne0)), np.uint8)
+    with _quiet():
+        rows = np.ascontiguousarray(values, np.float32).reshape(-1, ne0)
+        blocks = out.reshape(-1).view(type.dtype).reshape(len(rows), -1)
+        step = max(1, _CHUNK // max(ne0, 1))
+        for start in range(0, len(rows) if ne0 else 0, step):
+            encode(rows[start : start + step], blocks[start : start + step], importance)
     return out
 
 
@@ -114,10 +157,33 @@ def _quiet() -> np.errstate:
     return np.errstate(all="ignore")
 
 
-def can_quantize(type: Type) -> bool:
-    """Whether :func:`quantize` takes ``type``."""
+def put_scales(data: npt.NDArray[np.uint8], type: Type, scales: npt.ArrayLike) -> None:
+    """Write scales, one for each block of ``type``, into blocks of any bits: for tests.
+
+    Args:
+        data: contiguous uint8; all fields of floats that its blocks have become the scale.
+        scales: one number, or as many as there are blocks.
+    """
+    blocks = data.reshape(-1).view(type.dtype)
+    each = np.broadcast_to(np.asarray(scales, np.float32), blocks.shape)
     codec = _codec(type)
-    return codec is not None and codec.encode is not None
+    if codec is not None and codec.put_scale is not None:
+        codec.put_scale(blocks, each)
+    for field in type.fields:
+        if field.dtype.startswith("f"):
+            blocks[field.name] = each
+
+
+def can_quantize(type: Type, *, imatrix: bool = False) -> bool:
+    """Whether :func:`quantize` takes ``type`` without an importance matrix, or with one if ``imatrix`` is True."""
+    codec = _codec(type)
+    return codec is not None and (codec.encode is not None or (imatrix and codec.weighted is not None))
+
+
+def can_store(type: Type) -> bool:
+    """Whether ops store results of ``type``: :func:`quantize` takes it with ``stored``."""
+    codec = _codec(type)
+    return codec is not None and codec.encode is not None and codec.is_stored
 
 
 def can_dequantize(type: Type) -> bool:

@@ -26,9 +26,15 @@ class Codec:
       be filled completely.
     * ``decode(blocks, values)``: ``blocks`` is ``type.dtype`` [n] as it lies in the file or buffer, perhaps
       read-only; ``values`` is C-contiguous float32 [n, block_size], to be filled completely.
-
-    * ``store``: as ``encode``, where ggml's ops encode a result in less time than a file deserves (``from_float`` in
+    * ``weighted(values, blocks, importance)``: as ``encode``, of whole rows and with an importance matrix: ``values``
+      is float32 [rows, ne0], ``blocks`` [rows, ne0 / block_size], ``importance`` float32 [ne0], not negative.
+      ``None``: the type takes no notice of an importance matrix.
+    * ``store``: as ``encode``, where ggml's ops encode a result in another way than files (``from_float`` in
       its type traits, beside ``ggml_quantize_chunk``); ``None`` where both are the same.
+
+    * ``put_scale(blocks, scales)``: writes a scale, float32 [n], into blocks, where it lies in no field of its own.
+
+    ``is_stored``: whether ops encode results of this type at all.
 
     NumPy gives no floating-point warnings while they run.  A function that ggml has no reference for is ``None``, and
     ``missing`` says why.
@@ -40,6 +46,9 @@ class Codec:
     values_dtype: npt.DTypeLike | None = np.float32
     missing: str = ""
     store: Callable[[Values, Blocks], None] | None = None
+    weighted: Callable[[Values, Blocks, Values], None] | None = None
+    put_scale: Callable[[Blocks, Values], None] | None = None
+    is_stored: bool = True
 
 
 _CODECS: dict[Type, Codec] = {}

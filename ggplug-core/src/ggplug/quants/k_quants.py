@@ -1,112 +1,180 @@
 """K-quants: super-blocks of 256 elements, in groups whose scales are themselves quantised (``quantize_row_q*_K_ref``).
 
-The encoders search for the scale of a group that loses least, weighted towards large elements.  The arithmetic is
-float32 in ggml's order, every sum one addition after the other, so the bytes are ggml's.  A super-block with a NaN or
-an infinity reads as NaN as a whole: its scale is NaN and everything else is zero.
+The encoders search for the scale of a group that loses least (``search``), weighted towards large elements, or by an
+importance matrix.  The arithmetic is float32 in ggml's order, so the bytes are ggml's.  A super-block with a NaN or an
+infinity reads as NaN as a whole: its scale is NaN and everything else is zero.
 
-The encoders transpose first: one long vector operation handles all groups at once.
+Q8_K is what activations are rounded to before they meet the others: one float32 scale, and sums of sixteen numbers.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug import types
 from ggplug.quants.codec import Blocks, Codec, Values, register
+from ggplug.quants.rounding import Floats, Whole, nearest
+from ggplug.quants.search import (
+    ALL_ZERO,
+    largest_of,
+    positive,
+    refined,
+    signed,
+    spread_weights,
+    total,
+    with_minimum,
+)
 
-Floats = npt.NDArray[np.float32]
-Whole = npt.NDArray[np.int32]
+#: Bytes, whatever arithmetic made of them.
+Bytes = npt.NDArray[Any]
+#: Finds of groups [size, n] their scales, negated minima, and numbers.
+Fit = Callable[[Floats], tuple[Floats, Floats, Whole]]
 
 _F = np.float32
-#: Groups with no element as large as this have the scale 0 (``GROUP_MAX_EPS``).
-_ALL_ZERO = _F(1e-15)
-#: Adding it leaves the nearest whole number in the lower bits (``nearest_int``).
-_MAGIC = _F(12582912)
 
 
-def _nearest(values: Floats) -> Whole:
-    """Rounded to the nearest, ties to even, exactly as ggml does it: also for what is too large, and 0 for NaN."""
-    whole: Whole = ((values + _MAGIC).view(np.int32) & 0x7FFFFF) - 0x400000
-    return whole
+def _in_groups(values: Values, size: int) -> Floats:
+    """[n, 256] as [``size``, n groups]."""
+    return np.ascontiguousarray(values.reshape(-1, size).T)
 
 
-def _sum(terms: Floats) -> Floats:
-    """Sums over the first axis, one term after the other."""
-    total: Floats = np.add.accumulate(terms, axis=0)[-1]
-    return total
+def _bits(packed: Bytes, each: int) -> Bytes:
+    """Of bytes [..., n] the numbers of ``each`` bits, [..., 8 / ``each``, n]: first the lowest bits of all bytes."""
+    shifts = np.arange(0, 8, each, dtype=np.uint8)[:, None]
+    return packed[..., None, :] >> shifts & np.uint8((1 << each) - 1)
 
 
-def _with_minimum(x: Floats) -> tuple[Floats, Floats, Whole]:
-    """Scales, negated minima, and numbers from 0 to 31 for the groups of ``x`` [32, n] (``make_qkx2_quants``)."""
-    top = 31
-    weights = np.sqrt(_sum(x * x) / _F(32)) + np.abs(x)
-    sum_w, sum_x = _sum(weights), _sum(weights * x)
-    high = x.max(axis=0)
-    low = np.minimum(x.min(axis=0), _F(0))
-    level = high == low
-    inverse = _F(top) / (high - low)
-    scale: Floats = _F(1) / inverse
-    numbers = np.clip(_nearest(inverse * (x - low)), 0, top)
-    difference = scale * numbers.astype(_F) + low - x
-    least = _sum(weights * (difference * difference))
-    for step in range(16):
-        inverse = (_F(-0.5) + _F(0.1) * _F(step) + _F(top)) / (high - low)
-        trial = np.clip(_nearest(inverse * (x - low)), 0, top)
-        l = trial.astype(_F)
-        weighted = weights * l
-        sum_l, sum_l2, sum_xl = _sum(weighted), _sum(weighted * l), _sum(weighted * x)
-        determinant = sum_w * sum_l2 - sum_l * sum_l
-        new_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant
-        new_low = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
-        above = new_low > 0
-        new_low[above] = 0
-        new_scale[above] = (sum_xl / sum_l2)[above]
-        difference = new_scale * l + new_low - x
-        error = _sum(weights * (difference * difference))
-        better = (determinant > 0) & (error < least) & ~level
-        numbers[:, better] = trial[:, better]
-        least[better] = error[better]
-        scale[better] = new_scale[better]
-        low[better] = new_low[better]
-    numbers[:, level] = 0
-    scale[level] = 0
-    return scale, -low, numbers
+def _packed(numbers: Bytes, each: int) -> Bytes:
+    """The inverse of :func:`_bits`."""
+    shifts = np.arange(0, 8, each, dtype=np.uint8)[:, None]
+    joined: Bytes = np.bitwise_or.reduce(numbers << shifts, axis=-2)
+    return joined
 
 
-def _encode_q5_k(values: Values, blocks: Blocks) -> None:
+def _poison(values: Values, blocks: Blocks) -> None:
+    """Blocks of values that are not all finite become one NaN each."""
+    bad = ~np.isfinite(values).all(axis=-1)
+    if bad.any():
+        blocks[bad] = np.zeros((), blocks.dtype)
+        blocks["d"][bad] = np.nan
+
+
+def _requantised(x: Floats, numbers: Whole, d: Floats, low: int, high: int) -> Whole:
+    """The numbers again, by the scales that are stored, where these are not zero."""
+    again = np.clip(nearest(x / d), low, high) - min(low, 0)
+    return np.where(d == 0, numbers, again)
+
+
+# -- with a minimum: Q2_K, Q4_K, Q5_K ------------------------------------------------------------------
+
+
+def _unweighted(x: Floats, top: int, first: float, steps: int) -> tuple[Floats, Floats, Whole]:
+    weights = np.sqrt(total(x * x) / _F(32)) + np.abs(x)
+    return with_minimum(x, weights, top, first, 0.1, steps)
+
+
+def _factors(each: Floats, top: int) -> tuple[Floats, Bytes]:
+    """A scale for n rows of scales, and these as numbers from 0 to ``top``."""
+    largest = np.fmax.reduce(each, axis=1, initial=_F(0)) + _F(0)  # of zeros the positive one
+    inverse = np.where(largest > 0, _F(top) / largest, _F(0))
+    return largest / _F(top), np.minimum(nearest(inverse[:, None] * each).astype(np.uint8), top)
+
+
+def _encode_with_minimum(
+    values: Values, blocks: Blocks, size: int, top: int, fit: Fit, pack: Callable[[Blocks, Bytes, Bytes, Bytes], None]
+) -> None:
     n = len(values)
-    x: Floats = np.ascontiguousarray(values.reshape(n * 8, 32).T)
-    scale, minimum, numbers = _with_minimum(x)
-    scale, minimum = scale.reshape(n, 8), minimum.reshape(n, 8)
-    top_scale = np.fmax.reduce(scale, axis=1, initial=_F(0))
-    top_minimum = np.fmax.reduce(minimum, axis=1, initial=_F(0))
-    parts = []
-    for each, top in ((scale, top_scale), (minimum, top_minimum)):
-        inverse = np.where(top > 0, _F(63) / top, _F(0))
-        parts.append(np.minimum(_nearest(inverse[:, None] * each).astype(np.uint8), 63))
-    scales, minima = parts
-    blocks["d"] = top_scale / _F(63)
-    blocks["dmin"] = top_minimum / _F(63)
-    blocks["scales"] = _pack_scales(scales, minima)
-    d = (blocks["d"].astype(_F)[:, None] * scales.astype(_F)).reshape(-1)
-    m = (blocks["dmin"].astype(_F)[:, None] * minima.astype(_F)).reshape(-1)
-    again = np.clip(_nearest((x + m) / d), 0, 31)
-    numbers = np.where(d == 0, numbers, again)
-    q = np.ascontiguousarray(numbers.T).astype(np.uint8).reshape(n, 4, 2, 32)
-    blocks["qs"] = ((q[:, :, 0] & 15) | (q[:, :, 1] & 15) << 4).reshape(n, 128)
-    shifts = np.arange(8, dtype=np.uint8)[:, None]
-    blocks["qh"] = np.bitwise_or.reduce((q.reshape(n, 8, 32) >> 4) << shifts, axis=1)
+    x = _in_groups(values, size)
+    scale, minimum, numbers = fit(x)
+    most = 15 if size == 16 else 63
+    blocks["d"], scales = _factors(scale.reshape(n, -1), most)
+    blocks["dmin"], minima = _factors(minimum.reshape(n, -1), most)
+    _write_with_minimum(blocks, x, numbers, top, scales, minima, pack)
     _poison(values, blocks)
 
 
-def _pack_scales(scales: npt.NDArray[np.uint8], minima: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def _weigh_with_minimum(
+    values: Values, blocks: Blocks, importance: Values, type: types.Type, top: int, factor: float
+) -> None:
+    """By an importance matrix (``quantize_row_q*_K_impl``)."""
+    n = values.size // 256
+    size = 16 if type is types.Q2_K else 32
+    of_blocks = np.broadcast_to(importance, values.shape).reshape(n, 256)
+    values, blocks = values.reshape(n, 256), blocks.reshape(n)
+    x = _in_groups(values, size)
+    weights = spread_weights(values, of_blocks, factor, size)
+    scale, minimum, numbers = with_minimum(x, weights, top, -0.9, 0.05, 36)
+    of_groups = np.ascontiguousarray(total(weights).reshape(n, -1).T)
+    most = 15 if size == 16 else 63
+    d, scales = positive(np.ascontiguousarray(scale.reshape(n, -1).T), of_groups, most)
+    m, minima = positive(np.ascontiguousarray(minimum.reshape(n, -1).T), of_groups, most)
+    blocks["d"], blocks["dmin"] = d, m
+    found = scales.T.astype(np.uint8), minima.T.astype(np.uint8)
+    _write_with_minimum(blocks, x, numbers, top, *found, _PACKED[type])
+    _poison(values, blocks)
+
+
+def _write_with_minimum(
+    blocks: Blocks,
+    x: Floats,
+    numbers: Whole,
+    top: int,
+    scales: Bytes,
+    minima: Bytes,
+    pack: Callable[[Blocks, Bytes, Bytes, Bytes], None],
+) -> None:
+    d = (blocks["d"].astype(_F)[:, None] * scales.astype(_F)).reshape(-1)
+    m = (blocks["dmin"].astype(_F)[:, None] * minima.astype(_F)).reshape(-1)
+    numbers = _requantised(x + m, numbers, d, 0, top)
+    pack(blocks, scales, minima, np.ascontiguousarray(numbers.T).astype(np.uint8).reshape(len(blocks), 256))
+
+
+def _pack_q2_k(blocks: Blocks, scales: Bytes, minima: Bytes, numbers: Bytes) -> None:
+    blocks["scales"] = scales | minima << 4
+    blocks["qs"] = _packed(numbers.reshape(-1, 2, 4, 32), 2).reshape(-1, 64)
+
+
+def _pack_q4_k(blocks: Blocks, scales: Bytes, minima: Bytes, numbers: Bytes) -> None:
+    blocks["scales"] = _pack_scales(scales, minima)
+    blocks["qs"] = _packed(numbers.reshape(-1, 4, 2, 32), 4).reshape(-1, 128)
+
+
+def _pack_q5_k(blocks: Blocks, scales: Bytes, minima: Bytes, numbers: Bytes) -> None:
+    _pack_q4_k(blocks, scales, minima, numbers & 15)
+    blocks["qh"] = _packed(numbers.reshape(-1, 8, 32) >> 4, 1)
+
+
+_PACKED = {types.Q2_K: _pack_q2_k, types.Q4_K: _pack_q4_k, types.Q5_K: _pack_q5_k}
+
+
+def _fit_q2_k(x: Floats) -> tuple[Floats, Floats, Whole]:
+    return with_minimum(x, np.abs(x), 3, -0.5, 0.1, 15, by_magnitude=True)
+
+
+def _encode_q2_k(values: Values, blocks: Blocks) -> None:
+    _encode_with_minimum(values, blocks, 16, 3, _fit_q2_k, _pack_q2_k)
+
+
+def _encode_q4_k(values: Values, blocks: Blocks) -> None:
+    _encode_with_minimum(values, blocks, 32, 15, lambda x: _unweighted(x, 15, -1.0, 20), _pack_q4_k)
+
+
+def _encode_q5_k(values: Values, blocks: Blocks) -> None:
+    _encode_with_minimum(values, blocks, 32, 31, lambda x: _unweighted(x, 31, -0.5, 15), _pack_q5_k)
+
+
+def _pack_scales(scales: Bytes, minima: Bytes) -> Bytes:
     """Eight scales and eight minima of six bits in twelve bytes."""
     upper = [each[:, :4] | (each[:, 4:] >> 4) << 6 for each in (scales, minima)]
     return np.concatenate([*upper, (scales[:, 4:] & 15) | (minima[:, 4:] & 15) << 4], axis=1)
 
 
-def unpack_scales(packed: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def unpack_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     """Scales and minima, each [n, 8] from 0 to 63, of Q4_K's and Q5_K's field ``scales`` [n, 12]."""
     low, high, mixed = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate([low & 63, (mixed & 15) | (low >> 6) << 4], axis=1)
@@ -114,66 +182,108 @@ def unpack_scales(packed: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8],
     return scales, minima
 
 
-def _decode_q5_k(blocks: Blocks, values: Values) -> None:
-    n = len(blocks)
-    scales, minima = unpack_scales(blocks["scales"])
+def _decode_with_minimum(blocks: Blocks, values: Values, scales: Bytes, minima: Bytes, numbers: Bytes) -> None:
     d = blocks["d"].astype(_F)[:, None] * scales.astype(_F)
     m = blocks["dmin"].astype(_F)[:, None] * minima.astype(_F)
-    packed = blocks["qs"].reshape(n, 4, 1, 32) >> np.array([[0], [4]], np.uint8)
-    fifth = blocks["qh"][:, None] >> np.arange(8, dtype=np.uint8)[:, None]
-    numbers = (packed & 15).reshape(n, 8, 32) | (fifth & 1) << 4
-    out = values.reshape(n, 8, 32)
-    np.multiply(numbers, d[:, :, None], out=out)
+    out = values.reshape(*scales.shape, -1)
+    np.multiply(numbers.reshape(out.shape), d[:, :, None], out=out)
     np.subtract(out, m[:, :, None], out=out)
 
 
-def _signed(x: Floats) -> tuple[Floats, Whole]:
-    """Scales, and numbers from 0 to 63 of which 32 is zero, for the groups of ``x`` [16, n] (``make_qx_quants``)."""
-    top = 32
-    weights = x * x
-    largest = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], axis=0)[0]
-    nothing = np.abs(largest) < _ALL_ZERO
-    scale = best = np.zeros_like(largest)
-    numbers = np.zeros(x.shape, np.int32)
-    for step in (0, *range(-9, 0), *range(1, 10)):
-        inverse = -(_F(top) + _F(0.1) * _F(step)) / largest
-        trial = np.clip(_nearest(inverse * x), -top, top - 1)
-        l = trial.astype(_F)
-        sum_xl, sum_l2 = _sum(weights * x * l), _sum(weights * l * l)
-        ratio = sum_xl / sum_l2
-        if step == 0:
-            numbers = trial + top
-            scale = np.where(sum_l2 != 0, ratio, _F(0))
-            best = scale * sum_xl
-        else:
-            better = (sum_l2 > 0) & (sum_xl * sum_xl > best * sum_l2)
-            numbers[:, better] = trial[:, better] + top
-            scale[better] = ratio[better]
-            best[better] = (ratio * sum_xl)[better]
-    numbers[:, nothing] = 0
-    scale[nothing] = 0
-    return scale, numbers
+def _decode_q2_k(blocks: Blocks, values: Values) -> None:
+    scales = blocks["scales"]
+    _decode_with_minimum(blocks, values, scales & 15, scales >> 4, _bits(blocks["qs"].reshape(-1, 2, 32), 2))
+
+
+def _decode_q4_k(blocks: Blocks, values: Values) -> None:
+    numbers = _bits(blocks["qs"].reshape(-1, 4, 32), 4)
+    _decode_with_minimum(blocks, values, *unpack_scales(blocks["scales"]), numbers)
+
+
+def _decode_q5_k(blocks: Blocks, values: Values) -> None:
+    numbers = _bits(blocks["qs"].reshape(-1, 4, 32), 4).reshape(-1, 8, 32) | _bits(blocks["qh"], 1) << 4
+    _decode_with_minimum(blocks, values, *unpack_scales(blocks["scales"]), numbers)
+
+
+# -- without a minimum: Q3_K, Q6_K ---------------------------------------------------------------------
+
+
+def _encode_q3_k(values: Values, blocks: Blocks) -> None:
+    n = len(values)
+    x = _in_groups(values, 16)
+    scale, numbers = refined(x, 4)
+    scale = scale.reshape(n, 16)
+    largest = largest_of(np.ascontiguousarray(np.where(np.isnan(scale), _F(0), scale).T))
+    inverse = np.where(largest != 0, _F(-32) / largest, _F(0))
+    # the whole number becomes an int8 before it is bounded
+    scales = np.clip(nearest(inverse[:, None] * scale).astype(np.int8), -32, 31).astype(np.int32) + 32
+    scales[largest == 0] = 0
+    blocks["d"] = np.where(largest != 0, _F(1) / inverse, _F(0))
+    _write_q3_k(blocks, x, numbers, scales)
+    _poison(values, blocks)
+
+
+def _weigh_q3_k(values: Values, blocks: Blocks, importance: Values) -> None:
+    n = values.size // 256
+    of_blocks = np.broadcast_to(importance, values.shape).reshape(n, 256)
+    values, blocks = values.reshape(n, 256), blocks.reshape(n)
+    x, weights = _in_groups(values, 16), spread_weights(values, of_blocks, 2, 16)
+    scale, numbers = signed(x, weights, 4)
+    of_groups = np.ascontiguousarray(total(weights).reshape(n, 16).T)
+    blocks["d"], scales = signed(np.ascontiguousarray(scale.reshape(n, 16).T), of_groups, 32)
+    _write_q3_k(blocks, x, numbers, scales.T)
+    _poison(values, blocks)
+
+
+def _write_q3_k(blocks: Blocks, x: Floats, numbers: Whole, scales: Whole) -> None:
+    """``scales`` [n, 16] from 0 to 63, of which 32 is zero."""
+    n = len(blocks)
+    d = (blocks["d"].astype(_F)[:, None] * (scales - 32).astype(_F)).reshape(-1)
+    q = _requantised(x, numbers, d, -4, 3).T.astype(np.uint8).reshape(n, 256)
+    blocks["hmask"] = _packed(q.reshape(n, 8, 32) >> 2, 1)
+    blocks["qs"] = _packed(q.reshape(n, 2, 4, 32) & 3, 2).reshape(n, 64)
+    packed = scales.astype(np.uint8)
+    low, high = packed & 15, packed >> 4
+    joined = [low[:, :8] | low[:, 8:] << 4, _packed(high.reshape(n, 4, 4), 2)]
+    blocks["scales"] = np.concatenate(joined, axis=1)
+
+
+def _decode_q3_k(blocks: Blocks, values: Values) -> None:
+    n = len(blocks)
+    packed = blocks["scales"]
+    low, high = _bits(packed[:, :8], 4).reshape(n, 16), _bits(packed[:, 8:], 2).reshape(n, 16)
+    scales = (low | high << 4).view(np.int8) - np.int8(32)
+    numbers = _bits(blocks["qs"].reshape(n, 2, 32), 2).reshape(n, 8, 32) | _bits(blocks["hmask"], 1) << 2
+    d = blocks["d"].astype(_F)[:, None] * scales.astype(_F)
+    signed_numbers = numbers.view(np.int8).reshape(n, 16, 16) - np.int8(4)
+    np.multiply(signed_numbers, d[:, :, None], out=values.reshape(n, 16, 16))
 
 
 def _encode_q6_k(values: Values, blocks: Blocks) -> None:
+    x = _in_groups(values, 16)
+    _write_q6_k(values, blocks, x, *signed(x, x * x, 32))
+
+
+def _weigh_q6_k(values: Values, blocks: Blocks, importance: Values) -> None:
+    weights = _in_groups(np.broadcast_to(importance, values.shape), 16)
+    values = values.reshape(-1, 256)
+    x = _in_groups(values, 16)
+    _write_q6_k(values, blocks.reshape(-1), x, *signed(x, weights, 32))
+
+
+def _write_q6_k(values: Values, blocks: Blocks, x: Floats, scale: Floats, numbers: Whole) -> None:
     n = len(values)
-    x: Floats = np.ascontiguousarray(values.reshape(n * 16, 16).T)
-    scale, numbers = _signed(x)
     scale = scale.reshape(n, 16)
     size = np.where(np.isnan(scale), _F(0), np.abs(scale))  # of numbers whose squares are too large
     largest = np.take_along_axis(scale, size.argmax(axis=1)[:, None], axis=1)
     inverse = _F(-128) / largest
-    nothing = size.max(axis=1) < _ALL_ZERO
+    nothing = size.max(axis=1) < ALL_ZERO
     blocks["d"] = (_F(1) / inverse)[:, 0]
-    blocks["scales"] = np.minimum(_nearest(inverse * scale), 127).astype(np.int8)
+    blocks["scales"] = np.minimum(nearest(inverse * scale), 127).astype(np.int8)
     d = (blocks["d"].astype(_F)[:, None] * blocks["scales"].astype(_F)).reshape(-1)
-    again = np.clip(_nearest(x / d), -32, 31) + 32
-    numbers = np.where(d == 0, numbers, again)
-    q = np.ascontiguousarray(numbers.T).astype(np.uint8).reshape(n, 2, 4, 32)
-    low, high = q & 15, q >> 4
-    blocks["ql"] = (low[:, :, :2] | low[:, :, 2:] << 4).reshape(n, 128)
-    shifts = np.array([[0], [2], [4], [6]], np.uint8)
-    blocks["qh"] = np.bitwise_or.reduce(high << shifts, axis=2).reshape(n, 64)
+    q = _requantised(x, numbers, d, -32, 31).T.astype(np.uint8).reshape(n, 2, 4, 32)
+    blocks["ql"] = _packed((q & 15).reshape(n, 2, 2, 64), 4).reshape(n, 128)
+    blocks["qh"] = _packed(q >> 4, 2).reshape(n, 64)
     blocks[nothing] = np.zeros((), blocks.dtype)
     _poison(values, blocks)
 
@@ -181,22 +291,41 @@ def _encode_q6_k(values: Values, blocks: Blocks) -> None:
 def _decode_q6_k(blocks: Blocks, values: Values) -> None:
     n = len(blocks)
     d = blocks["d"].astype(_F)[:, None] * blocks["scales"].astype(_F)
-    low = blocks["ql"].reshape(n, 2, 1, 64) >> np.array([[0], [4]], np.uint8)
-    high = blocks["qh"].reshape(n, 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8)
-    numbers = (low & 15).reshape(n, 2, 4, 32) | (high & 3) << 4
-    signed = numbers.view(np.int8).reshape(n, 16, 16) - np.int8(32)
-    np.multiply(signed, d[:, :, None], out=values.reshape(n, 16, 16))
+    low = _bits(blocks["ql"].reshape(n, 2, 64), 4).reshape(n, 2, 4, 32)
+    numbers = low | _bits(blocks["qh"].reshape(n, 2, 32), 2) << 4
+    signed_numbers = numbers.view(np.int8).reshape(n, 16, 16) - np.int8(32)
+    np.multiply(signed_numbers, d[:, :, None], out=values.reshape(n, 16, 16))
 
 
-def _poison(values: Values, blocks: Blocks) -> None:
-    """Blocks of values that are not all finite become one NaN each."""
-    bad = ~np.isfinite(values).all(axis=1)
-    if bad.any():
-        blocks[bad] = np.zeros((), blocks.dtype)
-        blocks["d"][bad] = np.nan
+# -- one scale: Q8_K -----------------------------------------------------------------------------------
+
+
+def _encode_q8_k(values: Values, blocks: Blocks) -> None:
+    x: Floats = np.ascontiguousarray(values.T)
+    largest = largest_of(x)
+    inverse = _F(-127) / largest
+    numbers = np.minimum(nearest(inverse * x), 127)
+    nothing = largest == 0
+    numbers[:, nothing] = 0
+    blocks["d"] = np.where(nothing, _F(0), _F(1) / inverse)
+    blocks["qs"] = numbers.T
+    blocks["bsums"] = blocks["qs"].reshape(-1, 16, 16).sum(axis=2, dtype=np.int16)
+    _poison(values, blocks)
+
+
+def _decode_q8_k(blocks: Blocks, values: Values) -> None:
+    np.multiply(blocks["qs"], blocks["d"][:, None], out=values)
+
+
+def _by_importance(type: types.Type, top: int, factor: float) -> Callable[[Values, Blocks, Values], None]:
+    return functools.partial(_weigh_with_minimum, type=type, top=top, factor=factor)
 
 
 register(
-    Codec(types.Q5_K, _encode_q5_k, _decode_q5_k),
-    Codec(types.Q6_K, _encode_q6_k, _decode_q6_k),
+    Codec(types.Q2_K, _encode_q2_k, _decode_q2_k, weighted=_by_importance(types.Q2_K, 3, 1)),
+    Codec(types.Q3_K, _encode_q3_k, _decode_q3_k, weighted=_weigh_q3_k),
+    Codec(types.Q4_K, _encode_q4_k, _decode_q4_k, weighted=_by_importance(types.Q4_K, 15, 2)),
+    Codec(types.Q5_K, _encode_q5_k, _decode_q5_k, weighted=_by_importance(types.Q5_K, 31, 2)),
+    Codec(types.Q6_K, _encode_q6_k, _decode_q6_k, weighted=_weigh_q6_k),
+    Codec(types.Q8_K, _encode_q8_k, _decode_q8_k),
 )

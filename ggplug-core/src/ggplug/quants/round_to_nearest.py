@@ -2,7 +2,11 @@
 
 The arithmetic is float32 in ggml's order, so the bytes are ggml's.  A block whose scale is so small that
 its reciprocal overflows encodes as zeros: in C the result is undefined there.  So it is of a NaN or an infinity,
-which make their whole block NaN: its scale is not finite (NaN as 0x7E00) and its numbers are zeros.
+which make their whole block NaN: its scale is not finite (NaN as 0x7E00) and its numbers are zeros.  With an
+importance matrix (``quantize_row_*_impl``) the scale is searched for (``search``).
+
+Q8_0 and Q8_1 are what activations are rounded to, and ggml's kernels for processors do that in another way than its
+reference: with 127 divided by the largest element, and ties to even.  Ops store them so.
 
 The encoders transpose first: with blocks along the last axis every step is one long vector operation, and
 32-element reductions become 31 of them.
@@ -10,23 +14,17 @@ The encoders transpose first: with blocks along the last axis every step is one 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 
 from ggplug import types
 from ggplug.quants.codec import Blocks, Codec, Values, register
+from ggplug.quants.rounding import Floats, half_away, reciprocal
+from ggplug.quants.search import signed, spread_weights, with_minimum
 
-Floats = npt.NDArray[np.float32]
-
-# trunc(x + copysign(this, x)) is C's roundf(x): half away from zero.  With 0.5 itself, the float just below a
-# half would be rounded up by the addition.
-_BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
-
-
-def _reciprocal(scale: Floats) -> Floats:
-    inverse: Floats = np.float32(1) / scale
-    inverse[~np.isfinite(inverse)] = 0
-    return inverse
+Bytes = npt.NDArray[np.uint8]
 
 
 def _poison(columns: Floats, scale: Floats) -> None:
@@ -49,34 +47,63 @@ def _first_extreme(columns: Floats) -> Floats:
     return extreme
 
 
-def _encode_q4_0(values: Values, blocks: Blocks) -> None:
+def _write(blocks: Blocks, quants: Bytes) -> None:
+    """Numbers [32, n]: four bits in ``qs``, and the fifth in ``qh`` if there is one."""
+    blocks["qs"] = ((quants[:16] & 15) | quants[16:] << 4).T
+    if "qh" in (blocks.dtype.names or ()):
+        blocks["qh"] = np.packbits(quants.T >> 4, axis=1, bitorder="little")
+
+
+def _read(blocks: Blocks) -> Bytes:
+    """The numbers [n, 32]."""
+    packed = blocks["qs"]
+    quants = np.concatenate([packed & 15, packed >> 4], axis=1)
+    if "qh" in (blocks.dtype.names or ()):
+        quants |= np.unpackbits(blocks["qh"], axis=1, bitorder="little") << 4
+    return quants
+
+
+# -- around zero: Q4_0, Q5_0 ---------------------------------------------------------------------------
+
+
+def _encode_around_zero(half: int, values: Values, blocks: Blocks) -> None:
+    """Numbers from 0 to ``2 * half - 1``, of which ``half`` is zero."""
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
-    scale = _first_extreme(columns) / np.float32(-8)
+    scale = _first_extreme(columns) / np.float32(-half)
     _poison(columns, scale)
     blocks["d"] = scale
-    columns *= _reciprocal(scale)
-    columns += np.float32(8.5)
+    columns *= reciprocal(scale)
+    columns += np.float32(half + 0.5)
     quants = columns.astype(np.uint8)
-    np.minimum(quants, 15, out=quants)
-    high = quants[16:]
-    high <<= 4
-    high |= quants[:16]
-    blocks["qs"] = high.T
+    _write(blocks, np.minimum(quants, 2 * half - 1, out=quants))
 
 
-def _decode_q4_0(blocks: Blocks, values: Values) -> None:
-    packed = blocks["qs"]
+def _weigh_around_zero(half: int, values: Values, blocks: Blocks, importance: Values) -> None:
+    weights = spread_weights(values, importance, 1, 32)
+    columns: Floats = np.ascontiguousarray(values.reshape(-1, 32).T)
+    scale, numbers = signed(columns, weights, half)
+    bad = ~np.isfinite(columns).all(axis=0)
+    scale[bad], numbers[:, bad] = np.nan, 0
+    blocks = blocks.reshape(-1)
+    blocks["d"] = scale
+    _write(blocks, numbers.astype(np.uint8))
+
+
+def _decode_around_zero(half: int, blocks: Blocks, values: Values) -> None:
     scale = blocks["d"].astype(np.float32)[:, None]
-    np.multiply((packed & 0x0F).view(np.int8) - np.int8(8), scale, out=values[:, :16])
-    np.multiply((packed >> 4).view(np.int8) - np.int8(8), scale, out=values[:, 16:])
+    np.multiply(_read(blocks).view(np.int8) - np.int8(half), scale, out=values)
 
 
-def _encode_q4_1(values: Values, blocks: Blocks) -> None:
+# -- from a minimum: Q4_1, Q5_1 ------------------------------------------------------------------------
+
+
+def _encode_from_minimum(top: int, values: Values, blocks: Blocks) -> None:
+    """Numbers from 0 to ``top``."""
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
     # the first of the smallest, so that of two zeros it is the first one's sign
     low = np.take_along_axis(columns, columns.argmin(axis=0)[None], axis=0)[0]
-    scale = (columns.max(axis=0) - low) / np.float32(15)
-    inverse = _reciprocal(scale)
+    scale = (columns.max(axis=0) - low) / np.float32(top)
+    inverse = reciprocal(scale)
     bad = ~np.isfinite(columns).all(axis=0)
     columns[:, bad] = low[bad] = inverse[bad] = 0
     scale[bad] = np.nan
@@ -86,29 +113,58 @@ def _encode_q4_1(values: Values, blocks: Blocks) -> None:
     columns *= inverse
     columns += np.float32(0.5)
     quants = columns.astype(np.uint8)
-    np.minimum(quants, 15, out=quants)
-    blocks["qs"] = (quants[:16] | quants[16:] << 4).T
+    _write(blocks, np.minimum(quants, top, out=quants))
 
 
-def _decode_q4_1(blocks: Blocks, values: Values) -> None:
-    packed = blocks["qs"]
+def _weigh_from_minimum(top: int, values: Values, blocks: Blocks, importance: Values) -> None:
+    weights = spread_weights(values, importance, 1, 32)
+    columns: Floats = np.ascontiguousarray(values.reshape(-1, 32).T)
+    scale, minimum, numbers = with_minimum(columns, weights, top, -0.9, 0.05, 36)
+    bad = ~np.isfinite(columns).all(axis=0)
+    scale[bad], minimum[bad], numbers[:, bad] = np.nan, 0, 0
+    blocks = blocks.reshape(-1)
+    blocks["d"], blocks["m"] = scale, -minimum
+    _write(blocks, numbers.astype(np.uint8))
+
+
+def _decode_from_minimum(blocks: Blocks, values: Values) -> None:
     scale, low = (blocks[field].astype(np.float32)[:, None] for field in ("d", "m"))
-    np.multiply(packed & 0x0F, scale, out=values[:, :16])
-    np.multiply(packed >> 4, scale, out=values[:, 16:])
+    np.multiply(_read(blocks), scale, out=values)
     values += low
 
 
-def _encode_q8_0(values: Values, blocks: Blocks) -> None:
+# -- eight bits: Q8_0, Q8_1 ----------------------------------------------------------------------------
+
+
+def _largest_and_columns(values: Values) -> tuple[Floats, Floats]:
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
     # abs, because a block of zeros has the scale +0.
-    largest = np.abs(np.maximum(columns.max(axis=0), -columns.min(axis=0)))
+    return np.abs(np.maximum(columns.max(axis=0), -columns.min(axis=0))), columns
+
+
+def _encode_eight_bits(values: Values, blocks: Blocks) -> None:
+    largest, columns = _largest_and_columns(values)
     scale = largest / np.float32(127)
     _poison(columns, scale)
+    columns *= reciprocal(scale)
+    _write_eight_bits(blocks, scale, half_away(columns))
+
+
+def _store_eight_bits(values: Values, blocks: Blocks) -> None:
+    largest, columns = _largest_and_columns(values)
+    scale = largest / np.float32(127)
+    _poison(columns, scale)
+    columns *= reciprocal(largest, 127)
+    _write_eight_bits(blocks, scale, np.rint(columns))
+
+
+def _write_eight_bits(blocks: Blocks, scale: Floats, columns: Floats) -> None:
     blocks["d"] = scale
-    columns *= _reciprocal(scale)
-    columns += np.copysign(_BELOW_HALF, columns)
-    quants = columns.astype(np.int8)
-    blocks["qs"] = quants.T
+    blocks["qs"] = columns.astype(np.int8).T
+    if "s" in (blocks.dtype.names or ()):
+        sums = scale * columns.sum(axis=0)  # of whole numbers, which are exact
+        sums[np.isnan(sums)] = np.nan
+        blocks["s"] = sums
 
 
 def _decode_q8_0(blocks: Blocks, values: Values) -> None:
@@ -116,7 +172,23 @@ def _decode_q8_0(blocks: Blocks, values: Values) -> None:
 
 
 register(
-    Codec(types.Q4_0, _encode_q4_0, _decode_q4_0),
-    Codec(types.Q4_1, _encode_q4_1, _decode_q4_1),
-    Codec(types.Q8_0, _encode_q8_0, _decode_q8_0),
+    *(
+        Codec(
+            type,
+            partial(_encode_around_zero, half),
+            partial(_decode_around_zero, half),
+            weighted=partial(_weigh_around_zero, half),
+        )
+        for type, half in ((types.Q4_0, 8), (types.Q5_0, 16))
+    ),
+    *(
+        Codec(
+            type, partial(_encode_from_minimum, top), _decode_from_minimum, weighted=partial(_weigh_from_minimum, top)
+        )
+        for type, top in ((types.Q4_1, 15), (types.Q5_1, 31))
+    ),
+    Codec(types.Q8_0, _encode_eight_bits, _decode_q8_0, store=_store_eight_bits),
+    Codec(
+        types.Q8_1, _encode_eight_bits, None, store=_store_eight_bits, missing="ggml only writes it, for its products"
+    ),
 )

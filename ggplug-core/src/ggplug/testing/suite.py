@@ -42,16 +42,18 @@ class BackendSuite:
     Attributes that a subclass may set:
 
     ``device_name``: the device's name, found through the registry.
+    ``thorough``: whether every case is computed for every block type, instead of for some of them in turn.
     ``max_nmse``: errors to allow in the place of the suite's own, by op name, ``"graph"`` or ``"groups"``; for
     hardware that computes in less than float32 and says so.
     """
 
     device_name: ClassVar[str | None] = None
     max_nmse: ClassVar[Mapping[str, float]] = {}
+    thorough: ClassVar[bool] = False
 
     def cases(self, op: str) -> list[Case]:
         """The cases of an op; a subclass may add its own, say around the thresholds of its kernels."""
-        return cases_of(OPS[op])
+        return cases_of(OPS[op], thorough=self.thorough)
 
     # pytest takes a class's fixtures in the order of their attributes, so this one yields to a subclass's ``device``.
     @pytest.fixture(name="device")
@@ -77,15 +79,11 @@ class BackendSuite:
 
     def test_graphs(self, device: Device, request: pytest.FixtureRequest) -> None:
         """Graphs of many ops, as models have them."""
-        _conclude(
-            device, run_graphs(device, max_nmse=self.max_nmse.get("graph"), watch=watch_of(request)), request
-        )
+        _conclude(device, run_graphs(device, max_nmse=self.max_nmse.get("graph"), watch=watch_of(request)), request)
 
     def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
         """Chains of ops in the groups that the device forms."""
-        _conclude(
-            device, run_groups(device, max_nmse=self.max_nmse.get("groups"), watch=watch_of(request)), request
-        )
+        _conclude(device, run_groups(device, max_nmse=self.max_nmse.get("groups"), watch=watch_of(request)), request)
 
     def test_op(self, device: Device, op_name: str, request: pytest.FixtureRequest) -> None:
         """All cases of one op."""

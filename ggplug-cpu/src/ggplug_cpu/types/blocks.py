@@ -54,7 +54,7 @@ class Blocks:
     ``quants(address, part)``: part number ``part`` (int64) of the block at ``address`` as 32 unsigned bytes, of which
     ``offset`` stands for zero.  ``factors(addresses)``: what the groups of blocks are multiplied by, and what is added.
     ``group``: the numbers that share a scale, 32 or 16.  ``encode(block, x)``: rounds the f32 numbers at ``x`` to the
-    block at ``block``, bit for bit as :func:`ggplug.quants.quantize` with ``stored``; None where ggml has no encoder.
+    block at ``block``, bit for bit as :func:`ggplug.quants.quantize` with ``stored``; None where ggml's ops have none.
     ``side_by_side``: how packed weights are read; None for types that are packed at each product.
     """
 
@@ -150,15 +150,20 @@ def shifted(numbers: Value, places: Value | int) -> Value:
     return pairs.lshr(places).bitcast(numbers.type)
 
 
+def bits_at(address: Value) -> Value:
+    """32 bits as lanes of a mask."""
+    return values.load(address, values.I32).bitcast(vector(values.I1, GROUP))
+
+
 def as_nibbles(numbers: Value) -> Value:
     """The inverse of :func:`nibbles`: int8 from 0 to 15 in 16 bytes."""
     half = numbers.count // 2
     return numbers.part(0, half) | numbers.part(half, half) << 4
 
 
-def inverse_of(scale: Value) -> Value:
-    """1 / scale; 0 where that is not finite, so that a block of numbers too small for it becomes zeros."""
-    inverse = 1.0 / scale
+def inverse_of(scale: Value, of: float = 1.0) -> Value:
+    """``of / scale``; 0 where that is not finite, so that a block of numbers too small for it becomes zeros."""
+    inverse = of / scale
     return (inverse.abs() < float("inf")).select(inverse, 0.0)
 
 
@@ -182,6 +187,12 @@ def first_where(mask: Value, lanes: Value) -> Value:
 def store_f16(address: Value, number: Value) -> None:
     """One f32 as f16; of NaN always the same one."""
     values.store(address, halves.emit_narrow_f16(number.unequal(number).select(float("nan"), number)))
+
+
+def nearest(x: Value) -> Value:
+    """Rounded to the nearest, ties to even, as ggml's ``nearest_int``: also what is too large, and 0 for NaN."""
+    # adding 3 * 2 ** 22 leaves the nearest whole number in the lower bits
+    return ((x + 12582912.0).bits() & 0x7FFFFF) - 0x400000
 
 
 def to_int8(x: Value) -> Value:

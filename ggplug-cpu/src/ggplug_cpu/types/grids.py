@@ -1,43 +1,203 @@
-"""IQ2_XXS: 256 numbers as rows of a grid of eight magnitudes, with signs, and a scale for every 32.
+"""IQ1_S to IQ3_S: super-blocks of 256 numbers as rows of a grid, with signs and scales apart.
 
-Nothing encodes it: ggml does so with an importance matrix only.
+Nothing encodes them: ggml's ops do not, because a good encoding takes too long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
 
 from ggplug import types
-from ggplug.quants.grids import IQ2_XXS_GRID, SIGNS
-from ggplug_cpu.simd import values
+from ggplug.quants import grids
+from ggplug_cpu.simd import halves, values
 from ggplug_cpu.simd.lookup import constant_words
-from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, vector
-from ggplug_cpu.types.blocks import GROUP, Blocks, Factors, f16_at, offset_of
-
-_QS = offset_of(types.IQ2_XXS, "qs")
-#: Rows of the grid, and for each byte of signs 0xFF where a number is negative: eight bytes in a word.
-_GRID = [int.from_bytes(row.tobytes(), "little") for row in IQ2_XXS_GRID]
-_NEGATIVE = [sum(0xFF << 8 * i for i in range(8) if signs >> i & 1) for signs in map(int, SIGNS)]
+from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, constants, vector
+from ggplug_cpu.types.blocks import GROUP, Blocks, Factors, bits_at, f16_at, offset_of
 
 
-def _quants(block: Value, part: Value) -> Value:
+def _words(rows: npt.NDArray[np.int8]) -> list[int]:
+    """Rows of a grid, eight bytes in a word."""
+    return [int.from_bytes(word.tobytes(), "little") for word in np.ascontiguousarray(rows).reshape(-1, 8)]
+
+
+#: For each byte of signs 0xFF where a number is negative.
+_NEGATIVE = [sum(0xFF << 8 * i for i in range(8) if signs >> i & 1) for signs in map(int, grids.SIGNS)]
+
+
+def _rows(b: ir.IRBuilder, name: str, table: list[int], word: ir.IntType, indices: Sequence[Value]) -> Value:
+    """The chosen rows of a grid, of ``word`` bits each, as 32 int8."""
+    address = constant_words(b, name, table)
+    size = word.width // 8
+    return values.gathered([values.load(address + i * size, word) for i in indices]).bitcast(vector(I8, GROUP))
+
+
+def _signed_by_sevens(magnitudes: Value, signs: Value) -> Value:
+    """With the signs of four times seven bits of an integer, as unsigned bytes of which 128 is zero."""
+    chosen = [signs.lshr(7 * i) & 127 for i in range(4)]
+    mask = _rows(signs.b, "signs", _NEGATIVE, I64, chosen)
+    return ((magnitudes ^ mask) - mask) ^ -128
+
+
+def _signed_by_bits(magnitudes: Value, signs: Value) -> Value:
+    """With the signs of 32 bits at an address, as unsigned bytes of which 128 is zero."""
+    return bits_at(signs).select(-magnitudes, magnitudes) ^ -128
+
+
+def _at(block: Value, field: int, of_part: Value, t: ir.IntType) -> Value:
+    """An integer of a block, in 64 bits."""
+    return values.load(block + of_part, t, field).zext(I64)
+
+
+def _d(address: Value, count: int, type: types.Type) -> Value:
+    return f16_at([address + offset_of(type, "d")]).lane(0).splat(count)
+
+
+def _nibbles(address: Value, field: int, size: int) -> Value:
+    """``size`` bytes of a block as twice as many int32, the lower half of each first."""
+    packed = values.load(address, vector(I8, size), field).zext(I32)
+    return (packed & 15).shuffle([i // 2 + i % 2 * size for i in range(2 * size)], packed.lshr(4))
+
+
+def _halves_up(type: types.Type, address: Value, scales: Value, factor: float) -> Value:
+    return _d(address, scales.count, type) * (scales.convert(F32) + 0.5) * factor
+
+
+def _of_each(factor: Callable[[Value], Value]) -> Callable[[Sequence[Value]], Factors]:
+    return lambda addresses: Factors(values.joined([factor(address) for address in addresses]))
+
+
+# -- two bits ------------------------------------------------------------------------------------------
+
+_QS_XXS, _QS_XS = offset_of(types.IQ2_XXS, "qs"), offset_of(types.IQ2_XS, "qs")
+_QS_2S, _QH_2S = offset_of(types.IQ2_S, "qs"), offset_of(types.IQ2_S, "qh")
+_SIGNS_2S = _QS_2S + 32
+_IQ2_XXS, _IQ2_XS, _IQ2_S = (_words(grid) for grid in (grids.IQ2_XXS_GRID, grids.IQ2_XS_GRID, grids.IQ2_S_GRID))
+
+
+def _quants_iq2_xxs(block: Value, part: Value) -> Value:
     """Four indices of a byte, then four of seven bits, of the signs; the scale's four bits are above."""
-    place = block + part * 8
-    rows, rest = (values.load(place, I32, _QS + 4 * i).zext(I64) for i in (0, 1))
-    grid, negative = constant_words(block.b, "iq2_xxs.grid", _GRID), constant_words(block.b, "iq2_xxs.signs", _NEGATIVE)
-    magnitudes = values.gathered([values.load(grid + (rows.lshr(8 * i) & 255) * 8, I64) for i in range(4)])
-    signs = values.gathered([values.load(negative + (rest.lshr(7 * i) & 127) * 8, I64) for i in range(4)])
-    numbers, mask = magnitudes.bitcast(vector(I8, GROUP)), signs.bitcast(vector(I8, GROUP))
-    return ((numbers ^ mask) - mask) ^ -128
+    rows, rest = (_at(block, _QS_XXS + 4 * i, part * 8, I32) for i in (0, 1))
+    magnitudes = _rows(block.b, "iq2_xxs", _IQ2_XXS, I64, [rows.lshr(8 * i) & 255 for i in range(4)])
+    return _signed_by_sevens(magnitudes, rest)
 
 
-def _factors(addresses: Sequence[Value]) -> Factors:
-    scales = []
-    for address in addresses:
-        words = values.load(address, vector(I32, 16), _QS).shuffle(range(1, 16, 2))
-        d = f16_at([address]).lane(0).splat(8)
-        scales.append(d * (words.lshr(28).convert(F32) + 0.5) * 0.25)
-    return Factors(values.joined(scales))
+def _scale_iq2_xxs(address: Value) -> Value:
+    words = values.load(address, vector(I32, 16), _QS_XXS).shuffle(range(1, 16, 2))
+    return _halves_up(types.IQ2_XXS, address, words.lshr(28), 0.25)
 
 
-FAMILY = (Blocks(types.IQ2_XXS, _quants, _factors, offset=128),)
+def _quants_iq2_xs(block: Value, part: Value) -> Value:
+    """Four times nine bits, of the index, and seven, of the signs."""
+    packed = values.load(block + part * 8, I64, _QS_XS)
+    magnitudes = _rows(block.b, "iq2_xs", _IQ2_XS, I64, [packed.lshr(16 * i) & 511 for i in range(4)])
+    mask = _rows(block.b, "signs", _NEGATIVE, I64, [packed.lshr(16 * i + 9) & 127 for i in range(4)])
+    return ((magnitudes ^ mask) - mask) ^ -128
+
+
+def _scale_iq2_xs(address: Value) -> Value:
+    return _halves_up(types.IQ2_XS, address, _nibbles(address, offset_of(types.IQ2_XS, "scales"), 8), 0.25)
+
+
+def _quants_iq2_s(block: Value, part: Value) -> Value:
+    """Indices of a byte and two bits; every number has its sign."""
+    low, high = _at(block, _QS_2S, part * 4, I32), _at(block, _QH_2S, part, I8)
+    indices = [(low.lshr(8 * i) & 255) | (high.lshr(2 * i) & 3) << 8 for i in range(4)]
+    return _signed_by_bits(_rows(block.b, "iq2_s", _IQ2_S, I64, indices), block + (part * 4 + _SIGNS_2S))
+
+
+def _scale_iq2_s(address: Value) -> Value:
+    return _halves_up(types.IQ2_S, address, _nibbles(address, offset_of(types.IQ2_S, "scales"), 8), 0.25)
+
+
+# -- three bits ----------------------------------------------------------------------------------------
+
+_QS_3XXS = offset_of(types.IQ3_XXS, "qs")
+_REST_3XXS = _QS_3XXS + 64
+_QS_3S, _QH_3S, _SIGNS_3S = (offset_of(types.IQ3_S, field) for field in ("qs", "qh", "signs"))
+_IQ3_XXS, _IQ3_S = _words(grids.IQ3_XXS_GRID), _words(grids.IQ3_S_GRID)
+
+
+def _quants_iq3_xxs(block: Value, part: Value) -> Value:
+    """Eight indices of a byte; further on four of seven bits, of the signs, and the scale's four bits above."""
+    packed, rest = values.load(block + part * 8, I64, _QS_3XXS), _at(block, _REST_3XXS, part * 4, I32)
+    indices = [packed.lshr(8 * i) & 255 for i in range(8)]
+    return _signed_by_sevens(_rows(block.b, "iq3_xxs", _IQ3_XXS, I32, indices), rest)
+
+
+def _scale_iq3_xxs(address: Value) -> Value:
+    return _halves_up(types.IQ3_XXS, address, values.load(address, vector(I32, 8), _REST_3XXS).lshr(28), 0.5)
+
+
+def _quants_iq3_s(block: Value, part: Value) -> Value:
+    """Indices of a byte and a bit; every number has its sign."""
+    packed, high = values.load(block + part * 8, I64, _QS_3S), _at(block, _QH_3S, part, I8)
+    indices = [(packed.lshr(8 * i) & 255) | (high.lshr(i) & 1) << 8 for i in range(8)]
+    magnitudes = _rows(block.b, "iq3_s", _IQ3_S, I32, indices)
+    return _signed_by_bits(magnitudes, block + (part * 4 + _SIGNS_3S))
+
+
+def _scale_iq3_s(address: Value) -> Value:
+    scales = _nibbles(address, offset_of(types.IQ3_S, "scales"), 4)
+    return _d(address, 8, types.IQ3_S) * ((scales << 1) + 1).convert(F32)
+
+
+# -- one bit: numbers are eighths, -9 to 9, of which 0 is stored as 9 ----------------------------------
+
+_EIGHTHS = _words(8 * grids.IQ1_GRID + np.int8(8))
+_TWOS = 0x0202_0202_0202_0202
+_ZERO = 9
+_QS_1S, _QH_1S = offset_of(types.IQ1_S, "qs"), offset_of(types.IQ1_S, "qh")
+_QS_1M, _QH_1M, _SCALES_1M = (offset_of(types.IQ1_M, field) for field in ("qs", "qh", "scales"))
+
+
+def _quants_one_bit(block: Value, indices: Sequence[Value], down: Sequence[Value]) -> Value:
+    """Rows of the grid, moved by an eighth: upwards where ``down`` is 0, downwards where it is 1 (int64)."""
+    grid = constant_words(block.b, "iq1", _EIGHTHS)
+    rows = [values.load(grid + i * 8, I64) + (1 - each) * _TWOS for i, each in zip(indices, down, strict=True)]
+    return values.gathered(rows).bitcast(vector(I8, GROUP))
+
+
+def _quants_iq1_s(block: Value, part: Value) -> Value:
+    """Indices of a byte and three bits; above these the scale's three bits and one for all rows' direction."""
+    low, high = _at(block, _QS_1S, part * 4, I32), _at(block, _QH_1S, part * 2, I16)
+    indices = [(low.lshr(8 * i) & 255) | (high.lshr(3 * i) & 7) << 8 for i in range(4)]
+    return _quants_one_bit(block, indices, [high.lshr(15)] * 4)
+
+
+def _scale_iq1_s(address: Value) -> Value:
+    scales = values.load(address, vector(I16, 8), _QH_1S).zext(I32).lshr(12) & 7
+    return _d(address, 8, types.IQ1_S) * ((scales << 1) + 1).convert(F32) * 0.125
+
+
+def _quants_iq1_m(block: Value, part: Value) -> Value:
+    """Indices of a byte and three bits of a nibble, whose fourth is the direction."""
+    low, high = _at(block, _QS_1M, part * 4, I32), _at(block, _QH_1M, part * 2, I16)
+    indices = [(low.lshr(8 * i) & 255) | (high.lshr(4 * i) & 7) << 8 for i in range(4)]
+    return _quants_one_bit(block, indices, [high.lshr(4 * i + 3) & 1 for i in range(4)])
+
+
+def _scale_iq1_m(address: Value) -> Value:
+    """Four words have four scales of three bits each, and above them four bits of the scale of all."""
+    words = values.load(address, I64, _SCALES_1M)
+    d = constant(words.b, I64, 0)
+    for i in range(4):
+        d = d | (words.lshr(16 * i + 12) & 15) << 4 * i
+    shifts = constants(words.b, I64, [16 * i + 3 * j for i in range(4) for j in range(4)])
+    scales = (words.splat(16).lshr(shifts) & 7).convert(I32)
+    whole = halves.emit_widen_f16(d.convert(I16).splat(4)).lane(0).splat(16)
+    return whole * ((scales << 1) + 1).convert(F32) * 0.125
+
+
+FAMILY = (
+    Blocks(types.IQ2_XXS, _quants_iq2_xxs, _of_each(_scale_iq2_xxs), offset=128),
+    Blocks(types.IQ2_XS, _quants_iq2_xs, _of_each(_scale_iq2_xs), offset=128, group=16),
+    Blocks(types.IQ2_S, _quants_iq2_s, _of_each(_scale_iq2_s), offset=128, group=16),
+    Blocks(types.IQ3_XXS, _quants_iq3_xxs, _of_each(_scale_iq3_xxs), offset=128),
+    Blocks(types.IQ3_S, _quants_iq3_s, _of_each(_scale_iq3_s), offset=128),
+    Blocks(types.IQ1_S, _quants_iq1_s, _of_each(_scale_iq1_s), offset=_ZERO),
+    Blocks(types.IQ1_M, _quants_iq1_m, _of_each(_scale_iq1_m), offset=_ZERO, group=16),
+)

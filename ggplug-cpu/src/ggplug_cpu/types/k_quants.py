@@ -1,4 +1,4 @@
-"""Q5_K, Q6_K: super-blocks of 256 numbers in groups whose scales are quantised too (``quantize_row_q*_K_ref``).
+"""Q2_K to Q6_K, Q8_K: super-blocks of 256 numbers in groups whose scales are quantised too (``quantize_row_q*_K_ref``).
 
 The encoders are ggml's searches, with a lane for every group: the same float32 operations in the same order.
 """
@@ -12,39 +12,91 @@ from collections.abc import Sequence
 from ggplug import types
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.transposition import transposed
-from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, loop, vector
+from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, loop, vector
 from ggplug_cpu.types.blocks import (
     GROUP,
     Blocks,
     Factors,
     f16_at,
+    first_where,
     is_finite,
+    nearest,
     offset_of,
     shifted,
     size_of,
     store_f16,
 )
 
-_Q5, _Q6 = types.Q5_K, types.Q6_K
+_Q2, _Q3, _Q4, _Q5, _Q6, _Q8 = types.Q2_K, types.Q3_K, types.Q4_K, types.Q5_K, types.Q6_K, types.Q8_K
+_SCALES2, _QS2, _D2, _MIN2 = (offset_of(_Q2, field) for field in ("scales", "qs", "d", "dmin"))
+_HIGH3, _QS3, _SCALES3, _D3 = (offset_of(_Q3, field) for field in ("hmask", "qs", "scales", "d"))
+_QS4 = offset_of(_Q4, "qs")
+# Q4_K begins as Q5_K does
 _D5, _MIN5, _SCALES5, _QH5, _QS5 = (offset_of(_Q5, field) for field in ("d", "dmin", "scales", "qh", "qs"))
 _QL6, _QH6, _SCALES6, _D6 = (offset_of(_Q6, field) for field in ("ql", "qh", "scales", "d"))
+_D8, _QS8, _SUMS8 = (offset_of(_Q8, field) for field in ("d", "qs", "bsums"))
 #: Groups with no element as large as this have the scale 0 (``GROUP_MAX_EPS``).
 _ALL_ZERO = 1e-15
-#: Adding it leaves the nearest whole number in the lower bits (``nearest_int``).
-_MAGIC = 12582912.0
 
 
 # -- reading -------------------------------------------------------------------------------------------
 
 
+def _pairs(block: Value, part: Value, field: int) -> Value:
+    """Four parts share 32 bytes, two bits each."""
+    return shifted(values.load(block + part.lshr(2) * GROUP, vector(I8, GROUP), field), (part & 3) << 1) & 3
+
+
+def _bit(block: Value, part: Value, field: int) -> Value:
+    """All parts share 32 bytes, a bit each."""
+    return shifted(values.load(block, vector(I8, GROUP), field), part) & 1
+
+
+def _half_bytes(block: Value, part: Value, field: int) -> Value:
+    """Two parts share 32 bytes of nibbles."""
+    return shifted(values.load(block + part.lshr(1) * GROUP, vector(I8, GROUP), field), (part & 1) << 2) & 15
+
+
+def _quants_q2(block: Value, part: Value) -> Value:
+    return _pairs(block, part, _QS2)
+
+
+def _factors_q2(addresses: Sequence[Value]) -> Factors:
+    """Sixteen bytes, of a scale and a minimum each."""
+    scales, minima = [], []
+    for address in addresses:
+        both = values.load(address, vector(I8, 16), _SCALES2).zext(I32)
+        d = f16_at([address + _D2, address + _MIN2])
+        scales.append(d.lane(0).splat(16) * (both & 15).convert(F32))
+        minima.append((-d.lane(1)).splat(16) * both.lshr(4).convert(F32))
+    return Factors(values.joined(scales), values.joined(minima))
+
+
+def _quants_q3(block: Value, part: Value) -> Value:
+    return _pairs(block, part, _QS3) | _bit(block, part, _HIGH3) << 2
+
+
+def _factors_q3(addresses: Sequence[Value]) -> Factors:
+    """Sixteen scales of six bits in twelve bytes: nibbles, then upper pairs of bits."""
+    found = []
+    for address in addresses:
+        low = values.load(address, vector(I8, 8), _SCALES3).zext(I32)
+        high = values.load(address, vector(I8, 4), _SCALES3 + 8).zext(I32)
+        upper = values.joined([high.lshr(2 * i) & 3 for i in range(4)])
+        numbers = ((low & 15).concat(low.lshr(4)) | upper << 4) - 32
+        found.append(f16_at([address + _D3]).lane(0).splat(16) * numbers.convert(F32))
+    return Factors(values.joined(found))
+
+
+def _quants_q4(block: Value, part: Value) -> Value:
+    return _half_bytes(block, part, _QS4)
+
+
 def _quants_q5(block: Value, part: Value) -> Value:
-    """Two parts share 32 bytes of nibbles, all parts 32 bytes of fifth bits."""
-    lanes = vector(I8, GROUP)
-    low = shifted(values.load(block + part.lshr(1) * GROUP, lanes, _QS5), (part & 1) << 2) & 15
-    return low | (shifted(values.load(block, lanes, _QH5), part) & 1) << 4
+    return _half_bytes(block, part, _QS5) | _bit(block, part, _QH5) << 4
 
 
-def _factors_q5(addresses: Sequence[Value]) -> Factors:
+def _factors_q4_and_q5(addresses: Sequence[Value]) -> Factors:
     """Twelve bytes of six-bit scales and minima: four of each whole, the others' upper bits in theirs."""
     scales: list[Value] = []
     minima: list[Value] = []
@@ -76,17 +128,20 @@ def _factors_q6(addresses: Sequence[Value]) -> Factors:
     return Factors(values.joined(scales))
 
 
+def _quants_q8(block: Value, part: Value) -> Value:
+    return values.load(block + part * GROUP, vector(I8, GROUP), _QS8) ^ -128
+
+
+def _factors_q8(addresses: Sequence[Value]) -> Factors:
+    return Factors(values.joined([values.load(address, F32, _D8).splat(8) for address in addresses]))
+
+
 # -- encoding ------------------------------------------------------------------------------------------
 
 
 def _groups(place: Value, groups: int, size: int) -> list[Value]:
     """The f32 numbers of a super-block: ``out[j]`` has number j of every group."""
     return transposed([values.load(place, vector(F32, size), 4 * size * group) for group in range(groups)])
-
-
-def _nearest(x: Value) -> Value:
-    """Rounded to the nearest, ties to even, exactly as ggml does it: also for what is too large, and 0 for NaN."""
-    return ((x + _MAGIC).bits() & 0x7FFFFF) - 0x400000
 
 
 def _between(low: int, numbers: Value, high: int) -> Value:
@@ -107,64 +162,115 @@ def _parts(numbers: list[Value], per_part: int) -> list[Value]:
     return [values.joined(groups[first : first + per_part]) for first in range(0, len(groups), per_part)]
 
 
+def _requantised(x: list[Value], numbers: list[Value], d: Value, low: int, high: int) -> list[Value]:
+    """The numbers again, by the scales that are stored, where these are not zero."""
+    again = [_between(low, nearest(each / d), high) - min(low, 0) for each in x]
+    return [d.equal(0.0).select(old, new) for old, new in zip(numbers, again, strict=True)]
+
+
+def _factors_of(each: Value, top: int) -> tuple[Value, Value]:
+    """A scale for scales, and these as numbers from 0 to ``top``."""
+    most = (each > 0.0).select(each, 0.0).max()
+    inverse = (most > 0.0).select(float(top) / most, 0.0)
+    return most / float(top), (nearest(inverse.splat(each.count) * each) & 255).minimum(top)
+
+
+class _Minima:
+    """Encodes a super-block whose groups have minima: scales and minima first, then the numbers by what is stored."""
+
+    def __init__(
+        self, block: Value, x: list[Value], found: tuple[Value, Value, list[Value]], top: int, at: int
+    ) -> None:
+        """Stores the scales of scales and minima, the one behind the other, ``at`` bytes behind ``block``."""
+        self.block, count = block, x[0].count
+        scale, minimum, numbers = found
+        self.finite = _all_finite(x)
+        d, self.scales = _factors_of(scale, 15 if count == 16 else 63)
+        m, self.minima = _factors_of(minimum, 15 if count == 16 else 63)
+        store_f16(block + at, self.finite.select(d, float("nan")))
+        store_f16(block + (at + 2), self.finite.select(m, 0.0))
+        both = f16_at([block + at, block + (at + 2)])
+        stored = [both.lane(i).splat(count) * each.convert(F32) for i, each in enumerate((self.scales, self.minima))]
+        self.numbers = _requantised([each + stored[1] for each in x], numbers, stored[0], 0, top)
+
+    def write(self, at: int, content: Value) -> None:
+        values.store(self.block, self.finite.select(content, content.constant(0)), at)
+
+    def write_six_bits(self) -> None:
+        """Eight scales and eight minima in twelve bytes."""
+        for i, each in enumerate((self.scales, self.minima)):
+            packed = each.part(0, 4) | each.part(4, 4).lshr(4) << 6
+            self.write(_SCALES5 + 4 * i, packed.convert(I8))
+        self.write(_SCALES5 + 8, ((self.scales.part(4, 4) & 15) | self.minima.part(4, 4) << 4).convert(I8))
+
+
+def _joined_bits(parts: Sequence[Value], bits: int) -> Value:
+    """Numbers of so many bits in one byte each, the first part's lowest."""
+    return functools.reduce(operator.or_, (part << bits * i for i, part in enumerate(parts)))
+
+
+def _encode_q2(block: Value, place: Value) -> None:
+    x = _groups(place, 16, 16)
+    found = _with_minimum(x, [each.abs() for each in x], 3, -0.5, 15, by_magnitude=True)
+    minima = _Minima(block, x, found, 3, _D2)
+    minima.write(_SCALES2, (minima.scales | minima.minima << 4).convert(I8))
+    parts = _parts(minima.numbers, 2)
+    for half in range(2):
+        minima.write(_QS2 + 32 * half, _joined_bits(parts[4 * half : 4 * half + 4], 2))
+
+
+def _by_size(x: list[Value]) -> list[Value]:
+    size = (_sum([each * each for each in x]) / 32.0).unary("sqrt")
+    return [size + each.abs() for each in x]
+
+
+def _encode_q4(block: Value, place: Value) -> None:
+    x = _groups(place, 8, 32)
+    minima = _Minima(block, x, _with_minimum(x, _by_size(x), 15, -1.0, 20), 15, _D5)
+    minima.write_six_bits()
+    parts = _parts(minima.numbers, 1)
+    for pair in range(4):
+        minima.write(_QS4 + 32 * pair, _joined_bits(parts[2 * pair : 2 * pair + 2], 4))
+
+
 def _encode_q5(block: Value, place: Value) -> None:
     x = _groups(place, 8, 32)
-    scale, minimum, numbers = _with_minimum(x)
-    kept = []
-    for each in (scale, minimum):
-        top = (each > 0.0).select(each, 0.0).max()
-        inverse = (top > 0.0).select(63.0 / top, 0.0)
-        kept.append((top, (_nearest(inverse.splat(8) * each) & 255).minimum(63)))
-    (top_scale, scales), (top_minimum, minima) = kept
-    finite = _all_finite(x)
-    store_f16(block + _D5, finite.select(top_scale / 63.0, float("nan")))
-    store_f16(block + _MIN5, finite.select(top_minimum / 63.0, 0.0))
-    d, m = (f16_at([block + at]).lane(0).splat(8) for at in (_D5, _MIN5))
-    d, m = d * scales.convert(F32), m * minima.convert(F32)
-    again = [_between(0, _nearest((each + m) / d), 31) for each in x]
-    numbers = [d.equal(0.0).select(old, new) for old, new in zip(numbers, again, strict=True)]
-
-    def write(at: int, content: Value) -> None:
-        values.store(block, finite.select(content, content.constant(0)), at)
-
-    for i, each in enumerate((scales, minima)):
-        packed = each.part(0, 4) | each.part(4, 4).lshr(4) << 6
-        write(_SCALES5 + 4 * i, packed.convert(I8))
-    write(_SCALES5 + 8, ((scales.part(4, 4) & 15) | minima.part(4, 4) << 4).convert(I8))
-    parts = _parts(numbers, 1)
+    minima = _Minima(block, x, _with_minimum(x, _by_size(x), 31, -0.5, 15), 31, _D5)
+    minima.write_six_bits()
+    parts = _parts(minima.numbers, 1)
     for pair in range(4):
-        write(_QS5 + 32 * pair, (parts[2 * pair] & 15) | parts[2 * pair + 1] << 4)
-    upper = [shifted(part, 4) & 1 for part in parts]
-    write(_QH5, functools.reduce(operator.or_, (bits << i for i, bits in enumerate(upper))))
+        minima.write(_QS5 + 32 * pair, (parts[2 * pair] & 15) | parts[2 * pair + 1] << 4)
+    minima.write(_QH5, _joined_bits([shifted(part, 4) & 1 for part in parts], 1))
 
 
-def _with_minimum(x: list[Value]) -> tuple[Value, Value, list[Value]]:
-    """Scales, negated minima and numbers from 0 to 31 (``make_qkx2_quants``)."""
-    size = (_sum([each * each for each in x]) / 32.0).unary("sqrt")
-    weights = [size + each.abs() for each in x]
+def _with_minimum(
+    x: list[Value], weights: list[Value], top: int, first: float, steps: int, *, by_magnitude: bool = False
+) -> tuple[Value, Value, list[Value]]:
+    """Scales, negated minima and numbers from 0 to ``top``, as ``ggplug.quants.search.with_minimum``."""
+    count = x[0].count
     sum_w, sum_x = _sum(weights), _sum([w * each for w, each in zip(weights, x, strict=True)])
     high = functools.reduce(lambda a, b: a.maximum(b), x)
     low = functools.reduce(lambda a, b: a.minimum(b), x).minimum(0.0)
     level = high.equal(low)
 
     def rounded(inverse: Value, low: Value) -> list[Value]:
-        return [_between(0, _nearest(inverse * (each - low)), 31) for each in x]
+        return [_between(0, nearest(inverse * (each - low)), top) for each in x]
 
     def error(scale: Value, numbers: list[Value], low: Value) -> Value:
         terms = []
         for w, l, each in zip(weights, numbers, x, strict=True):
             difference = scale * l + low - each
-            terms.append(w * (difference * difference))
+            terms.append(w * (difference.abs() if by_magnitude else difference * difference))
         return _sum(terms)
 
-    inverse = 31.0 / (high - low)
+    inverse = float(top) / (high - low)
     scale = 1.0 / inverse
     least = error(scale, [each.convert(F32) for each in rounded(inverse, low)], low)
 
     def attempt(step: Value, carried: list[Value]) -> list[Value]:
         scale, low, least, best_inverse, best_low = carried
-        times = step.convert(F32) * 0.1 + -0.5 + 31.0
-        inverse = times.splat(8) / (high - low)
+        times = step.convert(F32) * 0.1 + first + float(top)
+        inverse = times.splat(count) / (high - low)
         l = [each.convert(F32) for each in rounded(inverse, low)]
         weighted = [w * each for w, each in zip(weights, l, strict=True)]
         sum_l = _sum(weighted)
@@ -180,10 +286,65 @@ def _with_minimum(x: list[Value]) -> tuple[Value, Value, list[Value]]:
         pairs = ((new_scale, scale), (new_low, low), (found, least), (inverse, best_inverse), (low, best_low))
         return [better.select(new, old) for new, old in pairs]
 
-    sixteen = constant(high.b, I64, 16)
-    scale, last, _, inverse, low = loop(sixteen, [scale, low, least, inverse, low], attempt)
+    attempts = constant(high.b, I64, steps + 1)
+    scale, last, _, inverse, low = loop(attempts, [scale, low, least, inverse, low], attempt)
     numbers = [level.select(each.constant(0), each) for each in rounded(inverse, low)]
     return level.select(0.0, scale), -last, numbers
+
+
+def _encode_q3(block: Value, place: Value) -> None:
+    x = _groups(place, 16, 16)
+    scale, numbers = _refined(x)
+    finite = _all_finite(x)
+    known = scale.equal(scale).select(scale, 0.0)  # others are of numbers whose squares are too large
+    largest = _first_largest([known.lane(i) for i in range(16)], [known.abs().lane(i) for i in range(16)])
+    some = largest.unequal(0.0)
+    inverse = some.select(-32.0 / largest, 0.0)
+    # the whole number becomes an int8 before it is bounded
+    found = _between(-32, nearest(inverse.splat(16) * scale).convert(I8).convert(I32), 31) + 32
+    scales = some.select(found, found.constant(0))
+    store_f16(block + _D3, finite.select(some.select(1.0 / inverse, 0.0), float("nan")))
+    d = f16_at([block + _D3]).lane(0).splat(16) * (scales - 32).convert(F32)
+
+    def write(at: int, content: Value) -> None:
+        values.store(block, finite.select(content, content.constant(0)), at)
+
+    write(_SCALES3, ((scales.part(0, 8) & 15) | (scales.part(8, 8) & 15) << 4).convert(I8))
+    upper = scales.lshr(4)
+    write(_SCALES3 + 8, _joined_bits([upper.part(4 * i, 4) for i in range(4)], 2).convert(I8))
+    parts = _parts(_requantised(x, numbers, d, -4, 3), 2)
+    write(_HIGH3, _joined_bits([shifted(part, 2) & 1 for part in parts], 1))
+    for half in range(2):
+        write(_QS3 + 32 * half, _joined_bits([part & 3 for part in parts[4 * half : 4 * half + 4]], 2))
+
+
+def _refined(x: list[Value]) -> tuple[Value, list[Value]]:
+    """Scales, and numbers from 0 to 7 of which 4 is zero, as ``ggplug.quants.search.refined``."""
+    weights = [each * each for each in x]
+    weighted = [w * each for w, each in zip(weights, x, strict=True)]
+    largest = _first_largest(x, [each.abs() for each in x])
+    inverse = -4.0 / largest
+    numbers = [_between(-4, nearest(inverse * each), 3).convert(F32) for each in x]
+    sum_xl = _sum([w * l for w, l in zip(weighted, numbers, strict=True)])
+    sum_l2 = _sum([w * l * l for w, l in zip(weights, numbers, strict=True)])
+
+    def go_over(_: Value, carried: list[Value]) -> list[Value]:
+        sum_xl, sum_l2, *numbers = carried
+        for i, old in enumerate(numbers):
+            rest_xl, rest_l2 = sum_xl - weighted[i] * old, sum_l2 - weights[i] * old * old
+            new = _between(-4, nearest(x[i] * rest_l2 / rest_xl), 3).convert(F32)
+            new_xl, new_l2 = rest_xl + weighted[i] * new, rest_l2 + weights[i] * new * new
+            better = (new_l2 > 0.0) & (new_xl * new_xl * sum_l2 > sum_xl * sum_xl * new_l2)
+            better = better & (rest_xl > 0.0) & new.unequal(old)
+            numbers[i] = better.select(new, old)
+            sum_xl, sum_l2 = better.select(new_xl, sum_xl), better.select(new_l2, sum_l2)
+        return [sum_xl, sum_l2, *numbers]
+
+    sum_xl, sum_l2, *numbers = loop(constant(largest.b, I64, 5), [sum_xl, sum_l2, *numbers], go_over)
+    nothing = largest.abs() < _ALL_ZERO
+    scale = nothing.select(0.0, (sum_l2 > 0.0).select(sum_xl / sum_l2, 0.0))
+    whole = [each.convert(I32) + 4 for each in numbers]
+    return scale, [nothing.select(each.constant(0), each) for each in whole]
 
 
 def _encode_q6(block: Value, place: Value) -> None:
@@ -193,11 +354,10 @@ def _encode_q6(block: Value, place: Value) -> None:
     largest = _first_largest([scale.lane(i) for i in range(16)], [size.lane(i) for i in range(16)])
     keep = _all_finite(x) & (largest.abs() >= _ALL_ZERO)
     inverse = -128.0 / largest
-    scales = _nearest(inverse.splat(16) * scale).minimum(127).convert(I8)
+    scales = nearest(inverse.splat(16) * scale).minimum(127).convert(I8)
     store_f16(block + _D6, _all_finite(x).select(keep.select(1.0 / inverse, 0.0), float("nan")))
     d = f16_at([block + _D6]).lane(0).splat(16) * scales.convert(F32)
-    again = [_between(-32, _nearest(each / d), 31) + 32 for each in x]
-    numbers = [d.equal(0.0).select(old, new) for old, new in zip(numbers, again, strict=True)]
+    numbers = _requantised(x, numbers, d, -32, 31)
 
     def write(at: int, content: Value) -> None:
         values.store(block, keep.select(content, content.constant(0)), at)
@@ -208,8 +368,7 @@ def _encode_q6(block: Value, place: Value) -> None:
         quarters = parts[4 * half : 4 * half + 4]
         for i in range(2):
             write(_QL6 + 64 * half + 32 * i, (quarters[i] & 15) | quarters[i + 2] << 4)
-        upper = ((shifted(each, 4) & 3) << 2 * i for i, each in enumerate(quarters))
-        write(_QH6 + 32 * half, functools.reduce(operator.or_, upper))
+        write(_QH6 + 32 * half, _joined_bits([shifted(each, 4) & 3 for each in quarters], 2))
 
 
 def _first_largest(numbers: Sequence[Value], sizes: Sequence[Value]) -> Value:
@@ -228,7 +387,7 @@ def _signed(x: list[Value]) -> tuple[Value, list[Value]]:
     nothing = largest.abs() < _ALL_ZERO
 
     def rounded(inverse: Value) -> list[Value]:
-        return [_between(-32, _nearest(inverse * each), 31) for each in x]
+        return [_between(-32, nearest(inverse * each), 31) for each in x]
 
     def sums(inverse: Value) -> tuple[Value, Value]:
         l = [each.convert(F32) for each in rounded(inverse)]
@@ -256,7 +415,32 @@ def _signed(x: list[Value]) -> tuple[Value, list[Value]]:
     return nothing.select(0.0, scale), numbers
 
 
+def _encode_q8(block: Value, place: Value) -> None:
+    """One scale, by which the first of the largest is -127, and the sums of sixteen numbers each."""
+    parts = [values.load(place, vector(F32, GROUP), 4 * GROUP * part) for part in range(8)]
+    most = functools.reduce(lambda a, b: a.maximum(b), map(size_of, parts)).max()
+    finite = is_finite(most)
+    first = [first_where(size_of(part).equal(most.splat(GROUP)), part) for part in parts]
+    largest = first[7]
+    for each in reversed(first[:7]):
+        largest = size_of(each).equal(most).select(each, largest)
+    some = largest.unequal(0.0)
+    inverse = -127.0 / largest
+    values.store(block, finite.select(some.select(1.0 / inverse, 0.0), float("nan")), _D8)
+    sums = []
+    for i, part in enumerate(parts):
+        numbers = nearest(inverse.splat(GROUP) * part).minimum(127)
+        numbers = (finite & some).select(numbers, numbers.constant(0))
+        values.store(block, numbers.convert(I8), _QS8 + GROUP * i)
+        sums += [numbers.part(start, 16).sum() for start in (0, 16)]
+    values.store(block, values.gathered(sums).convert(I16), _SUMS8)
+
+
 FAMILY = (
-    Blocks(_Q5, _quants_q5, _factors_q5, has_minima=True, encode=_encode_q5),
+    Blocks(_Q2, _quants_q2, _factors_q2, group=16, has_minima=True, encode=_encode_q2),
+    Blocks(_Q3, _quants_q3, _factors_q3, offset=4, group=16, encode=_encode_q3),
+    Blocks(_Q4, _quants_q4, _factors_q4_and_q5, has_minima=True, encode=_encode_q4),
+    Blocks(_Q5, _quants_q5, _factors_q4_and_q5, has_minima=True, encode=_encode_q5),
     Blocks(_Q6, _quants_q6, _factors_q6, offset=32, group=16, encode=_encode_q6),
+    Blocks(_Q8, _quants_q8, _factors_q8, offset=128, encode=_encode_q8),
 )

@@ -1,18 +1,19 @@
-"""Q4_0, Q4_1, Q8_0: 32 numbers with one F16 scale, and perhaps a minimum (``quantize_row_*_ref``)."""
+"""Q4_0 to Q8_0: 32 numbers with one F16 scale, and perhaps a minimum (``quantize_row_*_ref``)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ggplug import types
 from ggplug_cpu.simd import values
-from ggplug_cpu.simd.values import F32, I8, Value, vector
+from ggplug_cpu.simd.values import F32, I8, I32, Value, vector
 from ggplug_cpu.types.blocks import (
     GROUP,
     Blocks,
     Factors,
     SideBySide,
     as_nibbles,
+    bits_at,
     both_nibbles,
     f16_at,
     first_where,
@@ -25,8 +26,28 @@ from ggplug_cpu.types.blocks import (
     to_int8,
 )
 
-_QS_4_0, _QS_4_1, _QS_8_0 = (offset_of(type, "qs") for type in (types.Q4_0, types.Q4_1, types.Q8_0))
 _M = offset_of(types.Q4_1, "m")
+_QS_8_0 = offset_of(types.Q8_0, "qs")
+
+
+def _quants(type: types.Type) -> Callable[[Value, Value], Value]:
+    """Four bits of each number, and the fifth from another field if there is one."""
+    qs, qh = offset_of(type, "qs"), _fifth(type)
+    if qh is None:
+        return lambda block, _: nibbles(block + qs)
+    return lambda block, _: nibbles(block + qs) | bits_at(block + qh).select(block.constant(16, vector(I8, GROUP)), 0)
+
+
+def _fifth(type: types.Type) -> int | None:
+    """Where the fifth bits lie."""
+    return offset_of(type, "qh") if any(field.name == "qh" for field in type.fields) else None
+
+
+def _write(type: types.Type, block: Value, numbers: Value) -> None:
+    values.store(block, as_nibbles(numbers & 15), offset_of(type, "qs"))
+    qh = _fifth(type)
+    if qh is not None:
+        values.store(block, (numbers & 16).unequal(0).bitcast(I32), qh)
 
 
 def _scales(addresses: Sequence[Value]) -> Factors:
@@ -43,50 +64,65 @@ def _numbers(x: Value) -> Value:
     return values.load(x, vector(F32, GROUP))
 
 
-def _scaled(x: Value, scale: Value) -> Value:
-    """x / scale; zeros of a block with a NaN or an infinity, which its scale alone makes NaN."""
-    return (scale.abs() < float("inf")).select(x * inverse_of(scale).splat(GROUP), 0.0)
+def _scaled(x: Value, scale: Value, inverse: Value) -> Value:
+    """x * inverse; zeros of a block with a NaN or an infinity, which its scale alone makes NaN."""
+    return (scale.abs() < float("inf")).select(x * inverse.splat(GROUP), 0.0)
 
 
 def _encode_q8_0(block: Value, place: Value) -> None:
+    """As ggml's kernels for processors: by 127 over the largest, and ties to even."""
     x = _numbers(place)
-    scale = size_of(x).max().bitcast(F32) / 127.0
-    quants = _scaled(x, scale).round_away()
+    largest = size_of(x).max().bitcast(F32)
+    scale = largest / 127.0
     store_f16(block, scale)
-    values.store(block, to_int8(quants), _QS_8_0)
+    values.store(block, to_int8(_scaled(x, scale, inverse_of(largest, 127.0)).round_even()), _QS_8_0)
 
 
-def _encode_q4_0(block: Value, place: Value) -> None:
-    x = _numbers(place)
-    size = size_of(x)
-    # the first of the numbers that are as far from zero as any, with its sign (of zero always +); -8 stands for it
-    scale = (first_where(size.equal(size.max().splat(GROUP)), x) + 0.0) / -8.0
-    # truncation towards zero, as C converts to int8
-    numbers = to_int8(_scaled(x, scale) + 8.5).minimum(15)
-    store_f16(block, scale)
-    values.store(block, as_nibbles(numbers), _QS_4_0)
+def _around_zero(type: types.Type, half: int) -> Callable[[Value, Value], None]:
+    """Numbers from 0 to ``2 * half - 1``, of which ``half`` is zero."""
+
+    def encode(block: Value, place: Value) -> None:
+        x = _numbers(place)
+        size = size_of(x)
+        # the first of the numbers that are as far from zero as any, with its sign (of zero always +); 0 stands for it
+        scale = (first_where(size.equal(size.max().splat(GROUP)), x) + 0.0) / -float(half)
+        # truncation towards zero, as C converts to int8
+        numbers = to_int8(_scaled(x, scale, inverse_of(scale)) + (half + 0.5)).minimum(2 * half - 1)
+        store_f16(block, scale)
+        _write(type, block, numbers)
+
+    return encode
 
 
-def _encode_q4_1(block: Value, place: Value) -> None:
-    x = _numbers(place)
-    finite = is_finite(size_of(x).max())
-    # the first of the smallest, so that of two zeros it is the first one's sign
-    low = first_where(x.equal(x.min().splat(GROUP)), x)
-    scale = (x.max() - low) / 15.0
-    numbers = to_int8((x - low.splat(GROUP)) * inverse_of(scale).splat(GROUP) + 0.5).minimum(15)
-    store_f16(block, finite.select(scale, float("nan")))
-    store_f16(block + _M, finite.select(low, 0.0))
-    values.store(block, as_nibbles(finite.select(numbers, numbers.constant(0))), _QS_4_1)
+def _from_minimum(type: types.Type, top: int) -> Callable[[Value, Value], None]:
+    """Numbers from 0 to ``top``."""
+
+    def encode(block: Value, place: Value) -> None:
+        x = _numbers(place)
+        finite = is_finite(size_of(x).max())
+        # the first of the smallest, so that of two zeros it is the first one's sign
+        low = first_where(x.equal(x.min().splat(GROUP)), x)
+        scale = (x.max() - low) / float(top)
+        numbers = to_int8((x - low.splat(GROUP)) * inverse_of(scale).splat(GROUP) + 0.5).minimum(top)
+        store_f16(block, finite.select(scale, float("nan")))
+        store_f16(block + _M, finite.select(low, 0.0))
+        _write(type, block, finite.select(numbers, numbers.constant(0)))
+
+    return encode
 
 
 FAMILY = (
     Blocks(
-        types.Q4_0, lambda block, _: nibbles(block + _QS_4_0), _scales, offset=8, encode=_encode_q4_0,
+        types.Q4_0, _quants(types.Q4_0), _scales, offset=8, encode=_around_zero(types.Q4_0, 8),
         side_by_side=SideBySide("qs", both_nibbles, "d"),
     ),
     Blocks(
-        types.Q4_1, lambda block, _: nibbles(block + _QS_4_1), _scales_and_minima, has_minima=True, encode=_encode_q4_1,
+        types.Q4_1, _quants(types.Q4_1), _scales_and_minima, has_minima=True, encode=_from_minimum(types.Q4_1, 15),
         side_by_side=SideBySide("qs", both_nibbles, "d", "m"),
+    ),
+    Blocks(types.Q5_0, _quants(types.Q5_0), _scales, offset=16, encode=_around_zero(types.Q5_0, 16)),
+    Blocks(
+        types.Q5_1, _quants(types.Q5_1), _scales_and_minima, has_minima=True, encode=_from_minimum(types.Q5_1, 31)
     ),
     Blocks(
         types.Q8_0, lambda block, _: values.load(block, vector(I8, GROUP), _QS_8_0) ^ -128, _scales, offset=128,

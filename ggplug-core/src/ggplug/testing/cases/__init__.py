@@ -9,6 +9,7 @@ case is the same wherever and whenever it runs.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 
 from ggplug.ops.base import Op
@@ -26,12 +27,23 @@ from ggplug.testing.cases import (
     training,
     views,
 )
-from ggplug.testing.cases.case import GENERATORS, LAYOUTS, Case, Layout, Leafs, generates, labelled, node
+from ggplug.testing.cases.case import (
+    GENERATORS,
+    LAYOUTS,
+    QUANTIZED,
+    Case,
+    Layout,
+    Leafs,
+    generates,
+    labelled,
+    node,
+)
 from ggplug.testing.cases.derived import derived_cases
 from ggplug.testing.cases.empty import empty_cases
 from ggplug.testing.cases.graphs import graph_cases
 from ggplug.testing.cases.sources import source_cases
 from ggplug.testing.cases.special import special_cases
+from ggplug.types import Q8_0
 
 FAMILIES = (
     elementwise,
@@ -49,9 +61,35 @@ FAMILIES = (
 """The modules whose generators cover the ops of core."""
 
 
-def cases_of(op: type[Op]) -> list[Case]:
-    """All cases of an op, in a fixed order; empty if none can be made."""
-    return labelled(itertools.chain(_own_cases(op), source_cases(op), special_cases(op), empty_cases(op)))
+def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
+    """The cases of an op, in a fixed order; empty if none can be made.
+
+    Cases that differ in nothing but a block type are many: of these, unless ``thorough``, a few types have their turn,
+    others in the next such cases.  So every type meets something of everything, and everything meets some types.
+    """
+    cases = labelled(itertools.chain(_own_cases(op), source_cases(op), special_cases(op), empty_cases(op)))
+    return cases if thorough else _in_turn(cases)
+
+
+_TURNS = 6
+_BLOCK_TYPE = re.compile(rf"\b({'|'.join(type.name for type in QUANTIZED)})\b")
+
+
+def _in_turn(cases: list[Case]) -> list[Case]:
+    """Of the cases of the same kind those of every sixth block type, and of the type that activations have."""
+    kinds: dict[str, int] = {}
+    chosen = []
+    for case in cases:
+        found = _BLOCK_TYPE.search(case.label)
+        if found is not None and found[0] != Q8_0.name:
+            turn = kinds.setdefault(_BLOCK_TYPE.sub("", case.label), len(kinds))
+            if (turn + _POSITIONS[found[0]]) % _TURNS:
+                continue
+        chosen.append(case)
+    return chosen
+
+
+_POSITIONS = {type.name: position for position, type in enumerate(QUANTIZED)}
 
 
 def _own_cases(op: type[Op]) -> Iterable[Case]:

@@ -35,7 +35,7 @@ ROWWISE: tuple[Layout, ...] = LAYOUTS[:5]
 """The layouts whose rows are contiguous."""
 
 QUANTIZED: tuple[Type, ...] = quants.block_types()
-ENCODED: tuple[Type, ...] = tuple(filter(quants.can_quantize, QUANTIZED))
+ENCODED: tuple[Type, ...] = tuple(filter(quants.can_store, QUANTIZED))
 """The block types that values can be rounded to."""
 
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1025)
@@ -69,7 +69,7 @@ class Leafs:
         full, rank = extents(ne)
         made = self._lay(type, full, rank, layout)
         root = made.root
-        if type.is_quantized and not quants.can_quantize(type):
+        if type.is_quantized and not quants.can_store(type):
             self.values[root] = _random_blocks(self.random, root)
             return made
         generate = values or (lambda random, shape: _random(random, shape, type, low, high))
@@ -151,10 +151,7 @@ def _random(
 def _random_blocks(random: np.random.Generator, tensor: Tensor) -> npt.NDArray[np.uint8]:
     """Blocks of any bits, but for scales of some hundredths, which leave numbers of about one."""
     raw = random.integers(0, 256, tensor.size // tensor.type.block_size * tensor.type.block_bytes, np.uint8)
-    blocks = raw.view(tensor.type.dtype)
-    for field in tensor.type.fields:
-        if field.dtype.startswith("f"):
-            blocks[field.name] = random.uniform(0.01, 0.04, blocks[field.name].shape)
+    quants.put_scales(raw, tensor.type, random.uniform(0.01, 0.04, tensor.size // tensor.type.block_size))
     return raw
 
 

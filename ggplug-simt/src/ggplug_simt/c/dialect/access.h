@@ -148,11 +148,24 @@ INLINE int is_odd(const vec *unit, int count)
     const float sum = vec_sum(odd);
     return sum != sum;
 }
-/* 1 / d, or 0 where that is too much, and all numbers are zero then */
-INLINE float inverse_of(float d)
+/* x / d, or 0 where that is too much, and all numbers are zero then */
+INLINE float ratio_of(float x, float d)
 {
-    const float inverse = 1.0f / d;
-    return fabs(inverse) <= 3.402823466e38f ? inverse : 0.0f;
+    const float ratio = x / d;
+    return fabs(ratio) <= 3.402823466e38f ? ratio : 0.0f;
+}
+INLINE float inverse_of(float d) { return ratio_of(1.0f, d); }
+/* Rounded to the nearest, ties away from zero, of numbers that an int holds */
+INLINE int round_away(float x) { return x < 0.0f ? -(int)(0.49999997f - x) : (int)(x + 0.49999997f); }
+/* Rounded to the nearest, ties to even, as ggml does it */
+INLINE int nearest_int(float x) { return (BITS_OF(x + 12582912.0f) & 0x7fffff) - 0x400000; }
+INLINE int between(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
+/* VEC single bits from number j on, as numbers */
+INLINE vec flags_of(GLOBAL const uint8_t *bits, int j)
+{
+    float values[VEC];
+    for (int k = 0; k < VEC; k++) values[k] = (float)(bits[(j + k) / 8] >> (j + k) % 8 & 1);
+    return VEC_GET(values);
 }
 /* Of so many numbers the one of largest magnitude, with its sign; of several the first */
 INLINE float extreme_of(const float *values, int count)

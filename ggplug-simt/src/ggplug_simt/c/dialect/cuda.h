@@ -74,7 +74,7 @@ INLINE vec VEC_MAX(vec a, vec b) { EACH a.v[j_] = fmaxf(a.v[j_], b.v[j_]); retur
 INLINE vec VEC_MIN(vec a, vec b) { EACH a.v[j_] = fminf(a.v[j_], b.v[j_]); return a; }
 INLINE vec VEC_EXP(vec a) { EACH a.v[j_] = expf(a.v[j_]); return a; }
 INLINE vec VEC_ABS(vec a) { EACH a.v[j_] = fabsf(a.v[j_]); return a; }
-INLINE vec VEC_ROUND(vec a) { EACH a.v[j_] = roundf(a.v[j_]); return a; }
+INLINE vec VEC_ROUND(vec a) { EACH a.v[j_] = rintf(a.v[j_]); return a; }
 INLINE vec VEC_TRUNC(vec a) { EACH a.v[j_] = truncf(a.v[j_]); return a; }
 INLINE float vec_sum(vec v) { float s = 0; EACH s += v.v[j_]; return s; }
 INLINE float vec_max(vec v) { float s = v.v[0]; EACH s = fmaxf(s, v.v[j_]); return s; }
@@ -120,6 +120,7 @@ INLINE float GET_F16(const char *p) { return half_to_float(*(const uint16_t *)p)
 INLINE float GET_F16(const ggml_half *p) { return half_to_float(*p); }
 INLINE float GET_HALF(const ggml_half *p) { return half_to_float(*p); }
 INLINE float GET_SCALE(const ggml_half *p) { return half_to_float(*p); }
+INLINE float HALF_OF(uint16_t bits) { return half_to_float(bits); }
 INLINE void PUT_F16(float x, char *p) { *(uint16_t *)p = float_to_half(x); }
 INLINE void PUT_F16(float x, ggml_half *p) { *p = float_to_half(x); }
 

@@ -127,9 +127,10 @@ INLINE vec VEC_GET_F16(GLOBAL const char *p)
 #define GET_F16(p) HALF_AT(p)
 #define VEC_GET_F16(p) VEC_HALF_AT(p)
 #endif
-/* A half of a block, and one that stands first in it.  On processors the latter comes with what follows it in the block:
+/* A half of a block, one from its bits, and one that stands first in a block.  On processors the latter comes with what follows it in the block:
    vectors of halves have an instruction, PoCL converts single ones bit by bit. */
 #define GET_HALF(p) HALF_AT(p)
+INLINE float HALF_OF(ushort bits) { return vload_half(0, (const half *)&bits); }
 #if VEC > 4
 #define GET_SCALE(p) (halves_get4(p).x)
 #else
@@ -176,6 +177,6 @@ INLINE void vec_put_bf16(vec v, GLOBAL char *p)
     JOIN(convert_float, VEC)(JOIN(as_uchar, VEC)(BYTES_GET(p)) >> (uchar)(shift) & (uchar)(mask))
 #define VEC_PUT_HALVES(low, high, p) \
     BYTES_PUT(JOIN(convert_uchar, VEC)(low) | (JOIN(convert_uchar, VEC)(high) << (uchar)4), p)
-#define VEC_ROUND(v) round(v)
+#define VEC_ROUND(v) rint(v)
 #define VEC_TRUNC(v) trunc(v)
 #define VEC_MIN(a, b) fmin(a, b)

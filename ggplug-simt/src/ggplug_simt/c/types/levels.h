@@ -1,10 +1,20 @@
-/* Blocks of 32 numbers, each the position in a table of sixteen levels, with one scale.  Stored with the scale by which the
-   largest element is the lowest level, then fitted (quantize_row_iq4_nl_ref).  A block with a NaN or an infinity is NaN
-   throughout. */
+/* Blocks of numbers, each the position in a table of sixteen levels, with a scale for 32 of them.  IQ4_NL is stored with the
+   scale by which the largest element is the lowest level, then fitted (quantize_row_iq4_nl_ref); IQ4_XS with the best of
+   sixteen, rounded to six bits.  A block with a NaN or an infinity is NaN throughout. */
+
+#if defined(USES_iq4_nl) || defined(USES_iq4_xs)
+TABLE(int8_t, IQ4_NL_LEVELS)
+/* The number of the nearest level, of two at the same distance the greater */
+INLINE int nearest_level(float x)
+{
+    int n = 0;
+    while (n < 14 && x >= (float)IQ4_NL_LEVELS[n + 1]) n++;
+    return x - (float)IQ4_NL_LEVELS[n] < (float)IQ4_NL_LEVELS[n + 1] - x ? n : n + 1;
+}
+#endif
 
 #ifdef USES_iq4_nl
 #define GROUP_iq4_nl 32
-TABLE(int8_t, IQ4_NL_LEVELS)
 INLINE float scale_iq4_nl(GLOBAL const block_iq4_nl *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_iq4_nl(GLOBAL const block_iq4_nl *block, int j)
 {
@@ -12,13 +22,6 @@ INLINE vec numbers_iq4_nl(GLOBAL const block_iq4_nl *block, int j)
     for (int k = 0; k < VEC; k++)
         values[k] = (float)IQ4_NL_LEVELS[block->qs[j % 16 + k] >> j / 16 * 4 & 15];
     return VEC_GET(values);
-}
-/* The number of the nearest level, of two at the same distance the greater */
-INLINE int nearest_level(float x)
-{
-    int n = 0;
-    while (n < 14 && x >= (float)IQ4_NL_LEVELS[n + 1]) n++;
-    return x - (float)IQ4_NL_LEVELS[n] < (float)IQ4_NL_LEVELS[n + 1] - x ? n : n + 1;
 }
 INLINE void store_iq4_nl(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
@@ -44,4 +47,67 @@ INLINE void store_iq4_nl(GLOBAL char *row, int64_t nb0, int i, int n, const vec 
     else PUT_F16(scale, &block->d);
 }
 BLOCKS_OF(iq4_nl)
+#endif
+
+#ifdef USES_iq4_xs
+#define GROUP_iq4_xs 32
+INLINE float scale_iq4_xs(GLOBAL const block_iq4_xs *block, int j)
+{
+    const int g = j / 32, low = block->scales_l[g / 2] >> g % 2 * 4 & 15, high = block->scales_h >> 2 * g & 3;
+    return GET_SCALE(&block->d) * (float)((low | high << 4) - 32);
+}
+INLINE vec numbers_iq4_xs(GLOBAL const block_iq4_xs *block, int j)
+{
+    float values[VEC];
+    for (int k = 0; k < VEC; k++)
+        values[k] = (float)IQ4_NL_LEVELS[block->qs[j / 32 * 16 + j % 16 + k] >> j % 32 / 16 * 4 & 15];
+    return VEC_GET(values);
+}
+/* The best of sixteen scales of a group, by what its elements are worth */
+INLINE float fit_iq4_xs(const float *x)
+{
+    const float extreme = extreme_of(x, 32);
+    if (fabs(extreme) < 1e-15f) return 0.0f;
+    float scale = 0.0f, best = 0.0f;
+    for (int step = -8; step < 8; step++) {
+        /* first by the largest element alone */
+        const float first = (float)IQ4_NL_LEVELS[0];
+        const float inverse = step == -8 ? 1.0f / (-extreme / first) : ((float)step + first) / extreme;
+        float sum_qx = 0.0f, sum_q2 = 0.0f;
+        for (int l = 0; l < 32; l++) {
+            const float q = (float)IQ4_NL_LEVELS[nearest_level(inverse * x[l])], weighted = x[l] * x[l] * q;
+            sum_qx += weighted * x[l];
+            sum_q2 += weighted * q;
+        }
+        if (sum_q2 > 0.0f && (step == -8 || sum_qx * sum_qx > best * sum_q2)) {
+            scale = sum_qx / sum_q2;
+            best = scale * sum_qx;
+        }
+    }
+    return scale;
+}
+INLINE void store_iq4_xs(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
+{
+    GLOBAL block_iq4_xs *block = (GLOBAL block_iq4_xs *)row + i / 256;
+    const int odd = is_odd(unit, 256);
+    float values[256], scales[8];
+    for (int j = 0; j < 256 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
+    for (int j = 0; j < 128; j++) block->qs[j] = 0;
+    for (int g = 0; g < 4; g++) block->scales_l[g] = 0;
+    block->scales_h = 0;
+    block->d = HALF_NAN;
+    if (odd) return;
+    for (int g = 0; g < 8; g++) scales[g] = fit_iq4_xs(values + 32 * g);
+    const float d = -extreme_of(scales, 8) / 32.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+    PUT_F16(d, &block->d);
+    for (int g = 0; g < 8; g++) {
+        const int scale = between(nearest_int(inverse * scales[g]), -32, 31);
+        const float of_group = d * (float)scale, back = of_group != 0.0f ? 1.0f / of_group : 0.0f;
+        block->scales_l[g / 2] |= (uint8_t)((scale + 32 & 15) << g % 2 * 4);
+        block->scales_h |= (uint16_t)(scale + 32 >> 4 << 2 * g);
+        for (int l = 0; l < 32; l++)
+            block->qs[16 * g + l % 16] |= (uint8_t)(nearest_level(back * values[32 * g + l]) << l / 16 * 4);
+    }
+}
+BLOCKS_OF(iq4_xs)
 #endif

@@ -2,7 +2,7 @@
    float32 arithmetic).  A block with a NaN or an infinity is NaN throughout: its scale is NaN if there is one, else an
    infinity, and its numbers are zero. */
 
-#if defined(USES_q8_0) || defined(USES_q4_0)
+#if defined(USES_q8_0) || defined(USES_q4_0) || defined(USES_q5_0)
 INLINE uint16_t odd_scale(const vec *unit, int negated)
 {
     uint16_t scale = 0;
@@ -33,9 +33,9 @@ INLINE void store_q8_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     }
     vec largest = VEC_OF(0.0f);
     for (int j = 0; j < 32 / VEC; j++) largest = VEC_MAX(largest, VEC_ABS(unit[j]));
-    const float d = vec_max(largest) / 127.0f;
-    const float inverse = inverse_of(d);
-    PUT_F16(d, &block->d);
+    /* as ggml's kernels for processors, not as its reference: by 127 over the largest, and ties to even */
+    const float most = vec_max(largest), inverse = ratio_of(127.0f, most);
+    PUT_F16(most / 127.0f, &block->d);
     for (int j = 0; j < 32 / VEC; j++) VEC_PUT_I8(VEC_ROUND(unit[j] * VEC_OF(inverse)), block->qs + j * VEC);
 }
 BLOCKS_OF(q8_0)
@@ -109,4 +109,69 @@ INLINE void store_q4_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     }
 }
 BLOCKS_WITH_MINIMUM(q4_1)
+#endif
+
+#ifdef USES_q5_0
+#define GROUP_q5_0 32
+INLINE float scale_q5_0(GLOBAL const block_q5_0 *block, int j) { return GET_SCALE(&block->d); }
+INLINE vec numbers_q5_0(GLOBAL const block_q5_0 *block, int j)
+{
+    return VEC_GET_NIBBLES(block->qs + j % 16, j / 16 * 4, 16) + VEC_OF(16.0f) * flags_of(block->qh, j);
+}
+INLINE void store_q5_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
+{
+    GLOBAL block_q5_0 *block = (GLOBAL block_q5_0 *)row + i / 32;
+    const int odd = is_odd(unit, 32);
+    float values[32];
+    for (int j = 0; j < 32 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
+    const float d = odd ? 0.0f : extreme_of(values, 32) / -16.0f;
+    const float inverse = inverse_of(d);
+    if (odd) block->d = odd_scale(unit, 1);
+    else PUT_F16(d, &block->d);
+    for (int j = 0; j < 4; j++) block->qh[j] = 0;
+    for (int j = 0; j < 16; j++) block->qs[j] = 0;
+    for (int j = 0; j < 32; j++) {
+        const int number = odd ? 16 : between((int)(values[j] * inverse + 16.5f), 0, 31);
+        block->qs[j % 16] |= (uint8_t)((number & 15) << j / 16 * 4);
+        block->qh[j / 8] |= (uint8_t)(number >> 4 << j % 8);
+    }
+}
+BLOCKS_OF(q5_0)
+#endif
+
+#ifdef USES_q5_1
+#define GROUP_q5_1 32
+INLINE float scale_q5_1(GLOBAL const block_q5_1 *block, int j) { return GET_SCALE(&block->d); }
+INLINE float minimum_q5_1(GLOBAL const block_q5_1 *block, int j) { return GET_SCALE(&block->m); }
+INLINE vec numbers_q5_1(GLOBAL const block_q5_1 *block, int j)
+{
+    return VEC_GET_NIBBLES(block->qs + j % 16, j / 16 * 4, 0) + VEC_OF(16.0f) * flags_of(block->qh, j);
+}
+INLINE void store_q5_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
+{
+    GLOBAL block_q5_1 *block = (GLOBAL block_q5_1 *)row + i / 32;
+    for (int j = 0; j < 4; j++) block->qh[j] = 0;
+    for (int j = 0; j < 16; j++) block->qs[j] = 0;
+    if (is_odd(unit, 32)) {
+        block->d = HALF_NAN;
+        block->m = 0;
+        return;
+    }
+    float values[32];
+    for (int j = 0; j < 32 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
+    float least = values[0], most = values[0];
+    for (int j = 1; j < 32; j++) {
+        least = values[j] < least ? values[j] : least;
+        most = values[j] > most ? values[j] : most;
+    }
+    const float d = (most - least) / 31.0f, inverse = inverse_of(d);
+    PUT_F16(d, &block->d);
+    PUT_F16(least, &block->m);
+    for (int j = 0; j < 32 && inverse != 0.0f; j++) { /* else the difference may be infinite */
+        const int number = between((int)((values[j] - least) * inverse + 0.5f), 0, 31);
+        block->qs[j % 16] |= (uint8_t)((number & 15) << j / 16 * 4);
+        block->qh[j / 8] |= (uint8_t)(number >> 4 << j % 8);
+    }
+}
+BLOCKS_WITH_MINIMUM(q5_1)
 #endif

@@ -1,0 +1,74 @@
+"""Ternary types: super-blocks of 256 numbers -1, 0, 1 with one F16 scale, the largest magnitude: TQ1_0, TQ2_0.
+
+TQ1_0 packs five numbers into a byte, as the digits to base three of a fraction: a byte q stands for q / 256, and times
+three it is the first digit before the point (``quantize_row_tq1_0_ref``).  TQ2_0 packs four, of two bits.  A block with
+a NaN or an infinity reads as NaN as a whole: its scale is NaN and everything else is zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug import types
+from ggplug.quants.codec import Blocks, Codec, Values, register
+from ggplug.quants.rounding import half_away, reciprocal
+
+Bytes = npt.NDArray[np.uint8]
+
+#: How TQ1_0 lays out its numbers: bytes of a field, and how many numbers lie in each of them.
+_PIECES = (("qs", 0, 32, 5), ("qs", 32, 48, 5), ("qh", 0, 4, 4))
+
+
+def _numbers(values: Values, blocks: Blocks) -> Bytes:
+    """Numbers from 0 to 2; writes the scales."""
+    largest = np.abs(values).max(axis=1)
+    numbers: Bytes = (half_away(values * reciprocal(largest)[:, None]) + np.float32(1)).astype(np.uint8)
+    bad = ~np.isfinite(largest)
+    numbers[bad] = 0
+    largest[bad] = np.nan
+    blocks["d"] = largest
+    return numbers
+
+
+def _encode_tq1_0(values: Values, blocks: Blocks) -> None:
+    numbers = _numbers(values, blocks).astype(np.uint16)
+    at = 0
+    for field, start, stop, digits in _PIECES:
+        width = stop - start
+        found = np.zeros((len(values), width), np.uint16)
+        for place in range(5):
+            found *= 3
+            if place < digits:
+                found += numbers[:, at + place * width : at + (place + 1) * width]
+        at += digits * width
+        blocks[field][:, start:stop] = (found * 256 + 242) // 243  # rounded up
+    blocks["qs"][np.isnan(blocks["d"])] = 0
+    blocks["qh"][np.isnan(blocks["d"])] = 0
+
+
+def _decode_tq1_0(blocks: Blocks, values: Values) -> None:
+    scale = blocks["d"].astype(np.float32)[:, None]
+    at = 0
+    for field, start, stop, digits in _PIECES:
+        rest = blocks[field][:, start:stop].copy()
+        for _ in range(digits):
+            number = (rest.astype(np.uint16) * 3 >> 8).astype(np.int8) - np.int8(1)
+            np.multiply(number, scale, out=values[:, at : at + stop - start])
+            rest *= 3
+            at += stop - start
+
+
+def _encode_tq2_0(values: Values, blocks: Blocks) -> None:
+    numbers = _numbers(values, blocks).reshape(-1, 2, 4, 32)
+    shifts = np.array([[0], [2], [4], [6]], np.uint8)
+    blocks["qs"] = np.bitwise_or.reduce(numbers << shifts, axis=2).reshape(-1, 64)
+
+
+def _decode_tq2_0(blocks: Blocks, values: Values) -> None:
+    scale = blocks["d"].astype(np.float32)[:, None]
+    packed = blocks["qs"].reshape(-1, 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8)
+    np.multiply((packed & 3).view(np.int8).reshape(-1, 256) - np.int8(1), scale, out=values)
+
+
+register(Codec(types.TQ1_0, _encode_tq1_0, _decode_tq1_0), Codec(types.TQ2_0, _encode_tq2_0, _decode_tq2_0))
