@@ -25,8 +25,8 @@ RENAMED = {
     "upscale": "interpolate",
 }  # fmt: skip
 
-LARGE = {"group_norm"}
-"""Ops whose only recorded case is too large for the compact file."""
+LARGE = {"group_norm", "rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn", "ssm_scan"}
+"""Ops whose recorded cases are too large for the compact file; test_ops_recurrent.py proves them as well."""
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,9 @@ def test_only_missing_ops_and_types_are_left_out(outcomes: list[Outcome]) -> Non
             assert "is not defined" in outcome.reason or "has no reference" in outcome.reason, outcome
 
 
-def test_every_op_was_compared(outcomes: list[Outcome]) -> None:
+def test_every_op_was_compared(outcomes: list[Outcome], shared: Path | None) -> None:
     named = {outcome.op.lower() for outcome in outcomes if outcome.verdict == "passed"}
     passed = {RENAMED.get(name, name) for name in named}
     declared = {name for name, cls in OPS.items() if cls.__module__.startswith("ggplug.ops.")}
-    assert declared - passed - LARGE == UNRECORDED
+    complete = shared is not None and (shared / "vectors" / "ggml_ops.npz").is_file()
+    assert declared - passed == UNRECORDED | (set() if complete else LARGE)

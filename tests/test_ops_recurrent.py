@@ -89,6 +89,40 @@ def test_sequences_are_independent(name: str) -> None:
         np.testing.assert_allclose(both[2 * tokens + n * size :][:size], one[tokens:], rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn"])
+def test_a_matrix_is_the_state_of_a_head(name: str) -> None:
+    op = ops.GatedLinearAttn(0.5) if name == "gated_linear_attn" else ops.OPS[name]()
+    size, heads, tokens = 3, 2, 4
+    given = [numbers(1, tokens, heads, size, seed=i) for i in range(len(op.sources) - 1)]
+    if name == "rwkv_wkv6":
+        given[3] = numbers(1, 1, heads, size, seed=3)
+    state = numbers(1, 1, 1, size * size * heads, seed=9)
+    got = op.reference(*given, state)[0, 0]
+    for h in range(heads):
+        s = state.reshape(heads, size, size)[h].copy()
+        for i in range(tokens):
+            at = [x[0, min(i, x.shape[1] - 1), h] for x in given]
+            want = np.zeros(size)
+            if name == "rwkv_wkv7":
+                r, w, k, v, a, b = at
+                for row in range(size):
+                    along = sum(a[j] * s[row, j] for j in range(size))
+                    for j in range(size):
+                        s[row, j] = s[row, j] * w[j] + v[row] * k[j] + along * b[j]
+                        want[row] += s[row, j] * r[j]
+            else:
+                for row, j in itertools.product(range(size), range(size)):
+                    kv = at[0][row] * at[1][j]
+                    if name == "rwkv_wkv6":
+                        want[j] += at[2][row] * (s[row, j] + at[3][row] * kv)
+                        s[row, j] = s[row, j] * at[4][row] + kv
+                    else:
+                        s[row, j] = s[row, j] * at[3][row] + kv
+                        want[j] += 0.5 * at[2][row] * s[row, j]
+            np.testing.assert_allclose(got[i, h * size : (h + 1) * size], want, rtol=1e-10)
+        np.testing.assert_allclose(got[tokens:].reshape(heads, size, size)[h], s, rtol=1e-10)
+
+
 def test_a_convolution_of_tokens_reads_those_before() -> None:
     x, weights = numbers(1, 2, 3, 6), numbers(1, 1, 3, 4, seed=1)
     got = ops.SsmConv().reference(x, weights)
