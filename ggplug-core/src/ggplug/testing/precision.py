@@ -328,7 +328,7 @@ def _timestep_embedding(node: Tensor, exact: Array, x: Array) -> Array:
 
 def _silu_back(node: Tensor, exact: Array, dy: Array, x: Array) -> Array:
     x = tile(x, dy.shape)
-    return 16 * np.abs(dy) / (1 + np.exp(-x)) * (2 + np.abs(x)) + np.abs(exact)
+    return np.asarray(16 * np.abs(dy) / (1 + np.exp(-x)) * (2 + np.abs(x)) + np.abs(exact))
 
 
 def _rms_norm_back(node: Tensor, exact: Array, dy: Array, x: Array) -> Array:
@@ -380,7 +380,7 @@ def _adamw(node: Tensor, exact: Array, w: Array, grad: Array, m: Array, v: Array
 
 
 def _sgd(node: Tensor, exact: Array, w: Array, grad: Array, params: Array) -> Array:
-    return 8 * (np.abs(w) + np.abs(params.reshape(-1)[0] * grad))
+    return np.asarray(8 * (np.abs(w) + np.abs(params.reshape(-1)[0] * grad)))
 
 
 # -- windows and tokens ----------------------------------------------------------------------------
