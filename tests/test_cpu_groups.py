@@ -18,7 +18,13 @@ from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory import Allocation, GraphAllocator
 from ggplug.memory.layout import PERSISTENT
 from ggplug.tensor import Tensor
+from ggplug_cpu import features
 from ggplug_cpu.device import CpuDevice
+
+#: Instructions whose products add a bias in kernels of their own, with the type of weights that does so.
+OTHERS = [(name, kind) for name, kind in (("generic", "f32"), ("avx2", "bf16")) if name in features.choices()]
+if features.has("avx512f"):
+    OTHERS.append(("native+amx-emulated", "bf16"))
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +180,33 @@ def test_a_product_takes_bias_activation_and_residual_along(
     w, x = gg.tensor(rng.standard_normal((70, 544)), kind), gg.tensor(rng.standard_normal((columns, 544)), "f32")
     bias, residual = gg.tensor(rng.standard_normal(70), "f32"), gg.tensor(rng.standard_normal((columns, 70)), "f32")
     check(device, ops.add(ops.gelu(ops.add(ops.mul_mat(w, x), bias)), residual), "mul_mat add gelu add")
+
+
+@pytest.mark.parametrize(("instructions", "kind"), OTHERS)
+def test_products_of_all_instructions_add_a_bias_and_normalise_whole_tiles(
+    instructions: str, kind: str, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    w, x = gg.tensor(rng.standard_normal((70, 1300)), kind), gg.tensor(rng.standard_normal((77, 1300)), "f32")
+    bias, residual = gg.tensor(rng.standard_normal(70), "f32"), gg.tensor(rng.standard_normal((8200, 70)), "f32")
+    with features.forced(instructions):
+        check(device, ops.add(ops.mul_mat(w, x), bias), "mul_mat add")
+        check(device, ops.relu(ops.add(ops.mul_mat(w, x), bias)), "mul_mat add relu")
+        w, x = gg.tensor(rng.standard_normal((70, 32)), kind), gg.tensor(rng.standard_normal((8200, 32)), "f32")
+        total = ops.add(ops.add(ops.mul_mat(w, x), bias), residual)
+        check(device, ops.mul(ops.norm(total), bias), "mul_mat add add norm mul")
+        check(device, ops.mul(ops.norm(ops.add(ops.mul_mat(w, x), bias)), bias), "mul_mat add norm mul")
+
+
+def test_a_product_that_is_read_again_beside_its_sum_is_what_it_was(
+    device: CpuDevice, rng: np.random.Generator
+) -> None:
+    w, x = gg.tensor(rng.standard_normal((24, 32)), "f32"), gg.tensor(rng.standard_normal((20, 32)), "f32")
+    bias, product = gg.tensor(rng.standard_normal(24), "f32"), ops.mul_mat(w, x)
+    check(device, ops.mul(ops.add(product, bias), product), "mul_mat add mul")
+    product = ops.mul_mat(w, x)
+    check(device, ops.add(product, product), "mul_mat add")
+    check(device, ops.sub(ops.mul_mat(w, x), bias), "mul_mat sub")
+    check(device, ops.add(ops.add(ops.mul_mat(w, x), bias), bias), "mul_mat add add")
 
 
 def test_a_product_of_several_matrices_finds_its_residual(device: CpuDevice, rng: np.random.Generator) -> None:

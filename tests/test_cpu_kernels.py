@@ -174,6 +174,26 @@ def test_rows_are_normalised_accurately_far_from_zero(
     check(device, normalise(x, eps=1e-5), 1e-9)
 
 
+@pytest.mark.parametrize("first", [-1e30, -1e6, 1000.0, 1e18])
+def test_a_first_number_far_from_all_others_leaves_the_variance_exact(first: float, device: CpuDevice) -> None:
+    x = np.random.default_rng(5).standard_normal((3, 1000)).astype(np.float32)
+    x[:, 0] = first
+    (got,) = computed(device, y := ops.norm(gg.tensor(x), eps=1e-5))
+    np.testing.assert_allclose(got, expected(y), rtol=1e-6, atol=1e-7)
+
+
+def test_a_variance_far_smaller_than_the_mean_is_exact(device: CpuDevice) -> None:
+    steps = np.random.default_rng(6).permutation(np.resize([-1, 1], 4000))
+    x = (8192 + steps * 2.0**-10).astype(np.float32)
+    (got,) = computed(device, ops.norm(gg.tensor(x), eps=0.0))
+    np.testing.assert_allclose(got, steps, rtol=1e-6)
+
+
+def test_rows_of_equal_numbers_have_no_variance(device: CpuDevice) -> None:
+    (got,) = computed(device, ops.norm(gg.tensor(np.full((2, 1001), 12345.678, np.float32)), eps=1e-12))
+    np.testing.assert_array_equal(got, 0)
+
+
 @pytest.mark.parametrize("op", [ops.norm, ops.rms_norm, ops.l2_norm])
 def test_rows_of_subnormal_numbers_are_normalised(op: Callable[..., Tensor], device: CpuDevice) -> None:
     x = gg.tensor(np.resize(np.array([1e-42, -4e-42, 9e-42], np.float32), (2, 37)))

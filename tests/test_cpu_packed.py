@@ -109,6 +109,8 @@ def test_any_bits_come_back_from_packed_memory(cpu: Device, type_name: str) -> N
 @pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS])
 def test_packed_weights_grow_only_by_what_fills_up_panels(cpu: Device, type_name: str) -> None:
     kind, type = packed_type_for(cpu, type_name), by_name(type_name)
+    if kind.forms[type_name].beside_rows:
+        pytest.skip("has no packed order of its own for these instructions")
     assert kind.alloc_size(gg.new_tensor(type_name, (1024, 384))) == type.row_bytes(1024) * 384
     assert kind.alloc_size(gg.new_tensor(type_name, (64, 33))) <= type.row_bytes(64) * 64
 
@@ -182,6 +184,8 @@ def test_on_other_instructions_too(cpu: Device, type_name: str, target: str) -> 
 def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
     cpu: Device, stream: Backend, type_name: str
 ) -> None:
+    if packed_type_for(cpu, type_name).forms[type_name].beside_rows:
+        pytest.skip("few columns read the rows that lie beside the panels")
     _, packed = pair(cpu, type_name, 608, 200)
     x = np.random.default_rng(3).standard_normal((40, 608)).astype(np.float32)
     many = result(stream, gg.mul_mat(packed, gg.tensor(x)))

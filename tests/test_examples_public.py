@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from pathlib import Path
 
 import pytest
 from example_backends import EXAMPLES
+
+from ggplug.cli.new_backend.files import MEMORIES, files
+from ggplug.cli.new_backend.kernels import SNIPPETS
 
 LIMITS = {"ggplug-blas": 150, "ggplug-torch": 500}
 
@@ -19,6 +23,43 @@ def sources(example: str) -> list[Path]:
 def test_it_is_short(example: str) -> None:
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources(example))
     assert 0 < lines < LIMITS[example]
+
+
+BACKENDS = ("ggplug.backend", "ggplug.discrete", "ggplug.hookspecs", "ggplug.testing")
+HANDED_OVER = ("ops", "types", "errors", "host", "quants", "patterns", "tensor", "graph")
+
+
+def new_backends() -> dict[str, str]:
+    """The Python files that `ggplug new-backend` writes, for all kinds of memory and all ops."""
+    return {
+        f"{memory} {path}": text
+        for memory in MEMORIES
+        for path, text in files("new", memory, list(SNIPPETS)).items()
+        if path.suffix == ".py"
+    }
+
+
+def test_what_authors_import_is_what_the_versions_of_the_interface_cover() -> None:
+    page = (EXAMPLES.parent / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    public = {*BACKENDS, "ggplug", *(f"ggplug.{name}" for name in HANDED_OVER)}
+    assert all(f"`{module}`" in page for module in public - {"ggplug"})
+    texts = {str(path): path.read_text(encoding="utf-8") for example in LIMITS for path in sources(example)}
+    for path, text in {**texts, **new_backends()}.items():
+        own = {"ggplug_blas", "ggplug_torch", "ggplug_new"}
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                imported = [(alias.name, "") for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                imported = [(node.module or "", alias.name) for alias in node.names]
+            else:
+                continue
+            for module, name in imported:
+                if not module.startswith("ggplug") or module.partition(".")[0] in own:
+                    continue
+                assert module in public, f"{path}:{node.lineno}: {module}"
+                listed = getattr(importlib.import_module(module), "__all__", None)
+                inside = f"{module}.{name}" in public or listed is None or name in listed
+                assert not name or inside, f"{path}:{node.lineno}: {name} is not public in {module}"
 
 
 @pytest.mark.parametrize("example", LIMITS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -83,10 +84,11 @@ def test_a_worker_that_dies_before_any_case_fails_the_unit() -> None:
 
 TOY = """
 import os
+import threading
 from typing import ClassVar
 
 from ggplug.backend import Device
-from ggplug.ops import Relu
+from ggplug.ops import Neg, Relu
 from ggplug.testing import ReferenceDevice
 from ggplug.testing.reference import interpret
 
@@ -95,8 +97,13 @@ def relu(op, dst, x):
         os.abort()
     interpret(op, dst, x)
 
+def neg(op, dst, x):
+    if x.tensor.ne[0] == 17 and dst.tensor.is_contiguous():
+        threading.Event().wait()
+    interpret(op, dst, x)
+
 class Toy(ReferenceDevice):
-    kernels: ClassVar = {Relu: relu}
+    kernels: ClassVar = {Relu: relu, Neg: neg}
     match = Device.match
 """
 
@@ -129,6 +136,26 @@ def test_tests_of_the_suite_run_in_a_worker(pytester: pytest.Pytester) -> None:
     (row,) = (line for line in done.stdout.splitlines() if line.startswith("relu  "))
     assert sum(map(int, row.split()[1:4])) >= len(cases_of(Relu))
     assert " 1. crashed: the process ended by SIGABRT" in done.stdout
-    assert "    toy.py:11 in relu: os.abort()" in done.stdout
+    assert "    toy.py:12 in relu: os.abort()" in done.stdout
     assert "in relu: f32[17]" in done.stdout
     assert "--ggplug-case 'f32[17]'" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes end by signals elsewhere")
+def test_tests_that_are_shared_out_to_several_processes_have_a_worker_each(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(toy=TOY, test_toy=TESTS)
+    chosen = "test_op and (relu or neg) and not leaky or of_its_own"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "-k", chosen, "--ggplug-isolate",
+         "--ggplug-timeout", "10", "--ggplug-case", "f32[17]", "--ggplug-json", "found.json"],
+        capture_output=True, text=True, cwd=pytester.path, check=False, timeout=300,
+    )  # fmt: skip
+    assert "2 failed, 1 passed" in done.stdout.splitlines()[-1], done.stdout + done.stderr
+    (found,) = json.loads((pytester.path / "found.json").read_text(encoding="utf-8"))
+    assert found["device"] == "toy"
+    wrong = {each["subject"]: each for each in found["findings"]}
+    assert [(op, wrong[op]["case"], wrong[op]["verdict"]) for op in sorted(wrong)] == [
+        ("neg", "f32[17]", "hung"), ("relu", "f32[17]", "crashed")
+    ]  # fmt: skip
+    assert "toy.py:12 in relu: os.abort()" in wrong["relu"]["where"]
+    assert "toy.py:17 in neg: threading.Event().wait()" in wrong["neg"]["where"]

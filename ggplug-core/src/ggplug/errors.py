@@ -10,7 +10,10 @@ other device go on.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 __all__ = [
     "BufferUseError",
@@ -65,11 +68,33 @@ class GGPlugError(Exception):
 
 
 def told(error: BaseException) -> str:
-    """What an exception says; its class where it says nothing, as a bare assertion does."""
+    """An exception of a plugin in one line: its class, what it says, and the line of the plugin that it comes from.
+
+    Typed errors say all that themselves, and are told as they are.
+    """
+    if isinstance(error, GGPlugError):
+        return str(error)
     try:
-        return str(error) or type(error).__name__
+        text = " ".join(str(error).split())
     except Exception:  # it cannot say what is wrong
-        return type(error).__name__
+        text = ""
+    where = _line_of_plugin(error.__traceback__)
+    return f"{type(error).__name__}{f': {text}' if text else ''}{f' ({where})' if where else ''}"
+
+
+def _line_of_plugin(traceback: TracebackType | None) -> str:
+    """``FILE:LINE in FUNCTION`` of the plugin that core called: the innermost one, above what libraries it called."""
+    plugin, found = "", ""
+    while traceback is not None:
+        code, package = traceback.tb_frame.f_code, str(traceback.tb_frame.f_globals.get("__name__", "")).split(".")[0]
+        if package == plugin or (not plugin and package not in _NO_PLUGINS):
+            plugin, found = package, f"{code.co_filename}:{traceback.tb_lineno} in {code.co_name}"
+        traceback = traceback.tb_next
+    return found
+
+
+_NO_PLUGINS = ("ggplug", "importlib", "contextlib", "concurrent", "threading")
+"""Core, and what stands between it and a plugin's code."""
 
 
 # -- tensors, ops and graphs -----------------------------------------------------------------------

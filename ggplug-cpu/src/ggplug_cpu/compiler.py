@@ -42,8 +42,8 @@ for Numba's target instead of ours: use ``@device_function``.)  Modules of kerne
         return llvm_call(builder, "llvm.fma.v16f32", a.type, a, x, c)
 
 Names of types: the scalars ``bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64``, vectors made of an element, ``x`` and a
-count (``f32x16 i8x64 i1x16 f16x8 bf16x32``), tuples of integers (``i64*3``), and ``void`` as a result.  Vectors are
-signless, as in LLVM.  An argument is converted to its declared scalar type (int64 to i32, float64 to f32).  An
+count (``f32x16 i8x64 i1x16 f16x8 bf16x32``), tuples of numbers (``i64*3 f64*3``), and ``void`` as a result.  Vectors
+are signless, as in LLVM.  An argument is converted to its declared scalar type (int64 to i32, float64 to f32).  An
 intrinsic for many types gives a function in place of the signature: it receives the names of the argument types and
 returns a signature, or None when they do not fit, as in ``@intrinsic(lambda a, b: f"{a}({a}, {b})")``.  Immediates (a
 tile's number, a shuffle's pattern) come from the closure: write a Python function that defines an intrinsic and returns

@@ -27,7 +27,7 @@ _SCALARS: dict[str, types.Type] = {
 _NAMES = {numba: name for name, numba in _SCALARS.items()}
 
 _VECTOR = re.compile(r"(i1|i8|i16|i32|i64|f16|bf16|f32|f64)x([1-9]\d*)")
-_TUPLE = re.compile(r"i64\*([1-9]\d*)")
+_TUPLE = re.compile(r"(i64|f64)\*([1-9]\d*)")
 _SIGNATURE = re.compile(r"\s*([\w*]+)\s*\(([^)]*)\)\s*")
 
 
@@ -81,7 +81,7 @@ def type_of(name: str) -> types.Type:
         return _SCALARS[name]
     several = _TUPLE.fullmatch(name)
     if several is not None:
-        return types.UniTuple(types.int64, int(several[1]))
+        return types.UniTuple(_SCALARS[several[1]], int(several[2]))
     match = _VECTOR.fullmatch(name)
     if match is None:
         raise ValueError(f"{name!r} is no name of a type: they look like i64, f32, bool, f32x16, i64*3 or void")

@@ -56,7 +56,7 @@ class Guard:
                         self.opened = self._open_driver()
                     except Exception as error:
                         raise ComputeError(
-                            f"{self.device.name} does not start: {error}", device=self.device,
+                            f"{self.device.name} does not start: {told(error)}", device=self.device,
                             remedy="another program may have taken all of it; other devices go on",
                         ) from error  # fmt: skip
         return self.opened

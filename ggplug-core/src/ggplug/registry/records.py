@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ggplug.backend import Device, Registration
-from ggplug.errors import DeviceNotFoundError, DuplicateNameError, GGPlugError, PluginError
+from ggplug.errors import DeviceNotFoundError, DuplicateNameError, GGPlugError, PluginError, told
 from ggplug.registry.facts import DeviceFacts, RefusalError
 
 
@@ -190,13 +190,7 @@ class Plugin:
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in one line: its class and its message."""
+    """Why a plugin failed, in one line, without the remedy."""
     if isinstance(error, GGPlugError):
         return str(error.message)
-    if isinstance(error, RefusalError):
-        return str(error)
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # an exception that cannot say what is wrong
-        text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return str(error) if isinstance(error, RefusalError) else told(error)

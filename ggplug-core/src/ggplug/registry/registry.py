@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ggplug.backend import API_VERSION, Backend, Device, DeviceProps, Registration
-from ggplug.errors import GGPlugError, ParameterError, PluginError
+from ggplug.errors import GGPlugError, ParameterError, PluginError, told
 from ggplug.hookspecs import Hooks
 from ggplug.registry import naming
 from ggplug.registry.catalog import LOADING, Catalog
@@ -349,7 +349,7 @@ class Registry:
         except GGPlugError:
             raise
         except Exception as error:
-            message = f"{device.name} failed to start a stream: {type(error).__name__}: {error}"
+            message = f"{device.name} failed to start a stream: {told(error)}"
             if plugin is None:
                 raise PluginError(message, device=device) from error
             raise PluginError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.groups import Group
@@ -10,7 +12,7 @@ from ggplug.tensor import Extents, Tensor
 from ggplug.types import F32
 from ggplug_cpu.choices.mul_mat import Placed, single
 from ggplug_cpu.choices.nest import Shape, row_nest, words_of
-from ggplug_cpu.choices.programs import Source, chained
+from ggplug_cpu.choices.programs import NOTHING, Source, chained, sources_of
 from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of
 from ggplug_cpu.kernels.mul_mat_epilogue import epilogue_parameters, mul_mat_epilogue
 from ggplug_cpu.kernels.mul_mat_norm import mul_mat_norm
@@ -26,18 +28,21 @@ def with_epilogue(group: Group, names: Names) -> Steps | Decline:
         return Decline("a result between the product and the last node has to be written")
     if node.type is not F32:
         return Decline(f"what becomes of a product is f32, not {node.type.name}")
-    program = chained(group.nodes[1:], {product: "x0"}, sources=1)
+    bias, rest, known = _biased(group, product, group.nodes[1:])
+    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
+    if not rest:
+        return single(product, Placed(a, b, Ref(RESULT), node.nb, bias=bias))
+    program = chained(rest, known, sources=1)
     if isinstance(program, Decline):
         return program
-    kinds = [_kind(group, source, node) for source in program.sources]
-    for kind in kinds:
-        if isinstance(kind, Decline):
-            return kind
+    kinds = _kinds(group, program.sources)
+    if isinstance(kinds, Decline):
+        return kinds
     places = {f"x{i + 1}": Place(Ref(slot_of(group, s.tensor), s.offset)) for i, s in enumerate(program.sources)}
     words = epilogue_parameters(len(places)).words(result=Place(Ref(RESULT)), constants=program.constants, **places)
-    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
-    epilogue = mul_mat_epilogue(program.text, "".join(map(str, kinds)))
-    return single(product, Placed(a, b, Ref(RESULT), node.nb, epilogue, words))
+    epilogue = mul_mat_epilogue(program.text, kinds)
+    residual = _residual(group, program.sources, kinds)
+    return single(product, Placed(a, b, Ref(RESULT), node.nb, epilogue, words, residual=residual, bias=bias))
 
 
 def normed(group: Group, names: Names) -> Steps | Decline:
@@ -50,7 +55,8 @@ def normed(group: Group, names: Names) -> Steps | Decline:
         return Decline("a result between the product and the last node has to be written")
     if any(each.type is not F32 for each in group.nodes):
         return Decline("what becomes of a product is f32")
-    before = chained(group.nodes[1:at], {product: "x0"}, sources=1)
+    bias, rest, known = _biased(group, product, group.nodes[1:at])
+    before = chained(rest, known, sources=1) if rest else NOTHING
     if isinstance(before, Decline):
         return before
     step, _ = FIRST_STEPS[norm.op.name]
@@ -58,10 +64,9 @@ def normed(group: Group, names: Names) -> Steps | Decline:
     if isinstance(behind, Decline):
         return behind
     sources = [*before.sources, *behind.sources]
-    kinds = [_kind(group, source, node) for source in sources]
-    for kind in kinds:
-        if isinstance(kind, Decline):
-            return kind
+    kinds = _kinds(group, sources)
+    if isinstance(kinds, Decline):
+        return kinds
     parameters = norm_parameters(1 + len(before.sources), len(behind.sources), False)
     places = [Place(Ref(RESULT))] * 2 + [Place(Ref(slot_of(group, s.tensor), s.offset)) for s in sources]
     nest = row_nest(node.ne, *[Shape.of(node)] * len(places))
@@ -70,8 +75,39 @@ def normed(group: Group, names: Names) -> Steps | Decline:
         constants=[*before.constants, *behind.constants],
     )  # fmt: skip
     a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
-    epilogue = mul_mat_norm(norm.op.name, before.text, behind.text, "".join(map(str, kinds)))
-    return single(product, Placed(a, b, Ref(RESULT), node.nb, epilogue, words, whole_rows=True))
+    epilogue = mul_mat_norm(norm.op.name, before.text, behind.text, kinds)
+    residual = _residual(group, sources, kinds)
+    return single(product, Placed(a, b, Ref(RESULT), node.nb, epilogue, words, True, residual, bias))
+
+
+def _biased(
+    group: Group, product: Tensor, nodes: Sequence[Tensor]
+) -> tuple[Ref | int, Sequence[Tensor], dict[Tensor, str]]:
+    """Where the bias lies that the first of the nodes behind a product adds to it, or 0 if that does something else.
+
+    The product's kernel adds a bias itself.  The second and third result: the nodes that are left, and what is known to
+    them as ``x0``.
+    """
+    total, *rest = nodes
+    readers = [node for node in group.nodes if product in node.src]
+    if isinstance(total.op, ops.Add) and total.type is F32 and readers == [total]:
+        for source in sources_of(total):
+            if source.tensor is not product and _kind(group, source, total) == "b":
+                return Ref(slot_of(group, source.tensor)), rest, {total: "x0"}
+    return 0, nodes, {product: "x0"}
+
+
+def _kinds(group: Group, sources: Iterable[Source]) -> str | Decline:
+    """A letter for each source: how its rows are found."""
+    kinds = [_kind(group, source, group.node) for source in sources]
+    refusal = next((kind for kind in kinds if isinstance(kind, Decline)), None)
+    return "".join(map(str, kinds)) if refusal is None else refusal
+
+
+def _residual(group: Group, sources: Iterable[Source], kinds: str) -> Ref | int:
+    """Where the first source lies that is laid out like the result; 0 if there is none."""
+    alike = (source for source, kind in zip(sources, kinds, strict=True) if kind == "r")
+    return next((Ref(slot_of(group, source.tensor), source.offset) for source in alike), 0)
 
 
 def _kind(group: Group, source: Source, node: Tensor) -> str | Decline:
@@ -102,24 +138,25 @@ def gated(group: Group, names: Names) -> Steps | Decline:
         return program
     x = Ref(slot_of(group, names["x"]))
 
-    def between(at: int) -> Steps | Decline:
+    def ahead(at: int) -> Steps | Decline:
         """The first product, ``at`` bytes behind the beginning of the workspace."""
         return single(first, Placed(Ref(slot_of(group, given(first, 0))), x, Ref(WORKSPACE, at), node.nb))
 
     def behind(at: int) -> Steps | Decline:
         """The second, with what becomes of both."""
+        between, weights = Ref(WORKSPACE, at), Ref(slot_of(group, given(second, 0)))
         words = epilogue_parameters(1).words(
-            result=Place(Ref(RESULT)), constants=program.constants, x1=Place(Ref(WORKSPACE, at))
+            result=Place(Ref(RESULT)), constants=program.constants, x1=Place(between)
         )
-        weights = Ref(slot_of(group, given(second, 0)))
-        return single(second, Placed(weights, x, Ref(RESULT), node.nb, mul_mat_epilogue(program.text, "r"), words))
+        epilogue = mul_mat_epilogue(program.text, "r")
+        return single(second, Placed(weights, x, Ref(RESULT), node.nb, epilogue, words, residual=between))
 
     at = 0
-    for steps in (between(0), behind(0)):
+    for steps in (ahead(0), behind(0)):
         if isinstance(steps, Decline):
             return steps
         at = max(at, -(-steps.workspace_bytes // 64) * 64)
-    one, two = between(at), behind(at)
+    one, two = ahead(at), behind(at)
     assert isinstance(one, Steps)
     assert isinstance(two, Steps)
     # what is made ready for the first product mostly serves the second, too

@@ -190,8 +190,9 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
 class Placed:
     """Where weights, activations and the result of a product lie, the result's byte strides, and what becomes of it.
 
-    ``epilogue``: the kernel that finishes tiles (see :mod:`ggplug_cpu.kernels.mul_mat_epilogue`) and its words; with
-    ``whole_rows`` it is for tiles of whole rows.
+    ``bias``: what is added to every row.  ``epilogue``: the kernel that then finishes tiles (see
+    :mod:`ggplug_cpu.kernels.mul_mat_epilogue`) and its words; with ``whole_rows`` it is for tiles of whole rows.
+    ``residual``: what it reads that is laid out like the result.
     """
 
     a: Ref
@@ -201,6 +202,8 @@ class Placed:
     epilogue: Kernel | int = 0
     words: Words = field(default_factory=lambda: Words(()))
     whole_rows: bool = False
+    residual: Ref | int = 0
+    bias: Ref | int = 0
 
 
 @dataclass(frozen=True)
@@ -410,7 +413,8 @@ def _words(
         K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
         r3=work.r3, m_block=m_block, v_block=v_block, k_block=k_block, x_offset=x_offset,
         routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most, epilogue=placed.epilogue,
-        epilogue_words=Product.word_count(),
+        epilogue_words=Product.word_count(), whole_rows=int(placed.whole_rows), residual=Place(placed.residual),
+        bias=Place(placed.bias),
     )  # fmt: skip
     return words.followed_by(placed.words)
 

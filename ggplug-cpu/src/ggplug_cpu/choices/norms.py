@@ -10,13 +10,11 @@ from ggplug.tensor import Tensor
 from ggplug.types import F32
 from ggplug_cpu.choices.nest import Shape, row_nest, words_of
 from ggplug_cpu.choices.places import PLAIN, reader, reading, writing
-from ggplug_cpu.choices.programs import Chained, Source, chained
+from ggplug_cpu.choices.programs import NOTHING, Chained, Source, chained
 from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of, tasks
 from ggplug_cpu.kernels.norms import FIRST_STEPS, norm, norm_parameters, scratch_bytes
 from ggplug_cpu.parameters import Place, Ref
 from ggplug_cpu.tape import Entry
-
-_NOTHING = Chained("", (), (), 0)
 
 
 def row_norm(node: Tensor) -> Steps | Decline:
@@ -35,8 +33,8 @@ def fused(group: Group, names: Names) -> Steps | Decline:
     if any(kept and node not in (x, group.node) for node, kept in zip(nodes, group.kept, strict=True)):
         return Decline("of results inside of a group with a norm only what it normalises may be written")
     step, _ = FIRST_STEPS[normed.op.name]
-    before = chained(nodes[:at], rounded=True) if at else _NOTHING
-    behind: Chained | Decline = _NOTHING
+    before = chained(nodes[:at], rounded=True) if at else NOTHING
+    behind: Chained | Decline = NOTHING
     if at + 1 < len(nodes):
         rounded = "" if normed.type is F32 else f">{normed.type.name}"
         behind = chained(nodes[at + 1 :], {normed: "r0"}, before=step + rounded, sources=1)

@@ -53,6 +53,10 @@ class Chained:
     weight: int
 
 
+#: No nodes at all.
+NOTHING = Chained("", (), (), 0)
+
+
 def sources_of(node: Tensor) -> list[Source]:
     """What one node reads, in the order of its formula's operands."""
     op = node.op

@@ -20,11 +20,11 @@ STATE_AND_SUMS_BYTES = STATE_BYTES + _SUMS_BYTES
 
 
 def run_tiles(rows: int) -> DeviceFunction:
-    """``run_tiles(rows)(state, table, x, panel, steps, columns, offset, count, accumulate)``: one panel's columns.
+    """One panel's columns: ``run(state, table, x, panel, steps, columns, offset, count, accumulate, bias, beside)``.
 
     ``rows`` is 16 or 32, of which ``count`` are written; the result's rows lie ``offset`` bytes behind the addresses in
-    ``table``.  Tiles 0 to 3 hold sums (first and last 16 columns of the first rows, then of the last), 4 and 5
-    activations, 6 and 7 weights.  They must be configured.
+    ``table``.  ``bias`` and ``beside`` are as for :func:`~.mul_mat_tiles.tile`.  Tiles 0 to 3 hold sums (first and last
+    16 columns of the first rows, then of the last), 4 and 5 activations, 6 and 7 weights.  They must be configured.
     """
     columns = layout("amx").columns
     clear = [simd.tile_zero(i) for i in range(4)]
@@ -41,14 +41,21 @@ def run_tiles(rows: int) -> DeviceFunction:
     write = _write_rows(rows)
 
     @device_function
-    def run(state, table, x, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
+    def run(state, table, x, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
         sums = state + STATE_BYTES
         clear_0(state)
         clear_1(state)
         if both:
             clear_2(state)
             clear_3(state)
-        for _ in range(steps):
+        rows_a_step = -(-count // max(steps, 1))
+        for step in range(steps):
+            for r in range(step * rows_a_step, min((step + 1) * rows_a_step, count)):
+                place = load_word(table + 8 * r) + offset
+                simd.prefetch(place)
+                simd.prefetch(place + 64)
+                simd.prefetch(place + beside)
+                simd.prefetch(place + beside + 64)
             load_4(state, x, ROW_BYTES)
             load_6(state, panel, row_bytes)
             load_7(state, panel + 64, row_bytes)
@@ -65,18 +72,18 @@ def run_tiles(rows: int) -> DeviceFunction:
         if both:
             store_2(state, sums + 16 * sums_row, sums_row)
             store_3(state, sums + 16 * sums_row + 64, sums_row)
-        write(table, sums, left, offset, count, accumulate)
+        write(table, sums, left, offset, count, accumulate, bias)
 
     return run
 
 
 def _write_rows(rows: int) -> DeviceFunction:
-    """``write(table, sums, left, offset, count, accumulate)``: the first ``left`` columns of ``count`` rows of sums."""
+    """``write(table, sums, left, offset, count, accumulate, bias)``: the first ``left`` columns of ``count`` rows."""
     F, width, columns = simd.vec("f32"), simd.width(), layout("amx").columns
     load, load_first, store, store_first = simd.load(F), simd.load_first(F), simd.store, simd.store_first
 
     @device_function
-    def write(table, sums, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
+    def write(table, sums, left, offset, count, accumulate, bias):  # type: ignore[no-untyped-def]
         for r in range(count):
             place = load_word(table + 8 * r) + offset
             row = sums + r * columns * 4
@@ -86,10 +93,14 @@ def _write_rows(rows: int) -> DeviceFunction:
                 if n >= width:
                     if accumulate:
                         value = value + load(place + 4 * column)
+                    if bias != 0:
+                        value = value + load(bias + offset + 4 * column)
                     store(place + 4 * column, value)
                 else:
                     if accumulate:
                         value = value + load_first(place + 4 * column, n)
+                    if bias != 0:
+                        value = value + load_first(bias + offset + 4 * column, n)
                     store_first(place + 4 * column, value, n)
 
     return write

@@ -12,9 +12,10 @@ import operator
 
 from ggplug_cpu import compiler, features
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
-from ggplug_cpu.context import aborted, next_chunk, scratch
+from ggplug_cpu.context import aborted, load_word, next_chunk, scratch
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
+from ggplug_cpu.kernels.programs import over_vectors, read, write
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, joined, loop, vector
@@ -290,6 +291,19 @@ def _dot(product: str, start: Value | None, quants: Value, y: Value, width: int)
     return functools.reduce(operator.add, begun)
 
 
+@emitted("void(i64, i64, i64, i64)")
+def _add_bias(row: Value, bias: Value, first: Value, last: Value) -> None:
+    """Adds numbers ``first`` to ``last`` of the bias to a row of the result."""
+    begin = first * 4
+
+    def visit(at: Value, mask: Value | None, _: list[Value]) -> list[Value]:
+        place = row + begin + at
+        write(place, read(place, mask) + read(bias + begin + at, mask), mask)
+        return []
+
+    over_vectors(last - first, [], visit)
+
+
 @kernel
 def mul_mat_dot(weights: str, routed: bool = False) -> Body:
     """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types."""
@@ -313,6 +327,9 @@ def mul_mat_dot(weights: str, routed: bool = False) -> Body:
                 one(table, base, stride, m_first, m_last, rows, k)
             else:
                 some(table, base, stride, m_first, m_last, rows, k)
+            if Product.bias.address(params) != 0:
+                for row in range(rows):
+                    _add_bias(load_word(table + 8 * row), Product.bias.address(params), m_first, m_last)
             finish(params, table + 16 * MOST_COLUMNS, table, rows, m_first, m_last)
 
     return body

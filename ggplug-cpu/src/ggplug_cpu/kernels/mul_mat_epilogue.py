@@ -14,14 +14,16 @@ from __future__ import annotations
 import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
-from ggplug_cpu.context import call_2, load_word, store_word
-from ggplug_cpu.kernels.programs import parsed
-from ggplug_cpu.parameters import Parameters, emitted_number, integer, read, reals
-from ggplug_cpu.simd.memory import emit_prefetch
-from ggplug_cpu.simd.values import F32, Value, emitted, loop
+from ggplug_cpu.context import call_2, store_word
+from ggplug_cpu.kernels.programs import over_vectors, parsed, read, write
+from ggplug_cpu.parameters import Parameters, emitted_number, integer, reals
+from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.simd.values import F32, I64, Value, emitted, load, loop
 
-#: Bytes of scratch that :func:`finish_tile` needs for the words of a :class:`Tile`.
-TILE_BYTES = 32
+#: Rows that a tile has at most.
+MOST_ROWS = 32
+#: Bytes of scratch that :func:`finish_tile` needs: the words of a :class:`Tile`, and room for two numbers of each row.
+TILE_BYTES = 32 + 16 * MOST_ROWS
 
 
 class Tile(Parameters):
@@ -36,7 +38,7 @@ class Tile(Parameters):
 class Epilogue(Parameters):
     """The result and the program's constants; its sources follow: see :func:`epilogue_parameters`."""
 
-    result = read()
+    result = read_operand()
     """Where the result's first number lies."""
     constants = reals()
 
@@ -44,7 +46,7 @@ class Epilogue(Parameters):
 @functools.cache
 def epilogue_parameters(sources: int) -> type[Epilogue]:
     """The parameters of a program with so many sources beside the product: ``x1``, ``x2``, and so on."""
-    return type("Epilogue", (Epilogue,), {f"x{i + 1}": read() for i in range(sources)})
+    return type("Epilogue", (Epilogue,), {f"x{i + 1}": read_operand() for i in range(sources)})
 
 
 @device_function
@@ -64,48 +66,38 @@ def mul_mat_epilogue(program: str, kinds: str) -> Body:
 
     In place of a context and parameters it is given the address of a :class:`Tile`, and that of its own words.
     """
-    finish = _finish_row(program, kinds)
+    finish = _finish(program, kinds)
 
     def body(tile: int, params: int) -> None:
-        table, ahead = Tile.table(tile), rows_ahead(tile)
-        for r in range(Tile.count(tile)):
-            finish(params, load_word(table + 8 * r), Tile.first(tile), Tile.last(tile), ahead)
+        finish(params, Tile.table(tile), Tile.count(tile), Tile.first(tile), Tile.last(tile))
 
     return body
 
 
-@device_function
-def rows_ahead(tile):  # type: ignore[no-untyped-def]
-    """Bytes from a row of a tile to the same of the tile that probably comes next."""
-    table, count = Tile.table(tile), Tile.count(tile)
-    first, last = load_word(table), load_word(table + 8 * (count - 1))
-    return (last - first) // max(count - 1, 1) * count
-
-
-def emit_prefetch_row(place: Value, n: Value) -> None:
-    """Asks for the ``n`` f32 at ``place``, a part of a residual's row: it is mostly read from memory."""
-
-    def line(i: Value, _: list[Value]) -> list[Value]:
-        emit_prefetch(place + i * 64)
-        return []
-
-    loop((n + 15).lshr(4), [], line)
-
-
-def _finish_row(text: str, kinds: str) -> Intrinsic:
+def _finish(text: str, kinds: str) -> Intrinsic:
     program, parameters = parsed(text), epilogue_parameters(len(kinds))
 
-    def emit(params: Value, row: Value, first: Value, last: Value, ahead: Value) -> None:
+    def emit(params: Value, table: Value, count: Value, first: Value, last: Value) -> None:
         def constant(index: int) -> Value:
             return emitted_number(parameters.constants, params, index).convert(F32)
 
-        behind = {"b": first * 4, "r": row - emitted_number(parameters.result.address, params) + first * 4}
-        places = [row + first * 4]
-        for i, kind in enumerate(kinds):
-            operand = getattr(parameters, f"x{i + 1}")
-            places.append(emitted_number(operand.address, params) + behind[kind])
-            if kind == "r":
-                emit_prefetch_row(places[-1] + ahead, last - first)
-        program.emit(places[0], places, last - first, constant)
+        starts = [emitted_number(getattr(parameters, f"x{i + 1}").address, params) for i in range(len(kinds))]
+        result = emitted_number(parameters.result.address, params)
+
+        def columns(at: Value, mask: Value | None, _: list[Value]) -> list[Value]:
+            column = first * 4 + at
+            of_all = {i: read(start + column, mask) for i, start in enumerate(starts) if kinds[i] == "b"}
+
+            def row(r: Value, _: list[Value]) -> list[Value]:
+                place = load(table + r * 8, I64, align=8) + column
+                numbers = [of_all[i] if i in of_all else read(start + (place - result), mask)
+                           for i, start in enumerate(starts)]  # fmt: skip
+                write(place, program.result([read(place, mask), *numbers], constant), mask)
+                return []
+
+            loop(count, [], row)
+            return []
+
+        over_vectors(last - first, [], columns)
 
     return emitted("void(i64, i64, i64, i64, i64)")(emit)

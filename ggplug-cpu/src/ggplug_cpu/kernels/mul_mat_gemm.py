@@ -16,12 +16,19 @@ from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout, layout_beside
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
 from ggplug_cpu.kernels.mul_mat_packed import first_panel, form_of, stored_as
-from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
+from ggplug_cpu.kernels.mul_mat_rows import (
+    Product,
+    fill_table,
+    finish,
+    from_result_to_residual,
+    locate,
+    matrix_address,
+)
 from ggplug_cpu.kernels.mul_mat_tiles import tile, unit_bytes_of
 from ggplug_cpu.types import BLOCKS, PLAIN
 
 #: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
-_TABLE_BYTES = 1024
+_TABLE_BYTES = 1152
 #: How far ahead of what few rows read panels that lie in memory are fetched, in bytes.
 _AHEAD = 8192
 
@@ -114,7 +121,7 @@ def product_of_blocks(
                     fill(params, matrix, v, count, x, few)
                     elsewhere(x, few, v - v_first, count, room, stride)
                     run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
-                if k + k_block >= k_all:
+                if k + k_block >= k_all and Product.whole_rows(params):
                     finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
                 v += count
         end(x)
@@ -254,10 +261,14 @@ def _run_rows(
         packed = x + _TABLE_BYTES
         pack(params, x, packed, k, numbers)
         panel_bytes = -(-numbers // quantum) * quantum_bytes
-        accumulate = min(k, 1)
+        is_last = k + numbers >= Product.K(params)
+        accumulate, bias = min(k, 1), Product.bias.address(params) if is_last else 0
+        beside = from_result_to_residual(params)
         for m in range(m_first, m_last, columns):
             panel = panels + (m - m_first) // columns * panel_bytes
-            multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate)
+            multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate, bias, beside)
+            if is_last and not Product.whole_rows(params):
+                finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m, min(m + columns, m_last))
 
     return run
 
@@ -270,22 +281,23 @@ def _run_vectors(kind: str, rows: int, stored: str, ahead: int) -> DeviceFunctio
         rest = tile(kind, rows, 2, True, stored, ahead)
 
         @device_function
-        def multiply_blocks(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
+        def multiply_blocks(table, packed, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
             if left >= columns:
-                whole(panel, packed, steps, table, offset, left, accumulate)
+                whole(panel, packed, steps, table, offset, left, accumulate, bias, beside)
             else:
-                rest(panel, packed, steps, table, offset, left, accumulate)
+                rest(panel, packed, steps, table, offset, left, accumulate, bias, beside)
 
         return multiply_blocks
     part = tile(kind, rows, 1, True, stored)
 
     @device_function
-    def multiply(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
+    def multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
         if left >= columns:
-            whole(panel, packed, steps, table, offset, left, accumulate)
+            whole(panel, packed, steps, table, offset, left, accumulate, bias, beside)
         else:
             for column in range(0, left, width):
-                part(panel + unit_bytes * column, packed, steps, table, offset + 4 * column, left - column, accumulate)
+                place, at = panel + unit_bytes * column, offset + 4 * column
+                part(place, packed, steps, table, at, left - column, accumulate, bias, beside)
 
     return multiply
 
@@ -294,8 +306,8 @@ def _run_amx(rows: int) -> DeviceFunction:
     run, state_offset = run_tiles(rows), _state_offset()
 
     @device_function
-    def multiply(table, packed, panel, steps, left, offset, count, accumulate):  # type: ignore[no-untyped-def]
-        run(table + state_offset, table, packed, panel, steps, left, offset, count, accumulate)
+    def multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
+        run(table + state_offset, table, packed, panel, steps, left, offset, count, accumulate, bias, beside)
 
     return multiply
 

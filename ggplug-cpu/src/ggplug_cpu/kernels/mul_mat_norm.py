@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import load_word
-from ggplug_cpu.kernels.mul_mat_epilogue import Tile, emit_prefetch_row, rows_ahead
+from ggplug_cpu.kernels.mul_mat_epilogue import Tile
 from ggplug_cpu.kernels.norms import Norm, norm_parameters, normalisation
 from ggplug_cpu.kernels.programs import parsed
 from ggplug_cpu.kernels.rows import ARGUMENTS
@@ -19,31 +20,37 @@ def mul_mat_norm(name: str, before: str, behind: str, kinds: str) -> Body:
 
     ``kinds`` has a letter for each of the other sources, as in :mod:`.mul_mat_epilogue`; all are contiguous f32.
     """
-    parameters = norm_parameters(parsed(before).sources, parsed(behind).sources - 1 if behind else 0, False)
-    normalise, find = normalisation(parameters, name, before, behind), _places(parameters, kinds)
-    arguments = ARGUMENTS
+    first_sources = parsed(before).sources if before else 1
+    parameters = norm_parameters(first_sources, parsed(behind).sources - 1 if behind else 0, False)
+    measure, finish = normalisation(parameters, name, before, behind)
+    find, arguments, room = _places(parameters, kinds), ARGUMENTS, Tile.word_count() * 8
 
     def body(tile: int, params: int) -> None:
-        table, n, ahead = Tile.table(tile), Tile.last(tile), rows_ahead(tile)
-        for r in range(Tile.count(tile)):
+        table, n, count = Tile.table(tile), Tile.last(tile), Tile.count(tile)
+        # No operand needs another room than the row itself.  First all rows are measured, then all are finished: so
+        # the processor does not wait for the roots and quotients of each.
+        for r in range(count):
             row = load_word(table + 8 * r)
-            # no operand needs another room than the row itself
-            normalise(row - arguments, params, n, find(params, row, n, ahead))
+            _, mean, factor = measure(row - arguments, params, n, find(params, row))
+            simd.store_f64(tile + room + 16 * r, mean)
+            simd.store_f64(tile + room + 16 * r + 8, factor)
+        for r in range(count):
+            row = load_word(table + 8 * r)
+            mean, factor = simd.load_f64(tile + room + 16 * r), simd.load_f64(tile + room + 16 * r + 8)
+            finish(row - arguments, params, n, find(params, row), (row, mean, factor))
 
     return body
 
 
 def _places(parameters: type[Norm], kinds: str) -> Intrinsic:
-    """``find(params, row, n, ahead)``: where the rows of all operands begin that belong to the one at ``row``."""
+    """``find(params, row)``: where the rows of all operands begin that belong to the one at ``row``."""
 
-    def emit(params: Value, row: Value, n: Value, ahead: Value) -> Value:
+    def emit(params: Value, row: Value) -> Value:
         y, _, *others = parameters.row_operands()
         behind = {"b": constant(row.b, row.type, 0), "r": row - emitted_number(y.address, params)}
-        found = []
-        for other, kind in zip(others, kinds, strict=True):
-            found.append(emitted_number(other.address, params) + behind[kind])
-            if kind == "r":
-                emit_prefetch_row(found[-1] + ahead, n)
+        found = [
+            emitted_number(other.address, params) + behind[kind] for other, kind in zip(others, kinds, strict=True)
+        ]
         return values.packed([row, row, *found])
 
-    return emitted(f"i64*{len(kinds) + 2}(i64, i64, i64, i64)")(emit)
+    return emitted(f"i64*{len(kinds) + 2}(i64, i64)")(emit)

@@ -44,6 +44,12 @@ class Product(Parameters):
     """The kernel that finishes tiles (see :mod:`.mul_mat_epilogue`), or 0."""
     epilogue_words = integer()
     """The word from which on the epilogue's words lie."""
+    whole_rows = integer()
+    """Whether the epilogue is for tiles of whole rows; otherwise some columns will do, as soon as they are computed."""
+    residual = read()
+    """What an epilogue reads that is laid out like the result, or 0: it is fetched while a tile is computed."""
+    bias = read()
+    """A number for every row of the weights, which is added to their products; or 0."""
 
 
 #: A route: slot << 32 | token.
@@ -63,6 +69,13 @@ def finish(params, room, table, count, m_first, m_last):  # type: ignore[no-unty
     """Numbers ``m_first`` to ``m_last`` of the rows in the table are computed: the epilogue has its turn."""
     words = params + 8 * Product.epilogue_words(params)
     finish_tile(Product.epilogue(params), words, room, table, count, m_first, m_last)
+
+
+@device_function
+def from_result_to_residual(params):  # type: ignore[no-untyped-def]
+    """Bytes from a number of the result to what the epilogue reads with it, or 0 if that is nothing."""
+    residual = Product.residual.address(params)
+    return residual - Product.result.address(params) if residual != 0 else 0
 
 
 @device_function

@@ -10,6 +10,7 @@ divided never show.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -27,27 +28,38 @@ from ggplug_cpu.types import BLOCKS, PLAIN
 def tile(
     kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead: int = 0
 ) -> compiler.Intrinsic:
-    """``tile(...)(panel, x, steps, table, offset, columns, more)``: compute ``rows`` by ``vecs`` vectors.
+    """``tile(...)(panel, x, steps, table, offset, columns, more, bias, beside)``: ``rows`` by ``vecs`` vectors.
 
     Row ``r`` of the result lies ``offset`` bytes behind the address in word ``r`` of ``table``; rows may coincide if
-    they are equal.  With ``masked`` only ``columns`` columns are written.  ``more`` (0 or 1) adds to what is there.
+    they are equal.  With ``masked`` only ``columns`` columns are written.  ``more`` (0 or 1) adds to what is there, and
+    then, if ``bias`` is not 0, the numbers ``offset`` bytes behind it are added to every row.  What lies ``beside``
+    bytes behind the result will be read soon: both are fetched while products are computed.
     ``stored`` is the type that panels of packed weights (:mod:`.mul_mat_packed`) hold, if another one is multiplied.
     Panels that come from memory are fetched ``ahead`` bytes before they are read.
     """
 
-    def emit(panel: Value, x: Value, steps: Value, table: Value, offset: Value, columns: Value, more: Value) -> None:
-        sides = _Sides(layout_beside(kind, stored), rows, vecs, stored)
-        sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(sides, panel, x, steps, ahead)
-        places = [values.load(table, I64, 8 * r, align=8) + offset for r in range(rows)]
+    def emit(
+        panel: Value, x: Value, steps: Value, table: Value, offset: Value, columns: Value, more: Value, bias: Value,
+        beside: Value,
+    ) -> None:  # fmt: skip
         width = layout(kind).width
-        masks = [values.first_lanes(width, columns - v * width) for v in range(vecs)] if masked else None
-        with more.b.if_else(more.unequal(0).ir) as (then, otherwise):
-            with then:
-                _write(places, _added(places, sums, vecs, masks), vecs, masks)
-            with otherwise:
-                _write(places, sums, vecs, masks)
 
-    return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
+        def fetch(step: Value) -> None:
+            # one row with every step: many lines from memory at once would keep the panel's waiting
+            place = values.load(table + step.minimum(rows - 1) * 8, I64, align=8) + offset
+            for line in range(0, vecs * width * 4, 64):
+                emit_prefetch(place + line)
+                emit_prefetch(place + beside + line)
+
+        sides = _Sides(layout_beside(kind, stored), rows, vecs, stored)
+        sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(sides, panel, x, steps, ahead, fetch)
+        places = [values.load(table, I64, 8 * r, align=8) + offset for r in range(rows)]
+        masks = [values.first_lanes(width, columns - v * width) for v in range(vecs)] if masked else None
+        sums = loop(more.unequal(0).zext(I64), sums, lambda _, now: _added(places, now, vecs, masks))
+        sums = loop(bias.unequal(0).zext(I64), sums, lambda _, now: _added([bias + offset] * rows, now, vecs, masks))
+        _write(places, sums, vecs, masks)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64, i64, i64)")(emit)
 
 
 def unit_bytes_of(kind: str, stored: str) -> int:
@@ -183,12 +195,15 @@ class _Sides:
         return rows
 
 
-def _float_sums(sides: _Sides, panel: Value, x: Value, steps: Value, ahead: int) -> list[Value]:
+def _float_sums(
+    sides: _Sides, panel: Value, x: Value, steps: Value, ahead: int, fetch: Callable[[Value], None]
+) -> list[Value]:
     s = sides.shape
     step_bytes = s.columns * s.step_numbers // s.unit * sides.unit_bytes
 
-    def step(_: Value, carried: list[Value]) -> list[Value]:
+    def step(number: Value, carried: list[Value]) -> list[Value]:
         p, a, sums = carried[0], carried[1], carried[2:]
+        fetch(number)
         for line in range(0, step_bytes if ahead else 0, 64):
             emit_prefetch(p + ahead + line)
         sums = sides.add_products(sums, p, a, s.step_numbers // s.unit)
@@ -198,7 +213,9 @@ def _float_sums(sides: _Sides, panel: Value, x: Value, steps: Value, ahead: int)
     return sides.by_rows(loop(steps, [panel, x, *([zero] * (sides.rows * sides.vecs))], step)[2:])
 
 
-def _int8_sums(sides: _Sides, first: Value, x: Value, steps: Value, ahead: int) -> list[Value]:
+def _int8_sums(
+    sides: _Sides, first: Value, x: Value, steps: Value, ahead: int, fetch: Callable[[Value], None]
+) -> list[Value]:
     s, rows, vecs = sides.shape, sides.rows, sides.vecs
     floats = vector(F32, s.width)
     across, down = sides.across, sides.down
@@ -210,8 +227,9 @@ def _int8_sums(sides: _Sides, first: Value, x: Value, steps: Value, ahead: int) 
     group = s.quantum
     panel = _Blocks(sides) if sides.stored else _Groups(sides)
 
-    def step(_: Value, carried: list[Value]) -> list[Value]:
+    def step(number: Value, carried: list[Value]) -> list[Value]:
         p, a, sums = carried[0], carried[1], carried[2:]
+        fetch(number)
         for line in range(0, panel.step_bytes if ahead else 0, 64):
             emit_prefetch(p + ahead + line)
         dot = panel.dots(p, a)

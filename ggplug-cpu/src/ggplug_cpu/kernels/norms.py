@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import nullcontext
 
+from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.kernels.nest import RowOperand, Rows, over_rows, read_row, written_row
-from ggplug_cpu.kernels.programs import parsed
+from ggplug_cpu.kernels.programs import over_vectors, parsed, read, write
 from ggplug_cpu.kernels.rows import ARGUMENTS, read_rows, write_row
-from ggplug_cpu.kernels.sums import row_sum
+from ggplug_cpu.kernels.sums import add_to_moments, no_moments, totals
 from ggplug_cpu.parameters import emitted_number, real, reals
 from ggplug_cpu.simd import values
-from ggplug_cpu.simd.values import F32, Value, emitted
+from ggplug_cpu.simd.values import F32, F64, Value, emitted
 
 #: By the op's name, the first step of a program behind it, and how many numbers of the row that step needs.
 FIRST_STEPS = {"norm": ("normalised(x0)", 2), "rms_norm": ("resized(x0)", 1), "l2_norm": ("resized(x0)", 1)}
@@ -63,32 +65,37 @@ def norm(name: str, before: str = "", behind: str = "", keeps: bool = False) -> 
     """
     first_sources = parsed(before).sources if before else 1
     parameters = norm_parameters(first_sources, parsed(behind).sources - 1 if behind else 0, keeps)
-    normalise = normalisation(parameters, name, before, behind)
+    measure, finish = normalisation(parameters, name, before, behind)
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
-        normalise(scratch(ctx), params, n, places)
+        memory = scratch(ctx)
+        finish(memory, params, n, places, measure(memory, params, n, places))
 
     return over_rows(parameters, visit)
 
 
-def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -> DeviceFunction:
-    """``normalise(memory, params, n, places)``: one row of ``n``, whose operands' rows begin at ``places``.
+def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -> tuple[DeviceFunction, DeviceFunction]:
+    """``measure(memory, params, n, places)`` and ``finish(memory, params, n, places, measured)``: a row of ``n``.
 
-    ``memory`` is scratch, of which the row itself is at :data:`~ggplug_cpu.kernels.rows.ARGUMENTS`.
+    The operands' rows begin at ``places``.  ``memory`` is scratch, of which the row itself is at
+    :data:`~ggplug_cpu.kernels.rows.ARGUMENTS`; ``measured`` is where it lies, the mean, and what it is multiplied by.
     """
-    sum_of, sum_of_squares = row_sum("x"), row_sum("(x-c)²" if name == "norm" else "x²")
-    begin, finish = _row(parameters, before), _result(parameters, name, before, behind)
+    find, compute = _place(parameters, before), _sums(parameters, name, before)
+    result = _result(parameters, name, before, behind)
     large, small, down, up = _LARGE, _SMALL, _DOWN, _UP
     centred, euclidean = name == "norm", name == "l2_norm"
 
     @device_function
-    def normalise(memory, params, n, places):  # type: ignore[no-untyped-def]
-        p = begin(memory, params, n, places)
-        mean = sum_of(p, n, 0.0) / n if centred else 0.0
-        squares = sum_of_squares(p, n, mean)
-        eps = Norm.eps(params)
-        size = math.sqrt(squares) if euclidean else math.sqrt(squares / n + eps)
+    def measure(memory, params, n, places):  # type: ignore[no-untyped-def]
+        p = find(memory, params, n, places)
+        centre, distances, squares = compute(memory, params, n, places, p)
+        per_number, eps, mean = 1.0 / n, Norm.eps(params), 0.0
+        if centred:
+            mean = centre + distances * per_number
+            # at least an n-th of the squares is left, however far the row's first number lies from the mean
+            squares -= distances * distances * per_number
+        size = math.sqrt(squares) if euclidean else math.sqrt(squares * per_number + eps)
         if euclidean and not size > eps:  # also where it is NaN
             size = eps
         if size > large or size < small:
@@ -96,9 +103,14 @@ def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -
             p = _multiplied(memory, p, n, unit)
             mean = mean * unit
             size = size * unit
-        finish(memory, params, n, places, p, mean, 1.0 / size)
+        return p, mean, 1.0 / size
 
-    return normalise
+    @device_function
+    def finish(memory, params, n, places, measured):  # type: ignore[no-untyped-def]
+        p, mean, factor = measured
+        result(memory, params, n, places, p, mean, factor)
+
+    return measure, finish
 
 
 @emitted("i64(i64, i64, i64, f64)")
@@ -131,26 +143,53 @@ def _read(parameters: type[Norm], prefix: str, memory: Value, params: Value, n: 
     return read_rows(operands, memory, params, where, n, [rooms[name] for name in mine])
 
 
-def _row(parameters: type[Norm], before: str) -> Intrinsic:
-    """``begin(memory, params, n, places)``: where the row to be normalised lies as f32."""
+def _place(parameters: type[Norm], before: str) -> Intrinsic:
+    """``find(memory, params, n, places)``: where the row to be normalised lies as f32, or will when it is computed."""
 
     def emit(memory: Value, params: Value, n: Value, places: Value) -> Value:
-        sources = _read(parameters, "x", memory, params, n, places)
         if not before:
-            return sources[0]
+            return _read(parameters, "x", memory, params, n, places)[0]
+        room, named = _rooms(parameters, memory, n)[""], _named(parameters, places)
+        if "row" not in named:
+            return room
+        operand, place = named["row"]
+        return emitted_number(operand.convert, params).equal(0).select(place, room)
+
+    return emitted(f"i64(i64, i64, i64, i64*{len(parameters.row_operands())})")(emit)
+
+
+def _sums(parameters: type[Norm], name: str, before: str) -> Intrinsic:
+    """``compute(memory, params, n, places, p)``: the row at ``p``, and of it three numbers.
+
+    These are the row's first number c, or 0 where there is no mean, and the sums of all x - c and of their squares.
+    """
+    program, centred = parsed(before) if before else None, name == "norm"
+
+    def emit(memory: Value, params: Value, n: Value, places: Value, p: Value) -> Value:
+        sources = _read(parameters, "x", memory, params, n, places) if program else [p]
 
         def constant(index: int) -> Value:
             return emitted_number(parameters.constants, params, index).convert(F32)
 
-        room, named = _rooms(parameters, memory, n)[""], _named(parameters, places)
-        if "row" not in named:
-            parsed(before).emit(room, sources, n, constant)
-            return room
-        with write_row(named["row"][0], memory, params, named["row"][1], n, room) as place:
-            parsed(before).emit(place, sources, n, constant)
-        return place
+        def row(at: Value, mask: Value | None) -> Value:
+            numbers = [read(x + at, mask) for x in sources]
+            return program.result(numbers, constant) if program else numbers[0]
 
-    return emitted(f"i64(i64, i64, i64, i64*{len(parameters.row_operands())})")(emit)
+        def visit(at: Value, mask: Value | None, sums: list[Value]) -> list[Value]:
+            numbers = row(at, mask)
+            if program:
+                write(p + at, numbers, mask)
+            return add_to_moments(sums, numbers, mask, centre)
+
+        start, one = p.constant(0), values.first_lanes(simd.width("f32"), p.constant(1))
+        centre = row(start, one).lane(0).convert(F64) if centred else values.constant(p.b, F64, 0)
+        named = _named(parameters, places)
+        operand, place = named.get("row", (None, p))
+        with nullcontext() if operand is None else write_row(operand, memory, params, place, n, p):
+            sums = over_vectors(n, no_moments(p.b), visit)
+        return values.packed([centre, *totals(sums)])
+
+    return emitted(f"f64*3(i64, i64, i64, i64*{len(parameters.row_operands())}, i64)")(emit)
 
 
 def _result(parameters: type[Norm], name: str, before: str, behind: str) -> Intrinsic:

@@ -66,23 +66,42 @@ class Program:
 
         ``y`` may be one of the sources.
         """
-        width = simd.width("f32")
 
-        def whole(i: Value, _: list[Value]) -> list[Value]:
-            at = i * (4 * width)
-            numbers = [values.load(x + at, vector(F32, width)) for x in sources]
-            values.store(y + at, self.result(numbers, constant))
+        def visit(at: Value, mask: Value | None, _: list[Value]) -> list[Value]:
+            write(y + at, self.result([read(x + at, mask) for x in sources], constant), mask)
             return []
 
-        def tail(_: Value, __: list[Value]) -> list[Value]:
-            at, mask = (n - rest) * 4, values.first_lanes(width, rest)
-            numbers = [values.masked_load(x + at, vector(F32, width), mask) for x in sources]
-            values.masked_store(y + at, self.result(numbers, constant), mask)
-            return []
+        over_vectors(n, [], visit)
 
-        rest = n & (width - 1)
-        values.loop(n.lshr(width.bit_length() - 1), [], whole)
-        values.loop(rest.unequal(0).zext(I64), [], tail)
+
+#: ``visit(at, mask, carried)``: what is done with the vector ``at`` bytes behind the beginning of a row.
+Visit = Callable[[Value, Value | None, list[Value]], list[Value]]
+
+
+def over_vectors(n: Value, carried: Sequence[Value], visit: Visit) -> list[Value]:
+    """Code that visits ``n`` f32, a vector at a time; the last has a mask where it is not whole.
+
+    Returns what is carried after the last one, as :func:`~ggplug_cpu.simd.values.loop` does.
+    """
+    width = simd.width("f32")
+    rest = n & (width - 1)
+    carried = values.loop(n.lshr(width.bit_length() - 1), carried, lambda i, now: visit(i * (4 * width), None, now))
+    at, mask = (n - rest) * 4, values.first_lanes(width, rest)
+    return values.loop(rest.unequal(0).zext(I64), carried, lambda _, now: visit(at, mask, now))
+
+
+def read(place: Value, mask: Value | None) -> Value:
+    """A vector of f32 from memory, or the lanes that the mask chooses."""
+    lanes = vector(F32, simd.width("f32"))
+    return values.load(place, lanes) if mask is None else values.masked_load(place, lanes, mask)
+
+
+def write(place: Value, numbers: Value, mask: Value | None) -> None:
+    """A vector of f32 to memory, or the lanes that the mask chooses."""
+    if mask is None:
+        values.store(place, numbers)
+    else:
+        values.masked_store(place, numbers, mask)
 
 
 def parsed(text: str) -> Program:

@@ -52,7 +52,6 @@ def scratch_bytes(n: int) -> int:
 @kernel
 def sum_rows() -> Body:
     """Row by row, divided by a number."""
-    sum_of = row_sum("x")
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
@@ -60,7 +59,7 @@ def sum_rows() -> Body:
         write_y, y_room = SumRows.y.convert(params), scratch(ctx) + ARGUMENTS
         p = read(ctx, SumRows.x.convert(params), x, SumRows.x.stride(params), n, y_room + ARGUMENTS)
         r = y if write_y == 0 else y_room
-        simd.store_f32(r, sum_of(p, n, 0.0) / SumRows.divisor(params))
+        simd.store_f32(r, row_sum(p, n) / SumRows.divisor(params))
         write(ctx, write_y, y, 0, 1, r)
 
     return over_rows(SumRows, visit)
@@ -69,14 +68,13 @@ def sum_rows() -> Body:
 @kernel
 def sum_pieces() -> Body:
     """The sum of each row as f64."""
-    sum_of = row_sum("x")
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         total, x = places
         room = scratch(ctx) + ARGUMENTS
         p = read(ctx, SumPieces.x.convert(params), x, SumPieces.x.stride(params), n, room)
-        simd.store_f64(total, sum_of(p, n, 0.0))
+        simd.store_f64(total, row_sum(p, n))
 
     return over_rows(SumPieces, visit)
 

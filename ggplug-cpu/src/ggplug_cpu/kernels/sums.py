@@ -1,70 +1,73 @@
-"""Sums along rows of contiguous f32, in f64 as in ggml."""
+"""Sums along rows of contiguous f32, in f64 as in ggml.
+
+Sixteen or so partial sums are added up at the end, the same whichever thread or kernel computes the row.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from llvmlite import ir
 
 from ggplug_cpu import features
-from ggplug_cpu.compiler import Intrinsic
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, F64, Value, constant, emitted, first_lanes, loop, vector
 
-Term = Callable[[Value, Value], Value]
+
+def _lanes() -> int:
+    return features.target().vector_bytes // 4
 
 
-def _plain(x: Value, centre: Value) -> Value:
-    return x
+def _in_f64(numbers: Value, mask: Value | None, centre: Value | None = None) -> list[Value]:
+    """The two halves of a vector of f32, less the centre; zeros where the mask does not choose."""
+    half = _lanes() // 2
+    found = [numbers.part(start, half).convert(F64) for start in (0, half)]
+    if centre is not None:
+        found = [each - centre.splat(half) for each in found]
+    if mask is None:
+        return found
+    return [mask.part(start, half).select(each, 0) for start, each in zip((0, half), found, strict=True)]
 
 
-def _squared(x: Value, centre: Value) -> Value:
-    return x * x
+def _zero(b: ir.IRBuilder) -> Value:
+    return constant(b, vector(F64, _lanes() // 2), 0)
 
 
-def _squared_distance(x: Value, centre: Value) -> Value:
-    return (x - centre) * (x - centre)
+@emitted("f64(i64, i64)")
+def row_sum(x: Value, n: Value) -> Value:
+    """The sum of the ``n`` f32 at ``x``."""
+    lanes = _lanes()
+
+    def add(sums: list[Value], numbers: Value, mask: Value | None = None) -> list[Value]:
+        return [total + half for total, half in zip(sums, _in_f64(numbers, mask), strict=True)]
+
+    def pair(i: Value, sums: list[Value]) -> list[Value]:
+        # two vectors a round, for an addition must wait for the one before
+        first, second = (values.load(x + i * (8 * lanes), vector(F32, lanes), at) for at in (0, 4 * lanes))
+        return [*add(sums[:2], first), *add(sums[2:], second)]
+
+    pairs = n.lshr((2 * lanes).bit_length() - 1)
+    sums = loop(pairs, [_zero(n.b)] * 4, pair)
+    done = pairs * (2 * lanes)
+    rest = n - done
+
+    def one(i: Value, sums: list[Value]) -> list[Value]:
+        mask = first_lanes(lanes, rest - i * lanes)
+        return add(sums, values.masked_load(x + (done + i * lanes) * 4, vector(F32, lanes), mask), mask)
+
+    tail = loop((rest + (lanes - 1)).lshr(lanes.bit_length() - 1), sums[:2], one)
+    return ((tail[0] + sums[2]) + (tail[1] + sums[3])).sum()
 
 
-TERMS: dict[str, Term] = {"x": _plain, "x²": _squared, "(x-c)²": _squared_distance}
+def no_moments(b: ir.IRBuilder) -> list[Value]:
+    """What :func:`add_to_moments` begins with."""
+    return [_zero(b)] * 4
 
 
-@functools.cache
-def row_sum(term: str) -> Intrinsic:
-    """``row_sum("x²")(x, n, c)``: the sum over the ``n`` f32 at ``x`` of one of :data:`TERMS`, c being a number in it.
+def add_to_moments(moments: list[Value], numbers: Value, mask: Value | None, centre: Value) -> list[Value]:
+    """Partial sums of x - c and of (x - c)² with one more vector of f32, of which a mask may choose lanes."""
+    low, high = _in_f64(numbers, mask, centre)
+    return [moments[0] + low, moments[1] + high, low.fma(low, moments[2]), high.fma(high, moments[3])]
 
-    Sixteen or so partial sums are added up at the end, the same whoever computes the row.
-    """
-    f = TERMS[term]
 
-    def emit(x: Value, n: Value, c: Value) -> Value:
-        lanes = features.target().vector_bytes // 4
-        centre = c.splat(lanes // 2)
-        zero = constant(x.b, centre.type, 0)
-
-        def add(sums: list[Value], numbers: Value) -> list[Value]:
-            halves = [numbers.part(start, lanes // 2) for start in (0, lanes // 2)]
-            return [total + f(half.convert(F64), centre) for total, half in zip(sums, halves, strict=True)]
-
-        def pair(i: Value, sums: list[Value]) -> list[Value]:
-            # two vectors a round, for an addition must wait for the one before
-            first, second = (values.load(x + i * (8 * lanes), vector(F32, lanes), at) for at in (0, 4 * lanes))
-            return [*add(sums[:2], first), *add(sums[2:], second)]
-
-        pairs = n.lshr((2 * lanes).bit_length() - 1)
-        sums = loop(pairs, [zero] * 4, pair)
-        done = pairs * (2 * lanes)
-        rest = n - done
-
-        def one(i: Value, sums: list[Value]) -> list[Value]:
-            mask = first_lanes(lanes, rest - i * lanes)
-            numbers = values.masked_load(x + (done + i * lanes) * 4, vector(F32, lanes), mask)
-            counted = []
-            for total, start in zip(sums, (0, lanes // 2), strict=True):
-                value = f(numbers.part(start, lanes // 2).convert(F64), centre)
-                counted.append(total + mask.part(start, lanes // 2).select(value, zero))
-            return counted
-
-        tail = loop((rest + (lanes - 1)).lshr(lanes.bit_length() - 1), sums[:2], one)
-        return ((tail[0] + sums[2]) + (tail[1] + sums[3])).sum()
-
-    return emitted("f64(i64, i64, f64)")(emit)
+def totals(moments: list[Value]) -> list[Value]:
+    """The two sums."""
+    return [(moments[i] + moments[i + 1]).sum() for i in (0, 2)]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from ggplug.cli.new_backend.files import MEMORIES, files
+from ggplug.cli.new_backend.files import MEMORIES, backend_of, files, module_of
 from ggplug.cli.new_backend.kernels import DEFAULT, SNIPPETS
 from ggplug.cli.output import Command
 from ggplug.errors import ParameterError
+from ggplug.registry.discover import backends, normalise
 
 
 @click.command("new-backend", cls=Command)
@@ -31,8 +36,7 @@ def new_backend(name: str, memory: str, ops: str, into: Path) -> None:
 
     It conforms as it is: `pip install ./ggplug-NAME && pytest ggplug-NAME`.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
-        raise ParameterError(f"a backend's name is of small letters, digits and hyphens, got {name!r}", got=name)
+    check_name(name)
     chosen = list(dict.fromkeys(part.strip() for part in ops.split(",") if part.strip()))
     unknown = [each for each in chosen if each not in SNIPPETS]
     if unknown or not chosen:
@@ -41,11 +45,56 @@ def new_backend(name: str, memory: str, ops: str, into: Path) -> None:
             what, got=ops, remedy=f"choose of {', '.join(SNIPPETS)}; all others are written by hand",
         )  # fmt: skip
     folder = into / f"ggplug-{name}"
-    if folder.exists():
-        raise ParameterError(f"{folder} is there already", got=str(folder), remedy="choose another name, or remove it")
-    for path, text in files(name, memory, chosen).items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text, encoding="utf-8")
+    write(folder, files(name, memory, chosen))
     # Without a separator pip would look for it in its index.
     where = shlex.quote(folder.as_posix() if folder.is_absolute() else f"./{folder.as_posix()}")
     click.echo(f"{folder}: a backend with {len(chosen)} ops; next:\n\n  pip install {where} && pytest {where}")
+
+
+def check_name(name: str) -> None:
+    """Raises ParameterError for a name that a distribution cannot have, or that another one has here."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
+        likely = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")
+        raise ParameterError(
+            f"a backend's name begins with a small letter and goes on with small letters, digits and single hyphens, "
+            f"got {name!r}", got=name, remedy=f"for example {likely!r}" if likely else None,
+        )  # fmt: skip
+    distribution, module = normalise(f"ggplug-{name}"), module_of(name)
+    if find_spec(module) is not None:
+        raise ParameterError(
+            f"there is a module {module} already, of the distribution {distribution} or another one", got=name,
+            remedy="choose another name",
+        )  # fmt: skip
+    backend = backend_of(name)
+    for installed in backends():
+        if installed.name.casefold() == backend.casefold() and installed.distribution != distribution:
+            raise ParameterError(
+                f"there is a backend {installed.name} already, of {installed.distribution}", got=name,
+                remedy="choose another name",
+            )  # fmt: skip
+
+
+def write(folder: Path, texts: Mapping[Path, str]) -> None:
+    """Writes files into a new folder: all of them, or nothing.  Raises ParameterError."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+    except FileExistsError:
+        where = folder if os.path.lexists(folder) else folder.parent
+        raise ParameterError(
+            f"{where} is there already", got=str(where), remedy="choose another name, or remove it"
+        ) from None
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
+        for path, text in texts.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> ParameterError:
+    why = error.strerror or error
+    return ParameterError(f"{folder} cannot be written: {why}", got=str(folder), remedy="choose another folder: --into")

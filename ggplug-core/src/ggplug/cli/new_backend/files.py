@@ -293,14 +293,24 @@ class ${device}Device(DiscreteDevice):
 MEMORIES = {"host": (_HOST, "that the host sees"), "discrete": (_DISCRETE, "of its own that the host does not see")}
 
 
+def module_of(name: str) -> str:
+    """The module of the backend ``ggplug-NAME``."""
+    return f"ggplug_{name.replace('-', '_')}"
+
+
+def backend_of(name: str) -> str:
+    """What the backend ``ggplug-NAME`` and its device are called."""
+    return "".join(part.capitalize() for part in name.replace("_", "-").split("-"))
+
+
 def files(name: str, memory: str, ops: Sequence[str]) -> dict[Path, str]:
     """The files of the distribution ``ggplug-NAME``, by their paths in its folder."""
-    module = f"ggplug_{name.replace('-', '_')}"
+    module = module_of(name)
     device, words = MEMORIES[memory]
     filled = {
         "name": name,
         "module": module,
-        "device": "".join(part.capitalize() for part in name.replace("_", "-").split("-")),
+        "device": backend_of(name),
         "memory_words": words,
         "api_version": str(API_VERSION),
         "first": ops[0],

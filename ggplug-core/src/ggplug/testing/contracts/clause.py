@@ -32,6 +32,14 @@ class NotProven(Exception):
     """There is no way to find out whether the device keeps the clause."""
 
 
+class NotYetProven(NotProven):
+    """What was to be seen was over too early; another attempt, with more of it, may show it."""
+
+
+ATTEMPTS = 4
+"""How often a clause is checked until it is proven or not."""
+
+
 class Clause(NamedTuple):
     """``name`` in words; ``check(device)`` raises ContractError, NotOffered, NotApplicable or NotProven."""
 
@@ -71,7 +79,13 @@ def run_clauses(device: Device, chosen: Iterable[Clause], watch: Watch = EVERYTH
 def run_clause(device: Device, chosen: Clause) -> Finding:
     """One clause; never raises for what the device does."""
     try:
-        chosen.check(device)
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                chosen.check(device)
+                break
+            except NotYetProven:
+                if not left:
+                    raise
     except NotOffered as reason:
         return Finding(CONTRACT, chosen.name, "declined", str(reason))
     except NotApplicable as reason:

@@ -2,6 +2,8 @@
 
 A device's registration may give two hooks, ``Registration.get("stall")`` and ``Registration.get("failing_node")``;
 streams of :mod:`ggplug.discrete` need the first of them not, and devices with ops on ids need the second one not.
+Where nothing holds a stream, a load in front of the work does (:mod:`ggplug.testing.contracts.loading`), and what
+turns out not to have been behind it counts for nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from ggplug.discrete import QueuedBackend
 from ggplug.ops.base import Array
 from ggplug.ops.rows import get_rows
 from ggplug.tensor import Spec, Tensor
-from ggplug.testing.contracts.clause import NotApplicable, NotProven, expect
+from ggplug.testing.contracts.clause import ContractError, NotApplicable, NotProven, expect
+from ggplug.testing.contracts.loading import TIMES, Load
 from ggplug.types import F32, I32
 
 LONGEST = 120.0
@@ -37,34 +40,58 @@ def require_pending(device: Device) -> None:
         raise NotApplicable(f"{device.name} is synchronous: nothing is ever pending")
 
 
-@contextmanager
-def held(stream: Backend) -> Iterator[Callable[[], None]]:
-    """A stream that does nothing of what it is given, until the block ends or the function that it yields is called.
+MOMENT = 0.05
+"""Seconds: the least that calls are waited for which have nothing to wait for."""
 
-    Raises NotApplicable for synchronous devices, NotProven where there is no way to hold a stream.
+
+@contextmanager
+def held(stream: Backend, moment: float = MOMENT) -> Iterator[Callable[[Callable[[], object]], Aside]]:
+    """A stream that does nothing of what it is given, until the block ends; yields what makes calls aside meanwhile.
+
+    ``moment``: seconds that the block takes at most, other than for what has to wait.  Raises NotApplicable for
+    synchronous devices, NotProven where there is no way to hold a stream; where it is held by a load also if that was
+    done before the block was, whatever the block found.
     """
     require_pending(stream.device)
-    stall = hook(stream.device, "stall")
-    release: Callable[[], None] | None = None if stall is None else stall(stream)
-    if release is None and isinstance(stream, QueuedBackend):
-        release = _gate(stream)
-    if release is None:
-        raise NotProven(f"{stream.device.name} gives no hook 'stall': its registration's get('stall') is None")
-    gone = False
+    release = by_hook(stream) or by_gate(stream)
+    load = Load(stream, TIMES * moment) if release is None else None
+    asides: list[Aside] = []
 
-    def let_go() -> None:
-        nonlocal gone
-        if not gone:
-            gone = True
-            release()
+    def aside(call: Callable[[], object]) -> Aside:
+        asides.append(Aside(call))
+        return asides[-1]
 
     try:
-        yield let_go
-    finally:
-        let_go()
+        try:
+            yield aside
+        except ContractError:
+            if load is not None:
+                load.require_pending()
+            raise
+        else:
+            if load is not None:
+                load.require_pending()
+        finally:
+            if load is not None:
+                load.free()
+            elif release is not None:
+                release()
+    except BaseException:
+        for each in asides:  # they use what is freed next
+            each.returned(_AT_THE_END)
+        raise
 
 
-def _gate(stream: QueuedBackend) -> Callable[[], None]:
+def by_hook(stream: Backend) -> Callable[[], None] | None:
+    """Holds a stream by the hook of its device's registration; returns what lets it go, or None if it gives none."""
+    stall = hook(stream.device, "stall")
+    return None if stall is None else stall(stream)
+
+
+def by_gate(stream: Backend) -> Callable[[], None] | None:
+    """Holds a stream of :mod:`ggplug.discrete` by a job that waits."""
+    if not isinstance(stream, QueuedBackend):
+        return None
     gate = threading.Event()
 
     def wait() -> None:
@@ -72,6 +99,10 @@ def _gate(stream: QueuedBackend) -> Callable[[], None]:
 
     stream.give(wait)
     return gate.set
+
+
+_AT_THE_END = 10.0
+"""Seconds that calls aside are waited for where the block has ended early."""
 
 
 class Aside:
@@ -105,7 +136,7 @@ def patience(call: Callable[[], object]) -> float:
     """Seconds in which a call that waits for nothing surely returns: many times what it takes, at least a moment."""
     start = time.perf_counter()
     call()
-    return min(max(0.05, 20 * (time.perf_counter() - start)), 2.0)
+    return min(max(MOMENT, 20 * (time.perf_counter() - start)), 2.0)
 
 
 def failing_node(device: Device) -> tuple[Tensor, Mapping[Tensor, Array]]:

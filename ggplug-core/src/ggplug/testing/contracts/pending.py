@@ -8,7 +8,7 @@ from ggplug.backend import Backend, Buffer, Device
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.testing.contracts.clause import clause, expect, expect_equal, pattern, read
-from ggplug.testing.contracts.holding import Aside, failing_node, held, patience, require_pending
+from ggplug.testing.contracts.holding import failing_node, held, patience, require_pending
 from ggplug.testing.contracts.sample import Sample
 from ggplug.testing.placement import Placement
 
@@ -44,7 +44,7 @@ def a_held_stream_holds_those_that_wait_for_its_event(device: Device) -> None:
     with _buffer(device, OLD) as source, _buffer(device, 3) as target, device.init() as first, device.init() as second:
         moment = _moment(device, second)
         event = device.event()
-        with held(first):
+        with held(first, moment) as aside:
             first.set_async(source, 0, pattern(_SIZE, NEW))
             event.record(first)
 
@@ -53,7 +53,7 @@ def a_held_stream_holds_those_that_wait_for_its_event(device: Device) -> None:
                 second.copy_async(source, 0, target, 0, _SIZE)
                 second.synchronize()
 
-            waiting = Aside(copy)
+            waiting = aside(copy)
             expect(not waiting.returned(moment), "a stream passed an event whose stream is held before it")
         waiting.join("a stream that waited for an event")
         expect_equal(read(target), pattern(_SIZE, NEW), "copied behind an event")
@@ -65,14 +65,14 @@ def a_held_stream_holds_copies_of_what_it_writes(device: Device) -> None:
     """``copy_async`` with ``source_stream`` reads its source when that stream has done what it was given before."""
     with _buffer(device, OLD) as source, _buffer(device, 3) as target, device.init() as first, device.init() as second:
         moment = _moment(device, second)
-        with held(first):
+        with held(first, moment) as aside:
             first.set_async(source, 0, pattern(_SIZE, NEW))
 
             def copy() -> None:
                 second.copy_async(source, 0, target, 0, _SIZE, first)
                 second.synchronize()
 
-            copying = Aside(copy)
+            copying = aside(copy)
             expect(not copying.returned(moment), "a copy did not wait for the stream that writes its source")
         copying.join("a copy from another stream")
         expect_equal(read(target), pattern(_SIZE, NEW), "copied from another stream")
@@ -84,10 +84,10 @@ def the_host_waits_for_the_event_of_a_held_stream(device: Device) -> None:
     with _buffer(device, OLD) as buffer, device.init() as stream:
         moment = _moment(device, stream)
         event = device.event()
-        with held(stream):
+        with held(stream, moment) as aside:
             stream.set_async(buffer, 0, pattern(_SIZE, NEW))
             event.record(stream)
-            waiting = Aside(event.synchronize)
+            waiting = aside(event.synchronize)
             expect(not waiting.returned(moment), "an event was passed while its stream is held before it")
         waiting.join("waiting for an event")
         event.free()
@@ -100,9 +100,9 @@ def the_host_waits_for_a_held_stream(device: Device) -> None:
     out = np.empty(_SIZE, np.uint8)
     with _buffer(device, OLD) as buffer, device.init() as stream:
         moment = _moment(device, stream)
-        with held(stream):
+        with held(stream, moment) as aside:
             stream.get_async(buffer, 0, out)
-            waiting = Aside(stream.synchronize)
+            waiting = aside(stream.synchronize)
             expect(not waiting.returned(moment), "a stream that is held was synchronized")
         waiting.join("synchronizing")
     expect_equal(out, pattern(_SIZE, OLD), "fetched before")
@@ -114,9 +114,9 @@ def a_read_waits_for_held_streams(device: Device) -> None:
     out = np.empty(_SIZE, np.uint8)
     with _buffer(device, OLD) as buffer, device.init() as stream:
         moment = _moment(device, stream)
-        with held(stream):
+        with held(stream, moment) as aside:
             stream.set_async(buffer, 0, pattern(_SIZE, NEW))
-            reading = Aside(lambda: buffer.get(0, out))
+            reading = aside(lambda: buffer.get(0, out))
             expect(not reading.returned(moment), "a read did not wait for a stream that is held before it writes")
         reading.join("a read")
         expect_equal(out, pattern(_SIZE, NEW), "read behind pending work")
@@ -128,9 +128,9 @@ def a_write_waits_for_held_streams(device: Device) -> None:
     out = np.empty(_SIZE, np.uint8)
     with _buffer(device, OLD) as buffer, device.init() as stream:
         moment = _moment(device, stream)
-        with held(stream):
+        with held(stream, moment) as aside:
             stream.get_async(buffer, 0, out)
-            writing = Aside(lambda: buffer.set(0, pattern(_SIZE, NEW)))
+            writing = aside(lambda: buffer.set(0, pattern(_SIZE, NEW)))
             writing.returned(moment)
         writing.join("a write")
         stream.synchronize()
@@ -145,12 +145,12 @@ def a_buffer_that_a_held_stream_uses_is_freed_afterwards(device: Device) -> None
     buffer = _buffer(device, OLD)
     with device.init() as stream:
         moment = _moment(device, stream)
-        with held(stream):
+        with held(stream, moment) as aside:
             stream.get_async(buffer, 0, out)
-            freeing = Aside(buffer.free)
+            freeing = aside(buffer.free)
             freeing.returned(moment)
             # What a freed buffer leaves may be given to the next one.
-            again = None if not buffer.freed else Aside(lambda: _buffer(device, NEW).free())
+            again = None if not buffer.freed else aside(lambda: _buffer(device, NEW).free())
             if again is not None:
                 again.returned(moment)
         freeing.join("freeing a buffer")
@@ -188,7 +188,7 @@ def work_of_a_held_stream_keeps_its_places(device: Device) -> None:
         plan.compute()
         stream.synchronize()
         first.write(sample.y, np.full(sample.y.nbytes, 0xFF, np.uint8))
-        with held(stream):
+        with held(stream, moment) as aside:
 
             def twice() -> None:
                 for placement in (first, second):
@@ -196,7 +196,7 @@ def work_of_a_held_stream_keeps_its_places(device: Device) -> None:
                     plan.compute()
 
             # A plan that cannot be bound elsewhere meanwhile waits.
-            giving = Aside(twice)
+            giving = aside(twice)
             giving.returned(moment)
         giving.join("giving work to a held stream")
         stream.synchronize()
@@ -216,14 +216,14 @@ def held_streams_share_nothing(device: Device) -> None:
         moment = _moment(device, other)
         outs = [np.empty(_SIZE, np.uint8) for _ in range(2)]
         with _buffer(device, OLD) as a, _buffer(device, OLD) as b:
-            with held(one):
+            with held(one, moment) as aside:
                 one.compute(samples[0].graph, first.allocation)
                 one.set_async(a, 0, pattern(_SIZE, 5))
                 one.get_async(a, 0, outs[0])
                 other.compute(samples[1].graph, second.allocation)
                 other.set_async(b, 0, pattern(_SIZE, 6))
                 other.get_async(b, 0, outs[1])
-                running = Aside(other.synchronize)
+                running = aside(other.synchronize)
                 running.returned(moment)  # a device may have one queue for all streams
             running.join("synchronizing")
             one.synchronize()

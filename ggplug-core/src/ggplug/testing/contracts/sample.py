@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -23,15 +23,29 @@ from ggplug.types import F32
 WIDTH = 32
 """Extent of everything in a sample: wide enough for any quantised block, small enough for thousands."""
 
-_STEPS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+def _product(x: Tensor, w: Tensor) -> Tensor:
+    return mul_mat(w, x)
+
+
+_STEPS: tuple[Step, ...] = (
     add,
-    lambda x, w: mul_mat(w, x),
+    _product,
     mul,
     lambda x, w: scale(x, 0.5),
     lambda x, w: relu(x),
     lambda x, w: cont(x),
 )
-"""``(x, w) -> y``, all three of them [WIDTH, WIDTH]: the first that a device supports is its sample."""
+"""``(x, w) -> y``, all three of them square: the first that a device supports is its sample."""
+
+
+def supported_steps(device: Device, x: Tensor, w: Tensor, *, heavy: bool = False) -> Iterator[Step]:
+    """The steps that a device supports on these; ``heavy``: the product comes first."""
+    for step in dict.fromkeys((_product, *_STEPS)) if heavy else _STEPS:
+        if device.supports_op(step(x, w)):
+            yield step
 
 
 class Sample:
@@ -41,11 +55,9 @@ class Sample:
     """
 
     def __init__(self, device: Device, length: int = 1) -> None:
-        for step in _STEPS:
-            self.x, self.w = square("x"), square("w")
-            if device.supports_op(step(self.x, self.w)):
-                break
-        else:
+        self.x, self.w = square("x"), square("w")
+        step = next(supported_steps(device, self.x, self.w), None)
+        if step is None:
             raise NotOffered(f"{device.name} supports none of the ops that samples are made of")
         y = self.x
         for _ in range(length):
@@ -77,6 +89,6 @@ class Sample:
         expect(found, f"{what}: {found.reason}")
 
 
-def square(name: str = "") -> Tensor:
-    """An F32 leaf [WIDTH, WIDTH]."""
-    return Tensor(Spec(F32, (WIDTH, WIDTH, 1, 1), 2), name=name)
+def square(name: str = "", extent: int = WIDTH) -> Tensor:
+    """An F32 leaf [extent, extent]."""
+    return Tensor(Spec(F32, (extent, extent, 1, 1), 2), name=name)

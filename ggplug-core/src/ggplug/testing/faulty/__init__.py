@@ -155,6 +155,9 @@ FAULTS: tuple[Fault, ...] = (
         streams.LooksUpLate,
         ("pending work keeps its places", "work of a held stream keeps its places"),
     ),
+    Fault(
+        "computes products at once", streams.ComputesProductsAtOnce, ("every op of a held stream keeps its order",)
+    ),
     Fault("the first launch fails", streams.Stumbles, ("a stream keeps its order", "long graphs compute")),
     _group("rounds only the last result of a group", groups.rounds_only_the_last),
     _group("leaves results that a group keeps", groups.leaves_kept_results),

@@ -11,6 +11,7 @@ from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Pla
 from ggplug.discrete import Call
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
+from ggplug.ops.matrix import MulMat
 from ggplug.testing.fake import FakeBackend, FakeBuffer, FakeBufferType, FakeDevice, FakeEvent, FakePlan
 
 
@@ -162,6 +163,30 @@ class _LooksUpLatePlan(FakePlan):
 
         for number in range(len(calls)):
             self.stream.give(partial(call, number))
+
+
+class ComputesProductsAtOnce(FakeDevice):
+    """Products that are computed when they are given, and not in their turn."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _ComputesProductsAtOnceStream(self)
+
+
+class _ComputesProductsAtOnceStream(FakeBackend):
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return _ComputesProductsAtOncePlan(self, graph, groups)
+
+
+class _ComputesProductsAtOncePlan(FakePlan):
+    def _give(self, calls: list[Call]) -> None:
+        for call in calls:
+            if isinstance(call.group.node.op, MulMat):
+                self.call(call)
+            else:
+                self.stream.give(partial(self.call, call))
 
 
 class Repeats(FakeDevice):
