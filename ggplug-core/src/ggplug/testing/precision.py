@@ -92,6 +92,12 @@ def _flushed(node: Tensor, exact: Array, *sources: Array | None) -> Array:
     return np.where((np.abs(exact) < FLUSHED) & (exact != 0), FLUSHED / UNIT, 0)
 
 
+def _once(node: Tensor, exact: Array, *sources: Array | None) -> Array:
+    rounded = exact.astype(np.float32).astype(np.float64)
+    off = np.where(np.isfinite(rounded), np.abs(rounded - exact), 0) / UNIT
+    return np.maximum(off, _flushed(node, exact))
+
+
 def _of_result(roundings: float) -> Room:
     return lambda node, exact, *sources: roundings * np.abs(exact)
 
@@ -486,17 +492,11 @@ _POOLED = _element("0 of a maximum; (6 + 3.46 sqrt(k0 k1)) mean(abs(x))", "sums 
 _TOKENS = _element("(S + 8 + 6 T) f(abs(sources))", "products and sums of each of T tokens", _tokens)
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("cpy", "cont", "dup", "concat", "repeat", "get_rows", "set_rows", "set"), _MOVES),
+    **dict.fromkeys(("cpy", "cont", "dup", "concat", "repeat", "get_rows", "set_rows", "set", "get_rel_pos"), _MOVES),
     **dict.fromkeys(("pad", "pad_reflect_1d", "roll", "diag", "tri", "diag_mask_inf", "diag_mask_zero"), _MOVES),
     **dict.fromkeys(("argmax", "argsort", "top_k", "count_equal"), _CHOSEN),
-
-
-    **dict.fromkeys(("cpy", "cont", "dup", "concat", "repeat", "get_rows", "set_rows", "get_rel_pos"), _MOVES),
-    **dict.fromkeys(("argmax", "argsort", "top_k"), _CHOSEN),
     **dict.fromkeys(("abs", "sgn", "neg", "step", "floor", "ceil", "round", "trunc", "relu"), _EXACT),
     **dict.fromkeys(("im2col", "im2col_3d", "win_part", "win_unpart"), _EXACT),
-    "clamp": _element("1 abs(y)", "a limit", _of_result(1)),
-    "add": _element("1 abs(y)", "the sum", _of_result(1)),
     "acc": _element("1 abs(y)", "the sum", _of_result(1)),
     "add_id": _element("1 abs(y)", "the sum", _of_result(1)),
     "fill": _element("1 abs(y)", "the number", _of_result(1)),
@@ -508,9 +508,11 @@ RULES: dict[str, Rule] = {
     "silu_back": _element(
         "16 abs(dy) s (2 + abs(x)) + abs(y), s = 1 / (1 + e**-x)", "s, 1 - s, products and a sum", _silu_back
     ),
-    "sub": _element("1 abs(y)", "the difference", _of_result(1)),
-    "mul": _element("1 abs(y)", "the product", _of_result(1)),
-    "sqr": _element("1 abs(y)", "the product", _of_result(1)),
+    "clamp": _element("abs(y - float32(y))", "a limit", _once),
+    "add": _element("abs(y - float32(y))", "the sum, to the nearest", _once),
+    "sub": _element("abs(y - float32(y))", "the difference, to the nearest", _once),
+    "mul": _element("abs(y - float32(y))", "the product, to the nearest", _once),
+    "sqr": _element("abs(y - float32(y))", "the product, to the nearest", _once),
     "div": _element("5 abs(y)", "the quotient, within 2.5 units", _of_result(5)),
     "sqrt": _element("6 abs(y)", "the root, within 3 units", _of_result(6)),
     "exp": _element("6 abs(y)", "the power, within 3 units", _of_result(6)),
@@ -541,7 +543,7 @@ RULES: dict[str, Rule] = {
         "(14 + 4 abs(x)) abs(y)", "as silu, and 1.702 x, whose error the power turns into a factor",
         _activation(GeluQuick),
     ),
-    "reglu": _element("1 abs(y)", "the product", _of_result(1)),
+    "reglu": _element("abs(y - float32(y))", "the product, to the nearest", _once),
     "geglu": _glu("gelu"),
     "geglu_erf": _glu("gelu_erf"),
     "geglu_quick": _glu("gelu_quick"),

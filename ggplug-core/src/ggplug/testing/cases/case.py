@@ -118,6 +118,8 @@ class Leafs:
         if layout == "transposed":
             return transpose(Tensor(Spec(type, (ne[1], ne[0], ne[2], ne[3]), max(rank, 2))))
         if layout == "elements apart":
+            if ne[3] != 1 or block > 1:
+                raise ParameterError("elements apart: for three dimensions at most, and no blocks", got=ne)
             root = Tensor(Spec(type, (3, *ne[:3]), 4))
             return permute(view(root, 1, *ne[:3], nb=root.nb[1:], offset=type.block_bytes), 3, 0, 1, 2)
         if layout == "permuted":

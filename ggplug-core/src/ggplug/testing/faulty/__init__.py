@@ -192,7 +192,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _kernel("rounds results to bf16", precision.through(BF16), "mul_mat", "mul_mat_id", "gelu", "mean", "repeat"),
     _kernel("cuts results off", precision.stores_by_truncation, "cpy", "dup", "set_rows", "add", "silu", "rms_norm"),
-    _kernel("rounds ties away from zero", precision.rounds_ties_away, "cpy", "set_rows", "add", "mul", "scale"),
+    _kernel("rounds ties away from zero", precision.rounds_ties_away, "cpy", "set_rows", "add", "sub", "mul"),
     _kernel("takes the variance in one pass", precision.one_pass_variance, "norm"),
     _kernel(
         "drops the tail of long rows", precision.drops_the_tail_beyond(4096),
@@ -205,7 +205,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _kernel(
         "ignores offsets of other sources", precision.ignores_offsets_of_other_sources,
-        "rope", "get_rows", "set_rows", "mul_mat_id", "soft_max", "swiglu", "concat",
+        "rope", "get_rows", "set_rows", "mul_mat_id", "soft_max", "swiglu", "add",
     ),
     _kernel("takes a NaN for nothing", precision.skips_nan, "sum_rows", "mul_mat", "norm", "add", "rope"),
     _kernel("stores the largest number for infinity", precision.largest_for_infinity, "cpy", "exp", "mul", "sqr"),
