@@ -37,7 +37,7 @@ def test_every_op_says_what_it_computes_and_which_ggml_function_it_is(name: str)
     cls = OURS[name]
     assert cls.__doc__
     assert "ggml_" in cls.__doc__
-    assert cls.sources
+    assert cls.sources or cls is ops.Arange
     assert set(cls.optional) <= set(cls.sources)
     assert cls.is_view or callable(cls.reference)
 

@@ -11,7 +11,22 @@ from ggplug.testing.reference import ReferenceDevice
 from ggplug.testing.vectors import Outcome, Recording, replay
 
 # Views have no cases of their own: they come with the ops that read them.
-UNRECORDED = {"view", "reshape", "permute", "transpose"}
+UNRECORDED = {
+    # compared with NumPy in test_ops_functions.py
+    "diag_mask_zero",
+    "view", "reshape", "permute", "transpose",
+    # ggml's suite has no case of these; test_ops_images.py proves them otherwise
+    "im2col_back", "pool_2d_back", "win_part", "win_unpart", "get_rel_pos", "add_rel_pos",
+}  # fmt: skip
+
+# What ggml calls the cases of ops whose functions have another name.
+RENAMED = {
+    "conv_2d": "conv_2d_direct", "conv_2d_dw": "conv_2d_dw_direct", "conv_3d": "conv_3d_direct",
+    "upscale": "interpolate",
+}  # fmt: skip
+
+LARGE = {"group_norm", "rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn", "ssm_scan"}
+"""Ops whose recorded cases are too large for the compact file; test_ops_recurrent.py proves them as well."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +47,9 @@ def test_only_missing_ops_and_types_are_left_out(outcomes: list[Outcome]) -> Non
             assert "is not defined" in outcome.reason or "has no reference" in outcome.reason, outcome
 
 
-def test_every_op_was_compared(outcomes: list[Outcome]) -> None:
-    passed = {outcome.op.lower() for outcome in outcomes if outcome.verdict == "passed"}
+def test_every_op_was_compared(outcomes: list[Outcome], shared: Path | None) -> None:
+    named = {outcome.op.lower() for outcome in outcomes if outcome.verdict == "passed"}
+    passed = {RENAMED.get(name, name) for name in named}
     declared = {name for name, cls in OPS.items() if cls.__module__.startswith("ggplug.ops.")}
-    assert declared - passed == UNRECORDED
+    complete = shared is not None and (shared / "vectors" / "ggml_ops.npz").is_file()
+    assert declared - passed == UNRECORDED | (set() if complete else LARGE)

@@ -242,7 +242,7 @@ def test_sums_of_nothing_are_zero_and_means_nan() -> None:
 
 def test_every_op_of_core_has_cases_without_elements() -> None:
     for name, cls in OPS.items():
-        if cls.__module__.startswith("ggplug.ops."):
+        if cls.__module__.startswith("ggplug.ops.") and cls.sources:
             assert list(empty_cases(cls)), name
 
 

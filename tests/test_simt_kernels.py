@@ -368,6 +368,8 @@ def test_kernels_with_ids_have_a_record_for_faults_and_others_have_none() -> Non
         ops.get_rows(x, ids), ops.set_rows(x, new_tensor(types.F32, (64, 5)), ids),
         ops.mul_mat_id(experts, tokens, new_tensor(types.I32, (2, 90))),
         ops.mul_mat_id(experts, new_tensor(types.F32, (64, 1, 2)), new_tensor(types.I32, (2, 2))),
+        ops.ssm_scan(*(new_tensor(types.F32, ne) for ne in ((8, 3, 2, 4), (3, 2, 5, 4), (2, 5, 4), (1, 2), (8, 1, 5, 4),
+                                                            (8, 1, 5, 4))), new_tensor(types.I32, (4,))),
     ]  # fmt: skip
     assert {type(node.op) for node in nodes} == set(indexed)
     for node in nodes:

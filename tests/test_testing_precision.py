@@ -38,9 +38,8 @@ def allowed(make: Callable[[Leafs], Tensor], seed: int = 1) -> tuple[Tensor, Exp
 def test_every_op_of_core_that_computes_has_a_rule() -> None:
     computing = {op.name for op in OPS.values() if op.__module__.startswith("ggplug.ops") and not op.is_view}
     assert computing <= set(RULES)
-    assert {name for name, rule in RULES.items() if rule.kind == "moves"} == {
-        op.name for op in OPS.values() if op.moves
-    }
+    moved = {name for name, rule in RULES.items() if rule.kind == "moves"}
+    assert {op.name for op in OPS.values() if op.moves} <= moved  # others put zeros between what they move
 
 
 @pytest.mark.parametrize("k", [64, 1024, 4096])

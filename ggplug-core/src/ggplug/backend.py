@@ -200,9 +200,9 @@ class Registration(ABC):
         """An extra of this backend by name, or None (ggml_backend_reg_get_proc_address; default None).
 
         ``"cache"``: files with compiled kernels, for ``ggplug cache``.  Two are for the conformance suite, which proves
-        with them what it can otherwise only see behind a long load, if it does.  ``"stall"``: ``stall(stream) -> release``; the stream does
-        nothing of what it is given from now on until ``release()`` is called, by any thread; others go on.  It may
-        answer None for a stream that it cannot hold.
+        with them what it can otherwise only see behind a long load, if it does.  ``"stall"``: ``stall(stream) ->
+        release``; the stream does nothing of what it is given from now on until ``release()`` is called, by any thread;
+        others go on.  It may answer None for a stream that it cannot hold.
         ``"failing_node"``: ``failing_node() -> (node, values)``, a node whose computation fails on the device without
         harm to it, and arrays for its leafs; an id out of range will do, and is what the suite takes by itself.
         """

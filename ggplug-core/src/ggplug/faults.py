@@ -29,16 +29,24 @@ def limit_of_ids(node: Tensor) -> int:
     """What the ids of a node have to stay below."""
     assert node.op is not None
     assert node.op.indexes is not None
-    indexed = node.src[node.op.indexes.of]
+    return _indexed(node).ne[node.op.indexes.dim]
+
+
+def _indexed(node: Tensor) -> Tensor:
+    """What a node's ids choose from: a source, or the result."""
+    assert node.op is not None
+    assert node.op.indexes is not None
+    of = node.op.indexes.of
+    indexed = node if of is None else node.src[of]
     assert indexed is not None
-    return indexed.ne[node.op.indexes.dim]
+    return indexed
 
 
 def id_out_of_range(device: Device, node: Tensor, got: int, number: int | None = None) -> ComputeError:
     """The error of a node that was given the id ``got``; its op says what the ids choose from (``Op.indexes``).
 
     ``number``: how many ids of the node come before it, in NumPy order, if that is known.  Fields of the error:
-    ``tensor`` (the node), ``got``, ``wanted`` (the limit), ``ids`` and ``indexed`` (the sources), and ``position``: the
+    ``tensor`` (the node), ``got``, ``wanted`` (the limit), ``ids`` and ``indexed`` (the tensors), and ``position``: the
     index of the id in ``ids``, or None.
     """
     op = node.op
@@ -46,16 +54,17 @@ def id_out_of_range(device: Device, node: Tensor, got: int, number: int | None =
     assert op.indexes is not None
     ids, of, dim = op.indexes
     limit = limit_of_ids(node)
-    given, indexed = node.src[ids], node.src[of]
+    given, indexed = node.src[ids], _indexed(node)
     assert given is not None
     position = None
     if number is not None and number < given.size:
         position = tuple(map(int, np.unravel_index(number, given.shape)))
     at = "" if position is None else f" at {list(position)}"
-    consequence = "that row was left out" if op.writes else "its row of the result is zeros"
+    consequence = "that row was left out" if op.writes or of is None else "its row of the result is zeros"
+    chosen = "the result" if of is None else _called(node, of)
     return ComputeError(
         f"{device.name}: {node!r} was given the id {got}{at} of {_called(node, ids)}; ids must be at least 0 and less "
-        f"than {limit}, ne{dim} of {_called(node, of)}; {consequence}; what nodes wrote into persistent tensors "
+        f"than {limit}, ne{dim} of {chosen}; {consequence}; what nodes wrote into persistent tensors "
         "stays written",
         op=op, device=device, tensor=node, got=got, wanted=limit, ids=given, indexed=indexed, position=position,
     )  # fmt: skip

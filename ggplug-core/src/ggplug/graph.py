@@ -235,6 +235,17 @@ class Graph:
             self.revision.advance()
         return self
 
+    def expand_one_of(self, outputs: Sequence[Tensor], chosen: int) -> Tensor:
+        """Adds what is needed to compute ``outputs[chosen]``, and returns that tensor (ggml_build_forward_select).
+
+        The others are left out.  ggml puts them into the graph, uncomputed, so that its memory is laid out once; here
+        schedulers keep a layout for each of the graphs that come of it.  Raises GraphError if there is no such output.
+        """
+        if not 0 <= chosen < len(outputs):
+            raise GraphError(f"there is no output {chosen} among {len(outputs)}", got=chosen)
+        self.expand(outputs[chosen])
+        return outputs[chosen]
+
     def _add(self, node: Tensor) -> None:
         index = self.index
         root = node.view_src

@@ -454,6 +454,13 @@ class Tensor:
         self.access(store)
         return self
 
+    def set_zero(self) -> Tensor:
+        """Makes every element zero, and returns the tensor (ggml_set_zero); what lies between strided rows stays.
+
+        Raises what :meth:`set_bytes` raises.
+        """
+        return self.set_bytes(np.zeros(self.type.row_bytes(self.ne[0]) * self.nrows, np.uint8))
+
     def tobytes(self) -> bytes:
         """The raw bytes of the tensor's extent, gaps included (ggml_backend_tensor_get)."""
         return self._fetched().tobytes()

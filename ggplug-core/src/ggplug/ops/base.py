@@ -18,7 +18,8 @@ An op is a class.  Its fields are its parameters; its methods say everything abo
 The parameters of ``result`` name the sources; one with default ``None`` is optional.  Facts with a
 default are class attributes and are stated only where they differ:
 
-``writes``   sources whose bytes the op overwrites; its result is a view of the first of them.
+``writes``   sources whose bytes the op overwrites; its result is a view of the first of them.  Of several, the
+             reference answers a tuple: what each of them holds then.
 ``inplace``  sources whose bytes the allocator may hand to the result, if nothing else reads them and they have
              the result's type, extents and strides.  Kernels must then be right on shared bytes.
 ``is_view``  the op computes nothing: its result is other strides over its source's bytes.
@@ -62,10 +63,13 @@ Array = npt.NDArray[Any]
 
 
 class Indexes(NamedTuple):
-    """The elements of source ``ids`` choose along dimension ``dim`` (ne order) of source ``of``; both by position."""
+    """The elements of source ``ids`` choose along dimension ``dim`` (ne order) of source ``of``; both by position.
+
+    ``of`` None: they choose along that dimension of the result.
+    """
 
     ids: int
-    of: int
+    of: int | None
     dim: int
 
 

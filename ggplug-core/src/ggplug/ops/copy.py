@@ -8,9 +8,9 @@ import numpy as np
 
 from ggplug.errors import ParameterError
 from ggplug.ops.base import Array, Op, builder, is_multiple, misfit, mismatch
-from ggplug.ops.elementwise import tile
+from ggplug.ops.elementwise import add, tile
 from ggplug.tensor import Spec, Tensor, extents
-from ggplug.types import Type, by_name
+from ggplug.types import F32, Type, by_name
 
 
 class Cpy(Op):
@@ -144,6 +144,15 @@ def cont(x: Tensor, *ne: int, name: str = "") -> Tensor:
 def cast(x: Tensor, type: Type | str, *, name: str = "") -> Tensor:
     """A contiguous copy of x in another type (ggml_cast); see :class:`Dup`."""
     return dup(x, type if isinstance(type, str) else type.name, name=name)
+
+
+def add_cast(a: Tensor, b: Tensor, type: Type | str, *, name: str = "") -> Tensor:
+    """y = a + b in another type than a's, rounded once (ggml_add_cast); b is repeated to a's shape.
+
+    a: of any float or quantised type.  See :class:`~ggplug.ops.Add` and :func:`cast`.
+    """
+    wide, wanted = a if a.type is F32 else cast(a, F32), type if isinstance(type, str) else type.name
+    return add(wide, b, name=name) if wanted == F32.name else cast(add(wide, b), wanted, name=name)
 
 
 def repeat(x: Tensor, *ne: int | Tensor, name: str = "") -> Tensor:

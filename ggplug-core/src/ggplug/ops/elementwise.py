@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ggplug.errors import ShapeError
 from ggplug.ops.base import Array, Op, builder, is_multiple, misfit, mismatch
-from ggplug.tensor import Spec, Tensor
+from ggplug.tensor import Spec, Tensor, describe
 
 
 class Binary(Op, abstract=True):
@@ -82,3 +83,13 @@ add = builder(Add)
 sub = builder(Sub)
 mul = builder(Mul)
 div = builder(Div)
+
+
+def add1(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
+    """y = a + b, b being a scalar (ggml_add1, which ggml replaces by ggml_add); see :class:`Add`.
+
+    Raises ShapeError if b has more than one element.
+    """
+    if b.ne != (1, 1, 1, 1):
+        raise ShapeError(f"add1: b must be a scalar (gg.add takes others); got {describe((a, b))}", tensor=(a, b))
+    return add(a, b, name=name)

@@ -7,7 +7,7 @@ import numpy as np
 from ggplug.errors import ParameterError
 from ggplug.ops.base import Array, Cost, Indexes, Op, builder, is_multiple, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F32, I32, Precision
+from ggplug.types import F32, FLOATS, I32, Precision
 
 
 def _check_precision(op: Op, precision: int) -> None:
@@ -108,5 +108,36 @@ class MulMatId(Op):
         return Cost(2 * experts.ne[0] * node.size, node.nbytes + read + b.nbytes + ids.nbytes)
 
 
+class OutProd(Op):
+    """y[m, n] = sum over k of a[m, k] b[n, k], for each matrix of b  (ggml_out_prod).
+
+    a: [M, K, A2, A3], of any float or quantised type, not transposed.
+    b: a float [N, K, B2, B3], any strides, B2 a multiple of A2 and B3 of A3: a matrix of a serves B2/A2 consecutive
+    ones of b.  Result: F32 [M, N, B2, B3].  In NumPy's terms, ``b.T @ a``.
+    """
+
+    def result(self, a: Tensor, b: Tensor) -> Spec:
+        na, nb = a.ne, b.ne
+        if na[1] != nb[1]:
+            misfit(self, "a and b must have the same ne1", a, b)
+        if not (is_multiple(nb[2], na[2]) and is_multiple(nb[3], na[3])):
+            misfit(self, "ne2 and ne3 of b must be multiples of a's", a, b)
+        if a.nb[0] > a.nb[1] and 0 not in na:
+            misfit(self, "a must not be transposed (use gg.cont first)", a, b)
+        if a.type.dtype.kind == "i" or b.type not in FLOATS:
+            mismatch(self, "a must be a float or quantised, b a float", a, b)
+        return Spec(F32, (na[0], nb[0], nb[2], nb[3]), max(2, a.rank, b.rank))
+
+    def reference(self, a: Array, b: Array) -> Array:
+        for axis in (0, 1):
+            a = np.repeat(a, b.shape[axis] // max(1, a.shape[axis]), axis=axis)
+        return b.swapaxes(-1, -2) @ a
+
+    def cost(self, node: Tensor) -> Cost:
+        k = node.src[0].ne[1] if node.src[0] is not None else 0
+        return Cost(2 * k * node.size, super().cost(node).bytes)
+
+
 mul_mat = builder(MulMat)
 mul_mat_id = builder(MulMatId)
+out_prod = builder(OutProd)

@@ -1,4 +1,4 @@
-"""Normalisation along rows.  Any strides; the result is contiguous, of the source's type and shape.
+"""Normalisation of rows, and of groups of channels.  Any strides; the result has the source's type and shape.
 
 A NaN makes its row NaN, but for :class:`L2Norm`.  Rows may hold numbers whose squares, or whose sum, float32 does not
 hold.
@@ -55,6 +55,49 @@ class RmsNorm(RowNorm):
             return x / np.sqrt(mean_of(x * x) + self.eps)
 
 
+class GroupNorm(Op):
+    """y = (x - mean) / sqrt(var + eps) over groups of channels: ne0, ne1 and a part of ne2  (ggml_group_norm).
+
+    x: F32 or another float [n0, n1, C, B], any strides.  Each of ``n_groups`` groups has ceil(C / n_groups) channels,
+    the last ones fewer where that is no divisor of C.  arXiv:1803.08494.
+    """
+
+    n_groups: int
+    eps: float = 1e-6
+
+    def validate(self) -> None:
+        if self.n_groups < 1:
+            raise ParameterError(
+                f"group_norm: n_groups must be positive, got {self.n_groups}", op=self, got=self.n_groups
+            )
+        if not self.eps >= 0:
+            raise ParameterError(f"group_norm: eps must not be negative, got {self.eps}", op=self, got=self.eps)
+
+    def result(self, x: Tensor) -> Spec:
+        if x.type not in FLOATS:
+            require_float(self, x)
+        return Spec(x.type, x.ne, x.rank)
+
+    def channels(self, x: Tensor) -> int:
+        """How many channels a group has."""
+        return -(-x.ne[2] // self.n_groups)
+
+    def reference(self, x: Array) -> Array:
+        channels = -(-x.shape[1] // self.n_groups)
+        out = np.empty(x.shape)
+        for start in range(0, x.shape[1], max(1, channels)):
+            group = x[:, start : start + channels]
+            flat = group.reshape(x.shape[0], 1, 1, group[:1].size)
+            with np.errstate(all="ignore"):
+                centred = flat - mean_of(flat)
+                normed = centred / np.sqrt(mean_of(centred * centred) + self.eps)
+            out[:, start : start + channels] = normed.reshape(group.shape)
+        return out
+
+    def cost(self, node: Tensor) -> Cost:
+        return Cost(4 * node.size, super().cost(node).bytes)
+
+
 class L2Norm(RowNorm):
     """y = x / max(sqrt(sum(x**2)), eps), over ne0  (ggml_l2_norm).
 
@@ -72,3 +115,4 @@ class L2Norm(RowNorm):
 norm = builder(Norm)
 rms_norm = builder(RmsNorm)
 l2_norm = builder(L2Norm)
+group_norm = builder(GroupNorm)

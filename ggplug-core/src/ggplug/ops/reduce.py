@@ -1,12 +1,12 @@
-"""Sums, means and positions of maxima.  Any strides.  The sum of nothing is 0."""
+"""Sums, means, counts and positions of maxima.  Any strides.  The sum of nothing is 0."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ggplug.ops.base import Array, Op, builder, misfit, require_float
+from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch, require_float
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F32, FLOATS, I32
+from ggplug.types import F32, FLOATS, I32, I64
 
 
 class SumRows(Op):
@@ -70,7 +70,43 @@ class Argmax(Op):
         return np.argmax(x == highest, axis=-1)
 
 
+class Cumsum(Op):
+    """y[i] = x[0] + ... + x[i] along each row, of x's type and shape  (ggml_cumsum)."""
+
+    def result(self, x: Tensor) -> Spec:
+        if x.type not in FLOATS:
+            require_float(self, x)
+        return Spec(x.type, x.ne, x.rank)
+
+    def reference(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return x.cumsum(axis=-1)
+
+
+class CountEqual(Op):
+    """y = how many elements of a and b are equal: an I64 scalar  (ggml_count_equal).
+
+    a, b: I32, of the same shape.
+    """
+
+    def result(self, a: Tensor, b: Tensor) -> Spec:
+        if a.type is not I32 or b.type is not I32:
+            mismatch(self, "a and b must be i32", a, b)
+        if a.ne != b.ne:
+            misfit(self, "a and b must have the same shape", a, b)
+        return Spec(I64, (1, 1, 1, 1), 0)
+
+    def reference(self, a: Array, b: Array) -> Array:
+        return np.array(np.count_nonzero(a == b))
+
+    def cost(self, node: Tensor) -> Cost:
+        a = node.src[0]
+        return Cost(0 if a is None else a.size, super().cost(node).bytes)
+
+
 sum_rows = builder(SumRows)
 mean = builder(Mean)
 sum = builder(Sum)
 argmax = builder(Argmax)
+cumsum = builder(Cumsum)
+count_equal = builder(CountEqual)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 
-from ggplug.errors import ParameterError
-from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch, require_float
+from ggplug.errors import ParameterError, TypeMismatchError
+from ggplug.ops.base import Array, Cost, Op, apply, builder, misfit, mismatch, require_float
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, FLOATS, I32, RopeMode
 
@@ -60,24 +61,32 @@ class Rope(Op):
     def validate(self) -> None:
         if self.mode not in _MODES:
             known = ", ".join(f"{m.name} {int(m)}" for m in RopeMode)
-            raise ParameterError(f"rope: mode {self.mode} is none of {known}", op=self, got=self.mode)
+            raise ParameterError(f"{self.name}: mode {self.mode} is none of {known}", op=self, got=self.mode)
         if self.n_dims <= 0 or self.n_dims % 2:
-            raise ParameterError(f"rope: n_dims must be positive and even, got {self.n_dims}", op=self, got=self.n_dims)
+            raise ParameterError(
+                f"{self.name}: n_dims must be positive and even, got {self.n_dims}", op=self, got=self.n_dims
+            )
         if not all(1 / _LARGEST <= value <= _LARGEST for value in (self.freq_base, self.freq_scale)):
             raise ParameterError(
-                f"rope: freq_base and freq_scale must be {1 / _LARGEST} to {_LARGEST}, "
+                f"{self.name}: freq_base and freq_scale must be {1 / _LARGEST} to {_LARGEST}, "
                 f"got {self.freq_base} and {self.freq_scale}",
                 op=self, got=(self.freq_base, self.freq_scale),
             )  # fmt: skip
         if self.ext_factor and not (self.freq_base > 1 and self.beta_fast > 0 and self.beta_slow > 0):
-            raise ParameterError("rope: YaRN needs freq_base > 1 and positive beta_fast and beta_slow", op=self)
+            raise ParameterError(f"{self.name}: YaRN needs freq_base > 1 and positive beta_fast and beta_slow", op=self)
         if len(self.sections) != 4 or min(self.sections) < 0:
-            raise ParameterError(f"rope: sections must be four counts, got {self.sections}", op=self, got=self.sections)
+            raise ParameterError(
+                f"{self.name}: sections must be four counts, got {self.sections}", op=self, got=self.sections
+            )
         if self.several_axes and not any(self.sections[:3]):
-            raise ParameterError("rope: this mode needs sections that are not all zero", op=self, got=self.sections)
+            raise ParameterError(
+                f"{self.name}: this mode needs sections that are not all zero", op=self, got=self.sections
+            )
         if self.n_offs < 0 or (self.n_offs and self.mode == RopeMode.VISION):
             raise ParameterError(
-                f"rope: n_offs {self.n_offs} is negative, or not allowed in mode VISION", op=self, got=self.n_offs
+                f"{self.name}: n_offs {self.n_offs} is negative, or not allowed in mode VISION",
+                op=self,
+                got=self.n_offs,
             )
 
     def result(self, x: Tensor, pos: Tensor, freq_factors: Tensor | None = None) -> Spec:
@@ -168,4 +177,48 @@ class Rope(Op):
         return Cost(6 * node.size, super().cost(node).bytes)
 
 
+class RopeBack(Rope):
+    """Turns pairs back: the gradient of :class:`Rope` with the same parameters  (ggml_rope_ext_back, _multi_back).
+
+    Magnitudes are multiplied, not divided, so this is rope's transpose and its inverse only with ``attn_factor`` 1.
+    """
+
+    def _turns(self, angles: Array, pairs: int) -> tuple[Array, Array]:
+        cos, sin = super()._turns(angles, pairs)
+        return cos, -sin
+
+
 rope = builder(Rope)
+rope_back = builder(RopeBack)
+
+
+def rope_multi(
+    x: Tensor, pos: Tensor, n_dims: int, sections: tuple[int, ...], mode: int, freq_factors: Tensor | None = None,
+    *, name: str = "", **parameters: float,
+) -> Tensor:  # fmt: skip
+    """:class:`Rope` in a mode with several axes of position (ggml_rope_multi); ``parameters`` are the op's others."""
+    return rope(x, pos, n_dims, freq_factors, _several(mode), sections=sections, name=name, **parameters)
+
+
+def rope_multi_back(
+    x: Tensor, pos: Tensor, n_dims: int, sections: tuple[int, ...], mode: int, freq_factors: Tensor | None = None,
+    *, name: str = "", **parameters: float,
+) -> Tensor:  # fmt: skip
+    """:class:`RopeBack` in a mode with several axes of position (ggml_rope_multi_back)."""
+    return rope_back(x, pos, n_dims, freq_factors, _several(mode), sections=sections, name=name, **parameters)
+
+
+def rope_set_offset(node: Tensor, n_offs: int, *, name: str = "") -> Tensor:
+    """A node like ``node``, of rope or rope_back, that turns elements from ``n_offs`` on (ggml_rope_set_offset).
+
+    Raises TypeMismatchError for a tensor of another op.
+    """
+    if not isinstance(node.op, Rope):
+        raise TypeMismatchError(f"rope_set_offset takes a result of rope or rope_back, got {node!r}", tensor=node)
+    return apply(dataclasses.replace(node.op, n_offs=n_offs), node.src, name or node.name)
+
+
+def _several(mode: int) -> int:
+    if not mode & RopeMode.MROPE:
+        raise ParameterError(f"rope_multi: mode {mode} has one axis of position; use gg.rope", got=mode)
+    return mode

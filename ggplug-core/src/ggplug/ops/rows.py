@@ -9,7 +9,7 @@ import numpy as np
 
 from ggplug.ops.base import Array, Cost, Indexes, Op, builder, is_multiple, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F32, I32, I64
+from ggplug.types import F32, FLOATS, I32, I64
 
 
 class GetRows(Op):
@@ -44,6 +44,36 @@ class GetRows(Op):
         if a is None or ids is None:
             return Cost(0, 0)
         return Cost(node.size, node.nbytes + ids.nbytes + a.type.row_bytes(a.ne[0]) * node.nrows)
+
+
+class AddId(Op):
+    """y[:, u, t] = a[:, u, t] + b[:, ids[u, t]]: to each expert's result its bias  (ggml_add_id).
+
+    a: [n, U, T] of a float type, any strides.  b: a float [n, E].  ids: I32 [U, T], each in 0..E-1.  Result: like a.
+    An id that is out of range gives a row of zeros, and raises a ComputeError.
+    """
+
+    inplace = (0,)
+    indexes = Indexes(ids=2, of=1, dim=1)
+
+    def result(self, a: Tensor, b: Tensor, ids: Tensor) -> Spec:
+        if ids.type is not I32:
+            mismatch(self, "ids must be i32", a, b, ids)
+        if a.type not in FLOATS or b.type not in FLOATS:
+            mismatch(self, "a and b must be floats", a, b, ids)
+        if a.ne[0] != b.ne[0] or b.ne[2:] != (1, 1):
+            misfit(self, "b must be a matrix of rows as long as a's", a, b, ids)
+        if a.ne[1:] != (*ids.ne[:2], 1) or ids.ne[2:] != (1, 1):
+            misfit(self, "there must be one id for each row of a (ne0 and ne1 of ids are ne1 and ne2 of a)", a, b, ids)
+        return Spec(a.type, a.ne, a.rank)
+
+    def reference(self, a: Array, b: Array, ids: Array) -> Array:
+        chosen, experts = ids[0, 0], b[0, 0]
+        inside = (chosen >= 0) & (chosen < len(experts))
+        out = np.zeros(a.shape)
+        with np.errstate(all="ignore"):
+            out[0][inside] = a[0][inside] + experts[chosen[inside]]
+        return out
 
 
 class SetRows(Op):
@@ -93,3 +123,4 @@ class SetRows(Op):
 
 get_rows = builder(GetRows)
 set_rows = builder(SetRows)
+add_id = builder(AddId)

@@ -174,6 +174,15 @@ class LeakyRelu(Unary):
         return np.where(x > 0, x, 0.0) + self.negative_slope * np.where(x < 0, x, 0.0)
 
 
+class Fill(Unary):
+    """y = ``value``  (ggml_fill).  Of x only type and shape matter."""
+
+    value: float
+
+    def compute(self, x: Array) -> Array:
+        return np.full(x.shape, self.value)
+
+
 class Xielu(Unary):
     """y = ap x**2 + beta x where x > 0, else an (e**min(x, eps) - 1 - x) + beta x  (ggml_xielu; arXiv:2411.13010).
 
@@ -195,6 +204,7 @@ class Xielu(Unary):
 scale = builder(Scale)
 clamp = builder(Clamp)
 leaky_relu = builder(LeakyRelu)
+fill = builder(Fill)
 
 
 def xielu(x: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float, *, name: str = "") -> Tensor:

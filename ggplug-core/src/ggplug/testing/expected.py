@@ -18,7 +18,7 @@ from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.testing.compare import Allowed
 from ggplug.testing.oracle import Evaluation, evaluate, nearest
-from ggplug.testing.precision import DEVIATIONS, FLUSHED, mean_square, room, rule_of
+from ggplug.testing.precision import DEVIATIONS, FLUSHED, UNIT, mean_square, room, rule_of
 from ggplug.types import F32, Type
 
 Bytes = npt.NDArray[np.uint8]
@@ -59,6 +59,15 @@ class Expected:
         if node.type is not F32 or not (spread or drift.any()):
             return within(node.type, exact, around)
         return within(node.type, exact, around, np.square(off / DEVIATIONS if spread else off) + drift * drift)
+
+    def allowed_beside(self, source: Tensor) -> Allowed:
+        """What the elements of a source may be that a node writes beside its result: each as far off as the largest.
+
+        32 roundings of that, as for ops without a rule.
+        """
+        exact = self.values.exact(source)
+        largest = np.abs(exact).max(initial=0, where=np.isfinite(exact))
+        return within(source.type, exact, np.full(exact.shape, 32 * UNIT * largest))
 
     def drift(self, node: Tensor) -> Array:
         """How far the errors of other nodes may move a node."""

@@ -160,6 +160,15 @@ def compute_node(
         None if tensor is None or stored is None else decoded(stored, tensor)
         for tensor, stored in zip(node.src, sources, strict=True)
     ]
+    if len(op.writes) > 1:
+        for position, written in zip(op.writes, _refer_all(node, values), strict=True):
+            tensor, stored = node.src[position], sources[position]
+            assert tensor is not None
+            assert stored is not None
+            first = position == op.writes[0]
+            result = watching(node, values, written) if first and watching is not None else written
+            round_into(target if first else stored, tensor, result, keep=values[position])
+        return
     keep = decoded(target, node) if op.writes else None
     result = _refer(node, values)
     round_into(target, node, result if watching is None else watching(node, values, result), keep=keep)
@@ -180,6 +189,15 @@ def _refer(node: Tensor, values: Sequence[Array | None]) -> Array:
             op=op, tensor=node, got=result.shape, wanted=shape,
         )  # fmt: skip
     return result.reshape(shape)
+
+
+def _refer_all(node: Tensor, values: Sequence[Array | None]) -> list[Array]:
+    """What the reference of an op that writes several sources says of each of them, in their shapes."""
+    assert node.op is not None
+    with np.errstate(all="ignore"):
+        found = node.op.reference(*values)
+    targets = [node.src[i] for i in node.op.writes]
+    return [np.asarray(each).reshape(t.ne[::-1]) for t, each in zip(targets, found, strict=True) if t is not None]
 
 
 def _move_blocks(node: Tensor, target: Array, sources: Sequence[Array | None]) -> None:

@@ -44,6 +44,8 @@ import numpy as np
 from ggplug.ops.attention import alibi_slopes
 from ggplug.ops.base import Array
 from ggplug.ops.elementwise import tile
+from ggplug.ops.interpolation import ScaleMode
+from ggplug.ops.pooling import PoolKind
 from ggplug.ops.unary import Gelu, GeluErf, GeluQuick, Silu
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, Precision, RopeMode, Type
@@ -267,6 +269,193 @@ def _block_steps(values: Array, length: int) -> Array:
     return np.broadcast_to(steps, blocks.shape).reshape(values.shape)
 
 
+def _out_prod(node: Tensor, exact: Array, a: Array, b: Array) -> Array:
+    op: Any = node.op
+    a, b = (np.where(np.isfinite(each), each, 0) for each in (a, b))
+    terms = op.reference(a * a, b * b)
+    return np.asarray(DEVIATIONS * np.sqrt((a.shape[-2] + 1) / 3 * np.maximum(exact * exact, 4 * terms)))
+
+
+def _solve_tri(node: Tensor, exact: Array, a: Array, b: Array) -> Array:
+    lower = np.tril(np.where(np.isfinite(a), a, 0))
+    n = a.shape[-1]
+    singular = (np.diagonal(lower, axis1=-2, axis2=-1) == 0).any()
+    if singular or not n:
+        return np.zeros_like(exact)
+    return np.asarray(2 * (n + 2) * np.abs(np.linalg.inv(lower)) @ np.abs(lower) @ np.abs(exact))
+
+
+# -- sums of what is moved, gradients, losses, optimisers --------------------------------------------
+
+
+def _cumsum(node: Tensor, exact: Array, x: Array) -> Array:
+    count = np.arange(1, x.shape[-1] + 1)
+    size = np.maximum(np.abs(exact), 2 * np.sqrt(np.cumsum(x * x, axis=-1)))
+    return np.asarray(SUMMED * np.sqrt(count) * size + np.abs(exact))
+
+
+def _repeat_back(node: Tensor, exact: Array, x: Array) -> Array:
+    op: Any = node.op
+    size = np.maximum(np.abs(exact), 2 * np.sqrt(op.reference(x * x)))
+    return np.asarray(SUMMED * math.sqrt(max(1, x.size // max(1, exact.size))) * size)
+
+
+def _get_rows_back(node: Tensor, exact: Array, dy: Array, ids: Array) -> Array:
+    op: Any = node.op
+    size = np.maximum(np.abs(exact), 2 * np.sqrt(op.reference(dy * dy, ids)).reshape(exact.shape))
+    return np.asarray(SUMMED * math.sqrt(max(1, ids.size)) * size)
+
+
+def _group_norm(node: Tensor, exact: Array, x: Array) -> Array:
+    op: Any = node.op
+    channels = -(-x.shape[1] // op.n_groups)
+    room = np.zeros_like(exact)
+    for start in range(0, x.shape[1], max(1, channels)):
+        part = slice(start, start + channels)
+        flat = (x.shape[0], 1, 1, x[:1, part].size)
+        found = _norm(node, exact[:, part].reshape(flat), x[:, part].reshape(flat))
+        room[:, part] = found.reshape(exact[:, part].shape)
+    return room
+
+
+def _arange(node: Tensor, exact: Array) -> Array:
+    op: Any = node.op
+    return np.asarray(4 * (np.abs(exact) + abs(op.start)))
+
+
+def _timestep_embedding(node: Tensor, exact: Array, x: Array) -> Array:
+    op: Any = node.op
+    half = op.dim // 2
+    around = (12 + 4 * math.log(op.max_period)) * np.abs(x.reshape(-1, 1) * op.frequencies)
+    room = np.zeros(exact.shape)
+    room[..., :half] = room[..., half : 2 * half] = around
+    return room + 8
+
+
+def _silu_back(node: Tensor, exact: Array, dy: Array, x: Array) -> Array:
+    x = tile(x, dy.shape)
+    return 16 * np.abs(dy) / (1 + np.exp(-x)) * (2 + np.abs(x)) + np.abs(exact)
+
+
+def _rms_norm_back(node: Tensor, exact: Array, dy: Array, x: Array) -> Array:
+    op: Any = node.op
+    n = max(1, x.shape[-1])
+    root = 1 / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) / n + op.eps)
+    mean = np.abs(np.sum(x * dy, axis=-1, keepdims=True)) / n
+    second = root**3 * np.abs(x)
+    return np.asarray((24 + 2 * _sqrt(x)) * (root * np.abs(dy) + second * mean) + second * _added(x * dy) / n)
+
+
+def _soft_max_back(node: Tensor, exact: Array, dy: Array, y: Array) -> Array:
+    op: Any = node.op
+    dot = np.abs(np.sum(y * dy, axis=-1, keepdims=True))
+    return np.asarray(np.abs(op.scale * y) * (8 * (np.abs(dy) + dot) + _added(y * dy)))
+
+
+def _shares(logits: Array) -> tuple[Array, Array]:
+    """The softmax of rows, and the roundings of it: of the differences to the largest, powers, a sum, a quotient."""
+    away = logits - np.max(logits, axis=-1, keepdims=True, initial=-np.inf)
+    powers = np.exp(away)
+    shares = powers / powers.sum(axis=-1, keepdims=True)
+    off = np.where(shares > 0, np.abs(away), 0)
+    return shares, shares * (16 + _sqrt(logits) + 2 * off + 2 * np.sum(shares * off, axis=-1, keepdims=True))
+
+
+def _cross_entropy_loss(node: Tensor, exact: Array, logits: Array, labels: Array) -> Array:
+    rows = max(1, logits.size // max(1, logits.shape[-1]))
+    away = np.abs(logits - np.max(logits, axis=-1, keepdims=True, initial=-np.inf))
+    shares, _ = _shares(logits)
+    of_sum = 16 + _sqrt(logits) + 2 * np.sum(shares * away, axis=-1, keepdims=True)
+    terms = np.abs(labels) * (of_sum + 4 * away)
+    return np.asarray(np.sum(terms) / rows * (2 + SUMMED * math.sqrt(max(1, logits.size)) / 8) + 8 * np.abs(exact))
+
+
+def _cross_entropy_loss_back(node: Tensor, exact: Array, dy: Array, logits: Array, labels: Array) -> Array:
+    rows = max(1, logits.size // max(1, logits.shape[-1]))
+    shares, off = _shares(logits)
+    return np.asarray(np.abs(dy / rows) * (off + 8 * (shares + np.abs(labels))))
+
+
+def _adamw(node: Tensor, exact: Array, w: Array, grad: Array, m: Array, v: Array, params: Array) -> Array:
+    alpha, beta1, beta2, eps, _, beta1h, beta2h = params.reshape(-1)
+    kept, added = beta2 * beta2h * v, (1 - beta2) * beta2h * grad * grad
+    root = np.sqrt(kept + added)
+    moved = alpha * beta1h * (np.abs(beta1 * m) + np.abs((1 - beta1) * grad)) / (root + eps)
+    # where v is negative, which it should not be, little may be left of the sum under the root
+    return np.asarray(8 * np.abs(w) + (16 + 8 * (np.abs(kept) + added) / (root * (root + eps))) * np.abs(moved))
+
+
+def _sgd(node: Tensor, exact: Array, w: Array, grad: Array, params: Array) -> Array:
+    return 8 * (np.abs(w) + np.abs(params.reshape(-1)[0] * grad))
+
+
+# -- windows and tokens ----------------------------------------------------------------------------
+
+
+def _convolved(node: Tensor, exact: Array, first: Array, second: Array) -> Array:
+    op: Any = node.op
+    terms = np.asarray(op.reference(first * first, second * second))
+    count = np.asarray(op.reference(np.ones_like(first), np.ones_like(second)))
+    return np.asarray(DEVIATIONS * np.sqrt((count + 1) / 3 * np.maximum(exact * exact, 4 * terms)))
+
+
+def _gathered(node: Tensor, exact: Array, x: Array, *others: Array) -> Array:
+    """Of ops that are sums of elements of x, or of equal parts of them."""
+    op: Any = node.op
+    count = np.asarray(op.reference(np.ones_like(x), *others))
+    return np.asarray((6 + SUMMED * np.sqrt(count)) * np.asarray(op.reference(np.abs(x), *others)))
+
+
+def _pooled(node: Tensor, exact: Array, x: Array) -> Array:
+    op: Any = node.op
+    if op.kind == PoolKind.MAX:
+        return np.zeros_like(exact)
+    return (6 + SUMMED * math.sqrt(op.k0 * getattr(op, "k1", 1))) * np.asarray(op.reference(np.abs(x)))
+
+
+def _pooled_back(node: Tensor, exact: Array, grad: Array, x: Array) -> Array:
+    op: Any = node.op
+    return (6 + SUMMED * math.sqrt(op.k0 * op.k1)) * np.asarray(op.reference(np.abs(grad), x))
+
+
+def _interpolated(node: Tensor, exact: Array, x: Array) -> Array:
+    op: Any = node.op
+    if op.mode & 255 == ScaleMode.NEAREST:
+        return np.zeros_like(exact)
+    return np.full_like(exact, (32 + 8 * max(*op.ne, *x.shape)) * np.abs(x).max(initial=0))
+
+
+def _positions(node: Tensor, exact: Array, *sources: Array) -> Array:
+    op: Any = node.op
+    return 2 * np.asarray(op.reference(*map(np.abs, sources)))
+
+
+def _tokens(node: Tensor, exact: Array, *sources: Array) -> Array:
+    op: Any = node.op
+    count = 6 * sources[0].shape[1] + 8 + _sqrt(sources[0])
+    return np.asarray(count * np.asarray(op.reference(*map(np.abs, sources))))
+
+
+def _scanned(node: Tensor, exact: Array, s: Array, x: Array, dt: Array, a: Array, *others: Array) -> Array:
+    op: Any = node.op
+    b, c, ids = others
+    step = np.logaddexp(0, dt)
+    off = (8 + 6 * step) * (np.abs(a).max(initial=0) + 1 / np.maximum(step, FLUSHED)) + 4 * np.abs(step)
+    count = (x.shape[1] + 1) * (16 + off.max(initial=0)) + _sqrt(s)
+    return np.asarray(count * np.asarray(op.reference(np.abs(s), np.abs(x), dt, a, np.abs(b), np.abs(c), ids)))
+
+
+def _delta(node: Tensor, exact: Array, q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) -> Array:
+    def longest(x: Array) -> float:
+        return float(np.sqrt((x * x).sum(axis=-1)).max(initial=0))
+
+    size, tokens = v.shape[3], v.shape[1]
+    one = 1 + np.abs(beta).max(initial=0) * longest(k) ** 2
+    held = longest(state) + tokens * np.abs(beta).max(initial=0) * longest(k) * np.abs(v).max(initial=0)
+    factor = (64 + 16 * tokens + _sqrt(v)) * one**tokens * held * np.exp(np.maximum(g, 0).sum())
+    return np.full_like(exact, factor * max(1.0, longest(q) / math.sqrt(size)))
+
+
 # -- the table -------------------------------------------------------------------------------------
 
 _MOVES = Rule(
@@ -297,12 +486,34 @@ _PRODUCT = Rule(
     _product, spread=True,
 )  # fmt: skip
 
+_CONVOLVED = _row("6 sqrt((K + 1) / 3) size, as products without r", "the sums of K products", _convolved)
+_GATHERED = _element("(6 + 3.46 sqrt(K)) sum(abs(x))", "the sum of what K windows have for an element", _gathered)
+_POOLED = _element("0 of a maximum; (6 + 3.46 sqrt(k0 k1)) mean(abs(x))", "sums of the window, the quotient", _pooled)
+_TOKENS = _element("(S + 8 + 6 T) f(abs(sources))", "products and sums of each of T tokens", _tokens)
+
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("cpy", "cont", "dup", "concat", "repeat", "get_rows", "set_rows"), _MOVES),
+    **dict.fromkeys(("cpy", "cont", "dup", "concat", "repeat", "get_rows", "set_rows", "set"), _MOVES),
+    **dict.fromkeys(("pad", "pad_reflect_1d", "roll", "diag", "tri", "diag_mask_inf", "diag_mask_zero"), _MOVES),
+    **dict.fromkeys(("argmax", "argsort", "top_k", "count_equal"), _CHOSEN),
+
+
+    **dict.fromkeys(("cpy", "cont", "dup", "concat", "repeat", "get_rows", "set_rows", "get_rel_pos"), _MOVES),
     **dict.fromkeys(("argmax", "argsort", "top_k"), _CHOSEN),
     **dict.fromkeys(("abs", "sgn", "neg", "step", "floor", "ceil", "round", "trunc", "relu"), _EXACT),
+    **dict.fromkeys(("im2col", "im2col_3d", "win_part", "win_unpart"), _EXACT),
     "clamp": _element("abs(y - float32(y))", "a limit", _once),
     "add": _element("abs(y - float32(y))", "the sum, to the nearest", _once),
+    "acc": _element("1 abs(y)", "the sum", _of_result(1)),
+    "add_id": _element("1 abs(y)", "the sum", _of_result(1)),
+    "fill": _element("1 abs(y)", "the number", _of_result(1)),
+    "arange": _element("4 (abs(y) + abs(start))", "start, step, their product with i, the sum", _arange),
+    "timestep_embedding": _element(
+        "8 + (12 + 4 ln(max_period)) abs(angle)", "the frequency's logarithm and power, the angle, its sine or cosine",
+        _timestep_embedding,
+    ),
+    "silu_back": _element(
+        "16 abs(dy) s (2 + abs(x)) + abs(y), s = 1 / (1 + e**-x)", "s, 1 - s, products and a sum", _silu_back
+    ),
     "sub": _element("abs(y - float32(y))", "the difference, to the nearest", _once),
     "mul": _element("abs(y - float32(y))", "the product, to the nearest", _once),
     "sqr": _element("abs(y - float32(y))", "the product, to the nearest", _once),
@@ -350,6 +561,40 @@ RULES: dict[str, Rule] = {
         "sine and cosine, the magnitude, two products and their sum; the angle is as good as exact at any position, so "
         "it takes more than float32", _rope,
     ),
+    "rope_back": _element("as rope", "as rope", _rope),
+    "cumsum": _row("S size + abs(y), as sum_rows, of the elements up to i", "i sums", _cumsum),
+    "repeat_back": _row("S size, as sum_rows, of what is added up", "the sums", _repeat_back),
+    "get_rows_back": _row("S size, as sum_rows, of what is added up", "the sums", _get_rows_back),
+    "group_norm": _row("as norm, of groups", "as norm", _group_norm),
+    "rms_norm_back": _row(
+        "(24 + 2 S) (r abs(dy) + r**3 abs(x mean)) + r**3 abs(x) S size / n, mean = sum(x dy) / n",
+        "two sums of n products, the root, quotients, products", _rms_norm_back,
+    ),
+    "soft_max_back": _row(
+        "abs(scale y) (8 (abs(dy) + abs(dot)) + S size), dot = sum(y dy)", "n products and sums, differences, products",
+        _soft_max_back,
+    ),
+    "cross_entropy_loss": _row(
+        "(2 + S/8) sum(labels (16 + S + 4 e + 2 sum(p e))) / rows + 8 abs(y), e = max(logits) - logit, p = softmax",
+        "powers, sums, logarithms, products", _cross_entropy_loss,
+    ),
+    "cross_entropy_loss_back": _row(
+        "abs(dy / rows) (p (24 + S + 2 e + 2 sum(p e)) + 8 labels)", "as soft_max, a difference, products",
+        _cross_entropy_loss_back,
+    ),
+    "opt_step_adamw": _element(
+        "8 abs(w) + (16 + 8 abs(v) / v') alpha beta1h (abs(beta1 m) + abs((1 - beta1) g)) / (sqrt(v' beta2h) + eps)",
+        "moments, a root, quotients, products; moments themselves as ops without a rule", _adamw,
+    ),
+    "opt_step_sgd": _element("8 (abs(w) + abs(alpha g))", "products and a difference", _sgd),
+    "out_prod": _row(
+        "6 sqrt((K + 1) size**2 / 3), size = max(abs(y), 2 sqrt(sum((a b)**2)))", "the sums of K products", _out_prod
+    ),
+    "solve_tri": _element(
+        "2 (n + 2) abs(a**-1) abs(a) abs(y)",
+        "n products and sums, a quotient (N. J. Higham, Accuracy and stability of numerical algorithms, theorem 8.5)",
+        _solve_tri,
+    ),
     "sum_rows": _row("S size, size = max(abs(y), 2 sqrt(sum(x**2)))", "n sums", _sum_rows),
     "sum": _row("S size, as sum_rows", "n sums", _sum),
     "mean": _row("S size / n + 6 abs(y)", "n sums, the quotient", _mean),
@@ -368,6 +613,28 @@ RULES: dict[str, Rule] = {
     ),
     "mul_mat": _PRODUCT,
     "mul_mat_id": _PRODUCT,
+    **dict.fromkeys(("conv_2d_direct", "conv_2d_dw_direct", "conv_3d_direct"), _CONVOLVED),
+    **dict.fromkeys(("conv_transpose_1d", "conv_transpose_2d", "ssm_conv"), _CONVOLVED),
+    **dict.fromkeys(("im2col_back", "col2im_1d"), _GATHERED),
+    **dict.fromkeys(("pool_1d", "pool_2d"), _POOLED),
+    "pool_2d_back": _element(
+        "(6 + 3.46 sqrt(k0 k1)) sum(abs(grad))", "the quotient, the sums of windows", _pooled_back
+    ),
+    "interpolate": _element(
+        "(32 + 8 n) max(abs(x)), n the largest extent; 0 of NEAREST",
+        "where a new pixel lies, of up to n; weights, products, sums", _interpolated,
+    ),
+    "add_rel_pos": _element("2 (abs(a) + abs(pw) + abs(ph))", "two sums", _positions),
+    **dict.fromkeys(("rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn"), _TOKENS),
+    "ssm_scan": _element(
+        "(S + (T + 1) (16 + max(e))) f(abs(sources)), e = (8 + 6 dt) (max(abs(a)) + 1 / dt) + 4 dt",
+        "softplus, the power of dt a, products and sums of each of T tokens", _scanned,
+    ),
+    "gated_delta_net": _element(
+        "(S + 64 + 16 T) (1 + beta abs(k)**2)**T size max(1, abs(q) / sqrt(S)), of the longest q and k and the largest "
+        "beta; size = abs(state) + T beta abs(k) abs(v)",
+        "the power of g, products and sums of each of T tokens, each of which the next ones multiply", _delta,
+    ),
 }  # fmt: skip
 """The rule of each op, by its name.  Ops outside core may add theirs; without one an op has :data:`OTHER`.
 

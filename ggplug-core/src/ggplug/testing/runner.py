@@ -18,6 +18,7 @@ from ggplug.arrays import strided
 from ggplug.backend import Backend, Decline, Device, limit_of_ids
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
+from ggplug.hazards import written_sources
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.testing.cases import Case, Leafs, cases_of, graph_cases
@@ -213,6 +214,12 @@ def judge_all(
         worst = max(worst, found.nmse)
         if not found:
             return found._replace(reason=f"{node.op.name}: {found.reason}{_unwritten(node, placement)}")
+        for source in written_sources(node)[1:]:  # the first is the result
+            limit = expected.allowed_beside(source) if max_nmse is None else max_nmse
+            found = compare(placement.read(source), expected[source], limit, agreement)
+            worst = max(worst, found.nmse)
+            if not found:
+                return found._replace(reason=f"{node.op.name}: {source!r}, which it writes, too: {found.reason}")
     return Comparison(True, worst, "")
 
 
@@ -270,7 +277,7 @@ def _changed_leaf(
     after: list[Bytes],
 ) -> str:
     """Which leaf changed that no op declares to write, or where one changed that should have been left; or empty."""
-    written = {node.root for node in graph.nodes if node.op is not None and node.op.writes}
+    written = {source.root for node in graph.nodes for source in written_sources(node)}
     for root, place in placement.roots.items():
         if root.op is not None or not root.nbytes:
             continue

@@ -15,7 +15,7 @@ from ggplug.types import F32, Type
 from ggplug_cpu.choices.nest import Axis, Nest, Shape, element_nest, words_of
 from ggplug_cpu.choices.places import reader, reading, writer, writing
 from ggplug_cpu.choices.steps import RESULT, Steps, given, source, tasks
-from ggplug_cpu.kernels.copy import Converted, Copied, CopiedRows, convert, copy_rows, copy_strided
+from ggplug_cpu.kernels.copy import Converted, Copied, CopiedRows, Zeroed, convert, copy_rows, copy_strided, zero_rows
 from ggplug_cpu.kernels.rows import ARGUMENTS, ROOM
 from ggplug_cpu.kernels.transposed import TILE, copy_transposed
 from ggplug_cpu.parameters import Place, Ref
@@ -33,19 +33,19 @@ def copy(node: Tensor) -> Steps | Decline:
         return no
     place_x, place_y = Ref(source(0)), Ref(RESULT)
     if x.ne == node.ne:
-        return Steps(*_copy(x.type, node.type, node.ne, place_x, x.nb, place_y, node.nb))
+        return Steps(*copied(x.type, node.type, node.ne, place_x, x.nb, place_y, node.nb))
     if x.is_contiguous() and node.ne[0] % x.type.block_size == 0:
         nb = contiguous_strides(x.type, node.ne)
-        return Steps(*_copy(x.type, node.type, node.ne, place_x, nb, place_y, node.nb))
+        return Steps(*copied(x.type, node.type, node.ne, place_x, nb, place_y, node.nb))
     if node.is_contiguous() and x.ne[0] % node.type.block_size == 0:
         nb = contiguous_strides(node.type, x.ne)
-        return Steps(*_copy(x.type, node.type, x.ne, place_x, x.nb, place_y, nb))
+        return Steps(*copied(x.type, node.type, x.ne, place_x, x.nb, place_y, nb))
     # neither shape describes both: by way of contiguous memory, of f32 where rows of y are no whole blocks of x
     between, kind = Ref(WORKSPACE), x.type if node.ne[0] % x.type.block_size == 0 else F32
     packed = contiguous_strides(kind, x.ne)
-    first, _, first_scratch = _copy(x.type, kind, x.ne, place_x, x.nb, between, packed)
+    first, _, first_scratch = copied(x.type, kind, x.ne, place_x, x.nb, between, packed)
     packed = contiguous_strides(kind, node.ne)
-    second, _, second_scratch = _copy(kind, node.type, node.ne, between, packed, place_y, node.nb)
+    second, _, second_scratch = copied(kind, node.type, node.ne, between, packed, place_y, node.nb)
     return Steps((*first, *second), kind.row_bytes(x.ne[0]) * x.nrows, max(first_scratch, second_scratch))
 
 
@@ -83,7 +83,7 @@ def _unable(x: Type, y: Type) -> Decline | None:
     return Decline(f"the CPU device does not convert {x.name} to {y.name}")
 
 
-def _copy(
+def copied(
     x: Type, y: Type, ne: Extents, place_x: Ref, nb_x: Extents, place_y: Ref, nb_y: Extents
 ) -> tuple[tuple[Entry, ...], int, int]:
     """Entries, workspace and scratch for y = x with the same extents."""
@@ -122,6 +122,16 @@ def copy_bytes(type: Type, ne: Extents, y: Shape, x: Shape, place_y: Ref, place_
         return Entry(copy_transposed(size), words, max(1, work // 2))
     words = words_of(Copied, nest, *_bytes(nest, place_y, place_x))
     return Entry(copy_strided(size), words, tasks(nest.elements * 4))
+
+
+def zero_bytes(node: Tensor) -> Entry:
+    """y = 0, as bytes."""
+    size = node.type.block_bytes
+    shape = Shape((node.ne[0] // node.type.block_size, *node.ne[1:]), node.nb)
+    nest = element_nest(shape.ne, shape)
+    assert nest.inner.strides == (size,)
+    words = words_of(Zeroed, nest, Place(Ref(RESULT), (size,)), size=size)
+    return Entry(zero_rows(), words, tasks(nest.elements * size // 4))
 
 
 def _bytes(nest: Nest, y: Ref, x: Ref) -> tuple[Place, Place]:

@@ -85,6 +85,15 @@ def row_nest(ne: Extents, *operands: Shape) -> Nest:
     return Nest(Axis(ne[0], strides[0]), tuple(outer), ne[0])
 
 
+def numbered(nest: Nest) -> Nest:
+    """With a first operand that has eight bytes for each row, one behind the other."""
+    outer, below = [], 8
+    for axis in nest.outer:
+        outer.append(Axis(axis.extent, (below, *axis.strides)))
+        below *= axis.extent
+    return Nest(Axis(nest.inner.extent, (0, *nest.inner.strides)), tuple(outer), nest.last)
+
+
 def _split(ne: Extents, operands: Sequence[Shape]) -> list[Axis]:
     """Four axes, or more where an operand repeats."""
     axes = []

@@ -8,18 +8,48 @@ from ggplug.groups import Group
 from ggplug.patterns import Names
 from ggplug.tensor import Tensor
 from ggplug.types import F32
+from ggplug_cpu.choices.copy import copy_bytes
 from ggplug_cpu.choices.nest import Shape, row_nest, words_of
 from ggplug_cpu.choices.places import PLAIN, reader, reading, writing
 from ggplug_cpu.choices.programs import NOTHING, Chained, Source, chained
-from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of, tasks
+from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of, source, tasks
 from ggplug_cpu.kernels.norms import FIRST_STEPS, norm, norm_parameters, scratch_bytes
 from ggplug_cpu.parameters import Place, Ref
-from ggplug_cpu.tape import Entry
+from ggplug_cpu.tape import WORKSPACE, Entry
 
 
 def row_norm(node: Tensor) -> Steps | Decline:
     """y = f(row of x) x, perhaps less the row's mean."""
     return fused(Group((node,)), {})
+
+
+def group_norm(node: Tensor) -> Steps | Decline:
+    """y = (x - mean) / sqrt(var + eps) over groups of channels: those of contiguous tensors are rows."""
+    op, x = node.op, given(node, 0)
+    assert isinstance(op, ops.GroupNorm)
+    n0, n1, channels, batches = node.ne
+    if x.type not in PLAIN:
+        return Decline(f"the CPU device does not normalise groups of {x.type.name}")
+    entries: tuple[Entry, ...] = ()
+    workspace, at, nb = 0, Ref(source(0)), x.nb
+    if not x.is_contiguous():
+        at, nb = Ref(WORKSPACE), node.nb
+        entries, workspace = (copy_bytes(x.type, x.ne, Shape.of(node), Shape.of(x), at, Ref(source(0))),), node.nbytes
+    each = min(op.channels(x), channels)
+    whole, left = channels // each, channels % each
+    for first, count, groups in ((0, each, whole), (whole * each, left, 1)):
+        if count:
+            ne = (n0 * n1 * count, groups, batches, 1)
+            shape = Shape(ne, (nb[0], nb[2] * count, nb[3], nb[3] * batches))
+            offset = first * nb[2]
+            places = (
+                writing(Ref(RESULT, offset), node.type, nb[0]),
+                reading(Ref(at.slot, offset), x.type, nb[0]),
+            )
+            parameters = norm_parameters(1, 0, False)
+            words = words_of(parameters, row_nest(ne, shape, shape), *places, eps=op.eps, constants=[])
+            entries += (Entry(norm("norm"), words, tasks(node.size, 2), barrier_before=first == 0),)
+    return Steps(entries, workspace, scratch_bytes(n0 * n1 * each, 2))
 
 
 def fused(group: Group, names: Names) -> Steps | Decline:

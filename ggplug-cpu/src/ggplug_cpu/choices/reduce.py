@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ggplug import ops
 from ggplug.tensor import Tensor
-from ggplug_cpu.choices.nest import Axis, Nest, Shape, element_nest, row_nest, words_of
+from ggplug_cpu.choices.nest import Axis, Nest, Shape, element_nest, numbered, row_nest, words_of
 from ggplug_cpu.choices.places import reading, writing
 from ggplug_cpu.choices.steps import RESULT, Steps, given, source, tasks
 from ggplug_cpu.kernels import reduce as kernels
@@ -26,17 +26,31 @@ def sum_rows(node: Tensor) -> Steps:
 def sum_all(node: Tensor) -> Steps:
     """y = the sum of all elements, by way of sums of pieces."""
     x = given(node, 0)
-    nest = element_nest(x.ne, Shape.of(x))
-    numbered, below = [], 8
-    for axis in nest.outer:
-        numbered.append(Axis(axis.extent, (below, *axis.strides)))
-        below *= axis.extent
-    pieces = Nest(Axis(nest.inner.extent, (0, *nest.inner.strides)), tuple(numbered), nest.last)
-    places = Place(Ref(WORKSPACE)), reading(Ref(source(0)), x.type, nest.inner.strides[0])
+    pieces = numbered(element_nest(x.ne, Shape.of(x)))
+    places = Place(Ref(WORKSPACE)), reading(Ref(source(0)), x.type, pieces.inner.strides[1])
     partial = Entry(kernels.sum_pieces(), words_of(kernels.SumPieces, pieces, *places), tasks(x.size))
-    words = kernels.SumUp.words(y=writing(Ref(RESULT), node.type, 4), sums=Place(Ref(WORKSPACE)), count=nest.rows)
+    words = kernels.SumUp.words(y=writing(Ref(RESULT), node.type, 4), sums=Place(Ref(WORKSPACE)), count=pieces.rows)
     total = Entry(kernels.sum_up(), words, 1)
-    return Steps((partial, total), 8 * nest.rows, scratch_bytes(nest.inner.extent))
+    return Steps((partial, total), 8 * pieces.rows, scratch_bytes(pieces.inner.extent))
+
+
+def cumsum(node: Tensor) -> Steps:
+    """y = the sums up to each element of a row."""
+    x = given(node, 0)
+    nest = row_nest(node.ne, Shape.of(node), Shape.of(x))
+    places = writing(Ref(RESULT), node.type, node.nb[0]), reading(Ref(source(0)), x.type, x.nb[0])
+    entry = Entry(kernels.cumsum(), words_of(kernels.Cumsum, nest, *places), tasks(node.size, 2))
+    return Steps((entry,), scratch_bytes=scratch_bytes(2 * node.ne[0]))
+
+
+def count_equal(node: Tensor) -> Steps:
+    """y = how many elements are equal, by way of counts of pieces."""
+    a, b = given(node, 0), given(node, 1)
+    pieces = numbered(element_nest(a.ne, Shape.of(a), Shape.of(b)))
+    places = Place(Ref(WORKSPACE)), *(Place(Ref(source(i)), (pieces.inner.strides[1 + i],)) for i in range(2))
+    partial = Entry(kernels.count_pieces(), words_of(kernels.CountPieces, pieces, *places), tasks(a.size))
+    words = kernels.CountUp.words(y=Place(Ref(RESULT)), counts=Place(Ref(WORKSPACE)), count=pieces.rows)
+    return Steps((partial, Entry(kernels.count_up(), words, 1)), 8 * pieces.rows)
 
 
 def argmax(node: Tensor) -> Steps:

@@ -120,7 +120,8 @@ def _constants(op: ops.Rope, pairs: int) -> tuple[float, list[float]]:
             ramp = min(1.0, max(0.0, (pair - low) / max(0.001, high - low)))
             mix = (1 - ramp) * op.ext_factor
             scale = op.freq_scale * (1 - mix) + mix
-        constants.append(frequency * scale)
+        # turned back by the negative angle
+        constants.append(-frequency * scale if isinstance(op, ops.RopeBack) else frequency * scale)
     magnitude = op.attn_factor
     if op.ext_factor:
         magnitude *= 1 + 0.1 * math.log(1 / op.freq_scale)

@@ -23,6 +23,13 @@ class CopiedRows(Copied):
     size = integer()
 
 
+class Zeroed(Rows):
+    """Rows of elements of ``size`` bytes without gaps, all of which become zero."""
+
+    y = written_row()
+    size = integer()
+
+
 class Converted(Rows):
     """Elements that change their type."""
 
@@ -40,6 +47,17 @@ def copy_rows() -> Body:
         simd.copy_bytes(y, x, n * CopiedRows.size(params))
 
     return over_rows(CopiedRows, visit)
+
+
+@kernel
+def zero_rows() -> Body:
+    """Rows of bytes that become zero."""
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        simd.fill_bytes(places[0], 0, n * Zeroed.size(params))
+
+    return over_rows(Zeroed, visit)
 
 
 @kernel

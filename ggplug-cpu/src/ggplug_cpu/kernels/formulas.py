@@ -130,6 +130,11 @@ def clamp(x: Value, low: Value, high: Value) -> Value:
 
 
 @_unary
+def fill(x: Value, value: Value) -> Value:
+    return value
+
+
+@_unary
 def normalised(x: Value, mean: Value, factor: Value) -> Value:
     """What ``norm`` does to a number; the mean and the factor are those of its row."""
     return (x - mean) * factor
@@ -139,6 +144,27 @@ def normalised(x: Value, mean: Value, factor: Value) -> Value:
 def resized(x: Value, factor: Value) -> Value:
     """What ``rms_norm`` and ``l2_norm`` do to a number; the factor is that of its row."""
     return x * factor
+
+
+# -- what becomes of a row in gradients and losses ---------------------------------------------------
+
+
+@_binary
+def weighted(a: Value, b: Value, of_a: Value, of_b: Value) -> Value:
+    """A sum of two rows, each with a factor of its row."""
+    return a * of_a + b * of_b
+
+
+@_binary
+def shares_back(dy: Value, y: Value, dot: Value, scale: Value) -> Value:
+    """What soft_max_back makes of a row; ``dot`` is the sum of the products of both."""
+    return (dy - dot) * y * scale
+
+
+@_binary
+def loss_back(x: Value, label: Value, highest: Value, share: Value, factor: Value) -> Value:
+    """What cross_entropy_loss_back makes of a row: its softmax less the labels, with a factor."""
+    return (emit_exp(x - highest) * share - label) * factor
 
 
 # -- transcendental functions -----------------------------------------------------------------------
@@ -285,6 +311,12 @@ def xielu(x: Value, alpha_n: Value, alpha_p: Value, beta: Value, eps: Value) -> 
     positive = alpha_p * x * x
     negative = (expm1(eps.minimum(x)) - x) * alpha_n
     return (x > 0).select(positive, negative) + beta * x
+
+
+@_binary
+def silu_back(dy: Value, x: Value) -> Value:
+    s = emit_sigmoid(x)
+    return dy * s * (x * (1.0 - s) + 1.0)
 
 
 # -- gated linear units -----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from ggplug_cpu.kernels.mul_mat_rows import (
     matrix_address,
 )
 from ggplug_cpu.kernels.mul_mat_tiles import tile, unit_bytes_of
+from ggplug_cpu.kernels.patches import pack_patches
 from ggplug_cpu.types import BLOCKS, PLAIN
 
 #: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
@@ -47,7 +48,8 @@ def mul_mat_gemm(
     ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
     rounded.  Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
     neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
-    and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`.
+    and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`.  ``windows`` and
+    ``stretched windows``, with kind ``f32``, are weights that are an image's: see :mod:`.patches`.
     """
     find = locate(routed)
     multiply = product_of_blocks(kind, weights, activations, weights_order, activations_order, routed)
@@ -121,7 +123,7 @@ def product_of_blocks(
                     fill(params, matrix, v, count, x, few)
                     elsewhere(x, few, v - v_first, count, room, stride)
                     run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
-                if k + k_block >= k_all and Product.whole_rows(params):
+                if k + k_block >= k_all:
                     finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
                 v += count
         end(x)
@@ -159,6 +161,8 @@ def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
         return _find_packed(kind, weights)
     if weights_order == "columns":
         return _pack_adjacent_rows(weights)
+    if weights_order.endswith("windows"):
+        return pack_patches(weights_order.startswith("stretched"))
     if weights_order == "scattered":
         return _pack_scattered_rows(kind, weights)
     shape = layout(kind)
@@ -267,8 +271,6 @@ def _run_rows(
         for m in range(m_first, m_last, columns):
             panel = panels + (m - m_first) // columns * panel_bytes
             multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate, bias, beside)
-            if is_last and not Product.whole_rows(params):
-                finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m, min(m + columns, m_last))
 
     return run
 

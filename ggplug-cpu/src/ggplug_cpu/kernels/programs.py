@@ -11,13 +11,15 @@ through, in the order in which they are needed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ggplug_cpu import simd
+from ggplug_cpu.compiler import Intrinsic
 from ggplug_cpu.kernels.formulas import FORMULAS, Formula
 from ggplug_cpu.simd import halves, values
-from ggplug_cpu.simd.values import F32, I64, Value, vector
+from ggplug_cpu.simd.values import F32, I64, Value, emitted, vector
 
 #: Types that a step's result may be rounded to.
 _ROUNDED: dict[str, Callable[[Value], Value]] = {
@@ -102,6 +104,19 @@ def write(place: Value, numbers: Value, mask: Value | None) -> None:
         values.store(place, numbers)
     else:
         values.masked_store(place, numbers, mask)
+
+
+@functools.cache
+def row_program(text: str) -> Intrinsic:
+    """``row_program("add(x0,x1)")(y, x0, x1, n)``: a program on rows of ``n`` f32; its constants follow, as f64."""
+    program = parsed(text)
+
+    def emit(y: Value, *given: Value) -> None:
+        sources, n, numbers = given[: program.sources], given[program.sources], given[program.sources + 1 :]
+        program.emit(y, sources, n, lambda index: numbers[index].convert(F32))
+
+    words = ["i64"] * (program.sources + 2) + ["f64"] * program.constants
+    return emitted(f"void({', '.join(words)})")(emit)
 
 
 def parsed(text: str) -> Program:

@@ -10,6 +10,20 @@ from ggplug_cpu.kernels.rows import ARGUMENTS, read, write
 from ggplug_cpu.kernels.sums import row_sum
 from ggplug_cpu.parameters import CONVERTED, Parameters, integer, real, written
 from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.simd.values import (
+    F32,
+    F64,
+    I32,
+    I64,
+    Value,
+    constant,
+    emitted,
+    first_lanes,
+    loop,
+    masked_load,
+    masked_store,
+    vector,
+)
 
 _LOWEST = -(2**31)
 
@@ -91,6 +105,112 @@ def sum_up() -> Body:
         r = y if write_y == 0 else scratch(ctx) + ARGUMENTS
         simd.store_f32(r, total)
         write(ctx, write_y, y, 0, 1, r)
+
+    return body
+
+
+class Cumsum(Rows):
+    """Rows of x, and of the sums up to each of its elements."""
+
+    y = written_row()
+    x = read_row()
+
+
+class CountPieces(Rows):
+    """Pieces of a and b, i32 both, each with an i64 for how many elements are equal."""
+
+    counts = written_row()
+    a = read_row()
+    b = read_row()
+
+
+class CountUp(Parameters):
+    """``count`` i64 to add up."""
+
+    y = written()
+    counts = read_operand()
+    count = integer()
+
+
+@emitted("void(i64, i64, i64)")
+def _sums_so_far(y: Value, x: Value, n: Value) -> None:
+    """Sums of the ``n`` f32 at ``x``, in f64: within a vector by adding it to itself one, two, four lanes further."""
+    half = simd.width("f32") // 2
+    lanes = vector(F64, half)
+
+    def one(i: Value, carried: list[Value]) -> list[Value]:
+        mask = first_lanes(half, n - i * half)
+        sums = masked_load(x + i * (4 * half), vector(F32, half), mask).convert(F64)
+        nothing, distance = constant(n.b, lanes, 0), 1
+        while distance < half:
+            sums = sums + nothing.shuffle([*range(distance), *range(half, 2 * half - distance)], sums)
+            distance *= 2
+        sums = sums + carried[0].splat(half)
+        masked_store(y + i * (4 * half), sums.convert(F32), mask)
+        return [sums.lane(half - 1)]
+
+    loop((n + (half - 1)).lshr(half.bit_length() - 1), [constant(n.b, F64, 0)], one)
+
+
+@kernel
+def cumsum() -> Body:
+    """Row by row."""
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, x = places
+        write_y, y_room = Cumsum.y.convert(params), scratch(ctx) + ARGUMENTS
+        p = read(ctx, Cumsum.x.convert(params), x, Cumsum.x.stride(params), n, y_room + 4 * n)
+        r = y if write_y == 0 else y_room
+        _sums_so_far(r, p, n)
+        write(ctx, write_y, y, Cumsum.y.stride(params), n, r)
+
+    return over_rows(Cumsum, visit)
+
+
+@emitted("i64(i64, i64, i64)")
+def _equal(a: Value, b: Value, n: Value) -> Value:
+    """How many of the ``n`` i32 at ``a`` and ``b`` are equal; at most 2**31."""
+    width = simd.width("f32")
+    lanes = vector(I32, width)
+
+    def one(i: Value, counts: list[Value]) -> list[Value]:
+        mask, at = first_lanes(width, n - i * width), i * (4 * width)
+        same = masked_load(a + at, lanes, mask).equal(masked_load(b + at, lanes, mask)) & mask
+        return [counts[0] + same.zext(I32)]
+
+    (counts,) = loop((n + (width - 1)).lshr(width.bit_length() - 1), [constant(n.b, lanes, 0)], one)
+    return counts.sum().convert(I64)
+
+
+@kernel
+def count_pieces() -> Body:
+    """How many elements of each row are equal."""
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        counts, a, b = places
+        a_stride, b_stride = CountPieces.a.stride(params), CountPieces.b.stride(params)
+        if a_stride == 4 and b_stride == 4:
+            simd.store_i64(counts, _equal(a, b, n))
+        else:
+            count = 0
+            for i in range(n):
+                count += simd.load_i32(a + i * a_stride) == simd.load_i32(b + i * b_stride)
+            simd.store_i64(counts, count)
+
+    return over_rows(CountPieces, visit)
+
+
+@kernel
+def count_up() -> Body:
+    """The sum of i64."""
+
+    def body(ctx: int, params: int) -> None:
+        total = 0
+        for i in range(CountUp.count(params)):
+            total += simd.load_i64(CountUp.counts.address(params) + 8 * i)
+        simd.store_i64(CountUp.y.address(params), total)
 
     return body
 

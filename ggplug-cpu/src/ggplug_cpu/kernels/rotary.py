@@ -6,8 +6,10 @@ position.
 
 from __future__ import annotations
 
+import functools
+
 from ggplug_cpu import simd
-from ggplug_cpu.compiler import Body, kernel
+from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.kernels.faults import fault
 from ggplug_cpu.kernels.formulas import sine_and_cosine
@@ -62,6 +64,21 @@ def scratch_bytes(n: int, pairs: int) -> int:
     return ARGUMENTS + 16 * (pairs + _PADDING) + 8 * n
 
 
+@functools.cache
+def turning(step: int) -> Intrinsic:
+    """``turning(step)(angles, cosines, sines, magnitude)``: ``step`` f32 of each from as many f64 angles."""
+
+    @emitted("void(i64, i64, i64, f64)")
+    def turn(angles: Value, cosines: Value, sines: Value, magnitude: Value) -> None:
+        half = step // 2
+        for part in (0, half):
+            sine, cosine = sine_and_cosine(load(angles, vector(F64, half), 8 * part))
+            for place, value in ((cosines, cosine), (sines, sine)):
+                store(place, (value * magnitude.splat(half)).convert(F32), 4 * part)
+
+    return turn
+
+
 @kernel
 def rope(pairing: str, index_type: str = "") -> Body:
     """Pairs are ``neighbours``, elements 2i and 2i + 1, or ``halves``, elements i and i + pairs.
@@ -78,14 +95,7 @@ def rope(pairing: str, index_type: str = "") -> Body:
     woven = [lane // 2 + step * (lane % 2) for lane in range(2 * step)]
     low, high = simd.shuffle(F, tuple(woven[:step])), simd.shuffle(F, tuple(woven[step:]))
 
-    @emitted("void(i64, i64, i64, f64)")
-    def turn(angles: Value, cosines: Value, sines: Value, magnitude: Value) -> None:
-        """A vector of sines and cosines from f64 angles."""
-        half = step // 2
-        for part in (0, half):
-            sine, cosine = sine_and_cosine(load(angles, vector(F64, half), 8 * part))
-            for place, value in ((cosines, cosine), (sines, sine)):
-                store(place, (value * magnitude.splat(half)).convert(F32), 4 * part)
+    turn = turning(step)
 
     def body(ctx: int, params: int) -> None:
         n, heads, positions = Rope.n(params), Rope.heads(params), Rope.positions(params)

@@ -14,11 +14,12 @@ _RUN = 8
 
 
 class Argsort(Rows):
-    """Rows of x, and of the positions in it; ``flip`` is -1 where the largest comes first, else 0."""
+    """Rows of x, and of the first ``kept`` positions in it; ``flip`` is -1 where the largest comes first, else 0."""
 
     y = written_row()
     x = read_row()
     flip = integer()
+    kept = integer()
 
 
 def scratch_bytes(n: int) -> int:
@@ -68,7 +69,7 @@ def argsort() -> Body:
                 simd.copy_bytes(there + k + middle - i, here + j, stop - j)
             here, there = there, here
             run *= 2
-        for i in range(n):
+        for i in range(Argsort.kept(params)):
             simd.store_i32(y + 4 * i, simd.load_i64(here + 8 * i) & 0x7FFFFFFF)
 
     return over_rows(Argsort, visit)

@@ -5,6 +5,8 @@ Sixteen or so partial sums are added up at the end, the same whichever thread or
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from llvmlite import ir
 
 from ggplug_cpu import features
@@ -34,14 +36,28 @@ def _zero(b: ir.IRBuilder) -> Value:
 @emitted("f64(i64, i64)")
 def row_sum(x: Value, n: Value) -> Value:
     """The sum of the ``n`` f32 at ``x``."""
+    return _row_total([x], n, lambda numbers: numbers)
+
+
+@emitted("f64(i64, i64, i64)")
+def row_dot(x: Value, y: Value, n: Value) -> Value:
+    """The sum of the products of the ``n`` f32 at ``x`` and at ``y``."""
+    return _row_total([x, y], n, lambda a, b: a * b)
+
+
+def _row_total(rows: Sequence[Value], n: Value, term: Callable[..., Value]) -> Value:
+    """The sum of ``term`` of the numbers at the same place of each row, which are vectors of f64."""
     lanes = _lanes()
 
-    def add(sums: list[Value], numbers: Value, mask: Value | None = None) -> list[Value]:
-        return [total + half for total, half in zip(sums, _in_f64(numbers, mask), strict=True)]
+    def add(sums: list[Value], numbers: Sequence[Value], mask: Value | None = None) -> list[Value]:
+        halves = zip(*(_in_f64(each, mask) for each in numbers), strict=True)
+        return [total + term(*half) for total, half in zip(sums, halves, strict=True)]
 
     def pair(i: Value, sums: list[Value]) -> list[Value]:
         # two vectors a round, for an addition must wait for the one before
-        first, second = (values.load(x + i * (8 * lanes), vector(F32, lanes), at) for at in (0, 4 * lanes))
+        first, second = (
+            [values.load(row + i * (8 * lanes), vector(F32, lanes), at) for row in rows] for at in (0, 4 * lanes)
+        )
         return [*add(sums[:2], first), *add(sums[2:], second)]
 
     pairs = n.lshr((2 * lanes).bit_length() - 1)
@@ -50,8 +66,8 @@ def row_sum(x: Value, n: Value) -> Value:
     rest = n - done
 
     def one(i: Value, sums: list[Value]) -> list[Value]:
-        mask = first_lanes(lanes, rest - i * lanes)
-        return add(sums, values.masked_load(x + (done + i * lanes) * 4, vector(F32, lanes), mask), mask)
+        mask, at = first_lanes(lanes, rest - i * lanes), (done + i * lanes) * 4
+        return add(sums, [values.masked_load(row + at, vector(F32, lanes), mask) for row in rows], mask)
 
     tail = loop((rest + (lanes - 1)).lshr(lanes.bit_length() - 1), sums[:2], one)
     return ((tail[0] + sums[2]) + (tail[1] + sums[3])).sum()

@@ -401,6 +401,18 @@ def masked_load(address: Value, t: ir.VectorType, mask: Value) -> Value:
     return call(address.b, f"llvm.masked.load.{_suffix(t)}.p0", t, pointer, align, mask, constant(address.b, t, 0))
 
 
+def masked_gather(address: Value, offsets: Value, t: ir.VectorType, mask: Value) -> Value:
+    """Read a number at ``address`` and as many bytes more as each of the ``offsets`` (int32) says, where ``mask`` is.
+
+    The other lanes are zero, and no byte is touched for them.
+    """
+    b = address.b
+    places = address.splat(t.count) + offsets.convert(I64)
+    pointers = Value(b, b.inttoptr(places.ir, ir.VectorType(t.element.as_pointer(), t.count)))
+    name = f"llvm.masked.gather.{_suffix(t)}.v{t.count}p0"
+    return call(b, name, t, pointers, constant(b, I32, 1), mask, constant(b, t, 0))
+
+
 def masked_store(address: Value, value: Value, mask: Value) -> None:
     """Write the lanes that ``mask`` chooses and touch no other byte."""
     b = address.b

@@ -13,7 +13,19 @@ from collections.abc import Iterable
 
 from ggplug.ops.base import Op
 from ggplug.ops.unary import Unary
-from ggplug.testing.cases import copies, elementwise, matrix, reductions, rotary, rows, views
+from ggplug.testing.cases import (
+    copies,
+    elementwise,
+    images,
+    matrix,
+    positions,
+    recurrent,
+    reductions,
+    rotary,
+    rows,
+    training,
+    views,
+)
 from ggplug.testing.cases.case import GENERATORS, LAYOUTS, Case, Layout, Leafs, generates, labelled, node
 from ggplug.testing.cases.derived import derived_cases
 from ggplug.testing.cases.empty import empty_cases
@@ -21,7 +33,19 @@ from ggplug.testing.cases.graphs import graph_cases
 from ggplug.testing.cases.sources import source_cases
 from ggplug.testing.cases.special import special_cases
 
-FAMILIES = (elementwise, rows, matrix, reductions, copies, rotary, views)
+FAMILIES = (
+    elementwise,
+    rows,
+    matrix,
+    reductions,
+    copies,
+    rotary,
+    views,
+    images,
+    recurrent,
+    positions,
+    training,
+)
 """The modules whose generators cover the ops of core."""
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ggplug.ops.base import Op
-from ggplug.ops.matrix import MulMat, MulMatId
-from ggplug.testing.cases.case import QUANTIZED, Case, Leafs, generates, in_blocks, node
+from ggplug.ops.matrix import MulMat, MulMatId, OutProd
+from ggplug.testing.cases.case import LAYOUTS, QUANTIZED, ROWWISE, Case, Leafs, generates, in_blocks, node
 from ggplug.types import BF16, F16, F32, Q8_0, Type
 
 M = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65)
@@ -114,3 +114,31 @@ def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
     for tokens in (4, 60):
         yield case((F32, F32), 37, 5, 3, 2, tokens, True, packed)
     yield case((F16, F16), 40, 5, 3, 2, 4, False, packed)
+
+
+@generates(OutProd)
+def out_prod_cases(cls: type[Op]) -> Iterator[Case]:
+    """Extents around vectors and blocks, every type of a, batches that repeat, layouts of both."""
+
+    def case(
+        label: str, a: tuple[int, ...], b: tuple[int, ...], *, type: Type = F32, b_type: Type = F32,
+        layouts: Any = ("packed", "packed"),
+    ) -> Case:  # fmt: skip
+        def make(leafs: Leafs) -> Any:
+            rows = leafs.tensor(type, in_blocks(a[0], type), *a[1:], layout=layouts[0])
+            return node(cls, rows, leafs.tensor(b_type, *b, layout=layouts[1]))
+
+        return Case(cls.name, label, make)
+
+    for m, n, k in ((1, 1, 1), (16, 4, 3), (33, 5, 7), (7, 9, 40), (1030, 3, 2), (64, 130, 17)):
+        yield case(f"{m} by {n}, {k} products", (m, k), (n, k))
+    for kind in (F16, BF16, *QUANTIZED):
+        yield case(f"{kind.name}", (96, 6), (5, 6), type=kind)
+    for kind in (F16, BF16):
+        yield case(f"f32 and {kind.name}", (33, 6), (5, 6), b_type=kind)
+    yield case("batches", (32, 5, 2, 3), (7, 5, 2, 3))
+    yield case("batches that repeat", (32, 5, 2, 1), (7, 5, 4, 3))
+    for layout in ROWWISE:
+        yield case(f"a {layout}", (33, 5, 3, 2), (7, 5, 3, 2), layouts=(layout, "packed"))
+    for layout in LAYOUTS:
+        yield case(f"b {layout}", (33, 5, 3, 2), (7, 5, 3, 2), layouts=("packed", layout))

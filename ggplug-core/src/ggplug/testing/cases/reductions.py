@@ -9,12 +9,12 @@ import numpy as np
 
 from ggplug.ops.attention import SoftMax
 from ggplug.ops.base import Array, Op
-from ggplug.ops.norms import L2Norm, Norm, RmsNorm
-from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
-from ggplug.ops.sort import Argsort
+from ggplug.ops.norms import GroupNorm, L2Norm, Norm, RmsNorm
+from ggplug.ops.reduce import Argmax, CountEqual, Cumsum, Mean, Sum, SumRows
+from ggplug.ops.sort import Argsort, TopK
 from ggplug.ops.views import view
 from ggplug.testing.cases.case import LAYOUTS, LENGTHS, Case, Leafs, generates, node, spell
-from ggplug.types import F16, F32, KERNEL_FLOATS
+from ggplug.types import F16, F32, I32, KERNEL_FLOATS
 
 _LONG = (2048, 4099, 8209)
 
@@ -63,6 +63,65 @@ def sum_cases(cls: type[Op]) -> Iterator[Case]:
             yield _case(cls, spell(type, ne, layout), type, ne, {}, layout=layout, values=_shifted)
     yield _case(cls, "rows with mean 3000", F32, (1000, 4), {}, values=_far)
     yield _case(cls, "many rows", F32, (5, 800), {}, values=_shifted)
+
+
+@generates(Cumsum)
+def cumsum_cases(cls: type[Op]) -> Iterator[Case]:
+    """Row lengths, types, layouts."""
+    for length in (*LENGTHS, *_LONG):
+        yield _case(cls, f"rows of {length}", F32, (length, 3), {}, values=_shifted)
+    for type in KERNEL_FLOATS:
+        for layout in LAYOUTS:
+            yield _case(cls, spell(type, (23, 5, 4, 3), layout), type, (23, 5, 4, 3), {}, layout=layout)
+    yield _case(cls, "many rows", F32, (5, 800), {})
+
+
+@generates(CountEqual)
+def count_equal_cases(cls: type[Op]) -> Iterator[Case]:
+    """Lengths, layouts of both sides, all equal, none."""
+
+    def case(label: str, ne: tuple[int, ...], layouts: tuple[Any, Any] = ("packed", "packed"), high: int = 3) -> Case:
+        def make(leafs: Leafs) -> Any:
+            a = leafs.tensor(I32, *ne, low=0, high=high, layout=layouts[0])
+            return node(cls, a, leafs.tensor(I32, *ne, low=0, high=high, layout=layouts[1]))
+
+        return Case(cls.name, label, make)
+
+    for length in (*LENGTHS, 9000):
+        yield case(f"{length} elements", (length,))
+    for layout in LAYOUTS:
+        yield case(f"a {layout}", (13, 5, 3, 2), (layout, "packed"))
+        yield case(f"both {layout}", (13, 5, 3, 2), (layout, layout))
+    yield case("all equal", (40, 7), high=1)
+    yield Case(
+        cls.name, "none equal",
+        lambda leafs: node(cls, leafs.tensor(I32, 50, low=-9, high=0), leafs.tensor(I32, 50, low=1, high=9)),
+    )  # fmt: skip
+
+
+@generates(GroupNorm)
+def group_norm_cases(cls: type[Op]) -> Iterator[Case]:
+    """Groups that divide the channels and groups that do not, more groups than channels, types, layouts, batches."""
+    for channels, groups in ((8, 1), (8, 2), (8, 8), (10, 4), (7, 3), (3, 5), (1, 1)):
+        label = f"{channels} channels in {groups} groups"
+        yield _case(cls, label, F32, (9, 5, channels, 2), {"n_groups": groups, "eps": 1e-5}, values=_shifted)
+    for type in KERNEL_FLOATS:
+        for layout in LAYOUTS:
+            ne, chosen = (12, 5, 6, 2), {"n_groups": 3, "eps": 1e-5}
+            yield _case(cls, spell(type, ne, layout), type, ne, chosen, layout=layout, values=_shifted)
+    yield _case(cls, "large groups", F32, (64, 40, 4), {"n_groups": 2, "eps": 1e-6}, values=_shifted)
+
+
+@generates(TopK)
+def top_k_cases(cls: type[Op]) -> Iterator[Case]:
+    """One, some and all elements of rows of many lengths, types, layouts, equal elements."""
+    for length in (*LENGTHS, *_LONG):
+        for k in sorted({1, min(7, length), length}):
+            yield _case(cls, f"{k} of rows of {length}", F32, (length, 3), {"k": k})
+    for type in KERNEL_FLOATS:
+        for layout in LAYOUTS:
+            yield _case(cls, spell(type, (21, 4, 3, 2), layout), type, (21, 4, 3, 2), {"k": 5}, layout=layout)
+    yield _case(cls, "equal elements", F32, (70, 5), {"k": 9}, values=_few_values)
 
 
 @generates(Argmax)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from ggplug.ops.base import Op
-from ggplug.ops.rotary import Rope
+from ggplug.ops.rotary import Rope, RopeBack
 from ggplug.testing.cases.case import LAYOUTS, Case, Leafs, generates, node, spell
 from ggplug.types import F32, I32, KERNEL_FLOATS, RopeMode
 
 _YARN: dict[str, Any] = {"n_ctx_orig": 512, "freq_scale": 0.7, "ext_factor": 0.75, "attn_factor": 1.2}
 
 
-@generates(Rope)
+@generates(Rope, RopeBack)
 def rope_cases(cls: type[Op]) -> Iterator[Case]:
     """Modes x whole or part of the rows x frequency factors x YaRN; types, layouts, far positions."""
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ggplug.ops.base import Op
-from ggplug.ops.rows import GetRows, SetRows
+from ggplug.ops.rows import AddId, GetRows, SetRows
 from ggplug.ops.views import view
 from ggplug.testing.cases.case import (
     ENCODED,
+    LAYOUTS,
     LENGTHS,
     QUANTIZED,
     ROWWISE,
@@ -97,3 +100,38 @@ def _write_twice(cls: type[Op], leafs: Leafs) -> Any:
     cache = leafs.tensor(F32, 32, 10)
     first = node(cls, cache, leafs.tensor(F32, 32, 4), leafs.indices((4,), 10, type=I64, distinct=True))
     return node(cls, first, leafs.tensor(F32, 32, 4), leafs.indices((4,), 10, type=I64, distinct=True))
+
+
+@generates(AddId)
+def add_id_cases(cls: type[Op]) -> Iterator[Case]:
+    """Row lengths, one and several experts a token, ids in a view, types, layouts, ids out of range."""
+
+    def case(
+        label: str, a: tuple[int, ...], experts: int, *, types: Any = (F32, F32), layouts: Any = ("packed",) * 3
+    ) -> Case:
+        def make(leafs: Leafs) -> Any:
+            rows = leafs.tensor(types[0], *a, layout=layouts[0])
+            biases = leafs.tensor(types[1], a[0], experts, layout=layouts[1])
+            return node(cls, rows, biases, leafs.indices(a[1:], experts, layout=layouts[2]))
+
+        return Case(cls.name, label, make)
+
+    for length in (*LENGTHS, 1500):
+        yield case(f"rows of {length}", (length, 2, 3), 5)
+    yield case("one expert", (40, 1, 6), 1)
+    yield case("many tokens", (16, 4, 300), 8)
+    for type in KERNEL_FLOATS:
+        yield case(f"{type.name} and f32", (33, 2, 5), 4, types=(type, F32))
+        for layout in LAYOUTS:
+            layouts = (layout, "packed", "packed")
+            yield case(f"a {type.name} {layout}", (33, 2, 5), 4, types=(type, type), layouts=layouts)
+    for layout in LAYOUTS[1:3]:
+        yield case(f"b {layout}", (33, 2, 5), 4, layouts=("packed", layout, "packed"))
+    yield case("b transposed", (33, 2, 5), 4, layouts=("packed", "transposed", "packed"))
+    yield case("ids in a window", (33, 2, 5), 4, layouts=("packed", "packed", "window"))
+
+    def outside(leafs: Leafs) -> Any:
+        ids = np.array([[0, -1], [4, 1], [2**31 - 1, 3]])
+        return node(cls, leafs.tensor(F32, 40, 2, 3), leafs.tensor(F32, 40, 4), leafs.array(I32, ids))
+
+    yield Case(cls.name, "ids out of range", outside)

@@ -13,17 +13,29 @@ import numpy as np
 
 from ggplug.ops.attention import SoftMax
 from ggplug.ops.base import Op
+from ggplug.ops.convolution import Conv2dDirect, Conv2dDwDirect, Conv3dDirect, ConvTranspose1d, ConvTranspose2d
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat
 from ggplug.ops.elementwise import Binary
+from ggplug.ops.generated import TimestepEmbedding
 from ggplug.ops.glu import Glu
-from ggplug.ops.matrix import MulMat, MulMatId
-from ggplug.ops.norms import RowNorm
-from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
-from ggplug.ops.rotary import Rope
-from ggplug.ops.rows import GetRows, SetRows
-from ggplug.ops.sort import Argsort
+from ggplug.ops.gradients import GetRowsBack, RepeatBack, RowGradient
+from ggplug.ops.im2col import Col2im1d, Im2col, Im2col3d, Im2colBack
+from ggplug.ops.interpolation import Interpolate
+from ggplug.ops.matrix import MulMat, MulMatId, OutProd
+from ggplug.ops.norms import GroupNorm, RowNorm
+from ggplug.ops.padding import Pad, PadReflect1d, Roll
+from ggplug.ops.partition import AddRelPos, GetRelPos, WinPart, WinUnpart
+from ggplug.ops.pooling import Pool1d, Pool2d, Pool2dBack
+from ggplug.ops.recurrent import GatedDeltaNet, GatedLinearAttn, RwkvWkv6, RwkvWkv7, SsmConv, SsmScan
+from ggplug.ops.reduce import Argmax, CountEqual, Cumsum, Mean, Sum, SumRows
+from ggplug.ops.rotary import Rope, RopeBack
+from ggplug.ops.rows import AddId, GetRows, SetRows
+from ggplug.ops.sort import Argsort, TopK
+from ggplug.ops.training import CrossEntropyLoss, CrossEntropyLossBack, OptStepAdamw, OptStepSgd
+from ggplug.ops.triangles import Banded, Diag, SolveTri, Tri
 from ggplug.ops.unary import Unary
 from ggplug.ops.views import Permute, Reshape, Transpose, View, permute, reshape, transpose, view
+from ggplug.ops.windows import Window
 from ggplug.tensor import Tensor
 from ggplug.testing.cases.case import Layout, Leafs, node
 from ggplug.testing.cases.elementwise import parameters_of
@@ -71,6 +83,11 @@ def _own(op: type[Op]) -> Callable[[Sizes], Mapping[str, Any]]:
     return lambda sizes: parameters_of(op)[0]
 
 
+_OF_SEVERAL = frozenset(
+    {AddId, CrossEntropyLoss, CrossEntropyLossBack, GetRowsBack, OptStepAdamw, OptStepSgd, OutProd, SolveTri}
+)
+
+
 def sketches(op: type[Op]) -> Iterator[Sketch]:
     """The sketches of an op of core; none for others."""
     x = "n r b c"
@@ -92,11 +109,17 @@ def sketches(op: type[Op]) -> Iterator[Sketch]:
         yield Sketch(("n r",), layout="window")
     elif op is Argmax:
         yield Sketch(("n r",))
+    elif op in (Cumsum, CountEqual, GroupNorm) or issubclass(op, (Banded, RowGradient)):
+        yield from _of_rows(op, x)
+    elif op in (Diag, Pad, PadReflect1d, RepeatBack, Roll, TimestepEmbedding, TopK) or issubclass(op, Window):
+        yield from _moved(op, x)
+    elif op in _OF_SEVERAL:
+        yield from _of_several(op, x)
     elif op is SoftMax:
         yield Sketch((x,))
         yield Sketch((x, "n r"), (F32, F16), lambda sizes: {"max_bias": 8.0})
         yield Sketch((x, x, "b"))
-    elif op is Rope:
+    elif op in (Rope, RopeBack):
         yield Sketch((x, "b"), (F32, I32), lambda sizes: {"n_dims": EXTENTS["n"]})
         yield Sketch((x, "b", "32"), (F32, I32, F32), lambda sizes: {"n_dims": EXTENTS["n"]}, zeros="rb")
     elif op is GetRows:
@@ -126,6 +149,61 @@ def sketches(op: type[Op]) -> Iterator[Sketch]:
         yield from _products_and_views(op, x)
 
 
+def _of_rows(op: type[Op], x: str) -> Iterator[Sketch]:
+    if op is CountEqual:
+        yield Sketch((x, x), (I32,))
+    elif op is GroupNorm:
+        yield Sketch((x,), parameters=lambda sizes: {"n_groups": 2})
+    elif op is Tri:
+        yield Sketch(("n n b c",), parameters=lambda sizes: {"type": 2})
+    elif issubclass(op, Banded):
+        yield Sketch((x,), parameters=lambda sizes: {"n_past": 1})
+    else:
+        yield Sketch((x, x) if issubclass(op, RowGradient) else (x,))
+
+
+def _moved(op: type[Op], x: str) -> Iterator[Sketch]:
+    if op is Diag:
+        yield Sketch(("n 1 b c",))
+    elif op is Pad:
+        yield Sketch((x,), parameters=lambda sizes: {"before": (1, 0, 2, 0), "after": (0, 1, 0, 0)})
+        around = {"before": (0, 0, 0, 0), "after": (0, 2, 0, 0), "circular": True}
+        yield Sketch((x,), parameters=lambda sizes: around, zeros="nbc", layout="window")
+    elif op is PadReflect1d:
+        yield Sketch((x,), parameters=lambda sizes: {"p0": 1, "p1": 2}, zeros="rbc")
+    elif op is TimestepEmbedding:
+        yield Sketch(("r",), parameters=lambda sizes: {"dim": 8})
+    elif issubclass(op, Window):
+        yield Sketch((x, "N E"), parameters=lambda sizes: {"strides": (32, 96, 192)}, zeros="NE")
+    elif op is Roll:
+        yield Sketch((x,), parameters=lambda sizes: {"shifts": (1, -1, 0, 0)})
+    elif op is RepeatBack:
+        yield Sketch((x,), parameters=lambda sizes: {"ne": (sizes["n"], 1, 1, sizes["c"])})
+        yield Sketch((x,), parameters=lambda sizes: {"ne": (1, 1, 1, 1)}, layout="window")
+    else:
+        yield Sketch((x,), parameters=lambda sizes: {"k": min(2, sizes["n"])})
+
+
+def _of_several(op: type[Op], x: str) -> Iterator[Sketch]:
+    if op is AddId:
+        yield Sketch(("n r b", "n m", "r b"), (F32, F32, I32), zeros="nrb")
+    elif op is GetRowsBack:
+        yield Sketch(("n r", "r"), (F32, I32), lambda sizes: {"rows": 4})
+    elif op is OutProd:
+        yield Sketch(("n K b c", "N K b c"))
+        yield Sketch(("n K", "N K"), (Q8_0, F32), zeros="K")
+    elif op is SolveTri:
+        yield Sketch(("n n b c", "r n b c"))
+    elif op is CrossEntropyLoss:
+        yield Sketch((x, x))
+    elif op is CrossEntropyLossBack:
+        yield Sketch(("1", x, x))
+    elif op is OptStepAdamw:
+        yield Sketch((x, x, x, x, "7"))
+    else:
+        yield Sketch((x, x, "2"))
+
+
 def _products_and_views(op: type[Op], x: str) -> Iterator[Sketch]:
     if op is MulMat:
         yield Sketch(("K M b c", "K N b c"))
@@ -147,6 +225,39 @@ def _products_and_views(op: type[Op], x: str) -> Iterator[Sketch]:
         yield Sketch((x,), shown=lambda x, n: permute(x, 2, 0, 3, 1))
     elif op is Transpose:
         yield Sketch((x,), shown=lambda x, n: transpose(x))
+    elif op in _OTHERS:
+        yield _OTHERS[op]
+
+
+_OTHERS: dict[type[Op], Sketch] = {
+    Im2col: Sketch(("3 2 c M", "8 7 c b")),
+    Im2colBack: Sketch(("12 6 6 b", "3 2 2 M"), parameters=lambda sizes: {"ne": (8, 7, 2, sizes["b"])}),
+    Im2col3d: Sketch(("3 2 2 M", "8 7 4 b"), parameters=lambda sizes: {"channels": 1}),
+    Col2im1d: Sketch(("20 r",), parameters=lambda sizes: {"s0": 2, "channels": 4}),
+    Conv2dDirect: Sketch(("3 2 c M", "8 7 c b")),
+    Conv2dDwDirect: Sketch(("3 2 1 c", "8 7 c b")),
+    Conv3dDirect: Sketch(
+        ("3 2 2 M", "8 7 4 b"),
+        parameters=lambda sizes: {"channels": 1, "images": sizes["b"], "out_channels": sizes["M"]},
+    ),
+    ConvTranspose1d: Sketch(("3 M c", "8 c"), parameters=lambda sizes: {"s0": 2}),
+    ConvTranspose2d: Sketch(("3 2 M c", "8 7 c b"), parameters=lambda sizes: {"stride": 2}),
+    Pool1d: Sketch(("8 r b c",), parameters=lambda sizes: {"kind": 0, "k0": 3}),
+    Pool2d: Sketch(("8 7 b c",), parameters=lambda sizes: {"kind": 1, "k0": 3, "k1": 2}),
+    Pool2dBack: Sketch(("6 6 b c", "8 7 b c"), parameters=lambda sizes: {"kind": 0, "k0": 3, "k1": 2}),
+    Interpolate: Sketch(("5 4 b c",), parameters=lambda sizes: {"ne": (7, 9, sizes["b"], sizes["c"]), "mode": 1}),
+    WinPart: Sketch(("r 5 m",), parameters=lambda sizes: {"w": 3}),
+    WinUnpart: Sketch(("r 3 3 4",), parameters=lambda sizes: {"w0": 5, "h0": 4, "w": 3}),
+    GetRelPos: Sketch(("r 5",), parameters=lambda sizes: {"qh": 3, "kh": 3}),
+    AddRelPos: Sketch(("9 6 b", "3 2 3 b", "3 2 3 b")),
+    SsmConv: Sketch(("6 n b", "4 n")),
+    SsmScan: Sketch(("8 3 4 r", "3 4 N 2", "4 N 2", "1 4", "8 2 N 2", "8 2 N 2", "2"), (F32,) * 6 + (I32,), zeros="N"),
+    RwkvWkv6: Sketch(("8 2 N",) * 3 + ("8 2", "8 2 N", "128 1")),
+    RwkvWkv7: Sketch(("8 2 N",) * 6 + ("128 1",)),
+    GatedLinearAttn: Sketch(("8 2 N",) * 4 + ("128 1",), parameters=lambda sizes: {"scale": 0.5}),
+    GatedDeltaNet: Sketch(("8 2 N b",) * 3 + ("1 2 N b", "1 2 N b", "8 8 2 b"), zeros="N"),
+}
+"""What each of the other ops takes; extents that may not be zero are numbers."""
 
 
 def maker(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout]) -> Callable[[Leafs], Tensor]:

@@ -17,10 +17,10 @@ from ggplug.ops.elementwise import Binary
 from ggplug.ops.glu import Glu
 from ggplug.ops.matrix import MulMat, MulMatId
 from ggplug.ops.norms import RowNorm
-from ggplug.ops.reduce import Argmax, Mean, Sum, SumRows
+from ggplug.ops.reduce import Argmax, Cumsum, Mean, Sum, SumRows
 from ggplug.ops.rotary import Rope
 from ggplug.ops.rows import GetRows, SetRows
-from ggplug.ops.sort import Argsort
+from ggplug.ops.sort import Argsort, TopK
 from ggplug.ops.unary import Unary
 from ggplug.testing.cases.case import ENCODED, Case, Leafs, in_blocks, node
 from ggplug.testing.cases.elementwise import parameters_of
@@ -189,6 +189,11 @@ def _argsort(op: type[Op], case: CaseOf) -> Iterator[Case]:
                 f"rows of {count} order {order}",
                 lambda leafs, n=count, o=order: node(op, leafs.array(F32, scattered(leafs, n)), order=o),
             )
+
+
+def _top_k(op: type[Op], case: CaseOf) -> Iterator[Case]:
+    for k in (1, 5, _LONG):
+        yield case(f"{k} of rows", lambda leafs, k=k: node(op, leafs.array(F32, _ROWS), k=k))
 
 
 def _soft_max(op: type[Op], case: CaseOf) -> Iterator[Case]:
@@ -434,6 +439,8 @@ _GENERATORS: dict[type[Op], Generator] = {
     Sum: _sum,
     Argmax: _rowwise,
     Argsort: _argsort,
+    Cumsum: _rowwise,
+    TopK: _top_k,
     SoftMax: lambda op, case: _chained(_rowwise(op, case), _soft_max(op, case)),
     Rope: _rope,
     Dup: lambda op, case: _chained(_moves(op, case), _conversions(op, case)),

@@ -9,7 +9,6 @@ import numpy as np
 
 from ggplug.arrays import strided
 from ggplug.backend import Backend, Device
-from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
 from ggplug.ops.base import OPS, Op
 from ggplug.tensor import Tensor
@@ -41,10 +40,14 @@ class Race:
         self._zeros = {leaf: np.zeros_like(raw) for leaf, raw in self._values.items()}
         self._stream = stream
         self._placement = Placement(graph, stream.device.buffer_type)
-        self._plan = stream.plan(graph)
-        self._plan.rebind(graph, self._placement.allocation)
         self.out = np.empty(self._result.nbytes, np.uint8)
-        self.wrong, self.right = (self._alone(values) for values in (self._zeros, self._values))
+        try:
+            self._plan = stream.plan(graph)
+            self._plan.rebind(graph, self._placement.allocation)
+            self.wrong, self.right = (self._alone(values) for values in (self._zeros, self._values))
+        except Exception:
+            self._placement.free()
+            raise
         for leaf, zeros in self._zeros.items():
             self._placement.write(leaf, zeros)
         if self._result.root.op is not None:
@@ -102,7 +105,7 @@ def _race(stream: Backend, op: type[Op]) -> Race | None:
         tried += 1
         try:
             race = Race(stream, case)
-        except GGPlugError:
+        except Exception:
             continue
         if race.tells:
             return race

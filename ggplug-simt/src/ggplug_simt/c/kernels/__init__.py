@@ -13,18 +13,53 @@ from ggplug.backend import Decline, Group
 from ggplug.ops.base import Op
 from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
-from ggplug_simt.c.kernels import attention, copy, elementwise, matrix, norms, reduce, rotary, rows, runs, sort
+from ggplug_simt.c.kernels import (
+    attention,
+    copy,
+    elementwise,
+    generated,
+    gradients,
+    images,
+    matrix,
+    norms,
+    out_prod,
+    recurrent,
+    reduce,
+    rotary,
+    rows,
+    runs,
+    sort,
+    training,
+    triangles,
+    windows,
+)
 from ggplug_simt.c.kernels.epilogue import GroupChooser
 from ggplug_simt.c.profile import Profile
 from ggplug_simt.library import NOTHING, Launches
 
 Chooser = Callable[[Profile, Tensor], Launches | Decline]
 
-CHOOSERS: dict[type[Op], Chooser] = {
-    op: chooser
-    for family in (elementwise, copy, rows, norms, reduce, sort, attention, rotary, matrix)
-    for op, chooser in family.CHOOSERS.items()
-}
+_FAMILIES = (
+    attention,
+    copy,
+    elementwise,
+    generated,
+    gradients,
+    images,
+    matrix,
+    norms,
+    out_prod,
+    recurrent,
+    reduce,
+    rotary,
+    rows,
+    sort,
+    training,
+    triangles,
+    windows,
+)
+
+CHOOSERS: dict[type[Op], Chooser] = {op: chooser for family in _FAMILIES for op, chooser in family.CHOOSERS.items()}
 """Op class -> chooser, from the families."""
 
 GROUPS: dict[Pattern, GroupChooser] = {

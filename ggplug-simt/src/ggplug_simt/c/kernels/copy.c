@@ -26,6 +26,44 @@ KERNEL void move(PARAMETERS)
 }
 #endif
 
+#ifdef SHIFTED
+/* dst[i] = x[i - start], start in each dimension.  What lies outside of x is zero, or with CIRCULAR what lies on the other side;
+   with REFLECTED rows go on as they would in a mirror at their ends. */
+#define UNIT VEC
+INLINE int around(int i, int n)
+{
+    i %= n;
+    return i < 0 ? i + n : i;
+}
+#ifdef CIRCULAR
+#define AT(i, n) around(i, n)
+#define MIRRORED(i, n) around(i, n)
+#else
+#define AT(i, n) (i)
+#ifdef REFLECTED
+#define MIRRORED(i, n) ((i) < 0 ? -(i) : (i) >= (n) ? 2 * ((n) - 1) - (i) : (i))
+#else
+#define MIRRORED(i, n) (i)
+#endif
+#endif
+#define WITHIN(i, n) ((i) >= 0 && (i) < (n))
+
+KERNEL void shifted(PARAMETERS)
+{
+    UNIT_OF(dst);
+    GLOBAL char *to = ROW(dst, i1, i2, i3);
+    const int n = args.x.ne[0];
+    const int j1 = AT(i1 - args.start_1, args.x.ne[1]), j2 = AT(i2 - args.start_2, args.x.ne[2]);
+    const int j3 = AT(i3 - args.start_3, args.x.ne[3]);
+    const int there = WITHIN(j1, args.x.ne[1]) && WITHIN(j2, args.x.ne[2]) && WITHIN(j3, args.x.ne[3]);
+    for (int i = i0; i < i0 + VEC && i < args.dst.ne[0]; i++) {
+        const int j = MIRRORED(i - args.start_0, n);
+        if (there && WITHIN(j, n)) move_element(to + i * args.dst.nb[0], ROW(x, j1, j2, j3) + j * args.x.nb[0]);
+        else for (int k = 0; k < PARTS; k++) ((GLOBAL WORD *)(to + i * args.dst.nb[0]))[k] = 0;
+    }
+}
+#endif
+
 #ifdef RESHAPE
 /* dst = x with other extents: elements match in ggml's order.  With CONVERT between types, else bits as they are. */
 #ifndef CONVERT

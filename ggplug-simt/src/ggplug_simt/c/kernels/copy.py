@@ -6,13 +6,14 @@ import math
 
 from ggplug import ops
 from ggplug.backend import Decline
+from ggplug.ops.windows import Window
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug.types import F32, I32, Type
-from ggplug_simt.c.kernels.accepted import KEPT, READABLE, WRITABLE
-from ggplug_simt.c.kernels.elementwise import IDENTITY, map_one
+from ggplug_simt.c.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, refuse
+from ggplug_simt.c.kernels.elementwise import IDENTITY, TWO, map_one, map_two
 from ggplug_simt.c.launch import LIMIT, collapsed, launch, launches_of, units
 from ggplug_simt.c.profile import Profile
-from ggplug_simt.library import DST, Launch, Launches, TensorArgument, argument, argument_of
+from ggplug_simt.library import DST, NOTHING, Launch, Launches, TensorArgument, argument, argument_of
 
 _WORDS = {8: "uint64_t", 4: "uint32_t", 2: "uint16_t", 1: "uint8_t"}
 
@@ -109,4 +110,75 @@ def concat(profile: Profile, node: Tensor) -> Launches | Decline:
     return launches_of(*parts)
 
 
-CHOOSERS = {ops.Cpy: copy, ops.Cont: copy, ops.Dup: copy, ops.Repeat: repeat, ops.Concat: concat}
+def shifted(profile: Profile, node: Tensor) -> Launches | Decline:
+    """pad, pad_reflect_1d and roll: elements at other positions, and what lies beyond the source."""
+    op, x = node.op, node.src[0]
+    assert x is not None
+    defines: dict[str, object] = {}
+    start: tuple[int, ...]
+    if isinstance(op, ops.Pad):
+        start = op.before
+        defines = {"CIRCULAR": 1} if op.circular else {}
+    elif isinstance(op, ops.Roll):
+        # less than an extent, so that differences stay within 32 bits
+        start = tuple(shift % n for shift, n in zip(op.shifts, x.ne, strict=True))
+        defines = {"CIRCULAR": 1}
+    else:
+        assert isinstance(op, ops.PadReflect1d)
+        start = (op.p0, 0, 0, 0)
+        defines = {"REFLECTED": 1}
+    spelled, parts = word(node.type)
+    defines |= {"VEC": profile.vec, "WORD": spelled, "PARTS": parts}
+    return launches_of(
+        launch(
+            "copy", "shifted", {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes, defines=defines,
+            **{f"start_{i}": count for i, count in enumerate(start)},
+        )
+    )  # fmt: skip
+
+
+def set_window(profile: Profile, node: Tensor) -> Launches | Decline:
+    """The window of a = b."""
+    b = node.src[1]
+    assert b is not None
+    if not b.size:
+        return NOTHING
+    return launches_of(move(profile, node.type, window(node, DST), argument(1, b)))
+
+
+def acc(profile: Profile, node: Tensor) -> Launches | Decline:
+    """The window of a += b."""
+    b = node.src[1]
+    assert b is not None
+    refused = refuse(node, FLOATS, FLOATS, FLOATS)
+    if refused is not None or not b.size:
+        return refused or NOTHING
+    kind = node.type
+    return launches_of(
+        map_two(profile, ops.Add(), TWO[ops.Add], window(node, DST), kind, window(node, 0), kind, argument(1, b), kind)
+    )
+
+
+def window(node: Tensor, position: int) -> TensorArgument:
+    """The window that a node writes, in its result or in its first source, which are the same bytes."""
+    op, b, kind = node.op, node.src[1], node.type
+    assert isinstance(op, Window)
+    assert b is not None
+    counts = (*op.strides, op.offset)
+    nb1, nb2, nb3, start = (count // kind.block_size * kind.block_bytes for count in counts)
+    return argument_of(position, kind, b.ne, (kind.block_bytes, nb1, nb2, nb3), start)
+
+
+CHOOSERS = {
+    ops.Acc: acc,
+    ops.Concat: concat,
+    ops.Cont: copy,
+    ops.Cpy: copy,
+    ops.Dup: copy,
+    ops.Pad: shifted,
+    ops.PadReflect1d: shifted,
+    ops.Repeat: repeat,
+    ops.Roll: shifted,
+    ops.Set: set_window,
+}

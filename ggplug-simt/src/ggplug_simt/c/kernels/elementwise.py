@@ -68,6 +68,7 @@ ONE: dict[type[Op], Expression] = {
     ops.LeakyRelu: Expression(
         "(SELECT(x > 0.0f, x, REAL(0)) + SELECT(x < 0.0f, x, REAL(0)) * P0)", ("negative_slope",)
     ),
+    ops.Fill: Expression("REAL(P0)", ("value",)),
     ops.Xielu: Expression(
         "SELECT(x > 0.0f, P1 * x * x + P2 * x, P0 * (expm1(fmin(x, REAL(P3))) - x) + P2 * x)",
         ("alpha_n", "alpha_p", "beta", "eps"),
@@ -80,6 +81,7 @@ TWO: dict[type[Op], Expression] = {
     ops.Sub: Expression("(x - y)"),
     ops.Mul: Expression("(x * y)"),
     ops.Div: Expression("(x / y)"),
+    ops.SiluBack: Expression("(x / (1.0f + exp(-y)) * (1.0f + y * (1.0f - 1.0f / (1.0f + exp(-y)))))"),
     ops.Reglu: Expression("SELECT(x > 0.0f, x * y, REAL(0))"),
     ops.Geglu: Expression(f"({_GELU} * y)"),
     ops.GegluErf: Expression(f"({_GELU_ERF} * y)"),

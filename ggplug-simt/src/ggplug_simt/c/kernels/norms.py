@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ggplug import ops
 from ggplug.backend import Decline, Group
+from ggplug.ops import Op
 from ggplug.patterns import Names, Pattern, chain, of, pattern
 from ggplug.tensor import Tensor
 from ggplug.types import F32
 from ggplug_simt.c.kernels.accepted import FLOATS, refuse
+from ggplug_simt.c.kernels.copy import move
 from ggplug_simt.c.kernels.epilogue import NONE, STEPS, Epilogue, GroupChooser, checked, epilogue, position, run_of
 from ggplug_simt.c.launch import launch, launches_of
 from ggplug_simt.c.profile import Profile
-from ggplug_simt.library import DST, Launch, Launches, TensorArgument, argument
+from ggplug_simt.library import DST, SCRATCH, Launch, Launches, TensorArgument, argument, argument_of
 
 _VARIANTS = {ops.Norm: {"CENTRED": 1}, ops.RmsNorm: {}, ops.L2Norm: {"EUCLIDEAN": 1}}
 
@@ -38,6 +42,38 @@ def _launch(
         },
         eps=norm.op.eps, **run.values,
     )  # fmt: skip
+
+
+def group_norm(profile: Profile, node: Tensor) -> Launches | Decline:
+    """Groups of channels of a contiguous tensor are rows, one group of work-items each."""
+    refused = refuse(node, FLOATS, FLOATS)
+    if refused is not None:
+        return refused
+    op, x = node.op, node.src[0]
+    assert isinstance(op, ops.GroupNorm)
+    assert x is not None
+    position, nb, kind = 0, x.nb, x.type
+    launches: list[Launch | Decline] = []
+    if not x.is_contiguous():
+        position, nb = SCRATCH, node.nb
+        packed = argument_of(SCRATCH, kind, x.ne, nb)._replace(written=True)
+        launches.append(move(profile, kind, packed, argument(0, x)))
+    n0, n1, channels, batches = node.ne
+    each = min(op.channels(x), channels)
+    for first, count, groups in ((0, each, channels // each), (channels // each * each, channels % each, 1)):
+        if count:
+            ne, strides = (n0 * n1 * count, groups, batches, 1), (nb[0], nb[2] * count, nb[3], nb[3] * batches)
+            tensors = {
+                "dst": argument_of(DST, node.type, ne, strides, first * nb[2]),
+                "x": argument_of(position, kind, ne, strides, first * nb[2]),
+            }
+            launches.append(
+                launch(
+                    "norms", "normalise", tensors, groups=groups * batches, lanes=profile.row_lanes,
+                    defines={"VEC": profile.vec, "TD": node.type.name, "TX": kind.name, "CENTRED": 1}, eps=op.eps,
+                )
+            )  # fmt: skip
+    return launches_of(*launches, scratch=node.nbytes if position == SCRATCH else 0)
 
 
 def fused(profile: Profile, group: Group, names: Names) -> Launches | Decline:
@@ -76,4 +112,7 @@ GROUPS: dict[Pattern, GroupChooser] = {
     chain("norm_run", *STEPS, start=lambda x: NORM(x), inplace=True): fused,
 }
 
-CHOOSERS = dict.fromkeys(_VARIANTS, normalise)
+CHOOSERS: dict[type[Op], Callable[[Profile, Tensor], Launches | Decline]] = {
+    **dict.fromkeys(_VARIANTS, normalise),
+    ops.GroupNorm: group_norm,
+}

@@ -27,7 +27,7 @@ KERNEL void sum_rows(PARAMETERS)
 #endif
 
 #ifdef SUM_ALL
-/* dst = the sum of all elements: one group for all.  Rows are added up apart, so that little is lost by rounding. */
+/* dst = factor * the sum of all elements: one group for all.  Rows are added up apart, so that little is lost by rounding. */
 KERNEL void sum_all(PARAMETERS)
 {
     SHARED float scratch[LANES];
@@ -55,7 +55,7 @@ KERNEL void sum_all(PARAMETERS)
         if (pass == 1 || all - all == 0.0f) break;
         unit = NARROWER;
     }
-    const vec result = VEC_OF(all / unit);
+    const vec result = VEC_OF(all * args.factor / unit);
     if (LANE == 0) STORE(TD)(ROW(dst, 0, 0, 0), 0, 0, 1, &result);
 }
 #endif
@@ -84,6 +84,54 @@ KERNEL void argmax(PARAMETERS)
                 place = places[j];
             }
         *(GLOBAL int32_t *)(ROW(dst, 0, 0, 0) + i1 * args.dst.nb[0]) = place < 0 ? 0 : place;
+    }
+}
+#endif
+
+#ifdef CUMSUM
+/* dst[i] = x[0] + ... + x[i]: one group a row, of which each lane has a piece */
+KERNEL void cumsum(PARAMETERS)
+{
+    SHARED float sums[LANES];
+    ROW_OF(dst);
+    GLOBAL const char *x = ROW(x, i1, i2, i3);
+    GLOBAL char *dst = ROW(dst, i1, i2, i3);
+    const int n = args.dst.ne[0];
+    const int piece = (n + LANES - 1) / LANES;
+    const int first = LANE * piece, last = first + piece < n ? first + piece : n;
+    float sum = 0.0f;
+    for (int i = first; i < last; i++) sum += LOAD(TX)(x, args.x.nb[0], i);
+    sums[LANE] = sum;
+    BARRIER();
+    sum = 0.0f;
+    for (int j = 0; j < LANE; j++) sum += sums[j];
+    for (int i = first; i < last; i++) {
+        sum += LOAD(TX)(x, args.x.nb[0], i);
+        const vec v = VEC_OF(sum);
+        STORE(TD)(dst, args.dst.nb[0], i, i + 1, &v);
+    }
+}
+#endif
+
+#ifdef COUNT_EQUAL
+/* dst = how many elements are equal: one group for all */
+KERNEL void count_equal(PARAMETERS)
+{
+    SHARED int64_t counts[LANES];
+    int64_t count = 0;
+    for (int i3 = 0; i3 < args.a.ne[3]; i3++)
+        for (int i2 = 0; i2 < args.a.ne[2]; i2++)
+            for (int i1 = 0; i1 < args.a.ne[1]; i1++) {
+                GLOBAL const char *a = ROW(a, i1, i2, i3);
+                GLOBAL const char *b = ROW(b, i1, i2, i3);
+                for (int i = LANE; i < args.a.ne[0]; i += LANES)
+                    count += *(GLOBAL const int32_t *)(a + i * args.a.nb[0]) == *(GLOBAL const int32_t *)(b + i * args.b.nb[0]);
+            }
+    counts[LANE] = count;
+    BARRIER();
+    if (LANE == 0) {
+        for (int j = 1; j < LANES; j++) count += counts[j];
+        *(GLOBAL int64_t *)ROW(dst, 0, 0, 0) = count;
     }
 }
 #endif

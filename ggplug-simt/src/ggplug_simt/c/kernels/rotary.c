@@ -132,6 +132,9 @@ KERNEL void rope(PARAMETERS)
     pair angle = times(result, pair_of(whole, (float)(place - (int64_t)whole)));
     angle = without_turns(angle);
     if (fabs(angle.high) > 4.0f) angle = without_turns(angle); /* so many that float could not count them */
+#ifdef BACK
+    angle = minus(angle);
+#endif
     /* sin(high + low) to first order in low */
     const float cosine = cos(angle.high), sine = sin(angle.high);
     const float c = (cosine - angle.low * sine) * args.magnitude, s = (sine + angle.low * cosine) * args.magnitude;

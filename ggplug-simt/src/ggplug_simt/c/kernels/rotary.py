@@ -71,6 +71,8 @@ def _launch(
     defines |= dict.fromkeys(_MODES[op.mode], 1)
     if freq_factors is not None:
         defines["FREQ_FACTORS"] = 1
+    if isinstance(op, ops.RopeBack):
+        defines["BACK"] = 1
     if op.freq_scale * max(1.0, op.freq_base ** (-2.0 * (op.pairs - 1) / op.n_dims)) > _LARGEST:
         return Decline(f"rope with freq_base {op.freq_base} and freq_scale {op.freq_scale} has angles beyond float32")
     # The power of a pair is a sum of powers of two, and its frequency the product of theirs.
@@ -114,4 +116,4 @@ GROUPS: dict[Pattern, GroupChooser] = {
     ): stored,
 }
 
-CHOOSERS = {ops.Rope: rope}
+CHOOSERS = {ops.Rope: rope, ops.RopeBack: rope}

@@ -53,4 +53,41 @@ def set_rows(profile: Profile, node: Tensor) -> Launches | Decline:
     )  # fmt: skip
 
 
-CHOOSERS = {ops.GetRows: get_rows, ops.SetRows: set_rows}
+def add_id(profile: Profile, node: Tensor) -> Launches | Decline:
+    """dst[:, i, j] = a[:, i, j] + b[:, ids[i, j]]."""
+    refused = refuse(node, FLOATS, FLOATS, FLOATS, {I32})
+    if refused is not None:
+        return refused
+    a, b, ids = node.src
+    assert a is not None
+    assert b is not None
+    assert ids is not None
+    tensors = {"dst": argument(DST, node), "a": argument(0, a), "b": argument(1, b), "ids": argument(2, ids)}
+    types = {"TD": node.type.name, "TA": a.type.name, "TB": b.type.name, "ID_TYPE": "int32_t"}
+    return launches_of(
+        launch(
+            "rows", "add_id", tensors, groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes, defines={"VEC": profile.vec, "UNIT": profile.vec, **types},
+        )
+    )  # fmt: skip
+
+
+def get_rows_back(profile: Profile, node: Tensor) -> Launches | Decline:
+    """dst[:, r] = the sum of all dy[:, i] with ids[i] = r."""
+    refused = refuse(node, {F32}, FLOATS, {I32})
+    if refused is not None:
+        return refused
+    dy, ids = node.src
+    assert dy is not None
+    assert ids is not None
+    tensors = {"dst": argument(DST, node), "dy": argument(0, dy), "ids": argument(1, ids)}
+    types = {"TX": dy.type.name, "ID_TYPE": "int32_t"}
+    return launches_of(
+        launch(
+            "rows", "get_rows_back", tensors, groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes, defines={"VEC": profile.vec, "UNIT": profile.vec, **types},
+        )
+    )  # fmt: skip
+
+
+CHOOSERS = {ops.GetRows: get_rows, ops.SetRows: set_rows, ops.AddId: add_id, ops.GetRowsBack: get_rows_back}

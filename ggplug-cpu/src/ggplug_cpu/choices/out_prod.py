@@ -1,0 +1,29 @@
+"""Products of columns."""
+
+from __future__ import annotations
+
+from ggplug.tensor import Tensor
+from ggplug_cpu.choices.places import reading
+from ggplug_cpu.choices.steps import RESULT, Steps, given, source, tasks
+from ggplug_cpu.kernels import out_prod as kernels
+from ggplug_cpu.parameters import Place, Ref
+from ggplug_cpu.tape import Entry
+
+
+def out_prod(node: Tensor) -> Steps:
+    """y[m, n] = sum over k of a[m, k] b[n, k]."""
+    a, b = given(node, 0), given(node, 1)
+    words = kernels.OutProd.words(
+        y=Place(Ref(RESULT)),
+        a=reading(Ref(source(0)), a.type, *a.nb),
+        b=reading(Ref(source(1)), b.type, *b.nb),
+        m=node.ne[0],
+        n=node.ne[1],
+        k=a.ne[1],
+        batches2=node.ne[2],
+        batches3=node.ne[3],
+        each2=b.ne[2] // max(1, a.ne[2]),
+        each3=b.ne[3] // max(1, a.ne[3]),
+    )
+    entry = Entry(kernels.out_prod(), words, tasks(node.size, max(1, a.ne[1])))
+    return Steps((entry,), scratch_bytes=kernels.SCRATCH_BYTES)

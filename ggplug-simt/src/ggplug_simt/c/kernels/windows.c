@@ -1,0 +1,180 @@
+/* Windows that slide over images.  Along an axis, tap k of window o reads element (o * stride - padding + k * dilation) / quotient
+   of the image if that is a whole number and inside; a quotient above 1 makes a transposed convolution, or a gradient, of it. */
+
+#ifdef STRETCHED
+#define WHOLE(position, divisor) ((position) % (divisor) == 0)
+#define ELEMENT(position, divisor) ((position) / (divisor))
+#else
+#define WHOLE(position, divisor) 1
+#define ELEMENT(position, divisor) (position)
+#endif
+#define INSIDE(position, divisor, extent) \
+    ((position) >= 0 && WHOLE(position, divisor) && ELEMENT(position, divisor) < (extent))
+
+#define LOWEST (-3.402823466e38f)
+
+#ifdef WINDOWS
+/* What becomes of windows of planes: RULE 0 sum, 1 weighted sum, 2 mean of what is inside, 3 largest number.  Taps are tap0 and
+   tap1 bytes further on, whatever they read. */
+KERNEL void windows(PARAMETERS)
+{
+    UNIT_OF(dst);
+    float results[VEC];
+    for (int j = 0; j < VEC; j++) {
+        float sum = RULE == 3 ? LOWEST : 0.0f;
+        int count = 0;
+        for (int ky = 0; i0 + j < args.dst.ne[0] && ky < args.taps1; ky++) {
+            const int py = i1 * args.stride1 - args.padding1 + ky * args.dilation1;
+            if (!INSIDE(py, args.quotient1, args.height)) continue;
+            GLOBAL const char *row = ROW(x, ELEMENT(py, args.quotient1), i2, i3) + (int64_t)ky * args.tap1;
+            for (int kx = 0; kx < args.taps0; kx++) {
+                const int px = (i0 + j) * args.stride0 - args.padding0 + kx * args.dilation0;
+                if (!INSIDE(px, args.quotient0, args.width)) continue;
+                const float v = LOAD(TX)(row + (int64_t)kx * args.tap0, args.x.nb[0], ELEMENT(px, args.quotient0));
+                count++;
+#if RULE == 3
+                if (v > sum) sum = v;
+#elif RULE == 1
+                sum = FMA(v, LOAD(TW)(ROW(weights, ky, i2, i3), args.weights.nb[0], kx), sum);
+#else
+                sum += v;
+#endif
+            }
+        }
+#if RULE == 0
+        sum /= args.divisor;
+#elif RULE == 2
+        sum = count > 0 ? sum / (float)count : 0.0f;
+#endif
+        results[j] = sum;
+    }
+    const vec v = VEC_GET(results);
+    STORE(TD)(ROW(dst, i1, i2, i3), args.dst.nb[0], i0, args.dst.ne[0], &v);
+}
+#endif
+
+#ifdef GRADIENT_OF_LARGEST
+/* dst[i0, i1] = the sum of grad of the windows of x whose first largest element is this one */
+KERNEL void gradient_of_largest(PARAMETERS)
+{
+    UNIT_OF(dst);
+    float results[VEC];
+    for (int j = 0; j < VEC; j++) {
+        float sum = 0.0f;
+        for (int ky = 0; i0 + j < args.dst.ne[0] && ky < args.taps1; ky++) {
+            const int py = i1 + args.padding1 - ky;
+            if (py < 0 || py % args.stride1 != 0 || py / args.stride1 >= args.grad.ne[1]) continue;
+            for (int kx = 0; kx < args.taps0; kx++) {
+                const int px = i0 + j + args.padding0 - kx;
+                if (px < 0 || px % args.stride0 != 0 || px / args.stride0 >= args.grad.ne[0]) continue;
+                float largest = LOWEST;
+                int place = -1;
+                for (int t = 0; t < args.taps0 * args.taps1; t++) {
+                    const int y = i1 - ky + t / args.taps0, x = i0 + j - kx + t % args.taps0;
+                    if (y < 0 || x < 0 || y >= args.x.ne[1] || x >= args.x.ne[0]) continue;
+                    const float v = LOAD(TX)(ROW(x, y, i2, i3), args.x.nb[0], x);
+                    if (v > largest) { largest = v; place = t; }
+                }
+                if (place == ky * args.taps0 + kx)
+                    sum += LOAD(f32)(ROW(grad, py / args.stride1, i2, i3), args.grad.nb[0], px / args.stride0);
+            }
+        }
+        results[j] = sum;
+    }
+    const vec v = VEC_GET(results);
+    STORE(f32)(ROW(dst, i1, i2, i3), args.dst.nb[0], i0, args.dst.ne[0], &v);
+}
+#endif
+
+#ifdef CONVOLVE
+/* dst[window, o, n] = sum over channels and taps: DIMS says how many axes windows slide along.  A TRANSPOSED kernel has its
+   channels behind what comes out. */
+#if DIMS == 3
+#define IMAGE_ROW(c, z, y) ROW(x, y, z, n * args.channels + (c))
+#define KERNEL_ROW(c, kz, ky) ROW(weights, ky, kz, o * args.channels + (c))
+#elif DIMS == 2
+#define IMAGE_ROW(c, z, y) ROW(x, y, c, n)
+#ifdef TRANSPOSED
+#define KERNEL_ROW(c, kz, ky) ROW(weights, ky, o, c)
+#else
+#define KERNEL_ROW(c, kz, ky) ROW(weights, ky, c, o)
+#endif
+#else
+#define IMAGE_ROW(c, z, y) ROW(x, c, 0, 0)
+#define KERNEL_ROW(c, kz, ky) ROW(weights, o, c, 0)
+#endif
+
+KERNEL void convolve(PARAMETERS)
+{
+    UNIT_OF(dst);
+#if DIMS == 3
+    const int o = i3 % args.out, n = i3 / args.out, w1 = i1, w2 = i2;
+#elif DIMS == 2
+    const int o = i2, n = i3, w1 = i1, w2 = 0;
+#else
+    const int o = i1, w1 = 0, w2 = 0;
+#endif
+    float sums[VEC];
+    for (int j = 0; j < VEC; j++) sums[j] = 0.0f;
+    for (int kz = 0; kz < args.taps2; kz++) {
+        const int pz = w2 * args.stride2 - args.padding2 + kz * args.dilation2;
+        if (!INSIDE(pz, args.quotient2, args.extent2)) continue;
+        for (int ky = 0; ky < args.taps1; ky++) {
+            const int py = w1 * args.stride1 - args.padding1 + ky * args.dilation1;
+            if (!INSIDE(py, args.quotient1, args.extent1)) continue;
+            for (int kx = 0; kx < args.taps0; kx++) {
+                const int px = i0 * args.stride0 - args.padding0 + kx * args.dilation0;
+                for (int c = 0; c < args.channels; c++) {
+                    const float weight = LOAD(TW)(KERNEL_ROW(c, kz, ky), args.weights.nb[0], kx);
+                    GLOBAL const char *row =
+                        IMAGE_ROW(c, ELEMENT(pz, args.quotient2), ELEMENT(py, args.quotient1));
+                    for (int j = 0; j < VEC; j++) {
+                        const int p = px + j * args.stride0;
+                        if (i0 + j < args.dst.ne[0] && INSIDE(p, args.quotient0, args.extent0))
+                            sums[j] = FMA(weight, LOAD(f32)(row, args.x.nb[0], ELEMENT(p, args.quotient0)), sums[j]);
+                    }
+                }
+            }
+        }
+    }
+    const vec v = VEC_GET(sums);
+    STORE(f32)(ROW(dst, i1, i2, i3), args.dst.nb[0], i0, args.dst.ne[0], &v);
+}
+#endif
+
+#ifdef UNFOLD
+/* dst[:, window] = the numbers of a window: all taps of a channel, then those of the next.  DIMS as above. */
+KERNEL void unfold(PARAMETERS)
+{
+    UNIT_OF(dst);
+#if DIMS == 3
+    const int w1 = i2, w2 = i3 % args.windows2, n = i3 / args.windows2;
+#elif DIMS == 2
+    const int w1 = i2, w2 = 0, n = i3;
+#else
+    const int w1 = 0, w2 = 0, n = i2;
+#endif
+    float values[VEC];
+    for (int j = 0; j < VEC; j++) {
+        const int k = i0 + j;
+        const int kx = k % args.taps0, above = k / args.taps0;
+        const int ky = above % args.taps1, planes = above / args.taps1;
+        const int kz = planes % args.taps2, c = planes / args.taps2;
+        const int px = i1 * args.stride0 - args.padding0 + kx * args.dilation0;
+        const int py = w1 * args.stride1 - args.padding1 + ky * args.dilation1;
+        const int pz = w2 * args.stride2 - args.padding2 + kz * args.dilation2;
+        values[j] = 0.0f;
+        if (k < args.dst.ne[0] && px >= 0 && py >= 0 && pz >= 0 && px < args.extent0 && py < args.extent1 && pz < args.extent2) {
+#if DIMS == 3
+            values[j] = LOAD(TX)(ROW(x, py, pz, n * args.channels + c), args.x.nb[0], px);
+#elif DIMS == 2
+            values[j] = LOAD(TX)(ROW(x, py, c, n), args.x.nb[0], px);
+#else
+            values[j] = LOAD(TX)(ROW(x, c, n, 0), args.x.nb[0], px);
+#endif
+        }
+    }
+    const vec v = VEC_GET(values);
+    STORE(TD)(ROW(dst, i1, i2, i3), args.dst.nb[0], i0, args.dst.ne[0], &v);
+}
+#endif
