@@ -497,6 +497,8 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("argmax", "argsort", "top_k", "count_equal"), _CHOSEN),
     **dict.fromkeys(("abs", "sgn", "neg", "step", "floor", "ceil", "round", "trunc", "relu"), _EXACT),
     **dict.fromkeys(("im2col", "im2col_3d", "win_part", "win_unpart"), _EXACT),
+    "clamp": _element("abs(y - float32(y))", "a limit", _once),
+    "add": _element("abs(y - float32(y))", "the sum, to the nearest", _once),
     "acc": _element("1 abs(y)", "the sum", _of_result(1)),
     "add_id": _element("1 abs(y)", "the sum", _of_result(1)),
     "fill": _element("1 abs(y)", "the number", _of_result(1)),
@@ -508,8 +510,6 @@ RULES: dict[str, Rule] = {
     "silu_back": _element(
         "16 abs(dy) s (2 + abs(x)) + abs(y), s = 1 / (1 + e**-x)", "s, 1 - s, products and a sum", _silu_back
     ),
-    "clamp": _element("abs(y - float32(y))", "a limit", _once),
-    "add": _element("abs(y - float32(y))", "the sum, to the nearest", _once),
     "sub": _element("abs(y - float32(y))", "the difference, to the nearest", _once),
     "mul": _element("abs(y - float32(y))", "the product, to the nearest", _once),
     "sqr": _element("abs(y - float32(y))", "the product, to the nearest", _once),
