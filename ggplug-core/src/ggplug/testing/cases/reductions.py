@@ -153,6 +153,10 @@ def _few_values(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return random.integers(-3, 4, shape).astype(np.float64)
 
 
+def _largest(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return np.where(random.uniform(size=shape) < 0.2, np.finfo(np.float32).max, 0.0)
+
+
 @generates(SoftMax)
 def soft_max_cases(cls: type[Op]) -> Iterator[Case]:
     """With and without mask, sinks, ALiBi; masks that hide whole blocks, have more rows, repeat over heads."""
@@ -208,4 +212,5 @@ def soft_max_cases(cls: type[Op]) -> Iterator[Case]:
     yield case("everything", (40, 6, 4, 2), mask=(40, 8, 2, 1), mask_type=F16, sinks=True, scale=0.3, max_bias=4.0)
     yield case("logits around 3000", (129, 4), values=_far)
     yield case("huge logits", (33, 4), values=lambda random, shape: random.uniform(-3e4, 3e4, shape))
+    yield case("the largest logits", (33, 4), values=_largest)
     yield case("all logits far below zero", (33, 4), values=lambda random, shape: random.uniform(-3e4, -29990, shape))

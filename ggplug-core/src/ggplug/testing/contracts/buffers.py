@@ -268,6 +268,7 @@ def too_much_memory_raises(device: Device) -> None:
             device.buffer_type.alloc(wanted).free()
         except OutOfMemoryError as error:
             expect(error.requested is not None, "OutOfMemoryError tells how much was requested")
+            expect(error.free is None or error.free >= 0, f"OutOfMemoryError tells that {error.free} bytes are free")
         else:
             expect(False, f"an allocation of {wanted} bytes must raise OutOfMemoryError")
         expect_equal(read(buffer), pattern(_SIZE), "a buffer after another one could not be allocated")

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from ggplug.backend import Buffer, Device
+from ggplug.backend import Backend, Buffer, Device
 from ggplug.errors import BufferUseError
 from ggplug.host import HOST
 from ggplug.ops.base import Array
@@ -16,6 +16,7 @@ from ggplug.testing.contracts.sample import Sample
 from ggplug.testing.fake import FakeDevice
 from ggplug.testing.oracle import evaluate
 from ggplug.testing.placement import Placement
+from ggplug.testing.reference import ReferenceDevice
 
 _SIZE = 4096
 
@@ -108,6 +109,21 @@ def copies_follow_the_stream_that_writes_their_source(device: Device) -> None:
         second.get_async(target, 64, out)
         second.synchronize()
         sample.check(out.view(np.float32), 1, "copied from another stream")
+
+
+@clause
+def copies_follow_a_stream_of_another_kind(device: Device) -> None:
+    """``copy_async`` takes any stream as ``source_stream``, also one that it can only wait for by synchronizing it."""
+    with HOST.alloc(_SIZE) as source, device.buffer_type.alloc(_SIZE) as target, device.init() as stream:
+        source.set(0, pattern(_SIZE, 1))
+
+        class Foreign(Backend):
+            def synchronize(self) -> None:
+                source.set(0, pattern(_SIZE, 2))
+
+        stream.copy_async(source, 0, target, 0, _SIZE, Foreign(ReferenceDevice()))
+        stream.synchronize()
+        expect_equal(read(target), pattern(_SIZE, 2), "copied from a stream of another kind")
 
 
 @clause
