@@ -94,7 +94,9 @@ def test_a_device_that_does_not_answer_is_listed_with_the_reason(site: Site) -> 
     source = GOOD.format(name="NPU", version="1")
     site.add_backend("NPU", source.replace("return Memory(2**30, 2**31)", "raise OSError('gone')"))
     (row,) = json.loads(site.ggplug("devices", "--json", GGPLUG_BACKENDS="NPU").stdout)
-    assert (row["name"], row["memory_free"], row["error"]) == ("NPU0", None, "OSError: gone")
+    assert (row["name"], row["memory_free"]) == ("NPU0", None)
+    assert row["error"].startswith("OSError: gone (")
+    assert row["error"].endswith("fake_npu.py:11 in memory)")
 
 
 def test_without_any_backend_devices_says_so(site: Site) -> None:

@@ -202,4 +202,4 @@ def test_every_op_that_the_device_claims_is_raced(monkeypatch: pytest.MonkeyPatc
     (clause,) = (each for each in HELD if each.name.startswith("every op"))
     assert run_clause(FakeDevice(execution="late"), clause).verdict == "passed"
     computing = {name for name, op in OPS.items() if not op.is_view and cases_of(op)}
-    assert computing - set(raced) == set()
+    assert computing - set(raced) == {"arange", "fill"}  # they read nothing that could tell when

@@ -209,7 +209,7 @@ def test_every_op_that_writes_is_refused(name: str, stream: Backend) -> None:
             stream.compute(graph, allocation)
         np.testing.assert_array_equal(memory, before)
         refused += 1
-    assert refused > 5
+    assert refused > 3
 
 
 def test_the_error_names_the_node_the_tensor_and_its_buffer_and_says_what_to_do(stream: Backend) -> None:

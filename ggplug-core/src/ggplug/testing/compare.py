@@ -114,7 +114,8 @@ def _beyond(got: Array, want: Array, allowed: Allowed, outside: Array) -> str:
     with np.errstate(all="ignore"):
         room = np.maximum(np.maximum(allowed.high - want, want - allowed.low), np.spacing(np.abs(want)))
         ratio = np.where(outside, np.abs(got - want) / room, 0)
-    place = tuple(int(i) for i in np.argwhere(ratio == ratio.max())[0])
+    worst = np.nanmax(ratio) if not np.isnan(ratio).all() else ratio  # NaN where infinities are apart
+    place = tuple(int(i) for i in np.argwhere((ratio == worst) | np.isnan(ratio) & np.isnan(worst))[0])
     count = f"{int(outside.sum())} of {want.size} elements are not precise enough"
     shown = f"got {got[place]}, want {want[place]}"
     if allowed.low[place] == allowed.high[place]:

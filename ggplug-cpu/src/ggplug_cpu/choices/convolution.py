@@ -187,7 +187,7 @@ def _product(
         weights=Place(Ref(source(1)), (x.nb[0], 0, image_bytes, 0)), activations=rows.as_place(),
         result=Place(Ref(RESULT), (4, out_bytes, out_image_bytes, 0)), K=numbers, M=count, matrices=images, rows=out,
         ne02=max(1, images), ne11=out, r2=1, r3=1, m_block=m_block, v_block=v_block, k_block=k_block,
-        x_offset=x_offset, routes=Place(), least=1, most=out, epilogue=0, epilogue_words=0, whole_rows=0,
+        x_offset=x_offset, routes=Place(), least=1, most=out, epilogue=0, epilogue_words=0,
         residual=Place(), bias=Place(),
     )  # fmt: skip
     order = "stretched windows" if transposed and any(axis.stride > 1 for axis in axes) else "windows"

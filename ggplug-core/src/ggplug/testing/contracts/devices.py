@@ -102,7 +102,7 @@ def parameters_that_a_stream_does_not_have_are_refused(device: Device) -> None:
 @clause
 def memory_that_is_freed_is_free_again(device: Device) -> None:
     """Where a device counts its memory, ``memory`` tells less while a buffer is there, and as much as before then."""
-    size = 3 << 20
+    size = min(3 << 20, device.buffer_type.max_size or 3 << 20)
     counted = []
     for _ in range(3):
         before = device.memory().free
