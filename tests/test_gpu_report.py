@@ -124,7 +124,7 @@ def test_a_device_is_proven_without_what_only_an_installation_has(tiny: Path, tm
     recorded = parts["recorded"]["results"]
     assert recorded["ADD"]["passed"] > 0
     assert not any(answer["failed"] for answer in recorded.values())
-    assert recorded["FLASH_ATTN_EXT"]["declined"][0]["reason"] == "op FLASH_ATTN_EXT is not defined"
+    assert all(each["reason"] for answer in recorded.values() for each in answer["declined"])
     assert re.search(r"\| F32 on OpenCL0 and reference in turn \| (1\.0000|0\.9999)", done.stdout)
     assert start("ggplug_simt.report", "--table", out).stdout == done.stdout
 

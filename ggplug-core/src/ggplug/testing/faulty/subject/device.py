@@ -89,7 +89,7 @@ class SubjectDevice(DiscreteDevice):
         if len(group) > 1:
             reason = together.cannot_together(group)
             return Decline(reason) if reason else super().match(group)
-        weights = group.node.src[0]
+        weights = next(iter(group.node.src), None)
         if weights is not None and weights.root.buffer_type is self._panels:
             return mul_mat_panels
         return super().match(group)
