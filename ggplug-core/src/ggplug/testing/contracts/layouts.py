@@ -26,14 +26,16 @@ from ggplug.ops.rows import get_rows, set_rows
 from ggplug.ops.unary import relu
 from ggplug.ops.views import reshape, transpose, view
 from ggplug.tensor import Tensor, new_tensor
-from ggplug.testing.cases.case import ENCODED, in_blocks
+from ggplug.testing.cases.case import in_blocks
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern
 from ggplug.testing.contracts.holding import held
 from ggplug.testing.expected import Expected
 from ggplug.testing.oracle import decoded
-from ggplug.types import KERNEL_FLOATS, TYPES, Type
+from ggplug.types import IQ4_NL, KERNEL_FLOATS, MXFP4, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0, TYPES, Type
 
+# One block type of each kind: nibbles, with minima, bytes, groups in blocks of 256, levels, powers of two as scales.
+_STORED: tuple[Type, ...] = (*KERNEL_FLOATS, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4)
 _SHAPES = ((100, 33, 1), (256, 64, 1), (64, 5, 3))
 """Numbers in a row, rows and matrices of weights; rows are filled up to whole blocks."""
 _COLUMNS = (1, 5, 40)
@@ -68,7 +70,7 @@ def products_with_weights_in_extra_memory_are_right(device: Device) -> None:
     computed = False
     with device.init() as stream:
         for kind in _extra(device):
-            for type, (k, rows, matrices) in itertools.product((*KERNEL_FLOATS, *ENCODED), _SHAPES):
+            for type, (k, rows, matrices) in itertools.product(_STORED, _SHAPES):
                 with _weights(kind, type, k, rows, matrices) as w:
                     if w is None:
                         continue
@@ -153,7 +155,7 @@ def extra_memory_that_was_freed_refuses_use(device: Device) -> None:
 def _multiplied(device: Device) -> Iterator[tuple[BufferType, Tensor]]:
     """Weights in extra memory, 64 rows, one of each buffer type and type that a product is claimed for."""
     for kind in _extra(device):
-        for type in (*KERNEL_FLOATS, *ENCODED):
+        for type in _STORED:
             with _weights(kind, type, 64, 64, 1) as w:
                 if w is not None and kind.has_own_layout and device.supports_op(mul_mat(w, _leaf(w.ne[0], 5))):
                     yield kind, w
@@ -165,7 +167,7 @@ def what_was_not_written_for_a_layout_is_declined(device: Device) -> None:
     was plain."""
     with device.init() as stream:
         for kind in _extra(device):
-            for type in (*KERNEL_FLOATS, *ENCODED):
+            for type in _STORED:
                 with _weights(kind, type, 64, 64, 1) as w:
                     for make in _OTHERS if w is not None else ():
                         try:
@@ -197,7 +199,7 @@ def extra_memory_shows_no_bytes(device: Device) -> None:
     """Raw access to memory with a layout of its own raises BufferUseError and changes nothing; so does setting a
     part of a tensor."""
     for kind in _extra(device):
-        for type in (*KERNEL_FLOATS, *ENCODED):
+        for type in _STORED:
             with _weights(kind, type, 64, 64, 1) as w:
                 if w is None or not kind.has_own_layout:
                     continue
@@ -222,7 +224,7 @@ def _shows_no_bytes(kind: BufferType, w: Tensor) -> None:
         "export": lambda: buffer.export(),
         "asarray": lambda: asarray(w),
         "a part of set_bytes": lambda: w.set_bytes(some, w.nbytes - 64),
-        "set_bytes of a view": lambda: view(w, w.ne[0], 1, offset=w.nb[1]).set_bytes(some[:32]),
+        "set_bytes of a view": lambda: view(w, w.ne[0], 1, offset=w.nb[1]).set_bytes(some[: w.nb[1]]),
     }
     expect(not kind.is_host, f"{kind.name} has a layout of its own, so it is no host memory")
     for what, attempt in attempts.items():
@@ -256,7 +258,7 @@ def plans_know_the_layout_of_weights(device: Device) -> None:
     """Equal graphs over plain weights and weights in extra memory share no plan, whichever is
     computed first."""
     for kind in _extra(device):
-        for type in (*KERNEL_FLOATS, *ENCODED):
+        for type in _STORED:
             with _weights(kind, type, 64, 64, 1) as w:
                 if w is None or not kind.has_own_layout:
                     continue
