@@ -170,7 +170,10 @@ def difference(
     if around is None or node.type.is_quantized or op.writes:
         # Elements of blocks are rounded by the largest of their block; what is written is among what is left.
         return compare(got, want, 1e-4 if node.type.is_quantized and not op.moves else 0).reason
-    exact = np.where(np.isfinite(want) & np.isfinite(got), expected.exact[node], want)
+    exact = expected.exact[node]
+    exact = np.where(np.isfinite(want) & np.isfinite(got) & np.isfinite(exact), exact, want)
+    # Where numbers that are not finite are lost in blocks, how far the others may be is not known.
+    around = np.where(np.isfinite(around), around, np.inf)
     with np.errstate(all="ignore"):
         return compare(got, want, within(node.type, exact, around)).reason
 
@@ -183,7 +186,7 @@ def _chained(node: Tensor, got: Array, want: Array, sources: list[Array | None],
             for each, around in expected.rooms.items()
             if (finite := np.isfinite(expected.exact[each])).any()
         ]
-    limit = CHAINED * max([1e-7, *(share for share in shares if share < 1e-3)])
+    limit = CHAINED * max([1e-7, *(share for share in shares if share < 0.1)])
     overall = compare(got, want, limit)
     return "" if overall or not _each(node, got, want, sources, limit) else overall.reason
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ggplug import ops, quants
-from ggplug.ops.base import Op
+from ggplug.ops.base import OPS, Op
 from ggplug.types import F16, F32, FLOATS, I8, I16, I32, I64, KERNEL_FLOATS, TYPES, RopeMode, Type
 
 from .choices import Choices
@@ -210,6 +210,14 @@ def alike(c: Draw, cls: type[Op]) -> Drawn:
     sources = [c.source(s, first, ne, CONTIGUOUS) if s in there else None for s in cls.sources]
     parameters = {n: c.pick(n, NUMBERS) for n in cls.parameters if cls.__dataclass_fields__[n].type == "float"}
     return Drawn(sources, parameters)
+
+
+def known() -> list[str]:
+    """The ops that have a recipe."""
+    return [name for name, cls in OPS.items() if recipe_of(cls) is not alike]
+
+
+RECIPES[ops.SiluBack] = alike  # not as the binary ops: both sources have one shape
 
 
 @recipe(ops.Unary)
