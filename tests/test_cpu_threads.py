@@ -678,7 +678,7 @@ LEAVES = {
 def test_leaving_the_interpreter_while_daemon_threads_compute_is_quiet(how: str) -> None:
     leave, code = LEAVES[how]
     text = textwrap.dedent(_LEAVING).format(leave=leave.replace("\n    ", "\n"))
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=1200)
     assert (done.stdout, done.stderr, done.returncode) == ("leaving\n", "", code)
 
 
