@@ -413,7 +413,7 @@ def _words(
         K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
         r3=work.r3, m_block=m_block, v_block=v_block, k_block=k_block, x_offset=x_offset,
         routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most, epilogue=placed.epilogue,
-        epilogue_words=Product.word_count(), whole_rows=int(placed.whole_rows), residual=Place(placed.residual),
+        epilogue_words=Product.word_count(), residual=Place(placed.residual),
         bias=Place(placed.bias),
     )  # fmt: skip
     return words.followed_by(placed.words)

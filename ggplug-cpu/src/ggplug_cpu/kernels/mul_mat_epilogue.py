@@ -15,9 +15,8 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
 from ggplug_cpu.context import call_2, store_word
-from ggplug_cpu.kernels.programs import over_vectors, parsed, read, write
-from ggplug_cpu.parameters import Parameters, emitted_number, integer, reals
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.kernels.programs import parsed
+from ggplug_cpu.parameters import Parameters, emitted_number, integer, read, reals
 from ggplug_cpu.simd.values import F32, I64, Value, emitted, load, loop
 
 #: Rows that a tile has at most.
@@ -38,7 +37,7 @@ class Tile(Parameters):
 class Epilogue(Parameters):
     """The result and the program's constants; its sources follow: see :func:`epilogue_parameters`."""
 
-    result = read_operand()
+    result = read()
     """Where the result's first number lies."""
     constants = reals()
 
@@ -46,7 +45,7 @@ class Epilogue(Parameters):
 @functools.cache
 def epilogue_parameters(sources: int) -> type[Epilogue]:
     """The parameters of a program with so many sources beside the product: ``x1``, ``x2``, and so on."""
-    return type("Epilogue", (Epilogue,), {f"x{i + 1}": read_operand() for i in range(sources)})
+    return type("Epilogue", (Epilogue,), {f"x{i + 1}": read() for i in range(sources)})
 
 
 @device_function
@@ -84,20 +83,13 @@ def _finish(text: str, kinds: str) -> Intrinsic:
         starts = [emitted_number(getattr(parameters, f"x{i + 1}").address, params) for i in range(len(kinds))]
         result = emitted_number(parameters.result.address, params)
 
-        def columns(at: Value, mask: Value | None, _: list[Value]) -> list[Value]:
-            column = first * 4 + at
-            of_all = {i: read(start + column, mask) for i, start in enumerate(starts) if kinds[i] == "b"}
-
-            def row(r: Value, _: list[Value]) -> list[Value]:
-                place = load(table + r * 8, I64, align=8) + column
-                numbers = [of_all[i] if i in of_all else read(start + (place - result), mask)
-                           for i, start in enumerate(starts)]  # fmt: skip
-                write(place, program.result([read(place, mask), *numbers], constant), mask)
-                return []
-
-            loop(count, [], row)
+        def row(r: Value, _: list[Value]) -> list[Value]:
+            place = load(table + r * 8, I64, align=8) + first * 4
+            behind = {"b": first * 4, "r": place - result}
+            sources = [place, *(start + behind[kind] for start, kind in zip(starts, kinds, strict=True))]
+            program.emit(place, sources, last - first, constant)
             return []
 
-        over_vectors(last - first, [], columns)
+        loop(count, [], row)
 
     return emitted("void(i64, i64, i64, i64, i64)")(emit)

@@ -121,7 +121,7 @@ def product_of_blocks(
                     fill(params, matrix, v, count, x, few)
                     elsewhere(x, few, v - v_first, count, room, stride)
                     run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
-                if k + k_block >= k_all and Product.whole_rows(params):
+                if k + k_block >= k_all:
                     finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
                 v += count
         end(x)
@@ -267,8 +267,6 @@ def _run_rows(
         for m in range(m_first, m_last, columns):
             panel = panels + (m - m_first) // columns * panel_bytes
             multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate, bias, beside)
-            if is_last and not Product.whole_rows(params):
-                finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m, min(m + columns, m_last))
 
     return run
 

@@ -44,8 +44,6 @@ class Product(Parameters):
     """The kernel that finishes tiles (see :mod:`.mul_mat_epilogue`), or 0."""
     epilogue_words = integer()
     """The word from which on the epilogue's words lie."""
-    whole_rows = integer()
-    """Whether the epilogue is for tiles of whole rows; otherwise some columns will do, as soon as they are computed."""
     residual = read()
     """What an epilogue reads that is laid out like the result, or 0: it is fetched while a tile is computed."""
     bias = read()
