@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ggplug_cpu import features
+from ggplug_cpu import simd
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, F64, Value, constant, emitted, first_lanes, loop, vector
 
 
-def _lanes() -> int:
-    return features.target().vector_bytes // 4
-
-
 def _in_f64(numbers: Value, mask: Value | None, centre: Value | None = None) -> list[Value]:
     """The two halves of a vector of f32, less the centre; zeros where the mask does not choose."""
-    half = _lanes() // 2
+    half = simd.width() // 2
     found = [numbers.part(start, half).convert(F64) for start in (0, half)]
     if centre is not None:
         found = [each - centre.splat(half) for each in found]
@@ -28,13 +24,13 @@ def _in_f64(numbers: Value, mask: Value | None, centre: Value | None = None) -> 
 
 
 def _zero(b: ir.IRBuilder) -> Value:
-    return constant(b, vector(F64, _lanes() // 2), 0)
+    return constant(b, vector(F64, simd.width() // 2), 0)
 
 
 @emitted("f64(i64, i64)")
 def row_sum(x: Value, n: Value) -> Value:
     """The sum of the ``n`` f32 at ``x``."""
-    lanes = _lanes()
+    lanes = simd.width()
 
     def add(sums: list[Value], numbers: Value, mask: Value | None = None) -> list[Value]:
         return [total + half for total, half in zip(sums, _in_f64(numbers, mask), strict=True)]
