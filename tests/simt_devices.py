@@ -11,6 +11,7 @@ import pytest
 from ggplug import registry
 from ggplug.backend import API_VERSION, Device, Registration
 from ggplug.ops.base import OPS
+from ggplug.testing import BackendSuite
 from ggplug.testing.cases import Case, graph_cases
 from ggplug.testing.cases.chains import group_cases
 from ggplug.testing.groups import run_groups
@@ -79,13 +80,23 @@ def device(request: pytest.FixtureRequest) -> Device:
     return made
 
 
-def a_part_of_the_ops(op: str) -> list[Case]:
-    """Every eighth case of an op; from another one on for each op."""
-    return cases_of(OPS[op])[len(op) % 8 :: 8]
-
-
 def a_part_of_the_groups(device: Device, step: int) -> None:
     """Chains of ops in the groups that the device forms, but only each so many-th."""
     findings = run_groups(device, cases=[*group_cases(), *graph_cases()][::step])
     assert [str(finding) for finding in findings if finding.bad] == []
     assert sum(finding.verdict == "passed" for finding in findings) > 10
+
+
+class PartOfTheSuite(BackendSuite):
+    """Every eighth case of an op, from another one on for each op, and every ``step``-th chain.
+
+    For devices whose compiler takes long for a kernel.
+    """
+
+    step: int
+
+    def cases(self, op: str) -> list[Case]:
+        return cases_of(OPS[op])[len(op) % 8 :: 8]
+
+    def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
+        a_part_of_the_groups(device, self.step)

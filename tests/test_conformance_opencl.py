@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from simt_devices import a_part_of_the_groups, a_part_of_the_ops, opencl_as_gpu
+from simt_devices import PartOfTheSuite, a_part_of_the_groups, opencl_as_gpu
 
 from ggplug.backend import Device
 from ggplug.testing import BackendSuite
-from ggplug.testing.cases import Case
 
 pytest.importorskip("ggplug_opencl")
 
@@ -23,18 +22,14 @@ class TestOpenCL(BackendSuite):
         a_part_of_the_groups(device, 4)
 
 
-class TestOpenCLAsGpu(BackendSuite):
-    """A part of the cases, because each kernel takes long to compile; the next class has all of them."""
+class TestOpenCLAsGpu(PartOfTheSuite):
+    """The next class has all cases."""
+
+    step = 12
 
     @pytest.fixture
     def device(self) -> Device:
         return opencl_as_gpu()
-
-    def cases(self, op: str) -> list[Case]:
-        return a_part_of_the_ops(op)
-
-    def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
-        a_part_of_the_groups(device, 12)
 
 
 @pytest.mark.long

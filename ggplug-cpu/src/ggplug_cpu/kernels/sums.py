@@ -9,18 +9,14 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ggplug_cpu import features
+from ggplug_cpu import simd
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, F64, Value, constant, emitted, first_lanes, loop, vector
 
 
-def _lanes() -> int:
-    return features.target().vector_bytes // 4
-
-
 def _in_f64(numbers: Value, mask: Value | None, centre: Value | None = None) -> list[Value]:
     """The two halves of a vector of f32, less the centre; zeros where the mask does not choose."""
-    half = _lanes() // 2
+    half = simd.width() // 2
     found = [numbers.part(start, half).convert(F64) for start in (0, half)]
     if centre is not None:
         found = [each - centre.splat(half) for each in found]
@@ -30,7 +26,7 @@ def _in_f64(numbers: Value, mask: Value | None, centre: Value | None = None) -> 
 
 
 def _zero(b: ir.IRBuilder) -> Value:
-    return constant(b, vector(F64, _lanes() // 2), 0)
+    return constant(b, vector(F64, simd.width() // 2), 0)
 
 
 @emitted("f64(i64, i64)")
@@ -47,7 +43,7 @@ def row_dot(x: Value, y: Value, n: Value) -> Value:
 
 def _row_total(rows: Sequence[Value], n: Value, term: Callable[..., Value]) -> Value:
     """The sum of ``term`` of the numbers at the same place of each row, which are vectors of f64."""
-    lanes = _lanes()
+    lanes = simd.width()
 
     def add(sums: list[Value], numbers: Sequence[Value], mask: Value | None = None) -> list[Value]:
         halves = zip(*(_in_f64(each, mask) for each in numbers), strict=True)
