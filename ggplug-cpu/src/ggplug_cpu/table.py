@@ -36,6 +36,7 @@ from ggplug_cpu.choices import (
     out_prod,
     padding,
     partition,
+    python,
     recurrent,
     reduce,
     rotary,
@@ -155,6 +156,7 @@ TABLE: tuple[Row, ...] = (
     Row(ops.RwkvWkv6, "f32 f32 f32 f32 f32 f32 > f32", recurrent.matrices),
     Row(ops.RwkvWkv7, "f32 f32 f32 f32 f32 f32 f32 > f32", recurrent.matrices),
     Row(ops.GatedLinearAttn, "f32 f32 f32 f32 f32 > f32", recurrent.matrices),
+    Row(ops.PythonCall, f"{'any? ' * 9}> any", python.python_call),
     Row(ops.GatedDeltaNet, "f32 f32 f32 f32 f32 f32 > f32", recurrent.gated_delta_net),
 )
 

@@ -4,6 +4,21 @@ from ggplug.ops.attention import SoftMax, alibi_slopes
 from ggplug.ops.base import OPS, Array, Cost, Indexes, Op, apply, builder
 from ggplug.ops.convolution import Conv2dDirect, Conv2dDwDirect, Conv3dDirect, ConvTranspose1d, ConvTranspose2d
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat, add_cast, cast, cont, repeat
+from ggplug.ops.custom import (
+    Custom4d,
+    MapCustom1,
+    MapCustom2,
+    MapCustom3,
+    PythonCall,
+    custom_4d,
+    custom_inplace,
+    map_custom1,
+    map_custom1_inplace,
+    map_custom2,
+    map_custom2_inplace,
+    map_custom3,
+    map_custom3_inplace,
+)
 from ggplug.ops.elementwise import Add, Binary, Div, Mul, Sub, add1
 from ggplug.ops.generated import Arange, TimestepEmbedding
 from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Glu, Reglu, Swiglu, SwigluOai
@@ -123,6 +138,7 @@ __all__ = [
     "CrossEntropyLoss",
     "CrossEntropyLossBack",
     "Cumsum",
+    "Custom4d",
     "Diag",
     "DiagMask",
     "DiagMaskInf",
@@ -157,6 +173,9 @@ __all__ = [
     "L2Norm",
     "LeakyRelu",
     "Log",
+    "MapCustom1",
+    "MapCustom2",
+    "MapCustom3",
     "Mean",
     "Mul",
     "MulMat",
@@ -174,6 +193,7 @@ __all__ = [
     "Pool2d",
     "Pool2dBack",
     "PoolKind",
+    "PythonCall",
     "Reglu",
     "Relu",
     "Repeat",
@@ -271,6 +291,8 @@ __all__ = [
     "cross_entropy_loss",
     "cross_entropy_loss_back",
     "cumsum",
+    "custom_4d",
+    "custom_inplace",
     "diag",
     "diag_mask_inf",
     "diag_mask_inf_inplace",
@@ -317,6 +339,12 @@ __all__ = [
     "leaky_relu_inplace",
     "log",
     "log_inplace",
+    "map_custom1",
+    "map_custom1_inplace",
+    "map_custom2",
+    "map_custom2_inplace",
+    "map_custom3",
+    "map_custom3_inplace",
     "mean",
     "mul",
     "mul_inplace",

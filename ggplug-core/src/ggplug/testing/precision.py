@@ -620,6 +620,10 @@ RULES: dict[str, Rule] = {
         "(32 + 8 n) max(abs(x)), n the largest extent; 0 of NEAREST",
         "where a new pixel lies, of up to n; weights, products, sums", _interpolated,
     ),
+    **dict.fromkeys(
+        ("map_custom1", "map_custom2", "map_custom3", "custom_4d"),
+        Rule("Python functions", "0", "nothing: every device calls the same function", _none),
+    ),
     "add_rel_pos": _element("2 (abs(a) + abs(pw) + abs(ph))", "two sums", _positions),
     **dict.fromkeys(("rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn"), _TOKENS),
     "ssm_scan": _element(

@@ -16,6 +16,7 @@ from ggplug.ops.base import Op
 from ggplug.ops.unary import Unary
 from ggplug.testing.cases import (
     copies,
+    custom,
     elementwise,
     images,
     matrix,
@@ -57,6 +58,7 @@ FAMILIES = (
     recurrent,
     positions,
     training,
+    custom,
 )
 """The modules whose generators cover the ops of core."""
 
