@@ -17,6 +17,7 @@ from ggplug.ops.unary import Unary
 from ggplug.testing.cases import (
     copies,
     custom,
+    deepseek,
     elementwise,
     images,
     matrix,
@@ -59,6 +60,7 @@ FAMILIES = (
     positions,
     training,
     custom,
+    deepseek,
 )
 """The modules whose generators cover the ops of core."""
 
