@@ -16,6 +16,7 @@ from ggplug.tensor import Tensor
 from ggplug_simt.c.kernels import (
     attention,
     copy,
+    deepseek,
     elementwise,
     generated,
     gradients,
@@ -43,6 +44,7 @@ Chooser = Callable[[Profile, Tensor], Launches | Decline]
 _FAMILIES = (
     attention,
     copy,
+    deepseek,
     elementwise,
     generated,
     gradients,
