@@ -125,6 +125,7 @@ from ggplug.ops.im2col import (
 from ggplug.ops.inplace import (
     abs_inplace,
     add_inplace,
+    add_rel_pos_inplace,
     ceil_inplace,
     cos_inplace,
     diag_mask_inf_inplace,
@@ -548,6 +549,7 @@ __all__ = [
     "add_id",
     "add_inplace",
     "add_rel_pos",
+    "add_rel_pos_inplace",
     "alibi_slopes",
     "apply",
     "arange",
