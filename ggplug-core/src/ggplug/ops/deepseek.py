@@ -14,11 +14,11 @@ STREAMS = 4
 
 
 class LightningIndexer(Op):
-    """y[j, t] = sum over heads h of max(q[:, h, t] . k[:, 0, j], 0) weights[h, t] + mask[j, t]  (ggml_lightning_indexer).
+    """y[j, t] = sum over h of max(q[:, h, t] . k[:, 0, j], 0) weights[h, t] + mask[j, t]  (ggml_lightning_indexer).
 
-    How much each query attends to each key (DeepSeek-AI, *DeepSeek-V3.2*, 2025: "lightning indexer"). q: F32
-    [n, heads, T, S]. k: any float or block type [n, 1, K, S]. weights: F32 [heads, T, 1, S]. mask: F16 [K, T, 1, s], of
-    which sequence i has number i % s. Any strides. Result: F32 [K, T, 1, S]. A NaN product counts as 0.
+    How much each query attends to each key (DeepSeek-AI, *DeepSeek-V3.2*, 2025: "lightning indexer").  q: F32
+    [n, heads, T, S].  k: any float or block type [n, 1, K, S].  weights: F32 [heads, T, 1, S].  mask: F16 [K, T, 1, s],
+    of which sequence i has number i % s.  Any strides.  Result: F32 [K, T, 1, S].  A NaN product counts as 0.
     """
 
     def result(self, q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Spec:
@@ -45,11 +45,10 @@ class LightningIndexer(Op):
 class Dsv4HcComb(Op):
     """y[:, :, t]: a matrix of positive numbers whose rows and columns sum to about 1  (ggml_dsv4_hc_comb).
 
-    With logits l[d, s, t] = scale[2] mixes[8 + d + 4 s, t] + base[8 + d + 4 s] for each of 4 streams d and s: y = softmax
-    of l over d, plus eps; divided by eps and its sums over s; and n_iter - 1 times by eps and its sums over d, and by
-    eps and its sums over s. (Z. Xie et al., *mHC: Manifold-Constrained Hyper-Connections*, arXiv:2512.24880; R. Sinkhorn,
-    P. Knopp, 1967.) mixes: F32 [24, T]. scale: F32, of 3 numbers or more. base: F32 [24]. Any strides. Result: F32
-    [4, 4, T].
+    With logits l[d, s, t] = scale[2] mixes[8 + d + 4 s, t] + base[8 + d + 4 s] for each of 4 streams d and s: y is the
+    softmax of l over d, plus eps; divided by eps and its sums over s; and n_iter - 1 times by eps and its sums over d,
+    then by eps and its sums over s (Z. Xie et al., *mHC: Manifold-Constrained Hyper-Connections*, arXiv:2512.24880).
+    mixes: F32 [24, T].  scale: F32, of 3 numbers or more.  base: F32 [24].  Any strides.  Result: F32 [4, 4, T].
     """
 
     eps: float = 1e-6

@@ -20,8 +20,8 @@ def lightning_indexer_cases(cls: type[Op]) -> Iterator[Case]:
     """Types of k, few and many heads and keys, masks that hide and that repeat, layouts."""
 
     def make(
-        leafs: Leafs, type: Type = F16, n: int = 64, heads: int = 4, keys: int = 19, tokens: int = 3, sequences: int = 1,
-        masks: int = 1, layout: Any = "packed",
+        leafs: Leafs, type: Type = F16, n: int = 64, heads: int = 4, keys: int = 19, tokens: int = 3,
+        sequences: int = 1, masks: int = 1, layout: Any = "packed",
     ) -> Any:  # fmt: skip
         def hidden(random: np.random.Generator, shape: tuple[int, ...]) -> Any:
             values = random.standard_normal(shape)

@@ -20,7 +20,9 @@ def lightning_indexer(profile: Profile, node: Tensor) -> Launches | Decline:
     k = node.src[1]
     assert k is not None
     refused = refuse(node, {F32}, {F32}, READABLE, {F32}, {F16})
-    return refused or _launch(profile, "lightning_indexer", node, {"TK": k.type.name, "HEADS": HEADS})
+    if refused is not None:
+        return refused
+    return _launch(profile, "lightning_indexer", node, {"TK": k.type.name, "HEADS": HEADS})
 
 
 def combined(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -41,12 +43,18 @@ def combined(profile: Profile, node: Tensor) -> Launches | Decline:
 
 def before(profile: Profile, node: Tensor) -> Launches | Decline:
     """Streams, added up."""
-    return refuse(node, {F32}, {F32}, {F32}) or _launch(profile, "streams_before", node, {})
+    refused = refuse(node, {F32}, {F32}, {F32})
+    if refused is not None:
+        return refused
+    return _launch(profile, "streams_before", node, {})
 
 
 def behind(profile: Profile, node: Tensor) -> Launches | Decline:
     """Streams mixed, and what a layer adds to each."""
-    return refuse(node, *({F32} for _ in range(5))) or _launch(profile, "streams_behind", node, {})
+    refused = refuse(node, *({F32} for _ in range(5)))
+    if refused is not None:
+        return refused
+    return _launch(profile, "streams_behind", node, {})
 
 
 def _tensors(node: Tensor) -> dict[str, TensorArgument]:
