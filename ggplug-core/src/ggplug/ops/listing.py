@@ -52,7 +52,7 @@ def markdown(names: Iterable[str] | None = None) -> str:
         rows = ["| op | what it computes | sources | parameters | notes |", "| --- | --- | --- | --- | --- |"]
         rows += [_row(cls) for cls in classes]
         text.append("\n".join(rows))
-        formulas = "\n\n".join(filter(None, map(_formula, classes)))
+        formulas = _formulas(classes)
         if formulas:
             text.append(f"```python\n{formulas}\n```")
     return "\n\n".join(text) + "\n"
@@ -74,11 +74,21 @@ def _row(cls: type[Op]) -> str:
     return f"| `{cls.name}` | {formula} | {sources} | {parameters} | {'; '.join(notes)} |"
 
 
-def _formula(cls: type[Op]) -> str:
-    """The reference of an op as it stands in its class; empty if it has its base's."""
-    if "reference" not in vars(cls):
-        return ""
-    return f"# {cls.name}\n{textwrap.dedent(inspect.getsource(vars(cls)['reference'])).rstrip()}"
+def _formulas(classes: Iterable[type[Op]]) -> str:
+    """The references of ops as they stand in their classes, and the methods that these call; each once."""
+    shown: dict[tuple[type, str], str] = {}
+    for cls in classes:
+        names = ["reference"]
+        while names:
+            name = names.pop()
+            owner = next((base for base in cls.__mro__ if name in vars(base)), Op)
+            method = getattr(owner, name, None)
+            if owner is Op or (owner, name) in shown or not inspect.isfunction(method):
+                continue
+            source = textwrap.dedent(inspect.getsource(method)).rstrip()
+            shown[owner, name] = f"# {getattr(owner, 'name', '') or owner.__name__}\n{source}"
+            names += re.findall(r"self\.(\w+)\(", source)
+    return "\n\n".join(shown.values())
 
 
 def _field(field: dataclasses.Field[Any]) -> str:

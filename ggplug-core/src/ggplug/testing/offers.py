@@ -73,10 +73,10 @@ def _made(op: type[Op]) -> Iterator[tuple[Type, Tensor]]:
                 yield kind, made
     if not found and not op.is_view:
         for case in cases_of(op):
-            made = case.make(Outlines())
-            if isinstance(made, Tensor) and isinstance(made.op, op):
-                first = next((each for each in made.src if each is not None), made)
-                yield first.type, made
+            result = case.make(Outlines())
+            if isinstance(result, Tensor) and isinstance(result.op, op):
+                first = next((each for each in result.src if each is not None), result)
+                yield first.type, result
 
 
 def _exchanged(sketch: Sketch, kind: Type) -> Iterator[tuple[Type, ...]]:
