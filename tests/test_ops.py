@@ -390,7 +390,17 @@ def test_costs_count_operations_and_bytes() -> None:
 
 def test_the_page_of_documentation_is_current() -> None:
     page = (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
-    assert page == listing.markdown(), "run: python -m ggplug.ops.listing docs > docs/ops.md"
+    declared = page.partition("\n## Devices\n")[0]
+    assert declared == listing.markdown(), "run: ggplug ops --markdown --device CPU --device OpenCL0 > docs/ops.md"
+
+
+def test_the_page_has_the_formula_of_every_op() -> None:
+    page = listing.markdown()
+    for cls in OURS.values():
+        if not cls.is_view:
+            source = inspect.getsource(cls.reference).splitlines()
+            assert source[-1].strip() in page, cls.name
+    assert "return a + b" in page  # add's own part of what all binary ops have
 
 
 def test_the_type_stub_is_current() -> None:

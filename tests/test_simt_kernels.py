@@ -16,6 +16,7 @@ from ggplug.backend import Decline, Group
 from ggplug.ops.base import OPS
 from ggplug.quants import block_types, can_store
 from ggplug.tensor import Tensor, new_tensor
+from ggplug.testing.offers import examples
 
 pytest.importorskip("ggplug_simt")
 
@@ -45,6 +46,17 @@ def test_every_op_that_is_no_view_has_a_chooser() -> None:
     of_core = [op for op in OPS.values() if not op.is_view and "." not in op.name]
     missing = [op.name for op in of_core if not CHOOSERS.keys() & set(op.__mro__)]
     assert missing == []
+
+
+def test_doubles_are_moved_and_never_computed() -> None:
+    """A type that no kernel reads is refused.  A Decline is false: `refuse(...) or launch(...)` would launch."""
+    taken = {
+        op.name
+        for op in OPS.values()
+        for kind, node in (() if op.is_view or "." in op.name else examples(op))
+        if kind is types.F64 and match(GPU, Group((node,)))
+    }
+    assert taken <= {op.name for op in OPS.values() if op.moves} | {"set"}, taken
 
 
 def test_every_expression_uses_the_parameters_that_it_names() -> None:

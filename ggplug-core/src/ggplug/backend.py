@@ -78,6 +78,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ggplug.arrays import BLOCK_AXIS, TensorLayout, as_bytes
 from ggplug.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
+from ggplug.callables import call_python
 from ggplug.errors import (
     BufferUseError,
     ComputeError,
@@ -104,9 +105,9 @@ __all__ = [
     "API_VERSION", "API_VERSIONS", "BLOCK_AXIS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer",
     "BufferOffsets", "BufferType", "Bytes", "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group",
     "Groups", "Memory", "NodeTime", "Operand", "Pattern", "Places", "Plan", "Registration", "Support", "TensorLayout",
-    "WalkPlan", "answer_of", "as_bytes", "call_kernel", "check_parameters", "check_target", "compute_error",
-    "first_out_of_range", "forms_groups", "groups_of", "host_bytes", "id_out_of_range", "limit_of_ids",
-    "signature_of",
+    "WalkPlan", "answer_of", "as_bytes", "call_kernel", "call_python", "check_parameters", "check_target",
+    "compute_error", "first_out_of_range", "forms_groups", "groups_of", "host_bytes", "id_out_of_range",
+    "limit_of_ids", "signature_of",
 ]  # fmt: skip
 
 API_VERSION = 2

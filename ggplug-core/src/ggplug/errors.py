@@ -35,6 +35,7 @@ __all__ = [
     "ParameterError",
     "PlacementError",
     "PluginError",
+    "SerializationError",
     "ShapeError",
     "TensorStateError",
     "TypeMismatchError",
@@ -110,6 +111,10 @@ class TypeMismatchError(GGPlugError, TypeError):
 
 class ParameterError(GGPlugError, ValueError):
     """An op's parameter is out of range or of the wrong kind."""
+
+
+class SerializationError(GGPlugError, TypeError):
+    """An op holds a Python object, such as a function, that cannot be written to a file or sent to another process."""
 
 
 class GraphError(GGPlugError, ValueError):

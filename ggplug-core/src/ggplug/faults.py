@@ -78,13 +78,17 @@ def _called(node: Tensor, source: int) -> str:
     return repr(tensor.name or node.op.sources[source])
 
 
-def compute_error(device: Device, computed: Tensor | Group, error: BaseException) -> GGPlugError:
-    """The typed error for what a kernel raised: it names the node, or all nodes of a group."""
+def compute_error(device: Device | None, computed: Tensor | Group, error: BaseException) -> GGPlugError:
+    """The typed error for what a kernel raised: it names the node, or all nodes of a group.
+
+    ``device``: None if a kernel that serves all devices does not know it.
+    """
     node = computed.node if isinstance(computed, Group) else computed
+    who = "a kernel" if device is None else device.name
     if isinstance(error, MemoryError):
-        what = f"{device.name} ran out of memory in {computed!r}: {told(error)}"
-        return OutOfMemoryError(what, device=device, op=node.op)
-    return ComputeError(f"{device.name} failed in {computed!r}: {told(error)}", device=device, op=node.op, tensor=node)
+        what = f"{who} ran out of memory in {computed!r}: {told(error)}"
+        return OutOfMemoryError(what, device=device, op=node.op, tensor=node)
+    return ComputeError(f"{who} failed in {computed!r}: {told(error)}", device=device, op=node.op, tensor=node)
 
 
 def answer_of(device: Device, asked: Asked, question: Callable[[Asked], Any]) -> Any:

@@ -15,6 +15,7 @@ from ggplug.host import HOST
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.scheduler import Scheduler
+from ggplug.sharing import is_entered
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind, TensorFlag
 
@@ -51,14 +52,19 @@ def compute(*tensors: Tensor, backends: Sequence[Backend | Device] | None = None
 
 
 def default_scheduler() -> Scheduler:
-    """This thread's scheduler on the best device and the CPU.  Raises DeviceNotFoundError if there is no device."""
-    scheduler: Scheduler | None = getattr(_threads, "scheduler", None)
-    if scheduler is None:
-        streams = [registry.init_best()]
-        if streams[0].device.kind is not DeviceKind.CPU and registry.devices_by_kind(DeviceKind.CPU):
-            streams.append(registry.init_by_kind(DeviceKind.CPU))
-        scheduler = _threads.scheduler = Scheduler(streams, policy=_best)
-    return scheduler
+    """This thread's scheduler on the best device and the CPU.  Raises DeviceNotFoundError if there is no device.
+
+    Within a computation, in a Python function of the graph, it is another one.
+    """
+    schedulers: list[Scheduler] = _threads.__dict__.setdefault("schedulers", [])
+    for scheduler in schedulers:
+        if not is_entered(scheduler):
+            return scheduler
+    streams = [registry.init_best()]
+    if streams[0].device.kind is not DeviceKind.CPU and registry.devices_by_kind(DeviceKind.CPU):
+        streams.append(registry.init_by_kind(DeviceKind.CPU))
+    schedulers.append(Scheduler(streams, policy=_best))
+    return schedulers[-1]
 
 
 def _best(node: Tensor, streams: Sequence[Backend]) -> Backend | None:

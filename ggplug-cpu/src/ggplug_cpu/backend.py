@@ -19,10 +19,11 @@ from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.revisions import Revision
 from ggplug.sharing import NOTHING, turn
+from ggplug_cpu import interrupted
 from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
 from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED, ORDER
 from ggplug_cpu.parameters import Ref
-from ggplug_cpu.tape import Entry, Tape, TraceRing
+from ggplug_cpu.tape import BoundTape, Entry, Span, Tape, TraceRing
 from ggplug_cpu.team import Stop
 
 if TYPE_CHECKING:
@@ -91,10 +92,13 @@ class CpuPlan(Plan):
         self._groups = groups
         self._structure, self._layouts = graph.structure, graph.layouts()
         entries: list[Entry] = []
+        stops: list[interrupted.Stop] = []
         self._positions: list[int] = []
         """For each entry the position in the graph of the last node of its group."""
         workspace = scratch = 0
         for group, steps in device.matches(graph, groups):
+            if steps.python:
+                stops.append(interrupted.Stop(len(entries), graph.index[group.node]))
             placed = _placed(steps, graph, group)
             entries += placed
             self._positions += [graph.index[group.node]] * len(placed)
@@ -106,6 +110,7 @@ class CpuPlan(Plan):
         self._bases = np.zeros(self._n_tensors + 1, np.int64)
         self._bases[-1] = ctypes.addressof(self._faults)
         self._bound = self._tape.bind(self._bases)
+        self._interruptions = interrupted.Interruptions(self._bound, stops) if stops else None
         self.buffers: frozenset[Buffer] = NOTHING
         """What the addresses lie in.  Let go with the graph, since a plan outlives what it computes."""
         self.revision, self.bound_at = Revision(), 0
@@ -125,7 +130,7 @@ class CpuPlan(Plan):
 
     def renew(self) -> None:
         """Binds the same graph anew: the team asks for it in its turn."""
-        graph, allocation = self._memory()
+        graph, allocation = self.memory()
         self._bind(graph, allocation)
 
     def _bind(self, graph: Graph, allocation: Places) -> None:
@@ -138,50 +143,74 @@ class CpuPlan(Plan):
         self.bound_at = 0
         self._bases[:-1] = addresses
         self._bound.rebind(self._bases)
+        if self._interruptions is not None:
+            self._interruptions.bind(graph, allocation, self._groups)
         self.buffers = frozenset(buffers)
         # weakly: a plan kept for the next equal graph must not keep a model's weights alive
         self._graph, self._allocation = weakref.ref(graph, partial(_let_go, weakref.ref(self))), weakref.ref(allocation)
         self.revision, self.bound_at = graph.revision, now
 
     def compute(self) -> None:
-        self._run(None)
+        if self._interruptions is None:
+            self.walk(self._bound)
+        else:
+            self._interruptions.compute(self)
 
     def compute_traced(self) -> list[NodeTime]:
         """Computes, and tells when each node ran, from its first kernel's start to its last one's end.
 
         Threads wait for each other after every kernel, so the whole takes longer than :meth:`compute`.
         """
-        ring = TraceRing(max(1, len(self._tape)))
-        self._run(ring)
         times: dict[int, NodeTime] = {}
-        for entry, start, end in ring.rows().tolist():
-            position = self._positions[entry]
-            first = times.get(position)
-            times[position] = NodeTime(position, first.start if first else start, end)
+
+        def note(time: NodeTime) -> None:
+            first = times.get(time.node)
+            times[time.node] = NodeTime(time.node, first.start if first else time.start, time.end)
+
+        if self._interruptions is not None:
+            self._interruptions.compute(self, note)
+        else:
+            ring = TraceRing(max(1, len(self._tape)))
+            self.walk(self._bound, ring)
+            for entry, start, end in ring.rows().tolist():
+                note(NodeTime(self._positions[entry], start, end))
         return list(times.values())
+
+    def position_of(self, entry: int) -> int:
+        """The position in the graph of the node whose kernel an entry of the tape is."""
+        return self._positions[entry]
 
     def kernel_names(self) -> list[str]:
         return [entry.kernel.name for entry in self._tape.entries]
 
     def free(self) -> None:
         self._graph = self._allocation = _nobody
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Holds nothing of the graph that it was bound to."""
         self.buffers = NOTHING
         self.bound_at = 0
+        if self._interruptions is not None:
+            self._interruptions.let_go()
 
-    def _memory(self) -> tuple[Graph, Places]:
+
+    def memory(self) -> tuple[Graph, Places]:
+        """What the plan is bound to, which owns the memory.  Raises TensorStateError if that is nothing."""
         graph, allocation = self._graph(), self._allocation()
         if graph is None or allocation is None:
             raise TensorStateError("the plan is bound to no memory: call rebind(graph, allocation) and keep both")
         return graph, allocation
 
-    def _run(self, ring: TraceRing | None) -> None:
+    def walk(self, tape: BoundTape | Span, ring: TraceRing | None = None) -> None:
+        """Computes the tape, or a span of it.  Raises ComputeError for an id that was out of range in it."""
         # held while computing: graph and allocation own the memory
-        held = self._memory()
+        held = self.memory()
         try:
             while True:
                 team = self.device.team
                 try:
-                    team.run(self._bound, ring, self)
+                    team.run(tape, ring, self)
                     break
                 except ComputeError:
                     if team is self.device.team:
@@ -206,8 +235,7 @@ def _let_go(plan: Callable[[], CpuPlan | None], graph: object) -> None:
     """The graph that a plan was bound to is gone."""
     found = plan()
     if found is not None:
-        found.buffers = NOTHING
-        found.bound_at = 0
+        found.let_go()
 
 
 def _placed(steps: Steps, graph: Graph, group: Group) -> list[Entry]:

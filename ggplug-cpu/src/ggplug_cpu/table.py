@@ -26,6 +26,7 @@ from ggplug_cpu.choices import (
     attention,
     convolution,
     copy,
+    deepseek,
     elementwise,
     fused_products,
     generated,
@@ -36,6 +37,7 @@ from ggplug_cpu.choices import (
     out_prod,
     padding,
     partition,
+    python,
     recurrent,
     reduce,
     rotary,
@@ -155,6 +157,11 @@ TABLE: tuple[Row, ...] = (
     Row(ops.RwkvWkv6, "f32 f32 f32 f32 f32 f32 > f32", recurrent.matrices),
     Row(ops.RwkvWkv7, "f32 f32 f32 f32 f32 f32 f32 > f32", recurrent.matrices),
     Row(ops.GatedLinearAttn, "f32 f32 f32 f32 f32 > f32", recurrent.matrices),
+    Row(ops.LightningIndexer, "f32 float|block f32 f16 > f32", deepseek.lightning_indexer),
+    Row(ops.Dsv4HcComb, "f32 f32 f32 > f32", deepseek.combined),
+    Row(ops.Dsv4HcPre, "f32 f32 > f32", deepseek.before),
+    Row(ops.Dsv4HcPost, "f32 f32 f32 f32 > f32", deepseek.behind),
+    Row(ops.PythonCall, f"{'any? ' * 9}> any", python.python_call),
     Row(ops.GatedDeltaNet, "f32 f32 f32 f32 f32 f32 > f32", recurrent.gated_delta_net),
 )
 

@@ -176,6 +176,39 @@ class BoundTape:
         return len(self.tape)
 
 
+class Span:
+    """The entries ``first`` to ``end - 1`` of a bound tape, to be computed by themselves; it moves with the tape."""
+
+    def __init__(self, whole: BoundTape, first: int, end: int) -> None:
+        self._whole = whole
+        self.first = first
+        self._length = end - first
+        parallel = bool((whole.tape._rows[first:end, 2] != 1).any())
+        self._description = np.array(
+            [whole._rows.ctypes.data + first * ROW_BYTES, end - first, whole._counters.ctypes.data, parallel], np.int64
+        )
+        assert len(self._description) == TAPE_WORDS
+        #: The address of the description that the native walker reads.
+        self.address = int(self._description.ctypes.data)
+
+    @property
+    def tape(self) -> Tape:
+        """The tape that it is a part of."""
+        return self._whole.tape
+
+    @property
+    def workspace_address(self) -> int:
+        """That of the whole."""
+        return self._whole.workspace_address
+
+    def place_workspace(self, address: int) -> None:
+        """Tell the whole tape where the team's workspace lies."""
+        self._whole.place_workspace(address)
+
+    def __len__(self) -> int:
+        return self._length
+
+
 class TraceRing:
     """Where a traced computation writes its time stamps: the last ``capacity`` entries that were computed.
 

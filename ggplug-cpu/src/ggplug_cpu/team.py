@@ -37,7 +37,7 @@ from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, living, settle, turn,
 from ggplug_cpu import context, topology, walker
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.parameters import Ref
-from ggplug_cpu.tape import BoundTape, Entry, Tape, TraceRing, aligned_memory
+from ggplug_cpu.tape import BoundTape, Entry, Span, Tape, TraceRing, aligned_memory
 
 #: Rounds of the waiting loop a level of ``poll``: 50 levels are about a millisecond.
 _SPINS_PER_LEVEL = 1024
@@ -113,13 +113,15 @@ class Team:
         self._closed = False
         self._paused = False
         self._abort_callback: Callable[[], Any] | None = None
+        self.aborts = 0
+        """How often :meth:`abort` was called: what a computation looks at that has Python code within it."""
         self._retired_callbacks: list[Any] = []
         self._crew: _Crew | None = None
         _teams.add(self)
 
     # -- computing
 
-    def run(self, tape: BoundTape, trace: TraceRing | None = None, memory: Memory | None = None) -> None:
+    def run(self, tape: BoundTape | Span, trace: TraceRing | None = None, memory: Memory | None = None) -> None:
         """Compute ``tape``; with ``trace``, write time stamps of every entry into it.
 
         ``memory`` is what the tape is bound to: it is bound anew if it may have changed, and all others leave it alone
@@ -189,6 +191,7 @@ class Team:
 
     def abort(self) -> None:
         """Stop the computation that is running, from any thread; without one this does nothing."""
+        self.aborts += 1
         crew = self._crew
         if crew is not None:
             crew.words[context.ABORT // 8] = walker.STOPPED
@@ -203,6 +206,11 @@ class Team:
         if crew is not None:
             crew.set_abort_callback(callback)
         self._retired_callbacks.append(before)  # it may be what is calling this
+
+    @property
+    def abort_callback(self) -> Callable[[], Any] | None:
+        """What computations of streams without a callback of their own ask."""
+        return self._abort_callback
 
     # -- the threads
 
@@ -257,7 +265,7 @@ class Team:
     def __repr__(self) -> str:
         return f"<team of {self._n_threads} threads{', closed' if self._closed else ''}>"
 
-    def _prepare(self, tape: BoundTape) -> _Crew:
+    def _prepare(self, tape: BoundTape | Span) -> _Crew:
         """Everything that a computation needs and the last one did not leave behind."""
         crew = self._started()
         if self._paused:

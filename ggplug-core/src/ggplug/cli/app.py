@@ -26,6 +26,7 @@ BUILT_IN = {
     "devices": ("ggplug.cli.devices:devices", "List the devices there are."),
     "doctor": ("ggplug.cli.doctor:doctor", "Try every plugin, and say what is wrong and what to do."),
     "gguf": ("ggplug.cli.gguf:gguf", "Show what a GGUF file holds."),
+    "ops": ("ggplug.cli.ops:ops", "Show which device computes which op in which types, and why not."),
     "new-backend": ("ggplug.cli.new_backend.command:new_backend", "Write a backend that passes its own tests."),
 }
 """Commands of this distribution: where they are, and what they do; imported when they are called."""

@@ -4,6 +4,22 @@ from ggplug.ops.attention import SoftMax, alibi_slopes
 from ggplug.ops.base import OPS, Array, Cost, Indexes, Op, apply, builder
 from ggplug.ops.convolution import Conv2dDirect, Conv2dDwDirect, Conv3dDirect, ConvTranspose1d, ConvTranspose2d
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat, add_cast, cast, cont, repeat
+from ggplug.ops.custom import (
+    Custom4d,
+    MapCustom1,
+    MapCustom2,
+    MapCustom3,
+    PythonCall,
+    custom_4d,
+    custom_inplace,
+    map_custom1,
+    map_custom1_inplace,
+    map_custom2,
+    map_custom2_inplace,
+    map_custom3,
+    map_custom3_inplace,
+)
+from ggplug.ops.deepseek import Dsv4HcComb, Dsv4HcPost, Dsv4HcPre, LightningIndexer
 from ggplug.ops.elementwise import Add, Binary, Div, Mul, Sub, add1
 from ggplug.ops.generated import Arange, TimestepEmbedding
 from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Glu, Reglu, Swiglu, SwigluOai
@@ -123,11 +139,15 @@ __all__ = [
     "CrossEntropyLoss",
     "CrossEntropyLossBack",
     "Cumsum",
+    "Custom4d",
     "Diag",
     "DiagMask",
     "DiagMaskInf",
     "DiagMaskZero",
     "Div",
+    "Dsv4HcComb",
+    "Dsv4HcPost",
+    "Dsv4HcPre",
     "Dup",
     "Elu",
     "Exp",
@@ -156,7 +176,11 @@ __all__ = [
     "Interpolate",
     "L2Norm",
     "LeakyRelu",
+    "LightningIndexer",
     "Log",
+    "MapCustom1",
+    "MapCustom2",
+    "MapCustom3",
     "Mean",
     "Mul",
     "MulMat",
@@ -174,6 +198,7 @@ __all__ = [
     "Pool2d",
     "Pool2dBack",
     "PoolKind",
+    "PythonCall",
     "Reglu",
     "Relu",
     "Repeat",
@@ -237,6 +262,7 @@ __all__ = [
     "add_id",
     "add_inplace",
     "add_rel_pos",
+    "add_rel_pos_inplace",
     "alibi_slopes",
     "apply",
     "arange",
@@ -272,6 +298,8 @@ __all__ = [
     "cross_entropy_loss",
     "cross_entropy_loss_back",
     "cumsum",
+    "custom_4d",
+    "custom_inplace",
     "diag",
     "diag_mask_inf",
     "diag_mask_inf_inplace",
@@ -279,6 +307,9 @@ __all__ = [
     "diag_mask_zero_inplace",
     "div",
     "div_inplace",
+    "dsv4_hc_comb",
+    "dsv4_hc_post",
+    "dsv4_hc_pre",
     "dup",
     "elu",
     "elu_inplace",
@@ -316,8 +347,15 @@ __all__ = [
     "l2_norm_inplace",
     "leaky_relu",
     "leaky_relu_inplace",
+    "lightning_indexer",
     "log",
     "log_inplace",
+    "map_custom1",
+    "map_custom1_inplace",
+    "map_custom2",
+    "map_custom2_inplace",
+    "map_custom3",
+    "map_custom3_inplace",
     "mean",
     "mul",
     "mul_inplace",
@@ -418,6 +456,7 @@ def add(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
 def add_id(a: Tensor, b: Tensor, ids: Tensor, *, name: str = "") -> Tensor: ...
 def add_inplace(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
 def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, *, name: str = "") -> Tensor: ...
+def add_rel_pos_inplace(a: Tensor, pw: Tensor, ph: Tensor, *, name: str = "") -> Tensor: ...
 def arange(start: float, stop: float, step: float = 1.0, *, name: str = "") -> Tensor: ...
 def argmax(x: Tensor, *, name: str = "") -> Tensor: ...
 def argsort(x: Tensor, order: int = 0, *, name: str = "") -> Tensor: ...
@@ -484,6 +523,17 @@ def diag_mask_zero(x: Tensor, n_past: int, *, name: str = "") -> Tensor: ...
 def diag_mask_zero_inplace(x: Tensor, n_past: int, *, name: str = "") -> Tensor: ...
 def div(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
 def div_inplace(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
+def dsv4_hc_comb(
+    mixes: Tensor,
+    scale: Tensor,
+    base: Tensor,
+    eps: float = 1e-06,
+    n_iter: int = 1,
+    *,
+    name: str = "",
+) -> Tensor: ...
+def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor, *, name: str = "") -> Tensor: ...
+def dsv4_hc_pre(x: Tensor, weights: Tensor, *, name: str = "") -> Tensor: ...
 def dup(x: Tensor, type: str = "", *, name: str = "") -> Tensor: ...
 def elu(x: Tensor, *, name: str = "") -> Tensor: ...
 def elu_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
@@ -581,6 +631,7 @@ def l2_norm(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
 def l2_norm_inplace(x: Tensor, eps: float = 1e-06, *, name: str = "") -> Tensor: ...
 def leaky_relu(x: Tensor, negative_slope: float, *, name: str = "") -> Tensor: ...
 def leaky_relu_inplace(x: Tensor, negative_slope: float, *, name: str = "") -> Tensor: ...
+def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor, *, name: str = "") -> Tensor: ...
 def log(x: Tensor, *, name: str = "") -> Tensor: ...
 def log_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
 def mean(x: Tensor, *, name: str = "") -> Tensor: ...

@@ -73,6 +73,17 @@ class Indexes(NamedTuple):
     dim: int
 
 
+class Held:
+    """A parameter that is an object of Python's, such as a function: held by identity, and never serialised.
+
+    ``number`` stands for it in the op's key, so that what is kept by keys does not keep the object alive.  No two
+    objects ever have the same.
+    """
+
+    __slots__ = ()
+    number: int
+
+
 class Cost(NamedTuple):
     """What computing a node takes: arithmetic operations and bytes moved to and from memory."""
 
@@ -83,7 +94,7 @@ class Cost(NamedTuple):
 @typing.dataclass_transform(frozen_default=True, eq_default=False)
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Op:
-    """Base of all ops.  An instance is an op with its parameters: immutable, hashable, plain data."""
+    """Base of all ops.  An instance is an op with its parameters: immutable, hashable, plain data but :class:`Held`."""
 
     name: ClassVar[str] = ""
     sources: ClassVar[tuple[str, ...]] = ()
@@ -135,7 +146,7 @@ class Op:
         for name in self.parameters:
             value = _plain(self, name, getattr(self, name), hints[name])
             object.__setattr__(self, name, value)
-            values.append(value)
+            values.append(value.number if isinstance(value, Held) else value)
         object.__setattr__(self, "key", (self.name, *values))
         self.validate()
 
@@ -249,6 +260,8 @@ def _plain(op: Op, name: str, value: Any, kind: Any) -> Any:
             return float(value) + 0.0
         if kind is str and isinstance(value, str):
             return str(value)
+        if isinstance(kind, type) and issubclass(kind, Held) and isinstance(value, kind):
+            return value
         if typing.get_origin(kind) is tuple:
             inner = typing.get_args(kind)[0]
             return tuple(_plain(op, name, v, inner) for v in value)

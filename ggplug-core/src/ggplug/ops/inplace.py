@@ -14,6 +14,7 @@ from ggplug.ops.copy import cpy
 from ggplug.ops.elementwise import add, div, mul, sub
 from ggplug.ops.gradients import soft_max_back
 from ggplug.ops.norms import group_norm, l2_norm, norm, rms_norm
+from ggplug.ops.partition import add_rel_pos
 from ggplug.ops.rotary import rope
 from ggplug.ops.triangles import diag_mask_inf, diag_mask_zero
 from ggplug.ops.unary import (
@@ -66,6 +67,7 @@ def inplace(build: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 abs_inplace = inplace(abs)
 add_inplace = inplace(add)
+add_rel_pos_inplace = inplace(add_rel_pos)
 ceil_inplace = inplace(ceil)
 cos_inplace = inplace(cos)
 diag_mask_inf_inplace = inplace(diag_mask_inf)

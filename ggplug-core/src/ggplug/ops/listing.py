@@ -1,7 +1,8 @@
 """What the declarations say, as text: a page of documentation and a type stub.
 
 Builders are made at run time, so a type checker cannot see their signatures; the stub ``ops/__init__.pyi`` tells it.
-``python -m ggplug.ops.listing docs`` and ``... stub`` print what the two files have to hold.
+``python -m ggplug.ops.listing stub`` prints it; the page, with what devices compute behind it, is printed by
+``ggplug ops --markdown``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 import inspect
 import re
 import sys
+import textwrap
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,9 +24,10 @@ _WIDTH = 120
 _PAGE = """# Ops
 
 Every op is one class and one builder: `gg.rms_norm(x, eps=1e-6)` makes a tensor whose `op` is
-`ops.RmsNorm(eps=1e-6)`. The tables are made from the declarations (`python -m ggplug.ops.listing docs`). Extents are
-in `ne` order, innermost first; NumPy's last axis is dimension 0. The docstrings (`help(gg.rope)`) give shapes, types
-and errors in full, and each class has its formula in NumPy: `reference`.
+`ops.RmsNorm(eps=1e-6)`. This page is made from the declarations, and from what devices answer, by
+`ggplug ops --markdown --device CPU --device OpenCL0`. Extents are in `ne` order, innermost first; NumPy's last axis is
+dimension 0. The docstrings (`help(gg.rope)`) give shapes, types and errors in full. Behind each table stand the
+formulas, `reference` of each class, in float64; an op without one has that of its family.
 
 Sources in brackets are optional. "In place" names sources whose bytes the allocator may hand to the result. An op
 that "writes" changes the bytes of that source, and its result is a view of it. A view op computes nothing: its result
@@ -49,6 +52,9 @@ def markdown(names: Iterable[str] | None = None) -> str:
         rows = ["| op | what it computes | sources | parameters | notes |", "| --- | --- | --- | --- | --- |"]
         rows += [_row(cls) for cls in classes]
         text.append("\n".join(rows))
+        formulas = _formulas(classes)
+        if formulas:
+            text.append(f"```python\n{formulas}\n```")
     return "\n\n".join(text) + "\n"
 
 
@@ -66,6 +72,23 @@ def _row(cls: type[Op]) -> str:
     if cls.inplace:
         notes.append(f"in place: {', '.join(cls.sources[i] for i in cls.inplace)}")
     return f"| `{cls.name}` | {formula} | {sources} | {parameters} | {'; '.join(notes)} |"
+
+
+def _formulas(classes: Iterable[type[Op]]) -> str:
+    """The references of ops as they stand in their classes, and the methods that these call; each once."""
+    shown: dict[tuple[type, str], str] = {}
+    for cls in classes:
+        names = ["reference"]
+        while names:
+            name = names.pop()
+            owner = next((base for base in cls.__mro__ if name in vars(base)), Op)
+            method = getattr(owner, name, None)
+            if owner is Op or (owner, name) in shown or not inspect.isfunction(method):
+                continue
+            source = textwrap.dedent(inspect.getsource(method)).rstrip()
+            shown[owner, name] = f"# {getattr(owner, 'name', '') or owner.__name__}\n{source}"
+            names += re.findall(r"self\.(\w+)\(", source)
+    return "\n\n".join(shown.values())
 
 
 def _field(field: dataclasses.Field[Any]) -> str:
@@ -129,13 +152,12 @@ def _spell(kind: Any) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints the page (``docs``) or the stub (``stub``)."""
+    """Prints the stub."""
     given = sys.argv[1:] if arguments is None else arguments
-    makers = {"docs": markdown, "stub": stub}
-    if len(given) != 1 or given[0] not in makers:
-        print("usage: python -m ggplug.ops.listing docs|stub", file=sys.stderr)
+    if given != ["stub"]:
+        print("usage: python -m ggplug.ops.listing stub (the page: ggplug ops --markdown)", file=sys.stderr)
         return 2
-    print(makers[given[0]](), end="")
+    print(stub(), end="")
     return 0
 
 

@@ -465,6 +465,29 @@ _EXACT = Rule("exact", "0", "nothing: float32 holds the result", _flushed)
 _CHOSEN = Rule("chooses", "0", "nothing: numbers are only compared", _none)
 
 
+def _indexed(node: Tensor, exact: Array, q: Array, k: Array, weights: Array, mask: Array) -> Array:
+    keys, of_heads = k[:, :, 0], np.abs(weights[:, 0])
+    products = np.einsum("sthd,skd->sthk", q, keys)
+    size = np.maximum(np.abs(products), 2 * np.sqrt(np.einsum("sthd,skd->sthk", q**2, keys**2)))
+    relative = SUMMED * math.sqrt(q.shape[3] + 1) * size + (q.shape[2] + 2) * np.abs(products)
+    room = np.einsum("sthk,sth->stk", relative, of_heads)[:, np.newaxis]
+    hidden = mask[np.arange(q.shape[0]) % max(1, mask.shape[0])]
+    return np.asarray(room + 2 * np.abs(exact) + np.abs(np.where(np.isfinite(exact), exact - hidden, 0)))
+
+
+def _balanced(node: Tensor, exact: Array, mixes: Array, scale: Array, base: Array) -> Array:
+    op: Any = node.op
+    scaled = np.abs(mixes[..., 8:] * scale[..., 2:3])
+    e = (5 * scaled + 3 * np.abs(base[..., 8:])).max(axis=3, initial=0).reshape(1, -1, 1, 1)
+    return np.asarray(2 * np.abs(exact) * (24 + 4 * e + 16 * op.n_iter))
+
+
+def _mixed(node: Tensor, exact: Array, *sources: Array) -> Array:
+    op: Any = node.op
+    streams = sources[len(sources) // 4].shape[2]  # of x, or of the residual
+    return np.asarray((streams + 3) * op.reference(*map(np.abs, sources)))
+
+
 def _element(bound: str, why: str, room: Room) -> Rule:
     return Rule("one by one", bound, why, room)
 
@@ -619,6 +642,22 @@ RULES: dict[str, Rule] = {
     "interpolate": _element(
         "(32 + 8 n) max(abs(x)), n the largest extent; 0 of NEAREST",
         "where a new pixel lies, of up to n; weights, products, sums", _interpolated,
+    ),
+    **dict.fromkeys(
+        ("map_custom1", "map_custom2", "map_custom3", "custom_4d"),
+        Rule("Python functions", "0", "nothing: every device calls the same function", _none),
+    ),
+    "lightning_indexer": _element(
+        "sum(abs(w) (3.46 sqrt(n + 1) size + (heads + 2) abs(q k))) + 2 abs(y) + abs(y - mask), size as of products",
+        "n products and sums of each head, their products with weights, sums", _indexed,
+    ),
+    "dsv4_hc_comb": _element(
+        "2 abs(y) (24 + 4 max(5 abs(scale mixes) + 3 abs(base)) + 16 n_iter)",
+        "logits, whose errors the powers turn into factors; sums and quotients, which never widen ratios of errors",
+        _balanced,
+    ),
+    **dict.fromkeys(
+        ("dsv4_hc_pre", "dsv4_hc_post"), _element("(H + 3) f(abs(sources))", "H products and sums", _mixed)
     ),
     "add_rel_pos": _element("2 (abs(a) + abs(pw) + abs(ph))", "two sums", _positions),
     **dict.fromkeys(("rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn"), _TOKENS),

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ggplug import host
-from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Group, Memory, Operand
+from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Group, Memory, Operand, call_python
 from ggplug.host import HostBufferType
 from ggplug.ops.base import Op
+from ggplug.ops.custom import PythonCall
 from ggplug.testing.oracle import can_interpret, compute_node, moves_bits
 from ggplug.types import BufferUsage, DeviceKind
 
@@ -34,6 +35,8 @@ def match_reference(group: Group, name: str) -> Callable[..., None] | Decline:
         return Decline(f"{name} computes every node alone")
     if op is None or getattr(op, "reference", None) is None:
         return Decline(f"{name} has no reference for {op.name if op else 'leafs'}")
+    if isinstance(op, PythonCall):
+        return Decline(f"{name} calls no Python functions: they read and write host memory")
     if moves_bits(node):
         return interpret
     for tensor in node.src:
@@ -63,6 +66,8 @@ class ReferenceDevice(Device):
         return self._buffer_type
 
     def match(self, group: Group) -> Any:
+        if len(group) == 1 and isinstance(group.node.op, PythonCall):
+            return call_python
         return match_reference(group, self.name)
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:

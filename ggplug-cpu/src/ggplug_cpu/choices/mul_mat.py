@@ -128,11 +128,12 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
     """
     own, b = given(node, 0), given(node, 1)
     assert isinstance(node.op, MulMat)
-    refusal = _refusal(node, own, b, node.op.precision) or _refusal(node, a, b, node.op.precision)
+    for weights in (own, a):
+        refusal = _refusal(node, weights, b, node.op.precision)
+        if refusal is not None:
+            return refusal
     if _packed(a) is not None:
-        refusal = refusal or Decline("packed weights are multiplied by mul_mat_gemm alone")
-    if refusal is not None:
-        return refusal
+        return Decline("packed weights are multiplied by mul_mat_gemm alone")
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
     work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
     kind = _kind(own, b, node.op.precision)

@@ -45,11 +45,15 @@ def given(node: Tensor, index: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The entries of one node, and what memory they use: ``workspace_bytes`` together, ``scratch_bytes`` a thread."""
+    """The entries of one node, and what memory they use: ``workspace_bytes`` together, ``scratch_bytes`` a thread.
+
+    ``python``: the tape stops there, and the node's Python function is called.
+    """
 
     entries: tuple[Entry, ...]
     workspace_bytes: int = 0
     scratch_bytes: int = 0
+    python: bool = False
     references: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
     """For each entry the indices of its words that are references."""
 
@@ -60,7 +64,7 @@ class Steps:
     @property
     def name(self) -> str:
         """The kernels, for people: ``soft_max`` or ``copy_rows + copy_rows``."""
-        return " + ".join(entry.kernel.name for entry in self.entries)
+        return "Python function" if self.python else " + ".join(entry.kernel.name for entry in self.entries)
 
 
 def tasks(elements: int, weight: int = 1) -> int:

@@ -16,6 +16,8 @@ from ggplug.ops.base import Op
 from ggplug.ops.unary import Unary
 from ggplug.testing.cases import (
     copies,
+    custom,
+    deepseek,
     elementwise,
     images,
     matrix,
@@ -57,6 +59,8 @@ FAMILIES = (
     recurrent,
     positions,
     training,
+    custom,
+    deepseek,
 )
 """The modules whose generators cover the ops of core."""
 

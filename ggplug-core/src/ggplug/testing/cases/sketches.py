@@ -15,6 +15,8 @@ from ggplug.ops.attention import SoftMax
 from ggplug.ops.base import Op
 from ggplug.ops.convolution import Conv2dDirect, Conv2dDwDirect, Conv3dDirect, ConvTranspose1d, ConvTranspose2d
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat
+from ggplug.ops.custom import Custom4d, MapCustom1, MapCustom2, MapCustom3
+from ggplug.ops.deepseek import Dsv4HcComb, Dsv4HcPost, Dsv4HcPre, LightningIndexer
 from ggplug.ops.elementwise import Binary
 from ggplug.ops.generated import TimestepEmbedding
 from ggplug.ops.glu import Glu
@@ -38,6 +40,7 @@ from ggplug.ops.views import Permute, Reshape, Transpose, View, permute, reshape
 from ggplug.ops.windows import Window
 from ggplug.tensor import Tensor
 from ggplug.testing.cases.case import Layout, Leafs, node
+from ggplug.testing.cases.custom import parameters as of_python
 from ggplug.testing.cases.elementwise import parameters_of
 from ggplug.types import BF16, F16, F32, I32, I64, Q4_0, Q8_0, Type
 
@@ -255,6 +258,17 @@ _OTHERS: dict[type[Op], Sketch] = {
     RwkvWkv6: Sketch(("8 2 N",) * 3 + ("8 2", "8 2 N", "128 1")),
     RwkvWkv7: Sketch(("8 2 N",) * 6 + ("128 1",)),
     GatedLinearAttn: Sketch(("8 2 N",) * 4 + ("128 1",), parameters=lambda sizes: {"scale": 0.5}),
+    MapCustom1: Sketch(("n r b c",), parameters=lambda sizes: of_python(MapCustom1)),
+    MapCustom2: Sketch(("n r b c",) * 2, parameters=lambda sizes: of_python(MapCustom2)),
+    MapCustom3: Sketch(("n r b c",) * 3, parameters=lambda sizes: of_python(MapCustom3)),
+    Custom4d: Sketch(
+        ("n r b", "n M b"),
+        parameters=lambda n: of_python(Custom4d, type="f32", ne=(n["r"] + n["M"], n["n"], n["b"])),
+    ),
+    LightningIndexer: Sketch(("n r N b", "n 1 M b", "r N 1 b", "M N 1 b"), (F32, F16, F32, F16), zeros="rNMb"),
+    Dsv4HcComb: Sketch(("24 N", "3", "24")),
+    Dsv4HcPre: Sketch(("n 4 N", "4 N")),
+    Dsv4HcPost: Sketch(("n N", "n 4 N", "4 N", "4 4 N")),
     GatedDeltaNet: Sketch(("8 2 N b",) * 3 + ("1 2 N b", "1 2 N b", "8 8 2 b"), zeros="N"),
 }
 """What each of the other ops takes; extents that may not be zero are numbers."""

@@ -16,6 +16,7 @@ from ggplug.tensor import Tensor
 from ggplug_simt.c.kernels import (
     attention,
     copy,
+    deepseek,
     elementwise,
     generated,
     gradients,
@@ -23,6 +24,7 @@ from ggplug_simt.c.kernels import (
     matrix,
     norms,
     out_prod,
+    python,
     recurrent,
     reduce,
     rotary,
@@ -42,6 +44,7 @@ Chooser = Callable[[Profile, Tensor], Launches | Decline]
 _FAMILIES = (
     attention,
     copy,
+    deepseek,
     elementwise,
     generated,
     gradients,
@@ -49,6 +52,7 @@ _FAMILIES = (
     matrix,
     norms,
     out_prod,
+    python,
     recurrent,
     reduce,
     rotary,

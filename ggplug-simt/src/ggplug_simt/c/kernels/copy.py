@@ -152,8 +152,10 @@ def acc(profile: Profile, node: Tensor) -> Launches | Decline:
     b = node.src[1]
     assert b is not None
     refused = refuse(node, FLOATS, FLOATS, FLOATS)
-    if refused is not None or not b.size:
-        return refused or NOTHING
+    if refused is not None:
+        return refused
+    if not b.size:
+        return NOTHING
     kind = node.type
     return launches_of(
         map_two(profile, ops.Add(), TWO[ops.Add], window(node, DST), kind, window(node, 0), kind, argument(1, b), kind)

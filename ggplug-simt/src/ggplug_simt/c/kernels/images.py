@@ -45,7 +45,10 @@ def win_part(profile: Profile, node: Tensor) -> Launches | Decline:
     assert x is not None
     tensors = {"dst": argument(DST, node), "x": argument(0, x)}
     sizes = {"w": op.w, "across": -(-x.ne[1] // op.w)}
-    return refuse(node, {F32}, {F32}) or launches_of(_launch(profile, "windows_apart", tensors, {}, sizes))
+    refused = refuse(node, {F32}, {F32})
+    if refused is not None:
+        return refused
+    return launches_of(_launch(profile, "windows_apart", tensors, {}, sizes))
 
 
 def win_unpart(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -55,7 +58,10 @@ def win_unpart(profile: Profile, node: Tensor) -> Launches | Decline:
     assert x is not None
     tensors = {"dst": argument(DST, node), "x": argument(0, x)}
     sizes = {"w": op.w, "across": -(-node.ne[1] // op.w)}
-    return refuse(node, {F32}, {F32}) or launches_of(_launch(profile, "windows_together", tensors, {}, sizes))
+    refused = refuse(node, {F32}, {F32})
+    if refused is not None:
+        return refused
+    return launches_of(_launch(profile, "windows_together", tensors, {}, sizes))
 
 
 def get_rel_pos(profile: Profile, node: Tensor) -> Launches | Decline:

@@ -26,7 +26,10 @@ def pool_1d(profile: Profile, node: Tensor) -> Launches | Decline:
     assert x is not None
     rule = "largest" if op.kind == PoolKind.MAX else "mean"
     axes = Axis(op.k0, op.s0, op.p0), _ONE
-    return refuse(node, {F32}, FLOATS) or launches_of(_windows(profile, node, x, rule, axes, x.ne[:2]))
+    refused = refuse(node, {F32}, FLOATS)
+    if refused is not None:
+        return refused
+    return launches_of(_windows(profile, node, x, rule, axes, x.ne[:2]))
 
 
 def pool_2d(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -35,8 +38,10 @@ def pool_2d(profile: Profile, node: Tensor) -> Launches | Decline:
     assert isinstance(op, ops.Pool2d)
     assert x is not None
     rule = "largest" if op.kind == PoolKind.MAX else "sum"
-    made = _windows(profile, node, x, rule, op.axes(), x.ne[:2], divisor=op.k0 * op.k1)
-    return refuse(node, {F32}, FLOATS) or launches_of(made)
+    refused = refuse(node, {F32}, FLOATS)
+    if refused is not None:
+        return refused
+    return launches_of(_windows(profile, node, x, rule, op.axes(), x.ne[:2], divisor=op.k0 * op.k1))
 
 
 def pool_2d_back(profile: Profile, node: Tensor) -> Launches | Decline:

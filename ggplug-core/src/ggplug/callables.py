@@ -1,0 +1,40 @@
+"""The kernel of ops that call a Python function, for every device that computes in host memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ggplug.faults import compute_error
+from ggplug.ops.custom import PythonCall
+from ggplug.walking import Operand
+
+if TYPE_CHECKING:
+    from ggplug.backend import Device
+
+
+def call_python(
+    op: PythonCall, dst: Operand, *src: Operand | None, device: Device | None = None, n_threads: int = 1
+) -> None:
+    """Calls the function of a node, which reads and writes the tensors' memory: see :mod:`ggplug.ops.custom`.
+
+    A device over host memory has it in its dictionary, ``kernels = {PythonCall: call_python}``.  ``n_threads``: of the
+    device, which bounds the number of parts.  The buffers must be claimed so that Python code may access them
+    (:func:`ggplug.sharing.using`).
+
+    Raises ComputeError (of a MemoryError OutOfMemoryError) that names the node, with what the function raised as its
+    cause; KeyboardInterrupt and SystemExit go through as they are.
+    """
+    sources = []
+    for operand in src:
+        if operand is not None:
+            array = operand.array()
+            array.flags.writeable = False
+            sources.append(array)
+    try:
+        # NaN, infinities and what overflows are values like others.
+        with np.errstate(all="ignore"):
+            op.run(dst.array(), sources, n_threads)
+    except Exception as error:
+        raise compute_error(device, dst.tensor, error) from error

@@ -1,0 +1,289 @@
+"""Python functions as ops: what a callable does with NumPy arrays, in the middle of a graph.
+
+Devices that compute in host memory call the function while they compute; others decline, and the scheduler gives such
+nodes to a host device.  The function is called as ``fun(dst, *sources, ith, nth, userdata)``::
+
+    def double(dst, a, ith, nth, userdata):
+        rows = slice(ith, None, nth)
+        np.multiply(a[..., rows, :], 2, out=dst[..., rows, :])
+
+    y = gg.map_custom1(x, double, n_tasks=2)
+
+Arrays are four-dimensional, in NumPy's order (``ne`` reversed), and views of the tensors' memory: ``dst`` is to be
+written, sources are read-only.  BF16 shows its bits as uint16, block types their blocks, as :func:`ggplug.asarray` has
+them.  What ``dst`` holds before is undefined.  The function returns None, or ``dst``.
+
+``n_tasks`` says into how many parts the function divides its work: it is called with ``ith`` 0, 1, ... ``nth - 1``, one
+call after the other on the thread that computes; ``nth`` is the smaller one of ``n_tasks`` and the device's number of
+threads.  -1 (``GGML_N_TASKS_MAX``) is that number.  The arrays may be kept, but what they show is undefined when the
+call has ended.
+
+A node holds its function, and its ``userdata``, by identity: ops are equal if both are the same objects.
+"""
+
+from __future__ import annotations
+
+import itertools
+import types as python_types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ggplug.errors import ParameterError, SerializationError, TypeMismatchError
+from ggplug.ops.base import Array, Held, Op, apply
+from ggplug.ops.copy import cpy
+from ggplug.tensor import Spec, Tensor, extents
+from ggplug.types import F64, Type, by_name
+
+MOST_SOURCES = 9
+"""How many tensors :func:`custom_4d` takes: one less than GGML_MAX_SRC, as in ggml."""
+
+
+class Callback(Held):
+    """A function and what it is given besides arrays.  ``number`` is its own as long as any op holds it."""
+
+    __slots__ = ("__weakref__", "fun", "number", "userdata")
+
+    def __init__(self, fun: Callable[..., Any], userdata: Any = None) -> None:
+        self.fun = fun
+        self.userdata = userdata
+        self.number = next(_numbers)
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        return str(getattr(self.fun, "__qualname__", None) or type(self.fun).__qualname__)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    def __copy__(self) -> Callback:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Callback:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise SerializationError(
+            f"the Python function {self.name} is held by identity: a node that calls it can neither be written to a "
+            "file nor be sent to another process",
+            got=self.fun, remedy="build the graph anew where it is to be computed",
+        )  # fmt: skip
+
+
+_numbers = itertools.count(1)
+_callbacks: weakref.WeakValueDictionary[tuple[int, ...], Callback] = weakref.WeakValueDictionary()
+"""By the identities of function and userdata, which a callback keeps alive."""
+
+
+def callback(fun: Callable[..., Any], userdata: Any = None) -> Callback:
+    """The callback of a function and its userdata: the same one as long as an op holds it.
+
+    A bound method is that of its object.  Raises TypeMismatchError for what cannot be called.
+    """
+    if not callable(fun):
+        raise TypeMismatchError(f"fun must be callable, got {fun!r}", got=type(fun))
+    if isinstance(fun, python_types.MethodType):
+        key: tuple[int, ...] = id(fun.__self__), id(fun.__func__), id(userdata)
+    else:
+        key = id(fun), id(userdata)
+    found = _callbacks.get(key)
+    if found is None:
+        found = _callbacks.setdefault(key, Callback(fun, userdata))
+    return found
+
+
+class PythonCall(Op, abstract=True):
+    """Base of the ops that call a Python function; see the module's docstring.
+
+    ``prefilled``: dst holds what the first source holds before the function is called.
+    """
+
+    callback: Callback
+    n_tasks: int
+    prefilled: bool
+
+    def validate(self) -> None:
+        if self.n_tasks == 0 or self.n_tasks < -1:
+            raise ParameterError(
+                f"{self.name}: n_tasks must be 1 or more, or -1 for all threads, got {self.n_tasks}",
+                op=self, got=self.n_tasks,
+            )  # fmt: skip
+
+    def run(self, dst: Array, sources: Sequence[Array], n_threads: int) -> None:
+        """Calls the function on arrays; see the module's docstring.
+
+        Raises what the function raises; TypeMismatchError if it returns anything but None and ``dst``.
+        """
+        fun, userdata = self.callback.fun, self.callback.userdata
+        nth = n_threads if self.n_tasks < 0 else min(self.n_tasks, n_threads)
+        if self.prefilled:
+            dst[...] = sources[0]
+        for ith in range(nth):
+            answer = fun(dst, *sources, ith, nth, userdata)
+            if answer is not None and answer is not dst:
+                shape = f" of shape {answer.shape}" if isinstance(answer, np.ndarray) else ""
+                raise TypeMismatchError(
+                    f"{self.callback.name} returned {type(answer).__name__}{shape}: it has to write its result into "
+                    f"dst, of shape {dst.shape}, and to return None",
+                    op=self, got=type(answer),
+                )  # fmt: skip
+
+    def _in_float64(self, dst: Array, sources: Sequence[Array]) -> Array:
+        self.run(dst, sources, max(self.n_tasks, 1))
+        return dst
+
+
+class MapCustom1(PythonCall):
+    """y = fun(a): ``fun(dst, a, ith, nth, userdata)`` writes dst  (ggml_map_custom1).
+
+    a: any type and strides.  Result: like a, contiguous.
+    """
+
+    def result(self, a: Tensor) -> Spec:
+        return Spec(a.type, a.ne, a.rank)
+
+    def reference(self, a: Array) -> Array:
+        return self._in_float64(np.zeros_like(a), (a,))
+
+
+class MapCustom2(PythonCall):
+    """y = fun(a, b): ``fun(dst, a, b, ith, nth, userdata)`` writes dst  (ggml_map_custom2).
+
+    a, b: any types, extents and strides.  Result: like a, contiguous.
+    """
+
+    def result(self, a: Tensor, b: Tensor) -> Spec:
+        return Spec(a.type, a.ne, a.rank)
+
+    def reference(self, a: Array, b: Array) -> Array:
+        return self._in_float64(np.zeros_like(a), (a, b))
+
+
+class MapCustom3(PythonCall):
+    """y = fun(a, b, c): ``fun(dst, a, b, c, ith, nth, userdata)`` writes dst  (ggml_map_custom3).
+
+    a, b, c: any types, extents and strides.  Result: like a, contiguous.
+    """
+
+    def result(self, a: Tensor, b: Tensor, c: Tensor) -> Spec:
+        return Spec(a.type, a.ne, a.rank)
+
+    def reference(self, a: Array, b: Array, c: Array) -> Array:
+        return self._in_float64(np.zeros_like(a), (a, b, c))
+
+
+class Custom4d(PythonCall):
+    """y = fun(s0, s1, ...): ``fun(dst, *sources, ith, nth, userdata)`` writes dst  (ggml_custom_4d).
+
+    Up to nine sources of any types, extents and strides.  Result: of ``type`` and extents ``ne``, contiguous.
+    """
+
+    name = "custom_4d"
+    type: str
+    ne: tuple[int, ...]
+
+    def result(
+        self, s0: Tensor | None = None, s1: Tensor | None = None, s2: Tensor | None = None, s3: Tensor | None = None,
+        s4: Tensor | None = None, s5: Tensor | None = None, s6: Tensor | None = None, s7: Tensor | None = None,
+        s8: Tensor | None = None,
+    ) -> Spec:  # fmt: skip
+        if self.prefilled and s0 is not None:
+            return Spec(s0.type, s0.ne, s0.rank)
+        ne, rank = extents(self.ne)
+        return Spec(by_name(self.type), ne, rank)
+
+    def reference(self, *sources: Array | None) -> Array:
+        kind = by_name(self.type)
+        dtype = F64.dtype if kind.is_quantized or kind.dtype.kind != "i" else kind.dtype
+        given = [each for each in sources if each is not None]
+        return self._in_float64(np.zeros(extents(self.ne)[0][::-1], dtype), given)
+
+
+def map_custom1(
+    a: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
+) -> Tensor:
+    """y = fun(a): ``fun(dst, a, ith, nth, userdata)`` writes dst, which is like a  (ggml_map_custom1).
+
+    See :mod:`ggplug.ops.custom`.  Raises TypeMismatchError, ParameterError.
+    """
+    return apply(MapCustom1(callback(fun, userdata), n_tasks, False), (a,), name)
+
+
+def map_custom2(
+    a: Tensor, b: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
+) -> Tensor:
+    """y = fun(a, b): ``fun(dst, a, b, ith, nth, userdata)`` writes dst, which is like a  (ggml_map_custom2).
+
+    See :mod:`ggplug.ops.custom`.  Raises TypeMismatchError, ParameterError.
+    """
+    return apply(MapCustom2(callback(fun, userdata), n_tasks, False), (a, b), name)
+
+
+def map_custom3(
+    a: Tensor, b: Tensor, c: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
+) -> Tensor:
+    """y = fun(a, b, c): ``fun(dst, a, b, c, ith, nth, userdata)`` writes dst, which is like a  (ggml_map_custom3).
+
+    See :mod:`ggplug.ops.custom`.  Raises TypeMismatchError, ParameterError.
+    """
+    return apply(MapCustom3(callback(fun, userdata), n_tasks, False), (a, b, c), name)
+
+
+def custom_4d(
+    type: Type | str, ne: Sequence[int], args: Sequence[Tensor], fun: Callable[..., Any], n_tasks: int = 1,
+    userdata: Any = None, *, name: str = "",
+) -> Tensor:  # fmt: skip
+    """y = fun(*args), of this type and these extents: ``fun(dst, *args, ith, nth, userdata)``  (ggml_custom_4d).
+
+    ``ne``: up to four extents, innermost first.  ``args``: up to nine tensors.  See :mod:`ggplug.ops.custom`.  Raises
+    TypeMismatchError, ParameterError, ShapeError.
+    """
+    kind = type if isinstance(type, str) else type.name
+    return apply(Custom4d(callback(fun, userdata), n_tasks, False, kind, tuple(ne)), _sources(args), name)
+
+
+def map_custom1_inplace(
+    a: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
+) -> Tensor:
+    """:func:`map_custom1`, written into a; dst holds what a holds first.  The result is a view of a."""
+    return cpy(apply(MapCustom1(callback(fun, userdata), n_tasks, True), (a,)), a, name=name)
+
+
+def map_custom2_inplace(
+    a: Tensor, b: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
+) -> Tensor:
+    """:func:`map_custom2`, written into a; dst holds what a holds first.  The result is a view of a."""
+    return cpy(apply(MapCustom2(callback(fun, userdata), n_tasks, True), (a, b)), a, name=name)
+
+
+def map_custom3_inplace(
+    a: Tensor, b: Tensor, c: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
+) -> Tensor:
+    """:func:`map_custom3`, written into a; dst holds what a holds first.  The result is a view of a."""
+    return cpy(apply(MapCustom3(callback(fun, userdata), n_tasks, True), (a, b, c)), a, name=name)
+
+
+def custom_inplace(
+    a: Tensor, args: Sequence[Tensor], fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *,
+    name: str = "",
+) -> Tensor:  # fmt: skip
+    """``fun(dst, a, *args, ith, nth, userdata)``, written into a; dst holds what a holds first  (ggml_custom_inplace).
+
+    ``args``: up to eight tensors.  The result is a view of a.
+    """
+    op = Custom4d(callback(fun, userdata), n_tasks, True, a.type.name, a.ne)
+    return cpy(apply(op, _sources((a, *args))), a, name=name)
+
+
+def _sources(given: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    if len(given) > MOST_SOURCES:
+        raise ParameterError(
+            f"custom_4d: takes at most {MOST_SOURCES} tensors, got {len(given)}", got=len(given), wanted=MOST_SOURCES
+        )
+    for each in given:
+        if not isinstance(each, Tensor):
+            raise TypeMismatchError(f"custom_4d: its sources must be tensors, got {each!r}", got=each)
+    return (*given, *(None for _ in range(MOST_SOURCES - len(given))))

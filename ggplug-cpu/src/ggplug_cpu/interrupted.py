@@ -1,0 +1,119 @@
+"""Plans whose tape stops where a Python function is called, and goes on behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from ggplug.backend import Groups, NodeTime, Operand, Places, call_python
+from ggplug.errors import ComputeAborted
+from ggplug.graph import Graph
+from ggplug.ops import PythonCall
+from ggplug.sharing import OPEN, Claim, using
+from ggplug_cpu.tape import BoundTape, Span, TraceRing
+
+if TYPE_CHECKING:
+    from ggplug_cpu.backend import CpuPlan
+
+
+Times: TypeAlias = Callable[[NodeTime], None]
+
+
+class Stop(NamedTuple):
+    """``before``: how many entries of the tape come first.  ``position``: the node's place in the graph."""
+
+    before: int
+    position: int
+
+
+class Interruptions:
+    """The functions that a plan calls, and the spans of its tape between them.
+
+    The buffers are claimed for Python code from the first span to the last, so nothing changes or frees them between
+    two spans, and the function may read tensors and compute other graphs, also on the same device.
+    """
+
+    def __init__(self, bound: BoundTape, stops: list[Stop]) -> None:
+        self._bound = bound
+        ends = [*(stop.before for stop in stops), len(bound)]
+        self._first = Span(bound, 0, ends[0])
+        self._parts = [
+            (stop.position, Span(bound, stop.before, end)) for stop, end in zip(stops, ends[1:], strict=True)
+        ]
+        self._operands: dict[int, list[Operand | None]] = {}
+
+    def bind(self, graph: Graph, allocation: Places, groups: Groups) -> None:
+        """Takes over where the functions' tensors lie."""
+        buffers, which, offsets = allocation.places(graph, groups)
+        found: dict[int, list[Operand | None]] = {}
+        for position, _ in self._parts:
+            node = graph.tensors[position]
+            found[position] = []
+            for tensor in (node, *node.src):
+                at = -1 if tensor is None else graph.index[tensor]
+                operand = None if tensor is None else Operand(tensor, buffers[which[at]], int(offsets[at]))
+                found[position].append(operand)
+        self._operands = found
+
+    def let_go(self) -> None:
+        """Holds no tensors any more."""
+        self._operands = {}
+
+    def compute(self, plan: CpuPlan, times: Times | None = None) -> None:
+        """Computes span after span with the functions between them; ``times`` gets those of a traced computation.
+
+        Raises as CpuPlan.compute and :func:`~ggplug.backend.call_python`; ComputeAborted also after an abort that came
+        while a function ran.
+        """
+        held = plan.memory()  # graph and allocation own the memory
+        while True:
+            buffers = plan.buffers
+            with Claim((self._bound,), buffers, OPEN):
+                _keep_up(plan)
+                if plan.buffers is not buffers:
+                    continue  # the claim is for others
+                aborts = plan.device.team.aborts
+                _walk(plan, self._first, times)
+                for position, span in self._parts:
+                    self._call(plan, position, times)
+                    _look_for_abort(plan, aborts)
+                    _walk(plan, span, times)
+                del held
+                return
+
+    def _call(self, plan: CpuPlan, position: int, times: Times | None) -> None:
+        _keep_up(plan)  # a function may have moved a tensor
+        dst, *sources = self._operands[position]
+        assert dst is not None
+        op: Any = dst.tensor.op
+        assert isinstance(op, PythonCall)
+        device, start = plan.device, time.perf_counter_ns()
+        with using(plan.buffers):
+            call_python(op, dst, *sources, device=device, n_threads=device.n_threads)
+        if times is not None:
+            times(NodeTime(position, start, time.perf_counter_ns()))
+
+
+def _keep_up(plan: CpuPlan) -> None:
+    """Binds the plan anew if the memory may have changed."""
+    if plan.revision.now != plan.bound_at:
+        plan.renew()
+
+
+def _walk(plan: CpuPlan, span: Span, times: Times | None) -> None:
+    if len(span) == 0:
+        return
+    ring = None if times is None else TraceRing(len(span))
+    plan.walk(span, ring)
+    if ring is not None and times is not None:
+        for entry, start, end in ring.rows().tolist():
+            times(NodeTime(plan.position_of(span.first + entry), start, end))
+
+
+def _look_for_abort(plan: CpuPlan, aborts: int) -> None:
+    """Raises ComputeAborted if the computation was to end while Python had the thread."""
+    team, own = plan.device.team, plan.stop.callback
+    callback = team.abort_callback if own is None else own
+    if team.aborts != aborts or (callback is not None and callback()):
+        raise ComputeAborted("the computation was aborted; what it was to write is undefined")

@@ -1,0 +1,85 @@
+"""The indexer of sparse attention, and connections by several streams."""
+
+from __future__ import annotations
+
+from ggplug import ops
+from ggplug.backend import Decline
+from ggplug.tensor import Tensor
+from ggplug.types import F16, F32
+from ggplug_simt.c.kernels.accepted import READABLE, refuse
+from ggplug_simt.c.launch import launch, launches_of, units
+from ggplug_simt.c.profile import Profile
+from ggplug_simt.library import DST, Launches, TensorArgument, argument
+
+HEADS = 8
+"""Heads for which a row of k is read once."""
+
+
+def lightning_indexer(profile: Profile, node: Tensor) -> Launches | Decline:
+    """dst[j, t] = sum over heads of max(q . k, 0) weight, and the mask."""
+    k = node.src[1]
+    assert k is not None
+    refused = refuse(node, {F32}, {F32}, READABLE, {F32}, {F16})
+    if refused is not None:
+        return refused
+    return _launch(profile, "lightning_indexer", node, {"TK": k.type.name, "HEADS": HEADS})
+
+
+def combined(profile: Profile, node: Tensor) -> Launches | Decline:
+    """A matrix of 4 by 4 for each token."""
+    op = node.op
+    assert isinstance(op, ops.Dsv4HcComb)
+    refused = refuse(node, {F32}, {F32}, {F32}, {F32})
+    if refused is not None:
+        return refused
+    return launches_of(
+        launch(
+            "deepseek", "combine_streams", _tensors(node), groups=-(-node.ne[2] // profile.unit_lanes),
+            lanes=profile.unit_lanes, defines={"VEC": profile.vec, "UNIT": profile.vec}, eps=op.eps,
+            n_iter=op.n_iter,
+        )
+    )  # fmt: skip
+
+
+def before(profile: Profile, node: Tensor) -> Launches | Decline:
+    """Streams, added up."""
+    refused = refuse(node, {F32}, {F32}, {F32})
+    if refused is not None:
+        return refused
+    return _launch(profile, "streams_before", node, {})
+
+
+def behind(profile: Profile, node: Tensor) -> Launches | Decline:
+    """Streams mixed, and what a layer adds to each."""
+    refused = refuse(node, *({F32} for _ in range(5)))
+    if refused is not None:
+        return refused
+    return _launch(profile, "streams_behind", node, {})
+
+
+def _tensors(node: Tensor) -> dict[str, TensorArgument]:
+    """The result, and the sources as the op calls them."""
+    assert node.op is not None
+    tensors = {"dst": argument(DST, node)}
+    for position, (name, tensor) in enumerate(zip(node.op.sources, node.src, strict=True)):
+        assert tensor is not None
+        tensors[name] = argument(position, tensor)
+    return tensors
+
+
+def _launch(profile: Profile, kernel: str, node: Tensor, defines: dict[str, object]) -> Launches | Decline:
+    """An item for each unit of the result."""
+    return launches_of(
+        launch(
+            "deepseek", kernel, _tensors(node), groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes, defines={"VEC": profile.vec, "UNIT": profile.vec, **defines},
+        )
+    )  # fmt: skip
+
+
+CHOOSERS = {
+    ops.LightningIndexer: lightning_indexer,
+    ops.Dsv4HcComb: combined,
+    ops.Dsv4HcPre: before,
+    ops.Dsv4HcPost: behind,
+}
