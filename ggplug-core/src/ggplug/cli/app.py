@@ -27,6 +27,7 @@ BUILT_IN = {
     "doctor": ("ggplug.cli.doctor:doctor", "Try every plugin, and say what is wrong and what to do."),
     "gguf": ("ggplug.cli.gguf:gguf", "Show what a GGUF file holds."),
     "new-backend": ("ggplug.cli.new_backend.command:new_backend", "Write a backend that passes its own tests."),
+    "quantize": ("ggplug.cli.quantize:quantize", "Write a GGUF file again with quantised weights."),
 }
 """Commands of this distribution: where they are, and what they do; imported when they are called."""
 
