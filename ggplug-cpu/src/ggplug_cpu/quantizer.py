@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ggplug import quants
 from ggplug.types import Type
 from ggplug_cpu.choices.places import reader
 from ggplug_cpu.kernels.encode import Encoding, encode_rows, scratch_bytes
 from ggplug_cpu.kernels.nest import BLOCK
 from ggplug_cpu.parameters import Place
+from ggplug_cpu.searches import CompiledSearches
 from ggplug_cpu.tape import Entry, Tape
 from ggplug_cpu.team import Team
 from ggplug_cpu.types import BLOCKS
@@ -26,6 +28,8 @@ class Quantizer:
 
     def takes(self, source: Type, type: Type, *, weighted: bool) -> bool:
         """Whether there are kernels for it."""
+        if type in quants.searched_types():
+            return quants.can_dequantize(source)
         blocks = BLOCKS.get(type.name)
         if blocks is None or reader(source) is None:
             return False
@@ -40,6 +44,10 @@ class Quantizer:
         out: npt.NDArray[np.uint8],
     ) -> None:
         """See :meth:`ggplug.registry.extras.Quantizer.encode`."""
+        if type in quants.searched_types():
+            numbers = quants.dequantize(data, source)
+            out[:] = quants.quantize(numbers, type, importance, searches=CompiledSearches(self._team))
+            return
         rows, row_bytes = data.shape
         n = row_bytes // source.block_bytes * source.block_size
         convert = reader(source)
