@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.quants import grid_search
-from ggplug.quants.grid_search import Lattice
+from ggplug.quants.grid_search import Lattice, Sorted, sums_up_to, terms_apart
 from ggplug_cpu.kernels.grid_search import Magnitudes, search_magnitudes
+from ggplug_cpu.kernels.sorted_search import Runs, search_runs
 from ggplug_cpu.parameters import Place
 from ggplug_cpu.tape import Entry, Tape
 from ggplug_cpu.team import Team
@@ -43,12 +44,29 @@ class CompiledSearches:
         self._team.run(Tape([Entry(kernel, words)]).bind())
         return scale, np.ascontiguousarray(rows.T), np.ascontiguousarray(signs.T)
 
-    @staticmethod
     def signs(
-        x: Floats, weights: Floats, lattice: Lattice, least: float, eighth: float, halves: int
+        self, x: Floats, weights: Floats, lattice: Lattice, least: float, eighth: float, halves: int
     ) -> tuple[Floats, npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """See :func:`ggplug.quants.grid_search.search_signs`."""
-        return grid_search.search_signs(x, weights, lattice, least, eighth, halves)
+        return grid_search.search_signs(x, weights, lattice, least, eighth, halves, self._borders)
+
+    def _borders(
+        self, groups: Sorted, scale: Floats
+    ) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """See :func:`ggplug.quants.grid_search.best_borders`."""
+        size, n = groups.x.shape
+        # of each group all numbers together, the ways innermost
+        made = terms_apart(groups) if groups.is_apart else sums_up_to(groups)
+        terms, squares = (np.ascontiguousarray(np.moveaxis(each, -1, 0)) for each in made)
+        found, borders = scale.copy(), np.empty((n, 3), np.int32)
+        levels = np.ascontiguousarray(groups.levels.T)
+        words = Runs.words(
+            terms=_place(terms), squares=_place(squares), levels=_place(levels), scale=_place(found),
+            borders=_place(borders), groups=n,
+        )  # fmt: skip
+        self._team.run(Tape([Entry(search_runs(size, len(groups.downwards), groups.is_apart), words)]).bind())
+        wide = borders.T.astype(np.int64)
+        return found, wide[:2], wide[2]
 
 
 def _place(array: npt.NDArray[Any]) -> Place:
