@@ -137,7 +137,8 @@ def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypat
     monkeypatch.setattr(products.MatrixVector, "size", staticmethod(lambda device: 1 << 20))
     monkeypatch.setattr(products.MatrixVector, "REPEATS", 1)
     monkeypatch.setattr(products.MatrixMatrix, "REPEATS", 1)
-    monkeypatch.setattr(products.MatrixMatrix, "SIZE", 128)
+    monkeypatch.setattr(products.MatrixMatrix, "ROWS", 64)
+    monkeypatch.setattr(products.MatrixMatrix, "COLUMNS", 4)
     for instrument in products.INSTRUMENTS:
         rows = list(instrument.run(host_device, Options()))
         assert [row["case"] for row in rows] == ["f32", "q8_0"]
@@ -145,6 +146,34 @@ def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypat
     beside = list(products.MatrixVector().run(host_device, Options(beside=host_device)))[1::2]
     assert [row["case"] for row in beside] == ["f32 4096 x 4096", "q8_0 4096 x 4096"]
     assert all(row[f"relative_to_{host_device.name}"] > 0 for row in beside)
+
+
+def test_every_type_of_weights_is_measured() -> None:
+    from ggplug import quants
+    from ggplug.cli import products
+
+    assert {type.name for type in products.WEIGHTS} == {"f32", "f16", "bf16", *(t.name for t in quants.block_types())}
+
+
+def test_quantising_is_measured_by_type_and_with_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ggplug import device, types
+    from ggplug.cli.quantizing import Quantizing
+    from ggplug.errors import UnsupportedOpError
+    from ggplug.registry.extras import Options
+    from ggplug.testing import ReferenceDevice
+
+    pytest.importorskip("ggplug_cpu")
+    monkeypatch.setattr("ggplug.cli.quantizing.quants.block_types", lambda: (types.Q4_0, types.IQ4_NL))
+    monkeypatch.setattr(Quantizing, "ROWS", 8)
+    monkeypatch.setattr(Quantizing, "LAYERS", 1)
+    monkeypatch.setattr(Quantizing, "REPEATS", 1)
+    monkeypatch.setattr(Quantizing, "FILES", ("Q4_0",))
+    rows = list(Quantizing().run(device("CPU"), Options(threads=1)))
+    assert [row["case"] for row in rows] == ["q4_0", "iq4_nl", "a file to Q4_0"]
+    assert all(row["gigabytes_per_second"] > 0 for row in rows)
+    assert all(row["weighted_gigabytes_per_second"] > 0 for row in rows[:2])
+    with pytest.raises(UnsupportedOpError, match="quantises no weights"):
+        list(Quantizing().run(ReferenceDevice(), Options()))
 
 
 def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,10 +288,10 @@ def test_the_command_says_in_one_line_what_is_wrong_with_the_target(folder: Path
 def test_the_types_that_can_be_asked_for_are_those_that_can_be_encoded_with_the_numbers_of_llama_cpp() -> None:
     from gguf import LlamaFileType
 
-    theirs = {member.name: int(member) for member in LlamaFileType}
+    theirs = {member.name: int(member) for member in LlamaFileType} | {"MOSTLY_Q2_0": 41}  # newer than the package
     for name, number in FILE_TYPES.items():
         spellings = (f"ALL_{name}", f"MOSTLY_{name}", f"MOSTLY_{name}_S", f"MOSTLY_{name}_MOE")
         assert number in {theirs[each] for each in spellings if each in theirs}, name
     encoded = {kind.name.upper() for kind in quants.block_types() if quants.can_quantize(kind)}
     # llama.cpp has no files of these
-    assert encoded - {"Q8_K", "Q2_0"} | {"F32", "F16", "BF16"} == set(FILE_TYPES)
+    assert encoded - {"Q8_K"} | {"F32", "F16", "BF16"} == set(FILE_TYPES)

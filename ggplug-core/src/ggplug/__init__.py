@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ggplug import gguf as gguf
     from ggplug import host as host
     from ggplug import memory as memory
+    from ggplug import quantizing as quantizing
     from ggplug import quants as quants
     from ggplug import registry as registry
     from ggplug import scheduler as scheduler
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = ("backend", "gguf", "host", "memory", "quants", "registry", "scheduler", "testing")
+_MODULES = ("backend", "gguf", "host", "memory", "quantizing", "quants", "registry", "scheduler", "testing")
 _LAZY = {
     **dict.fromkeys(("allocate", "allocate_graph"), "memory"),
     **dict.fromkeys(("dequantize", "quantize"), "quants"),

@@ -127,9 +127,16 @@ class NewFile:
             with contextlib.suppress(OSError):
                 os.fchmod(descriptor, stat.S_IMODE(before.st_mode) & 0o777)
 
-    def close(self) -> None:
-        """Nothing more is written; the file is not there yet."""
+    def close(self, *, durable: bool = False) -> None:
+        """Nothing more is written; the file is not there yet.
+
+        ``durable``: wait until it lies on the disk, so that after a loss of power there is either the old file or the
+        whole new one.
+        """
         with naming(self.path):
+            if durable and not self.file.closed:
+                self.file.flush()
+                os.fsync(self.file.fileno())
             self.file.close()
 
     def commit(self) -> None:

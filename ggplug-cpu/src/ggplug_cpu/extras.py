@@ -7,6 +7,7 @@
 ``set_threadpool``       ``(backend, team)``  (ggml_backend_cpu_set_threadpool)
 ``features``             ``()``: names of what kernels may use, by LLVM  (ggml_backend_get_features)
 ``cache``                compiled kernels on disk: ``entries``, ``clear``, ``prebuild``
+``quantizer``            the class :class:`~ggplug_cpu.quantizer.Quantizer`: weights quantised on all threads
 =======================  ==============================================================================
 """
 
@@ -30,6 +31,10 @@ def find(name: str) -> Any:
         from ggplug_cpu.team import Team
 
         return Team
+    if name == "quantizer":
+        from ggplug_cpu.quantizer import Quantizer
+
+        return Quantizer
     return _EXTRAS.get(name)
 
 

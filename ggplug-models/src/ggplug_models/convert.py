@@ -17,18 +17,21 @@ import ggplug as gg
 from ggplug import quants
 from ggplug.errors import FileKindError, ModelError, ParameterError
 from ggplug.files import check_target, open_regular
-from ggplug.gguf import GGUFWriter
+from ggplug.gguf import GGUFWriter, file_types
 from ggplug_models.bert import ACTIVATIONS, Pooling
 from ggplug_models.requirements import required
 from ggplug_models.tokenizer import CONTROL, HF_JSON, TOKENS, WORD_START
 from ggplug_models.values import Values
 
+_FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
+"""Types whose files are called otherwise: llama.cpp calls mixtures by the type alone."""
+
 _NUMBERS = {
-    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K": 11, "Q4_K": 14,
-    "Q5_K": 16, "Q6_K": 18, "IQ3_XXS": 23, "IQ4_NL": 25, "IQ3_S": 26, "IQ2_S": 28, "IQ4_XS": 30, "IQ1_M": 31,
-    "BF16": 32, "TQ1_0": 36, "TQ2_0": 37, "MXFP4": 38, "NVFP4": 39, "Q1_0": 40,
-}  # fmt: skip
-"""``general.file_type`` of files with matrices of one type, from llama.cpp's ``enum llama_ftype``."""
+    type.name.upper(): file_types.FILE_TYPES[name]
+    for type in gg.types.TYPES
+    if (name := _FILES_OF.get(type.name.upper(), type.name.upper())) in file_types.FILE_TYPES
+}
+"""``general.file_type`` of files with matrices of one type."""
 
 FILE_TYPES: dict[str, int] = {
     name: number for name, number in _NUMBERS.items() if quants.can_quantize(gg.types.by_name(name))
@@ -110,8 +113,8 @@ def _add_bert(writer: GGUFWriter, source: Path, config: Values, kind: str) -> No
     config.text("position_embedding_type", "absolute", one_of=("absolute",))
     name = (config.text("_name_or_path", "") or source.resolve().name).rstrip("/").rsplit("/", 1)[-1]
     writer.add("general.name", name)
-    writer.add("general.file_type", FILE_TYPES[kind])
-    writer.add("general.quantization_version", 2)
+    writer.add(file_types.FILE_TYPE_KEY, FILE_TYPES[kind])
+    writer.add(file_types.QUANTIZATION_VERSION_KEY, file_types.QUANTIZATION_VERSION)
     writer.add("bert.context_length", config.integer("max_position_embeddings"))
     writer.add("bert.embedding_length", config.integer("hidden_size"))
     writer.add("bert.block_count", config.integer("num_hidden_layers"))

@@ -28,6 +28,7 @@ BUILT_IN = {
     "gguf": ("ggplug.cli.gguf:gguf", "Show what a GGUF file holds."),
     "ops": ("ggplug.cli.ops:ops", "Show which device computes which op in which types, and why not."),
     "new-backend": ("ggplug.cli.new_backend.command:new_backend", "Write a backend that passes its own tests."),
+    "quantize": ("ggplug.cli.quantize:quantize", "Write a GGUF file again with quantised weights."),
 }
 """Commands of this distribution: where they are, and what they do; imported when they are called."""
 

@@ -84,8 +84,9 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     from ggplug.cli.overhead import Overhead
     from ggplug.cli.packed import PackedWeights
     from ggplug.cli.products import INSTRUMENTS
+    from ggplug.cli.quantizing import Quantizing
 
-    own: tuple[Instrument, ...] = (*INSTRUMENTS, PackedWeights(), Overhead())
+    own: tuple[Instrument, ...] = (*INSTRUMENTS, PackedWeights(), Quantizing(), Overhead())
     found: dict[str, Instrument] = {instrument.name: instrument for instrument in own}
     broken: dict[str, str] = {}
     registration = device.registration

@@ -127,17 +127,8 @@ class _Loader:
             data = self.reader.data(info)
             if data.size:
                 tensor.set_bytes(swap_byte_order(data, info.type) if self.foreign else data)
-                self.give_back(info)
+                self.reader.release(info)  # a tensor that lies in the map beside it keeps its pages
             self.advance(info)
-
-    def give_back(self, info: TensorInfo) -> None:
-        """Let go of the pages of a tensor that was copied; a tensor that lies in the map beside it keeps its own."""
-        if not hasattr(memory_map, "MADV_DONTNEED"):
-            return
-        start = -(-info.offset // memory_map.PAGESIZE) * memory_map.PAGESIZE
-        size = (info.offset + info.nbytes) // memory_map.PAGESIZE * memory_map.PAGESIZE - start
-        if size > 0:
-            self.reader.maps[info.shard].madvise(memory_map.MADV_DONTNEED, start, size)
 
     def advance(self, info: TensorInfo) -> None:
         self.done += info.nbytes

@@ -127,6 +127,19 @@ class GGUFReader:
             return raw.view(info.type.dtype).reshape(info.shape)
         return raw.reshape(*info.shape[:-1], info.type.row_bytes(info.ne[0]))
 
+    def release(self, tensor: TensorInfo | str) -> None:
+        """Let go of the pages of a tensor that has been read; read again, they come from the file again.
+
+        Pages that it shares with its neighbours are kept.
+        """
+        if not hasattr(memory_map, "MADV_DONTNEED"):
+            return
+        info = self.tensors[tensor] if isinstance(tensor, str) else tensor
+        start = -(-info.offset // memory_map.PAGESIZE) * memory_map.PAGESIZE
+        size = (info.offset + info.nbytes) // memory_map.PAGESIZE * memory_map.PAGESIZE - start
+        if size > 0:
+            self.maps[info.shard].madvise(memory_map.MADV_DONTNEED, start, size)
+
     # -- life --------------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -234,7 +234,7 @@ class GGUFWriter:
                     done += tensor.nbytes
                     if progress is not None:
                         progress(done, total)
-                files[-1].close()
+                files[-1].close(durable=True)
             for file in files:
                 file.commit()
         except BaseException:

@@ -18,16 +18,31 @@ import numpy.typing as npt
 
 from ggplug.errors import ParameterError, ShapeError, TypeMismatchError
 from ggplug.quants.codec import Codec, find
+from ggplug.quants.grid_search import Searches
 from ggplug.types import TYPES, Type
 
-__all__ = ["block_types", "can_dequantize", "can_quantize", "can_store", "dequantize", "put_scales", "quantize"]
+__all__ = [
+    "block_types",
+    "can_dequantize",
+    "can_quantize",
+    "can_store",
+    "dequantize",
+    "put_scales",
+    "quantize",
+    "searched_types",
+]
 
 # Elements converted at a time: few enough for the temporaries to stay in the cache.
 _CHUNK = 1 << 17
 
 
 def quantize(
-    array: npt.ArrayLike, type: Type, imatrix: npt.ArrayLike | None = None, *, stored: bool = False
+    array: npt.ArrayLike,
+    type: Type,
+    imatrix: npt.ArrayLike | None = None,
+    *,
+    stored: bool = False,
+    searches: Searches | None = None,
 ) -> npt.NDArray[np.uint8]:
     """Encode ``array`` (``ggml_quantize_chunk``).
 
@@ -40,6 +55,7 @@ def quantize(
             Types whose numbers follow from the values alone take no notice of it.
         stored: encode as ops do that store a result of this type (``from_float`` in ggml's type traits): IQ4_NL with
             the first scale instead of the best of sixteen, Q8_0 and Q8_1 with ties to even.
+        searches: what finds rows of grids, with the same answers as the references (None); no other type asks it.
 
     Returns:
         uint8 [..., ``type.row_bytes(ne0)``]
@@ -60,10 +76,11 @@ def quantize(
     if values.ndim == 0:
         raise ShapeError(f"quantising to {type.name} needs at least one axis, got a scalar", got=())
     row_bytes = type.row_bytes(values.shape[-1])
-    if imatrix is not None:
-        importance = _importance(imatrix, values.shape[-1], stored)
-        if codec.weighted is not None:
-            return _weighted(values, type, codec.weighted, importance)
+    importance = None if imatrix is None else _importance(imatrix, values.shape[-1], stored)
+    if codec.search is not None and searches is not None:
+        return _by_rows(values, type, functools.partial(codec.search, searches=searches), importance)
+    if importance is not None and codec.weighted is not None:
+        return _by_rows(values, type, codec.weighted, importance)
     assert codec.encode is not None
     with _quiet():
         values = np.ascontiguousarray(values, dtype=codec.values_dtype)
@@ -91,11 +108,11 @@ def _importance(imatrix: npt.ArrayLike, ne0: int, stored: bool) -> npt.NDArray[n
     return importance
 
 
-def _weighted(
+def _by_rows(
     values: npt.NDArray[Any],
     type: Type,
-    encode: Callable[[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]], None],
-    importance: npt.NDArray[np.float32],
+    encode: Callable[[npt.NDArray[Any], npt.NDArray[Any], Any], None],
+    importance: npt.NDArray[np.float32] | None,
 ) -> npt.NDArray[np.uint8]:
     ne0 = values.shape[-1]
     out = np.empty((*values.shape[:-1], type.row_bytes(ne0)), np.uint8)
@@ -190,6 +207,11 @@ def can_dequantize(type: Type) -> bool:
     """Whether :func:`dequantize` takes ``type``."""
     codec = _codec(type)
     return codec is not None and codec.decode is not None
+
+
+def searched_types() -> tuple[Type, ...]:
+    """The types whose encoders search for rows of grids, which take most of their time; by id."""
+    return tuple(type for type in TYPES if (codec := _codec(type)) is not None and codec.search is not None)
 
 
 def block_types() -> tuple[Type, ...]:

@@ -32,6 +32,8 @@ class Codec:
     * ``store``: as ``encode``, where ggml's ops encode a result in another way than files (``from_float`` in
       its type traits, beside ``ggml_quantize_chunk``); ``None`` where both are the same.
 
+    * ``search(values, blocks, importance, searches)``: as ``weighted``, or as ``encode`` where ``importance`` is
+      ``None``, with other searches for rows of grids (``grid_search.Searches``); ``None`` for types without grids.
     * ``put_scale(blocks, scales)``: writes a scale, float32 [n], into blocks, where it lies in no field of its own.
 
     ``is_stored``: whether ops encode results of this type at all.
@@ -49,6 +51,7 @@ class Codec:
     weighted: Callable[[Values, Blocks, Values], None] | None = None
     put_scale: Callable[[Blocks, Values], None] | None = None
     is_stored: bool = True
+    search: Callable[..., None] | None = None
 
 
 _CODECS: dict[Type, Codec] = {}

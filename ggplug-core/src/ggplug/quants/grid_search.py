@@ -6,7 +6,8 @@ groups of numbers along the last axis.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -53,9 +54,9 @@ class Lattice:
 
     def _learn(self, codes: npt.NDArray[np.int64]) -> None:
         points = codes[:, None] >> self.bits * np.arange(self.width) & (1 << self.bits) - 1
-        distance = np.zeros((len(codes), len(self.digits)), np.int32)
+        distance = np.zeros((len(codes), len(self.digits)), np.int16)  # which are sorted faster than wider ones
         for i in range(self.width):
-            distance += np.square(points[:, i, None] - self.digits[None, :, i]).astype(np.int32)
+            distance += np.square(points[:, i, None] - self.digits[None, :, i]).astype(np.int16)
         order = np.argsort(distance, axis=1, kind="stable")
         ordered = np.take_along_axis(distance, order, axis=1)
         further = np.cumsum(ordered[:, 1:] > ordered[:, :-1], axis=1)
@@ -111,6 +112,36 @@ class Magnitudes(NamedTuple):
     even: bool
     again: str
     from_all: bool = False
+
+
+class Searches(Protocol):
+    """What finds scales and rows: the functions of this module, or others with the same answers."""
+
+    def magnitudes(
+        self, x: Floats, weights: Floats, how: Magnitudes
+    ) -> tuple[Floats, npt.NDArray[np.int32], Bytes]:
+        """See :func:`search_magnitudes`."""
+
+    def signs(
+        self, x: Floats, weights: Floats, lattice: Lattice, least: float, eighth: float, halves: int
+    ) -> tuple[Floats, npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """See :func:`search_signs`."""
+
+
+class References:
+    """The functions of this module."""
+
+    @staticmethod
+    def magnitudes(x: Floats, weights: Floats, how: Magnitudes) -> tuple[Floats, npt.NDArray[np.int32], Bytes]:
+        """See :func:`search_magnitudes`."""
+        return search_magnitudes(x, weights, how)
+
+    @staticmethod
+    def signs(
+        x: Floats, weights: Floats, lattice: Lattice, least: float, eighth: float, halves: int
+    ) -> tuple[Floats, npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """See :func:`search_signs`."""
+        return search_signs(x, weights, lattice, least, eighth, halves)
 
 
 def search_magnitudes(x: Floats, weights: Floats, how: Magnitudes) -> tuple[Floats, npt.NDArray[np.int32], Bytes]:
@@ -181,8 +212,54 @@ def _make_even(size: Floats, negative: Mask, worth: Floats) -> None:
         np.put_along_axis(eights, least, np.where(is_odd, changed(one), one), axis=1)
 
 
+class Sorted(NamedTuple):
+    """Groups sorted by size, [size, n], to be cut into three runs, one of each level, in one of several ways.
+
+    ``levels``: [2, 3], moved upwards and downwards.  ``downwards``: [ways, parts of a group], 1 where a way moves a
+    part downwards; ``part``: which part a number belongs to.
+    """
+
+    x: Floats
+    weights: Floats
+    part: npt.NDArray[np.int64]
+    levels: Floats
+    downwards: npt.NDArray[np.int64]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the parts of a group may move in different directions."""
+        return bool(self.downwards.shape[1] > 1)
+
+
+#: Of sorted groups, and first scales [n], the best scales, borders [2, n] between the runs, and ways [n]; -1 for none.
+Borders = Callable[[Sorted, Floats], tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+
+
+def best_borders(groups: Sorted, scale: Floats) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Tries all borders."""
+    size, n = groups.x.shape
+    splits = _Splits(groups)
+    scale = scale.copy()
+    best = np.full(n, -np.finfo(_F).max, _F)
+    borders, way = np.full((2, n), -1), np.full(n, -1)
+    for low in range(size + 1):
+        for high in range(low, size + 1):
+            for k, (sum_qx, sum_q2) in enumerate(splits.sums(low, high)):
+                better = (sum_q2 > 0) & (sum_qx * sum_qx > best * sum_q2)
+                scale[better] = (sum_qx / sum_q2)[better]
+                best[better] = (scale * sum_qx)[better]
+                borders[:, better], way[better] = [[low], [high]], k
+    return scale, borders, way
+
+
 def search_signs(
-    x: Floats, weights: Floats, lattice: Lattice, least: float, eighth: float, halves: int
+    x: Floats,
+    weights: Floats,
+    lattice: Lattice,
+    least: float,
+    eighth: float,
+    halves: int,
+    find: Borders = best_borders,
 ) -> tuple[Floats, npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """Scales [n], rows [size / 8, n] and directions [n] for groups ``x`` [size, n] of the types of one bit.
 
@@ -197,18 +274,10 @@ def search_signs(
     levels = np.array([[-1, 0, 1]], _F) + np.array([[eighth], [-eighth]], _F)
     ways = 1 << halves
     downwards = np.array([[k >> halves - 1 - i & 1 for i in range(halves)] for k in range(ways)])
-    splits = _Splits(sorted_x, sorted_w, part, levels, downwards, apart=halves > 1)
-    scale = np.abs(x).max(axis=0)
-    nothing = scale < _F(least)
-    best = np.full(n, -np.finfo(_F).max, _F)
-    borders, way = np.full((2, n), -1), np.full(n, -1)
-    for low in range(size + 1):
-        for high in range(low, size + 1):
-            for k, (sum_qx, sum_q2) in enumerate(splits.sums(low, high)):
-                better = (sum_q2 > 0) & (sum_qx * sum_qx > best * sum_q2)
-                scale[better] = (sum_qx / sum_q2)[better]
-                best[better] = (scale * sum_qx)[better]
-                borders[:, better], way[better] = [[low], [high]], k
+    groups = Sorted(sorted_x, sorted_w, part, levels, downwards)
+    largest = np.abs(x).max(axis=0)
+    nothing = largest < _F(least)
+    scale, borders, way = find(groups, largest)
     nothing = nothing | (way < 0)
     place = np.arange(size)[:, None]
     digits = np.empty((size, n), np.int32)
@@ -242,23 +311,15 @@ def search_signs(
 class _Splits:
     """Sums of q x and q q for every way to cut sorted groups into three runs, one of each level."""
 
-    def __init__(
-        self, x: Floats, weights: Floats, part: npt.NDArray[np.int64], levels: Floats, downwards: npt.NDArray[np.int64],
-        *, apart: bool,
-    ) -> None:  # fmt: skip
-        self.levels, self.size = levels, len(x)
-        self.ways = len(downwards)
+    def __init__(self, groups: Sorted) -> None:
+        self.levels, self.size = groups.levels, len(groups.x)
+        self.ways = len(groups.downwards)
         self.up_to_x: Floats | None = None
         self.up_to_w: Floats | None = None
-        if not apart:  # one direction a group: sums up to each place are enough
-            start = np.zeros((1, x.shape[1]), _F)
-            self.up_to_x = np.add.accumulate(np.concatenate([start, weights * x]), axis=0)
-            self.up_to_w = np.add.accumulate(np.concatenate([start, weights]), axis=0)
-            return
-        # [level, place, way, n]
-        q = levels[downwards.T[part]].transpose(3, 0, 2, 1)
-        self.qx = weights[:, None] * q * x[:, None]
-        self.q2 = weights[:, None] * q * q
+        if groups.is_apart:
+            self.qx, self.q2 = terms_apart(groups)
+        else:  # one direction a group: sums up to each place are enough
+            self.up_to_x, self.up_to_w = sums_up_to(groups)
 
     def sums(self, low: int, high: int) -> list[tuple[Floats, Floats]]:
         """For each way, with the second level from place ``low`` on and the third from ``high`` on."""
@@ -277,3 +338,19 @@ class _Splits:
         a, b, c = (run * level if power == 1 else run * level * level for run, level in zip(runs, q, strict=True))
         found: Floats = a + b + c
         return found
+
+
+def sums_up_to(groups: Sorted) -> tuple[Floats, Floats]:
+    """Sums of w x and of w before each place, [size + 1, n]."""
+    start = np.zeros((1, groups.x.shape[1]), _F)
+    of_x = np.add.accumulate(np.concatenate([start, groups.weights * groups.x]), axis=0)
+    of_w = np.add.accumulate(np.concatenate([start, groups.weights]), axis=0)
+    return of_x, of_w
+
+
+def terms_apart(groups: Sorted) -> tuple[Floats, Floats]:
+    """w q x and w q q for every number if it had a level, [level, place, way, n]."""
+    q = groups.levels[groups.downwards.T[groups.part]].transpose(3, 0, 2, 1)
+    of_x: Floats = groups.weights[:, None] * q * groups.x[:, None]
+    of_q: Floats = groups.weights[:, None] * q * q
+    return of_x, of_q

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ggplug import types
 from ggplug.quants.codec import Blocks, Codec, Values, register
-from ggplug.quants.grid_search import Lattice, Magnitudes, search_magnitudes, search_signs
+from ggplug.quants.grid_search import Lattice, Magnitudes, References, Searches
 from ggplug.quants.rounding import Floats, nearest
 from ggplug.quants.search import spread_weights, total
 
@@ -228,10 +228,10 @@ def _with_signs(blocks: Blocks, scales: Whole, signs: Whole) -> Whole:
     return joined
 
 
-def _weigh_iq2_xxs(values: Values, blocks: Blocks, importance: Values | None) -> None:
+def _weigh_iq2_xxs(values: Values, blocks: Blocks, importance: Values | None, searches: Searches) -> None:
     values, blocks, importance, bad = _blocks_of(values, blocks, importance)
     how = Magnitudes(_IQ2_XXS(), 32, 6, 0.1, 1e-15, even=True, again="all", from_all=True)
-    scale, rows, signs, n = _searched(values, importance, 1, how)
+    scale, rows, signs, n = _searched(searches, values, importance, 1, how)
     blocks["d"], scales = _scales_of(scale, n, 31, 15)
     words = np.empty((n, 8, 2), "<u4")
     words[:, :, 0] = np.ascontiguousarray(_low(_by_blocks(rows, n))).view("<u4")
@@ -240,20 +240,20 @@ def _weigh_iq2_xxs(values: Values, blocks: Blocks, importance: Values | None) ->
     _poison(blocks, bad)
 
 
-def _weigh_iq2_xs(values: Values, blocks: Blocks, importance: Values | None) -> None:
+def _weigh_iq2_xs(values: Values, blocks: Blocks, importance: Values | None, searches: Searches) -> None:
     values, blocks, importance, bad = _blocks_of(values, blocks, importance)
     how = Magnitudes(_IQ2_XS(), 16, 9, 0.1, 1e-15, even=True, again="others")
-    scale, rows, signs, n = _searched(values, importance, 1, how)
+    scale, rows, signs, n = _searched(searches, values, importance, 1, how)
     blocks["d"], scales = _scales_of(scale, n, 31, 15)
     blocks["qs"] = _by_blocks(rows, n) | _by_blocks(signs, n).astype(np.int32) << 9
     blocks["scales"] = _pairs(scales)
     _poison(blocks, bad)
 
 
-def _weigh_iq2_s(values: Values, blocks: Blocks, importance: Values | None) -> None:
+def _weigh_iq2_s(values: Values, blocks: Blocks, importance: Values | None, searches: Searches) -> None:
     values, blocks, importance, bad = _blocks_of(values, blocks, importance)
     how = Magnitudes(_IQ2_S(), 16, 9, 0.1, 1e-8, even=False, again="others")
-    scale, rows, signs, n = _searched(values, importance, 2, how, mean=0.25)
+    scale, rows, signs, n = _searched(searches, values, importance, 2, how, mean=0.25)
     d, scales = _scales_of(scale, n, 31, 15)
     blocks["d"] = d * _F(0.9875)
     by_blocks = _by_blocks(rows, n)
@@ -264,10 +264,10 @@ def _weigh_iq2_s(values: Values, blocks: Blocks, importance: Values | None) -> N
     _poison(blocks, bad)
 
 
-def _weigh_iq3_xxs(values: Values, blocks: Blocks, importance: Values | None) -> None:
+def _weigh_iq3_xxs(values: Values, blocks: Blocks, importance: Values | None, searches: Searches) -> None:
     values, blocks, importance, bad = _blocks_of(values, blocks, importance)
     how = Magnitudes(_IQ3_XXS(), 32, 15, 0.2, 1e-8, even=True, again="others")
-    scale, rows, signs, n = _searched(values, importance, 2, how)
+    scale, rows, signs, n = _searched(searches, values, importance, 2, how)
     d, scales = _scales_of(scale, n, 31, 15)
     blocks["d"] = d * _F(1.0125)
     rest = _with_signs(blocks, scales, _by_blocks(signs, n)).astype("<u4").view(np.uint8)
@@ -276,10 +276,10 @@ def _weigh_iq3_xxs(values: Values, blocks: Blocks, importance: Values | None) ->
     _poison(blocks, bad)
 
 
-def _weigh_iq3_s(values: Values, blocks: Blocks, importance: Values | None) -> None:
+def _weigh_iq3_s(values: Values, blocks: Blocks, importance: Values | None, searches: Searches) -> None:
     values, blocks, importance, bad = _blocks_of(values, blocks, importance)
     how = Magnitudes(_IQ3_S(), 32, 9, 0.2, 0, even=False, again="if any")
-    scale, rows, signs, n = _searched(values, importance, 2, how)
+    scale, rows, signs, n = _searched(searches, values, importance, 2, how)
     d, scales = _scales_of(scale, n, 31, 15)
     blocks["d"] = d * _F(1.033)
     by_blocks = _by_blocks(rows, n)
@@ -291,16 +291,16 @@ def _weigh_iq3_s(values: Values, blocks: Blocks, importance: Values | None) -> N
 
 
 def _searched(
-    values: Values, importance: Values | None, factor: float, how: Magnitudes, mean: float = 0
+    searches: Searches, values: Values, importance: Values | None, factor: float, how: Magnitudes, mean: float = 0
 ) -> tuple[Floats, Whole, Whole, int]:
     x: Floats = np.ascontiguousarray(values.reshape(-1, how.size).T)
-    return *search_magnitudes(x, _weights_of(values, importance, factor, how.size, mean), how), len(values)
+    return *searches.magnitudes(x, _weights_of(values, importance, factor, how.size, mean), how), len(values)
 
 
-def _weigh_iq1_s(values: Values, blocks: Blocks, importance: Values | None) -> None:
+def _weigh_iq1_s(values: Values, blocks: Blocks, importance: Values | None, searches: Searches) -> None:
     values, blocks, importance, bad = _blocks_of(values, blocks, importance)
     n, x = len(values), np.ascontiguousarray(values.reshape(-1, 32).T)
-    scale, rows, down = search_signs(x, _weights_of(values, importance, 2, 32), _IQ1(), 1e-12, 0.125, 1)
+    scale, rows, down = searches.signs(x, _weights_of(values, importance, 2, 32), _IQ1(), 1e-12, 0.125, 1)
     d, scales = _scales_of(scale, n, 15, 7)
     blocks["d"] = d * _F(1.125)
     by_blocks = _by_blocks(rows, n)
@@ -310,11 +310,11 @@ def _weigh_iq1_s(values: Values, blocks: Blocks, importance: Values | None) -> N
     _poison(blocks, bad)
 
 
-def _weigh_iq1_m(values: Values, blocks: Blocks, importance: Values | None) -> None:
+def _weigh_iq1_m(values: Values, blocks: Blocks, importance: Values | None, searches: Searches) -> None:
     values, blocks, importance, bad = _blocks_of(values, blocks, importance)
     n, x = len(values), np.ascontiguousarray(values.reshape(-1, 16).T)
     weights = _weights_of(values, importance, 2, 16)
-    scale, rows, down = search_signs(x, weights, _IQ1(), 1e-7, 0.125, 2)
+    scale, rows, down = searches.signs(x, weights, _IQ1(), 1e-7, 0.125, 2)
     d, scales = _scales_of(scale, n, 15, 7)
     first, second = down >> 1, down & 1
     # the scale of all once more, now that those of the groups are known
@@ -340,23 +340,28 @@ def _weigh_iq1_m(values: Values, blocks: Blocks, importance: Values | None) -> N
     _put_scale_iq1_m(blocks, d * _F(1.1125))
 
 
-def _unweighted(weigh: Callable[[Values, Blocks, Values | None], None]) -> Callable[[Values, Blocks], None]:
-    return lambda values, blocks: weigh(values, blocks, None)
-
-
 _NEEDS = "ggml quantises it with an importance matrix only"
 
 
 def _codec(
     type: types.Type,
     decode: Callable[[Blocks, Values], None],
-    weigh: Callable[[Values, Blocks, Values | None], None],
+    search: Callable[[Values, Blocks, Values | None, Searches], None],
     *,
     needs_importance: bool = False,
     put_scale: Callable[[Blocks, Values], None] | None = None,
 ) -> Codec:
-    encode, missing = (None, _NEEDS) if needs_importance else (_unweighted(weigh), "")
-    return Codec(type, encode, decode, missing=missing, weighted=weigh, put_scale=put_scale, is_stored=False)
+    def weigh(values: Values, blocks: Blocks, importance: Values) -> None:
+        search(values, blocks, importance, References())
+
+    def encode(values: Values, blocks: Blocks) -> None:
+        search(values, blocks, None, References())
+
+    return Codec(
+        type, None if needs_importance else encode, decode, missing=_NEEDS if needs_importance else "",
+        weighted=weigh, put_scale=put_scale, is_stored=False, search=search,
+    )  # fmt: skip
+
 
 
 register(

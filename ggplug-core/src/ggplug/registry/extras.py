@@ -5,6 +5,7 @@ They are protocols: a backend needs to import nothing, only to provide objects (
 ==================  ============================================================================================
 ``"cache"``         :class:`KernelCache`: compiled kernels on disk; ``ggplug cache`` shows, clears and prebuilds
 ``"benchmarks"``    a sequence of :class:`Instrument`; ``ggplug bench`` runs them on the backend's devices
+``"quantizer"``     ``(n_threads=None)``: a :class:`Quantizer`; :mod:`ggplug.quantizing` encodes weights with it
 ==================  ============================================================================================
 
 A distribution that is no backend contributes instruments by entry points of the group ``ggplug.benchmarks``; each names
@@ -17,7 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
 from ggplug.backend import Device
+from ggplug.types import Type
 
 Progress = Callable[[int, int, str], None]
 """Called with how many are done, how many there are, and the name of the one that comes next."""
@@ -66,3 +71,27 @@ class Instrument(Protocol):
         figures, whose names end with their unit (``milliseconds``, ``gigabytes_per_second``) or are ratios.  Raises
         UnsupportedOpError if the device cannot do it at all.
         """
+
+
+@runtime_checkable
+class Quantizer(Protocol):
+    """Encodes rows on all threads, byte for byte as :func:`ggplug.quantize`."""
+
+    def takes(self, source: Type, type: Type, *, weighted: bool) -> bool:
+        """Whether it encodes rows of ``source`` as ``type``; ``weighted``: with an importance matrix."""
+
+    def encode(
+        self,
+        data: npt.NDArray[np.uint8],
+        source: Type,
+        type: Type,
+        importance: npt.NDArray[np.float32] | None,
+        out: npt.NDArray[np.uint8],
+    ) -> None:
+        """Encodes ``data``, [rows, bytes of a row of ``source``], into ``out``, [rows, bytes of a row of ``type``].
+
+        Both lie in memory without gaps.  ``importance``: [ne0], not negative, for all rows.
+        """
+
+    def close(self) -> None:
+        """Ends its threads."""

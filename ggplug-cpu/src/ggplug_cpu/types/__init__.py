@@ -1,6 +1,6 @@
 """What kernels know about types: plain ones are read as f32, block types a group of numbers at a time.
 
-Every module beside ``blocks`` and ``plain`` is a family of block types; its ``FAMILY`` declares one
+Every module beside ``blocks``, ``plain`` and ``search`` is a family of block types; its ``FAMILY`` declares one
 :class:`~.blocks.Blocks` a type.  A new type is one more there, a new family one more file: the accepted types of
 products, rows and copies, prebuilt kernels and tests follow from :data:`BLOCKS`.
 """

@@ -47,6 +47,18 @@ class SideBySide:
     minimum: str | None = None
 
 
+@dataclass(frozen=True)
+class Weigh:
+    """How a type is encoded with an importance matrix, bit for bit as :func:`ggplug.quantize` with ``imatrix``.
+
+    ``encode(block, x, importance, mean)``: the f32 numbers at ``x``, whose importance lies at ``importance``, to the
+    block at ``block``.  ``mean``: ``of_row`` times the mean of the squares of the whole row; 0 where that is None.
+    """
+
+    encode: Callable[[Value, Value, Value, Value], None]
+    of_row: float | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Blocks:
     """A block type, for kernels.
@@ -55,6 +67,8 @@ class Blocks:
     ``offset`` stands for zero.  ``factors(addresses)``: what the groups of blocks are multiplied by, and what is added.
     ``group``: the numbers that share a scale, 32 or 16.  ``encode(block, x)``: rounds the f32 numbers at ``x`` to the
     block at ``block``, bit for bit as :func:`ggplug.quants.quantize` with ``stored``; None where ggml's ops have none.
+    ``file(block, x)``: the same as files of weights have it (without ``stored``), where that differs.  ``weigh``: with
+    an importance matrix; None for types that take no notice of one.
     ``side_by_side``: how packed weights are read; None for types that are packed at each product.
     """
 
@@ -65,6 +79,8 @@ class Blocks:
     group: int = GROUP
     has_minima: bool = False
     encode: Callable[[Value, Value], None] | None = None
+    file: Callable[[Value, Value], None] | None = None
+    weigh: Weigh | None = None
     side_by_side: SideBySide | None = None
 
     @property

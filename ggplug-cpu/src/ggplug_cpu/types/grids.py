@@ -1,6 +1,7 @@
 """IQ1_S to IQ3_S: super-blocks of 256 numbers as rows of a grid, with signs and scales apart.
 
-Nothing encodes them: ggml's ops do not, because a good encoding takes too long.
+Ops do not encode them: a good encoding takes too long.  Files do, by the encoders of core with compiled searches
+(``ggplug_cpu.searches``).
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from ggplug import types
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.transposition import transposed
-from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, loop, vector
+from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, vector
 from ggplug_cpu.types.blocks import (
     GROUP,
     Blocks,
     Factors,
+    Weigh,
     f16_at,
     first_where,
     is_finite,
@@ -25,6 +26,20 @@ from ggplug_cpu.types.blocks import (
     shifted,
     size_of,
     store_f16,
+)
+from ggplug_cpu.types.search import (
+    ALL_ZERO,
+    all_finite,
+    between,
+    first_largest,
+    in_order,
+    lanes_of,
+    mean_square,
+    positive,
+    refined,
+    signed,
+    spread_weights,
+    with_minimum,
 )
 
 _Q2, _Q3, _Q4, _Q5, _Q6, _Q8 = types.Q2_K, types.Q3_K, types.Q4_K, types.Q5_K, types.Q6_K, types.Q8_K
@@ -35,8 +50,6 @@ _QS4 = offset_of(_Q4, "qs")
 _D5, _MIN5, _SCALES5, _QH5, _QS5 = (offset_of(_Q5, field) for field in ("d", "dmin", "scales", "qh", "qs"))
 _QL6, _QH6, _SCALES6, _D6 = (offset_of(_Q6, field) for field in ("ql", "qh", "scales", "d"))
 _D8, _QS8, _SUMS8 = (offset_of(_Q8, field) for field in ("d", "qs", "bsums"))
-#: Groups with no element as large as this have the scale 0 (``GROUP_MAX_EPS``).
-_ALL_ZERO = 1e-15
 
 
 # -- reading -------------------------------------------------------------------------------------------
@@ -144,18 +157,6 @@ def _groups(place: Value, groups: int, size: int) -> list[Value]:
     return transposed([values.load(place, vector(F32, size), 4 * size * group) for group in range(groups)])
 
 
-def _between(low: int, numbers: Value, high: int) -> Value:
-    return numbers.maximum(low).minimum(high)
-
-
-def _sum(terms: Sequence[Value]) -> Value:
-    return functools.reduce(operator.add, terms)
-
-
-def _all_finite(x: Sequence[Value]) -> Value:
-    return is_finite(functools.reduce(lambda a, b: a.maximum(b), map(size_of, x)).max())
-
-
 def _parts(numbers: list[Value], per_part: int) -> list[Value]:
     """Numbers of groups, ``out[j]`` of every group before, as int8 parts of a super-block."""
     groups = [each.convert(I8) for each in transposed(numbers)]
@@ -164,7 +165,7 @@ def _parts(numbers: list[Value], per_part: int) -> list[Value]:
 
 def _requantised(x: list[Value], numbers: list[Value], d: Value, low: int, high: int) -> list[Value]:
     """The numbers again, by the scales that are stored, where these are not zero."""
-    again = [_between(low, nearest(each / d), high) - min(low, 0) for each in x]
+    again = [between(low, nearest(each / d), high) - min(low, 0) for each in x]
     return [d.equal(0.0).select(old, new) for old, new in zip(numbers, again, strict=True)]
 
 
@@ -175,18 +176,42 @@ def _factors_of(each: Value, top: int) -> tuple[Value, Value]:
     return most / float(top), (nearest(inverse.splat(each.count) * each) & 255).minimum(top)
 
 
+#: Numbers, scales with the scale of all, and minima with theirs.
+_Found = tuple[list[Value], tuple[Value, Value], tuple[Value, Value]]
+
+
+def _by_values(found: tuple[Value, Value, list[Value]]) -> _Found:
+    scale, minimum, numbers = found
+    most = 15 if scale.count == 16 else 63
+    return numbers, _factors_of(scale, most), _factors_of(minimum, most)
+
+
+def _by_importance(x: list[Value], weights: list[Value], top: int) -> _Found:
+    scale, minimum, numbers = with_minimum(x, weights, top, -0.9, 0.05, 36)
+    of_groups = lanes_of(in_order(weights))
+    most = 15 if scale.count == 16 else 63
+    d, scales = positive(lanes_of(scale), of_groups, most)
+    m, minima = positive(lanes_of(minimum), of_groups, most)
+    return numbers, (d, values.gathered(scales) & 255), (m, values.gathered(minima) & 255)
+
+
+def _weights(place: Value, importance: Value, x: list[Value], factor: float) -> list[Value]:
+    """How much errors count, by an importance matrix and by what the super-block is worth."""
+    count, size = x[0].count, len(x)
+    mean = mean_square(place, constant(place.b, I64, 256), factor)
+    return spread_weights(x, _groups(importance, count, size), mean)
+
+
 class _Minima:
     """Encodes a super-block whose groups have minima: scales and minima first, then the numbers by what is stored."""
 
     def __init__(
-        self, block: Value, x: list[Value], found: tuple[Value, Value, list[Value]], top: int, at: int
+        self, block: Value, x: list[Value], found: _Found, top: int, at: int
     ) -> None:
         """Stores the scales of scales and minima, the one behind the other, ``at`` bytes behind ``block``."""
         self.block, count = block, x[0].count
-        scale, minimum, numbers = found
-        self.finite = _all_finite(x)
-        d, self.scales = _factors_of(scale, 15 if count == 16 else 63)
-        m, self.minima = _factors_of(minimum, 15 if count == 16 else 63)
+        numbers, (d, self.scales), (m, self.minima) = found
+        self.finite = all_finite(x)
         store_f16(block + at, self.finite.select(d, float("nan")))
         store_f16(block + (at + 2), self.finite.select(m, 0.0))
         both = f16_at([block + at, block + (at + 2)])
@@ -211,7 +236,16 @@ def _joined_bits(parts: Sequence[Value], bits: int) -> Value:
 
 def _encode_q2(block: Value, place: Value) -> None:
     x = _groups(place, 16, 16)
-    found = _with_minimum(x, [each.abs() for each in x], 3, -0.5, 15, by_magnitude=True)
+    found = with_minimum(x, [each.abs() for each in x], 3, -0.5, 0.1, 15, by_magnitude=True)
+    _write_q2(block, x, _by_values(found))
+
+
+def _weigh_q2(block: Value, place: Value, importance: Value, _: Value) -> None:
+    x = _groups(place, 16, 16)
+    _write_q2(block, x, _by_importance(x, _weights(place, importance, x, 1.0), 3))
+
+
+def _write_q2(block: Value, x: list[Value], found: _Found) -> None:
     minima = _Minima(block, x, found, 3, _D2)
     minima.write(_SCALES2, (minima.scales | minima.minima << 4).convert(I8))
     parts = _parts(minima.numbers, 2)
@@ -220,13 +254,22 @@ def _encode_q2(block: Value, place: Value) -> None:
 
 
 def _by_size(x: list[Value]) -> list[Value]:
-    size = (_sum([each * each for each in x]) / 32.0).unary("sqrt")
+    size = (in_order([each * each for each in x]) / 32.0).unary("sqrt")
     return [size + each.abs() for each in x]
 
 
 def _encode_q4(block: Value, place: Value) -> None:
     x = _groups(place, 8, 32)
-    minima = _Minima(block, x, _with_minimum(x, _by_size(x), 15, -1.0, 20), 15, _D5)
+    _write_q4(block, x, _by_values(with_minimum(x, _by_size(x), 15, -1.0, 0.1, 20)))
+
+
+def _weigh_q4(block: Value, place: Value, importance: Value, _: Value) -> None:
+    x = _groups(place, 8, 32)
+    _write_q4(block, x, _by_importance(x, _weights(place, importance, x, 2.0), 15))
+
+
+def _write_q4(block: Value, x: list[Value], found: _Found) -> None:
+    minima = _Minima(block, x, found, 15, _D5)
     minima.write_six_bits()
     parts = _parts(minima.numbers, 1)
     for pair in range(4):
@@ -235,7 +278,16 @@ def _encode_q4(block: Value, place: Value) -> None:
 
 def _encode_q5(block: Value, place: Value) -> None:
     x = _groups(place, 8, 32)
-    minima = _Minima(block, x, _with_minimum(x, _by_size(x), 31, -0.5, 15), 31, _D5)
+    _write_q5(block, x, _by_values(with_minimum(x, _by_size(x), 31, -0.5, 0.1, 15)))
+
+
+def _weigh_q5(block: Value, place: Value, importance: Value, _: Value) -> None:
+    x = _groups(place, 8, 32)
+    _write_q5(block, x, _by_importance(x, _weights(place, importance, x, 2.0), 31))
+
+
+def _write_q5(block: Value, x: list[Value], found: _Found) -> None:
+    minima = _Minima(block, x, found, 31, _D5)
     minima.write_six_bits()
     parts = _parts(minima.numbers, 1)
     for pair in range(4):
@@ -243,67 +295,30 @@ def _encode_q5(block: Value, place: Value) -> None:
     minima.write(_QH5, _joined_bits([shifted(part, 4) & 1 for part in parts], 1))
 
 
-def _with_minimum(
-    x: list[Value], weights: list[Value], top: int, first: float, steps: int, *, by_magnitude: bool = False
-) -> tuple[Value, Value, list[Value]]:
-    """Scales, negated minima and numbers from 0 to ``top``, as ``ggplug.quants.search.with_minimum``."""
-    count = x[0].count
-    sum_w, sum_x = _sum(weights), _sum([w * each for w, each in zip(weights, x, strict=True)])
-    high = functools.reduce(lambda a, b: a.maximum(b), x)
-    low = functools.reduce(lambda a, b: a.minimum(b), x).minimum(0.0)
-    level = high.equal(low)
-
-    def rounded(inverse: Value, low: Value) -> list[Value]:
-        return [_between(0, nearest(inverse * (each - low)), top) for each in x]
-
-    def error(scale: Value, numbers: list[Value], low: Value) -> Value:
-        terms = []
-        for w, l, each in zip(weights, numbers, x, strict=True):
-            difference = scale * l + low - each
-            terms.append(w * (difference.abs() if by_magnitude else difference * difference))
-        return _sum(terms)
-
-    inverse = float(top) / (high - low)
-    scale = 1.0 / inverse
-    least = error(scale, [each.convert(F32) for each in rounded(inverse, low)], low)
-
-    def attempt(step: Value, carried: list[Value]) -> list[Value]:
-        scale, low, least, best_inverse, best_low = carried
-        times = step.convert(F32) * 0.1 + first + float(top)
-        inverse = times.splat(count) / (high - low)
-        l = [each.convert(F32) for each in rounded(inverse, low)]
-        weighted = [w * each for w, each in zip(weights, l, strict=True)]
-        sum_l = _sum(weighted)
-        sum_l2 = _sum([a * b for a, b in zip(weighted, l, strict=True)])
-        sum_xl = _sum([a * b for a, b in zip(weighted, x, strict=True)])
-        determinant = sum_w * sum_l2 - sum_l * sum_l
-        new_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant
-        new_low = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
-        above = new_low > 0.0
-        new_scale, new_low = above.select(sum_xl / sum_l2, new_scale), above.select(0.0, new_low)
-        found = error(new_scale, l, new_low)
-        better = (determinant > 0.0) & (found < least) & ~level
-        pairs = ((new_scale, scale), (new_low, low), (found, least), (inverse, best_inverse), (low, best_low))
-        return [better.select(new, old) for new, old in pairs]
-
-    attempts = constant(high.b, I64, steps + 1)
-    scale, last, _, inverse, low = loop(attempts, [scale, low, least, inverse, low], attempt)
-    numbers = [level.select(each.constant(0), each) for each in rounded(inverse, low)]
-    return level.select(0.0, scale), -last, numbers
-
-
 def _encode_q3(block: Value, place: Value) -> None:
     x = _groups(place, 16, 16)
-    scale, numbers = _refined(x)
-    finite = _all_finite(x)
+    scale, numbers = refined(x, 4)
     known = scale.equal(scale).select(scale, 0.0)  # others are of numbers whose squares are too large
-    largest = _first_largest([known.lane(i) for i in range(16)], [known.abs().lane(i) for i in range(16)])
+    largest = first_largest(lanes_of(known), lanes_of(known.abs()))
     some = largest.unequal(0.0)
     inverse = some.select(-32.0 / largest, 0.0)
     # the whole number becomes an int8 before it is bounded
-    found = _between(-32, nearest(inverse.splat(16) * scale).convert(I8).convert(I32), 31) + 32
-    scales = some.select(found, found.constant(0))
-    store_f16(block + _D3, finite.select(some.select(1.0 / inverse, 0.0), float("nan")))
+    found = between(-32, nearest(inverse.splat(16) * scale).convert(I8).convert(I32), 31) + 32
+    _write_q3(block, x, numbers, some.select(1.0 / inverse, 0.0), some.select(found, found.constant(0)))
+
+
+def _weigh_q3(block: Value, place: Value, importance: Value, _: Value) -> None:
+    x = _groups(place, 16, 16)
+    weights = _weights(place, importance, x, 2.0)
+    scale, numbers = signed(x, weights, 4)
+    d, scales = signed(lanes_of(scale), lanes_of(in_order(weights)), 32)
+    _write_q3(block, x, numbers, d, values.gathered(scales))
+
+
+def _write_q3(block: Value, x: list[Value], numbers: list[Value], scale: Value, scales: Value) -> None:
+    """``scales``: from 0 to 63, of which 32 is zero."""
+    finite = all_finite(x)
+    store_f16(block + _D3, finite.select(scale, float("nan")))
     d = f16_at([block + _D3]).lane(0).splat(16) * (scales - 32).convert(F32)
 
     def write(at: int, content: Value) -> None:
@@ -318,44 +333,23 @@ def _encode_q3(block: Value, place: Value) -> None:
         write(_QS3 + 32 * half, _joined_bits([part & 3 for part in parts[4 * half : 4 * half + 4]], 2))
 
 
-def _refined(x: list[Value]) -> tuple[Value, list[Value]]:
-    """Scales, and numbers from 0 to 7 of which 4 is zero, as ``ggplug.quants.search.refined``."""
-    weights = [each * each for each in x]
-    weighted = [w * each for w, each in zip(weights, x, strict=True)]
-    largest = _first_largest(x, [each.abs() for each in x])
-    inverse = -4.0 / largest
-    numbers = [_between(-4, nearest(inverse * each), 3).convert(F32) for each in x]
-    sum_xl = _sum([w * l for w, l in zip(weighted, numbers, strict=True)])
-    sum_l2 = _sum([w * l * l for w, l in zip(weights, numbers, strict=True)])
-
-    def go_over(_: Value, carried: list[Value]) -> list[Value]:
-        sum_xl, sum_l2, *numbers = carried
-        for i, old in enumerate(numbers):
-            rest_xl, rest_l2 = sum_xl - weighted[i] * old, sum_l2 - weights[i] * old * old
-            new = _between(-4, nearest(x[i] * rest_l2 / rest_xl), 3).convert(F32)
-            new_xl, new_l2 = rest_xl + weighted[i] * new, rest_l2 + weights[i] * new * new
-            better = (new_l2 > 0.0) & (new_xl * new_xl * sum_l2 > sum_xl * sum_xl * new_l2)
-            better = better & (rest_xl > 0.0) & new.unequal(old)
-            numbers[i] = better.select(new, old)
-            sum_xl, sum_l2 = better.select(new_xl, sum_xl), better.select(new_l2, sum_l2)
-        return [sum_xl, sum_l2, *numbers]
-
-    sum_xl, sum_l2, *numbers = loop(constant(largest.b, I64, 5), [sum_xl, sum_l2, *numbers], go_over)
-    nothing = largest.abs() < _ALL_ZERO
-    scale = nothing.select(0.0, (sum_l2 > 0.0).select(sum_xl / sum_l2, 0.0))
-    whole = [each.convert(I32) + 4 for each in numbers]
-    return scale, [nothing.select(each.constant(0), each) for each in whole]
-
-
 def _encode_q6(block: Value, place: Value) -> None:
     x = _groups(place, 16, 16)
-    scale, numbers = _signed(x)
+    _write_q6(block, x, *signed(x, [each * each for each in x], 32))
+
+
+def _weigh_q6(block: Value, place: Value, importance: Value, _: Value) -> None:
+    x = _groups(place, 16, 16)
+    _write_q6(block, x, *signed(x, _groups(importance, 16, 16), 32))
+
+
+def _write_q6(block: Value, x: list[Value], scale: Value, numbers: list[Value]) -> None:
     size = scale.equal(scale).select(scale.abs(), 0.0)
-    largest = _first_largest([scale.lane(i) for i in range(16)], [size.lane(i) for i in range(16)])
-    keep = _all_finite(x) & (largest.abs() >= _ALL_ZERO)
+    largest = first_largest(lanes_of(scale), lanes_of(size))
+    keep = all_finite(x) & (largest.abs() >= ALL_ZERO)
     inverse = -128.0 / largest
     scales = nearest(inverse.splat(16) * scale).minimum(127).convert(I8)
-    store_f16(block + _D6, _all_finite(x).select(keep.select(1.0 / inverse, 0.0), float("nan")))
+    store_f16(block + _D6, all_finite(x).select(keep.select(1.0 / inverse, 0.0), float("nan")))
     d = f16_at([block + _D6]).lane(0).splat(16) * scales.convert(F32)
     numbers = _requantised(x, numbers, d, -32, 31)
 
@@ -369,50 +363,6 @@ def _encode_q6(block: Value, place: Value) -> None:
         for i in range(2):
             write(_QL6 + 64 * half + 32 * i, (quarters[i] & 15) | quarters[i + 2] << 4)
         write(_QH6 + 32 * half, _joined_bits([shifted(each, 4) & 3 for each in quarters], 2))
-
-
-def _first_largest(numbers: Sequence[Value], sizes: Sequence[Value]) -> Value:
-    """The first of the numbers whose size is largest."""
-    found, most = numbers[0], sizes[0]
-    for each, size in zip(numbers[1:], sizes[1:], strict=True):
-        larger = size > most
-        found, most = larger.select(each, found), larger.select(size, most)
-    return found
-
-
-def _signed(x: list[Value]) -> tuple[Value, list[Value]]:
-    """Scales, and numbers from 0 to 63 of which 32 is zero (``make_qx_quants``)."""
-    weights = [each * each for each in x]
-    largest = _first_largest(x, [each.abs() for each in x])
-    nothing = largest.abs() < _ALL_ZERO
-
-    def rounded(inverse: Value) -> list[Value]:
-        return [_between(-32, nearest(inverse * each), 31) for each in x]
-
-    def sums(inverse: Value) -> tuple[Value, Value]:
-        l = [each.convert(F32) for each in rounded(inverse)]
-        both = zip(weights, x, l, strict=True)
-        terms = [(w * each * number, w * number * number) for w, each, number in both]
-        return _sum([term for term, _ in terms]), _sum([term for _, term in terms])
-
-    inverse = -32.0 / largest
-    sum_xl, sum_l2 = sums(inverse)
-    scale = sum_l2.unequal(0.0).select(sum_xl / sum_l2, 0.0)
-
-    def attempt(i: Value, carried: list[Value]) -> list[Value]:
-        scale, best, best_inverse = carried
-        step = (i < 9).select(i - 9, i - 8)  # from -9 to 9 without 0
-        inverse = (-(step.convert(F32) * 0.1 + 32.0)).splat(16) / largest
-        sum_xl, sum_l2 = sums(inverse)
-        better = (sum_l2 > 0.0) & (sum_xl * sum_xl > best * sum_l2)
-        ratio = sum_xl / sum_l2
-        pairs = ((ratio, scale), (ratio * sum_xl, best), (inverse, best_inverse))
-        return [better.select(new, old) for new, old in pairs]
-
-    eighteen = constant(largest.b, I64, 18)
-    scale, _, inverse = loop(eighteen, [scale, scale * sum_xl, inverse], attempt)
-    numbers = [nothing.select(each.constant(0), each + 32) for each in rounded(inverse)]
-    return nothing.select(0.0, scale), numbers
 
 
 def _encode_q8(block: Value, place: Value) -> None:
@@ -437,10 +387,10 @@ def _encode_q8(block: Value, place: Value) -> None:
 
 
 FAMILY = (
-    Blocks(_Q2, _quants_q2, _factors_q2, group=16, has_minima=True, encode=_encode_q2),
-    Blocks(_Q3, _quants_q3, _factors_q3, offset=4, group=16, encode=_encode_q3),
-    Blocks(_Q4, _quants_q4, _factors_q4_and_q5, has_minima=True, encode=_encode_q4),
-    Blocks(_Q5, _quants_q5, _factors_q4_and_q5, has_minima=True, encode=_encode_q5),
-    Blocks(_Q6, _quants_q6, _factors_q6, offset=32, group=16, encode=_encode_q6),
+    Blocks(_Q2, _quants_q2, _factors_q2, group=16, has_minima=True, encode=_encode_q2, weigh=Weigh(_weigh_q2)),
+    Blocks(_Q3, _quants_q3, _factors_q3, offset=4, group=16, encode=_encode_q3, weigh=Weigh(_weigh_q3)),
+    Blocks(_Q4, _quants_q4, _factors_q4_and_q5, has_minima=True, encode=_encode_q4, weigh=Weigh(_weigh_q4)),
+    Blocks(_Q5, _quants_q5, _factors_q4_and_q5, has_minima=True, encode=_encode_q5, weigh=Weigh(_weigh_q5)),
+    Blocks(_Q6, _quants_q6, _factors_q6, offset=32, group=16, encode=_encode_q6, weigh=Weigh(_weigh_q6)),
     Blocks(_Q8, _quants_q8, _factors_q8, offset=128, encode=_encode_q8),
 )

@@ -16,6 +16,7 @@ from ggplug_cpu.types.blocks import (
     Blocks,
     Factors,
     SideBySide,
+    Weigh,
     as_nibbles,
     both_nibbles,
     f16_at,
@@ -28,11 +29,10 @@ from ggplug_cpu.types.blocks import (
     store_f16,
     sum_in_order,
 )
+from ggplug_cpu.types.search import ALL_ZERO, mean_square, spread_weights
 
 _LEVELS = [int(level) for level in IQ4_NL_LEVELS]
 _QS = offset_of(types.IQ4_NL, "qs")
-#: Blocks with no element as large as this have the scale 0 (``GROUP_MAX_EPS``).
-_ALL_ZERO = 1e-15
 
 
 _UNSIGNED = [level - _LEVELS[0] for level in _LEVELS]
@@ -65,11 +65,29 @@ def _encode_iq4_nl(block: Value, place: Value) -> None:
     numbers, q = _nearest_level((1.0 / (largest / float(_LEVELS[0]))).splat(GROUP) * x)
     weights = x * x
     scale = sum_in_order(weights * q * x) / sum_in_order(weights * q * q)
-    nothing = largest.abs() < _ALL_ZERO
+    nothing = largest.abs() < ALL_ZERO
     finite = is_finite(size.max())
     store_f16(block, finite.select(nothing.select(0.0, scale), float("nan")))
     chosen = (finite & ~nothing).select(numbers, numbers.constant(0))
     values.store(block, as_nibbles(chosen.convert(I8)), _QS)
+
+
+def _file_iq4_nl(block: Value, place: Value) -> None:
+    x = values.load(place, vector(F32, GROUP))
+    _write_best(block, x, x * x)
+
+
+def _weigh_iq4_nl(block: Value, place: Value, importance: Value, _: Value) -> None:
+    x = values.load(place, vector(F32, GROUP))
+    mean = mean_square(place, constant(place.b, I64, GROUP), 2.0)
+    _write_best(block, x, spread_weights([x], [values.load(importance, vector(F32, GROUP))], mean)[0])
+
+
+def _write_best(block: Value, x: Value, weights: Value) -> None:
+    scale, finite = _best_scale(x, weights), is_finite(size_of(x).max())
+    numbers, _ = _nearest_level(_inverse(scale).splat(GROUP) * x)
+    store_f16(block, finite.select(scale, float("nan")))
+    values.store(block, as_nibbles(finite.select(numbers, numbers.constant(0)).convert(I8)), _QS)
 
 
 # -- IQ4_XS: eight groups, with scales of six bits -----------------------------------------------------
@@ -94,12 +112,10 @@ def _factors_iq4_xs(addresses: Sequence[Value]) -> Factors:
     return Factors(values.joined(found))
 
 
-def _best_scale(place: Value) -> Value:
-    """The best of sixteen scales for 32 numbers, by what these are worth (``quantize_row_iq4_nl_impl``)."""
-    x = values.load(place, vector(F32, GROUP))
+def _best_scale(x: Value, weights: Value) -> Value:
+    """The best of sixteen scales for 32 numbers, whose errors count by weights (``quantize_row_iq4_nl_impl``)."""
     size = size_of(x)
     largest = first_where(size.equal(size.max().splat(GROUP)), x)
-    weights = x * x
 
     def sums(inverse: Value) -> tuple[Value, Value]:
         _, q = _nearest_level(inverse.splat(GROUP) * x)
@@ -115,22 +131,40 @@ def _best_scale(place: Value) -> Value:
         ratio = sum_qx / sum_q2
         return [better.select(ratio, scale), better.select(ratio * sum_qx, best)]
 
-    scale, _ = loop(constant(place.b, I64, 15), [scale, scale * sum_qx], attempt)
-    return (largest.abs() < _ALL_ZERO).select(0.0, scale)
+    scale, _ = loop(constant(x.b, I64, 15), [scale, scale * sum_qx], attempt)
+    return (largest.abs() < ALL_ZERO).select(0.0, scale)
 
 
 def _inverse(x: Value) -> Value:
     return x.unequal(0.0).select(1.0 / x, 0.0)
 
 
+def _weights(place: Value, x: Value, importance: Value | None, mean: Value | None) -> Value:
+    """How much errors count: by the squares of 32 numbers, or by an importance matrix."""
+    if importance is None or mean is None:
+        return x * x
+    return spread_weights([x], [values.load(importance + place, vector(F32, GROUP))], mean)[0]
+
+
 def _encode_iq4_xs(block: Value, place: Value) -> None:
+    _search_iq4_xs(block, place, None)
+
+
+def _weigh_iq4_xs(block: Value, place: Value, importance: Value, _: Value) -> None:
+    _search_iq4_xs(block, place, importance)
+
+
+def _search_iq4_xs(block: Value, place: Value, importance: Value | None) -> None:
+    mean = None if importance is None else mean_square(place, constant(place.b, I64, 256), 2.0)
     parts = [values.load(place, vector(F32, GROUP), 4 * GROUP * part) for part in range(8)]
     finite = is_finite(functools.reduce(lambda a, b: a.maximum(b), map(size_of, parts)).max())
     eight = constant(place.b, I64, 8)
     lanes = constants(place.b, I32, range(8))
 
     def search(part: Value, scales: list[Value]) -> list[Value]:
-        found = _best_scale(place + part * (4 * GROUP))
+        at = part * (4 * GROUP)
+        x = values.load(place + at, vector(F32, GROUP))
+        found = _best_scale(x, _weights(at, x, importance, mean))
         return [lanes.equal(part.convert(I32).splat(8)).select(found.splat(8), scales[0])]
 
     (scales,) = loop(eight, [constant(place.b, vector(F32, 8), 0)], search)
@@ -160,7 +194,11 @@ def _encode_iq4_xs(block: Value, place: Value) -> None:
 FAMILY = (
     Blocks(
         types.IQ4_NL, _quants, lambda at: Factors(f16_at(at)), offset=-_LEVELS[0], encode=_encode_iq4_nl,
+        file=_file_iq4_nl, weigh=Weigh(_weigh_iq4_nl),
         side_by_side=SideBySide("qs", _spread, "d"),
     ),
-    Blocks(types.IQ4_XS, _quants_iq4_xs, _factors_iq4_xs, offset=-_LEVELS[0], encode=_encode_iq4_xs),
+    Blocks(
+        types.IQ4_XS, _quants_iq4_xs, _factors_iq4_xs, offset=-_LEVELS[0], encode=_encode_iq4_xs,
+        weigh=Weigh(_weigh_iq4_xs),
+    ),
 )  # fmt: skip

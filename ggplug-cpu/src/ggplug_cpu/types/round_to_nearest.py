@@ -12,6 +12,7 @@ from ggplug_cpu.types.blocks import (
     Blocks,
     Factors,
     SideBySide,
+    Weigh,
     as_nibbles,
     bits_at,
     both_nibbles,
@@ -25,6 +26,7 @@ from ggplug_cpu.types.blocks import (
     store_f16,
     to_int8,
 )
+from ggplug_cpu.types.search import signed, spread_weights, with_minimum
 
 _M = offset_of(types.Q4_1, "m")
 _QS_8_0 = offset_of(types.Q8_0, "qs")
@@ -78,6 +80,14 @@ def _encode_q8_0(block: Value, place: Value) -> None:
     values.store(block, to_int8(_scaled(x, scale, inverse_of(largest, 127.0)).round_even()), _QS_8_0)
 
 
+def _file_q8_0(block: Value, place: Value) -> None:
+    """As ggml's reference: by the scale, and ties away from zero."""
+    x = _numbers(place)
+    scale = size_of(x).max().bitcast(F32) / 127.0
+    store_f16(block, scale)
+    values.store(block, to_int8(_scaled(x, scale, inverse_of(scale)).round_away()), _QS_8_0)
+
+
 def _around_zero(type: types.Type, half: int) -> Callable[[Value, Value], None]:
     """Numbers from 0 to ``2 * half - 1``, of which ``half`` is zero."""
 
@@ -111,21 +121,64 @@ def _from_minimum(type: types.Type, top: int) -> Callable[[Value, Value], None]:
     return encode
 
 
+# -- by an importance matrix ---------------------------------------------------------------------------
+
+
+def _one_by_one(lanes: Value) -> list[Value]:
+    return [lanes.lane(i) for i in range(lanes.count)]
+
+
+def _weights(x: list[Value], importance: Value, mean: Value) -> list[Value]:
+    return spread_weights(x, _one_by_one(_numbers(importance)), mean)
+
+
+def _weigh_around_zero(type: types.Type, half: int) -> Weigh:
+    def encode(block: Value, place: Value, importance: Value, mean: Value) -> None:
+        x = _one_by_one(_numbers(place))
+        scale, numbers = signed(x, _weights(x, importance, mean), half)
+        finite, whole = _all_finite(place), values.gathered(numbers)
+        store_f16(block, finite.select(scale, float("nan")))
+        _write(type, block, finite.select(whole, whole.constant(0)).convert(I8))
+
+    return Weigh(encode, of_row=1.0)
+
+
+def _weigh_from_minimum(type: types.Type, top: int) -> Weigh:
+    def encode(block: Value, place: Value, importance: Value, mean: Value) -> None:
+        x = _one_by_one(_numbers(place))
+        scale, minimum, numbers = with_minimum(x, _weights(x, importance, mean), top, -0.9, 0.05, 36)
+        finite, whole = _all_finite(place), values.gathered(numbers)
+        store_f16(block, finite.select(scale, float("nan")))
+        store_f16(block + _M, finite.select(-minimum, -0.0))
+        _write(type, block, finite.select(whole, whole.constant(0)).convert(I8))
+
+    return Weigh(encode, of_row=1.0)
+
+
+def _all_finite(place: Value) -> Value:
+    """Whether 32 numbers are finite."""
+    return is_finite(size_of(_numbers(place)).max())
+
+
 FAMILY = (
     Blocks(
         types.Q4_0, _quants(types.Q4_0), _scales, offset=8, encode=_around_zero(types.Q4_0, 8),
+        weigh=_weigh_around_zero(types.Q4_0, 8),
         side_by_side=SideBySide("qs", both_nibbles, "d"),
     ),
     Blocks(
         types.Q4_1, _quants(types.Q4_1), _scales_and_minima, has_minima=True, encode=_from_minimum(types.Q4_1, 15),
+        weigh=_weigh_from_minimum(types.Q4_1, 15),
         side_by_side=SideBySide("qs", both_nibbles, "d", "m"),
     ),
-    Blocks(types.Q5_0, _quants(types.Q5_0), _scales, offset=16, encode=_around_zero(types.Q5_0, 16)),
+    Blocks(types.Q5_0, _quants(types.Q5_0), _scales, offset=16, encode=_around_zero(types.Q5_0, 16),
+        weigh=_weigh_around_zero(types.Q5_0, 16)),
     Blocks(
-        types.Q5_1, _quants(types.Q5_1), _scales_and_minima, has_minima=True, encode=_from_minimum(types.Q5_1, 31)
+        types.Q5_1, _quants(types.Q5_1), _scales_and_minima, has_minima=True, encode=_from_minimum(types.Q5_1, 31),
+        weigh=_weigh_from_minimum(types.Q5_1, 31)
     ),
     Blocks(
         types.Q8_0, lambda block, _: values.load(block, vector(I8, GROUP), _QS_8_0) ^ -128, _scales, offset=128,
-        encode=_encode_q8_0, side_by_side=SideBySide("qs", lambda stored: (stored ^ -128,), "d"),
+        encode=_encode_q8_0, file=_file_q8_0, side_by_side=SideBySide("qs", lambda stored: (stored ^ -128,), "d"),
     ),
 )  # fmt: skip

@@ -1,0 +1,210 @@
+"""A model's file written again with other types, a part of a tensor in memory at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ModelError, ParameterError
+from ggplug.files import check_target
+from ggplug.gguf.file_types import FILE_TYPE_KEY, QUANTIZATION_VERSION, QUANTIZATION_VERSION_KEY
+from ggplug.gguf.format import TensorInfo, ValueType, is_foreign, swap_byte_order
+from ggplug.gguf.reader import GGUFReader
+from ggplug.gguf.writer import GGUFWriter
+from ggplug.quantizing.choice import Choice, Override, check, choose, in_order, needs_importance
+from ggplug.quantizing.importance import Importance, read_importance
+from ggplug.quantizing.mixtures import COPY, TOKEN_EMBEDDINGS, Mixture, Model, mixture
+from ggplug.quantizing.rows import Encoder
+from ggplug.types import Type
+
+_PIECE = 1 << 22
+"""Elements that are encoded at a time: 16 MiB as F32, and time enough for all threads."""
+
+_LONGEST_TEXT = 127
+"""Bytes that llama.cpp keeps of the texts that say what an importance matrix was."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """What became of a tensor.
+
+    ``before``, ``after``: its types.  ``wanted``: the type it should have had, were its rows whole blocks of it, else
+    None.  ``weighted``: whether an importance matrix was used.
+    """
+
+    name: str
+    ne: tuple[int, ...]
+    before: Type
+    after: Type
+    bytes_before: int
+    bytes_after: int
+    wanted: Type | None
+    weighted: bool
+
+
+def quantize_file(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    name: str,
+    *,
+    imatrix: str | os.PathLike[str] | None = None,
+    overrides: Sequence[Override | tuple[str, Type]] = (),
+    allow_requantize: bool = False,
+    n_threads: int | None = None,
+    compiled: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Quantized]:
+    """Write the GGUF model ``source`` as ``out``, with matrices quantised as ``name`` says (``llama_model_quantize``).
+
+    Types are chosen as llama.cpp chooses them, also for the mixtures (``Q4_K_M``); norms, biases and small matrices
+    stay what they are; rows that are no whole number of blocks get a type of smaller blocks, at the last F16.  The
+    bytes are those of :func:`ggplug.quantize`.  In memory are a few MiB of one tensor at a time.
+
+    Args:
+        source: of a split model the first file.  It becomes one file.
+        out: see :class:`ggplug.gguf.GGUFWriter`: there as a whole, or not at all.
+        name: one of ``ggplug.quantizing.MIXTURES``, in any case, or ``COPY``, which changes no tensor.
+        imatrix: a file of importance, see :func:`ggplug.quantizing.read_importance`.
+        overrides: regular expressions and types; a tensor gets the type of the first that is found in its name.
+        allow_requantize: quantise again what is quantised already.
+        n_threads: None takes as many as the backend that encodes.
+        compiled: False encodes with NumPy, whatever backends there are.
+        progress: called with (bytes read, all bytes), several times for a large tensor.
+
+    Returns:
+        What became of each tensor, in the order of the new file.
+
+    Raises:
+        ParameterError: there is no such name; an override is for no tensor; ``out`` is a file of ``source``.
+        TypeMismatchError: a tensor is quantised already, or is of a type that is not quantised.
+        ModelError: the metadata, or the importance matrix, lacks something that is needed, or does not fit.
+        GGUFError: a file is malformed.
+        OSError: a file cannot be read or written, or the disk is full.
+    """
+    chosen = None if name.upper() == COPY else mixture(name)
+    orders = [each if isinstance(each, Override) else Override(*each) for each in overrides]
+    with GGUFReader(source) as reader:
+        _check_target(reader, out)
+        importance = None if imatrix is None else read_importance(imatrix)
+        model = Model.of(reader.metadata)
+        infos = in_order(reader.tensors.values())
+        choices = choose(infos, chosen, model, importance=importance is not None, overrides=orders)
+        check(choices, allow_requantize=allow_requantize)
+        weights = [_importance_of(choice, importance, name.upper()) for choice in choices]
+        writer = GGUFWriter(out, endian=reader.endian, alignment=reader.alignment, version=reader.version)
+        _add_metadata(writer, reader, chosen, importance)
+        with Encoder(n_threads, compiled=compiled) as encoder:
+            work = _Work(reader, encoder, progress, sum(info.nbytes for info in infos))
+            for choice, weight in zip(choices, weights, strict=True):
+                writer.add_tensor(choice.info.name, work.of(choice, weight), choice.type, choice.info.ne)
+            writer.write()
+    return [
+        Quantized(
+            each.info.name, each.info.ne, each.info.type, each.type, each.info.nbytes, each.nbytes, each.wanted,
+            weight is not None,
+        )
+        for each, weight in zip(choices, weights, strict=True)
+    ]  # fmt: skip
+
+
+def _check_target(reader: GGUFReader, out: str | os.PathLike[str]) -> None:
+    """Refuses a file that cannot be written before work begins, and one that is read."""
+    if check_target(out) is None:
+        return
+    for path in reader.paths:
+        if os.path.samefile(path, out):
+            raise ParameterError(
+                f"{os.fspath(out)} is the model that is read", got=out, remedy="give another name for the new file"
+            )
+
+
+def _importance_of(choice: Choice, importance: Importance | None, name: str) -> npt.NDArray[np.float32] | None:
+    """What an importance matrix says of a tensor that is quantised, [matrices, ne0]."""
+    found = None if importance is None or not choice.type.is_quantized else importance.entries.get(choice.info.name)
+    info = choice.info
+    if choice.changes and found is not None:
+        assert importance is not None
+        matrices = int(np.prod(info.ne[2:], dtype=np.int64))
+        if found.size == info.ne[0] * matrices:
+            return found.reshape(matrices, info.ne[0])
+        if info.name not in TOKEN_EMBEDDINGS:  # those are looked up, not multiplied
+            raise ModelError(
+                f"{importance.path}: the importance of {info.name} has {found.size} numbers, not "
+                f"{info.ne[0]} for each of {matrices} matrices",
+                got=found.size, wanted=info.ne[0] * matrices, remedy="take the importance matrix of this very model",
+            )  # fmt: skip
+    if choice.changes and needs_importance(choice, name):
+        where = "" if importance is None else f", and {importance.path} has nothing on it"
+        raise ModelError(
+            f"tensor {info.name} would be {choice.type.name}, which is of use with an importance matrix only{where}",
+            tensor=info.name, wanted=choice.type, remedy="give one of this model (--imatrix, imatrix=)",
+        )  # fmt: skip
+    return None
+
+
+def _add_metadata(
+    writer: GGUFWriter, reader: GGUFReader, chosen: Mixture | None, importance: Importance | None
+) -> None:
+    writer.add_metadata_of(reader, without=() if chosen is None else (QUANTIZATION_VERSION_KEY, FILE_TYPE_KEY))
+    writer.add(QUANTIZATION_VERSION_KEY, QUANTIZATION_VERSION, ValueType.UINT32)
+    if chosen is not None:
+        writer.add(FILE_TYPE_KEY, chosen.file_type, ValueType.UINT32)
+    if importance is not None:
+        writer.add("quantize.imatrix.file", _short(os.fspath(importance.path)))
+        if importance.datasets:
+            writer.add("quantize.imatrix.dataset", _short(importance.datasets[0]))
+        writer.add("quantize.imatrix.entries_count", len(importance.entries), ValueType.UINT32)
+        if importance.chunks > 0:
+            writer.add("quantize.imatrix.chunks_count", importance.chunks, ValueType.UINT32)
+
+
+def _short(text: str) -> str:
+    return text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
+
+
+class _Work:
+    """Makes the bytes of tensors when the writer asks for them."""
+
+    def __init__(
+        self, reader: GGUFReader, encoder: Encoder, progress: Callable[[int, int], None] | None, total: int
+    ) -> None:
+        self.reader, self.encoder, self.progress = reader, encoder, progress
+        self.done, self.total = 0, total
+
+    def of(
+        self, choice: Choice, weights: npt.NDArray[np.float32] | None
+    ) -> Callable[[], Iterator[npt.NDArray[np.uint8]]]:
+        """A function that makes the pieces of a tensor."""
+        return lambda: self._pieces(choice, weights)
+
+    def _pieces(self, choice: Choice, weights: npt.NDArray[np.float32] | None) -> Iterator[npt.NDArray[np.uint8]]:
+        info = choice.info
+        if info.n_elements:
+            for rows, importance in self._rows(info, weights):
+                read = rows.nbytes
+                yield rows if not choice.changes else self.encoder.encode(rows, info.type, choice.type, importance)
+                self._advance(read)
+        self.reader.release(info)
+
+    def _rows(
+        self, info: TensorInfo, weights: npt.NDArray[np.float32] | None
+    ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32] | None]]:
+        """Some rows at a time, all of one matrix, in the host's byte order, with the matrix's importance."""
+        row_bytes = info.type.row_bytes(info.ne[0]) if info.ne else info.nbytes
+        rows = self.reader.data(info).reshape(-1, row_bytes)
+        each = len(rows) if weights is None else len(rows) // len(weights)
+        step = max(1, _PIECE // (info.ne[0] if info.ne else 1))
+        for matrix, first in enumerate(range(0, len(rows), each)):
+            importance = None if weights is None else weights[matrix]
+            for start in range(first, first + each, step):
+                piece = rows[start : min(start + step, first + each)]
+                yield swap_byte_order(piece, info.type) if is_foreign(self.reader.endian) else piece, importance
+
+    def _advance(self, size: int) -> None:
+        self.done += size
+        if self.progress is not None:
+            self.progress(self.done, self.total)
