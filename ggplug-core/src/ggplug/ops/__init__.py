@@ -53,6 +53,12 @@ from ggplug.ops.elementwise import (
     mul,
     sub,
 )
+from ggplug.ops.flash_attention import (
+    FlashAttnExt,
+    flash_attn_ext,
+    flash_attn_ext_add_sinks,
+    flash_attn_ext_set_prec,
+)
 from ggplug.ops.generated import (
     Arange,
     TimestepEmbedding,
@@ -411,6 +417,7 @@ __all__ = [
     "Exp",
     "Expm1",
     "Fill",
+    "FlashAttnExt",
     "Floor",
     "GatedDeltaNet",
     "GatedLinearAttn",
@@ -565,6 +572,9 @@ __all__ = [
     "expm1_inplace",
     "fill",
     "fill_inplace",
+    "flash_attn_ext",
+    "flash_attn_ext_add_sinks",
+    "flash_attn_ext_set_prec",
     "floor",
     "floor_inplace",
     "gated_delta_net",

@@ -44,6 +44,7 @@ import numpy as np
 from ggplug.ops.attention import alibi_slopes
 from ggplug.ops.base import Array
 from ggplug.ops.elementwise import tile
+from ggplug.ops.flash_attention import shares_of
 from ggplug.ops.interpolation import ScaleMode
 from ggplug.ops.pooling import PoolKind
 from ggplug.ops.unary import Gelu, GeluErf, GeluQuick, Silu
@@ -267,6 +268,39 @@ def _block_steps(values: Array, length: int) -> Array:
     blocks = values.reshape(-1, length)
     steps = np.abs(blocks).max(axis=-1, keepdims=True, initial=0) / 127
     return np.broadcast_to(steps, blocks.shape).reshape(values.shape)
+
+
+def _flash_attn_ext(
+    node: Tensor, exact: Array, q: Array, k: Array, v: Array, mask: Array | None = None, sinks: Array | None = None
+) -> Array:
+    op: Any = node.op
+    assert node.src[1] is not None
+    assert node.src[2] is not None
+    kinds = node.src[1].type, node.src[2].type
+    q, k, v = (np.where(np.isfinite(each), each, 0) for each in (q, k, v))
+    coarse = [0.0 if op.precision == Precision.F32 else COARSE.get(kind, 0.0) / UNIT / math.sqrt(3) for kind in kinds]
+    logits, _ = op.logits(q, k, mask)
+    k, v = (np.repeat(each, q.shape[1] // max(1, each.shape[1]), axis=1) for each in (k, v))
+    dots, terms = np.abs(q @ k.swapaxes(-1, -2)), (q * q) @ (k * k).swapaxes(-1, -2)
+    off = SUMMED * math.sqrt(q.shape[-1] + 1) * np.maximum(dots, 2 * np.sqrt(terms)) + 4 * dots
+    off = off + DEVIATIONS * coarse[0] * np.sqrt(terms)
+    if kinds[0].is_quantized:
+        steps = _block_steps(q, kinds[0].block_size)
+        off = off + DEVIATIONS * np.sqrt((steps * steps) @ (k * k).swapaxes(-1, -2) / 12) / UNIT
+    off = abs(op.scale) * off + 10 * min(op.logit_softcap, float(np.abs(op.scale * dots).max(initial=0)))
+    if mask is not None:
+        slopes = alibi_slopes(q.shape[1], op.max_bias)[:, np.newaxis, np.newaxis]
+        off = off + (34 if op.max_bias else 1) * np.abs(slopes * tile(mask[:, :, : q.shape[2]], logits.shape))
+    shares = shares_of(logits, sinks)
+    highest = np.max(np.where(np.isnan(logits), -np.inf, logits), axis=-1, keepdims=True, initial=-np.inf)
+    if sinks is not None:
+        highest = np.fmax(highest, sinks.reshape(1, -1, 1, 1))
+    off = np.where(shares > 0, off + 2 * np.abs(logits - highest), 0)
+    shared = np.sum(shares * off, axis=-1, keepdims=True) + np.where(shares > 0, 2 * np.abs(highest), 0)
+    moved = (shares * (off + shared + 16 + 4 * _sqrt(logits))) @ np.abs(v)
+    spread = np.sqrt((shares * shares) @ (v * v))
+    added = SUMMED * math.sqrt(v.shape[-2] + 1) * np.maximum(np.abs(exact.swapaxes(1, 2)), 2 * spread)
+    return np.asarray(moved + added + DEVIATIONS * coarse[1] * spread).swapaxes(1, 2)
 
 
 def _out_prod(node: Tensor, exact: Array, a: Array, b: Array) -> Array:
@@ -609,6 +643,13 @@ RULES: dict[str, Rule] = {
     ),
     "mul_mat": _PRODUCT,
     "mul_mat_id": _PRODUCT,
+    "flash_attn_ext": _row(
+        "sum(p (16 + 4 S + e + sum(p e)) abs(v)) + S size, p the shares, e = scale (S(dk) size + r) + 4 abs(logit) + "
+        "10 min(cap, abs(logit)) + abs(mask) + 2 abs(logit - max) + 2 abs(max), S and size as products have them",
+        "logits as products, r of queries and shares rounded to the types of k and v; the rest as soft_max, and as "
+        "products of its shares; powers are rounded again with every block of keys that brings a larger logit",
+        _flash_attn_ext,
+    ),
     **dict.fromkeys(("conv_2d_direct", "conv_2d_dw_direct", "conv_3d_direct"), _CONVOLVED),
     **dict.fromkeys(("conv_transpose_1d", "conv_transpose_2d", "ssm_conv"), _CONVOLVED),
     **dict.fromkeys(("im2col_back", "col2im_1d"), _GATHERED),

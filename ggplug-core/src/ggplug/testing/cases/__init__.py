@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from ggplug.ops.base import Op
 from ggplug.ops.unary import Unary
 from ggplug.testing.cases import (
+    attention,
     copies,
     elementwise,
     images,
@@ -57,6 +58,7 @@ FAMILIES = (
     recurrent,
     positions,
     training,
+    attention,
 )
 """The modules whose generators cover the ops of core."""
 
