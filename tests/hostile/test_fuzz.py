@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ggplug.graph import Graph
+from ggplug.ops import base
 from ggplug.ops.base import OPS, Array, Indexes, apply
 from ggplug.ops.rows import GetRows
 from ggplug.tensor import Spec, Tensor
@@ -92,6 +93,8 @@ def test_a_faulty_kernel_is_found(kernel: kernels.Kernel, ops: tuple[str, ...], 
 
 
 def test_which_source_holds_ids_is_what_the_op_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "OPS", dict(OPS))
+
     class Picked(GetRows):
         """get_rows with its ids in front."""
 
@@ -104,7 +107,6 @@ def test_which_source_holds_ids_is_what_the_op_declares(monkeypatch: pytest.Monk
         def reference(self, ids: Array, a: Array) -> Array:
             return super().reference(a, ids)
 
-    monkeypatch.delitem(OPS, "tests.picked")
     ids, a = Tensor(Spec(I32, (3, 1, 1, 1), 1)), Tensor(Spec(F32, (2, 4, 1, 1), 2))
     node = apply(Picked(), (ids, a))
     values = {ids: np.array([1, 4, 0], np.int32), a: np.arange(8, dtype=np.float32)}

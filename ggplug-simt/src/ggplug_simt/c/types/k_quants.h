@@ -71,7 +71,7 @@ INLINE float fit_with_minimum(
 INLINE float largest_scale(const float *scales, int count)
 {
     float largest = 0.0f;
-    for (int g = 0; g < count; g++) largest = fmax(largest, scales[g]);
+    for (int g = 0; g < count; g++) largest = scales[g] > largest ? scales[g] : largest; /* fmax may answer -0 to 0 and -0 */
     return largest;
 }
 INLINE int number_of_scale(float scale, float largest, int top)
