@@ -98,6 +98,7 @@ TABLE: tuple[Row, ...] = (
     Row(ops.RowNorm, "float > float", norms.row_norm),
     Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.soft_max),
     Row(ops.FlashAttnExt, "f32 float|block float|block f16? f32? > f32", flash_attention.flash_attn_ext),
+    Row(ops.FlashAttnBack, "f32 float float f32 f16? f32? > f32", flash_attention.flash_attn_back),
     Row(ops.Rope, "float i32 f32? > float", rotary.rope),
     Row(ops.GetRows, "float|block i32 > f32", rows_by_index.get_rows),
     Row(ops.GetRows, "i32 i32 > i32", rows_by_index.get_rows),

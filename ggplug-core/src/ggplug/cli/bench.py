@@ -81,11 +81,12 @@ def choose(name: str | None) -> Device:
 
 def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     """All instruments by name, and why some cannot be used."""
+    from ggplug.cli.attention import Attention
     from ggplug.cli.overhead import Overhead
     from ggplug.cli.packed import PackedWeights
     from ggplug.cli.products import INSTRUMENTS
 
-    own: tuple[Instrument, ...] = (*INSTRUMENTS, PackedWeights(), Overhead())
+    own: tuple[Instrument, ...] = (*INSTRUMENTS, Attention(), PackedWeights(), Overhead())
     found: dict[str, Instrument] = {instrument.name: instrument for instrument in own}
     broken: dict[str, str] = {}
     registration = device.registration

@@ -54,7 +54,10 @@ from ggplug.ops.elementwise import (
     sub,
 )
 from ggplug.ops.flash_attention import (
+    FlashAttnBack,
     FlashAttnExt,
+    flash_attn_back,
+    flash_attn_back_parts,
     flash_attn_ext,
     flash_attn_ext_add_sinks,
     flash_attn_ext_set_prec,
@@ -417,6 +420,7 @@ __all__ = [
     "Exp",
     "Expm1",
     "Fill",
+    "FlashAttnBack",
     "FlashAttnExt",
     "Floor",
     "GatedDeltaNet",
@@ -572,6 +576,8 @@ __all__ = [
     "expm1_inplace",
     "fill",
     "fill_inplace",
+    "flash_attn_back",
+    "flash_attn_back_parts",
     "flash_attn_ext",
     "flash_attn_ext_add_sinks",
     "flash_attn_ext_set_prec",

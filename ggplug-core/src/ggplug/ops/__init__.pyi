@@ -5,7 +5,15 @@ from ggplug.ops.base import OPS, Array, Cost, Indexes, Op, apply, builder
 from ggplug.ops.convolution import Conv2dDirect, Conv2dDwDirect, Conv3dDirect, ConvTranspose1d, ConvTranspose2d
 from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat, add_cast, cast, cont, repeat
 from ggplug.ops.elementwise import Add, Binary, Div, Mul, Sub, add1
-from ggplug.ops.flash_attention import FlashAttnExt, flash_attn_ext, flash_attn_ext_add_sinks, flash_attn_ext_set_prec
+from ggplug.ops.flash_attention import (
+    FlashAttnBack,
+    FlashAttnExt,
+    flash_attn_back,
+    flash_attn_back_parts,
+    flash_attn_ext,
+    flash_attn_ext_add_sinks,
+    flash_attn_ext_set_prec,
+)
 from ggplug.ops.generated import Arange, TimestepEmbedding
 from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Glu, Reglu, Swiglu, SwigluOai
 from ggplug.ops.gradients import (
@@ -134,6 +142,7 @@ __all__ = [
     "Exp",
     "Expm1",
     "Fill",
+    "FlashAttnBack",
     "FlashAttnExt",
     "Floor",
     "GatedDeltaNet",
@@ -289,6 +298,8 @@ __all__ = [
     "expm1_inplace",
     "fill",
     "fill_inplace",
+    "flash_attn_back",
+    "flash_attn_back_parts",
     "flash_attn_ext",
     "flash_attn_ext_add_sinks",
     "flash_attn_ext_set_prec",

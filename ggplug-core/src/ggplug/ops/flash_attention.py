@@ -12,7 +12,8 @@ from ggplug.ops.attention import alibi_slopes
 from ggplug.ops.base import Array, Cost, Op, builder, is_multiple, misfit, mismatch
 from ggplug.ops.elementwise import tile
 from ggplug.ops.matrix import check_precision
-from ggplug.tensor import Spec, Tensor
+from ggplug.ops.views import view
+from ggplug.tensor import Spec, Tensor, contiguous_strides
 from ggplug.types import F16, F32, KERNEL_FLOATS
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -196,3 +197,115 @@ def _attention(a: Tensor, function: str) -> tuple[FlashAttnExt, tuple[Any, ...]]
     if not isinstance(a.op, FlashAttnExt):
         raise TypeMismatchError(f"{function}: a must be a result of gg.flash_attn_ext, got {a}", op=a.op, got=a)
     return a.op, a.src
+
+
+class FlashAttnBack(Attending):
+    """The gradients of q, k, v and sinks, from d, that of the result of flash_attn_ext  (ggml_flash_attn_back).
+
+    q, k, v, mask, sinks and the parameters: as :class:`FlashAttnExt` has them, but k and v are F32, F16 or BF16.
+    d: F32 [dv, h, n, b], rows contiguous.  ``masked``: query i sees no key behind i + m - n, whatever the mask says.
+    Result: F32, one dimension: the gradients of q, k, v and sinks, each contiguous in the extents of its source and
+    padded with zeros to 16 bytes; :func:`flash_attn_back_parts` has them as tensors.
+
+    A row for which all logits are -inf adds nothing.  (ggml declares the function for values that are transposed and
+    for queries of one size, and aborts when it is computed; the order of the parts is its.)
+    """
+
+    masked: bool = False
+
+    def result(
+        self, q: Tensor, k: Tensor, v: Tensor, d: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None
+    ) -> Spec:
+        for tensor in (k, v):
+            if tensor.type not in KERNEL_FLOATS:
+                mismatch(self, "k and v must be f32, f16 or bf16", q, k, v, d, mask, sinks)
+        self._check(q, k, v, mask, sinks, d)
+        if d.type is not F32:
+            mismatch(self, "d must be f32", q, k, v, d, mask, sinks)
+        if d.ne != (v.ne[0], q.ne[2], q.ne[1], q.ne[3]):
+            misfit(self, "d must be [dv, h, n, b], as the result of flash_attn_ext", q, k, v, d, mask, sinks)
+        if d.ne[0] > 1 and d.nb[0] != 4:
+            misfit(self, "rows of d must be contiguous (use gg.cont first)", q, k, v, d, mask, sinks)
+        return Spec(F32, (sum(_padded(each.size) for each in (q, k, v, sinks) if each is not None), 1, 1, 1), 1)
+
+    def logits(self, q: Array, k: Array, mask: Array | None) -> tuple[Array, Array]:
+        """As for attention; of ``masked`` ones those that come later are hidden too."""
+        logits, hidden = super().logits(q, k, mask)
+        if self.masked:
+            n, m = logits.shape[-2:]
+            hidden = hidden | ~np.tri(n, m, m - n, dtype=bool)
+            logits = np.where(hidden, -np.inf, logits)
+        return logits, hidden
+
+    def reference(
+        self, q: Array, k: Array, v: Array, d: Array, mask: Array | None = None, sinks: Array | None = None
+    ) -> Array:
+        batches, groups = k.shape[:2]
+        share = q.shape[1] // max(1, groups)
+        with np.errstate(all="ignore"):
+            dots = _in_range(_in_range(q @ np.repeat(k, share, axis=1).swapaxes(-1, -2)) * self.scale)
+            bend = 1 - np.tanh(dots / self.logit_softcap) ** 2 if self.logit_softcap else np.ones(dots.shape)
+            logits, _ = self.logits(q, k, mask)
+            shares, of_rows = shares_of(logits, sinks), d.swapaxes(1, 2)
+            wanted = np.where(shares == 0, 0, of_rows @ np.repeat(v, share, axis=1).swapaxes(-1, -2))
+            mean = (shares * wanted).sum(axis=-1, keepdims=True)
+            moved = np.where(shares == 0, 0, shares * (wanted - mean) * bend * self.scale)
+
+            def folded(x: Array) -> Array:
+                """The sum over heads that share one of k and v."""
+                return x.reshape(batches, groups, share, *x.shape[2:]).sum(axis=2)
+
+            parts = [moved @ np.repeat(k, share, axis=1)]
+            parts += [folded(moved.swapaxes(-1, -2) @ q), folded(shares.swapaxes(-1, -2) @ of_rows)]
+            if sinks is not None:
+                highest = np.maximum(logits.max(axis=-1, keepdims=True, initial=-np.inf), sinks.reshape(1, -1, 1, 1))
+                highest = np.where(highest == -np.inf, 0, highest)
+                powers = np.exp(logits - highest).sum(axis=-1, keepdims=True)
+                sunk = np.exp(sinks.reshape(1, -1, 1, 1) - highest)
+                parts.append(-(sunk / np.where(powers + sunk == 0, 1, powers + sunk) * mean).sum(axis=(0, 2, 3)))
+        return np.concatenate([np.pad(each.reshape(-1), (0, _padded(each.size) - each.size)) for each in parts])
+
+    def cost(self, node: Tensor) -> Cost:
+        q, k, v = node.src[:3]
+        if q is None or k is None or v is None:
+            return Cost(0, 0)
+        return Cost(2 * q.nrows * k.ne[1] * (4 * k.ne[0] + 3 * v.ne[0]), super().cost(node).bytes)
+
+
+def _padded(count: int) -> int:
+    """Numbers of a part: so many float32 that the next begins at a multiple of 16 bytes."""
+    return -(-count // 4) * 4
+
+
+_flash_attn_back = builder(FlashAttnBack)
+
+
+def flash_attn_back(
+    q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool = False, *, mask: Tensor | None = None,
+    sinks: Tensor | None = None, scale: float | None = None, max_bias: float = 0.0, logit_softcap: float = 0.0,
+    name: str = "",
+) -> Tensor:  # fmt: skip
+    """The gradients of attention's sources, one behind the other: see :class:`FlashAttnBack`.
+
+    ``scale`` None: 1 / sqrt(dk), as in ggml.  Raises ShapeError, TypeMismatchError, ParameterError.
+    """
+    factor = max(1, q.ne[0]) ** -0.5 if scale is None else scale
+    return _flash_attn_back(q, k, v, d, mask, sinks, factor, max_bias, logit_softcap, masked, name=name)
+
+
+def flash_attn_back_parts(a: Tensor) -> tuple[Tensor, ...]:
+    """Views of the gradients in ``a``, a result of :func:`flash_attn_back`: of q, k, v, and of sinks if it has any.
+
+    Raises TypeMismatchError for other tensors.
+    """
+    if not isinstance(a.op, FlashAttnBack):
+        raise TypeMismatchError(
+            f"flash_attn_back_parts: a must be a result of gg.flash_attn_back, got {a}", op=a.op, got=a
+        )
+    parts, offset = [], 0
+    for source in (*a.src[:3], a.src[5]):
+        if source is not None:
+            nb = contiguous_strides(F32, source.ne)
+            parts.append(view(a, *source.ne[: max(1, source.rank)], nb=nb[1:], offset=offset))
+            offset += 4 * _padded(source.size)
+    return tuple(parts)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ggplug import ops
 from ggplug.ops import alibi_slopes
+from ggplug.ops.flash_attention import Attending
 from ggplug.tensor import Tensor
 from ggplug_cpu import simd
 from ggplug_cpu.choices.mul_mat import DOT_COLUMNS
 from ggplug_cpu.choices.places import PLAIN, reader
+from ggplug_cpu.choices.ready import in_f32
 from ggplug_cpu.choices.steps import RESULT, Steps, given, source, tasks
+from ggplug_cpu.kernels import flash_attention_back as back
 from ggplug_cpu.kernels import flash_attention_few as few
 from ggplug_cpu.kernels import flash_attention_tiles as tiles
 from ggplug_cpu.kernels.flash_attention import KEPT, KEYS, Flash, merge
@@ -44,7 +49,7 @@ def flash_attn_ext(node: Tensor) -> Steps:
     lanes = simd.width("f32")
     kept_bytes = KEPT + 4 * (-(-v.ne[0] // lanes) * lanes)
     plan = _Scratch(2 * ARGUMENTS if by_tiles else few.ROOM)
-    places = {
+    places: dict[str, Any] = {
         "room_at": plan.take(max(_room(k), _room(v))),
         "logits_at": plan.take(4 * KEYS * block),
         "mixed_at": plan.take(kept_bytes * block),
@@ -59,7 +64,8 @@ def flash_attn_ext(node: Tensor) -> Steps:
             "powers_at": plan.take(tiles.side_bytes(block, KEYS)),
             "panels_at": plan.take(max(tiles.panels_bytes(KEYS, dk), tiles.panels_bytes(dv, KEYS))),
         }
-    words = _words(tiles.Tiled if by_tiles else Flash, node, block, part, parts, kept_bytes, places)
+    read = _place(1, k), _place(2, v)
+    words = _words(tiles.Tiled if by_tiles else Flash, node, block, part, parts, kept_bytes, places, *read)
     types = _type_read(k), _type_read(v)
     kernel = tiles.flash_attention_tiles(*types) if by_tiles else few.flash_attention_few(*types)
     work = tasks(q.nrows * k.ne[1] * (k.ne[0] + v.ne[0]) // _PER_ELEMENT)
@@ -112,11 +118,47 @@ def _place(index: int, tensor: Tensor) -> Place:
     return Place(Ref(source(index)), nb, 0 if tensor.type in PLAIN else reader(tensor.type) or 0)
 
 
+def flash_attn_back(node: Tensor) -> Steps:
+    """The gradients of queries, then of keys and values, then of sinks."""
+    q, k, v, d = (given(node, i) for i in range(4))
+    assert isinstance(node.op, ops.FlashAttnBack)
+    ready_k = in_f32(k, Ref(source(1)), rows=True)
+    ready_v = in_f32(v, Ref(source(2)), ready_k.workspace_bytes, rows=True)
+    lanes = simd.width("f32")
+    left_at = -(-ready_v.workspace_bytes // 64) * 64
+    left_bytes = 4 * (-(-max(1, q.ne[1]) // lanes) * lanes)
+    row_bytes = 4 * (max(q.ne[1], k.ne[1]) + 2 * lanes)
+    kept_bytes = KEPT + 4 * (-(-max(k.ne[0], v.ne[0]) // lanes) * lanes)
+    plan = _Scratch(back.ROOM)
+    sizes = [16 * -(-each.size // 4) for each in (q, k, v)]
+    places: dict[str, Any] = {
+        "room_at": plan.take(row_bytes), "logits_at": plan.take(row_bytes), "wanted_at": plan.take(row_bytes),
+        "mixed_at": plan.take(2 * kept_bytes), "d": Place(Ref(source(3)), d.nb),
+        "left": Place(Ref(WORKSPACE, left_at)), "left_bytes": left_bytes, "masked": int(node.op.masked),
+        "keys_at": sizes[0], "values_at": sum(sizes[:2]), "sinks_at": sum(sizes), "end_at": 4 * node.ne[0],
+    }  # fmt: skip
+    read = (ready.as_place() for ready in (ready_k, ready_v))
+    words = _words(back.Back, node, 0, 0, 1, kept_bytes, places, *read)
+    work = tasks(q.nrows * k.ne[1] * (k.ne[0] + v.ne[0]) // _PER_ELEMENT)
+    entries = (
+        *ready_k.entries,
+        *ready_v.entries,
+        Entry(back.flash_attention_back_queries(), words, work),
+        Entry(back.flash_attention_back_keys(), words, work),
+        Entry(back.flash_attention_back_sinks(), words, 1),
+    )
+    workspace = left_at + 4 * left_bytes * q.ne[2] * q.ne[3]
+    scratch = max(plan.bytes, ready_k.scratch_bytes, ready_v.scratch_bytes)
+    return Steps(entries, workspace, scratch)
+
+
 def _words(
-    parameters: type[Flash], node: Tensor, block: int, part: int, parts: int, kept_bytes: int, places: dict[str, int]
-) -> Words:
-    op, (q, k, v, mask, sinks) = node.op, node.src
-    assert isinstance(op, ops.FlashAttnExt)
+    parameters: type[Flash], node: Tensor, block: int, part: int, parts: int, kept_bytes: int, places: dict[str, Any],
+    keys: Place, mixed: Place,
+) -> Words:  # fmt: skip
+    op, (q, k, v), (mask, sinks) = node.op, node.src[:3], node.src[-2:]
+    at = len(node.src) - 2
+    assert isinstance(op, Attending)
     assert q is not None
     assert k is not None
     assert v is not None
@@ -124,10 +166,10 @@ def _words(
     return parameters.words(
         y=Place(Ref(RESULT), node.nb),
         q=Place(Ref(source(0)), q.nb),
-        k=_place(1, k),
-        v=_place(2, v),
-        mask=Place() if mask is None else Place(Ref(source(3)), mask.nb),
-        sinks=Place() if sinks is None else Place(Ref(source(4)), sinks.nb),
+        k=keys,
+        v=mixed,
+        mask=Place() if mask is None else Place(Ref(source(at)), mask.nb),
+        sinks=Place() if sinks is None else Place(Ref(source(at + 1)), sinks.nb),
         kept=Place(Ref(WORKSPACE)) if parts > 1 else Place(),
         dk=k.ne[0],
         dv=v.ne[0],

@@ -88,7 +88,8 @@ def rows_of(params):  # type: ignore[no-untyped-def]  # Numba infers the types o
 
 
 @device_function
-def _head_of(params, matrix, row):  # type: ignore[no-untyped-def]
+def head_of(params, matrix, row):  # type: ignore[no-untyped-def]
+    """The head of queries that a row belongs to."""
     groups = Flash.groups(params)
     return matrix % groups * (Flash.heads(params) // groups) + row // Flash.queries(params)
 
@@ -97,14 +98,14 @@ def _head_of(params, matrix, row):  # type: ignore[no-untyped-def]
 def query_of(params, matrix, row):  # type: ignore[no-untyped-def]
     """Where the query of a row lies."""
     place = Flash.q.address(params) + row % Flash.queries(params) * Flash.q.nb1(params)
-    place += _head_of(params, matrix, row) * Flash.q.nb2(params)
+    place += head_of(params, matrix, row) * Flash.q.nb2(params)
     return place + matrix // Flash.groups(params) * Flash.q.nb3(params)
 
 
 @device_function
 def _result_of(params, matrix, row):  # type: ignore[no-untyped-def]
     place = Flash.y.address(params) + row % Flash.queries(params) * Flash.y.nb2(params)
-    place += _head_of(params, matrix, row) * Flash.y.nb1(params)
+    place += head_of(params, matrix, row) * Flash.y.nb1(params)
     return place + matrix // Flash.groups(params) * Flash.y.nb3(params)
 
 
@@ -114,7 +115,7 @@ def mask_of(params, matrix, row, key):  # type: ignore[no-untyped-def]
     place = Flash.mask.address(params)
     if place != 0:
         place += row % Flash.queries(params) * Flash.mask.nb1(params) + 2 * key
-        place += _head_of(params, matrix, row) % Flash.mask_heads(params) * Flash.mask.nb2(params)
+        place += head_of(params, matrix, row) % Flash.mask_heads(params) * Flash.mask.nb2(params)
         place += matrix // Flash.groups(params) % Flash.mask_batches(params) * Flash.mask.nb3(params)
     return place
 
@@ -186,7 +187,7 @@ def take_in(params, matrix, row, key, count, kept, logits):  # type: ignore[no-u
     mask = mask_of(params, matrix, row, key)
     slope = 1.0
     if mask != 0:
-        slope = Flash.slopes(params, _head_of(params, matrix, row))
+        slope = Flash.slopes(params, head_of(params, matrix, row))
     return _powers(logits, count, mask, slope, Flash.scale(params), Flash.cap(params), kept)
 
 
@@ -324,7 +325,7 @@ def _finish(params, matrix, row, kept, parts):  # type: ignore[no-untyped-def]
     sinks = Flash.sinks.address(params)
     sink = -math.inf
     if sinks != 0:
-        sink = simd.load_f32(sinks + _head_of(params, matrix, row) * Flash.sinks.nb0(params))
+        sink = simd.load_f32(sinks + head_of(params, matrix, row) * Flash.sinks.nb0(params))
     _quotients(_result_of(params, matrix, row), Flash.dv(params), kept, Flash.kept_bytes(params), parts, sink)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ggplug.ops.base import Array, Op
-from ggplug.ops.flash_attention import FlashAttnExt
+from ggplug.ops.flash_attention import FlashAttnBack, FlashAttnExt
 from ggplug.ops.views import permute, view
 from ggplug.tensor import Tensor
 from ggplug.testing.cases.case import QUANTIZED, Case, Leafs, generates, in_blocks, node
@@ -168,3 +168,44 @@ def _hidden(number: float, name: str, rows: Any) -> Callable[[Drawn], None]:
         drawn["mask"][rows, 5:9] = -math.inf
 
     return change
+
+
+@generates(FlashAttnBack)
+def flash_attn_back_cases(cls: type[Op]) -> Iterator[Case]:
+    """One query and many; types; heads that share keys; masks of both kinds, sinks, caps; layouts."""
+
+    def case(
+        label: str, n: int = 5, m: int = 21, dk: int = 16, dv: int = 16, h: int = 2, g: int = 2, b: int = 1, *,
+        kind: Type = F32, mask: tuple[int, ...] | None = None, hidden: Any = 0.3, sinks: bool = False,
+        cached: bool = False, **parameters: Any,
+    ) -> Case:  # fmt: skip
+        def make(leafs: Leafs) -> Any:
+            q = permute(leafs.tensor(F32, dk, h, n, b), 0, 2, 1, 3) if cached else leafs.tensor(F32, dk, n, h, b)
+            k, v = (
+                _cached(leafs, kind, size, m, g, b) if cached else leafs.tensor(kind, size, m, g, b)
+                for size in (dk, dv)
+            )
+            d = leafs.tensor(F32, dv, h, n, b)
+            shown = None if mask is None else leafs.tensor(F16, m, *mask, values=hiding(hidden))
+            each = leafs.tensor(F32, h) if sinks else None
+            return node(cls, q, k, v, d, shown, each, **{"scale": dk**-0.5, **parameters})
+
+        return Case(cls.name, label, make)
+
+    for n, m in ((1, 1), (1, 70), (3, 5), (40, 33), (17, 130)):
+        yield case(f"{n} queries of {m} keys", n, m)
+        yield case(f"{n} queries of {m} keys, none that comes later", n, m, masked=True)
+    for dk, dv in ((7, 5), (40, 72), (1, 1)):
+        yield case(f"keys of {dk} numbers, values of {dv}", dk=dk, dv=dv)
+    for kind in (F16, BF16):
+        yield case(f"{kind.name}", kind=kind)
+    yield case("heads that share keys", h=6, g=2, b=2)
+    yield case("mask", mask=(5,))
+    yield case("mask for each head and batch, with more rows", h=4, g=2, b=2, mask=(9, 4, 2))
+    yield case("mask that hides all", mask=(5,), hidden=1.0)
+    yield case("ALiBi", h=3, g=3, mask=(5,), max_bias=8.0)
+    yield case("sinks", h=6, g=2, b=2, sinks=True)
+    yield case("capped", logit_softcap=1.5)
+    yield case("rows apart", h=4, g=2, b=2, cached=True)
+    yield case("everything", 9, 35, 24, 40, 4, 2, 2, mask=(9, 1, 2), sinks=True, max_bias=4.0, logit_softcap=3.0,
+               masked=True, kind=F16)  # fmt: skip
