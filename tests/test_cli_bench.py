@@ -176,6 +176,21 @@ def test_quantising_is_measured_by_type_and_with_files(monkeypatch: pytest.Monke
         list(Quantizing().run(ReferenceDevice(), Options()))
 
 
+def test_attention_is_measured_of_one_query_and_of_many(host_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ggplug import types
+    from ggplug.cli import attention, products
+    from ggplug.registry.extras import Options
+
+    monkeypatch.setattr(products.MatrixVector, "size", staticmethod(lambda device: 1 << 17))
+    for name, small in (("KINDS", (types.F16,)), ("KEYS", 64), ("REPEATS", 1), ("SIDE", 128), ("QUERIES", 20)):
+        monkeypatch.setattr(attention.Attention, name, small)
+    one, many = attention.Attention().run(host_device, Options())
+    assert (one["case"], many["case"]) == ("1 query, f16", "20 queries, f16")
+    assert one["gigabytes_per_second"] > 0
+    assert one["share_of_streaming"] > 0
+    assert many["relative_to_numpy"] == pytest.approx(many["gigaflops"] / many["numpy_gigaflops"])
+
+
 def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     from ggplug import types
     from ggplug.cli import packed

@@ -81,12 +81,13 @@ def choose(name: str | None) -> Device:
 
 def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     """All instruments by name, and why some cannot be used."""
+    from ggplug.cli.attention import Attention
     from ggplug.cli.overhead import Overhead
     from ggplug.cli.packed import PackedWeights
     from ggplug.cli.products import INSTRUMENTS
     from ggplug.cli.quantizing import Quantizing
 
-    own: tuple[Instrument, ...] = (*INSTRUMENTS, PackedWeights(), Quantizing(), Overhead())
+    own: tuple[Instrument, ...] = (*INSTRUMENTS, Attention(), PackedWeights(), Quantizing(), Overhead())
     found: dict[str, Instrument] = {instrument.name: instrument for instrument in own}
     broken: dict[str, str] = {}
     registration = device.registration

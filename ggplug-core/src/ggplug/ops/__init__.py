@@ -78,6 +78,15 @@ from ggplug.ops.elementwise import (
     mul,
     sub,
 )
+from ggplug.ops.flash_attention import (
+    FlashAttnBack,
+    FlashAttnExt,
+    flash_attn_back,
+    flash_attn_back_parts,
+    flash_attn_ext,
+    flash_attn_ext_add_sinks,
+    flash_attn_ext_set_prec,
+)
 from ggplug.ops.generated import (
     Arange,
     TimestepEmbedding,
@@ -442,6 +451,8 @@ __all__ = [
     "Exp",
     "Expm1",
     "Fill",
+    "FlashAttnBack",
+    "FlashAttnExt",
     "Floor",
     "GatedDeltaNet",
     "GatedLinearAttn",
@@ -608,6 +619,11 @@ __all__ = [
     "expm1_inplace",
     "fill",
     "fill_inplace",
+    "flash_attn_back",
+    "flash_attn_back_parts",
+    "flash_attn_ext",
+    "flash_attn_ext_add_sinks",
+    "flash_attn_ext_set_prec",
     "floor",
     "floor_inplace",
     "gated_delta_net",

@@ -21,6 +21,15 @@ from ggplug.ops.custom import (
 )
 from ggplug.ops.deepseek import Dsv4HcComb, Dsv4HcPost, Dsv4HcPre, LightningIndexer
 from ggplug.ops.elementwise import Add, Binary, Div, Mul, Sub, add1
+from ggplug.ops.flash_attention import (
+    FlashAttnBack,
+    FlashAttnExt,
+    flash_attn_back,
+    flash_attn_back_parts,
+    flash_attn_ext,
+    flash_attn_ext_add_sinks,
+    flash_attn_ext_set_prec,
+)
 from ggplug.ops.generated import Arange, TimestepEmbedding
 from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Glu, Reglu, Swiglu, SwigluOai
 from ggplug.ops.gradients import (
@@ -153,6 +162,8 @@ __all__ = [
     "Exp",
     "Expm1",
     "Fill",
+    "FlashAttnBack",
+    "FlashAttnExt",
     "Floor",
     "GatedDeltaNet",
     "GatedLinearAttn",
@@ -319,6 +330,11 @@ __all__ = [
     "expm1_inplace",
     "fill",
     "fill_inplace",
+    "flash_attn_back",
+    "flash_attn_back_parts",
+    "flash_attn_ext",
+    "flash_attn_ext_add_sinks",
+    "flash_attn_ext_set_prec",
     "floor",
     "floor_inplace",
     "gated_delta_net",

@@ -10,7 +10,7 @@ from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, FLOATS, I32, Precision
 
 
-def _check_precision(op: Op, precision: int) -> None:
+def check_precision(op: Op, precision: int) -> None:
     if precision not in list(Precision):
         known = ", ".join(f"{each.name} {int(each)}" for each in Precision)
         raise ParameterError(f"{op.name}: precision {precision} is none of {known}", op=op, got=precision)
@@ -33,7 +33,7 @@ class MulMat(Op):
     precision: int = 0
 
     def validate(self) -> None:
-        _check_precision(self, self.precision)
+        check_precision(self, self.precision)
 
     def result(self, a: Tensor, b: Tensor) -> Spec:
         na, nb = a.ne, b.ne
@@ -70,7 +70,7 @@ class MulMatId(Op):
     precision: int = 0
 
     def validate(self) -> None:
-        _check_precision(self, self.precision)
+        check_precision(self, self.precision)
 
     def result(self, as_: Tensor, b: Tensor, ids: Tensor) -> Spec:
         if ids.type is not I32:

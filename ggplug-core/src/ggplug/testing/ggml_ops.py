@@ -214,6 +214,10 @@ def _conv_3d(params: Params, sources: Sources, result: Result) -> Op | None:
     return _op("conv_3d_direct")(*params.numbers(9, 3), *params.numbers(0, 9))
 
 
+def _flash_attn_ext(params: Params, sources: Sources, result: Result) -> Op | None:
+    return _op("flash_attn_ext")(*(params.real(i) for i in range(3)), params.number(3))
+
+
 def _to_extents(name: str) -> Row:
     return Row(lambda params, sources, result: _op(name)(result.ne))
 
@@ -295,6 +299,7 @@ TABLE: dict[str, Row] = {
     "DIAG": _named("diag"),
     "DIAG_MASK_INF": _named("diag_mask_inf", ints=1),
     "DIAG_MASK_ZERO": _named("diag_mask_zero", ints=1),
+    "FLASH_ATTN_EXT": Row(_flash_attn_ext),
     "FILL": _named("fill", floats=1),
     "GET_ROWS_BACK": Row(lambda params, sources, result: _op("get_rows_back")(result.ne[1])),
     "GROUP_NORM": Row(lambda params, sources, result: _op("group_norm")(params.number(0), params.real(1))),

@@ -258,7 +258,7 @@ def _run_rows(
         assert form is not None
         quantum, quantum_bytes = form.numbers, form.rows * form.block_bytes
     pack = _pack_rows(kind, activations, activations_order, rows, stored)
-    multiply = _run_amx(rows) if kind == "amx" else _run_vectors(kind, rows, stored, ahead)
+    multiply = _run_amx(rows) if kind == "amx" else past_panel(kind, rows, stored, ahead)
 
     @device_function
     def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
@@ -275,7 +275,12 @@ def _run_rows(
     return run
 
 
-def _run_vectors(kind: str, rows: int, stored: str, ahead: int) -> DeviceFunction:
+def past_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> DeviceFunction:
+    """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside)``: rows past a panel.
+
+    ``left``: columns from this panel on, of which as many as it has are written.  The rest is as for
+    :func:`~.mul_mat_tiles.tile`.
+    """
     shape = layout(kind)
     columns, width, unit_bytes = shape.columns, shape.width, unit_bytes_of(kind, stored)
     whole = tile(kind, rows, 2, False, stored, ahead)

@@ -64,7 +64,7 @@ class Profile:
     ``vec``: floats that an item handles at once.  ``unit_lanes``: items of a group where each has a unit of its own.
     ``row_lanes``: items that share a row.  ``dot_lanes``, ``dot_rows``: items that share a product of two rows, and
     how many such products a group computes one after the other.  ``tile_lanes``: items of a tile at most.
-    ``products``: the vendor's library multiplies matrices.
+    ``products``: the vendor's library multiplies matrices.  ``local_bytes``: local memory of a group, in bytes.
     """
 
     vec: int
@@ -75,6 +75,7 @@ class Profile:
     tile: Tile
     tile_lanes: int
     products: bool = False
+    local_bytes: int = 0
 
     @classmethod
     def of(cls, properties: Properties) -> Profile:
@@ -87,7 +88,9 @@ class Profile:
         blocks = tile.blocks * lanes["tile_lanes"] // profile.tile_lanes
         while tile.halves and (tile.local_bytes > properties.local_bytes or tile.blocks > blocks):
             tile = Tile(tile.m // 2, tile.n // 2, tile.k, tile.item_m, tile.item_n)
-        return dataclasses.replace(profile, tile=tile, products=properties.products, **lanes)
+        return dataclasses.replace(
+            profile, tile=tile, products=properties.products, local_bytes=properties.local_bytes, **lanes
+        )
 
 
 def _width(reported: int) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from ggplug.ops.base import Op
 from ggplug.ops.unary import Unary
 from ggplug.testing.cases import (
+    attention,
     copies,
     custom,
     deepseek,
@@ -61,6 +62,7 @@ FAMILIES = (
     training,
     custom,
     deepseek,
+    attention,
 )
 """The modules whose generators cover the ops of core."""
 

@@ -1,4 +1,4 @@
-"""The softmax of attention, with mask, ALiBi slopes and sinks."""
+"""The softmax of attention, with mask, ALiBi slopes and sinks, and attention as a whole."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import math
 
 from ggplug import ops
 from ggplug.backend import Decline
-from ggplug.tensor import Tensor
+from ggplug.tensor import Tensor, contiguous_strides
 from ggplug.types import F16, F32
-from ggplug_simt.c.kernels.accepted import FLOATS, refuse
-from ggplug_simt.c.launch import launch, launches_of
+from ggplug_simt.c.kernels.accepted import FLOATS, READABLE, refuse
+from ggplug_simt.c.launch import launch, launches_of, units
 from ggplug_simt.c.profile import Profile
-from ggplug_simt.library import DST, Launches, argument
+from ggplug_simt.library import DST, SCRATCH, Launches, argument, argument_of
+
+_KEYS = (32, 16)
+"""Keys of a block of attention, and queries: as many as local memory holds."""
+_QUERIES = (16, 4, 1)
+_TOGETHER = 4
+"""Queries that an item computes at once."""
+_LEAST_PART = 256
+"""Keys that are worth a work-group of their own where there are few queries."""
 
 
 def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -30,14 +38,95 @@ def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
     if sinks is not None:
         tensors["sinks"] = argument(2, sinks)
         defines["SINKS"] = 1
-    power = 1 << math.floor(math.log2(max(1, x.ne[2])))
     return launches_of(
         launch(
             "attention", "soft_max", tensors, groups=node.nrows, lanes=profile.row_lanes, defines=defines,
-            scale=node.op.scale, max_bias=node.op.max_bias, slope=2.0 ** (-node.op.max_bias / power),
-            slope_between=2.0 ** (-node.op.max_bias / 2 / power), heads_power=power,
+            scale=node.op.scale, **_slopes(x.ne[2], node.op.max_bias),
         )
     )  # fmt: skip
 
 
-CHOOSERS = {ops.SoftMax: soft_max}
+def _slopes(heads: int, max_bias: float) -> dict[str, float | int]:
+    """What slopes are computed from."""
+    power = 1 << math.floor(math.log2(max(1, heads)))
+    return {
+        "max_bias": max_bias, "slope": 2.0 ** (-max_bias / power), "slope_between": 2.0 ** (-max_bias / 2 / power),
+        "heads_power": power,
+    }  # fmt: skip
+
+
+def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
+    """A group has some queries, and all keys or a part of them; parts are merged by a second launch."""
+    refused = refuse(node, {F32}, {F32}, READABLE, READABLE, {F16}, {F32})
+    if refused is not None:
+        return refused
+    q, k, v, mask, sinks = node.src
+    assert isinstance(node.op, ops.FlashAttnExt)
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    share = q.ne[2] // k.ne[2]
+    rows = q.ne[1] * share
+    block = _block(profile, rows, k.ne[0], v.ne[0])
+    if isinstance(block, Decline):
+        return block
+    queries, keys = block
+    groups = -(-rows // queries) * k.ne[2] * k.ne[3]
+    wanted = -(-(16 if profile.row_lanes == 1 else 256) // groups)
+    parts = max(1, min(wanted, k.ne[1] // _LEAST_PART))
+    part = max(1, -(-k.ne[1] // (parts * keys))) * keys
+    parts = max(1, -(-k.ne[1] // part))
+    dst = argument(DST, node)
+    tensors = {"q": argument(0, q), "k": argument(1, k), "v": argument(2, v)}
+    defines: dict[str, object] = {
+        "VEC": profile.vec, "TK": k.type.name, "TV": v.type.name, "DK": k.ne[0], "DV": v.ne[0], "QUERIES": queries,
+        "KEYS": keys, "TOGETHER": min(queries, _TOGETHER),
+    }  # fmt: skip
+    if mask is not None:
+        tensors["mask"] = argument(3, mask)
+        defines["MASKED"] = 1
+    last = {} if sinks is None else {"sinks": argument(4, sinks)}
+    sunk: dict[str, object] = {} if sinks is None else {"SINKS": 1}
+    values: dict[str, float | int] = {
+        "scale": node.op.scale / (node.op.logit_softcap or 1.0), "cap": node.op.logit_softcap, "share": share,
+        "part": part, "parts": parts, **_slopes(q.ne[2], node.op.max_bias),
+    }  # fmt: skip
+    if parts == 1:
+        return launches_of(
+            launch(
+                "attention", "flash_attention", {"dst": dst, **tensors, **last}, groups=groups,
+                lanes=profile.row_lanes, defines={**defines, **sunk}, **values,
+            )
+        )  # fmt: skip
+    ne = (profile.vec * (1 + -(-v.ne[0] // profile.vec)), parts, q.ne[1] * q.ne[2], q.ne[3])
+    nb = contiguous_strides(F32, ne)
+    kept = argument_of(SCRATCH, F32, ne, nb)
+    return launches_of(
+        launch(
+            "attention", "flash_attention", {"kept": kept._replace(written=True), **tensors}, groups=groups * parts,
+            lanes=profile.row_lanes, defines={**defines, "IN_PARTS": 1}, **values,
+        ),
+        launch(
+            "attention", "flash_merge", {"dst": dst, "kept": kept, **last},
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
+            defines={"VEC": profile.vec, "UNIT": profile.vec, **sunk},
+        ),
+        scratch=nb[3] * ne[3],
+    )  # fmt: skip
+
+
+def _block(profile: Profile, rows: int, dk: int, dv: int) -> tuple[int, int] | Decline:
+    """(queries, keys) of a group: as many as there are, and as local memory holds."""
+    dk, dv = (-(-n // profile.vec) * profile.vec for n in (dk, dv))
+    wide = max(dk, dv) + profile.vec
+    for keys in _KEYS:
+        for queries in _QUERIES:
+            if queries > 1 and queries // 4 >= rows:
+                continue
+            numbers = queries * (dk + dv + keys + 3) + keys * wide + 1
+            if 4 * numbers <= profile.local_bytes:
+                return queries, keys
+    return Decline(f"heads of {max(dk, dv)} numbers are more than local memory of {profile.local_bytes} bytes holds")
+
+
+CHOOSERS = {ops.SoftMax: soft_max, ops.FlashAttnExt: flash_attn_ext}
