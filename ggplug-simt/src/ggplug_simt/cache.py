@@ -114,5 +114,5 @@ def likely_nodes() -> Iterator[Tensor]:
         keys = ops.permute(new_tensor(types.F32, (64, 8, 64)), 0, 2, 1, 3)
         queries = ops.permute(new_tensor(types.F32, (64, 8, length)), 0, 2, 1, 3)
         yield ops.mul_mat(keys, queries)
-        cache = ops.permute(new_tensor(types.F16, (64, 8, 1024)), 0, 2, 1, 3)
-        yield ops.flash_attn_ext(queries, cache, cache, new_tensor(types.F16, (1024, length)))
+        kept = ops.permute(new_tensor(types.F16, (64, 8, 1024)), 0, 2, 1, 3)
+        yield ops.flash_attn_ext(queries, kept, kept, new_tensor(types.F16, (1024, length)))
