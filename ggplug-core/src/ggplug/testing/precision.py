@@ -335,7 +335,7 @@ def _flash_attn_back(
         return np.asarray(off @ np.abs(second) + SUMMED * math.sqrt(share * first.shape[-1] + 1) * terms)
 
     def folded(x: Array) -> Array:
-        return x.reshape(batches, groups, share, *x.shape[2:]).sum(axis=2)
+        return np.asarray(x.reshape(batches, groups, share, *x.shape[2:]).sum(axis=2))
 
     turned = (each.swapaxes(-1, -2) for each in (size, moved, shares, off))
     sizes, moves, weights, offs = turned
