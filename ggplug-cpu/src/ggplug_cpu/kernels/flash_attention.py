@@ -171,10 +171,16 @@ def _shows(mask: Value, count: Value) -> Value:
 
 
 @device_function
-def begin(params, kept):  # type: ignore[no-untyped-def]
-    """What a row keeps before the first key."""
+def begin_softmax(kept):  # type: ignore[no-untyped-def]
+    """What a row keeps of its softmax before the first key."""
     simd.store_f32(kept, -math.inf)
     simd.store_f32(kept + 4, 0.0)
+
+
+@device_function
+def begin(params, kept):  # type: ignore[no-untyped-def]
+    """What a row keeps before the first key."""
+    begin_softmax(kept)
     simd.fill_bytes(kept + KEPT, 0, Flash.kept_bytes(params) - KEPT)
 
 

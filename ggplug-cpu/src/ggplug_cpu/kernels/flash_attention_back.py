@@ -15,7 +15,7 @@ from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, scratch, store_word
 from ggplug_cpu.kernels.flash_attention import (
     Flash,
-    begin,
+    begin_softmax,
     head_of,
     key_rows,
     mask_of,
@@ -113,7 +113,7 @@ def flash_attention_back_queries() -> Body:
             d = _gradient_of_result(params, matrix, row)
             products(memory, value_rows(params, matrix, 0), v_stride, seen, d, dv, wanted)
             simd.copy_bytes(dots, powers, 4 * seen)
-            begin(params, kept)
+            begin_softmax(kept)
             take_in(params, matrix, row, 0, seen, kept, powers)
             sinks = Flash.sinks.address(params)
             sink = -math.inf
