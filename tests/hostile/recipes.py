@@ -217,10 +217,10 @@ def alike(c: Draw, cls: type[Op]) -> Drawn:
 def _drawable(cls: type[Op]) -> list[Sketch]:
     """The conformance suite's sketches of an op.
 
-    None of Python functions, which no name of a case can hold; of ops with ids or several results, which need to be
-    known here; of systems of equations, whose random matrices are singular now and then.
+    None of Python functions, which no name of a case can hold; of ops with ids, and of those that write into sources,
+    which need to be known here; of systems of equations, whose random matrices are singular now and then.
     """
-    if issubclass(cls, (ops.PythonCall, ops.SolveTri)) or len(cls.writes) > 1 or cls.indexes is not None:
+    if issubclass(cls, (ops.PythonCall, ops.SolveTri)) or cls.writes or cls.indexes is not None:
         return []
     return [each for each in sketches(cls) if each.shown is None]
 
