@@ -16,6 +16,7 @@ import numpy as np
 
 from ggplug import ops, quants
 from ggplug.ops.base import OPS, Op
+from ggplug.testing.cases.sketches import EXTENTS, Sketch, sketches
 from ggplug.types import F16, F32, FLOATS, I8, I16, I32, I64, KERNEL_FLOATS, TYPES, RopeMode, Type
 
 from .choices import Choices
@@ -195,7 +196,8 @@ def recipe(*classes: type[Op]) -> Callable[[Recipe], Recipe]:
 
 def recipe_of(cls: type[Op]) -> Recipe:
     """The recipe of an op; one that has none gets sources of equal shape."""
-    return next((RECIPES[base] for base in cls.__mro__ if base in RECIPES), alike)
+    found = next((RECIPES[base] for base in cls.__mro__ if base in RECIPES), alike)
+    return sketched if found is alike and _drawable(cls) else found
 
 
 NUMBERS = (1.0, 0.0, -1.0, 0.5, -0.25, 3.0, 1e-6, 100.0, 1e6, -1e6, 1e30)
@@ -210,6 +212,40 @@ def alike(c: Draw, cls: type[Op]) -> Drawn:
     sources = [c.source(s, first, ne, CONTIGUOUS) if s in there else None for s in cls.sources]
     parameters = {n: c.pick(n, NUMBERS) for n in cls.parameters if cls.__dataclass_fields__[n].type == "float"}
     return Drawn(sources, parameters)
+
+
+def _drawable(cls: type[Op]) -> list[Sketch]:
+    """The conformance suite's sketches of an op.
+
+    None of Python functions, which no name of a case can hold; of ops with ids, and of those that write into sources,
+    which need to be known here; of systems of equations, whose random matrices are singular now and then.
+    """
+    if issubclass(cls, (ops.PythonCall, ops.SolveTri)) or cls.writes or cls.indexes is not None:
+        return []
+    return [each for each in sketches(cls) if each.shown is None]
+
+
+def sketched(c: Draw, cls: type[Op]) -> Drawn:
+    """The sources of one of the conformance suite's sketches in other sizes, types and layouts.
+
+    Which of these the op takes the sketch does not tell, so nothing is promised; what is computed has to be right.
+    """
+    found = _drawable(cls)
+    sketch = found[c.pick("sketch", tuple(range(len(found))))]
+    types = []
+    for position, name in enumerate(cls.sources[: len(sketch.sources)]):
+        types.append(c.type(name, (sketch.type_of(position),)))
+    sizes = {name: c.row(name, *types) if name in ("n", "m", "K") else c.extent(name, FEW) for name in sketch.names()}
+    sources: list[Source | None] = []
+    for position, (name, ne) in enumerate(zip(cls.sources, sketch.sources, strict=False)):
+        drawn = [int(word) if word.isdigit() else sizes[word] for word in ne.split()]
+        if cls.indexes is not None and position == cls.indexes.ids:
+            sources.append(c.indices(name, (types[position],), drawn, 2))
+        else:
+            sources.append(c.source(name, types[position], drawn, CONTIGUOUS, ("normal", "constant", "small")))
+    c.promised = False
+    there = [*sources, *(None for _ in cls.sources[len(sources) :])]
+    return Drawn(there, dict(sketch.parameters({**EXTENTS, **sizes})))
 
 
 def known() -> list[str]:

@@ -18,7 +18,7 @@ from ggplug.ops.copy import Concat, Cont, Cpy, Dup, Repeat
 from ggplug.ops.custom import Custom4d, MapCustom1, MapCustom2, MapCustom3
 from ggplug.ops.deepseek import Dsv4HcComb, Dsv4HcPost, Dsv4HcPre, LightningIndexer
 from ggplug.ops.elementwise import Binary
-from ggplug.ops.flash_attention import FlashAttnExt
+from ggplug.ops.flash_attention import FlashAttnBack, FlashAttnExt
 from ggplug.ops.generated import TimestepEmbedding
 from ggplug.ops.glu import Glu
 from ggplug.ops.gradients import GetRowsBack, RepeatBack, RowGradient
@@ -225,6 +225,9 @@ def _products_and_views(op: type[Op], x: str) -> Iterator[Sketch]:
             sources = (f"n {queries} 4 b", "n M 2 b", "m M 2 b", f"M {queries}", "4")
             yield Sketch(sources, (F32, F16, F16, F16, F32), zeros="nMmb")
             yield Sketch(sources[:4], (F32, Q8_0, Q8_0, F16), zeros="nM")
+    elif op is FlashAttnBack:
+        sources = ("n 3 4 b", "n M 2 b", "m M 2 b", "m 4 3 b", "M 3", "4")
+        yield Sketch(sources, (F32, F16, F16, F32, F16, F32), zeros="nMmb")
     elif op is Reshape:
         yield Sketch((x,), shown=lambda x, n: reshape(x, n["n"] * n["r"], n["b"] * n["c"]))
     elif op is View:

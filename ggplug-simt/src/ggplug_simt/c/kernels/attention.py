@@ -129,4 +129,9 @@ def _block(profile: Profile, rows: int, dk: int, dv: int) -> tuple[int, int] | D
     return Decline(f"heads of {max(dk, dv)} numbers are more than local memory of {profile.local_bytes} bytes holds")
 
 
-CHOOSERS = {ops.SoftMax: soft_max, ops.FlashAttnExt: flash_attn_ext}
+def flash_attn_back(profile: Profile, node: Tensor) -> Decline:
+    """Declines: the gradient of attention has kernels for host devices only."""
+    return Decline("the gradient of attention is computed by host devices, such as the CPU")
+
+
+CHOOSERS = {ops.SoftMax: soft_max, ops.FlashAttnExt: flash_attn_ext, ops.FlashAttnBack: flash_attn_back}
