@@ -226,7 +226,8 @@ def _products_and_views(op: type[Op], x: str) -> Iterator[Sketch]:
             yield Sketch(sources, (F32, F16, F16, F16, F32), zeros="nMmb")
             yield Sketch(sources[:4], (F32, Q8_0, Q8_0, F16), zeros="nM")
     elif op is FlashAttnBack:
-        yield Sketch(("n 3 4 b", "n M 2 b", "m M 2 b", "m 4 3 b", "M 3", "4"), (F32, F16, F16, F32, F16, F32), zeros="nMmb")
+        types = (F32, F16, F16, F32, F16, F32)
+        yield Sketch(("n 3 4 b", "n M 2 b", "m M 2 b", "m 4 3 b", "M 3", "4"), types, zeros="nMmb")
     elif op is Reshape:
         yield Sketch((x,), shown=lambda x, n: reshape(x, n["n"] * n["r"], n["b"] * n["c"]))
     elif op is View:
