@@ -387,6 +387,11 @@ def _check_cycle(place: _Waiting) -> None:
                     unseen += [other for other, _ in _blockers(thread, each.own, each.shared, _line(each))]
 
 
+def waits(thread: int) -> bool:
+    """Whether a thread, by :func:`threading.get_ident`, waits for what others hold."""
+    return any(each.thread == thread for each in WAITING.copy())
+
+
 def held_by_others(thing: Any) -> bool:
     """Whether another thread has something for itself now."""
     ident = get_ident()

@@ -68,7 +68,7 @@ class DiscreteBuffer(Buffer):
         self.fetch(offset, out)
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
-        with accessing(self):
+        with accessing(self, source):
             offset, size = self.check_write(offset, size)
             source_offset, _ = source.check_read(source_offset, size)
             self.device.drain()

@@ -12,7 +12,7 @@ from ggplug.testing.cases.chains import SUBJECT as GROUPS
 from ggplug.testing.cases.graphs import SUBJECT as GRAPH
 from ggplug.testing.causes import of_exception
 from ggplug.testing.conformance import Unit, units
-from ggplug.testing.contracts import CLAUSES, again, buffers, devices, layouts, pending, plans, streams
+from ggplug.testing.contracts import CLAUSES, again, buffers, devices, freeing, layouts, pending, plans, streams
 from ggplug.testing.fake import FakeDevice
 from ggplug.testing.faulty import FAULTS
 from ggplug.testing.faulty.byhand import BY_HAND
@@ -49,12 +49,12 @@ _PART_OF: dict[str, Part] = {
 }
 _CHAPTERS = {
     "kernels": (again,),
-    "memory": (buffers, devices, layouts, streams, pending),
-    "streams": (pending, streams, plans, buffers),
-    "plans": (again, plans, pending, streams),
+    "memory": (buffers, freeing, devices, layouts, streams, pending),
+    "streams": (pending, freeing, streams, plans, buffers),
+    "plans": (again, plans, freeing, pending, streams),
     "answers": (devices, layouts, plans, buffers),
     "groups": (),
-    "packing": (layouts, buffers),
+    "packing": (layouts, freeing, buffers),
 }
 _SUBJECTS = {"plans": ("get_rows", "set_rows", GRAPH), "groups": (GROUPS, GRAPH)}
 

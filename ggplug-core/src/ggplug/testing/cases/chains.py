@@ -311,10 +311,11 @@ def _run_in_blocks(c: Context) -> Tensor:
     return add(c.leafs.tensor(Q8_0, 64, _ROWS), h)
 
 
-def _stored(c: Context, mode: int, cache: Type) -> Tensor:
+def _stored(c: Context, mode: int, cache: Type, factors: bool = False) -> Tensor:
     heads, head = 2, 16
     positions = c.leafs.array(I32, np.array([5, 0, 3, 9, 2, 7]))
-    turned = c(rope(c.source(head, heads, _ROWS), positions, n_dims=head, mode=mode))
+    divided = c.leafs.tensor(F32, head // 2, low=0.5, high=2) if factors else None
+    turned = c(rope(c.source(head, heads, _ROWS), positions, n_dims=head, mode=mode, freq_factors=divided))
     where = c.leafs.array(I64, np.array([3, 7, 0, 8, 1, 2]))
     return set_rows(c.leafs.tensor(cache, heads * head, 9), reshape(turned, heads * head, _ROWS), where)
 
@@ -395,6 +396,13 @@ def _batches_normed(c: Context) -> Tensor:
     return mul(norm(total, eps=1e-5), c.source(_WIDTH, layout="packed"))
 
 
+def _batches_affine(c: Context) -> Tensor:
+    """Sums of several batches, each with a term of its own, and a scale and a shift for each batch."""
+    total = add(c.source(_WIDTH, 3, 2, 2), c.source(_WIDTH, 1, 2, 2))
+    h = mul(c(norm(total, eps=1e-5)), c.source(_WIDTH, 1, 1, 2, layout="packed"))
+    return add(h, c.source(_WIDTH, 1, 2, 2, layout="packed"))
+
+
 def _batches_multiplied(c: Context) -> Tensor:
     """One matrix of weights for several batches, each with a bias of its own."""
     h = c(mul_mat(c.weight(32, _WIDTH), c.source(32, 3, 2, 2)))
@@ -442,6 +450,8 @@ CHAINS: dict[str, tuple[Chain, int]] = {
     "rms norm, scale, subtracted from the sum": (_residual_first, 3),
     "rope, stored": (partial(_stored, mode=RopeMode.NORMAL, cache=F32), 1),
     "rope by halves, stored as f16": (partial(_stored, mode=RopeMode.NEOX, cache=F16), 1),
+    "rope with factors, stored": (partial(_stored, mode=RopeMode.NORMAL, cache=F32, factors=True), 0),
+    "rope with factors by halves, stored as f16": (partial(_stored, mode=RopeMode.NEOX, cache=F16, factors=True), 0),
     "rope with factors, stored head by head": (_stored_with_factors, 1),
     "norm of the cache, stored": (_stored_rows, 1),
     "norm of a cache that is written in between": (_stored_in_between, 2),
@@ -453,6 +463,7 @@ CHAINS: dict[str, tuple[Chain, int]] = {
     "run, read by two": (_diamond, 3),
     "long run": (_long, 0),
     "add, norm, scale of batches": (_batches_normed, 1),
+    "add, norm, scale, shift of batches": (_batches_affine, 1),
     "product, bias, relu of batches": (_batches_multiplied, 1),
     "scores, scale, soft max": (_soft, 2),
     "attention": (_attention, 4),

@@ -303,6 +303,10 @@ def _conversions(op: type[Op], case: CaseOf) -> Iterator[Case]:
     yield converted("f32 to i32", lambda leafs: leafs.array(F32, np.resize(_WHOLE, (3, _LONG))), I32)
     limits = np.array([2**31 - 1, -(2**31), 2**24 + 1, -(2**24) - 3, 0], np.int32)
     yield converted("i32 to f32", lambda leafs: leafs.array(I32, np.resize(limits, (2, _LONG))), F32)
+    # Between two numbers, halfway between them, and beyond the largest f16; all of them are numbers of f32.
+    whole = np.array([257, -259, 771, 2049, -2051, 4095, 65519, 65520, -70001, 2**24 - 1, 1, 0], np.int32)
+    for target in (F16, BF16):
+        yield converted(f"i32 to {target.name}", lambda leafs: leafs.array(I32, np.resize(whole, (2, _LONG))), target)
 
 
 def _moves(op: type[Op], case: CaseOf) -> Iterator[Case]:

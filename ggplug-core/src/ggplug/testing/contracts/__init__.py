@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ggplug.testing.contracts import again, buffers, devices, layouts, pending, plans, racing, streams
+from ggplug.testing.contracts import again, buffers, devices, freeing, layouts, pending, plans, racing, streams
 from ggplug.testing.contracts.clause import (
     CLAUSES,
     CONTRACT,
@@ -16,7 +16,7 @@ from ggplug.testing.contracts.clause import (
     run_clauses,
 )
 
-CHAPTERS = (devices, buffers, layouts, streams, pending, racing, plans, again)
+CHAPTERS = (devices, buffers, layouts, freeing, streams, pending, racing, plans, again)
 """The modules whose clauses make up the contract."""
 
 __all__ = [

@@ -120,6 +120,12 @@ class Aside:
         except BaseException as error:
             self._error = error
 
+    @property
+    def ident(self) -> int:
+        """Its thread."""
+        assert self._thread.ident is not None
+        return self._thread.ident
+
     def returned(self, patience: float) -> bool:
         """Whether it has returned, given that many seconds to do so."""
         self._thread.join(patience)

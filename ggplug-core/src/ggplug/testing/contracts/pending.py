@@ -313,6 +313,27 @@ def work_of_a_held_stream_keeps_its_places(device: Device) -> None:
 
 
 @clause
+def a_trace_tells_of_its_own_computation_only(device: Device) -> None:
+    """``compute_traced`` tells when its own nodes ran, not those of a computation of the same plan that was pending."""
+    require_pending(device)
+    sample = Sample(device, 3)
+    with sample.place(device, 1) as placement, device.init() as stream:
+        moment = _moment(device, stream)
+        plan = stream.plan(sample.graph)
+        plan.rebind(sample.graph, placement.allocation)
+        alone = [time.node for time in plan.compute_traced()]
+        found: list[int] = []
+        with held(stream, moment) as aside:
+            plan.compute()
+            tracing = aside(lambda: found.extend(time.node for time in plan.compute_traced()))
+            tracing.returned(moment)
+        tracing.join("a traced computation")
+        sample.check(placement.read(sample.y), 1, "traced behind a computation that was pending")
+        expect(found == alone, f"traced behind a computation that was pending: nodes {found}, and alone {alone}")
+        plan.free()
+
+
+@clause
 def held_streams_share_nothing(device: Device) -> None:
     """What a stream was given is not changed by what another one is given meanwhile: they share no staging memory."""
     samples = [Sample(device, 2), Sample(device, 3)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from ggplug.backend import Backend, Decline, Device, Plan
@@ -324,6 +326,23 @@ def tracing_tells_when_nodes_ran(device: Device) -> None:
         expect(all(isinstance(name, str) for name in names), "kernel names are strings")
         plan.free()
         plan.free()
+
+
+@clause
+def values_are_no_cause_for_warnings(device: Device) -> None:
+    """NaN, infinities and what overflows are values like others: computing with them warns of nothing."""
+    numbers = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, 1.0], np.float32)
+    sample = Sample(device)
+    with sample.place(device, 1) as placement, device.init() as stream:
+        placement.write(sample.x, np.resize(numbers, (WIDTH, WIDTH)))
+        if sample.w in sample.graph:
+            placement.write(sample.w, np.resize(np.roll(numbers, 1), (WIDTH, WIDTH)))
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            stream.compute(sample.graph, placement.allocation)
+            stream.synchronize()
+    told = "; ".join(str(each.message) for each in warned)
+    expect(not warned, f"computing with NaN, infinities and large numbers warns: {told}")
 
 
 @clause

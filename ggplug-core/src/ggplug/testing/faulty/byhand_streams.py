@@ -260,7 +260,6 @@ _PLANS = (
         "QueuedPlan.compute",
         "using(buffers)",
         "using(NOTHING)",
-        missed="a free would have to come between two instructions of compute(), where nothing can hold it",
     ),
     _queue(
         "shares plans of equal graphs",

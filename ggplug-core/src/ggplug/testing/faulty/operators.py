@@ -11,7 +11,9 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-_ANY_ORDER = {"isinstance", "getattr", "zip", "min", "max", "minimum", "maximum", "fmin", "fmax", "logaddexp"}
+_ANY_ORDER = {
+    "isinstance", "getattr", "zip", "min", "max", "minimum", "maximum", "fmin", "fmax", "logaddexp", "accessing",
+}  # fmt: skip
 """Calls whose first two arguments make no difference in the other order, or none that is a fault of a device."""
 
 Change = Callable[[ast.AST], ast.AST | None]

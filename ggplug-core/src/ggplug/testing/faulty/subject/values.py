@@ -83,9 +83,7 @@ def cut(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def converted(x: Values, kind: Type) -> Array:
-    """Floats in another float type, with the bits that a NaN has there."""
-    if x.type is kind:
-        return x.bits
+    """Floats in a float type that is not theirs, with the bits that a NaN has there."""
     raw: Array
     if x.type is F32:
         raw = np.ascontiguousarray(x.bits).view(np.uint32)
