@@ -60,6 +60,4 @@ def dropped(frame: FrameType | None) -> bool:
 
 def still_held() -> list[Any]:
     """What threads hold now, without what an interrupt left behind."""
-    return [
-        held[:3] for thread, held in HELD.copy().items() if held[4] is None or is_inside(thread, held[4])
-    ]
+    return [held[:3] for held in HELD.copy().values() if held[4] is None or is_inside(held[4])]

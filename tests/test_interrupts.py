@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import sys
 import threading
 from typing import Any
 
@@ -135,7 +136,7 @@ def test_a_block_is_left_when_its_statement_has_ended(body: str) -> None:
     inside, outside = [], []
 
     def look(into: list[bool], entered: stacks.Entered) -> None:
-        into.append(stacks.is_inside(threading.get_ident(), entered))
+        into.append(stacks.is_inside(entered))
 
     claim = turn(A)
 
@@ -162,6 +163,34 @@ def test_a_block_is_left_when_its_statement_has_ended(body: str) -> None:
     run()
     assert all(inside)
     assert not any(outside)
+
+
+@pytest.mark.parametrize("way", ["returned", "raised"])
+def test_a_frame_runs_until_its_function_has_ended(way: str) -> None:
+    frames: list[Any] = []
+
+    def own(wait: threading.Event) -> None:
+        frames.append(sys._getframe())
+        wait.wait()
+        if way == "raised":
+            raise KeyError
+
+    ending = threading.Event()
+
+    def ended() -> None:
+        with contextlib.suppress(KeyError):
+            own(ending)
+
+    thread = threading.Thread(target=ended)
+    thread.start()
+    while not frames:
+        thread.join(0.001)
+    assert thread.ident is not None
+    assert stacks.is_running(thread.ident, frames[0])
+    assert not stacks.is_running(threading.get_ident() + 1, frames[0])
+    ending.set()
+    thread.join()
+    assert not stacks.is_running(thread.ident, frames[0])
 
 
 # -- computations -------------------------------------------------------------------------------------

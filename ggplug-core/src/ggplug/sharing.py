@@ -250,7 +250,7 @@ def living(ident: int, outer: Held | None, entered: Entered | None = None) -> He
 
     ``entered``: the block of a claim that is made now.  One of the same statement in the same frame has ended then.
     """
-    while outer is not None and outer[4] is not None and (outer[4] == entered or not is_inside(ident, outer[4])):
+    while outer is not None and outer[4] is not None and (outer[4] == entered or not is_inside(outer[4])):
         outer = outer[0]
     return outer
 
@@ -344,7 +344,7 @@ def _blockers(
         entry: Held | None = held
         while entry is not None and thread != ident:
             thing = _conflict(own, shared, entry[1], entry[2])
-            if thing is not None and (entry[4] is None or is_inside(thread, entry[4])):
+            if thing is not None and (entry[4] is None or is_inside(entry[4])):
                 found.append((thread, thing))
             entry = entry[0]
     for each in line:
@@ -425,10 +425,8 @@ def leave(stop: Callable[[], object] | None = None) -> None:
 
 
 def _others_hold() -> bool:
-    for thread, held in HELD.copy().items():
-        if thread != _leaving and (held[4] is None or is_inside(thread, held[4])):
-            return True
-    return False
+    others = (held for thread, held in HELD.copy().items() if thread != _leaving)
+    return any(held[4] is None or is_inside(held[4]) for held in others)
 
 
 def end_thread_if_leaving() -> None:

@@ -1,4 +1,4 @@
-"""Whether a thread is still inside of a ``with`` block, as its stack tells.
+"""Whether a thread is still inside of a ``with`` block, as the block's frame tells.
 
 Python handles signals when a function is entered, so Ctrl-C can keep the ``__exit__`` of a context manager that is
 written in Python from doing anything.  What such a manager published would then stay published.  Whoever finds it in
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
+from gc import get_referents
 from opcode import opmap
-from threading import get_ident
 from types import CodeType, FrameType
 from typing import TypeAlias
 
@@ -25,8 +25,8 @@ Entered: TypeAlias = tuple[FrameType, int]
 """Where a ``with`` block was entered: the frame, and the instruction's offset in its code."""
 
 
-def is_inside(thread: int, entered: Entered) -> bool:
-    """Whether a thread, by :func:`threading.get_ident`, has not left the block that it entered there.
+def is_inside(entered: Entered) -> bool:
+    """Whether the thread that entered this block has not left it.
 
     True where that cannot be known: in generators and coroutines, and where ``__enter__`` was called by something else
     than a ``with`` statement.
@@ -35,12 +35,8 @@ def is_inside(thread: int, entered: Entered) -> bool:
     body = _body(frame.f_code, at)
     if body is None:
         return True
-    # As is_running, without a call.
-    on_stack = sys._getframe() if thread == get_ident() else sys._current_frames().get(thread)
-    while on_stack is not frame:
-        if on_stack is None:
-            return False
-        on_stack = on_stack.f_back
+    if frame.f_code in get_referents(frame):  # as is_running, without a call
+        return False
     now = frame.f_lasti
     if now == at:
         return True
@@ -51,11 +47,13 @@ def is_inside(thread: int, entered: Entered) -> bool:
 
 
 def is_running(thread: int, frame: FrameType) -> bool:
-    """Whether a frame is on a thread's stack."""
-    on_stack = sys._getframe() if thread == get_ident() else sys._current_frames().get(thread)
-    while on_stack is not None and on_stack is not frame:
-        on_stack = on_stack.f_back
-    return on_stack is not None
+    """Whether a thread, by :func:`threading.get_ident`, executes a frame of its own: not after a fork, say.
+
+    A frame that runs keeps its code and variables on that stack, where the garbage collector does not look for them;
+    when the function ends they become the frame's own.  To look for a frame among those of another thread is no way:
+    that thread may go on between two steps of ``f_back``, which ends CPython 3.11 with a segmentation fault.
+    """
+    return frame.f_code not in get_referents(frame) and thread in sys._current_frames()
 
 
 @lru_cache(4096)
