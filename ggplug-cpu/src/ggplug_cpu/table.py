@@ -96,7 +96,7 @@ TABLE: tuple[Row, ...] = (
     Row(ops.MulMatId, "float|block float|block i32 > f32", mul_mat.mul_mat_id, packed=0),
     Row(ops.RowNorm, "float > float", norms.row_norm),
     Row(ops.SoftMax, "float f32|f16? f32? > float", soft_max.soft_max),
-    Row(ops.Rope, "float i32 f32? > float", rotary.rope),
+    Row(ops.Rotary, "float i32 f32? > float", rotary.rope),
     Row(ops.GetRows, "float|block i32 > f32", rows_by_index.get_rows),
     Row(ops.GetRows, "i32 i32 > i32", rows_by_index.get_rows),
     Row(ops.SetRows, "float|encoded float i64|i32 > float|encoded", rows_by_index.set_rows),
@@ -169,7 +169,7 @@ class FusedRow:
 
 NORM, ADD = of(ops.RowNorm, name="norm"), of(ops.Add)
 PRODUCT, FIRST, SECOND = (of(ops.MulMat, name=name) for name in ("product", "first", "second"))
-ROPE, SET_ROWS = of(ops.Rope, name="rope"), of(ops.SetRows)
+ROPE, SET_ROWS = of(ops.Rotary, name="rope"), of(ops.SetRows)
 GLU, COPY, AGAIN = of(ops.Glu), of(ops.Cont, name="copy"), of(ops.Add, name="again")
 
 LOGITS, SHARES, MIXED = of(ops.MulMat, name="logits"), of(ops.SoftMax, name="shares"), of(ops.MulMat, name="mixed")

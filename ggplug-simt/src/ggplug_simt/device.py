@@ -133,6 +133,6 @@ def _columns(node: Tensor) -> int:
         return 0  # of all the rows that would be copied it takes a few
     if isinstance(node.op, ops.MulMat):
         return node.ne[1]
-    if isinstance(node.op, (ops.MulMatId, ops.Rope)):
+    if isinstance(node.op, (ops.MulMatId, ops.Rotary)):
         return node.ne[2]
     return node.nrows

@@ -224,6 +224,7 @@ from ggplug.ops.reduce import (
 from ggplug.ops.rotary import (
     Rope,
     RopeBack,
+    Rotary,
     rope,
     rope_back,
     rope_multi,
@@ -462,6 +463,7 @@ __all__ = [
     "Roll",
     "Rope",
     "RopeBack",
+    "Rotary",
     "Round",
     "RowGradient",
     "RowNorm",

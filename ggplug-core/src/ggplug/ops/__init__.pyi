@@ -26,7 +26,7 @@ from ggplug.ops.partition import AddRelPos, GetRelPos, WinPart, WinUnpart
 from ggplug.ops.pooling import Pool1d, Pool2d, Pool2dBack, PoolKind
 from ggplug.ops.recurrent import GatedDeltaNet, GatedLinearAttn, RwkvWkv6, RwkvWkv7, SsmConv, SsmScan
 from ggplug.ops.reduce import Argmax, CountEqual, Cumsum, Mean, Sum, SumRows
-from ggplug.ops.rotary import Rope, RopeBack, rope_multi, rope_multi_back, rope_set_offset
+from ggplug.ops.rotary import Rope, RopeBack, Rotary, rope_multi, rope_multi_back, rope_set_offset
 from ggplug.ops.rows import AddId, GetRows, SetRows
 from ggplug.ops.sort import Argsort, SortOrder, TopK, argsort_top_k
 from ggplug.ops.training import CrossEntropyLoss, CrossEntropyLossBack, OptStepAdamw, OptStepSgd
@@ -184,6 +184,7 @@ __all__ = [
     "Roll",
     "Rope",
     "RopeBack",
+    "Rotary",
     "Round",
     "RowGradient",
     "RowNorm",

@@ -112,6 +112,12 @@ class Op:
             cls.__setattr__ = cls.__delattr__ = _frozen  # type: ignore[assignment]
         if abstract:
             return
+        concrete = next((base for base in cls.__mro__[1:] if OPS.get(getattr(base, "name", "")) is base), None)
+        if concrete is not None:
+            raise TypeError(
+                f"{cls.__name__} derives from the op {concrete.__name__}: devices would compute it by its kernel; "
+                "derive both from an abstract op (class Common(Op, abstract=True)), or this one from Op"
+            )
         cls.parameters = tuple(f.name for f in dataclasses.fields(cls))
         declared = list(inspect.signature(cls.result).parameters.values())[1:]
         cls.sources = tuple(p.name for p in declared)

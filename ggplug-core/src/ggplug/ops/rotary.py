@@ -16,22 +16,10 @@ _LARGEST = 1e30
 _MODES = frozenset(int(mode) for mode in RopeMode)
 
 
-class Rope(Op):
-    """Rotates pairs of elements of each row by angles that grow with its position  (ggml_rope_ext, ggml_rope_multi).
+class Rotary(Op, abstract=True):
+    """An op that turns pairs of elements: what :class:`Rope` and :class:`RopeBack` have in common.
 
-    x: [n, H, T, B].  pos: I32 [T]; in the modes with several axes I32 [4 T]: all times, then heights, widths, extras.
-    freq_factors: F32 [>= the number of pairs], divide the angles.  Result: like x.
-
-    Pair i turns by ``freq_scale * pos * freq_base**(-2i / n_dims)``.  YaRN (``ext_factor`` 1) leaves the scale out for
-    pairs that turn more than ``beta_fast`` times over ``n_ctx_orig`` positions, keeps it for those that turn less than
-    ``beta_slow`` times, and goes linearly between.  ``attn_factor`` scales the rotated elements.
-
-    ``mode``, a :class:`~ggplug.types.RopeMode`, says what is a pair: NORMAL (2i, 2i+1); VISION (i, i + n_dims), with
-    n_dims = n/2; all others (i, i + n_dims/2).  ``sections`` are the numbers of pairs that turn with time, height,
-    width and extra: MROPE puts them one after the other, IMROPE interleaves the first three, VISION restarts the
-    exponent in each.
-
-    Elements before ``n_offs`` and from n_offs + n_dims on are copied.
+    Both have the same sources and parameters, which Rope describes.
     """
 
     inplace = (0,)
@@ -177,7 +165,26 @@ class Rope(Op):
         return Cost(6 * node.size, super().cost(node).bytes)
 
 
-class RopeBack(Rope):
+class Rope(Rotary):
+    """Rotates pairs of elements of each row by angles that grow with its position  (ggml_rope_ext, ggml_rope_multi).
+
+    x: [n, H, T, B].  pos: I32 [T]; in the modes with several axes I32 [4 T]: all times, then heights, widths, extras.
+    freq_factors: F32 [>= the number of pairs], divide the angles.  Result: like x.
+
+    Pair i turns by ``freq_scale * pos * freq_base**(-2i / n_dims)``.  YaRN (``ext_factor`` 1) leaves the scale out for
+    pairs that turn more than ``beta_fast`` times over ``n_ctx_orig`` positions, keeps it for those that turn less than
+    ``beta_slow`` times, and goes linearly between.  ``attn_factor`` scales the rotated elements.
+
+    ``mode``, a :class:`~ggplug.types.RopeMode`, says what is a pair: NORMAL (2i, 2i+1); VISION (i, i + n_dims), with
+    n_dims = n/2; all others (i, i + n_dims/2).  ``sections`` are the numbers of pairs that turn with time, height,
+    width and extra: MROPE puts them one after the other, IMROPE interleaves the first three, VISION restarts the
+    exponent in each.
+
+    Elements before ``n_offs`` and from n_offs + n_dims on are copied.
+    """
+
+
+class RopeBack(Rotary):
     """Turns pairs back: the gradient of :class:`Rope` with the same parameters  (ggml_rope_ext_back, _multi_back).
 
     Magnitudes are multiplied, not divided, so this is rope's transpose and its inverse only with ``attn_factor`` 1.

@@ -59,14 +59,14 @@ def rope_into_rows(group: Group, names: Names) -> Steps | Decline:
 
 
 def _pairing(node: Tensor) -> str:
-    assert isinstance(node.op, ops.Rope)
+    assert isinstance(node.op, ops.Rotary)
     return "neighbours" if node.op.mode == RopeMode.NORMAL else "halves"
 
 
 def _values(node: Tensor, sources: Sequence[Ref | None]) -> dict[str, Any]:
     """The values of the kernel's fields, but for its result."""
     op, x, ids, factors = node.op, given(node, 0), given(node, 1), node.src[2]
-    assert isinstance(op, ops.Rope)
+    assert isinstance(op, ops.Rotary)
     n, heads, positions, batches = node.ne
     pairs = op.n_dims if op.mode == RopeMode.VISION else op.n_dims // 2
     magnitude, angles = _constants(op, pairs)
@@ -89,7 +89,7 @@ def _values(node: Tensor, sources: Sequence[Ref | None]) -> dict[str, Any]:
     }
 
 
-def _axes(op: ops.Rope, pairs: int) -> list[int]:
+def _axes(op: ops.Rotary, pairs: int) -> list[int]:
     """Which of the four positions (time, height, width, extra) turns each pair."""
     if not op.several_axes:
         return [0] * pairs
@@ -106,7 +106,7 @@ def _axes(op: ops.Rope, pairs: int) -> list[int]:
     return axes
 
 
-def _constants(op: ops.Rope, pairs: int) -> tuple[float, list[float]]:
+def _constants(op: ops.Rotary, pairs: int) -> tuple[float, list[float]]:
     """The magnitude of all pairs, and for each the angle of position 1."""
     starts = (0, op.sections[0], op.sections[0] + op.sections[1], sum(op.sections[:3]))
     low, high = op.correction_range() if op.ext_factor else (0.0, 0.0)

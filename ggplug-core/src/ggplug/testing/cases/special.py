@@ -18,7 +18,7 @@ from ggplug.ops.glu import Glu
 from ggplug.ops.matrix import MulMat, MulMatId
 from ggplug.ops.norms import RowNorm
 from ggplug.ops.reduce import Argmax, Cumsum, Mean, Sum, SumRows
-from ggplug.ops.rotary import Rope
+from ggplug.ops.rotary import Rotary
 from ggplug.ops.rows import GetRows, SetRows
 from ggplug.ops.sort import Argsort, TopK
 from ggplug.ops.unary import Unary
@@ -446,7 +446,7 @@ _GENERATORS: dict[type[Op], Generator] = {
     Cumsum: _rowwise,
     TopK: _top_k,
     SoftMax: lambda op, case: _chained(_rowwise(op, case), _soft_max(op, case)),
-    Rope: _rope,
+    Rotary: _rope,
     Dup: lambda op, case: _chained(_moves(op, case), _conversions(op, case)),
     Cpy: lambda op, case: _chained(_moves(op, case), _conversions(op, case)),
     Cont: _moves,

@@ -62,7 +62,7 @@ def _launch(
     """``kind``: the type of dst; ``places``: of x, the positions, and the frequency factors if there are some."""
     x, _, freq_factors = node.src
     op = node.op
-    assert isinstance(op, ops.Rope)
+    assert isinstance(op, ops.Rotary)
     assert x is not None
     tensors = {"dst": dst}
     tensors |= {name: place for name, place in zip(("x", "pos", "freq_factors"), places, strict=True) if place}
@@ -108,7 +108,7 @@ def _parts(value: float) -> dict[str, float]:
     return {"high": high, "low": value - high if math.isfinite(high) else 0.0}
 
 
-ROPE, SET_ROWS = of(ops.Rope), of(ops.SetRows)
+ROPE, SET_ROWS = of(ops.Rotary, name="rope"), of(ops.SetRows)
 
 GROUPS: dict[Pattern, GroupChooser] = {
     pattern(
@@ -116,4 +116,4 @@ GROUPS: dict[Pattern, GroupChooser] = {
     ): stored,
 }
 
-CHOOSERS = {ops.Rope: rope, ops.RopeBack: rope}
+CHOOSERS = {ops.Rotary: rope}

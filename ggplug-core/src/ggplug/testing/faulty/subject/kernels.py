@@ -95,8 +95,6 @@ def rope(op: Any, dst: Values, x: Values, pos: Values, freq_factors: Values | No
         angles = angles / wide(freq_factors).reshape(-1)[:pairs]
     angles = (op.freq_scale * angles)[:, np.newaxis, :]
     cos, sin = np.cos(angles) * op.attn_factor, np.sin(angles) * op.attn_factor
-    if isinstance(op, ops.RopeBack):
-        sin = -sin
     i = np.arange(pairs)
     first, second = (2 * i, 2 * i + 1) if op.mode == RopeMode.NORMAL else (i, i + pairs)
     first, second = first + op.n_offs, second + op.n_offs
