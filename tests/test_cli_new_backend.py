@@ -139,4 +139,4 @@ def test_what_it_says_to_install_is_the_folder_and_not_a_name_of_pips_index(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(new_backend, ["toy"])
-    assert "\n  pip install ./ggplug-toy && pytest ./ggplug-toy" in done.output
+    assert "\n  pip install -e ./ggplug-toy && pytest ./ggplug-toy" in done.output

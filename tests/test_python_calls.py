@@ -144,12 +144,37 @@ def test_sources_are_read_only_views_in_numpys_order_with_the_tensors_strides() 
         found.update(shape=a.shape, strides=a.strides, bits=b.dtype, dst=dst.shape)
         with pytest.raises(ValueError, match="read-only"):
             a[...] = 0
+        for each in (a, b):
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                each.flags.writeable = True
         dst[...] = a
 
     a = gg.transpose(gg.tensor(x(2, 3)))
     b = gg.tensor(x(4), "bf16")
     np.testing.assert_array_equal(computed(CpuDevice(), gg.map_custom2(a, b, looking)), x(2, 3).T)
     assert found == {"shape": (1, 1, 3, 2), "strides": (24, 24, 4, 12), "bits": np.dtype("u2"), "dst": (1, 1, 3, 2)}
+
+
+def test_arguments_of_other_kinds_are_refused_in_words() -> None:
+    a = gg.tensor(x(3))
+    with pytest.raises(gg.TypeMismatchError, match="type must be a type or its name, got None"):
+        gg.custom_4d(None, (4,), [a], doubled)  # type: ignore[arg-type]
+    with pytest.raises(gg.TypeMismatchError, match="must be a sequence of tensors, got None"):
+        gg.custom_4d("f32", (4,), None, doubled)  # type: ignore[arg-type]
+    assert gg.custom_4d("f32", 4, [a], doubled).ne == (4, 1, 1, 1)
+
+
+def test_a_callable_that_raises_when_it_is_asked_for_its_name_is_told_by_its_class() -> None:
+    class Odd:
+        def __call__(self, *given: Any) -> None:
+            raise ValueError("from within")
+
+        def __getattr__(self, name: str) -> Any:
+            raise ValueError(name)
+
+    with pytest.raises(gg.ComputeError, match="Odd") as caught:
+        computed(CpuDevice(), gg.map_custom1(gg.tensor(x(3)), Odd()))
+    assert str(caught.value.__cause__) == "from within"
 
 
 def test_the_reference_calls_the_function_in_float64() -> None:

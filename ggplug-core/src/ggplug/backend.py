@@ -27,7 +27,8 @@ until the stream was synchronized.  ``Buffer.get``/``set``/``clear``/``copy_from
 everything given before to any stream of their device, and are done when they return.
 Claims (:mod:`ggplug.sharing`) keep them out of each other's way, and out of that of computations: what this module
 provides claims a buffer before it calls ``_set``, ``_get`` or ``_free``.  A subclass that overrides ``memset``,
-``copy_from``, ``set_2d`` or ``get_2d`` does so by ``with accessing(self):``; a plan that works in buffers while
+``set_2d`` or ``get_2d`` does so by ``with accessing(self):``, and ``copy_from`` by ``with accessing(self, source):``,
+and checks the buffer inside of that; a plan that works in buffers while
 ``compute`` runs, or gives work on them to a queue, does so by ``with using(buffers):``.
 
 *Memory.*  A tensor lies inside of its buffer, at an offset that :meth:`Buffer.check_place` allows, and a view inside of

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ggplug.faults import compute_error
 from ggplug.ops.custom import PythonCall
@@ -12,6 +13,15 @@ from ggplug.walking import Operand
 
 if TYPE_CHECKING:
     from ggplug.backend import Device
+
+
+class _ReadOnly:
+    """Shows an array's memory as read-only, for good: of an array NumPy lets anybody take the flag back."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        shown = array.__array_interface__
+        self.__array_interface__ = {**shown, "data": (shown["data"][0], True)}
+        self._array = array  # keeps the memory alive
 
 
 def call_python(
@@ -29,9 +39,7 @@ def call_python(
     sources = []
     for operand in src:
         if operand is not None:
-            array = operand.array()
-            array.flags.writeable = False
-            sources.append(array)
+            sources.append(np.asarray(_ReadOnly(operand.array())))
     try:
         # NaN, infinities and what overflows are values like others.
         with np.errstate(all="ignore"):

@@ -42,9 +42,13 @@ def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_pa
     elif as_page:
         echo(page(devices, found).rstrip("\n"))
     elif chosen or types:
+        if not found:
+            echo("No case of the conformance suite has sources of such types.")
+            return
         print_table(["op", "type", "device", "answer"], map(_answer, found))
     else:
         print_table(["op", *(device.name for device in devices)], _rows(devices, found))
+        echo("In brackets: types in which it computes some nodes only; ggplug ops --op NAME tells why.")
 
 
 def page(devices: Sequence[Device], found: Sequence[Offer]) -> str:

@@ -54,7 +54,10 @@ class Callback(Held):
     @property
     def name(self) -> str:
         """What the function is called."""
-        return str(getattr(self.fun, "__qualname__", None) or type(self.fun).__qualname__)
+        try:
+            return str(self.fun.__qualname__)
+        except Exception:  # whatever an object of the user's raises when it is asked
+            return type(self.fun).__qualname__
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -241,8 +244,11 @@ def custom_4d(
     ``ne``: up to four extents, innermost first.  ``args``: up to nine tensors.  See :mod:`ggplug.ops.custom`.  Raises
     TypeMismatchError, ParameterError, ShapeError.
     """
-    kind = type if isinstance(type, str) else type.name
-    return apply(Custom4d(callback(fun, userdata), n_tasks, False, kind, tuple(ne)), _sources(args), name)
+    kind = by_name(type) if isinstance(type, str) else type
+    if not isinstance(kind, Type):
+        raise TypeMismatchError(f"custom_4d: type must be a type or its name, got {type!r}", got=type)
+    full, rank = extents(ne)
+    return apply(Custom4d(callback(fun, userdata), n_tasks, False, kind.name, full[:rank]), _sources(args), name)
 
 
 def map_custom1_inplace(
@@ -279,6 +285,8 @@ def custom_inplace(
 
 
 def _sources(given: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    if not isinstance(given, Sequence):
+        raise TypeMismatchError(f"custom_4d: its sources must be a sequence of tensors, got {given!r}", got=given)
     if len(given) > MOST_SOURCES:
         raise ParameterError(
             f"custom_4d: takes at most {MOST_SOURCES} tensors, got {len(given)}", got=len(given), wanted=MOST_SOURCES

@@ -34,7 +34,7 @@ from ggplug.registry.discover import backends, normalise
 def new_backend(name: str, memory: str, ops: str, into: Path) -> None:
     """Write the distribution ggplug-NAME: a backend with a device, kernels, tests, a README and a CI file.
 
-    It conforms as it is: `pip install ./ggplug-NAME && pytest ggplug-NAME`.
+    It conforms as it is: `pip install -e ./ggplug-NAME && pytest ggplug-NAME`.
     """
     check_name(name)
     chosen = list(dict.fromkeys(part.strip() for part in ops.split(",") if part.strip()))
@@ -48,7 +48,7 @@ def new_backend(name: str, memory: str, ops: str, into: Path) -> None:
     write(folder, files(name, memory, chosen))
     # Without a separator pip would look for it in its index.
     where = shlex.quote(folder.as_posix() if folder.is_absolute() else f"./{folder.as_posix()}")
-    click.echo(f"{folder}: a backend with {len(chosen)} ops; next:\n\n  pip install {where} && pytest {where}")
+    click.echo(f"{folder}: a backend with {len(chosen)} ops; next:\n\n  pip install -e {where} && pytest {where}")
 
 
 def check_name(name: str) -> None:
