@@ -237,7 +237,8 @@ def _computed(given: argparse.Namespace, chosen: Sequence[Unit]) -> tuple[list[R
                 _fill(reports[-1], chosen, run, watch, shown.done)
     except KeyboardInterrupt as stop:
         if not reports or not reports[-1].stopped:
-            reports.append(Report(given.device, stopped=in_words(stop, "")))
+            reports.append(Report(given.device))
+            reports[-1].stopped = in_words(stop, "")
         return reports, 128 + number_of(stop)
     return reports, 0
 
