@@ -70,6 +70,8 @@ class Blocks:
     ``file(block, x)``: the same as files of weights have it (without ``stored``), where that differs.  ``weigh``: with
     an importance matrix; None for types that take no notice of one.
     ``side_by_side``: how packed weights are read; None for types that are packed at each product.
+    ``at_once(addresses)``: all numbers of a block of each of several rows, as ``quants`` gives them, in vectors of two
+    parts; for processors with :func:`~ggplug_cpu.simd.lookup.permutes_bytes`, where that takes fewer instructions.
     """
 
     type: Type
@@ -82,6 +84,7 @@ class Blocks:
     file: Callable[[Value, Value], None] | None = None
     weigh: Weigh | None = None
     side_by_side: SideBySide | None = None
+    at_once: Callable[[Sequence[Value]], list[list[Value]]] | None = None
 
     @property
     def name(self) -> str:
