@@ -4,12 +4,13 @@ constants in memory by any index.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from llvmlite import ir
 
 from .. import features
-from .values import I8, I64, Value, call, constant, constants, joined, vector
+from .values import I8, I64, Value, call, constant, constants, joined, load, opaque, vector
 
 
 def emit_lookup(table: Sequence[int], numbers: Value) -> Value:
@@ -60,7 +61,14 @@ def emit_lookup_of_many(table: Sequence[int], low: Value, higher: Sequence[Value
     Of the index the lower seven bits are in 64 int8 lanes, whose eighth does not matter, and the higher ones in masks.
     """
     b, lanes = low.b, vector(I8, BYTES)
-    parts = [constants(b, I8, table[at : at + BYTES]) for at in range(0, len(table), BYTES)]
+    if len(table) == 2 * BYTES:
+        parts = [constants(b, I8, table[at : at + BYTES]) for at in range(0, len(table), BYTES)]
+    else:
+        # Not as LLVM's constants: it would move so many out of a loop, and into memory that is not aligned.
+        content = bytes(byte & 255 for byte in table)
+        words = [int.from_bytes(content[at : at + 8], "little") for at in range(0, len(content), 8)]
+        place = opaque(constant_words(b, f"table.{hashlib.sha256(content).hexdigest()[:16]}", words), each_time=True)
+        parts = [load(place, lanes, at, align=BYTES) for at in range(0, len(table), BYTES)]
     name = "llvm.x86.avx512.vpermi2var.qi.512"
     found = [call(b, name, lanes, x, low, y) for x, y in zip(parts[0::2], parts[1::2], strict=True)]
     for mask in higher:

@@ -140,11 +140,12 @@ def f16_at(addresses: Sequence[Value]) -> Value:
     bits = [values.load(address, I16) for address in addresses]
     if len(bits) > 4:
         return halves.emit_widen_f16(values.gathered(bits))
-    # Put together in a register: inserting 16 bits into a vector waits for whatever the vector held before.
+    # Put together in a register: inserting 16 bits into a vector waits for whatever the vector held before, such as the
+    # sums of the round before.  LLVM would do that where nobody reads the other lanes.
     whole = bits[0].zext(I64)
     for i, each in enumerate(bits[1:], 1):
         whole = whole | each.zext(I64) << (16 * i)
-    both = values.gathered([whole, constant(b, I64, 0)])
+    both = values.gathered([values.opaque(whole), constant(b, I64, 0)])
     return halves.emit_widen_f16(both.bitcast(vector(I16, 8)).part(0, 4))
 
 
@@ -169,9 +170,9 @@ def shifted(numbers: Value, places: Value | int) -> Value:
     return pairs.lshr(places).bitcast(numbers.type)
 
 
-def bits_at(address: Value) -> Value:
-    """32 bits as lanes of a mask."""
-    return values.load(address, values.I32).bitcast(vector(values.I1, GROUP))
+def bits_at(address: Value, count: int = GROUP) -> Value:
+    """32 or 64 bits as lanes of a mask."""
+    return values.load(address, ir.IntType(count)).bitcast(vector(values.I1, count))
 
 
 def as_nibbles(numbers: Value) -> Value:

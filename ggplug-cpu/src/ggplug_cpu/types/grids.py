@@ -275,7 +275,7 @@ def _masks_of_signs(indices: Value) -> list[Value]:
 
 def _masks_at(address: Value) -> list[Value]:
     """256 bits as four masks."""
-    return [values.load(address, I64, 8 * i).bitcast(vector(ir.IntType(1), BYTES)) for i in range(4)]
+    return [bits_at(address + 8 * i, BYTES) for i in range(4)]
 
 
 def _bytes_at(block: Value, field: int, size: int = BYTES) -> Value:
@@ -336,7 +336,7 @@ def _one_iq3_xxs(addresses: Sequence[Value]) -> list[list[Value]]:
 def _one_iq3_s(addresses: Sequence[Value]) -> list[list[Value]]:
     found = []
     for block in addresses:
-        low, high = _bytes_at(block, _QS_3S), values.load(block, I64, _QH_3S).bitcast(vector(ir.IntType(1), BYTES))
+        low, high = _bytes_at(block, _QS_3S), bits_at(block + _QH_3S, BYTES)
         numbers = _THREE_S.numbers(low, [_is_set(low, 128), high])
         found.append(_all_signed(_THREE_S, numbers, _masks_at(block + _SIGNS_3S)))
     return found
