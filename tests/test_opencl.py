@@ -246,6 +246,32 @@ def test_compiled_programs_are_found_again(
     assert counts == [(1, 0), (0, 1)]
 
 
+def test_of_more_programs_than_are_kept_the_first_comes_from_disk_again(
+    device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GGPLUG_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("ggplug_simt.programs.KEPT", 1)
+    assert device.registration is not None
+    fresh = OpenCLDevice("fresh", device.handle, device.registration)
+    monkeypatch.setattr(fresh.driver, "keeps_programs", False)
+    x = np.linspace(-2, 2, 7, dtype=np.float32)
+    with fresh.init() as stream:
+        plans = []
+        for op in (ops.sqr, ops.sqrt, ops.sqr):
+            leaf = new_tensor(types.F32, (7 + len(plans),)).set_input()
+            graph = Graph(op(leaf).set_output())
+            allocation = allocate_graph(graph, fresh.buffer_type)
+            allocation.prepare(graph)
+            plans.append((leaf, graph, allocation))
+        for _ in range(2):  # the second time by the plans that there are
+            for (leaf, graph, allocation), wanted in zip(plans, (np.square, np.sqrt, np.square), strict=True):
+                values = np.resize(np.abs(x), leaf.size)
+                leaf.set(values)
+                stream.compute(graph, allocation)
+                np.testing.assert_allclose(graph.nodes[0].numpy(), wanted(values), rtol=1e-6)
+    assert (fresh.programs.compiled, fresh.programs.found) == (2, 1)
+
+
 # -- processes -------------------------------------------------------------------------------------
 
 _SQUARES = """

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import threading
 import time
+from collections import OrderedDict
 
 from ggplug.cache import KernelFiles
 from ggplug.sharing import present
@@ -19,13 +20,19 @@ from ggplug_simt.library import Program, VendorProgram
 
 log = logging.getLogger("ggplug")
 
+KEPT = 512
+"""Programs that are kept for plans to come; drivers take megabytes for each.
+
+The one that was asked for longest ago goes first.  Plans hold what they run themselves, and the disk has the rest.
+"""
+
 
 class Programs:
     """The programs of one device.  Safe to use from several threads."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._programs: dict[Program, Compilation] = {}
+        self._programs: OrderedDict[Program, Compilation] = OrderedDict()
         self._lock = threading.RLock()
         self.compiled = 0
         """How many programs were compiled."""
@@ -38,12 +45,14 @@ class Programs:
         """The compiled program, or a vendor's own as it is.  Raises KernelCompileError, which names ``op``."""
         if isinstance(program, VendorProgram):
             return program
-        compiled = self._programs.get(program)
-        if compiled is None:
-            with self._lock:
-                compiled = self._programs.get(program)
-                if compiled is None:
-                    compiled = self._programs[program] = self._make(program, op)
+        with self._lock:
+            compiled = self._programs.get(program)
+            if compiled is None:
+                compiled = self._programs[program] = self._make(program, op)
+                if len(self._programs) > KEPT:
+                    self._programs.popitem(last=False)
+            else:
+                self._programs.move_to_end(program)
         return compiled
 
     def _make(self, program: Program, op: object) -> Compilation:
