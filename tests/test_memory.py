@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug.backend import BufferType, Bytes
+from ggplug.backend import BufferType, Bytes, Memory
 from ggplug.host import HOST, HostBuffer, HostBufferType
 from ggplug.memory import GraphAllocator, TensorAllocator, allocate_graph, allocated_size, tensor_alloc, view_init
 from ggplug.testing import FakeDevice, ReferenceDevice
@@ -376,3 +376,19 @@ def test_empty_tensors_need_no_bytes() -> None:
 def test_an_allocator_needs_a_buffer_type() -> None:
     with pytest.raises(gg.ParameterError, match="at least one"):
         GraphAllocator([])
+
+
+def test_only_large_buffers_of_host_memory_ask_the_system_how_much_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def memory() -> Memory:
+        asked.append(True)
+        return Memory(1 << 30, 1 << 31)
+
+    monkeypatch.setattr("ggplug.host.memory", memory)
+    HOST.alloc(4096).free()
+    assert not asked
+    with pytest.raises(gg.OutOfMemoryError, match="the machine has 2147483648") as caught:
+        HOST.alloc((1 << 31) + 1)
+    assert caught.value.fields["free"] == 1 << 30
+    assert len(asked) == 1

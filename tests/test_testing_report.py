@@ -194,6 +194,12 @@ def test_reasons_that_differ_in_tensors_types_and_numbers_are_shown_together() -
     ]
 
 
+def test_ops_without_a_kernel_are_one_line() -> None:
+    findings = [Finding(op, "case", "declined", f"toy has no kernel for {op}") for op in ("add", "sub", "mul", "mul")]
+    first, *_ = text(Report("toy", findings)).splitlines()
+    assert first == "    4 declined in add, sub and 1 other: toy has no kernel for add (2 reasons like it)"
+
+
 def test_a_run_in_which_something_failed_ends_with_that() -> None:
     report = Report("d", [Finding("add", "a", "passed"), Finding("add", "b", "failed", "wrong")])
     assert text(report).splitlines()[-1] == "FAILED: d: 1 of 2 cases went wrong, 1 cause; 1 of 2 cases passed"

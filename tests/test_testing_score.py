@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -207,3 +211,20 @@ def test_the_list_has_part_and_name_of_every_fault(capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(EVERY) + 1
     assert any(line.startswith("streams") and "has two threads for a stream" in line for line in lines)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+def test_a_score_that_is_stopped_tells_what_was_found_until_then(tmp_path: Path) -> None:
+    """Nothing is left running, and the faults that had not begun are not begun."""
+    chosen = ["--only", "waits for events on the host", "--only", "*an event*", "--jobs", "1", "--quick", "--verbose"]
+    command = [sys.executable, "-u", "-m", "ggplug.testing.score", *chosen, "--json", str(tmp_path / "found.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        lines = [running.stdout.readline()]  # of the device without a fault
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=120)
+    lines += out.splitlines()
+    assert running.returncode == 130, (lines, err)
+    assert re.fullmatch(r"STOPPED by SIGINT; \d+ of \d+ faults were not put to the suite", lines[-1]), lines
+    assert "Traceback" not in err
+    assert (tmp_path / "found.json").is_file()

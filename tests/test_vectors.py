@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from signal import SIGTERM, raise_signal
 from typing import Any
 
 import numpy as np
@@ -182,3 +184,22 @@ def test_types_are_all_known(compact: Recording) -> None:
     names = {tensor["type"] for record in compact.cases for tensor in record["tensors"]}
     assert all(types.by_name(name) for name in names)
     assert isinstance(vectors.find_device("reference"), ReferenceDevice)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+def test_a_replay_that_is_stopped_tells_what_passed_until_then(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replayed = vectors.replay
+
+    def stopping(cases: Any, device: Any) -> Any:
+        for number, outcome in enumerate(replayed(cases, device)):
+            if number == 2:
+                raise_signal(SIGTERM)
+            yield outcome
+
+    monkeypatch.setattr(vectors, "replay", stopping)
+    assert vectors.main([str(data / "ggml_ops_compact.npz"), "--device", "reference"]) == 128 + SIGTERM
+    *_, counts, stopped = capsys.readouterr().out.splitlines()
+    assert counts.startswith("reference: 2 passed, 0 failed")
+    assert re.fullmatch(r"STOPPED by SIGTERM; \d+ of \d+ cases were not replayed", stopped)

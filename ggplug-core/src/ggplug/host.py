@@ -86,14 +86,16 @@ class HostBufferType(BufferType):
         return True
 
     def _alloc(self, size: int) -> HostBuffer:
-        free, total = memory()
-        if total is not None and size > total:
-            raise OutOfMemoryError(
-                f"{self.name}: {size} bytes were asked for, the machine has {total}", requested=size, free=free
-            )
+        if size > _ASSUMED:  # what the system tells of its memory takes longer to read than most buffers to allocate
+            free, total = memory()
+            if total is not None and size > total:
+                raise OutOfMemoryError(
+                    f"{self.name}: {size} bytes were asked for, the machine has {total}", requested=size, free=free
+                )
         try:
             block = np.empty(size + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError):  # ValueError: more than there are addresses
+            free = memory().free
             raise OutOfMemoryError(
                 f"{self.name}: no memory for {size} bytes ({free} free)", requested=size, free=free
             ) from None
@@ -131,6 +133,9 @@ def _memory_of(data: Any) -> Any:
         ) from None  # fmt: skip
 
 
+_ASSUMED = 1 << 20
+"""Bytes that every machine has."""
+
 HOST = HostBufferType()
 """Host memory that belongs to no device."""
 
@@ -139,10 +144,16 @@ def memory() -> Memory:
     """Free and total bytes of the machine's memory, or None where the system does not tell."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            fields = dict(line.split(":", 1) for line in file)
-        free, total = (int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
+            fields: dict[str, int] = {}
+            for line in file:  # the two are among the first of fifty
+                name, _, value = line.partition(":")
+                if name in ("MemAvailable", "MemTotal"):
+                    fields[name] = int(value.split()[0]) * 1024
+                    if len(fields) == 2:
+                        break
+        free, total = fields["MemAvailable"], fields["MemTotal"]
         return Memory(free, total)
-    except (OSError, KeyError, ValueError):
+    except (OSError, LookupError, ValueError):
         pass
     if sys.platform == "win32":
         return _windows_memory()

@@ -130,9 +130,7 @@ class Op:
                 "derive both from an abstract op (class Common(Op, abstract=True)), or this one from Op"
             )
         cls.parameters = tuple(f.name for f in dataclasses.fields(cls))
-        declared = list(inspect.signature(cls.result).parameters.values())[1:]
-        cls.sources = tuple(p.name for p in declared)
-        cls.optional = frozenset(p.name for p in declared if p.default is None)
+        cls.sources, cls.optional = _declared(cls.result)
         if cls.name in OPS:
             raise DuplicateNameError(
                 f"op {cls.name!r} of {cls.__module__} is already defined in {OPS[cls.name].__module__}; "
@@ -171,6 +169,18 @@ class Op:
             if getattr(self, f.name) != f.default
         ]
         return f"{self.name}({', '.join(shown)})" if shown else self.name
+
+
+def _declared(result: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The names of the sources that an op's ``result`` takes, and of those that may be left out."""
+    code = getattr(result, "__code__", None)
+    if code is None or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        declared = list(inspect.signature(result).parameters.values())[1:]
+        return tuple(p.name for p in declared), frozenset(p.name for p in declared if p.default is None)
+    # What most have; for a hundred ops inspect.signature takes a twentieth of the time that importing ggplug does.
+    names = code.co_varnames[1 : code.co_argcount]
+    defaults = result.__defaults__ or ()
+    return names, frozenset(n for n, d in zip(names[len(names) - len(defaults) :], defaults, strict=True) if d is None)
 
 
 def _frozen(op: Op, name: str, *value: object) -> None:

@@ -101,7 +101,7 @@ class Worker:
         try:
             return self._run(unit, subject, case, again, watch)
         except KeyboardInterrupt:
-            self._kill()
+            self.kill()
             raise
 
     def _run(self, unit: str, subject: str, case: str | None, again: bool, watch: Watch) -> list[Finding]:
@@ -182,12 +182,10 @@ class Worker:
         else:
             os.kill(self._process.pid, signal.SIGABRT)
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Ends the process at once; a unit that another thread runs in it crashes."""
         if self._connection is not None:
             self._process.kill()
-            self._process.join()
-            self._connection.close()
-            self._connection = None
 
     def close(self) -> None:
         """Ends the process."""

@@ -74,7 +74,7 @@ def grouped(report: Report) -> list[str]:
     found: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.findings:
         if finding.verdict in _NOT_RUN:
-            found.setdefault((finding.verdict, _alike(finding.reason)), []).append(finding)
+            found.setdefault((finding.verdict, _alike(finding)), []).append(finding)
     groups = sorted(found.values(), key=lambda same: (_NOT_RUN.index(same[0].verdict), -len(same)))
     lines = [_reason(same) for same in groups[:REASONS]]
     if groups[REASONS:]:
@@ -87,9 +87,10 @@ def grouped(report: Report) -> list[str]:
     return lines
 
 
-def _alike(reason: str) -> str:
-    """Equal for reasons that differ in tensors, types and numbers, or in what else is not as it should be."""
-    words = _TENSOR.sub("...", reason.partition("; ")[0])
+def _alike(finding: Finding) -> str:
+    """Equal for reasons that differ in tensors, types, numbers and the op, or in what else is not as it should be."""
+    words = _TENSOR.sub("...", finding.reason.partition("; ")[0])
+    words = re.sub(rf"\b{re.escape(finding.subject)}\b", "...", words)
     words = re.sub(rf"\b({'|'.join(type.name for type in TYPES)})\b", "...", words)
     return without_numbers(re.sub(r"\.\.\.(?:, \.\.\.)+", "...", words))
 

@@ -24,8 +24,10 @@ from ggplug.testing.faulty import mechanical
 from ggplug.testing.faulty.fault import Fault
 from ggplug.testing.faulty.seeding import Edit, SeedError
 from ggplug.testing.isolation import Channel, Worker
+from ggplug.testing.progress import bar
 from ggplug.testing.rendering import aligned
 from ggplug.testing.report import Finding
+from ggplug.testing.stopping import in_words, number_of, stoppable
 from ggplug.testing.trial import CONFORMING, PARTS, Part, every_fault, part_of
 
 WANTED = 0.98
@@ -77,8 +79,9 @@ def score(
     """Puts the suite to these faults, in that order, in ``jobs`` processes; ``told`` hears of each as it is done.
 
     ``quick``: only what concerns each fault, and not the rest of the suite.  Raises ScoreError if a process dies before
-    it has begun with a case.
+    it has begun with a case.  A KeyboardInterrupt ends the processes.
     """
+    stopped = threading.Event()
     workers = threading.local()
     made: list[Worker] = []
 
@@ -88,6 +91,8 @@ def score(
             made.append(workers.own)
         start = time.perf_counter()
         findings = workers.own.run(fault.name, "", again=False)
+        if stopped.is_set():  # what it was computed in was ended
+            raise ScoreError("it was stopped")
         found = next((finding for finding in findings if finding.bad), None)
         if found is not None and not found.case:
             raise ScoreError(f"{fault.name}: the worker {found.verdict} before the first case: {found.reason}")
@@ -95,10 +100,17 @@ def score(
         told(outcome)
         return outcome
 
+    pool = ThreadPoolExecutor(jobs)
     try:
-        with ThreadPoolExecutor(jobs) as pool:
-            return list(pool.map(run, faults))
+        return list(pool.map(run, faults))
+    except BaseException:
+        stopped.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in made:
+            worker.kill()
+        raise
     finally:
+        pool.shutdown()
         for worker in made:
             worker.close()
 
@@ -157,7 +169,11 @@ def passes(outcomes: Sequence[Outcome]) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line.  Answers the exit code: 0 enough is caught, 1 it is not, 2 there is nothing to be said."""
+    """The command line.
+
+    Answers the exit code: 0 enough is caught, 1 it is not, 2 there is nothing to be said, 128 and the number of a
+    signal that stopped it; then what was found until then is told.
+    """
     given = _parsed(arguments)
     if given.record:
         mechanical.record()
@@ -175,15 +191,34 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: no fault has a name or part like {' or '.join(given.only)}", file=sys.stderr)
         return 2
     start = time.perf_counter()
-    print_one = partial(_told, verbose=given.verbose)
-    first, *outcomes = score(
-        [CONFORMING, *chosen], jobs=given.jobs, timeout=given.timeout, quick=given.quick, told=print_one
-    )
+    done: list[Outcome] = []
+    stop: KeyboardInterrupt | None = None
+    with bar(len(chosen) + 1) as shown:
+
+        def note(outcome: Outcome) -> None:
+            done.append(outcome)
+            shown.at(outcome.part, outcome.fault.name)
+            shown.done()
+            _told(outcome, verbose=given.verbose)
+
+        try:
+            with stoppable():
+                score([CONFORMING, *chosen], jobs=given.jobs, timeout=given.timeout, quick=given.quick, told=note)
+        except KeyboardInterrupt as given_signal:
+            stop = given_signal
+    order = {fault: number for number, fault in enumerate([CONFORMING, *chosen])}
+    done.sort(key=lambda each: order[each.fault])
+    outcomes = [each for each in done if each.fault is not CONFORMING]
+    first = next((each for each in done if each.fault is CONFORMING), None)
     if given.json is not None:
         given.json.write_text(json.dumps([as_dict(each) for each in outcomes], indent=1), encoding="utf-8")
     print("\n".join([*missed(outcomes), "", *summary(outcomes)]))
     print(f"in {time.perf_counter() - start:.0f} seconds, {given.jobs} at a time")
-    if first.finding is not None:
+    if stop is not None:
+        left = f"{len(chosen) - len(outcomes)} of {len(chosen)} faults were not put to the suite"
+        print(f"STOPPED {in_words(stop, '', left)}")
+        return 128 + number_of(stop)
+    if first is not None and first.finding is not None:
         print(f"error: the device without a fault fails, too: {first.by}: {first.finding.reason}", file=sys.stderr)
         return 2
     return 0 if passes(outcomes) else 1

@@ -30,6 +30,6 @@ def number_of(stop: KeyboardInterrupt) -> int:
 
 
 def in_words(stop: KeyboardInterrupt, current: str, left: str = "") -> str:
-    """By which signal a run was stopped, at which case (``current``), and what of it did not run (``left``)."""
-    where = f"at {current}" if current else "between two cases"
-    return f"by {signal.Signals(number_of(stop)).name} {where}{f'; {left}' if left else ''}"
+    """By which signal a run was stopped, at which case (``current``) if at one, and what did not run (``left``)."""
+    where = f" at {current}" if current else ""
+    return f"by {signal.Signals(number_of(stop)).name}{where}{f'; {left}' if left else ''}"

@@ -33,7 +33,9 @@ from ggplug.testing.compare import SELECTING, UNORDERED, Comparison, compare, co
 from ggplug.testing.ggml_ops import Result, Undefined, rewrite
 from ggplug.testing.oracle import decoded
 from ggplug.testing.placement import UNWRITTEN, Placement
+from ggplug.testing.progress import bar
 from ggplug.testing.runner import stray_write
+from ggplug.testing.stopping import in_words, number_of, stoppable
 from ggplug.types import by_name
 
 Bytes = npt.NDArray[np.uint8]
@@ -265,7 +267,11 @@ def find_device(name: str) -> Device:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line.  Answers the exit code: 0 nothing failed, 1 something did, 2 nothing could be replayed."""
+    """The command line.
+
+    Answers the exit code: 0 nothing failed, 1 something did, 2 nothing could be replayed, 128 and the number of a
+    signal that stopped it; then what was found until then is told.
+    """
     parser = argparse.ArgumentParser(prog="python -m ggplug.testing.vectors", description="Replay recorded ggml cases.")
     parser.add_argument("file", type=Path, help="the .npz file of recorded cases")
     parser.add_argument("--device", required=True, help="a device's name, or 'reference' for the ops' references")
@@ -279,12 +285,27 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     wanted = {name.upper() for name in given.op or ()}
-    outcomes = list(replay((case for case in recording if not wanted or case.op in wanted), device))
-    found = report(outcomes)
+    chosen = (case for case in recording if not wanted or case.op in wanted)
+    count = sum(not wanted or record["op"] in wanted for record in recording.cases)
+    outcomes: list[Outcome] = []
+    stopped: dict[str, str] = {}
+    code = 0
+    try:
+        with stoppable(), bar(count) as shown:
+            for outcome in replay(chosen, device):
+                outcomes.append(outcome)
+                shown.at(outcome.op, outcome.vars)
+                shown.done()
+    except KeyboardInterrupt as stop:
+        left = f"{count - len(outcomes)} of {count} cases were not replayed"
+        stopped, code = {"stopped": in_words(stop, "", left)}, 128 + number_of(stop)
+    found = {**report(outcomes), **stopped}
     if given.json:
         print(json.dumps(found))
     else:
         _print(found, device)
+    if code:
+        return code
     return 1 if found["failed"] else 0
 
 
@@ -298,6 +319,8 @@ def _print(found: dict[str, Any], device: Device) -> None:
         print(f"unsupported  {count:4d}  {reason}")
     failed, unsupported = len(found["failed"]), len(found["unsupported"])
     print(f"{device.name}: {found['passed']} passed, {failed} failed, {unsupported} unsupported")
+    if "stopped" in found:
+        print(f"STOPPED {found['stopped']}")
 
 
 if __name__ == "__main__":
