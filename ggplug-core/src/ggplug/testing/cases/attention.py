@@ -122,25 +122,32 @@ Drawn = dict[str, Array]
 """The values of sources, by their names."""
 
 
-@generates(FlashAttnExt)
+@generates(FlashAttnExt, FlashAttnBack)
 def special_cases(cls: type[Op]) -> Iterator[Case]:
     """Numbers that are not finite in each of the sources, in rows that see them and in others."""
     keys = 37
 
     def case(label: str, n: int, change: Callable[[Drawn], None], kind: Type = F16, **parameters: Any) -> Case:
         def make(leafs: Leafs) -> Any:
-            shapes = {"q": (4, n, 16), "k": (4, keys, 16), "v": (4, keys, 16), "mask": (n, keys), "sinks": (4,)}
-            drawn = {name: leafs.random.standard_normal(shape) for name, shape in shapes.items()}
+            shapes = {
+                "q": (4, n, 16), "k": (4, keys, 16), "v": (4, keys, 16), "d": (n, 4, 16), "mask": (n, keys),
+                "sinks": (4,),
+            }  # fmt: skip
+            drawn = {name: leafs.random.standard_normal(shapes[name]) for name in cls.sources}
             change(drawn)
-            kinds = {"q": F32, "k": kind, "v": kind, "mask": F16, "sinks": F32}
-            sources = [leafs.array(kinds[name], values) for name, values in drawn.items()]
-            return node(cls, *sources[: 5 if label.endswith("sink") else 4], **{"scale": 0.3, **parameters})
+            kinds = {"k": kind, "v": kind, "mask": F16}
+            sources = [leafs.array(kinds.get(name, F32), values) for name, values in drawn.items()]
+            if not label.endswith("sink"):
+                sources.pop()
+            return node(cls, *sources, **{"scale": 0.3, **parameters})
 
         return Case(cls.name, f"special: {n} queries, {label}", make)
 
     for n in (2, 20):
         for number in (math.nan, math.inf, -math.inf):
-            for name in ("q", "k", "v"):
+            for name in ("q", "k", "v", "d"):
+                if name not in cls.sources:
+                    continue
                 yield case(f"{number} in {name}", n, _put(number, name, (1, 1, 3)))
             yield case(f"{number} in q, capped", n, _put(number, "q", (1, 1, 3)), logit_softcap=2.0)
             yield case(f"{number} in the mask", n, _put(number, "mask", (1, 7)))
