@@ -34,6 +34,17 @@ class Attending(Op, abstract=True):
                     f"{self.name}: {name} must be finite and not negative, got {value}", op=self, got=value
                 )
 
+    def capped(self) -> tuple[float, float]:
+        """``(scale, cap)``: a logit is ``cap * tanh(scale * product)``, or ``scale * product`` for a cap of 0.
+
+        Both are in the range of float32, so that a kernel multiplies no product of 0 with infinity.  A cap below
+        float32's smallest normal number is that number: so or so no logit differs from 0 in a sum of powers.
+        """
+        if not self.logit_softcap:
+            return self.scale, 0.0
+        cap = max(self.logit_softcap, float(np.finfo(np.float32).tiny))
+        return min(max(self.scale / cap, -_LARGEST), _LARGEST), cap
+
     def _check(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None, *others: Tensor
     ) -> None:

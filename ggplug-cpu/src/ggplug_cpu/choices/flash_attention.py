@@ -162,6 +162,7 @@ def _words(
     assert q is not None
     assert k is not None
     assert v is not None
+    scale, cap = op.capped()
     slopes = [] if mask is None else [float(slope) for slope in alibi_slopes(q.ne[2], op.max_bias)]
     return parameters.words(
         y=Place(Ref(RESULT), node.nb),
@@ -184,8 +185,8 @@ def _words(
         part=part,
         parts=parts,
         kept_bytes=kept_bytes,
-        scale=op.scale / (op.logit_softcap or 1.0),
-        cap=op.logit_softcap,
+        scale=scale,
+        cap=cap,
         slopes=slopes,
         **places,
     )

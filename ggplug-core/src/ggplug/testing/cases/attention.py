@@ -37,6 +37,13 @@ def _far(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return random.standard_normal(shape) * 40
 
 
+def _some_zeros(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Queries of which every other one is zero, so that all of its products are."""
+    drawn = random.standard_normal(shape)
+    drawn[..., ::2, :] = 0
+    return drawn
+
+
 @generates(FlashAttnExt)
 def flash_attn_ext_cases(cls: type[Op]) -> Iterator[Case]:
     """One query and many, few keys and many; all types; heads that share keys; masks, ALiBi, sinks, caps; layouts."""
@@ -90,8 +97,11 @@ def flash_attn_ext_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"{queries}, mask that hides what comes later", 32, n, 300, mask=(n,), hidden=_causal)
         for heads in (1, 3, 4, 12):
             yield case(f"{queries}, ALiBi, {heads} heads", 16, n, 40, h=heads, mask=(n,), max_bias=8.0)
+        yield case(f"{queries}, ALiBi, slopes that vanish", 16, n, 40, h=2, mask=(n,), max_bias=600.0)
         yield case(f"{queries}, sinks", 32, n, 70, h=5, sinks=True)
         yield case(f"{queries}, capped", 32, n, 70, logit_softcap=3.0, values=_far)
+        for cap in (1e-30, 1e-40, 1e-60):
+            yield case(f"{queries}, capped by {cap}", 32, n, 70, logit_softcap=cap, values=_some_zeros, scale=7.0)
         yield case(f"{queries}, logits far apart", 32, n, 200, values=_far)
         yield case(f"{queries}, a scale below zero", 32, n, 70, scale=-0.3)
         yield case(f"{queries}, in a cache", 32, n, 140, h=4, g=2, b=2, cached=True, mask=(n,))
@@ -212,7 +222,9 @@ def flash_attn_back_cases(cls: type[Op]) -> Iterator[Case]:
     yield case("mask that hides all", mask=(5,), hidden=1.0)
     yield case("ALiBi", h=3, g=3, mask=(5,), max_bias=8.0)
     yield case("sinks", h=6, g=2, b=2, sinks=True)
+    yield case("ALiBi, slopes that vanish", h=2, mask=(5,), max_bias=600.0)
     yield case("capped", logit_softcap=1.5)
+    yield case("capped far below", logit_softcap=0.05)
     yield case("rows apart", h=4, g=2, b=2, cached=True)
     yield case("everything", 9, 35, 24, 40, 4, 2, 2, mask=(9, 1, 2), sinks=True, max_bias=4.0, logit_softcap=3.0,
                masked=True, kind=F16)  # fmt: skip

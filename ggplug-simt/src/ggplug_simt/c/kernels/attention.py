@@ -89,9 +89,9 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
         defines["MASKED"] = 1
     last = {} if sinks is None else {"sinks": argument(4, sinks)}
     sunk: dict[str, object] = {} if sinks is None else {"SINKS": 1}
+    scale, cap = node.op.capped()
     values: dict[str, float | int] = {
-        "scale": node.op.scale / (node.op.logit_softcap or 1.0), "cap": node.op.logit_softcap, "share": share,
-        "part": part, "parts": parts, **_slopes(q.ne[2], node.op.max_bias),
+        "scale": scale, "cap": cap, "share": share, "part": part, "parts": parts, **_slopes(q.ne[2], node.op.max_bias),
     }  # fmt: skip
     if parts == 1:
         return launches_of(
@@ -160,10 +160,10 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
         defines["MASKED"] = 1
     last = {} if sinks is None else {"sinks": argument(5, sinks)}
     sunk: dict[str, object] = {} if sinks is None else {"SINKS": 1}
+    scale, cap = node.op.capped()
     share = heads // max(1, k.ne[2])
     values: dict[str, float | int] = {
-        "scale": node.op.scale / (node.op.logit_softcap or 1.0), "cap": node.op.logit_softcap, "share": share,
-        "masked": int(node.op.masked), **_slopes(heads, node.op.max_bias),
+        "scale": scale, "cap": cap, "share": share, "masked": int(node.op.masked), **_slopes(heads, node.op.max_bias),
     }  # fmt: skip
     matrices, lanes = k.ne[2] * k.ne[3], profile.row_lanes
     made: list[Launch | Decline] = []
