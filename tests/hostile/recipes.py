@@ -471,7 +471,7 @@ def get_rows(c: Draw, cls: type[Op]) -> Drawn:
 
 @recipe(ops.SetRows)
 def set_rows(c: Draw, cls: type[Op]) -> Drawn:
-    kind = c.type("dst", NOT_WHOLE)
+    kind = c.type("dst", (*NOT_WHOLE, I32))
     rows = c.type("rows", NARROW)
     ne = c.shape(kind, rows)
     count = min(c.extent("rows"), ne[1])

@@ -87,6 +87,7 @@ def alibi_slopes(heads: int, max_bias: float) -> Array:
     """The slope of each of ``heads`` heads; all ones if ``max_bias`` is 0 (arXiv:2108.12409).
 
     Where the number of heads is no power of two, the remaining heads get the slopes halfway between, as in ggml.
+    None is less than the smallest normal float32, because 0 would make NaN of the -inf of a mask.
     """
     if max_bias == 0:
         return np.ones(heads)
@@ -94,7 +95,9 @@ def alibi_slopes(heads: int, max_bias: float) -> Array:
     h = np.arange(heads)
     first = 2.0 ** (-max_bias / power)
     between = 2.0 ** (-max_bias / 2 / power)
-    return np.where(h < power, first ** (h + 1.0), between ** np.maximum(2.0 * (h - power) + 1, 1))
+    with np.errstate(under="ignore"):
+        slopes = np.where(h < power, first ** (h + 1.0), between ** np.maximum(2.0 * (h - power) + 1, 1))
+    return np.maximum(slopes, np.finfo(np.float32).tiny)
 
 
 soft_max = builder(SoftMax)

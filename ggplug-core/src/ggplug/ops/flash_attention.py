@@ -34,6 +34,17 @@ class Attending(Op, abstract=True):
                     f"{self.name}: {name} must be finite and not negative, got {value}", op=self, got=value
                 )
 
+    def capped(self) -> tuple[float, float]:
+        """``(scale, cap)``: a logit is ``cap * tanh(scale * product)``, or ``scale * product`` for a cap of 0.
+
+        Both are in the range of float32, so that a kernel multiplies no product of 0 with infinity.  A cap below
+        float32's smallest normal number is that number: so or so no logit differs from 0 in a sum of powers.
+        """
+        if not self.logit_softcap:
+            return self.scale, 0.0
+        cap = max(self.logit_softcap, float(np.finfo(np.float32).tiny))
+        return min(max(self.scale / cap, -_LARGEST), _LARGEST), cap
+
     def _check(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None, *others: Tensor
     ) -> None:
@@ -83,6 +94,16 @@ class Attending(Op, abstract=True):
 
 def _in_range(x: Array) -> Array:
     return np.where(np.abs(x) > _LARGEST, np.copysign(np.inf, x), x)
+
+
+def _mixed(shares: Array, rows: Array, hidden: Array) -> Array:
+    """``shares @ rows``, in which what is ``hidden`` has no part, whatever its row holds."""
+    finite = np.isfinite(rows)
+    mixed = shares @ np.where(finite, rows, 0)
+    for j in np.flatnonzero(~finite.all(axis=(0, 1, 3))):
+        wild = np.where(finite[:, :, j], 0, rows[:, :, j])[:, :, np.newaxis]
+        mixed = mixed + np.where(hidden[..., j, np.newaxis], 0, shares[..., j, np.newaxis] * wild)
+    return mixed
 
 
 def shares_of(logits: Array, sinks: Array | None) -> Array:
@@ -142,12 +163,7 @@ class FlashAttnExt(Attending):
             logits, hidden = self.logits(q, k, mask)
             shares = shares_of(logits, sinks)
             v = np.repeat(v, q.shape[1] // max(1, v.shape[1]), axis=1)
-            finite = np.isfinite(v)
-            mixed = shares @ np.where(finite, v, 0)
-            for key in np.flatnonzero(~finite.all(axis=(0, 1, 3))):
-                wild = np.where(finite[:, :, key], 0, v[:, :, key])[:, :, np.newaxis]
-                mixed = mixed + np.where(hidden[..., key, np.newaxis], 0, shares[..., key, np.newaxis] * wild)
-            return mixed.swapaxes(1, 2)
+            return _mixed(shares, v, hidden).swapaxes(1, 2)
 
     def cost(self, node: Tensor) -> Cost:
         k, v = node.src[1], node.src[2]
@@ -208,8 +224,10 @@ class FlashAttnBack(Attending):
     Result: F32, one dimension: the gradients of q, k, v and sinks, each contiguous in the extents of its source and
     padded with zeros to 16 bytes; :func:`flash_attn_back_parts` has them as tensors.
 
-    A row for which all logits are -inf adds nothing.  (ggml declares the function for values that are transposed and
-    for queries of one size, and aborts when it is computed; the order of the parts is its.)
+    A row for which all logits are -inf adds nothing, and a key whose share of a row is 0 neither gives that row's
+    gradients anything nor gets anything from them, whatever the sources hold there.  (ggml declares the function for
+    values that are transposed and for queries of one size, and aborts when it is computed; the order of the parts is
+    its.)
     """
 
     masked: bool = False
@@ -252,12 +270,15 @@ class FlashAttnBack(Attending):
             mean = (shares * wanted).sum(axis=-1, keepdims=True)
             moved = np.where(shares == 0, 0, shares * (wanted - mean) * bend * self.scale)
 
+            def mixed(weights: Array, rows: Array) -> Array:
+                return _mixed(weights, rows, weights == 0)
+
             def folded(x: Array) -> Array:
                 """The sum over heads that share one of k and v."""
                 return x.reshape(batches, groups, share, *x.shape[2:]).sum(axis=2)
 
-            parts = [moved @ np.repeat(k, share, axis=1)]
-            parts += [folded(moved.swapaxes(-1, -2) @ q), folded(shares.swapaxes(-1, -2) @ of_rows)]
+            parts = [mixed(moved, np.repeat(k, share, axis=1))]
+            parts += [folded(mixed(moved.swapaxes(-1, -2), q)), folded(mixed(shares.swapaxes(-1, -2), of_rows))]
             if sinks is not None:
                 highest = np.maximum(logits.max(axis=-1, keepdims=True, initial=-np.inf), sinks.reshape(1, -1, 1, 1))
                 highest = np.where(highest == -np.inf, 0, highest)

@@ -49,11 +49,9 @@ def copy(node: Tensor) -> Steps | Decline:
     return Steps((*first, *second), kind.row_bytes(x.ne[0]) * x.nrows, max(first_scratch, second_scratch))
 
 
-def repeat(node: Tensor) -> Steps | Decline:
+def repeat(node: Tensor) -> Steps:
     """y = x, repeated to y's extents."""
     x = given(node, 0)
-    if x.type.is_quantized and x.ne[0] != node.ne[0]:
-        return Decline(f"the CPU device does not repeat {x.type.name} along ne0")
     shapes = Shape(node.ne, node.nb), Shape(x.ne, x.nb)
     return Steps((copy_bytes(node.type, node.ne, *shapes, Ref(RESULT), Ref(source(0))),))
 

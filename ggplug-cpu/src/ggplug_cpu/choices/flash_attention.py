@@ -130,12 +130,12 @@ def flash_attn_back(node: Tensor) -> Steps:
     row_bytes = 4 * (max(q.ne[1], k.ne[1]) + 2 * lanes)
     kept_bytes = KEPT + 4 * (-(-max(k.ne[0], v.ne[0]) // lanes) * lanes)
     plan = _Scratch(back.ROOM)
-    sizes = [16 * -(-each.size // 4) for each in (q, k, v)]
+    starts = [*(each.view_offset for each in ops.flash_attn_back_parts(node)), node.nbytes]
     places: dict[str, Any] = {
         "room_at": plan.take(row_bytes), "logits_at": plan.take(row_bytes), "wanted_at": plan.take(row_bytes),
         "mixed_at": plan.take(2 * kept_bytes), "d": Place(Ref(source(3)), d.nb),
         "left": Place(Ref(WORKSPACE, left_at)), "left_bytes": left_bytes, "masked": int(node.op.masked),
-        "keys_at": sizes[0], "values_at": sum(sizes[:2]), "sinks_at": sum(sizes), "end_at": 4 * node.ne[0],
+        "keys_at": starts[1], "values_at": starts[2], "sinks_at": starts[3], "end_at": starts[-1],
     }  # fmt: skip
     read = (ready.as_place() for ready in (ready_k, ready_v))
     words = _words(back.Back, node, 0, 0, 1, kept_bytes, places, *read)
@@ -162,6 +162,7 @@ def _words(
     assert q is not None
     assert k is not None
     assert v is not None
+    scale, cap = op.capped()
     slopes = [] if mask is None else [float(slope) for slope in alibi_slopes(q.ne[2], op.max_bias)]
     return parameters.words(
         y=Place(Ref(RESULT), node.nb),
@@ -184,8 +185,8 @@ def _words(
         part=part,
         parts=parts,
         kept_bytes=kept_bytes,
-        scale=op.scale / (op.logit_softcap or 1.0),
-        cap=op.logit_softcap,
+        scale=scale,
+        cap=cap,
         slopes=slopes,
         **places,
     )

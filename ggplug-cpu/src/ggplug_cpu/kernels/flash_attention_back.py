@@ -169,10 +169,11 @@ def _moved_of_query(
 
 
 def _bent(dots: Value, scale: Value, cap: Value) -> Value:
-    """How much logits grow with products: the scale, and where logits are capped what tanh leaves of it."""
+    """How much logits grow with products: the scale, and where logits are capped 1 - tanh^2 of it."""
     width = dots.count
-    bend = emit_tanh(dots * scale.splat(width))
-    capped = (1.0 - bend * bend) * (scale * cap).splat(width)
+    power = emit_exp((dots * scale.splat(width)).abs() * -2.0, positive=False)
+    # as quotient of powers, because the difference from 1 has lost its digits where tanh is near 1
+    capped = power * 4.0 / ((power + 1.0) * (power + 1.0)) * (scale * cap).splat(width)
     return cap.equal(0.0).splat(width).select(scale.splat(width), capped)
 
 

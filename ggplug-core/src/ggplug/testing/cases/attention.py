@@ -37,6 +37,13 @@ def _far(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return random.standard_normal(shape) * 40
 
 
+def _some_zeros(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Queries of which every other one is zero, so that all of its products are."""
+    drawn = random.standard_normal(shape)
+    drawn[..., ::2, :] = 0
+    return drawn
+
+
 @generates(FlashAttnExt)
 def flash_attn_ext_cases(cls: type[Op]) -> Iterator[Case]:
     """One query and many, few keys and many; all types; heads that share keys; masks, ALiBi, sinks, caps; layouts."""
@@ -90,8 +97,11 @@ def flash_attn_ext_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"{queries}, mask that hides what comes later", 32, n, 300, mask=(n,), hidden=_causal)
         for heads in (1, 3, 4, 12):
             yield case(f"{queries}, ALiBi, {heads} heads", 16, n, 40, h=heads, mask=(n,), max_bias=8.0)
+        yield case(f"{queries}, ALiBi, slopes that vanish", 16, n, 40, h=2, mask=(n,), max_bias=600.0)
         yield case(f"{queries}, sinks", 32, n, 70, h=5, sinks=True)
         yield case(f"{queries}, capped", 32, n, 70, logit_softcap=3.0, values=_far)
+        for cap in (1e-30, 1e-40, 1e-60):
+            yield case(f"{queries}, capped by {cap}", 32, n, 70, logit_softcap=cap, values=_some_zeros, scale=7.0)
         yield case(f"{queries}, logits far apart", 32, n, 200, values=_far)
         yield case(f"{queries}, a scale below zero", 32, n, 70, scale=-0.3)
         yield case(f"{queries}, in a cache", 32, n, 140, h=4, g=2, b=2, cached=True, mask=(n,))
@@ -122,25 +132,32 @@ Drawn = dict[str, Array]
 """The values of sources, by their names."""
 
 
-@generates(FlashAttnExt)
+@generates(FlashAttnExt, FlashAttnBack)
 def special_cases(cls: type[Op]) -> Iterator[Case]:
     """Numbers that are not finite in each of the sources, in rows that see them and in others."""
     keys = 37
 
     def case(label: str, n: int, change: Callable[[Drawn], None], kind: Type = F16, **parameters: Any) -> Case:
         def make(leafs: Leafs) -> Any:
-            shapes = {"q": (4, n, 16), "k": (4, keys, 16), "v": (4, keys, 16), "mask": (n, keys), "sinks": (4,)}
-            drawn = {name: leafs.random.standard_normal(shape) for name, shape in shapes.items()}
+            shapes = {
+                "q": (4, n, 16), "k": (4, keys, 16), "v": (4, keys, 16), "d": (n, 4, 16), "mask": (n, keys),
+                "sinks": (4,),
+            }  # fmt: skip
+            drawn = {name: leafs.random.standard_normal(shapes[name]) for name in cls.sources}
             change(drawn)
-            kinds = {"q": F32, "k": kind, "v": kind, "mask": F16, "sinks": F32}
-            sources = [leafs.array(kinds[name], values) for name, values in drawn.items()]
-            return node(cls, *sources[: 5 if label.endswith("sink") else 4], **{"scale": 0.3, **parameters})
+            kinds = {"k": kind, "v": kind, "mask": F16}
+            sources = [leafs.array(kinds.get(name, F32), values) for name, values in drawn.items()]
+            if not label.endswith("sink"):
+                sources.pop()
+            return node(cls, *sources, **{"scale": 0.3, **parameters})
 
         return Case(cls.name, f"special: {n} queries, {label}", make)
 
     for n in (2, 20):
         for number in (math.nan, math.inf, -math.inf):
-            for name in ("q", "k", "v"):
+            for name in ("q", "k", "v", "d"):
+                if name not in cls.sources:
+                    continue
                 yield case(f"{number} in {name}", n, _put(number, name, (1, 1, 3)))
             yield case(f"{number} in q, capped", n, _put(number, "q", (1, 1, 3)), logit_softcap=2.0)
             yield case(f"{number} in the mask", n, _put(number, "mask", (1, 7)))
@@ -205,7 +222,9 @@ def flash_attn_back_cases(cls: type[Op]) -> Iterator[Case]:
     yield case("mask that hides all", mask=(5,), hidden=1.0)
     yield case("ALiBi", h=3, g=3, mask=(5,), max_bias=8.0)
     yield case("sinks", h=6, g=2, b=2, sinks=True)
+    yield case("ALiBi, slopes that vanish", h=2, mask=(5,), max_bias=600.0)
     yield case("capped", logit_softcap=1.5)
+    yield case("capped far below", logit_softcap=0.05)
     yield case("rows apart", h=4, g=2, b=2, cached=True)
     yield case("everything", 9, 35, 24, 40, 4, 2, 2, mask=(9, 1, 2), sinks=True, max_bias=4.0, logit_softcap=3.0,
                masked=True, kind=F16)  # fmt: skip

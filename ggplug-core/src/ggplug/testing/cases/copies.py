@@ -68,6 +68,9 @@ def cpy_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"{block.name} into shorter rows", (block, F32), ((2 * n, 4), (n // 2, 16)))
         yield case(f"{block.name} permuted into shorter rows", (block, F16), ((n, 4, 3), (n // 2, 24)), _TURNED[0])
         yield case(f"{block.name} into columns", (block, F32), ((2 * n, 6), (24, n // 2)), _TURNED[1])
+        for turned in (("permuted", "rows apart"), ("window", "permuted")):
+            label = f"{block.name} {turned[0]} into longer rows, {turned[1]}"
+            yield case(label, (block, block), ((2 * n, 3, 4), (4 * n, 3, 2)), turned)
     for block in ENCODED:
         n = block.block_size
         yield case(f"{block.name} from shorter rows", (F32, block), ((n // 2, 24), (3 * n, 4)))
@@ -161,6 +164,12 @@ def repeat_cases(cls: type[Op]) -> Iterator[Case]:
             base = (17, 3, 2, 2)
             ne = tuple(n * t for n, t in zip(base, times, strict=True))
             yield _one(cls, f"{spell(type, base)} to {'x'.join(map(str, ne))}", type, base, "packed", {"ne": ne})
+    apart: tuple[tuple[int, Layout], ...] = ((1, "packed"), (3, "rows apart"))
+    for type in QUANTIZED:
+        for blocks, layout in apart:
+            some = (blocks * type.block_size, 2, 3)
+            ne = (3 * some[0], 4, 3, 2)
+            yield _one(cls, f"{spell(type, some, layout)} to {'x'.join(map(str, ne))}", type, some, layout, {"ne": ne})
     for layout in LAYOUTS[1:]:
         yield _one(cls, f"{layout}", F32, (9, 4, 3), layout, {"ne": (18, 4, 6, 2)})
     for length in LENGTHS[:12]:

@@ -209,6 +209,7 @@ def soft_max_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"{name} mask hides most", (96, 4, 2), mask=(96, 4), mask_type=mask_type, hidden=0.97)
         yield case(f"{name} mask and sinks", (48, 5, 3, 2), mask=(48, 5), mask_type=mask_type, sinks=True, scale=0.25)
     yield case("sinks", (48, 5, 6), sinks=True)
+    yield case("ALiBi, slopes that vanish", (40, 6, 2), mask=(40, 6), max_bias=600.0)
     yield case("everything", (40, 6, 4, 2), mask=(40, 8, 2, 1), mask_type=F16, sinks=True, scale=0.3, max_bias=4.0)
     yield case("logits around 3000", (129, 4), values=_far)
     yield case("huge logits", (33, 4), values=lambda random, shape: random.uniform(-3e4, 3e4, shape))

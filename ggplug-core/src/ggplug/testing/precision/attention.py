@@ -64,6 +64,7 @@ def flash_attn_back(
     sinks: Array | None = None,
 ) -> Array:  # fmt: skip
     op: Any = node.op
+    q, k, v, d = (np.where(np.isfinite(each), each, 0) for each in (q, k, v, d))
     batches, groups, share = *k.shape[:2], q.shape[1] // max(1, k.shape[1])
     wide_k, wide_v = (np.repeat(each, share, axis=1) for each in (k, v))
     shares, off = _attended(node, q, wide_k, mask, sinks, 0.0)

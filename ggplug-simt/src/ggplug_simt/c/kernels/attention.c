@@ -1,4 +1,4 @@
-/* Softmax of attention, and attention as a whole. */
+/* Softmax of attention, attention as a whole, and its gradients. */
 
 #ifdef MASKED
 /* The ALiBi slope of a head; never 0, which would make NaN of a mask's -inf */
@@ -52,12 +52,14 @@ KERNEL void soft_max(PARAMETERS)
 }
 #endif
 
-#if defined(FLASH_ATTENTION) || defined(FLASH_MERGE)
+#ifndef SOFT_MAX
 /* What the largest logit is that powers are relative to; a row without any has 0 */
 INLINE float base_of(float highest) { return highest == -INFINITY ? 0.0f : highest; }
 /* 1 over the sum of powers, or 0 where that is 0 */
 INLINE float share_of(float total) { return total == 0.0f ? 0.0f : 1.0f / total; }
 #define PADDED(n) (((n) + VEC - 1) / VEC * VEC)
+/* The head of q that a row of a group's queries has: those of the heads that share a head of k and v, one after the other */
+#define HEAD_OF(row) (head * args.share + (row) / args.q.ne[1])
 #endif
 
 #ifdef FLASH_ATTENTION
@@ -70,7 +72,6 @@ INLINE float share_of(float total) { return total == 0.0f ? 0.0f : 1.0f / total;
 #define WIDE (DK > DV ? PADDED(DK) : PADDED(DV))
 /* Lanes read rows beside each other, so rows must not lie in the same banks of local memory. */
 #define STRIDE (LANES > 1 ? WIDE + VEC : WIDE)
-#define HEAD_OF(row) (head * args.share + (row) / args.q.ne[1])
 
 KERNEL void flash_attention(PARAMETERS)
 {
@@ -248,5 +249,260 @@ KERNEL void flash_merge(PARAMETERS)
     }
     mixed = mixed * VEC_OF(share_of(total));
     store_f32(ROW(dst, i1, i2, i3), args.dst.nb[0], i0, n, &mixed);
+}
+#endif
+
+#if defined(FLASH_BACK_QUERIES) || defined(FLASH_BACK_KEYS)
+/* The gradients of attention.  Nothing of n by m numbers is kept: shares are computed again where they are needed.  First
+   for each query, which gives its gradient and leaves what its shares are computed from; then for each key, which
+   collects what all queries that see it give its gradient and that of its value (T. Dao, FlashAttention-2,
+   arXiv:2307.08691).  A share of 0 adds nothing, whatever it is multiplied with.
+   A group has ROWS queries of the heads that share a head of k and v, or ROWS keys, in local memory; its items have a row
+   of the other side each, KEYS of them at a time.
+   left: for each head and batch BASE_LEFT ... SUNK_LEFT, rows of a number for each query. */
+#define BASE_LEFT 0    /* the logit that powers are relative to */
+#define INVERSE_LEFT 1 /* 1 over the sum of powers */
+#define MEAN_LEFT 2    /* of the products of values with d, by shares */
+#define SUNK_LEFT 3    /* what the gradient of the head's sink loses */
+#define LEFT(what, row) (ROW(left, what, HEAD_OF(row), batch) + (row) % args.q.ne[1] * 4)
+#define ROOM_OF(n) ((n) > 0 ? PADDED(n) : VEC)
+
+/* ROWS products of a row, n numbers of which FETCHED(i) has VEC, with rows in local memory */
+#define PRODUCTS(results, FETCHED, others, n) \
+    do { \
+        vec sums_[ROWS]; \
+        for (int r_ = 0; r_ < ROWS; r_++) sums_[r_] = VEC_OF(0.0f); \
+        for (int i_ = 0; i_ < (n); i_ += VEC) { \
+            const vec x_ = FETCHED(i_); \
+            for (int r_ = 0; r_ < ROWS; r_++) sums_[r_] = VEC_FMA(x_, VEC_GET((others) + r_ * ROOM_OF(n) + i_), sums_[r_]); \
+        } \
+        for (int r_ = 0; r_ < ROWS; r_++) (results)[r_] = vec_sum(sums_[r_]); \
+    } while (0)
+
+/* A part of a sum over weights in local memory, of which 0 adds nothing: FETCHED(j) has VEC numbers of row j */
+#define MIXED(sum, weights, count, FETCHED) \
+    for (int j_ = 0; j_ < (count); j_++) { \
+        const float weight_ = (weights)[j_]; \
+        if (weight_ != 0.0f) (sum) = VEC_FMA(VEC_OF(weight_), FETCHED(j_), sum); \
+    }
+
+INLINE float capped(float dot, float scale, float cap) { return cap != 0.0f ? cap * tanh(dot * scale) : dot * scale; }
+/* How much a logit grows with the product: where it is capped by 1 - tanh^2, which loses no digits in this form */
+INLINE float bent(float dot, float scale, float cap)
+{
+    if (cap == 0.0f) return scale;
+    const float power = exp(-2.0f * fabs(dot * scale));
+    return 4.0f * power / ((1.0f + power) * (1.0f + power)) * scale * cap;
+}
+#ifdef MASKED
+INLINE float with_mask(float logit, float shown) { return shown == -INFINITY ? shown : logit + shown; }
+#define SHOWN(logit, row, key) \
+    with_mask(logit, SLOPE_OF(HEAD_OF(row)) * LOAD(f16)( \
+        ROW(mask, (row) % args.q.ne[1], HEAD_OF(row) % args.mask.ne[2], batch % args.mask.ne[3]), args.mask.nb[0], key))
+#else
+#define SHOWN(logit, row, key) (logit)
+#endif
+#define LATER(row, key) (args.masked && (key) > (row) % args.q.ne[1] + args.k.ne[1] - args.q.ne[1])
+#define LOGIT(dot, row, key) (LATER(row, key) ? -INFINITY : SHOWN(capped(dot, args.scale, args.cap), row, key))
+#define MOVED(share, wanted, mean, dot) \
+    ((share) != 0.0f ? (share) * ((wanted) - (mean)) * bent(dot, args.scale, args.cap) : 0.0f)
+
+#define Q_AT(row, i) FETCH(f32)(ROW(q, (row) % args.q.ne[1], HEAD_OF(row), batch), args.q.nb[0], i, DK, 0.0f)
+#define D_AT(row, i) FETCH(f32)(ROW(d, HEAD_OF(row), (row) % args.q.ne[1], batch), args.d.nb[0], i, DV, 0.0f)
+#define K_AT(key, i) FETCH(TK)(ROW(k, key, head, batch), args.k.nb[0], i, DK, 0.0f)
+#define V_AT(key, i) FETCH(TV)(ROW(v, key, head, batch), args.v.nb[0], i, DV, 0.0f)
+
+/* Rows first to first + ROWS - 1 into local memory; those from `limit` on, and numbers beyond n, are zeros */
+#define KEEP(kept, FETCHED, first, limit, n) \
+    for (int e_ = LANE; e_ < ROWS * (ROOM_OF(n) / VEC); e_ += LANES) { \
+        const int r_ = e_ / (ROOM_OF(n) / VEC), i_ = e_ % (ROOM_OF(n) / VEC) * VEC; \
+        vec v_ = VEC_OF(0.0f); \
+        if ((first) + r_ < (limit)) v_ = FETCHED((first) + r_, i_); \
+        VEC_PUT(v_, (kept) + r_ * ROOM_OF(n) + i_); \
+    }
+
+/* GROUP as a block of ROWS of so many rows, a head of k and v, and a batch */
+#define BLOCK_OF(rows) \
+    const uint32_t blocks = (uint32_t)(((rows) + ROWS - 1) / ROWS); \
+    const int first = (int)((uint32_t)GROUP % blocks) * ROWS; \
+    const int head = (int)((uint32_t)GROUP / blocks % (uint32_t)args.k.ne[2]); \
+    const int batch = (int)((uint32_t)GROUP / blocks / (uint32_t)args.k.ne[2])
+#endif
+
+#ifdef FLASH_BACK_QUERIES
+KERNEL void flash_back_queries(PARAMETERS)
+{
+    SHARED float queries[ROWS * ROOM_OF(DK)];
+    SHARED float wanted_of[ROWS * ROOM_OF(DV)];
+    SHARED float sums[ROWS * ROOM_OF(DK)];
+    SHARED float moved[ROWS * KEYS];
+    SHARED float scratch[LANES];
+    const int n_rows = args.q.ne[1] * args.share, n_keys = args.k.ne[1];
+    BLOCK_OF(n_rows);
+    KEEP(queries, Q_AT, first, n_rows, DK)
+    KEEP(wanted_of, D_AT, first, n_rows, DV)
+    for (int e = LANE; e < ROWS * ROOM_OF(DK); e += LANES) sums[e] = 0.0f;
+    BARRIER();
+
+    float base[ROWS], inverse[ROWS], mean[ROWS], dots[ROWS], wanted[ROWS];
+#define KEY_AT(i) K_AT(key, i)
+#define VALUE_AT(i) V_AT(key, i)
+    for (int r = 0; r < ROWS; r++) base[r] = -INFINITY;
+    for (int key = LANE; key < n_keys; key += LANES) {
+        PRODUCTS(dots, KEY_AT, queries, DK);
+        for (int r = 0; r < ROWS; r++)
+            if (first + r < n_rows) base[r] = fmax(base[r], LOGIT(dots[r], first + r, key));
+    }
+    for (int r = 0; r < ROWS; r++) {
+        float top = GROUP_MAX(base[r], scratch);
+#ifdef SINKS
+        if (first + r < n_rows) top = fmax(top, LOAD(f32)(ROW(sinks, 0, 0, 0), args.sinks.nb[0], HEAD_OF(first + r)));
+#endif
+        base[r] = base_of(top);
+        inverse[r] = 0.0f;
+        mean[r] = 0.0f;
+    }
+    for (int key = LANE; key < n_keys; key += LANES) {
+        PRODUCTS(dots, KEY_AT, queries, DK);
+        PRODUCTS(wanted, VALUE_AT, wanted_of, DV);
+        for (int r = 0; r < ROWS; r++) {
+            if (first + r >= n_rows) continue;
+            const float power = exp(LOGIT(dots[r], first + r, key) - base[r]);
+            inverse[r] += power;
+            if (power != 0.0f) mean[r] += power * wanted[r];
+        }
+    }
+    for (int r = 0; r < ROWS; r++) {
+        float total = GROUP_SUM(inverse[r], scratch), sunk = 0.0f;
+        mean[r] = GROUP_SUM(mean[r], scratch);
+#ifdef SINKS
+        if (first + r < n_rows) sunk = exp(LOAD(f32)(ROW(sinks, 0, 0, 0), args.sinks.nb[0], HEAD_OF(first + r)) - base[r]);
+        total += sunk;
+#endif
+        inverse[r] = share_of(total);
+        mean[r] *= inverse[r];
+        if (LANE == 0 && first + r < n_rows) {
+            PUT_F32(base[r], LEFT(BASE_LEFT, first + r));
+            PUT_F32(inverse[r], LEFT(INVERSE_LEFT, first + r));
+            PUT_F32(mean[r], LEFT(MEAN_LEFT, first + r));
+            PUT_F32(sunk * inverse[r] * mean[r], LEFT(SUNK_LEFT, first + r));
+        }
+    }
+    for (int key0 = 0; key0 < n_keys; key0 += KEYS) {
+        const int count = n_keys - key0 < KEYS ? n_keys - key0 : KEYS;
+        for (int j = LANE; j < count; j += LANES) {
+            const int key = key0 + j;
+            PRODUCTS(dots, KEY_AT, queries, DK);
+            PRODUCTS(wanted, VALUE_AT, wanted_of, DV);
+            for (int r = 0; r < ROWS; r++) {
+                float share = 0.0f;
+                if (first + r < n_rows) share = exp(LOGIT(dots[r], first + r, key) - base[r]) * inverse[r];
+                moved[r * KEYS + j] = MOVED(share, wanted[r], mean[r], dots[r]);
+            }
+        }
+        BARRIER();
+        for (int e = LANE; e < ROWS * (PADDED(DK) / VEC); e += LANES) {
+            const int r = e / (PADDED(DK) / VEC), i = e % (PADDED(DK) / VEC) * VEC;
+            vec sum = VEC_GET(sums + r * ROOM_OF(DK) + i);
+#define KEY_OF(j) K_AT(key0 + (j), i)
+            MIXED(sum, moved + r * KEYS, count, KEY_OF)
+            VEC_PUT(sum, sums + r * ROOM_OF(DK) + i);
+        }
+        BARRIER();
+    }
+    for (int e = LANE; e < ROWS * (PADDED(DK) / VEC); e += LANES) {
+        const int r = e / (PADDED(DK) / VEC), i = e % (PADDED(DK) / VEC) * VEC, row = first + r;
+        if (row >= n_rows) continue;
+        const vec sum = VEC_GET(sums + r * ROOM_OF(DK) + i);
+        store_f32(ROW(of_q, row % args.q.ne[1], HEAD_OF(row), batch), 4, i, DK, &sum);
+    }
+}
+#endif
+
+#ifdef FLASH_BACK_KEYS
+KERNEL void flash_back_keys(PARAMETERS)
+{
+    SHARED float keys[ROWS * ROOM_OF(DK)];
+    SHARED float values[ROWS * ROOM_OF(DV)];
+    SHARED float sums_k[ROWS * ROOM_OF(DK)];
+    SHARED float sums_v[ROWS * ROOM_OF(DV)];
+    SHARED float moved[ROWS * KEYS];
+    SHARED float shares[ROWS * KEYS];
+    const int n_rows = args.q.ne[1] * args.share, n_keys = args.k.ne[1];
+    BLOCK_OF(n_keys);
+    KEEP(keys, K_AT, first, n_keys, DK)
+    KEEP(values, V_AT, first, n_keys, DV)
+    for (int e = LANE; e < ROWS * ROOM_OF(DK); e += LANES) sums_k[e] = 0.0f;
+    for (int e = LANE; e < ROWS * ROOM_OF(DV); e += LANES) sums_v[e] = 0.0f;
+    BARRIER();
+    for (int row0 = 0; row0 < n_rows; row0 += KEYS) {
+        const int count = n_rows - row0 < KEYS ? n_rows - row0 : KEYS;
+        for (int j = LANE; j < count; j += LANES) {
+            const int row = row0 + j;
+            float dots[ROWS], wanted[ROWS];
+#define QUERY_AT(i) Q_AT(row, i)
+#define WANTED_AT(i) D_AT(row, i)
+            PRODUCTS(dots, QUERY_AT, keys, DK);
+            PRODUCTS(wanted, WANTED_AT, values, DV);
+            const float base = GET_F32(LEFT(BASE_LEFT, row)), inverse = GET_F32(LEFT(INVERSE_LEFT, row));
+            const float mean = GET_F32(LEFT(MEAN_LEFT, row));
+            for (int r = 0; r < ROWS; r++) {
+                float share = 0.0f;
+                if (first + r < n_keys) share = exp(LOGIT(dots[r], row, first + r) - base) * inverse;
+                shares[r * KEYS + j] = share;
+                moved[r * KEYS + j] = MOVED(share, wanted[r], mean, dots[r]);
+            }
+        }
+        BARRIER();
+#define QUERY_OF(j) Q_AT(row0 + (j), i)
+#define WANTED_OF(j) D_AT(row0 + (j), i)
+        for (int e = LANE; e < ROWS * (PADDED(DK) / VEC); e += LANES) {
+            const int r = e / (PADDED(DK) / VEC), i = e % (PADDED(DK) / VEC) * VEC;
+            vec sum = VEC_GET(sums_k + r * ROOM_OF(DK) + i);
+            MIXED(sum, moved + r * KEYS, count, QUERY_OF)
+            VEC_PUT(sum, sums_k + r * ROOM_OF(DK) + i);
+        }
+        for (int e = LANE; e < ROWS * (PADDED(DV) / VEC); e += LANES) {
+            const int r = e / (PADDED(DV) / VEC), i = e % (PADDED(DV) / VEC) * VEC;
+            vec sum = VEC_GET(sums_v + r * ROOM_OF(DV) + i);
+            MIXED(sum, shares + r * KEYS, count, WANTED_OF)
+            VEC_PUT(sum, sums_v + r * ROOM_OF(DV) + i);
+        }
+        BARRIER();
+    }
+    for (int e = LANE; e < ROWS * (PADDED(DK) / VEC); e += LANES) {
+        const int r = e / (PADDED(DK) / VEC), i = e % (PADDED(DK) / VEC) * VEC;
+        if (first + r >= n_keys) continue;
+        const vec sum = VEC_GET(sums_k + r * ROOM_OF(DK) + i);
+        store_f32(ROW(of_k, first + r, head, batch), 4, i, DK, &sum);
+    }
+    for (int e = LANE; e < ROWS * (PADDED(DV) / VEC); e += LANES) {
+        const int r = e / (PADDED(DV) / VEC), i = e % (PADDED(DV) / VEC) * VEC;
+        if (first + r >= n_keys) continue;
+        const vec sum = VEC_GET(sums_v + r * ROOM_OF(DV) + i);
+        store_f32(ROW(of_v, first + r, head, batch), 4, i, DV, &sum);
+    }
+}
+#endif
+
+#ifdef FLASH_BACK_REST
+/* The gradients of sinks, a group each, and zeros between the parts: from the end of one to the start of the next */
+KERNEL void flash_back_rest(PARAMETERS)
+{
+    GLOBAL char *dst = ROW(dst, 0, 0, 0);
+    if (GROUP == 0 && LANE == 0) {
+        for (int i = args.end_q; i < args.start_k; i++) PUT_F32(0.0f, dst + 4 * (int64_t)i);
+        for (int i = args.end_k; i < args.start_v; i++) PUT_F32(0.0f, dst + 4 * (int64_t)i);
+        for (int i = args.end_v; i < args.start_sinks; i++) PUT_F32(0.0f, dst + 4 * (int64_t)i);
+        for (int i = args.end_sinks; i < args.dst.ne[0]; i++) PUT_F32(0.0f, dst + 4 * (int64_t)i);
+    }
+#ifdef SINKS
+    SHARED float scratch[LANES];
+    float sum = 0.0f;
+    for (int batch = 0; batch < args.left.ne[3]; batch++)
+        for (int i = LANE; i < args.left.ne[0]; i += LANES) sum += GET_F32(ROW(left, 3, GROUP, batch) + 4 * i);
+    sum = GROUP_SUM(sum, scratch);
+    if (LANE == 0) PUT_F32(-sum, dst + 4 * ((int64_t)args.start_sinks + GROUP));
+#endif
 }
 #endif

@@ -1,4 +1,4 @@
-"""The softmax of attention, with mask, ALiBi slopes and sinks, and attention as a whole."""
+"""The softmax of attention, with mask, ALiBi slopes and sinks, attention as a whole, and its gradients."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from ggplug.types import F16, F32
 from ggplug_simt.c.kernels.accepted import FLOATS, READABLE, refuse
 from ggplug_simt.c.launch import launch, launches_of, units
 from ggplug_simt.c.profile import Profile
-from ggplug_simt.library import DST, SCRATCH, Launches, argument, argument_of
+from ggplug_simt.library import DST, SCRATCH, Launch, Launches, argument, argument_of
 
 _KEYS = (32, 16)
 """Keys of a block of attention, and queries: as many as local memory holds."""
 _QUERIES = (16, 4, 1)
 _TOGETHER = 4
 """Queries that an item computes at once."""
+_ROWS_BACK = (4, 1)
+"""Queries, or keys, of a block of attention's gradient: as many as local memory holds."""
 _LEAST_PART = 256
 """Keys that are worth a work-group of their own where there are few queries."""
 
@@ -87,9 +89,9 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
         defines["MASKED"] = 1
     last = {} if sinks is None else {"sinks": argument(4, sinks)}
     sunk: dict[str, object] = {} if sinks is None else {"SINKS": 1}
+    scale, cap = node.op.capped()
     values: dict[str, float | int] = {
-        "scale": node.op.scale / (node.op.logit_softcap or 1.0), "cap": node.op.logit_softcap, "share": share,
-        "part": part, "parts": parts, **_slopes(q.ne[2], node.op.max_bias),
+        "scale": scale, "cap": cap, "share": share, "part": part, "parts": parts, **_slopes(q.ne[2], node.op.max_bias),
     }  # fmt: skip
     if parts == 1:
         return launches_of(
@@ -129,9 +131,85 @@ def _block(profile: Profile, rows: int, dk: int, dv: int) -> tuple[int, int] | D
     return Decline(f"heads of {max(dk, dv)} numbers are more than local memory of {profile.local_bytes} bytes holds")
 
 
-def flash_attn_back(profile: Profile, node: Tensor) -> Decline:
-    """Declines: the gradient of attention has kernels for host devices only."""
-    return Decline("the gradient of attention is computed by host devices, such as the CPU")
+def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
+    """A group has some queries and looks at all keys, then some keys and looks at all queries; then what is left."""
+    refused = refuse(node, {F32}, {F32}, FLOATS, FLOATS, {F32}, {F16}, {F32})
+    if refused is not None:
+        return refused
+    q, k, v, d, mask, sinks = node.src
+    assert isinstance(node.op, ops.FlashAttnBack)
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    assert d is not None
+    rows = _rows_back(profile, k.ne[0], v.ne[0])
+    if isinstance(rows, Decline):
+        return rows
+    parts = ops.flash_attn_back_parts(node)
+    of_q, of_k, of_v = (argument_of(DST, F32, each.ne, each.nb, each.view_offset) for each in parts[:3])
+    queries, heads, batches = q.ne[1:]
+    ne = (queries, 4, heads, batches)
+    left = argument_of(SCRATCH, F32, ne, contiguous_strides(F32, ne))
+    tensors = {"q": argument(0, q), "k": argument(1, k), "v": argument(2, v), "d": argument(3, d)}
+    defines: dict[str, object] = {
+        "VEC": profile.vec, "TK": k.type.name, "TV": v.type.name, "DK": k.ne[0], "DV": v.ne[0], "ROWS": rows,
+        "KEYS": _keys_back(profile),
+    }  # fmt: skip
+    if mask is not None:
+        tensors["mask"] = argument(4, mask)
+        defines["MASKED"] = 1
+    last = {} if sinks is None else {"sinks": argument(5, sinks)}
+    sunk: dict[str, object] = {} if sinks is None else {"SINKS": 1}
+    scale, cap = node.op.capped()
+    share = heads // max(1, k.ne[2])
+    values: dict[str, float | int] = {
+        "scale": scale, "cap": cap, "share": share, "masked": int(node.op.masked), **_slopes(heads, node.op.max_bias),
+    }  # fmt: skip
+    matrices, lanes = k.ne[2] * k.ne[3], profile.row_lanes
+    made: list[Launch | Decline] = []
+    if queries * share * matrices:
+        written = {"of_q": of_q, "left": left._replace(written=True)}
+        made.append(
+            launch(
+                "attention", "flash_back_queries", {**written, **tensors, **last},
+                groups=-(-queries * share // rows) * matrices, lanes=lanes, defines={**defines, **sunk}, **values,
+            )
+        )  # fmt: skip
+    if k.ne[1] * matrices:
+        made.append(
+            launch(
+                "attention", "flash_back_keys", {"of_k": of_k, "of_v": of_v, "left": left, **tensors},
+                groups=-(-k.ne[1] // rows) * matrices, lanes=lanes, defines=defines, **values,
+            )
+        )  # fmt: skip
+    starts = [*(each.view_offset // 4 for each in parts), node.ne[0]]
+    ends = [start + each.size for start, each in zip(starts, parts, strict=False)]
+    between = {
+        "end_q": ends[0], "start_k": starts[1], "end_k": ends[1], "start_v": starts[2], "end_v": ends[2],
+        "start_sinks": starts[3], "end_sinks": starts[3] if sinks is None else ends[3],
+    }  # fmt: skip
+    if sinks is not None or ends != starts[1:]:
+        made.append(
+            launch(
+                "attention", "flash_back_rest", {"dst": argument(DST, node), "left": left},
+                groups=heads if sinks is not None else 1, lanes=lanes, defines={"VEC": profile.vec, **sunk}, **between,
+            )
+        )  # fmt: skip
+    return launches_of(*made, scratch=4 * math.prod(ne))
+
+
+def _keys_back(profile: Profile) -> int:
+    """Rows of the other side that a group of the gradient looks at together."""
+    return max(profile.row_lanes, _KEYS[0])
+
+
+def _rows_back(profile: Profile, dk: int, dv: int) -> int | Decline:
+    """Queries, or keys, of a group of the gradient: as many as local memory holds."""
+    wide = sum(max(1, -(-n // profile.vec)) * profile.vec for n in (dk, dv))
+    for rows in _ROWS_BACK:
+        if 4 * (2 * rows * (wide + _keys_back(profile)) + profile.row_lanes) <= profile.local_bytes:
+            return rows
+    return Decline(f"heads of {max(dk, dv)} numbers are more than local memory of {profile.local_bytes} bytes holds")
 
 
 CHOOSERS = {ops.SoftMax: soft_max, ops.FlashAttnExt: flash_attn_ext, ops.FlashAttnBack: flash_attn_back}

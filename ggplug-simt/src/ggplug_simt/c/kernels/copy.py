@@ -13,7 +13,7 @@ from ggplug_simt.c.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, ref
 from ggplug_simt.c.kernels.elementwise import IDENTITY, TWO, map_one, map_two
 from ggplug_simt.c.launch import LIMIT, collapsed, launch, launches_of, units
 from ggplug_simt.c.profile import Profile
-from ggplug_simt.library import DST, NOTHING, Launch, Launches, TensorArgument, argument, argument_of
+from ggplug_simt.library import DST, NOTHING, SCRATCH, Launch, Launches, TensorArgument, argument, argument_of
 
 _WORDS = {8: "uint64_t", 4: "uint32_t", 2: "uint16_t", 1: "uint8_t"}
 
@@ -77,7 +77,13 @@ def copy(profile: Profile, node: Tensor) -> Launches | Decline:
         elif x.is_contiguous() and node.ne[0] % x.type.block_size == 0:
             come = argument_of(0, x.type, node.ne, contiguous_strides(x.type, node.ne))
         elif x.type is node.type and x.type.is_quantized and x.ne[0] != node.ne[0]:
-            return Decline(f"{node.op.name} of blocks to rows of another length has no kernel for these strides")
+            # blocks in order, by way of contiguous memory, which both sides describe
+            between = argument_of(SCRATCH, x.type, x.ne, contiguous_strides(x.type, x.ne))
+            again = argument_of(SCRATCH, x.type, node.ne, contiguous_strides(x.type, node.ne))
+            return launches_of(
+                move(profile, x.type, between._replace(written=True), come), move(profile, x.type, to, again),
+                scratch=between.span,
+            )  # fmt: skip
         else:
             return launches_of(reshape(profile, to, node.type, come, x.type))
     if node.type is x.type:
