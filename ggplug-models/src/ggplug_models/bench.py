@@ -103,7 +103,8 @@ def _rows(n_seq: int, times: Mapping[str, Sequence[float]]) -> Iterator[dict[str
 def _parts(models: Mapping[str, BertEncoder], ids: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
     """By weight type, how long products and attention take, and how long all else does, node by node and in groups.
 
-    Traced runs of both kinds take turns, and each node or group has the median of its times.  What groups of one kind
+    Traced runs of both kinds take turns, and each node or group has the least of its times: what other work on the
+    machine adds would be more than what is looked for.  What groups of one kind
     take beyond their products and attention, as these are when they run alone, counts as all else; where it is less, as
     nothing.
     """
@@ -122,9 +123,9 @@ def _parts(models: Mapping[str, BertEncoder], ids: Sequence[Sequence[int]]) -> I
                         model.scheduler = grouped
                     for nodes, taken in traced.times:
                         times[scheduler].setdefault(nodes, []).append(taken)
-        bare = {node: statistics.median(each) for (node,), each in times[alone].items()}
+        bare = {node: min(each) for (node,), each in times[alone].items()}
         core = {node: time for node, time in bare.items() if isinstance(node.op, CORE)}
-        fused = {nodes: statistics.median(each) for nodes, each in times[grouped].items()}
+        fused = {nodes: min(each) for nodes, each in times[grouped].items()}
         beyond: dict[str, float] = {}
         for nodes, time in fused.items():
             name = " ".join(node.op.name for node in nodes if node.op is not None)

@@ -13,6 +13,7 @@ from ggplug_cpu.kernels.rows import ARGUMENTS, read, write
 from ggplug_cpu.parameters import STRIDES, Parameters, integer, real, reals, written
 from ggplug_cpu.parameters import read as read_operand
 from ggplug_cpu.simd import values
+from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.transcendental import emit_exp
 from ggplug_cpu.simd.values import F32, F64, Value, constant, emitted, vector
 
@@ -118,6 +119,10 @@ def _emit_shares(r: Value, n: Value, sources: list[Value], logits_of: Callable[.
     highest = sink.maximum(top.max())
 
     def power(i: Value, sums: list[Value]) -> list[Value]:
+        # Only the first pass reads from memory, so what follows is fetched meanwhile: most often that is the next row.
+        ahead = (n << 2) + i * (4 * width)
+        emit_prefetch(sources[0] + ahead, locality=2)
+        emit_prefetch(r + ahead, locality=2)
         number = emit_exp(values.load(r + i * (4 * width), lanes) - highest.splat(width), positive=False)
         values.store(r + i * (4 * width), number)
         return [sums[0] + number]

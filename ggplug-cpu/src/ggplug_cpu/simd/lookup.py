@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from .. import features
-from .values import I8, I64, Value, call, constant, constants, joined, load, opaque, vector
+from .values import F32, I8, I64, Value, call, constant, constants, joined, load, opaque, vector
 
 
 def emit_lookup(table: Sequence[int], numbers: Value) -> Value:
@@ -75,6 +75,17 @@ def emit_lookup_of_many(table: Sequence[int], low: Value, higher: Sequence[Value
         found = [mask.select(y, x) for x, y in zip(found[0::2], found[1::2], strict=True)]
     (chosen,) = found
     return chosen
+
+
+def looks_up_floats(lanes: int) -> bool:
+    """Whether the target chooses any of 32 f32 in one instruction, for as many lanes."""
+    return lanes == 16 and features.has("avx512f")
+
+
+def emit_lookup_of_floats(table: Sequence[float], indices: Value) -> Value:
+    """f32 of a table of 32, by the lower five bits of int32 lanes.  See :func:`looks_up_floats`."""
+    low, high = (constants(indices.b, F32, table[at : at + 16]) for at in (0, 16))
+    return call(indices.b, "llvm.x86.avx512.vpermi2var.ps.512", low.type, low, indices, high)
 
 
 def bits_from(words: Value, offsets: Sequence[int]) -> Value:

@@ -9,8 +9,14 @@ They are emitted where they are called, so a kernel compiled with ``fastmath`` s
 
 from __future__ import annotations
 
+import functools
+import math
+
+import numpy as np
+
 from .. import features
 from .lanes import is_vec
+from .lookup import emit_lookup_of_floats, looks_up_floats
 from .values import F32, I16, I32, Value, emitted, vector
 
 _LOG2E = 1.4426950408889634
@@ -132,12 +138,50 @@ def emit_erf(x: Value) -> Value:
 def emit_gelu_erf(x: Value) -> Value:
     """x (1 + erf(x / sqrt(2))) / 2, good to a last place of x; the factor of negative x does not cancel."""
     size = x.abs()
+    upper = _upper_by_table(size) if looks_up_floats(x.count) else _upper_by_power(size)
+    return x * (x < 0.0).select(upper, 1.0 - upper)
+
+
+def _upper_by_power(size: Value) -> Value:
+    """(1 - erf(size / sqrt(2))) / 2 as a power of two."""
     log2_upper = _polynomial_of_halves(size, _LOG2_UPPER)
     n = log2_upper.round_even()
     power = _times_power_of_two(_polynomial_of_halves(log2_upper - n, _EXP2), n, normal=True)
     # beyond 6.5 it is less than 1e-10, and not to be multiplied with an infinity
-    upper = (size < 6.5).select(power, 0.0)
-    return x * (x < 0.0).select(upper, 1.0 - upper)
+    return (size < 6.5).select(power, 0.0)
+
+
+def _upper_by_table(size: Value) -> Value:
+    """The same by a polynomial for each quarter, whose coefficients are looked up: half as many cycles."""
+    bounded = size.constant(_QUARTERS / 4 - 0.5).minimum(size)  # so that a NaN passes; there it is zero
+    # in a float of this size the last bit counts quarters
+    shifted = bounded + 1.5 * 2.0**21
+    rest = bounded - (shifted - 1.5 * 2.0**21)
+    *lower, highest = (emit_lookup_of_floats(table, shifted.bits()) for table in _upper_of_quarters())
+    result = highest
+    for coefficient in reversed(lower):
+        result = result.fma(rest, coefficient)
+    return result
+
+
+_QUARTERS = 32
+
+
+@functools.cache
+def _upper_of_quarters() -> list[list[float]]:
+    """Coefficients, the constant ones first, of (1 - erf(x / sqrt(2))) / 2 around 0, 1/4, 2/4, ...; then of zero.
+
+    The polynomials meet the function in Chebyshev's nodes.  They are off by 4e-8 at most, and by 5e-5 of the function
+    up to 5.
+    """
+    nodes = [math.cos(math.pi * (2 * i + 1) / 10) / 8 for i in range(5)]
+    powers = np.vander(nodes, increasing=True)
+    rows = [
+        np.linalg.solve(powers, [math.erfc((k / 4 + node) / math.sqrt(2)) / 2 for node in nodes])
+        for k in range(_QUARTERS - 2)
+    ]
+    columns: list[list[float]] = np.array([*rows, [0] * 5, [0] * 5]).T.tolist()
+    return columns
 
 
 def _floats(v: str) -> str | None:
