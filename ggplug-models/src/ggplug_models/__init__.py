@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from ggplug_models.bert import BertEncoder
+from ggplug_models.chat_template import ChatTemplate
 from ggplug_models.convert import convert
 from ggplug_models.long_text import LongText
 from ggplug_models.model import ARCHITECTURES, Model, load
@@ -19,6 +20,6 @@ from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "BertEncoder", "LayerSplit", "LongText", "Model", "PackedWeight", "Placement", "Tokenizer",
-    "convert", "load", "load_tokenizer",
+    "ARCHITECTURES", "BertEncoder", "ChatTemplate", "LayerSplit", "LongText", "Model", "PackedWeight", "Placement",
+    "Tokenizer", "convert", "load", "load_tokenizer",
 ]  # fmt: skip

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ggplug.cli.output import Command, byte_count, console, printable
+from ggplug.cli.output import Command, byte_count, console, echo, json_option, on_one_line, print_json, printable
 from ggplug.cli.streams import ended_by_signals, stdin, stdout
 from ggplug.errors import ParameterError
+from ggplug.files import open_regular
 from ggplug_models.lines import windows, write_text
 from ggplug_models.packing import GROWTH
 
@@ -93,3 +94,50 @@ def embed(
                     numbers = json.dumps([float(f"{x:.9g}") for x in vector.tolist()])
                     out.write(f', "embedding": {numbers}}}\n')
                 out.flush()
+
+
+@click.command(cls=Command)
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("text", required=False)
+@click.option(
+    "--file", "file", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path), metavar="PATH",
+    help="Read the text from a file of UTF-8, or with - from standard input.",
+)  # fmt: skip
+@click.option(
+    "--special/--no-special", default=False, show_default=True,
+    help="Whether BOS and EOS are added where the model wants them, and the texts of special tokens become these.",
+)
+@json_option
+def tokenize(model: Path, text: str | None, file: Path | None, special: bool, as_json: bool) -> None:
+    """Show the tokens that MODEL.gguf makes of TEXT.
+
+    Prints the id and the text of each token, a line each.
+    """
+    from ggplug_models.tokenizers import load_tokenizer
+
+    if (text is None) == (file is None):
+        raise click.UsageError("Give either TEXT or --file.")
+    content = text if text is not None else _content(file)
+    tokenizer = load_tokenizer(model)
+    ids = tokenizer.encode(content, add_special=special, parse_special=special)
+    pieces = [tokenizer.piece(token) for token in ids]
+    if as_json:
+        print_json({"ids": ids, "pieces": [piece.decode("utf-8", "backslashreplace") for piece in pieces]})
+        return
+    width = len(str(tokenizer.n_vocab))
+    for token, piece in zip(ids, pieces, strict=True):
+        echo(f"{token:{width}} '{on_one_line(piece.decode('utf-8', 'backslashreplace'))}'")
+
+
+def _content(file: Path | None) -> str:
+    """A file's text.  Raises ParameterError for what is not UTF-8, and OSError."""
+    assert file is not None
+    if str(file) == "-":
+        data, name = b"".join(iter(lambda: stdin().readline(1 << 16), b"")), "standard input"
+    else:
+        with open_regular(file) as opened:
+            data, name = opened.read(), str(file)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"{name} is not UTF-8 at byte {error.start}", got=error.start) from None

@@ -1,0 +1,211 @@
+"""Chats to prompts, by the template that a GGUF file carries.
+
+Templates are Jinja's, as Hugging Face's ``apply_chat_template`` defines them: they see ``messages``, ``tools``,
+``add_generation_prompt``, ``bos_token`` and ``eos_token``, and may call ``raise_exception`` and ``strftime_now``.  They
+come with files from anywhere, so they run in Jinja's sandbox.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ggplug.errors import GGPlugError, ModelError, ParameterError
+from ggplug_models.requirements import required
+from ggplug_models.tokenizers import Tokenizer
+from ggplug_models.values import Values
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+KEY = "tokenizer.chat_template"
+
+Message = Mapping[str, Any]
+"""``role`` and ``content``, and whatever else the template knows, such as ``tool_calls``."""
+
+NAMED = ("bos", "eos", "unk", "pad", "sep")
+"""Special tokens whose texts templates see, as ``bos_token`` and so on."""
+
+LARGEST = 1 << 20
+"""Characters, items or bits that one multiplication or power in a template may make."""
+
+
+class ChatTemplate:
+    """A chat template and the tokeniser that its prompts are for.
+
+    ``source``: the template's text.  Raises ModelError for a template that is no Jinja, and where the library
+    ``jinja2`` is missing.
+    """
+
+    def __init__(self, source: str, tokenizer: Tokenizer) -> None:
+        self.source = source
+        self.tokenizer = tokenizer
+        self._template = _compiled(source)
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], tokenizer: Tokenizer, name: str | None = None) -> ChatTemplate:
+        """The template of a file, or the one that it has under a ``name``, such as ``tool_use``.
+
+        Raises ModelError where there is none.
+        """
+        key = KEY if name is None else f"{KEY}.{name}"
+        source = Values(metadata).text(key, None)
+        if source is None:
+            others = sorted(each.removeprefix(f"{KEY}.") for each in metadata if each.startswith(f"{KEY}."))
+            there = f"; it has templates named {', '.join(others)}" if others else ""
+            raise ModelError(
+                f"the file has no {key}{there}", got=name, remedy="give a template: ChatTemplate(source, tokenizer)"
+            )
+        return cls(source, tokenizer)
+
+    def render(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any,
+    ) -> str:  # fmt: skip
+        """The prompt's text.
+
+        ``messages``: the chat so far, the oldest first.  ``add_generation_prompt``: whether the answer's beginning is
+        part of it.  ``tools``: JSON schemas of functions that the model may call.  ``variables``: what else the
+        template knows, such as ``enable_thinking``.
+
+        Raises ParameterError for messages that are none, or that the template refuses; ModelError if the template
+        fails.
+        """
+        checked = _checked(messages)
+        special, texts = self.tokenizer.vocabulary.special, self.tokenizer.vocabulary.texts
+        everything: dict[str, Any] = {
+            "bos_token": "", "eos_token": "",
+            **{f"{name}_token": texts[special[name]] for name in NAMED if name in special},
+            "messages": checked, "add_generation_prompt": add_generation_prompt,
+            "tools": None if tools is None else list(tools), "documents": None, **variables,
+        }  # fmt: skip
+        failures = _failures()
+        try:
+            return self._template.render(everything)
+        except _RefusedError as refused:
+            raise ParameterError(f"{KEY} refuses these messages: {refused}", got=messages) from None
+        except GGPlugError:
+            raise
+        except failures as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ModelError(f"{KEY} fails with these messages: {what}", got=messages) from error
+
+    def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
+        """The prompt's token ids; ``options`` are those of :meth:`render`.
+
+        BOS stands at the beginning where the file asks for it, once, even if the template writes it, too.
+        """
+        text = self.render(messages, **options)
+        vocabulary, bos = self.tokenizer.vocabulary, self.tokenizer.bos
+        before: list[int] = []
+        if vocabulary.add_bos and bos is not None:
+            before = [bos]
+            text = text.removeprefix(vocabulary.texts[bos])
+        return before + self.tokenizer.encode(text, parse_special=True)
+
+
+class _RefusedError(Exception):
+    """What ``raise_exception`` raises."""
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a template raises that makes no sense, or not of these messages."""
+    from jinja2 import TemplateError
+
+    return TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError
+
+
+def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
+        raise ParameterError(f"messages are a list of dicts with role and content, got {type(messages).__name__}",
+                             got=messages)  # fmt: skip
+    if not messages:
+        raise ParameterError("messages are empty; a chat has at least one", got=messages)
+    for n, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise ParameterError(f"messages[{n}] is {type(message).__name__}, not a dict with role and content",
+                                 got=message)  # fmt: skip
+        if not isinstance(message.get("role"), str):
+            role = message.get("role")
+            raise ParameterError(f"messages[{n}] has the role {role!r}; it must be a string", got=message)
+        content = message.get("content")
+        if content is None and ("content" in message or "tool_calls" in message):
+            continue
+        parts = content if isinstance(content, (list, tuple)) else ()
+        if not isinstance(content, str) and not (parts and all(isinstance(part, Mapping) for part in parts)):
+            raise ParameterError(
+                f"messages[{n}] has the content {content!r:.100}; it must be a string, or a list of dicts", got=message
+            )
+    return [dict(message) for message in messages]
+
+
+def now() -> datetime.datetime:
+    """The local time, for templates that ask for it."""
+    return datetime.datetime.now()
+
+
+def _compiled(source: str) -> Template:
+    with required("jinja2", "making prompts of chats"):
+        from jinja2 import TemplateError
+    try:
+        return _environment().from_string(source)
+    except (TemplateError, RecursionError) as error:
+        raise ModelError(f"{KEY} is no template: {error}", got=source) from error
+
+
+def _environment() -> Environment:
+    from jinja2 import nodes
+    from jinja2.exceptions import SecurityError
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """``{% generation %}`` marks what the model itself said, for training; here it makes no difference."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """A template may not fill the memory with one operation."""
+
+        intercepted_binops = frozenset(["*", "**"])
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            if _size(operator, left, right) > LARGEST:
+                raise SecurityError(f"{operator} would make something too large")
+            return super().call_binop(context, operator, left, right)
+
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    return environment
+
+
+def _size(operator: str, left: Any, right: Any) -> int:
+    """How large a product or power would be: in items, or for integers in bits."""
+    if isinstance(left, int) and isinstance(right, int):
+        bits, more = left.bit_length(), right.bit_length()
+        return bits * abs(right) if operator == "**" else bits + more
+    times, of = (left, right) if isinstance(left, int) else (right, left)
+    return times * len(of) if isinstance(times, int) and isinstance(of, (str, bytes, list, tuple)) else 0
+
+
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """JSON as it is: Jinja's own filter would escape it for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> None:
+    raise _RefusedError(message)
+
+
