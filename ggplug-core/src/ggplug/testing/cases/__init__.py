@@ -46,6 +46,7 @@ from ggplug.testing.cases.empty import empty_cases
 from ggplug.testing.cases.graphs import graph_cases
 from ggplug.testing.cases.sources import source_cases
 from ggplug.testing.cases.special import special_cases
+from ggplug.testing.cases.wild import wild_cases
 from ggplug.types import Q8_0
 
 FAMILIES = (
@@ -73,7 +74,8 @@ def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
     Cases that differ in nothing but a block type are many: of these, unless ``thorough``, a few types have their turn,
     others in the next such cases.  So every type meets something of everything, and everything meets some types.
     """
-    cases = labelled(itertools.chain(_own_cases(op), source_cases(op), special_cases(op), empty_cases(op)))
+    made = _own_cases(op), source_cases(op), special_cases(op), wild_cases(op), empty_cases(op)
+    cases = labelled(itertools.chain(*made))
     return cases if thorough else _in_turn(cases)
 
 
