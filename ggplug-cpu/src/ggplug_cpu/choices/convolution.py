@@ -20,6 +20,7 @@ from ggplug_cpu.kernels.im2col import im2col as im2col_kernel
 from ggplug_cpu.kernels.mul_mat_layout import PANEL_BYTES, layout
 from ggplug_cpu.kernels.mul_mat_rows import Product
 from ggplug_cpu.kernels.sliding import Sliding
+from ggplug_cpu.kernels.stretched import Stretched, conv_transpose_wild
 from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import Entry
 
@@ -62,7 +63,10 @@ def conv_transpose_1d(node: Tensor) -> Steps | Decline:
     weights = in_workspace(kernel.type, kernel.type, turned, Ref(source(0)), nb, 0)
     weights = _as_rows(weights, turned[0] * turned[1], turned[2])
     axes = [Axis(kernel.ne[0], op.s0)]
-    return _product(node, weights, axes, x, x.nb[1], 0, 1, node.nb[1], 0, transposed=True)
+    made = _product(node, weights, axes, x, x.nb[1], 0, 1, node.nb[1], 0, transposed=True)
+    y = Place(Ref(RESULT), (4, 0, node.nb[1], 0))
+    image = Place(Ref(source(1)), (x.nb[0], 0, x.nb[1], 0))
+    return _without_zeros(made, kernel, weights, y, image, (x.ne[0], 1, x.ne[1], 1), (kernel.ne[0], 1), op.s0)
 
 
 def conv_transpose_2d(node: Tensor) -> Steps | Decline:
@@ -74,9 +78,27 @@ def conv_transpose_2d(node: Tensor) -> Steps | Decline:
     weights = in_workspace(kernel.type, kernel.type, turned, Ref(source(0)), nb, 0)
     weights = _as_rows(weights, turned[0] * turned[1] * turned[2], turned[3])
     axes = [Axis(kernel.ne[0], op.stride), Axis(kernel.ne[1], op.stride)]
-    return _product(
-        node, weights, axes, x, x.nb[2], x.nb[3], x.ne[3], node.nb[2], node.nb[3], transposed=True
+    made = _product(node, weights, axes, x, x.nb[2], x.nb[3], x.ne[3], node.nb[2], node.nb[3], transposed=True)
+    y, image = Place(Ref(RESULT), node.nb), Place(Ref(source(1)), x.nb)
+    return _without_zeros(made, kernel, weights, y, image, x.ne, kernel.ne[:2], op.stride)
+
+
+def _without_zeros(
+    made: Steps | Decline, kernel: Tensor, rows: Ready, y: Place, x: Place, ne: Extents, taps: tuple[int, int],
+    stride: int,
+) -> Steps | Decline:  # fmt: skip
+    """``made``, and then once more the channels whose kernel holds numbers that make NaN of zeros.
+
+    ``ne``: the extents of x, ``taps`` those of a window, ``stride`` apart.
+    """
+    if isinstance(made, Decline):
+        return made
+    words = Stretched.words(
+        y=y, x=x, rows=rows.as_place(), channels=ne[2], width=ne[0], height=ne[1], taps0=taps[0],
+        taps1=taps[1], stride=stride, out=rows.ne[1], images=ne[3],
     )  # fmt: skip
+    entry = Entry(conv_transpose_wild(kernel.type.name), words, tasks(kernel.size), barrier_before=True)
+    return Steps((*made.entries, entry), made.workspace_bytes, made.scratch_bytes)
 
 
 def im2col(node: Tensor) -> Steps | Decline:

@@ -51,7 +51,7 @@ def out_prod(node: Tensor, exact: Array, a: Array, b: Array) -> Array:
 
 
 def solve_tri(node: Tensor, exact: Array, a: Array, b: Array) -> Array:
-    lower = np.tril(np.where(np.isfinite(a), a, 0))
+    lower = np.tril(np.where(np.isfinite(a), a, 1))
     n = a.shape[-1]
     singular = (np.diagonal(lower, axis1=-2, axis2=-1) == 0).any()
     if singular or not n:

@@ -249,9 +249,20 @@ def room(node: Tensor, exact: Array, sources: Sequence[Array | None]) -> Array:
     rule = rule_of(node)
     if rule.room is none:
         return np.zeros_like(exact)
+    finite = np.isfinite(exact)
     with np.errstate(all="ignore"):
         roundings = np.broadcast_to(rule.room(node, exact, *sources), exact.shape)
-        return np.where(np.isfinite(exact), np.nan_to_num(roundings, nan=0.0, posinf=np.inf) * UNIT, 0.0)
+        if (np.isnan(roundings) & finite).any():
+            # A number that is not finite has entered elements that it has no part in: sums of a whole row, say.
+            tamed = [None if each is None else _tamed(each) for each in sources]
+            without = np.broadcast_to(rule.room(node, np.where(finite, exact, 0), *tamed), exact.shape)
+            roundings = np.where(np.isnan(roundings), without, roundings)
+        return np.where(finite, np.nan_to_num(roundings, nan=0.0, posinf=np.inf) * UNIT, 0.0)
+
+
+def _tamed(values: Array) -> Array:
+    """With 0 in the place of what is not finite."""
+    return values if values.dtype.kind != "f" else np.where(np.isfinite(values), values, 0)
 
 
 def mean_square(count: int) -> float:

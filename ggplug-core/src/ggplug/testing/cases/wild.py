@@ -1,0 +1,58 @@
+"""Cases of numbers that are not finite: one in each source of floats in turn, of every op of core.
+
+Everything that does not depend on that element has to stay as it is: what pads a vector, a window or a tile must not be
+multiplied with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ggplug.arrays import encode
+from ggplug.errors import GGPlugError
+from ggplug.ops.base import Op
+from ggplug.ops.custom import PythonCall
+from ggplug.ops.matrix import MulMat, MulMatId
+from ggplug.testing.cases.case import Case, Leafs
+from ggplug.testing.cases.sketches import EXTENTS, maker, sketches
+from ggplug.types import KERNEL_FLOATS
+
+NUMBERS = (math.nan, math.inf, -math.inf)
+
+
+def wild_cases(op: type[Op]) -> Iterator[Case]:
+    """A case for each of :data:`NUMBERS` in each source of each sketch with other types; none for views."""
+    seen = set()
+    for sketch in sketches(op):
+        kinds = tuple(sketch.type_of(position) for position in range(len(sketch.sources)))
+        if kinds in seen or sketch.shown is not None or issubclass(op, PythonCall):
+            continue
+        seen.add(kinds)
+        lost = issubclass(op, (MulMat, MulMatId)) and any(kind.is_quantized for kind in kinds)
+        make = maker(op, sketch, EXTENTS, sketch.layouts())
+        try:
+            make(Leafs(0))
+        except GGPlugError:
+            continue  # these types are not for every op that has the sketch
+        for position, kind in enumerate(kinds):
+            for number in NUMBERS if kind in KERNEL_FLOATS else ():
+                label = f"special: {number} in {op.sources[position]} of {', '.join(each.name for each in kinds)}"
+                # where products round activations to blocks, another number that is not finite may take its place
+                yield Case(op.name, label, _with(make, position, number), "not finite" if lost else "values")
+
+
+def _with(make: Callable[[Leafs], Any], position: int, number: float) -> Callable[[Leafs], Any]:
+    """What makes the same node, with ``number`` in the middle of the source at ``position``."""
+
+    def changed(leafs: Leafs) -> Any:
+        made = make(leafs)
+        root = list(leafs.values)[position]
+        elements = leafs.values[root].view(root.type.dtype)
+        elements[len(elements) // 2] = encode(np.array([number]), root.type).view(root.type.dtype)[0]
+        return made
+
+    return changed
