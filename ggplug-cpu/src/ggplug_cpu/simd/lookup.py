@@ -77,6 +77,12 @@ def emit_lookup_of_many(table: Sequence[int], low: Value, higher: Sequence[Value
     return chosen
 
 
+def emit_lookup_of_64(table: Sequence[int], indices: Value) -> Value:
+    """Bytes of a table of 64, by the lower six bits of 64 int8 lanes.  See :func:`permutes_bytes`."""
+    content = constants(indices.b, I8, table)
+    return call(indices.b, "llvm.x86.avx512.permvar.qi.512", content.type, content, indices)
+
+
 def looks_up_floats(lanes: int) -> bool:
     """Whether the target chooses any of 32 f32 in one instruction, for as many lanes."""
     return lanes == 16 and features.has("avx512f")

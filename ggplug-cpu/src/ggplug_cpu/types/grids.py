@@ -15,7 +15,7 @@ from llvmlite import ir
 from ggplug import types
 from ggplug.quants import grids
 from ggplug_cpu.simd import halves, values
-from ggplug_cpu.simd.lookup import BYTES, bits_from, constant_words, emit_lookup, emit_lookup_of_many
+from ggplug_cpu.simd.lookup import BYTES, bits_from, constant_words, emit_lookup_of_64, emit_lookup_of_many
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, constants, joined, vector
 from ggplug_cpu.types.blocks import GROUP, Blocks, Factors, bits_at, f16_at, offset_of, shifted
 
@@ -218,7 +218,10 @@ class _Planes:
         self.levels = levels
 
     def numbers(self, low: Value, higher: Sequence[Value]) -> list[Value]:
-        """The numbers of 64 rows, whose indices are as :func:`emit_lookup_of_many` takes them, 64 to a vector."""
+        """The numbers of 64 rows, whose indices are as :func:`emit_lookup_of_many` takes them, 64 to a vector.
+
+        Each has ``bits`` bits; above them are others, which do not matter.
+        """
         first, second = (emit_lookup_of_many([_as_int8(byte) for byte in t], low, higher) for t in self.tables)
         words = [
             first.shuffle([start + i // 2 + i % 2 * BYTES for i in range(BYTES)], second) for start in (0, BYTES // 2)
@@ -231,7 +234,7 @@ class _Planes:
         for word in words:
             for start in range(0, BYTES, size):
                 spread = word.shuffle([start + i // 8 * each + i % each for i in range(BYTES)])
-                found.append(bits_from(spread, offsets) & ((1 << self.bits) - 1))
+                found.append(bits_from(spread, offsets))
         return found
 
 
@@ -261,8 +264,10 @@ def _is_set(bytes: Value, bits: int | Sequence[int]) -> Value:
 
 def _signed_levels(planes: _Planes, numbers: Value, negative: Value) -> Value:
     """The levels of 64 numbers with their signs, as unsigned bytes of which 128 is zero."""
-    table = [_as_int8(128 + level) for level in planes.levels]
-    magnitudes = emit_lookup((table + [0] * 16)[:16], numbers)
+    count = 1 << planes.bits
+    levels = [*planes.levels, *[0] * (count - len(planes.levels))]
+    table = [_as_int8(128 + levels[i % count]) for i in range(BYTES)]
+    magnitudes = emit_lookup_of_64(table, numbers)
     return negative.select(-magnitudes, magnitudes)
 
 
@@ -345,9 +350,10 @@ def _one_iq3_s(addresses: Sequence[Value]) -> list[list[Value]]:
 def _ones(low: Value, high: Value, down: Sequence[Value]) -> tuple[list[Value], list[Value]]:
     """``high``: three bits of the indices; ``down``: vectors whose fourth bits say whether numbers are moved down."""
     numbers = _ONE.numbers(low, [_is_set(low, 128), *(_is_set(high, 1 << i) for i in range(3))])
-    up = [8 * number + 2 for number in range(3)]
-    table = [*up, *[0] * 5, *(each - 2 for each in up), *[0] * 5]
-    found = [emit_lookup(table, each | (moved & 8)) for each, moved in zip(numbers, down, strict=True)]
+    table = [8 * (i & 3) + (0 if i & 8 else 2) for i in range(BYTES)]
+    found = [
+        emit_lookup_of_64(table, each & 3 | (moved & ~3)) for each, moved in zip(numbers, down, strict=True)
+    ]
     return found[:4], found[4:]
 
 
