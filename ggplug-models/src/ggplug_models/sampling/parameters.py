@@ -31,9 +31,9 @@ class Sampling:
     in place of the steps that leave tokens out.  ``xtc_probability``: how often all but the last of the tokens with at
     least ``xtc_threshold`` are left out.
 
-    ``dry_multiplier``: tokens that would continue a repetition of ``length`` tokens lose ``dry_multiplier * dry_base **
-    (length - dry_allowed_length)``; repetitions are looked for in the last ``dry_last_n`` tokens, -1 for all, and do
-    not go across ``dry_breakers``.
+    ``dry_multiplier``: tokens that would continue a repetition lose ``dry_multiplier * dry_base ** n``, ``n`` being how
+    much longer than ``dry_allowed_length`` it is; repetitions are looked for in the last ``dry_last_n`` tokens, -1 for
+    all, and do not go across ``dry_breakers``.
 
     ``logit_bias``: is added to logits, by token; -inf forbids one.  ``order``: of the steps in :data:`ORDER`; those
     that it does not name are left out.  ``seed``: None for another one each time.
