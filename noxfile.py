@@ -33,7 +33,8 @@ COMPILER = "ziglang>=0.14; sys_platform == 'linux' and platform_machine == 'x86_
 # What tells the instructions of machine code apart.
 DISASSEMBLER = "iced-x86>=1.21"
 PORTABLE_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100"]
-TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER]
+GRAMMAR = "llguidance>=1.0"
+TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR]
 STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
 # Language models of other hands, which tests compare with by what was recorded of them.
 ORACLE_NEEDS = ["torch==2.13.0", "transformers==5.23.0", "safetensors>=0.4", "gguf>=0.17"]

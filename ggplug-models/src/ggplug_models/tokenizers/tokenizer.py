@@ -75,12 +75,14 @@ class Tokenizer:
         """The tokens that end a generation, EOS and EOT among them."""
         return self.vocabulary.ends
 
-    def encode(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
+    def encode(
+        self, text: str, add_special: bool = False, parse_special: bool = False, *, begins: bool = True
+    ) -> list[int]:
         """The token ids of a text.
 
         ``add_special``: BOS and EOS where the file asks for them.  ``parse_special``: the texts of control tokens, such
-        as ``<|im_start|>``, become these tokens; otherwise they are text like any other.  Halves of surrogate pairs
-        count as ``?``.
+        as ``<|im_start|>``, become these tokens; otherwise they are text like any other.  ``begins``: False for what
+        continues a text, so that no space is put before it.  Halves of surrogate pairs count as ``?``.
 
         Raises ParameterError for what is no string, and ModelError if the vocabulary has no token for a text.
         """
@@ -91,7 +93,7 @@ class Tokenizer:
         found: list[int] = []
         if add_special and self.vocabulary.add_bos:
             found.append(special["bos"])
-        after_special = True
+        after_special = begins
         for part in self._fragments.of(text, special=parse_special):
             if isinstance(part, int):
                 found.append(part)

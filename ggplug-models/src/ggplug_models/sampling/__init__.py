@@ -1,0 +1,10 @@
+"""From logits to tokens: one sampler for each sequence."""
+
+from __future__ import annotations
+
+from ggplug_models.sampling.parameters import Sampling
+from ggplug_models.sampling.penalties import breakers_of
+from ggplug_models.sampling.sampler import Chooses, Constraint, Sampler
+from ggplug_models.sampling.stop_strings import StopStrings
+
+__all__ = ["Chooses", "Constraint", "Sampler", "Sampling", "StopStrings", "breakers_of"]

@@ -1,0 +1,146 @@
+"""The tokens that may come next, and the steps that leave some of them out.
+
+Each step takes candidates and gives fewer, or others; it is a pure function but for :func:`xtc`, which draws a number.
+A step looks at all tokens of a vocabulary only until one has left few of them, and never sorts them all for it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating]
+Ids = npt.NDArray[np.integer]
+
+FEW = 256
+"""As many of the most probable tokens as are sorted first, in the hope that they do."""
+
+
+class Candidates(NamedTuple):
+    """Tokens and their logits.  ``sorted``: the largest logit first, and of equal ones the smallest token."""
+
+    ids: Ids
+    logits: Floats
+    sorted: bool = False
+
+    @property
+    def probabilities(self) -> Floats:
+        """Softmax of the logits."""
+        largest = self.logits[0] if self.sorted else self.logits.max()
+        weights = np.exp(self.logits - largest)
+        found: Floats = weights / weights.sum(dtype=np.float64)
+        return found
+
+    def take(self, which: npt.NDArray[np.integer] | npt.NDArray[np.bool_] | slice, *, in_order: bool) -> Candidates:
+        """Some of the candidates; few of them go on in double precision."""
+        logits = self.logits[which]
+        return Candidates(self.ids[which], logits.astype(np.float64) if logits.size <= FEW else logits, in_order)
+
+    def best(self, count: int) -> Candidates:
+        """The ``count`` candidates with the largest logits, sorted."""
+        if self.sorted:
+            return self if count >= len(self.ids) else self.take(slice(count), in_order=True)
+        if count >= len(self.ids):
+            return self.take(_smallest_first(-self.logits), in_order=True)
+        limit = np.partition(self.logits, -count)[-count]
+        above = np.flatnonzero(self.logits >= limit)
+        order = above[_smallest_first(-self.logits[above])]
+        return self.take(order[:count], in_order=True)
+
+
+def _smallest_first(values: Floats) -> npt.NDArray[np.int64]:
+    """The places of values, sorted; of equal ones the first comes first.
+
+    For many values the place is a part of what is sorted, which is several times as fast as a stable sort; doubles are
+    rounded to single precision for it.
+    """
+    if len(values) <= FEW:
+        return np.argsort(values, kind="stable")
+    bits = (values.astype(np.float32) + np.float32(0)).view(np.int32).astype(np.int64)  # 0 instead of -0
+    ordered = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # floats compare as their bits do, negative ones reversed
+    keys = np.sort((ordered << 32) + np.arange(len(values)))
+    return keys & 0xFFFFFFFF
+
+
+def top_k(candidates: Candidates, k: int) -> Candidates:
+    """The k most probable tokens (Fan et al. 2018); 0: all."""
+    return candidates.best(k) if k else candidates
+
+
+def top_p(candidates: Candidates, p: float) -> Candidates:
+    """The fewest most probable tokens that have the probability p together (Holtzman et al. 2020)."""
+    if p >= 1:
+        return candidates
+    total = np.exp(candidates.logits - candidates.logits.max()).sum(dtype=np.float64)
+    count = len(candidates.ids)
+    for many in (FEW, 16 * FEW, count):
+        if many < count // 4 or many == count:
+            best = candidates.best(many)
+            share = np.cumsum(np.exp(best.logits - best.logits[0]), dtype=np.float64)
+            if share[-1] >= p * total:
+                break
+    return best.take(slice(int(np.searchsorted(share, p * total)) + 1), in_order=True)
+
+
+def min_p(candidates: Candidates, p: float) -> Candidates:
+    """The tokens with at least p times the largest probability (Nguyen et al. 2024)."""
+    if not p:
+        return candidates
+    kept = candidates.logits >= candidates.logits.max() + math.log(p)
+    return candidates.take(np.flatnonzero(kept), in_order=candidates.sorted)
+
+
+def typical_p(candidates: Candidates, p: float) -> Candidates:
+    """Tokens whose information is nearest to the expected one, until their probability is p (Meister et al. 2023)."""
+    if p >= 1:
+        return candidates
+    probabilities = candidates.probabilities
+    with np.errstate(divide="ignore"):
+        information = -np.log(probabilities)
+    there = probabilities > 0
+    entropy = np.sum(probabilities[there] * information[there], dtype=np.float64)
+    order = _smallest_first(np.abs(information - entropy))
+    share = np.cumsum(probabilities[order], dtype=np.float64)
+    count = int(np.searchsorted(share, p, side="right")) + 1
+    return candidates.take(order[:count], in_order=False)
+
+
+def top_n_sigma(candidates: Candidates, n: float) -> Candidates:
+    """The tokens whose logits are at most n standard deviations below the largest one (Tang et al. 2024)."""
+    if not n:
+        return candidates
+    finite = candidates.logits[candidates.logits > -np.inf]
+    limit = finite.max() - n * finite.std(dtype=np.float64)
+    return candidates.take(np.flatnonzero(candidates.logits >= limit), in_order=candidates.sorted)
+
+
+def xtc(candidates: Candidates, probability: float, threshold: float, random: np.random.Generator) -> Candidates:
+    """Now and then without the tokens of at least the threshold, but for the last of them (Weidmann 2024, "XTC").
+
+    ``probability``: how often.  Nothing is drawn if it is 0.
+    """
+    if not probability or threshold > 0.5 or len(candidates.ids) < 2 or random.random() > probability:
+        return candidates
+    candidates = candidates.best(len(candidates.ids))
+    above = int(np.count_nonzero(candidates.probabilities >= threshold))
+    return candidates.take(slice(max(above - 1, 0), None), in_order=True)
+
+
+def temperature(candidates: Candidates, value: float, reach: float = 0.0, exponent: float = 1.0) -> Candidates:
+    """Logits divided by the temperature; 0 leaves the most probable token.
+
+    ``reach``: by how much the temperature follows the entropy of the tokens, as part of the largest one possible, to
+    the power of ``exponent`` (llama.cpp's dynamic temperature).
+    """
+    if reach and len(candidates.ids) > 1:
+        probabilities = candidates.probabilities
+        there = probabilities[probabilities > 0]
+        entropy = -np.sum(there * np.log(there), dtype=np.float64) / np.log(len(candidates.ids))
+        least = max(0.0, value - reach)
+        value = least + (value + reach - least) * float(entropy) ** exponent
+    if value <= 0:
+        return candidates.best(1)
+    return candidates._replace(logits=candidates.logits / value)

@@ -1,0 +1,135 @@
+"""Text that follows a JSON schema, a regular expression or a grammar, through the library ``llguidance``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ModelError, ParameterError
+from ggplug_models.requirements import required
+from ggplug_models.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+
+MARK = b"\xff"
+
+SPACES = r"\n?[ \t]{0,20}"
+"""White space that JSON may have between its parts; without a limit a model can go on with it for ever."""
+
+
+class Grammars:
+    """Makes constraints for texts of one tokeniser; kept for as long as the model, since it reads the whole vocabulary.
+
+    ``n_vocab``: how many logits the model gives, if more than the tokeniser has tokens.  Raises ModelError where
+    ``llguidance`` is missing, and for a tokeniser without a token that ends a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, n_vocab: int | None = None) -> None:
+        with required("llguidance", "following a JSON schema or a grammar"):
+            from llguidance import LLTokenizer
+            from llguidance import TokenizerWrapper as Wrapper
+        if not tokenizer.ends:
+            raise ModelError("the vocabulary has no token that ends a text, so a grammar's text would not end")
+        self.n_vocab = n_vocab or tokenizer.n_vocab
+        self._tokenizer: LLTokenizer = LLTokenizer(
+            Wrapper(_Seen(tokenizer)), n_vocab=self.n_vocab, eos_token=sorted(tokenizer.ends)
+        )
+
+    def json_schema(self, schema: Mapping[str, Any] | str | None = None) -> GrammarConstraint:
+        """JSON that fits a schema; None: any JSON object.
+
+        Raises ParameterError for a schema that is none, or that uses what the library does not know.
+        """
+        if schema is None:
+            schema = {"type": "object"}
+        from llguidance import LLMatcher
+
+        try:
+            text = schema if isinstance(schema, str) else json.dumps(schema)
+            grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": SPACES})
+        except (TypeError, ValueError) as error:
+            raise ParameterError(f"the JSON schema is of no use: {error}", got=schema) from error
+        return self._constraint(grammar, "JSON schema", schema)
+
+    def regex(self, pattern: str) -> GrammarConstraint:
+        """Text that a regular expression matches as a whole.  Raises ParameterError."""
+        from llguidance import LLMatcher
+
+        return self._constraint(LLMatcher.grammar_from_regex(pattern), "regular expression", pattern)
+
+    def lark(self, grammar: str) -> GrammarConstraint:
+        """Text of a grammar in the notation of Lark, with a rule ``start``.  Raises ParameterError."""
+        from llguidance import LLMatcher
+
+        return self._constraint(LLMatcher.grammar_from_lark(grammar), "grammar", grammar)
+
+    def gbnf(self, grammar: str) -> GrammarConstraint:
+        """Text of a grammar in llama.cpp's notation, with a rule ``root``.  Raises ParameterError."""
+        from llguidance.gbnf_to_lark import any_to_lark
+
+        try:
+            return self.lark(any_to_lark(grammar))
+        except ParameterError:
+            raise
+        except Exception as error:  # the library has no type of its own
+            raise ParameterError(f"the grammar is of no use: {error}", got=grammar) from error
+
+    def _constraint(self, grammar: str, what: str, got: Any) -> GrammarConstraint:
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise ParameterError(f"the {what} is of no use: {matcher.get_error()}", got=got)
+        return GrammarConstraint(matcher, self.n_vocab)
+
+
+class GrammarConstraint:
+    """The tokens that a grammar allows next; a :class:`~ggplug_models.sampling.Constraint` for one sequence."""
+
+    def __init__(self, matcher: LLMatcher, n_vocab: int) -> None:
+        self._matcher = matcher
+        self._n_vocab = n_vocab
+
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """Which tokens may come next.  Raises ParameterError if the grammar became too complex."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._check()
+        return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
+
+    def accept(self, token: int) -> None:
+        """Goes on behind a token.  Raises ParameterError for one that was not allowed."""
+        if not self._matcher.is_stopped():
+            self._matcher.consume_token(token)
+            self._check()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text so far is whole."""
+        return bool(self._matcher.is_accepting() or self._matcher.is_stopped())
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise ParameterError(f"the grammar cannot be followed: {self._matcher.get_error()}")
+
+
+class _Seen:
+    """A tokeniser as ``llguidance`` wants to see one."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id = min(tokenizer.ends) if tokenizer.eos is None else tokenizer.eos
+        self.bos_token_id = tokenizer.bos
+        # 0xFF, which no UTF-8 has, is the library's mark of special tokens.
+        pieces = map(tokenizer.piece, range(tokenizer.n_vocab))
+        self.tokens = [MARK + p if tokenizer.is_control(n) else p.replace(MARK, b"") for n, p in enumerate(pieces)]
+        self.special_token_ids = [token for token in range(tokenizer.n_vocab) if tokenizer.is_control(token)]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        # The library wants tokens of these very bytes, without a space before them.
+        return self._tokenizer.encode(text if isinstance(text, str) else text.decode("utf-8", "replace"), begins=False)

@@ -1,0 +1,129 @@
+"""What decides which token comes next: the settings of a chain of samplers, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ggplug.errors import ParameterError
+
+ORDER = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
+"""The order of the steps that leave tokens out or change their probabilities, as llama.cpp has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a token is chosen; the defaults are llama.cpp's.
+
+    ``temperature``: logits are divided by it; 0 takes the most probable token.  ``dynamic_range``: the temperature goes
+    from ``temperature - dynamic_range`` to ``temperature + dynamic_range``, by the entropy of the tokens to the power
+    of ``dynamic_exponent``.  ``top_k``: so many tokens at most; 0 for all.  ``top_p``: the most probable tokens that
+    have this probability together; 1 for all.  ``min_p``: tokens with this part of the largest probability.
+    ``typical_p``: as ``top_p``, of those whose information is nearest to the entropy.  ``top_n_sigma``: tokens whose
+    logits are so many standard deviations below the largest one at most; 0 for all.
+
+    ``repeat_penalty``: positive logits of tokens among the last ``penalty_last_n`` are divided by it, others
+    multiplied; ``presence_penalty`` is subtracted once, ``frequency_penalty`` for each time.  -1: all tokens before.
+
+    ``mirostat``: 1 or 2 keeps the information of each token near ``mirostat_tau`` bits, with the rate ``mirostat_eta``,
+    in place of the steps that leave tokens out.  ``xtc_probability``: how often all but the last of the tokens with at
+    least ``xtc_threshold`` are left out.
+
+    ``dry_multiplier``: tokens that would continue a repetition lose ``dry_multiplier * dry_base ** n``, ``n`` being how
+    much longer than ``dry_allowed_length`` it is; repetitions are looked for in the last ``dry_last_n`` tokens, -1 for
+    all, and do not go across ``dry_breakers``.
+
+    ``logit_bias``: is added to logits, by token; -inf forbids one.  ``order``: of the steps in :data:`ORDER`; those
+    that it does not name are left out.  ``seed``: None for another one each time.
+
+    Raises ParameterError for values out of range.
+    """
+
+    temperature: float = 0.8
+    dynamic_range: float = 0.0
+    dynamic_exponent: float = 1.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_last_n: int = 64
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_last_n: int = -1
+    dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    order: tuple[str, ...] = ORDER
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            limits = _LIMITS.get(each.name)
+            if limits is not None:
+                _check(each.name, getattr(self, each.name), *limits)
+        if self.seed is not None:
+            _check("seed", self.seed, True, 0, 2**64 - 1)
+        self._check_collections()
+
+    def _check_collections(self) -> None:
+        if isinstance(self.dry_breakers, str) or not all(isinstance(b, str) and b for b in self.dry_breakers):
+            raise ParameterError(f"dry_breakers must be strings that are not empty, got {self.dry_breakers!r}")
+        if isinstance(self.order, str) or len(set(self.order)) != len(self.order) or not set(self.order) <= set(ORDER):
+            raise ParameterError(f"order must name steps of {', '.join(ORDER)}, each once, got {self.order!r}")
+        if not isinstance(self.logit_bias, Mapping):
+            raise ParameterError(f"logit_bias must be a dict of numbers by token, got {self.logit_bias!r}")
+        for token, bias in self.logit_bias.items():
+            _check("logit_bias's token", token, True, 0, 2**31 - 1)
+            if isinstance(bias, bool) or not isinstance(bias, (int, float)) or math.isnan(bias) or bias == math.inf:
+                raise ParameterError(f"logit_bias[{token}] must be a number, or -inf, got {bias!r}", got=bias)
+
+
+def _check(name: str, value: Any, whole: bool, least: float, most: float) -> None:
+    kind: Any = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most or not math.isfinite(value):
+        what = "an integer" if whole else "a number"
+        raise ParameterError(f"{name} must be {what} {_range(least, most)}, got {value!r}", got=value)
+
+
+def _range(least: float, most: float) -> str:
+    return f"of at least {least:g}" if most in (math.inf, 2**31 - 1) else f"from {least:g} to {most:g}"
+
+
+_SMALL = 1e-9
+_COUNT = 2**31 - 1
+_LIMITS: Mapping[str, tuple[bool, float, float]] = {
+    "temperature": (False, 0, math.inf),
+    "dynamic_range": (False, 0, math.inf),
+    "dynamic_exponent": (False, 0, math.inf),
+    "top_k": (True, 0, _COUNT),
+    "top_p": (False, 0, 1),
+    "min_p": (False, 0, 1),
+    "typical_p": (False, 0, 1),
+    "top_n_sigma": (False, 0, math.inf),
+    "repeat_penalty": (False, _SMALL, math.inf),
+    "presence_penalty": (False, -1e6, 1e6),
+    "frequency_penalty": (False, -1e6, 1e6),
+    "penalty_last_n": (True, -1, _COUNT),
+    "mirostat": (True, 0, 2),
+    "mirostat_tau": (False, 0, math.inf),
+    "mirostat_eta": (False, 0, math.inf),
+    "xtc_probability": (False, 0, 1),
+    "xtc_threshold": (False, 0, 1),
+    "dry_multiplier": (False, 0, math.inf),
+    "dry_base": (False, 1, math.inf),
+    "dry_allowed_length": (True, 0, _COUNT),
+    "dry_last_n": (True, -1, _COUNT),
+}
+"""Whether it is an integer, the least and the most."""
+

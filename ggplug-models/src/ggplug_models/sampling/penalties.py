@@ -1,0 +1,114 @@
+"""Changes of logits by what was said before: penalties for repetitions, and biases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ParameterError
+from ggplug_models.tokenizers import Tokenizer
+
+Logits = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.integer]
+Breakers = Mapping[int, Sequence[tuple[int, ...]]]
+"""By the first token of something that ends a repetition: the tokens that have to follow it."""
+
+LONGEST_TAIL = 20
+"""Tokens behind its first one that a breaker may have."""
+
+LARGEST_EXPONENT = 88.7228391
+"""The logarithm of the largest float32: no penalty is larger."""
+
+
+def bias(logits: Logits, biases: Mapping[int, float]) -> None:
+    """Adds the biases.  Raises ParameterError for a token that there is not."""
+    if not biases:
+        return
+    largest = max(biases)
+    if largest >= len(logits):
+        raise ParameterError(f"logit_bias has the token {largest}; there are {len(logits)}", got=largest)
+    logits[list(biases)] += np.array(list(biases.values()), np.float32)
+
+
+def repetition(logits: Logits, before: Ids, repeat: float, presence: float, frequency: float) -> None:
+    """Makes tokens that were there less probable.
+
+    ``repeat``: divides positive logits and multiplies others (Keskar et al. 2019, CTRL, with llama.cpp's mend for
+    negative ones).  ``presence``, ``frequency``: are subtracted, once and as often as the token was there (OpenAI).
+    """
+    if not len(before) or (repeat == 1 and not presence and not frequency):
+        return
+    tokens, counts = np.unique(before, return_counts=True)
+    found = logits[tokens]
+    found = np.where(found > 0, found / np.float32(repeat), found * np.float32(repeat))
+    logits[tokens] = found - (counts * frequency + presence).astype(np.float32)
+
+
+def dry(
+    logits: Logits, before: Ids, multiplier: float, base: float, allowed: int, breakers: Breakers
+) -> None:  # fmt: skip
+    """Makes tokens less probable that would continue a repetition (pi6am 2024, "DRY", in koboldcpp and llama.cpp).
+
+    A token that followed the last ``n`` tokens when they occurred before, ``n`` being at least ``allowed``, loses
+    ``multiplier * base ** (n - allowed)``.
+    """
+    if not multiplier or len(before) <= allowed:
+        return
+    limit = _unbroken(before, breakers)
+    if limit < allowed:
+        return
+    most = int(LARGEST_EXPONENT / math.log(base)) if base > 1.000001 else 0
+    exponents = dict.fromkeys(before[1:].tolist(), 0) if allowed == 0 else {}
+    for length, places in _repeated(before, min(limit, allowed + most)):
+        if length >= allowed:  # lengths grow, so the longest repetition of a token counts
+            exponents.update(dict.fromkeys(before[places + 1].tolist(), length - allowed))
+    for token, exponent in exponents.items():
+        if () not in breakers.get(token, ()):
+            logits[token] -= np.float32(multiplier * base**exponent)
+
+
+def _unbroken(before: Ids, breakers: Breakers) -> int:
+    """How many of the last tokens come behind the last breaker."""
+    if not breakers:
+        return len(before)
+    backwards = before[::-1].tolist()
+    for n, token in enumerate(backwards):
+        tails = breakers.get(token)
+        if tails is not None:
+            fitting = [len(t) for t in tails if len(t) <= n and list(t) == backwards[n - len(t) : n][::-1]]
+            if fitting:
+                return n - max(fitting)
+    return len(before)
+
+
+def _repeated(before: Ids, most: int) -> Iterator[tuple[int, Ids]]:
+    """For each length up to ``most``: the places, but the last, where so many tokens end as the last ones do."""
+    places = np.arange(len(before) - 1)
+    for length in range(1, most + 1):
+        places = places[places >= length - 1]
+        places = places[before[places - (length - 1)] == before[-length]]
+        if not len(places):
+            return
+        yield length, places
+
+
+def breakers_of(tokenizer: Tokenizer, strings: Sequence[str]) -> dict[int, list[tuple[int, ...]]]:
+    """The tokens that break a repetition, for strings that do.
+
+    A token that contains the string is one; a token that ends with the string's beginning is one if the rest follows.
+    """
+    found: dict[int, list[tuple[int, ...]]] = {}
+    texts = [tokenizer.piece(token).decode("utf-8", "replace") for token in range(tokenizer.n_vocab)]
+    for string in strings:
+        tails = {end: tuple(tokenizer.encode(string[end:])[:LONGEST_TAIL]) for end in range(1, len(string))}
+        for token, text in enumerate(texts):
+            if string in text:
+                found.setdefault(token, []).append(())
+            else:
+                for end, tail in tails.items():
+                    if text.endswith(string[:end]) and tail not in found.get(token, ()):
+                        found.setdefault(token, []).append(tail)
+    return found

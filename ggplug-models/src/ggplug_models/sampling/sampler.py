@@ -1,0 +1,163 @@
+"""A token by its logits: the chain of samplers for one sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ParameterError
+from ggplug_models.sampling import candidates as steps
+from ggplug_models.sampling import penalties
+from ggplug_models.sampling.candidates import Candidates
+from ggplug_models.sampling.mirostat import Mirostat
+from ggplug_models.sampling.parameters import Sampling
+
+Logits = npt.NDArray[np.float32]
+
+
+class Chooses(Protocol):
+    """What chooses tokens; :class:`Sampler` does."""
+
+    def __call__(self, logits: Logits, history: Sequence[int]) -> int:
+        """The token behind ``history``, by the logits of all tokens, float32 of shape ``(n_vocab,)``."""
+
+
+class Constraint(Protocol):
+    """What forbids tokens, such as a grammar (:mod:`ggplug_models.sampling.grammar`)."""
+
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """Which tokens may come next, of shape ``(n_vocab,)``; at least one."""
+
+    def accept(self, token: int) -> None:
+        """Goes on behind a token that was allowed."""
+
+
+class Sampler:
+    """Chooses the tokens of one sequence.
+
+    ``sampling``: the settings.  ``breakers``: for DRY, what ends a repetition (:func:`penalties.breakers_of`).
+    ``constraint``: forbids tokens.  ``seed``: the one that is used, also if ``sampling`` left it open; with it, the
+    same logits give the same tokens.
+
+    It is for one sequence at a time: Mirostat and the random numbers go on from token to token.
+    """
+
+    def __init__(
+        self, sampling: Sampling | None = None, *, breakers: penalties.Breakers | None = None,
+        constraint: Constraint | None = None,
+    ) -> None:  # fmt: skip
+        self.sampling = sampling or Sampling()
+        self.constraint = constraint
+        self.breakers = breakers or {}
+        seed = self.sampling.seed
+        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self.random = np.random.default_rng(self.seed)
+        s = self.sampling
+        self.mirostat = Mirostat(s.mirostat, s.mirostat_tau, s.mirostat_eta) if s.mirostat else None
+        self._greedy = not s.mirostat and s.temperature == 0 and not s.dynamic_range
+        self._steps = [self._step(name) for name in s.order]
+        self._ids = np.arange(0)
+
+    def __call__(self, logits: Logits, history: Sequence[int]) -> int:
+        """The token behind ``history``: all tokens before it, or at least as many as the settings look at.
+
+        ``logits``: float32 of shape ``(n_vocab,)``; they stay as they are.  Raises ParameterError for logits that are
+        not, or that are NaN, and if every token is forbidden.
+        """
+        changed = self._changed(_checked(logits), history)
+        if self._greedy:
+            token = int(changed.argmax())
+            if changed[token] == -np.inf:
+                raise _forbidden()
+        else:
+            token = self._drawn(self._candidates(changed))
+        if self.constraint is not None:
+            self.constraint.accept(token)
+        return token
+
+    def candidates(self, logits: Logits, history: Sequence[int]) -> Candidates:
+        """What is left of all tokens before one is drawn; raises as a call does.
+
+        XTC draws for it, as it would for a token.
+        """
+        return self._candidates(self._changed(_checked(logits), history))
+
+    def _changed(self, logits: Logits, history: Sequence[int]) -> Logits:
+        """The logits with biases, penalties and what is forbidden; those given if there is nothing of it."""
+        s = self.sampling
+        penalised = s.penalty_last_n and (s.repeat_penalty != 1 or s.presence_penalty or s.frequency_penalty)
+        if not (s.logit_bias or penalised or s.dry_multiplier or self.constraint is not None):
+            return logits
+        changed = logits.copy()
+        penalties.bias(changed, s.logit_bias)
+        if penalised:
+            before = _last(history, s.penalty_last_n, len(logits))
+            penalties.repetition(changed, before, s.repeat_penalty, s.presence_penalty, s.frequency_penalty)
+        if s.dry_multiplier and s.dry_last_n:
+            before = _last(history, s.dry_last_n, len(logits))
+            penalties.dry(changed, before, s.dry_multiplier, s.dry_base, s.dry_allowed_length, self.breakers)
+        if self.constraint is not None:
+            allowed = self.constraint.allowed()
+            known = min(len(allowed), len(changed))
+            np.putmask(changed[:known], ~allowed[:known], -np.inf)
+            changed[known:] = -np.inf
+        return changed
+
+    def _candidates(self, logits: Logits) -> Candidates:
+        if len(self._ids) != len(logits):
+            self._ids = np.arange(len(logits))
+        found = Candidates(self._ids, logits)
+        if logits.max() == -np.inf:
+            raise _forbidden()
+        if self.mirostat is not None:
+            s = self.sampling
+            found = steps.temperature(found, s.temperature, s.dynamic_range, s.dynamic_exponent)
+            return self.mirostat.within(found, len(logits))
+        for step in self._steps:
+            found = step(found)
+        return found
+
+    def _drawn(self, candidates: Candidates) -> int:
+        share = np.cumsum(candidates.probabilities, dtype=np.float64)
+        place = int(np.searchsorted(share, self.random.random() * share[-1], side="right"))
+        place = min(place, len(share) - 1)
+        if self.mirostat is not None:
+            self.mirostat.chosen(float(candidates.probabilities[place]))
+        return int(candidates.ids[place])
+
+    def _step(self, name: str) -> Callable[[Candidates], Candidates]:
+        s = self.sampling
+        made: Mapping[str, Callable[[Candidates], Candidates]] = {
+            "top_n_sigma": lambda c: steps.top_n_sigma(c, s.top_n_sigma),
+            "top_k": lambda c: steps.top_k(c, s.top_k),
+            "typical_p": lambda c: steps.typical_p(c, s.typical_p),
+            "top_p": lambda c: steps.top_p(c, s.top_p),
+            "min_p": lambda c: steps.min_p(c, s.min_p),
+            "xtc": lambda c: steps.xtc(c, s.xtc_probability, s.xtc_threshold, self.random),
+            "temperature": lambda c: steps.temperature(c, s.temperature, s.dynamic_range, s.dynamic_exponent),
+        }
+        return made[name]
+
+
+def _checked(logits: Logits) -> Logits:
+    if not isinstance(logits, np.ndarray) or logits.dtype != np.float32 or logits.ndim != 1 or not logits.size:
+        got = f"{logits.dtype} of shape {logits.shape}" if isinstance(logits, np.ndarray) else type(logits).__name__
+        raise ParameterError(f"logits are float32 of shape (n_vocab,), got {got}", got=got)
+    if not logits.max() < np.inf:
+        raise ParameterError("logits have values that are NaN or infinite: the computation before this went wrong")
+    return logits
+
+
+def _last(history: Sequence[int], count: int, n_vocab: int) -> npt.NDArray[np.integer]:
+    """The last tokens, as an array; -1: all.  Raises ParameterError for what is no token."""
+    found = np.asarray(history if count < 0 else history[max(len(history) - count, 0) :], np.int64)
+    if found.size and (found.min() < 0 or found.max() >= n_vocab):
+        raise ParameterError(f"the tokens before have {found.min()} to {found.max()}; there are {n_vocab}")
+    return found
+
+
+def _forbidden() -> ParameterError:
+    return ParameterError("every token is forbidden, by logit_bias or by a grammar")
