@@ -20,14 +20,16 @@ class Hyperparameters(Values):
         self.architecture = Values(metadata).text("general.architecture")
         super().__init__(metadata, f"{self.architecture}.")
 
-    def of_blocks(self, key: str, n_layer: int, default: int | Sequence[int] = REQUIRED) -> list[int]:
+    def of_blocks(
+        self, key: str, n_layer: int, default: int | Sequence[int] = REQUIRED, *, at_least: int = 1
+    ) -> list[int]:
         """A number for each block: the file has one for all, or an array.  Raises ModelError."""
         if isinstance(self.values.get(self.prefix + key), np.ndarray):
             found = self.integers(key, length=n_layer).tolist()
-            if min(found, default=0) < 0:
-                raise self.refused(key, "integers of at least 0")
+            if min(found, default=at_least) < at_least:
+                raise self.refused(key, f"integers of at least {at_least}")
             return [int(each) for each in found]
-        found = self.integer(key, None if default is not REQUIRED else REQUIRED, at_least=0)
+        found = self.integer(key, None if default is not REQUIRED else REQUIRED, at_least=at_least)
         if found is None:
             found = default
         return [found] * n_layer if isinstance(found, int) else list(found)

@@ -13,6 +13,7 @@ from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, turn
 from ggplug.tensor import Context
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.packing import PackedWeight
+from ggplug_models.weights import Weights
 
 
 class Model:
@@ -33,6 +34,8 @@ class Model:
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self.weights = weights
+        self.w = Weights(weights, self.architecture)
+        """The same by name, checked: ``w("output.weight", n_embd, n_vocab)``."""
         self.metadata = metadata
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)

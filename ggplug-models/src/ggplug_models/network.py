@@ -15,7 +15,10 @@ from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.linear import rows
 from ggplug_models.layers.norms import Norm, RmsNorm
 from ggplug_models.model import Model
+from ggplug_models.steps import Step
 from ggplug_models.weights import Weights
+
+MOST_BLOCKS = 1 << 16
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
@@ -61,6 +64,12 @@ class Block:
         """The positions of the tokens, I32 [T]."""
         return self.inputs.positions
 
+    @property
+    def step(self) -> Step:
+        """The step of a language model that the graph is for: blocks with a state need it."""
+        assert isinstance(self.inputs, Step)
+        return self.inputs
+
     def asked(self, *xs: Tensor) -> Iterator[Tensor]:
         """In the last block the columns whose results are wanted: what comes after attention needs no others."""
         return (self.inputs.asked(x) if self.is_last else x for x in xs)
@@ -81,14 +90,13 @@ class Network(Model):
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         super().__init__(weights, metadata, devices)
         self.read(self.hyperparameters)
-        self.w = Weights(weights, self.architecture)
         self.n_vocab = self.w("token_embd.weight", self.n_embd, -1).ne[1]
         self.sample()  # a file that lacks a tensor is refused now
 
     def read(self, hp: Hyperparameters) -> None:
         """Takes the numbers that the family needs; looks at no tensor.  Raises ModelError."""
         self.n_embd = hp.integer("embedding_length")
-        self.n_layer = hp.integer("block_count")
+        self.n_layer = hp.integer("block_count", at_most=MOST_BLOCKS)
         self.n_ctx = hp.integer("context_length")
         self.norm = self.norm_kind.of(hp)
 

@@ -83,6 +83,8 @@ class Step:
         self._cells = cells
         self._inputs: dict[str, tuple[Tensor, Values]] = {}
         self._writes: list[Tensor] = []
+        self.shared: dict[str, Tensor] = {}
+        """Nodes that a block made for those that come after it."""
         self.result: Tensor | None = None
         self.graph: Graph | None = None
 
@@ -137,11 +139,12 @@ class Step:
 
     def attend(
         self, number: int, q: Tensor, k: Tensor, v: Tensor | None, *, scale: float, softcap: float = 0.0,
-        sinks: Tensor | None = None,
+        sinks: Tensor | None = None, d_v: int = 0,
     ) -> Tensor:  # fmt: skip
         """Remembers keys and values of block ``number``, and mixes all values that each query sees: [d_v n_head, T].
 
-        q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  With ``v`` None the values are the keys.
+        q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  With ``v`` None the values are the
+        first ``d_v`` numbers of the keys.
         """
         kind = self.memory.kinds[number]
         assert isinstance(kind, KeysValues)
@@ -151,16 +154,15 @@ class Step:
             if new is not None
         ]
         self._writes += held
-        keys = self._read(held[0], kind.window, k)
-        values = keys if v is None else self._read(held[1], kind.window, v)
+        keys = self._read(held[0], kind.window, *k.ne[:2])
+        values = self._read(held[-1], kind.window, d_v if v is None else v.ne[0], k.ne[1])
         return mixed_as_one(q, keys, values, self._mask(kind.window), scale=scale, softcap=softcap, sinks=sinks)
 
-    def _read(self, held: Tensor, window: int, like: Tensor) -> Tensor:
-        """The cells of this step's sequences: a view [d, span, heads, n_seq]."""
-        d, n_head = like.ne[:2]
+    def _read(self, held: Tensor, window: int, d: int, n_head: int) -> Tensor:
+        """The first ``d`` numbers of heads in the cells of this step: a view [d, span, n_head, n_seq]."""
         row = held.nb[1]
         part = self._cells[window].count * row
-        head = held.type.row_bytes(d)
+        head = row // n_head
         cells = gg.view(
             held, d, n_head, self.spans[window], self.shape.n_seq, nb=(head, row, part),
             offset=self.shape.first * part,

@@ -16,6 +16,7 @@ from ggplug_models.layers.feed_forward import gated
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.rope import Rope
 from ggplug_models.network import Block, Network
+from ggplug_models.values import REQUIRED
 from ggplug_models.weights import Weights
 
 
@@ -33,13 +34,13 @@ class Transformer(Network):
         """Heads, widths, experts and rotation; a family goes on with what it has of its own."""
         super().read(hp)
         self.heads = Heads.of(hp, self.n_layer)
-        self.n_ff = hp.of_blocks("feed_forward_length", self.n_layer, 0)
         self.windows = [0] * self.n_layer
         """Of each block, how many positions it sees; 0: all."""
         self.scale = self.heads[0].d_k ** -0.5
         self.softcap = 0.0
         self.clamp = hp.number("attention.clamp_kqv", 0.0)
         self.experts = Experts.of(hp, normalized=self.normalized_experts)
+        self.n_ff = hp.of_blocks("feed_forward_length", self.n_layer, REQUIRED if self.experts is None else 0)
         self.rope = None if self.rope_mode is None else Rope.of(hp, self.rope_mode, self.heads[0].d_k)
 
     @cached_property

@@ -30,7 +30,7 @@ class Heads:
         """Of each block; a block that does not attend has no heads of keys.  Raises ModelError."""
         n_embd = hp.integer("embedding_length")
         counts = hp.of_blocks("attention.head_count", n_layer)
-        kv_counts = hp.of_blocks("attention.head_count_kv", n_layer, counts)
+        kv_counts = hp.of_blocks("attention.head_count_kv", n_layer, counts, at_least=0)
         most = max(*counts, 1)
         keys, values = hp.integer("attention.key_length", None), hp.integer("attention.value_length", None)
         if (keys is None or values is None) and n_embd % most:
