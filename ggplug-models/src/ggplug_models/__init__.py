@@ -18,10 +18,11 @@ from ggplug_models.packing import PackedWeight
 from ggplug_models.placement import LayerSplit, Placement
 from ggplug_models.session import Session
 from ggplug_models.steps import Asked
+from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ARCHITECTURES", "Asked", "Decoder", "Encoder", "LayerSplit", "LongText", "Model", "PackedWeight", "Placement",
-    "Session", "convert", "load",
+    "Session", "Tokenizer", "convert", "load", "load_tokenizer",
 ]  # fmt: skip

@@ -21,7 +21,8 @@ from ggplug.gguf import GGUFWriter, file_types
 from ggplug_models.architectures.bert import ACTIVATIONS
 from ggplug_models.pooling import Pooling
 from ggplug_models.requirements import required
-from ggplug_models.tokenizer import CONTROL, HF_JSON, TOKENS, WORD_START
+from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
+from ggplug_models.tokenizers.vocabulary import TOKENS
 from ggplug_models.values import Values
 
 _FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}

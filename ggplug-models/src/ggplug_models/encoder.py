@@ -20,7 +20,7 @@ from ggplug_models.layers.attention import mixed
 from ggplug_models.long_text import LongText
 from ggplug_models.network import Network
 from ggplug_models.pooling import Pooling
-from ggplug_models.tokenizer import TextTokenizer, from_metadata
+from ggplug_models.tokenizers.encoders import TextTokenizer, from_metadata
 
 Floats = npt.NDArray[np.float32]
 
