@@ -85,7 +85,7 @@ def listen(console: Console) -> Notes:
 
 
 def embed(
-    model: ggplug_models.BertEncoder, texts: list[str], console: Console, notes: Notes
+    model: ggplug_models.Encoder, texts: list[str], console: Console, notes: Notes
 ) -> tuple[np.ndarray, float]:
     """Embeddings of all texts, and the seconds that they took."""
     short, rest = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)

@@ -18,7 +18,8 @@ from ggplug import quants
 from ggplug.errors import FileKindError, ModelError, ParameterError
 from ggplug.files import check_target, open_regular
 from ggplug.gguf import GGUFWriter, file_types
-from ggplug_models.bert import ACTIVATIONS, Pooling
+from ggplug_models.architectures.bert import ACTIVATIONS
+from ggplug_models.pooling import Pooling
 from ggplug_models.requirements import required
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.vocabulary import TOKENS
