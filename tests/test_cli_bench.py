@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fake_distributions import GOOD, Site
 
+from ggplug.errors import ParameterError
 from ggplug.registry import REGISTRY
 
 INSTRUMENT = """
@@ -309,3 +310,14 @@ def test_instruments_that_run_others_run_only_by_their_name() -> None:
     there: Any = {"matvec": None, "overhead": None, Rates.name: None}
     assert bench.select(there, (), overhead=False) == ["matvec"]
     assert bench.select(there, ("rates",), overhead=False) == ["rates"]
+
+
+def test_a_model_file_is_measured_by_the_instrument_of_files() -> None:
+    from ggplug.cli import bench
+
+    assert bench.is_file("model.gguf")
+    assert not bench.is_file("matvec")
+    there: Any = {"matvec": None, bench.OF_FILES: None}
+    assert bench.select(there, (bench.OF_FILES, bench.OF_FILES, "matvec"), overhead=False) == [bench.OF_FILES, "matvec"]
+    with pytest.raises(ParameterError, match="measures model files"):
+        bench.select({}, (bench.OF_FILES,), overhead=False)

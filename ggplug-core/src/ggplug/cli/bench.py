@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,15 +23,18 @@ from ggplug.registry.records import reason_of
 
 GROUP = "ggplug.benchmarks"
 
-BY_NAME = ("overhead", "rates")
-"""Instruments that run only where they are named: the second runs others once more."""
+BY_NAME = ("overhead", "rates", "generation")
+"""Instruments that run only where they are named: the second runs others once more, the third writes large files."""
+
+OF_FILES = "generation"
+"""The instrument that measures model files."""
 
 UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds": "ms", "megabytes": "MB", "_per_": "/"}
 """What figures' names say in full and headings say in short."""
 
 
 @click.command(cls=Command)
-@click.argument("instruments", nargs=-1, metavar="[INSTRUMENT]...")
+@click.argument("instruments", nargs=-1, metavar="[INSTRUMENT | MODEL.gguf]...")
 @click.option("--device", "device_name", metavar="NAME", help="Default: the first that runs whole graphs.")
 @click.option(
     "--beside", metavar="NAME", help="Another device to compare with in the same run (matvec), on weights in caches."
@@ -38,6 +42,8 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 @click.option("--threads", type=click.IntRange(1), help="For devices on the host. Default: the device's own.")
 @click.option("--overhead", is_flag=True, help="Measure what the framework costs beside the arithmetic.")
 @click.option("--peers", is_flag=True, help="Measure other libraries too, where they are installed.")
+@click.option("--prompt", default=256, show_default=True, type=click.IntRange(1), help="Tokens that models read.")
+@click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
 @click.option("--list", "listing", is_flag=True, help="List the instruments there are.")
 @json_option
 def bench(
@@ -47,10 +53,12 @@ def bench(
     threads: int | None,
     overhead: bool,
     peers: bool,
+    prompt: int,
+    generate: int,
     listing: bool,
     as_json: bool,
 ) -> None:
-    """Measure a device with the INSTRUMENTs named (default: all but the overhead and the rates).
+    """Measure a device with the INSTRUMENTs named (default: all but overhead, rates and generation), or a MODEL.gguf.
 
     Times are those of the best run; what is compared takes turns in the same process.
     """
@@ -59,8 +67,10 @@ def bench(
     if listing:
         _list(there, broken)
         return
-    chosen = select(there, instruments, overhead)
-    options = Options(threads, peers, None if beside is None else choose(beside))
+    files = tuple(Path(name) for name in instruments if name not in there and is_file(name))
+    names = tuple(OF_FILES if Path(name) in files else name for name in instruments)
+    chosen = select(there, names, overhead)
+    options = Options(threads, peers, None if beside is None else choose(beside), files, prompt, generate)
     results = []
     out = console()
     if not as_json:
@@ -75,6 +85,11 @@ def bench(
         return
     for name, reason in broken.items():
         out.print(text(f"\n{name} cannot be used: {reason}", "red"))
+
+
+def is_file(name: str) -> bool:
+    """Whether an argument means a file rather than an instrument."""
+    return name.endswith(".gguf") or os.sep in name
 
 
 def choose(name: str | None) -> Device:
@@ -128,11 +143,13 @@ def _offered(instruments: Iterable[Instrument] | None) -> dict[str, Instrument]:
 def select(there: Mapping[str, Instrument], names: tuple[str, ...], overhead: bool) -> list[str]:
     """The instruments that were asked for.  Raises ParameterError."""
     unknown = [name for name in names if name not in there]
+    if unknown == [OF_FILES]:
+        raise ParameterError("nothing measures model files here", remedy="pip install ggplug-models")
     if unknown:
         raise ParameterError(f"there is no instrument {unknown[0]!r}", remedy=f"there are {', '.join(there)}")
     if overhead:
         return list(dict.fromkeys([*names, "overhead"]))
-    return list(names) or [name for name in there if name not in BY_NAME]
+    return list(dict.fromkeys(names)) or [name for name in there if name not in BY_NAME]
 
 
 def measure(instrument: Instrument, device: Device, options: Options) -> list[dict[str, Any]]:

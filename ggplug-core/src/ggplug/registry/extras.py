@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -51,11 +52,15 @@ class Options:
 
     ``threads``: as many as a device on the host shall use; None is its default.  ``peers``: whether to measure other
     libraries too, where they are installed, and give ratios.  ``beside``: another device to measure in the same run.
+    ``files``: models to measure with; ``prompt`` and ``generate``: tokens that these read and write.
     """
 
     threads: int | None = None
     peers: bool = False
     beside: Device | None = None
+    files: tuple[Path, ...] = ()
+    prompt: int = 256
+    generate: int = 32
 
 
 class Instrument(Protocol):

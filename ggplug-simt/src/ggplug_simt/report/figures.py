@@ -135,7 +135,7 @@ def launching(device: Device) -> Answer:
 def sequences(subject: Subject, kind: str) -> Answer:
     """A batch of texts through the model, with all that the host does for it."""
     from ggplug_models import load
-    from ggplug_models.bench import N_TOK, SIZES
+    from ggplug_models.benchmarks.embeddings import N_TOK, SIZES
 
     n_seq = max(SIZES)
     with load(subject.folder.model(kind), [subject.device]) as model:

@@ -94,7 +94,7 @@ def prepare(folder: Path, golden: Path, recorded: Path) -> None:
     ``golden``: an ``.npz`` file with ``token_ids``, ``token_len`` and ``embeddings``.  Raises ParameterError for files
     that are something else, ModelError if the weights are not installed.
     """
-    from ggplug_models.bench import weights_folder
+    from ggplug_models.benchmarks.embeddings import weights_folder
     from ggplug_models.convert import convert
 
     Recording(recorded)

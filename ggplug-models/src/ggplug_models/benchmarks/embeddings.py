@@ -22,7 +22,7 @@ from ggplug.hookspecs import HOOKS, hookimpl
 from ggplug.registry.extras import Options
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
-from ggplug_models import peers
+from ggplug_models.benchmarks import encoders
 from ggplug_models.convert import convert
 from ggplug_models.encoder import Encoder
 from ggplug_models.loading import default_devices, load
@@ -75,12 +75,12 @@ class Embeddings:
             }
             for n_seq in SIZES:
                 ids = np.random.default_rng(0).integers(1000, 30000, (n_seq, N_TOK)).tolist()
-                encoders: dict[str, Callable[[], Any]] = {
+                measured: dict[str, Callable[[], Any]] = {
                     kind: functools.partial(model.embed_ids, ids, batch=n_seq) for kind, model in models.items()
                 }
                 if options.peers:
-                    encoders |= peers.encoders(folder, ids, options.threads)
-                yield from _rows(n_seq, take_turns(encoders, REPEATS, REST))
+                    measured |= encoders.of_others(folder, ids, options.threads)
+                yield from _rows(n_seq, take_turns(measured, REPEATS, REST))
             yield from _parts(models, ids)
 
 

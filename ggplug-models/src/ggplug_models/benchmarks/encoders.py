@@ -1,4 +1,4 @@
-"""MiniLM's encoder in other libraries, for :mod:`.bench`: PyTorch, and OpenVINO with what it makes of that."""
+"""MiniLM's encoder in other libraries, for :mod:`.embeddings`: PyTorch, and OpenVINO with what it makes of that."""
 
 # mypy: disable-error-code="import-not-found,import-untyped,no-any-return,misc,untyped-decorator,unused-ignore"
 
@@ -23,7 +23,7 @@ HEAD = 32
 EPS = 1e-12
 
 
-def encoders(folder: Path, ids: Ids, threads: int | None = None) -> dict[str, Encoder]:
+def of_others(folder: Path, ids: Ids, threads: int | None = None) -> dict[str, Encoder]:
     """By name what is installed: ``torch F32``, ``torch BF16``, ``openvino`` as it comes, and ``openvino F32``.
 
     ``folder``: where ``model.safetensors`` is.  ``threads``: by default all processors that this process may use.

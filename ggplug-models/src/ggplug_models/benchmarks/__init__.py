@@ -1,0 +1,1 @@
+"""What ``ggplug bench`` measures of models: embeddings, and the generation of text; other libraries in the same run."""
