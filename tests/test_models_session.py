@@ -66,7 +66,7 @@ def test_a_sequence_is_rewound_as_far_as_windows_allow(model: Any) -> None:
 def test_a_prefix_is_kept_and_a_copy_goes_on_by_itself(model: Any) -> None:
     with Session(model, 128, n_seq=2, cache_type="f32") as session:
         session.decode({0: TEXT[:20]})
-        assert session.keep_prefix(TEXT[:10] + [1, 2]) == 10
+        assert session.keep_prefix([*TEXT[:10], 1, 2]) == 10
         session.copy(0, 1)
         assert session.tokens(1) == tuple(TEXT[:10])
         found = session.decode({0: TEXT[10:12], 1: TEXT[20:23]})

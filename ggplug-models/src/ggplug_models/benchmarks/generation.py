@@ -21,7 +21,6 @@ from ggplug.quantizing import quantize_file
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks.llama_cpp import LlamaCpp
 from ggplug_models.decoder import Decoder
-
 from ggplug_models.loading import default_devices, load
 from ggplug_models.session import Session
 from ggplug_models.synthetic import write_llama

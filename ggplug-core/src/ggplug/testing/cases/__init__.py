@@ -1,8 +1,8 @@
 """Cases for the conformance suite, derived from the ops' declarations.
 
 A family of ops has a module with generators, each marked with :func:`generates`; an op without one gets the cases
-that its shape rule accepts.  Sources that lie elsewhere (:mod:`.sources`), special values (:mod:`.special`, :mod:`.wild`),
-extents of one (:mod:`.ones`) and tensors without elements (:mod:`.empty`) are added to the ops of core.  Everything
+that its shape rule accepts.  Added to the ops of core are sources that lie elsewhere (:mod:`.sources`), special values
+(:mod:`.special`, :mod:`.wild`), extents of one (:mod:`.ones`) and tensors without elements (:mod:`.empty`).  Everything
 random is seeded by the case's name, so a case is the same wherever and whenever it runs.
 """
 
