@@ -58,6 +58,8 @@ INLINE float base_of(float highest) { return highest == -INFINITY ? 0.0f : highe
 /* 1 over the sum of powers, or 0 where that is 0 */
 INLINE float share_of(float total) { return total == 0.0f ? 0.0f : 1.0f / total; }
 #define PADDED(n) (((n) + VEC - 1) / VEC * VEC)
+/* Of an array: none is empty */
+#define ROOM_OF(n) ((n) > 0 ? PADDED(n) : VEC)
 /* The head of q that a row of a group's queries has: those of the heads that share a head of k and v, one after the other */
 #define HEAD_OF(row) (head * args.share + (row) / args.q.ne[1])
 #endif
@@ -69,16 +71,16 @@ INLINE float share_of(float total) { return total == 0.0f ? 0.0f : 1.0f / total;
    N. Gimelshein, arXiv:1805.02867; T. Dao et al., arXiv:2205.14135).
    DK, DV: numbers of a key and of a value.  TOGETHER: rows that an item computes at once.
    IN_PARTS: a group has a part of the keys, and what its rows keep is merged by flash_merge. */
-#define WIDE (DK > DV ? PADDED(DK) : PADDED(DV))
+#define WIDE (DK > DV ? ROOM_OF(DK) : ROOM_OF(DV))
 /* Lanes read rows beside each other, so rows must not lie in the same banks of local memory. */
 #define STRIDE (LANES > 1 ? WIDE + VEC : WIDE)
 
 KERNEL void flash_attention(PARAMETERS)
 {
-    SHARED float queries[QUERIES * PADDED(DK)];
+    SHARED float queries[QUERIES * ROOM_OF(DK)];
     SHARED float tile[KEYS * STRIDE];
     SHARED float powers[QUERIES * KEYS];
-    SHARED float mixed[QUERIES * PADDED(DV)];
+    SHARED float mixed[QUERIES * ROOM_OF(DV)];
     SHARED float highest[QUERIES];
     SHARED float total[QUERIES];
     SHARED float factor[QUERIES];
@@ -265,7 +267,6 @@ KERNEL void flash_merge(PARAMETERS)
 #define MEAN_LEFT 2    /* of the products of values with d, by shares */
 #define SUNK_LEFT 3    /* what the gradient of the head's sink loses */
 #define LEFT(what, row) (ROW(left, what, HEAD_OF(row), batch) + (row) % args.q.ne[1] * 4)
-#define ROOM_OF(n) ((n) > 0 ? PADDED(n) : VEC)
 
 /* ROWS products of a row, n numbers of which FETCHED(i) has VEC, with rows in local memory */
 #define PRODUCTS(results, FETCHED, others, n) \
