@@ -182,6 +182,9 @@ def test_overrides_come_first_and_have_to_be_for_something() -> None:
     for text in ("ffn_down", "=q8_0", "(=q8_0", "x=q9"):
         with pytest.raises(ParameterError):
             Override.parse(text)
+    for name in ("i32", "i8", "f64", "q8_1", "q8_K"):
+        with pytest.raises(ParameterError, match="no type of weights"):
+            Override.parse(f"attn={name}")
 
 
 def test_names_are_llama_cpps_in_any_case() -> None:

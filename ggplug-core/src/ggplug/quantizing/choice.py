@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ggplug import types
 from ggplug.errors import ParameterError, TypeMismatchError
 from ggplug.gguf.format import TensorInfo
-from ggplug.quantizing.mixtures import TOKEN_EMBEDDINGS, Kind, Mixture, Model, Spot, kind_of
+from ggplug.quantizing.mixtures import MIXTURES, TOKEN_EMBEDDINGS, Kind, Mixture, Model, Spot, kind_of
 from ggplug.quants import can_dequantize, can_quantize
 from ggplug.types import Type
 
@@ -50,6 +50,8 @@ _FALLBACKS = {
 }  # fmt: skip
 """Types of smaller blocks, for rows that are no whole number of blocks."""
 
+_OF_WEIGHTS = frozenset(each.base for each in MIXTURES.values())
+
 
 @dataclass(frozen=True)
 class Override:
@@ -59,7 +61,12 @@ class Override:
     type: Type
 
     def __post_init__(self) -> None:
-        """Raises ParameterError for what is no regular expression."""
+        """Raises ParameterError for what is no regular expression, and for types that weights do not have in files."""
+        if self.type not in _OF_WEIGHTS:
+            names = ", ".join(sorted(type.name for type in _OF_WEIGHTS))
+            raise ParameterError(
+                f"{self.type.name} is no type of weights", got=self.type, remedy=f"there are {names}"
+            )
         try:
             re.compile(self.pattern)
         except re.error as error:
