@@ -622,7 +622,7 @@ def test_rows_of_blocks_are_read_as_ggml_reads_them(
             back = np.zeros(exact.shape, np.float32)
             run(team, dequantize(type_name), back, packed, back.size)
             np.testing.assert_array_equal(back, exact)
-        assert f"{type_name}_randbytes" in recorded
+        assert f"{type_name}_randbytes" in recorded or type_name == "q8_1"  # which ggml has no decoder of
 
 
 def rows_to_round(kind: types.Type) -> Array:

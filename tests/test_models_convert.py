@@ -294,4 +294,4 @@ def test_the_types_that_can_be_asked_for_are_those_that_can_be_encoded_with_the_
         assert number in {theirs[each] for each in spellings if each in theirs}, name
     encoded = {kind.name.upper() for kind in quants.block_types() if quants.can_quantize(kind)}
     # llama.cpp has no files of these
-    assert encoded - {"Q8_K"} | {"F32", "F16", "BF16"} == set(FILE_TYPES)
+    assert encoded - {"Q8_1", "Q8_K"} | {"F32", "F16", "BF16"} == set(FILE_TYPES)

@@ -81,9 +81,9 @@ def test_faults_fail_and_are_listed(pytester: pytest.Pytester) -> None:
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         [
-            "121 of 133 cases went wrong, 2 causes:",
+            "* of * cases went wrong, 2 causes:",
             " 1. failed: written out of bounds: 1 bytes behind the end of *",
-            "    in get_rows: rows of 1 (f32, i32); and 106 more cases",
+            "    in get_rows: rows of 1 (f32, i32); and * more cases",
             "    again: pytest *::TestMine::test_op[[]get_rows[]]' --ggplug-case 'rows of 1'",
         ]
     )

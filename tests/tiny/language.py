@@ -137,7 +137,8 @@ def _bits(value: float) -> int:
 
 def _half(value: float) -> int:
     with np.errstate(all="ignore"):
-        return int(np.float32(value).astype(np.float16).view(np.uint16))
+        half = int(np.float32(value).astype(np.float16).view(np.uint16))
+    return half if value == value else half & 0x8000 | 0x7E00  # as ggml stores NaN
 
 
 def _signed(word: int) -> int:

@@ -79,8 +79,8 @@ def _write_eight_bits(type: types.Type, block: Value, scale: Value, numbers: Val
     store_f16(block, scale)
     values.store(block, to_int8(numbers), offset_of(type, "qs"))
     if any(field.name == "s" for field in type.fields):
-        # the numbers are whole, so their sum is exact in any order
-        store_f16(block + offset_of(type, "s"), scale * numbers.sum())
+        # the numbers are whole, so their sum is exact in any order, and never -0
+        store_f16(block + offset_of(type, "s"), scale * (numbers.sum() + 0.0))
 
 
 def _store_eight_bits(type: types.Type) -> Callable[[Value, Value], None]:
