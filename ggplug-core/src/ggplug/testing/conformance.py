@@ -131,11 +131,14 @@ def units(
         yield Unit(GROUPS)
 
 
+_LISTED = "`python -m ggplug.testing.conformance --list` tells them"
+
+
 def _op(given: type[Op] | str) -> type[Op]:
     if not isinstance(given, str):
         return given
     if given not in OPS:
-        raise ParameterError(f"there is no op {given!r}", got=given)
+        raise ParameterError(f"there is no op {given!r}", got=given, remedy=_LISTED)
     return OPS[given]
 
 
@@ -145,7 +148,7 @@ def _clause(given: Clause | str) -> Clause:
     for clause in CLAUSES:
         if clause.name == given:
             return clause
-    raise ParameterError(f"the contract has no clause {given!r}", got=given)
+    raise ParameterError(f"the contract has no clause {given!r}", got=given, remedy=_LISTED)
 
 
 def serve(channel: Channel, name: str) -> None:
@@ -165,7 +168,8 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m ggplug.testing.conformance",
         description="Put a device to the conformance suite: all of it, or the parts that are named.",
     )
-    parser.add_argument("device", help="a device's name, or 'reference' for the ops' references")
+    parser.add_argument("device", nargs="?", help="a device's name, or 'reference' for the ops' references")
+    parser.add_argument("--list", action="store_true", help="list the names of ops and clauses, and test nothing")
     parser.add_argument("--op", action="append", metavar="NAME", help="the cases of this op; may be repeated")
     parser.add_argument("--clause", action="append", metavar="NAME", help="this clause; may be repeated")
     parser.add_argument("--contract", action="store_true", help="every clause of the contract")
@@ -188,6 +192,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every finding as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")
     given = parser.parse_args(arguments)
+    if given.list:
+        print("ops:", *(f"  {name}" for name in OPS), "clauses:", *(f"  {each.name}" for each in CLAUSES), sep="\n")
+        return 0
+    if given.device is None:
+        parser.error("name a device: `ggplug devices` lists them")
     some = bool(given.op or given.clause or given.contract or given.graphs or given.groups)
     try:
         chosen = list(
@@ -237,7 +246,8 @@ def _computed(given: argparse.Namespace, chosen: Sequence[Unit]) -> tuple[list[R
                 _fill(reports[-1], chosen, run, watch, shown.done)
     except KeyboardInterrupt as stop:
         if not reports or not reports[-1].stopped:
-            reports.append(Report(given.device, stopped=in_words(stop, "")))
+            reports.append(Report(given.device))
+            reports[-1].stopped = in_words(stop, "")
         return reports, 128 + number_of(stop)
     return reports, 0
 

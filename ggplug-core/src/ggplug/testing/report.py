@@ -76,10 +76,10 @@ class Report:
     ``stopped``: of a run that was stopped, by what and where, and what did not run; else empty.
     """
 
-    def __init__(self, device: str = "", findings: Iterable[Finding] = (), *, stopped: str = "") -> None:
+    def __init__(self, device: str = "", findings: Iterable[Finding] = ()) -> None:
         self.device = device
         self.findings = list(findings)
-        self.stopped = stopped
+        self.stopped = ""
 
     def add(self, *findings: Finding) -> None:
         self.findings.extend(findings)

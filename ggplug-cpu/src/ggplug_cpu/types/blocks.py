@@ -18,8 +18,6 @@ from ggplug_cpu.simd.values import F32, I8, I16, I64, Value, constant, vector
 
 #: Numbers of a part; activations are rounded to int8 so many at a time.
 GROUP = 32
-#: The block type whose numbers are such int8 already: the integer products take rows of it as they are.
-ACTIVATIONS = "q8_0"
 
 
 @dataclass(frozen=True)
@@ -70,6 +68,8 @@ class Blocks:
     ``file(block, x)``: the same as files of weights have it (without ``stored``), where that differs.  ``weigh``: with
     an importance matrix; None for types that take no notice of one.
     ``side_by_side``: how packed weights are read; None for types that are packed at each product.
+    ``is_activation``: the numbers are int8 with a scale for every :data:`GROUP` of them, or for more: the integer
+    products take rows of such a type as activations, without rounding them again.
     ``at_once(addresses)``: all numbers of a block of each of several rows, as ``quants`` gives them, in vectors of two
     parts; for processors with :func:`~ggplug_cpu.simd.lookup.permutes_bytes`, where that takes fewer instructions.
     """
@@ -84,6 +84,7 @@ class Blocks:
     file: Callable[[Value, Value], None] | None = None
     weigh: Weigh | None = None
     side_by_side: SideBySide | None = None
+    is_activation: bool = False
     at_once: Callable[[Sequence[Value]], list[list[Value]]] | None = None
 
     @property

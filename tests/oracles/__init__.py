@@ -1,0 +1,7 @@
+"""Tiny random models of ``transformers`` as GGUF files, with the outputs that ``transformers`` computes.
+
+``python -m oracles FOLDER [NAME ...]`` (in ``tests``; ``nox -s oracles`` does it) writes ``NAME.gguf`` and ``NAME.npz``
+for each family of :data:`oracles.families.FAMILIES`.  The files follow llama.cpp's conventions; how each was checked
+stands in ``tests/data/oracles/README.md``.  Nothing here imports ggplug: names of keys and tensors come from the
+package ``gguf``, arithmetic from ``transformers``.
+"""

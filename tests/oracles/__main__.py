@@ -1,0 +1,32 @@
+"""``python -m oracles FOLDER [--exact FOLDER] [NAME ...]``: records these families, or all; ``--check`` compares."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from oracles.families import FAMILIES
+from oracles.recording import check, record
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="oracles", description="Records models of transformers as GGUF files.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", help="families, by default all")
+    parser.add_argument("--exact", type=Path, help="a folder for the same files with matrices in single precision")
+    parser.add_argument("--check", action="store_true", help="record elsewhere and compare with what is there")
+    given = parser.parse_intermixed_args()
+    folder = given.folder
+    if given.check:
+        with tempfile.TemporaryDirectory() as scratch:
+            for name in given.names or FAMILIES:
+                check(name, Path(scratch), folder)
+                print(f"{name} is what transformers computes", flush=True)
+        sys.exit()
+    print("| file | seed | gguf bytes | npz bytes | std | margin |\n|---|---|---|---|---|---|")
+    for name in given.names or FAMILIES:
+        found = record(name, folder, given.exact)
+        sizes = " | ".join(str((folder / f"{name}.{end}").stat().st_size) for end in ("gguf", "npz"))
+        margin = "-" if found.margin is None else f"{found.margin:.3f}"
+        print(f"| `{name}` | {found.seed} | {sizes} | {found.std:.2f} | {margin} |", flush=True)

@@ -1,0 +1,11 @@
+"""The families: which model of ``transformers`` each is, and what its file says."""
+
+from __future__ import annotations
+
+from oracles.attention import ATTENTION
+from oracles.encoders import ENCODERS
+from oracles.experts import EXPERTS
+from oracles.family import Family
+from oracles.states import STATES
+
+FAMILIES: dict[str, Family] = {**ATTENTION, **EXPERTS, **STATES, **ENCODERS}

@@ -1,0 +1,131 @@
+"""Models with seeded random weights, every tensor of which matters, and what they compute, in double precision."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+from safetensors import safe_open
+
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+
+Array = npt.NDArray[Any]
+Rules = Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Array]]
+"""Of the names that a pattern matches: how their values are drawn."""
+
+
+class Model(Protocol):
+    """``state``: the weights by the names that a folder of Hugging Face has; ``outputs``: rows for tokens."""
+
+    config: Any
+
+    def state(self) -> dict[str, Array]: ...
+    def outputs(self, tokens: Sequence[int], noise: float = 0.0) -> Array: ...
+    @contextmanager
+    def changed(self, name: str) -> Iterator[None]: ...
+    def parameters(self) -> list[str]: ...
+
+
+def half(values: Array) -> Array:
+    return values.astype(np.float16).astype(np.float64)
+
+
+def draw(
+    rng: np.random.Generator, name: str, shape: tuple[int, ...], embedding: float, head: float, layer: float
+) -> Array:
+    """Products that keep the spread of their operand, norms about one, biases off zero; all held by half precision."""
+    if len(shape) == 1:
+        if name.endswith("bias"):
+            return half(0.2 * rng.standard_normal(shape))
+        return half(1 + 0.3 * rng.standard_normal(shape))
+    if re.search(r"embed|wte|wpe", name):
+        return half(embedding * rng.standard_normal(shape))
+    if "lm_head" in name or name == "output.weight":
+        return half(head * rng.standard_normal(shape) / np.sqrt(shape[-1]))
+    gain = layer if re.search(r"o_proj|down_proj|c_proj|output_linear|out_proj|dense|fc2|w2", name) else 1.2
+    return half(gain * rng.standard_normal(shape) / np.sqrt(shape[-1]))
+
+
+class TransformersModel:
+    """A model of the library with weights of its own.
+
+    ``embedding``, ``head``: spread of the embeddings, gain of the last product.  ``layer``: gain of the products whose
+    results are added to the stream; where the head is the embeddings, the model would repeat a token for ever unless
+    they outweigh its embedding.
+    """
+
+    def __init__(
+        self, kind: Any, config: Any, seed: int, *, embedding: float = 1.0, head: float = 2.0, layer: float = 1.2,
+        rules: Rules | None = None,
+    ) -> None:  # fmt: skip
+        self.config = config
+        config._attn_implementation = config._experts_implementation = "eager"  # the others know no double precision
+        torch.manual_seed(0)
+        self._model = kind(config).to(torch.float64).eval()
+        rng = np.random.default_rng(seed)
+        with torch.no_grad():
+            for name, parameter in self._model.named_parameters():
+                shape = tuple(parameter.shape)
+                rule = next((rule for pattern, rule in (rules or {}).items() if re.search(pattern, name)), None)
+                values = rule(rng, shape) if rule else draw(rng, name, shape, embedding, head, layer)
+                parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+
+    def state(self) -> dict[str, Array]:
+        with tempfile.TemporaryDirectory() as folder:
+            self._model.save_pretrained(folder)
+            values = {}
+            for path in sorted(Path(folder).glob("*.safetensors")):
+                with safe_open(path, framework="pt") as file:
+                    values.update({name: file.get_tensor(name).to(torch.float64).numpy() for name in file.keys()})  # noqa: SIM118
+        return values
+
+    def save(self, folder: Path) -> None:
+        self._model.to(torch.float32).save_pretrained(folder)
+        self._model.to(torch.float64)
+
+    @torch.no_grad()
+    def outputs(self, tokens: Sequence[int], noise: float = 0.0) -> Array:
+        ids = torch.tensor([list(tokens)])
+        hook = None
+        if noise:
+            generator = torch.Generator().manual_seed(len(tokens))
+
+            def spoil(module: Any, inputs: Any, out: torch.Tensor) -> torch.Tensor:
+                return out * (1 + noise * torch.randn(out.shape, generator=generator, dtype=out.dtype))
+
+            hook = self._model.get_input_embeddings().register_forward_hook(spoil)
+        try:
+            result = self._model(input_ids=ids, attention_mask=torch.ones_like(ids), **self._without_cache())
+        finally:
+            if hook is not None:
+                hook.remove()
+        rows = result.logits if hasattr(result, "logits") else result.last_hidden_state
+        return rows[0].to(torch.float64).numpy()
+
+    def _without_cache(self) -> dict[str, bool]:
+        return {"use_cache": False} if hasattr(self.config, "use_cache") else {}
+
+    def parameters(self) -> list[str]:
+        return [name for name, _ in self._model.named_parameters()]
+
+    @contextmanager
+    def changed(self, name: str) -> Iterator[None]:
+        """While it lasts the parameter is the other way round, along every axis."""
+        parameter = dict(self._model.named_parameters())[name]
+        kept = parameter.detach().clone()
+        with torch.no_grad():
+            parameter.copy_(kept.flip(tuple(range(kept.ndim))))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                parameter.copy_(kept)
