@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import ggplug_models
-from ggplug.errors import ContextFullError, ParameterError
+from ggplug.errors import ContextFullError, ModelError, ParameterError
+from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Asked, Session
 from ggplug_models.cache.cells import Cells, rounded
 from ggplug_models.generation import generate
@@ -151,3 +152,41 @@ def test_masks_show_what_lies_within_the_window() -> None:
         wanted = (positions <= position) & (position - positions < 12)
         assert np.array_equal(shown[row] == 0, wanted)
     assert np.all(np.isneginf(shown[2]))
+
+
+def test_a_model_gives_logits_and_goes_on_with_a_text(model: Any) -> None:
+    logits = model.logits(TEXT[:9])
+    assert logits.shape == (9, 300)
+    ids = list(model.generate_ids(TEXT[:9], 4))
+    assert ids[0] == logits[-1].argmax()
+    prompt = model.tokenizer.encode("hello", add_special=True)
+    wanted = model.tokenizer.decode([*prompt, *model.generate_ids(prompt, 4)], skip_special=True)
+    assert wanted.endswith("".join(model.generate("hello", 4)))
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_is_an_error_and_no_crash(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes((data / "qwen3.gguf").read_bytes())
+    size = path.stat().st_size
+    with ggplug_models.load(path, ["CPU"], pack=False) as cut, Session(cut, 64) as session:
+        session.decode({0: [5, 6]})
+        with path.open("r+b") as file:
+            file.truncate(4096)
+        with pytest.raises(ModelError, match=rf"was cut from {size} to 4096 bytes") as caught:
+            session.decode({0: [7]})
+        assert (caught.value.got, caught.value.wanted) == (4096, size)
+        assert session.tokens() == (5, 6)
+
+
+def test_a_tensor_of_other_extents_is_named_with_both(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "misshapen.gguf"
+    with GGUFReader(data / "qwen3.gguf") as reader, GGUFWriter(path, "qwen3") as writer:
+        writer.add_metadata_of(reader)
+        for name, info in reader.tensors.items():
+            ne = info.ne
+            if name == "blk.1.ffn_down.weight":
+                ne = (ne[1], ne[0])
+            writer.add_tensor(name, reader.data(name), info.type, ne)
+        writer.write()
+    with pytest.raises(ModelError, match=r"'blk\.1\.ffn_down\.weight' has ne \(64, 160, 1, 1\).* \(160, 64, 1, 1\)"):
+        ggplug_models.load(path, ["CPU"])

@@ -13,6 +13,7 @@ from ggplug.backend import Device
 from ggplug.errors import ModelError, ParameterError
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
+from ggplug_models.files import MappedFiles
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.model import ARCHITECTURES, Model
 from ggplug_models.packing import GROWTH, PackedWeight, Packing
@@ -42,6 +43,7 @@ def load(
     chosen = default_devices() if devices is None else _chosen(devices)
     with gguf.GGUFReader(path) as reader:
         hyperparameters = Hyperparameters(reader.metadata)
+        paths = reader.paths
     name = hyperparameters.architecture
     cls = ARCHITECTURES.get(name)
     if cls is None:
@@ -63,6 +65,8 @@ def load(
     try:
         model = cls(weights, metadata, chosen)
         model.packing = tuple(packing)
+        if any(weight.buffer is not None and weight.buffer.is_read_only for weight in weights):
+            model.files = MappedFiles(paths)
         return model
     except BaseException:
         weights.free()

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from ggplug.backend import Device
-from ggplug.errors import FreedError
+from ggplug.errors import FreedError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, turn
 from ggplug.tensor import Context
+from ggplug_models.files import MappedFiles
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.packing import PackedWeight
 from ggplug_models.weights import Weights
@@ -42,6 +43,8 @@ class Model:
         self.freed = False
         self.packing: tuple[PackedWeight, ...] = ()
         """What became of each weight when it was loaded: packed, or why not.  Empty if nothing was to be packed."""
+        self.files = MappedFiles(())
+        """The files that weights lie in; checked before each turn."""
         self._calls = object()
         """What calls share, and :meth:`free` has for itself."""
         # A weight that was placed is computed with where it lies.
@@ -57,8 +60,8 @@ class Model:
     def turn(self) -> Claim:
         """For a ``with`` block from setting inputs to reading results: other threads wait for it with theirs.
 
-        Raises BusyError inside another one of the same thread (an abort callback that computes with the model), and
-        FreedError if the model was freed.
+        Raises BusyError inside another one of the same thread (an abort callback that computes with the model),
+        FreedError if the model was freed, and ModelError if a file that its weights are mapped from was cut.
         """
         return _Turn(self)
 
@@ -79,6 +82,7 @@ class Model:
                 return
             self.scheduler.free()
             self.weights.free()
+            self.files.close()
             self.freed = True
 
     def __enter__(self) -> Model:
@@ -107,9 +111,13 @@ class _Turn(Claim):
 
     def __enter__(self) -> None:
         super().__enter__()
-        if self._model.freed:
+        try:
+            if self._model.freed:
+                raise FreedError(f"{self._model!r} was freed", thing=self._model, remedy="load it again")
+            self._model.files.check()
+        except GGPlugError:
             self.__exit__()
-            raise FreedError(f"{self._model!r} was freed", thing=self._model, remedy="load it again")
+            raise
 
 
 M = TypeVar("M", bound=type[Model])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,11 @@ from ggplug.sharing import Claim
 from ggplug.types import Type
 from ggplug_models.cache.cells import GRANULE
 from ggplug_models.cache.memory import Memory
-from ggplug_models.decoder import Decoder
 from ggplug_models.ids import token_ids
 from ggplug_models.steps import Asked, Shape, Step, Tokens
+
+if TYPE_CHECKING:
+    from ggplug_models.decoder import Decoder
 
 Floats = npt.NDArray[np.float32]
 

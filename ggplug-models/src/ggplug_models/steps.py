@@ -188,6 +188,8 @@ class Step:
         self.result = result if result is None else result.named("result").set_output()
         outputs = self._writes if self.result is None else [*self._writes, self.result]
         self.graph = Graph(*outputs, name=name)
+        # What comes behind the last write is left out of a graph without a result, with inputs that only it has.
+        self._inputs = {name: each for name, each in self._inputs.items() if each[0] in self.graph.index}
 
     def fill(self, tokens: Tokens) -> None:
         """Sets all inputs; the graph was allocated."""

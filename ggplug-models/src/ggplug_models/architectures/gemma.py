@@ -69,8 +69,8 @@ class _Capped(_Sandwich, Decoder):
         if self.n_layer == self.largest:
             self.scale = (self.n_embd // self.heads[0].n_head) ** -0.5
 
-    def logits(self, x: Tensor) -> Tensor:
-        y = super().logits(x)
+    def scores(self, x: Tensor) -> Tensor:
+        y = super().scores(x)
         return gg.scale(gg.tanh(gg.scale(y, 1 / self.logit_cap)), self.logit_cap) if self.logit_cap else y
 
 

@@ -44,8 +44,8 @@ class Granite(Llama):
             y = y + gated(block.weights, x, self.n_ff_shared, self.gate, of="_shexp")
         return y
 
-    def logits(self, x: Tensor) -> Tensor:
-        return gg.scale(super().logits(x), 1 / self.logit_scale)
+    def scores(self, x: Tensor) -> Tensor:
+        return gg.scale(super().scores(x), 1 / self.logit_scale)
 
 
 @architecture("granitemoe")

@@ -40,8 +40,8 @@ class CommandR(_Parallel):
         super().read(hp)
         self.logit_scale = hp.number("logit_scale", 0.0) or 1.0
 
-    def logits(self, x: Tensor) -> Tensor:
-        return gg.scale(super().logits(x), self.logit_scale)
+    def scores(self, x: Tensor) -> Tensor:
+        return gg.scale(super().scores(x), self.logit_scale)
 
 
 @architecture("stablelm")
