@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import subprocess
+import sys
 import threading
 import weakref
 from typing import Any, ClassVar
@@ -462,3 +464,50 @@ def test_a_gpus_table_says_why_it_declines() -> None:
     answer = kernels.CHOOSERS[PythonCall](None, None)
     assert isinstance(answer, Decline)
     assert "host devices" in answer.reason
+
+
+_KEEPS = """
+import numpy as np
+import ggplug as gg
+
+kept = []
+
+def keep(dst, a, ith, nth, userdata):
+    kept.append((dst, a))
+    dst[...] = a
+
+def compute():
+    x = np.ones(1 << 20, np.float32)
+    return gg.compute(gg.scale(gg.map_custom1(gg.tensor(x), keep), 1.0)).numpy()
+
+compute()
+for _ in range(3):
+    gg.compute(gg.scale(gg.tensor(np.ones(1 << 23, np.float32)), 2.0)).numpy()
+others = [np.full(1 << 20, 3.0, np.float32) for _ in range(8)]
+(dst, a), = kept
+a.sum()
+dst[...] = 5
+assert all((other == 3).all() for other in others)
+"""
+
+
+def test_arrays_that_a_function_keeps_outlive_the_memory_of_the_tensors() -> None:
+    done = subprocess.run([sys.executable, "-c", _KEEPS], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_memory_that_nothing_keeps_alive_is_copied_for_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host.HostBuffer, "keeper", None)
+    kept = []
+
+    def keep(dst: Any, a: Any, ith: int, nth: int, userdata: Any) -> None:
+        kept.append(a)
+        dst[...] = 2 * a
+
+    stream = ReferenceDevice().init()
+    x = gg.tensor(np.arange(6, dtype=np.float32))
+    y = gg.map_custom1(x, keep).set_output()
+    with gg.Scheduler([stream]) as scheduler:
+        scheduler.compute(Graph(y))
+        np.testing.assert_array_equal(y.numpy(), 2 * np.arange(6))
+    np.testing.assert_array_equal(kept[0].reshape(-1), np.arange(6))

@@ -260,6 +260,11 @@ class Buffer(ABC):
             self.fill(offset, size)
         return host_bytes(self.address + offset, size, read_only=self.is_read_only)
 
+    @property
+    def keeper(self) -> object | None:
+        """What keeps host memory alive for arrays that outlive the buffer; None, as by default: nothing does."""
+        return None
+
     def check_place(self, tensor: Tensor, offset: int) -> int:
         """``offset`` as a plain int, if a tensor may lie there; :meth:`Tensor.place` asks.
 

@@ -15,13 +15,22 @@ if TYPE_CHECKING:
     from ggplug.backend import Device
 
 
-class _ReadOnly:
-    """Shows an array's memory as read-only, for good: of an array NumPy lets anybody take the flag back."""
+class _Shown:
+    """Shows an array's memory to a function, which may keep it: the memory lives on when its buffer is freed.
 
-    def __init__(self, array: npt.NDArray[Any]) -> None:
+    ``read_only``: for good; of an array NumPy lets anybody take the flag back.
+    """
+
+    def __init__(self, array: npt.NDArray[Any], memory: object, *, read_only: bool) -> None:
         shown = array.__array_interface__
-        self.__array_interface__ = {**shown, "data": (shown["data"][0], True)}
-        self._array = array  # keeps the memory alive
+        self.__array_interface__ = {**shown, "data": (shown["data"][0], read_only)}
+        self._kept = array, memory
+
+
+def _shown(operand: Operand, *, read_only: bool = True) -> npt.NDArray[Any]:
+    """An operand's memory; a copy of it where nothing keeps that alive behind the buffer."""
+    array, memory = operand.array(), operand.buffer.keeper
+    return np.asarray(_Shown(array.copy() if memory is None else array, memory, read_only=read_only))
 
 
 def call_python(
@@ -36,13 +45,13 @@ def call_python(
     Raises ComputeError (of a MemoryError OutOfMemoryError) that names the node, with what the function raised as its
     cause; KeyboardInterrupt and SystemExit go through as they are.
     """
-    sources = []
-    for operand in src:
-        if operand is not None:
-            sources.append(np.asarray(_ReadOnly(operand.array())))
+    sources = [_shown(operand) for operand in src if operand is not None]
+    result = _shown(dst, read_only=False)
     try:
         # NaN, infinities and what overflows are values like others.
         with np.errstate(all="ignore"):
-            op.run(dst.array(), sources, n_threads)
+            op.run(result, sources, n_threads)
+        if dst.buffer.keeper is None:
+            dst.array()[...] = result
     except Exception as error:
         raise compute_error(device, dst.tensor, error) from error

@@ -45,6 +45,10 @@ class HostBuffer(Buffer):
         self._memory: Bytes | None = memory
         self._owner = owner
 
+    @property
+    def keeper(self) -> object | None:
+        return self._memory
+
     def _set(self, offset: int, data: Bytes) -> None:
         assert self._memory is not None
         self._memory[offset : offset + data.size] = data
