@@ -185,6 +185,18 @@ def test_overrides_come_first_and_have_to_be_for_something() -> None:
     for name in ("i32", "i8", "f64", "q8_1", "q8_K"):
         with pytest.raises(ParameterError, match="no type of weights"):
             Override.parse(f"attn={name}")
+    for pattern, type in (("attn", "Q8_0"), (3, types.Q8_0), ("attn", None)):
+        with pytest.raises(ParameterError):
+            Override(pattern, type)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"overrides": [None]}, {"n_threads": 2.5}, {"n_threads": "2"}])
+def test_options_of_other_types_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    source = tmp_path / "in.gguf"
+    with GGUFWriter(source, arch="llama") as writer:
+        writer.add_tensor("blk.0.attn_q.weight", np.ones((2, 64), np.float32))
+    with pytest.raises(ParameterError):
+        quantize_file(source, tmp_path / "out.gguf", "Q4_0", **options)
 
 
 def test_names_are_llama_cpps_in_any_case() -> None:

@@ -42,6 +42,10 @@ class LightningIndexer(Op):
         return scores[:, np.newaxis] + mask[np.arange(q.shape[0]) % max(1, mask.shape[0])]
 
 
+MOST_ITERATIONS = 1 << 16
+"""Of the alternating normalisation, which converges within some tens."""
+
+
 class Dsv4HcComb(Op):
     """y[:, :, t]: a matrix of positive numbers whose rows and columns sum to about 1  (ggml_dsv4_hc_comb).
 
@@ -55,8 +59,9 @@ class Dsv4HcComb(Op):
     n_iter: int = 1
 
     def validate(self) -> None:
-        if self.n_iter < 1:
-            raise ParameterError(f"{self.name}: n_iter must be 1 or more, got {self.n_iter}", op=self, got=self.n_iter)
+        if not 1 <= self.n_iter <= MOST_ITERATIONS:
+            wanted = f"1 to {MOST_ITERATIONS}"
+            raise ParameterError(f"{self.name}: n_iter must be {wanted}, got {self.n_iter}", op=self, got=self.n_iter)
 
     def result(self, mixes: Tensor, scale: Tensor, base: Tensor) -> Spec:
         given = (mixes, scale, base)

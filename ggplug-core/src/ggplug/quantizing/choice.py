@@ -62,14 +62,13 @@ class Override:
 
     def __post_init__(self) -> None:
         """Raises ParameterError for what is no regular expression, and for types that weights do not have in files."""
-        if self.type not in _OF_WEIGHTS:
+        if not isinstance(self.type, Type) or self.type not in _OF_WEIGHTS:
             names = ", ".join(sorted(type.name for type in _OF_WEIGHTS))
-            raise ParameterError(
-                f"{self.type.name} is no type of weights", got=self.type, remedy=f"there are {names}"
-            )
+            shown = self.type.name if isinstance(self.type, Type) else repr(self.type)
+            raise ParameterError(f"{shown} is no type of weights", got=self.type, remedy=f"there are {names}")
         try:
             re.compile(self.pattern)
-        except re.error as error:
+        except (re.error, TypeError) as error:
             raise ParameterError(f"{self.pattern!r} is no regular expression: {error}", got=self.pattern) from None
 
     @classmethod

@@ -25,8 +25,8 @@ class Encoder:
     """
 
     def __init__(self, n_threads: int | None = None, *, compiled: bool = True) -> None:
-        if n_threads is not None and n_threads < 1:
-            raise ParameterError(f"{n_threads} threads cannot compute", got=n_threads)
+        if n_threads is not None and (not isinstance(n_threads, int) or n_threads < 1):
+            raise ParameterError(f"{n_threads!r} threads cannot compute", got=n_threads)
         self._n_threads = n_threads
         self._sought = not compiled
         self._found: Quantizer | None = None
