@@ -190,3 +190,21 @@ def test_a_tensor_of_other_extents_is_named_with_both(data: Path, tmp_path: Path
         writer.write()
     with pytest.raises(ModelError, match=r"'blk\.1\.ffn_down\.weight' has ne \(64, 160, 1, 1\).* \(160, 64, 1, 1\)"):
         ggplug_models.load(path, ["CPU"])
+
+
+@pytest.mark.parametrize("name", ["rwkv7-heads", "lfm2"])
+def test_states_go_on_in_pieces_and_know_no_earlier_token(name: str, data: Path) -> None:
+    with (
+        ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model,
+        Session(model, 64, cache_type="f32") as whole,
+        Session(model, 64, n_seq=2, cache_type="f32", micro_batch=8) as pieces,
+    ):
+        text = [token % model.n_vocab for token in TEXT[:20]]
+        wanted = whole.decode({0: text})[0]
+        assert near(pieces.decode({0: text[:3], 1: text})[1], wanted)
+        assert near(pieces.decode({0: text[3:]})[0], wanted)
+        pieces.copy(0, 1)
+        after = pieces.decode({0: [5], 1: [5]})
+        assert near(after[0], after[1])
+        assert pieces.rewind(20) == 0
+        assert near(pieces.decode({0: text})[0], wanted)
