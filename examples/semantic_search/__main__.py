@@ -32,7 +32,7 @@ from examples.semantic_search.passages import Passage, read_folder
 from ggplug import cache
 from ggplug.backend import Device
 from ggplug_models import LayerSplit
-from ggplug_models.model import default_devices
+from ggplug_models.loading import default_devices
 
 STARTED = time.perf_counter()
 DOCS = Path(__file__).parents[2] / "docs"
