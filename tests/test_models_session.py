@@ -208,3 +208,26 @@ def test_states_go_on_in_pieces_and_know_no_earlier_token(name: str, data: Path)
         assert near(after[0], after[1])
         assert pieces.rewind(20) == 0
         assert near(pieces.decode({0: text})[0], wanted)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gemma3.gguf", "q8_0"), ("oracles/lfm2.gguf", "f32")])
+def test_a_saved_session_goes_on_identically(name: str, kind: str, data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "held.gguf"
+    how: dict[str, Any] = {"n_seq": 2, "cache_type": kind, "micro_batch": 16}
+    with ggplug_models.load(data / name, ["CPU"]) as model:
+        text = [token % model.n_vocab for token in TEXT[:40]]
+        with Session(model, 64, **how) as session:
+            session.decode({1: text})
+            session.save(path)
+            wanted = session.decode({1: [5, 6]})[1]
+        with Session(model, 64, **how) as session:
+            session.decode({0: [9]})
+            session.restore(path)
+            assert session.tokens(0) == ()
+            assert session.tokens(1) == tuple(text)
+            assert np.array_equal(session.decode({1: [5, 6]})[1], wanted)
+        with Session(model, 32, **how) as other, pytest.raises(ModelError, match="2x64 16"):
+            other.restore(path)
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as another, Session(another, 64, **how) as session:
+        with pytest.raises(ModelError, match="model is"):
+            session.restore(path)

@@ -127,7 +127,7 @@ def main(folder: Path, devices: tuple[str, ...], split: str | None, as_json: boo
     """Replay every NAME.gguf of FOLDER that has a NAME.npz.  The exit code is 0 if all agree."""
     names = [name for given in devices for name in given.split(",")]
     shares = None if split is None else LayerSplit.parse(split)
-    paths = [p for p in sorted(folder.glob(f"*{only}*.gguf")) if p.with_suffix(".npz").exists()]
+    paths = [p for p in sorted(folder.glob("*.gguf")) if only in p.stem and p.with_suffix(".npz").exists()]
     if not paths:
         raise ModelError(f"{folder} has no NAME.gguf with a NAME.npz beside it", got=folder)
     reports = []
