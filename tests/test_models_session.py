@@ -190,3 +190,44 @@ def test_a_tensor_of_other_extents_is_named_with_both(data: Path, tmp_path: Path
         writer.write()
     with pytest.raises(ModelError, match=r"'blk\.1\.ffn_down\.weight' has ne \(64, 160, 1, 1\).* \(160, 64, 1, 1\)"):
         ggplug_models.load(path, ["CPU"])
+
+
+@pytest.mark.parametrize("name", ["rwkv7-heads", "lfm2"])
+def test_states_go_on_in_pieces_and_know_no_earlier_token(name: str, data: Path) -> None:
+    with (
+        ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model,
+        Session(model, 64, cache_type="f32") as whole,
+        Session(model, 64, n_seq=2, cache_type="f32", micro_batch=8) as pieces,
+    ):
+        text = [token % model.n_vocab for token in TEXT[:20]]
+        wanted = whole.decode({0: text})[0]
+        assert near(pieces.decode({0: text[:3], 1: text})[1], wanted)
+        assert near(pieces.decode({0: text[3:]})[0], wanted)
+        pieces.copy(0, 1)
+        after = pieces.decode({0: [5], 1: [5]})
+        assert near(after[0], after[1])
+        assert pieces.rewind(20) == 0
+        assert near(pieces.decode({0: text})[0], wanted)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gemma3.gguf", "q8_0"), ("oracles/lfm2.gguf", "f32")])
+def test_a_saved_session_goes_on_identically(name: str, kind: str, data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "held.gguf"
+    how: dict[str, Any] = {"n_seq": 2, "cache_type": kind, "micro_batch": 16}
+    with ggplug_models.load(data / name, ["CPU"]) as model:
+        text = [token % model.n_vocab for token in TEXT[:40]]
+        with Session(model, 64, **how) as session:
+            session.decode({1: text})
+            session.save(path)
+            wanted = session.decode({1: [5, 6]})[1]
+        with Session(model, 64, **how) as session:
+            session.decode({0: [9]})
+            session.restore(path)
+            assert session.tokens(0) == ()
+            assert session.tokens(1) == tuple(text)
+            assert np.array_equal(session.decode({1: [5, 6]})[1], wanted)
+        with Session(model, 32, **how) as other, pytest.raises(ModelError, match="2x64 16"):
+            other.restore(path)
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as another, Session(another, 64, **how) as session:
+        with pytest.raises(ModelError, match="model is"):
+            session.restore(path)

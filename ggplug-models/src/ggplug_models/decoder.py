@@ -94,7 +94,7 @@ class Decoder(Network):
         if shape.asked is not Asked.NONE:
             result = self.hidden(x)
             result = result if shape.hidden else self.scores(result)
-        step.finish(result, f"{self.architecture} {shape.n_seq}x{shape.n}")
+        step.finish(x, result, f"{self.architecture} {shape.n_seq}x{shape.n}")
         return step
 
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from ggplug.types import Type
 from ggplug_models.cache.cells import GRANULE
 from ggplug_models.cache.memory import Memory
 from ggplug_models.ids import token_ids
+from ggplug_models.session_files import restore, save
 from ggplug_models.steps import Asked, Shape, Step, Tokens
 
 if TYPE_CHECKING:
@@ -136,6 +138,24 @@ class Session:
         again = [*held[len(kept) : keep], *rest]
         if drop and again:
             self.decode({seq: again}, Asked.NONE)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes all sequences to a file; see :mod:`ggplug_models.session_files`."""
+        save(self, path)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Goes on from what :meth:`save` wrote, by a session of the same shape for the same model.
+
+        Raises ModelError for another one, GGUFError.
+        """
+        restore(self, path)
+
+    def adopt(self, sequences: Sequence[Sequence[int]]) -> None:
+        """Takes as read what the memory was set to: the tokens of each sequence, which were empty before."""
+        for seq, tokens in enumerate(sequences):
+            for cells in self._cells.values():
+                cells.advance(seq, len(tokens))
+            self._tokens[seq] = [int(token) for token in tokens]
 
     def _number(self, seq: int) -> int:
         if not isinstance(seq, (int, np.integer)) or not 0 <= seq < self.n_seq:

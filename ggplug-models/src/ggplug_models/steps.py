@@ -83,6 +83,7 @@ class Step:
         self._cells = cells
         self._inputs: dict[str, tuple[Tensor, Values]] = {}
         self._writes: list[Tensor] = []
+        self._states: list[Tensor] = []
         self.shared: dict[str, Tensor] = {}
         """Nodes that a block made for those that come after it."""
         self.result: Tensor | None = None
@@ -179,14 +180,21 @@ class Step:
 
     def remember(self, number: int, *parts: Tensor) -> None:
         """The parts of the state of block ``number`` after this step, each [numbers, n_seq] in any shape."""
-        self._writes += [gg.cpy(new, held) for new, held in zip(parts, self.state(number), strict=True)]
+        self._states += [gg.cpy(new, held) for new, held in zip(parts, self.state(number), strict=True)]
 
     # -- the graph ---------------------------------------------------------------------------------
 
-    def finish(self, result: Tensor | None, name: str) -> None:
-        """Makes the graph, of the result and of what is remembered; without a result only of the latter."""
+    def finish(self, x: Tensor, result: Tensor | None, name: str) -> None:
+        """Makes the graph: of the result, and of what is remembered; without a result of the latter alone.
+
+        x: what the last block gives.  States are written when all that reads the old ones is computed.
+        """
         self.result = result if result is None else result.named("result").set_output()
-        outputs = self._writes if self.result is None else [*self._writes, self.result]
+        outputs = [*self._writes, *self._states]
+        if self.result is not None:
+            outputs.insert(0, self.result)
+        elif self._states:
+            outputs.insert(0, x)
         self.graph = Graph(*outputs, name=name)
         # What comes behind the last write is left out of a graph without a result, with inputs that only it has.
         self._inputs = {name: each for name, each in self._inputs.items() if each[0] in self.graph.index}
