@@ -1,0 +1,8 @@
+"""Many texts at once: requests of several clients in the sequences of one session."""
+
+from __future__ import annotations
+
+from ggplug_models.serve.batcher import Batcher, QueueFullError, Status
+from ggplug_models.serve.request import Finish, Request
+
+__all__ = ["Batcher", "Finish", "QueueFullError", "Request", "Status"]
