@@ -208,3 +208,104 @@ def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch
     assert rows[0]["packed_megabytes"] == round((4 * 4096 * 4 + PADDING) / 1e6, 1)
     with pytest.raises(UnsupportedOpError, match="no memory for packed weights"):
         list(packed.PackedWeights().run(ReferenceDevice(), Options()))
+
+
+def test_ops_that_move_memory_are_measured_beside_a_streaming_read(
+    host_device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ggplug.cli import moves, products
+    from ggplug.registry.extras import Options
+
+    monkeypatch.setattr(products.MatrixVector, "size", staticmethod(lambda device: 1 << 18))
+    monkeypatch.setattr(moves, "ROW", 512)
+    monkeypatch.setattr(moves.Moves, "REPEATS", 1)
+    rows = {row["case"]: row for row in moves.Moves().run(host_device, Options())}
+    assert tuple(rows) == moves.Moves.CASES
+    for case in ("scale", "norm", "rope", "cpy f32 to f32", "get_rows f32", "set_rows f32"):
+        assert rows[case]["gigabytes_per_second"] == pytest.approx(2 * 512 * 64 * 4 / rows[case]["milliseconds"] / 1e6)
+        assert rows[case]["share_of_streaming"] > 0
+    added = rows["add"]
+    assert added["gigabytes_per_second"] == pytest.approx(3 * 512 * 42 * 4 / added["milliseconds"] / 1e6)
+
+
+def test_a_convolution_is_measured_beside_the_product_of_as_many_operations(
+    host_device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ggplug.cli import moves
+    from ggplug.registry.extras import Options
+
+    for name, small in (("SIDE", 8), ("CHANNELS", 16), ("REPEATS", 1)):
+        monkeypatch.setattr(moves.Convolution, name, small)
+    rows = list(moves.Convolution().run(host_device, Options()))
+    assert [row["case"] for row in rows] == [
+        f"{name}, {kind}" for kind in ("f32", "f16") for name in ("conv_2d_direct", "conv_2d")
+    ]
+    for row in rows:
+        assert row["gigaflops"] == pytest.approx(2 * 9 * 16 * 16 * 64 / row["milliseconds"] / 1e6)
+        assert row["relative_to_product"] == pytest.approx(row["gigaflops"] / row["product_gigaflops"])
+
+
+class Known:
+    """An instrument whose figures are known."""
+
+    def __init__(self, name: str, *rows: dict[str, Any]) -> None:
+        self.name, self.rows = name, rows
+        self.description = name
+
+    def run(self, device: Any, options: Any) -> Any:
+        return self.rows
+
+
+def test_figures_are_held_against_their_goals_and_the_fastest_streaming_read() -> None:
+    from ggplug.cli.rates import Rates
+    from ggplug.registry.extras import Options
+
+    read = "streaming_gigabytes_per_second"
+    vectors = Known(
+        "matvec",
+        {"case": "f32", "gigabytes_per_second": 45.0, read: 50.0},
+        {"case": "q8_0", "gigabytes_per_second": 44.0, read: 20.0},  # more than its own read, but not than the fastest
+        {"case": "iq1_s", "note": "too few bits"},
+    )
+    products = Known(
+        "matmul",
+        {"case": "f32", "gigaflops": 100.0, "relative_to_torch": 0.9},
+        {"case": "f16", "gigaflops": 100.0},
+        {"case": "q8_0", "gigaflops": 100.0},
+        {"case": "q4_0", "gigaflops": 80.0},
+        {"case": "q6_K", "gigaflops": 79.0},
+    )
+    attention = Known("attention", {"case": "512 queries, f16", "relative_to_numpy": 1.5})
+    device: Any = None
+    rows = {row["case"]: row for row in Rates((vectors, products, attention)).run(device, Options())}
+    shown = {case: (row["reached"], row["met"]) for case, row in rows.items() if "met" in row}
+    assert shown == {
+        "matvec f32": (0.9, "yes"),
+        "matvec q8_0": (0.88, "falls short"),
+        "matmul f32": (0.9, "falls short"),
+        "matmul q4_0": (0.8, "yes"),
+        "matmul q6_K": (0.79, "falls short"),
+        "attention 512 queries, f16": (1.5, "yes"),
+    }
+    assert rows["matvec f32"]["goal"] == "0.9 of a streaming read"
+    assert rows["matvec iq1_s"]["note"] == "too few bits"
+    assert "PyTorch" in rows["matmul f16"]["note"]
+    assert rows["matvec q4_0"]["note"] == "not measured"
+
+
+def test_every_goal_is_a_case_of_an_instrument() -> None:
+    from ggplug.cli import products, rates
+
+    types_of_weights = {type.name for type in products.WEIGHTS} - {"q8_K"}
+    assert {goal.case for goal in rates.one_column()} == types_of_weights
+    assert {goal.case for goal in rates.many_columns()} == types_of_weights - {"q8_0"}
+    assert {goal.instrument for goal in rates.others()} == {"attention", "moves", "convolution"}
+
+
+def test_instruments_that_run_others_run_only_by_their_name() -> None:
+    from ggplug.cli import bench
+    from ggplug.cli.rates import Rates
+
+    there: Any = {"matvec": None, "overhead": None, Rates.name: None}
+    assert bench.select(there, (), overhead=False) == ["matvec"]
+    assert bench.select(there, ("rates",), overhead=False) == ["rates"]

@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from fake_distributions import Site
 
-from ggplug.cli.new_backend.command import new_backend
+from ggplug.cli.new_backend.command import RULE, new_backend
 from ggplug.cli.new_backend.files import MEMORIES
 from ggplug.cli.new_backend.kernels import SNIPPETS
 from ggplug.errors import ParameterError
+from ggplug.registry.discover import Installed
 
 
 def write(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(new_backend, [*arguments, "--into", str(folder)])
 
 
-def own_tests(folder: Path, name: str, chosen: str) -> subprocess.CompletedProcess[str]:
+def own_tests(folder: Path, name: str, chosen: str, *more: str) -> subprocess.CompletedProcess[str]:
     """Its own tests, with the distribution on the path as an installer leaves it behind."""
     site = Site(folder / "site")
     project = tomllib.loads((folder / f"ggplug-{name}" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     site.add(project["name"], project["entry-points"], {})
     path = os.pathsep.join([str(folder / f"ggplug-{name}" / "src"), str(site.folder)])
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, "-W", "error", f"ggplug-{name}"],
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", chosen, "-W", "error", f"ggplug-{name}",
+         *more],
         cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
 
@@ -78,10 +83,11 @@ def test_what_it_writes_has_the_style_of_this_repository(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["Toy"], "small letters"), (["a b"], "small letters, digits and single hyphens, got 'a b' (for example 'a-b')"),
+    [(["Toy"], "small letters"), (["a b"], f"a backend's name is {RULE}; got 'a b' (for example 'a-b')"),
      (["../x"], "(for example 'x')"), (["3d"], "(for example 'd')"), (["3"], "got '3'"), (["toy\n"], "small letters"),
      (["a--b"], "(for example 'a-b')"), (["größe"], "small letters"), ([""], "small letters"),
-     (["cpu"], "there is a module ggplug_cpu already"), (["core-"], "small letters"),
+     (["cpu"], "ggplug-cpu is a distribution of ggplug"), (["simt"], "there is a module ggplug_simt already"),
+     (["core-"], "small letters"),
      (["c-pu"], "there is a backend CPU already, of ggplug-cpu (choose another name)"),
      (["toy", "--ops", "add,flash"], "no kernel to begin with for 'flash'"), (["toy", "--ops", ","], "one op")],
 )  # fmt: skip
@@ -101,6 +107,44 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     assert not list((tmp_path / "ggplug-toy").iterdir())
     (tmp_path / "ggplug-link").symlink_to(tmp_path / "nowhere")
     assert "there already" in str(write(tmp_path, "link").exception)
+
+
+def test_one_that_is_installed_is_written_again_elsewhere_and_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "first", "another", "--ops", "relu")
+    source = tmp_path / "first" / "ggplug-another" / "src"
+    monkeypatch.syspath_prepend(str(source))
+    there = Installed("Another", "ggplug_another", "ggplug_another", "0.1.0")
+    monkeypatch.setattr("ggplug.cli.new_backend.command.backends", lambda: (there,))
+    done = write(tmp_path / "second", "another", "--memory", "discrete")
+    assert done.exit_code == 0, done.exception
+    assert f"ggplug-another is installed here already, from {source / 'ggplug_another'}" in done.output
+    assert (tmp_path / "second" / "ggplug-another" / "pyproject.toml").is_file()
+    monkeypatch.setattr("ggplug.cli.new_backend.command.backends", lambda: (replace(there, distribution="other"),))
+    assert "of no backend ggplug-another" in str(write(tmp_path / "third", "another").exception)
+
+
+def test_help_tells_the_rule_for_names_and_the_ops_to_begin_with() -> None:
+    shown = " ".join(CliRunner().invoke(new_backend, ["--help"]).output.split())
+    assert RULE in shown
+    for name in SNIPPETS:
+        assert re.search(rf"\b{name}\b", shown.partition("begin with for")[2]), name
+
+
+def test_kernels_compute_with_the_types_that_their_line_names_and_decline_others(tmp_path: Path) -> None:
+    for memory in MEMORIES:
+        write(tmp_path, memory, "--memory", memory)
+        chosen = "test_op[mul_mat] or test_op[get_rows] or test_op[add]"
+        ran = own_tests(tmp_path, memory, chosen, "--ggplug-json", "found.json")
+        assert ran.returncode == 0, ran.stdout
+        (told,) = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+        declined = {(each["subject"], each.get("reason")) for each in told["findings"] if each["verdict"] == "declined"}
+        words = "the kernel of this op does not compute with"
+        assert ("add", f"{words} f16") in declined
+        assert {("mul_mat", f"{words} f16"), ("get_rows", f"{words} q4_0")} <= declined
+        assert not [each for each in declined if each[1].endswith(("f32", "i32"))]
+        assert {each[0] for each in declined if each[1].endswith("q8_0")} <= {"add"}
 
 
 @pytest.mark.parametrize("fails", ["mkdir", "write_text"])

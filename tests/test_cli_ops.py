@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ggplug.cli.app import run
 from ggplug.cli.ops import page
 from ggplug.errors import DeviceNotFoundError
 from ggplug.ops import OPS
+from ggplug.quantizing import COPY, MIXTURES
 from ggplug.testing import ReferenceDevice
 from ggplug.testing.offers import examples, offers
 from ggplug.types import F32, Q4_0, TYPES
@@ -80,3 +82,24 @@ def test_the_page_of_ops_is_current() -> None:
     wanted = page(devices, list(offers(devices, classes, TYPES)))
     current = (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
     assert current == wanted, "run: ggplug ops --markdown --device CPU --device OpenCL0 > docs/ops.md"
+
+
+def test_ops_and_types_are_listed_where_there_is_no_device(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ggplug.cli.ops.REGISTRY.devices", list)
+    lines = printed(capsys).splitlines()
+    names = {line.split()[0] for line in lines}
+    assert {name for name, cls in OPS.items() if not cls.is_view} <= names
+    assert "install a backend" in lines[-1]
+    assert run(["ops", "--json"]) == 1
+    assert "there is no device to ask" in capsys.readouterr().err
+    assert run(["ops", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(re.search(rf"\b{kind.name}\b", shown) for kind in TYPES)
+
+
+def test_the_help_of_quantize_names_every_type(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["quantize", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(re.search(rf"\b{name}\b", shown) for name in [*MIXTURES, COPY])

@@ -163,10 +163,10 @@ def test_what_supports_op_says_is_what_a_plan_does(device: CpuDevice) -> None:
 
 
 def test_types_that_no_kernel_converts_are_declined_with_their_names(device: CpuDevice) -> None:
-    node = ops.cpy(ones(2, 256), gg.new_tensor("q8_1", (256, 2)))
+    node = ops.cpy(ones(2, 256), gg.new_tensor("iq2_xxs", (256, 2)))
     refusal = device.supports_op(node)
     assert isinstance(refusal, Decline)
-    assert "f32 to q8_1" in refusal.reason
+    assert "f32 to iq2_xxs" in refusal.reason
 
 
 def test_views_are_supported_and_compute_nothing(device: CpuDevice) -> None:

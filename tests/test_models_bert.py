@@ -15,7 +15,7 @@ from ggplug.errors import GGUFError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models.bert import batches
 from ggplug_models.placement import in_turn
-from ggplug_models.tokenizer import HF_JSON
+from ggplug_models.tokenizers.encoders import HF_JSON
 
 
 def device_or_skip(name: str) -> Device:

@@ -19,9 +19,10 @@ from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader
 from ggplug_models.converting.families import FAMILIES
 from ggplug_models.converting.splitting import NAMES as SPLITTING
+from ggplug_models.tokenizers.pre_tokenizers import BY_NAME
 
 FOLDERS = Path(__file__).parent / "data" / "folders"
-NAMES = sorted(path.name for path in FOLDERS.iterdir())
+NAMES = sorted(path.name for path in FOLDERS.iterdir() if path.is_dir())
 OURS = {
     "bert.hidden_activation", "tokenizer.huggingface.json", "tokenizer.ggml.cls_token_id",
 }  # fmt: skip
@@ -271,6 +272,10 @@ def test_ways_of_splitting_are_known_by_their_patterns(patterns: tuple[str, ...]
     steps.append({"type": "ByteLevel", "use_regex": False})
     changed(folder, "tokenizer.json", pre_tokenizer={"type": "Sequence", "pretokenizers": steps})
     assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.ggml.pre"] == name
+
+
+def test_every_way_of_splitting_is_one_that_tokenisers_know() -> None:
+    assert {*SPLITTING.values(), "dbrx"} <= BY_NAME.keys()
 
 
 def test_llama_3_words_without_whole_tokens_are_those_of_dbrx(tmp_path: Path) -> None:

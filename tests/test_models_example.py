@@ -63,11 +63,22 @@ def test_a_question_finds_its_passage_on_the_one_device_that_was_named(folder: P
     assert rows["CPU"][-2:] == ["nothing", "100%"]
 
 
-def test_by_default_the_best_device_and_the_cpu_share_the_layers(folder: Path) -> None:
-    question = "Why does the sun shine?"
-    options = ("--folder", str(folder), "--top", "1")
-    shown = search("-c", BESIDE_A_GPU, *options, question, GGPLUG_DISABLE="OpenCL,CUDA")
+def test_by_default_the_best_device_computes_all_layers_and_a_second_one_is_named(folder: Path) -> None:
+    shown = beside_a_gpu(folder, "Why does the sun shine?")
     assert "stars.txt:1" in shown
+    assert {device: row[0] for device, row in table(shown).items()} == {"Fake0": "0-5"}
+    assert "CPU is there, too; to share the layers: --device Fake0 --device CPU" in " ".join(shown.split())
+
+
+def test_devices_that_are_named_share_the_layers(folder: Path) -> None:
+    shown = beside_a_gpu(folder, "Why does the sun shine?", "--device", "Fake0", "--device", "CPU", "--split", "2,1")
     rows = table(shown)
-    assert {device: row[0] for device, row in rows.items()} == {"Fake0": "0-2", "CPU": "3-5"}
+    assert {device: row[0] for device, row in rows.items()} == {"Fake0": "0-3", "CPU": "4-5"}
     assert all("nothing" not in row for row in rows.values())
+    assert "to share the layers" not in shown
+
+
+def beside_a_gpu(folder: Path, question: str, *options: str) -> str:
+    """What the example prints where there is another device, better than the CPU."""
+    arguments = ("--folder", str(folder), "--top", "1", *options, question)
+    return search("-c", BESIDE_A_GPU, *arguments, GGPLUG_DISABLE="OpenCL,CUDA")

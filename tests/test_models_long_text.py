@@ -18,7 +18,7 @@ from ggplug.errors import ParameterError
 from ggplug_models import lines, long_text
 from ggplug_models.lines import LongLine, windows, write_text
 from ggplug_models.long_text import LongText
-from ggplug_models.tokenizer import HF_JSON, TextTokenizer, from_metadata
+from ggplug_models.tokenizers.encoders import HF_JSON, TextTokenizer, from_metadata
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -54,7 +54,7 @@ def whole(tokenizer: Any, text: str, max_length: int) -> list[int]:
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> int:
     """Texts are long from 24 characters on, and looked at in as many, so that borders fall everywhere."""
     monkeypatch.setattr(long_text, "LONG", 24)
-    monkeypatch.setattr("ggplug_models.tokenizer.LONG", 24)
+    monkeypatch.setattr("ggplug_models.tokenizers.encoders.LONG", 24)
     return 24
 
 
@@ -134,7 +134,7 @@ def test_many_texts_are_given_to_the_library_in_parts(monkeypatch: pytest.Monkey
         given(self, texts, found)
 
     monkeypatch.setattr(TextTokenizer, "_short", short)
-    monkeypatch.setattr("ggplug_models.tokenizer.TOGETHER", 100)
+    monkeypatch.setattr("ggplug_models.tokenizers.encoders.TOGETHER", 100)
     assert TextTokenizer(made(), 64, N_VOCAB, "x").encode(texts) == wanted
     assert max(sizes) < 100 + max(map(len, texts))
 
@@ -142,7 +142,7 @@ def test_many_texts_are_given_to_the_library_in_parts(monkeypatch: pytest.Monkey
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from ggplug_models.tokenizer import from_metadata, HF_JSON
+from ggplug_models.tokenizers.encoders import from_metadata, HF_JSON
 
 tokenizer = from_metadata({HF_JSON: Path(sys.argv[1]).read_text("utf-8")}, 512, 1000)
 kinds = {

@@ -17,7 +17,7 @@ from ggplug.errors import GGUFError, ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter, ValueType
 from ggplug_models.bert import BertConfig
 from ggplug_models.hyperparameters import Hyperparameters
-from ggplug_models.tokenizer import HF_JSON, TextTokenizer, from_metadata
+from ggplug_models.tokenizers.encoders import HF_JSON, TextTokenizer, from_metadata
 from ggplug_models.values import Values
 
 GOOD: dict[str, Any] = {

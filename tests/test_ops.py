@@ -5,9 +5,12 @@ That the references compute what ggml computes is proven in test_ops_recorded.py
 
 from __future__ import annotations
 
+import builtins
 import copy
 import inspect
 import pickle
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -401,6 +404,37 @@ def test_the_page_has_the_formula_of_every_op() -> None:
             source = inspect.getsource(cls.reference).splitlines()
             assert source[-1].strip() in page, cls.name
     assert "return a + b" in page  # add's own part of what all binary ops have
+    assert "# silu_back\ndef compute(" in page  # in another section than that of binary ops
+
+
+def test_the_page_has_the_formula_of_all_that_formulas_call() -> None:
+    """Functions, methods and properties of these modules, and what they call in turn; each once."""
+    page = listing.markdown()
+    blocks = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    defined = re.findall(r"^ *(?:def|class) (\w+)|^(\w+)(?:: .*)? = ", blocks, re.MULTILINE)
+    names = {name for pair in defined for name in pair}
+    there: dict[str, object] = {}
+    for module in [each for name, each in sys.modules.items() if name.startswith("ggplug.ops.")]:
+        there |= {name: value for name, value in vars(module).items() if inspect.isfunction(value)}
+    for called in set(re.findall(r"(?<![.\w])(\w+)\(", blocks)):
+        home = "" if hasattr(builtins, called) else getattr(there.get(called), "__module__", "")
+        assert called in names or not home.startswith("ggplug.ops."), called
+    for name in ("alibi_slopes", "shares_of", "unfold", "tile", "frequencies", "pairs", "Axis", "_LARGEST"):
+        assert name in names, name
+    assert blocks.count("def tile(") == 1
+
+
+def test_help_needs_no_other_page() -> None:
+    functions = {name: value for name in ops.__all__ if inspect.isfunction(value := getattr(ops, name))}
+    for name, function in functions.items():
+        text = function.__doc__ or ""
+        assert not re.search(r"\b[Ss]ee (also )?:(class|mod|func):", text), name
+        first = text.partition("\n\n")[0]
+        for referred in re.findall(r"^:func:`(\w+)`|As :func:`(\w+)`|as for :func:`(\w+)`", first):
+            other = functions["".join(referred)].__doc__ or ""
+            assert other.splitlines()[0] in text, name
+    assert "q: F32 [dk, n, h, b]" in functions["flash_attn_ext"].__doc__
+    assert "``n_tasks`` says into how many parts" in functions["map_custom1"].__doc__
 
 
 def test_the_type_stub_is_current() -> None:

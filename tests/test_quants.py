@@ -61,9 +61,9 @@ def test_some_types_take_no_notice_of_an_importance_matrix(type: Type) -> None:
     np.testing.assert_array_equal(encoded, quants.quantize(values, type))
 
 
-@pytest.mark.parametrize("type", [type for type in ENCODED if quants.can_dequantize(type)], ids=repr)
+@pytest.mark.parametrize("type", [type for type in ENCODED if type not in (types.Q8_1, types.Q8_K)], ids=repr)
 def test_an_importance_matrix_makes_what_is_important_more_exact(type: Type) -> None:
-    if type in UNWEIGHTED | {types.Q8_K}:
+    if type in UNWEIGHTED:
         return
     values = np.random.default_rng(4).standard_normal((16, 512), np.float32)
     importance = np.full(512, 0.01, np.float32)
@@ -103,7 +103,7 @@ def test_decoded_floats_are_those_of_ggml(vectors: Any, type: Type) -> None:
         np.testing.assert_array_equal(bits(decoded), bits(vectors[f"{type.name}_float{how}"]))
 
 
-@pytest.mark.parametrize("type", BLOCK_TYPES, ids=repr)
+@pytest.mark.parametrize("type", [type for type in BLOCK_TYPES if type is not types.Q8_1], ids=repr)
 def test_arbitrary_bytes_decode_as_in_ggml(vectors: Any, type: Type) -> None:
     decoded = quants.dequantize(vectors[f"{type.name}_randbytes"], type)
     np.testing.assert_array_equal(decoded, vectors[f"{type.name}_randfloat"])
@@ -127,8 +127,8 @@ def test_every_half_precision_number_widens_as_in_ggml(vectors: Any) -> None:
 def test_large_arrays_of_any_shape_agree_with_the_gguf_package(type: Type) -> None:
     # More than one chunk of the conversion, and the last one not full.
     random = np.random.default_rng(7)
-    if type.id not in set(GGMLQuantizationType):
-        pytest.skip("the package does not know it yet")
+    if type.id not in set(GGMLQuantizationType) or type is types.Q8_1:
+        pytest.skip("the package does not know it yet, or has an old layout of it")
     theirs = GGMLQuantizationType(type.id)
     if quants.can_quantize(type):
         values = random.standard_normal((3, 129, 1024), np.float32)
@@ -321,4 +321,11 @@ def test_a_type_without_a_reference_says_so() -> None:
             with pytest.raises(TypeMismatchError, match=f"{type.name} has no reference decoder"):
                 quants.dequantize(np.zeros(type.block_bytes, np.uint8), type)
     assert all(quants.can_quantize(t) for t in [types.F32, *FLOAT_TYPES])
-    assert {type for type in types.TYPES if not quants.can_dequantize(type)} == {types.Q8_1}
+    assert all(quants.can_dequantize(t) for t in types.TYPES)
+
+
+def test_numbers_of_q8_1_are_scale_times_integer_whatever_the_sum_of_its_block_says() -> None:
+    blocks = np.zeros(2, types.Q8_1.dtype)
+    blocks["d"], blocks["s"], blocks["qs"] = [0.5, -2], np.nan, np.arange(-32, 32).reshape(2, 32)
+    wanted = np.concatenate([np.arange(-32, 0) / 2, np.arange(32) * -2.0])
+    np.testing.assert_array_equal(quants.dequantize(blocks.view(np.uint8), types.Q8_1), wanted)

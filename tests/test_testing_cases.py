@@ -15,6 +15,7 @@ from ggplug.ops.base import OPS, Array, Op
 from ggplug.tensor import Spec, like
 from ggplug.testing import FakeDevice, ReferenceDevice, cases_of, generates
 from ggplug.testing.cases import GENERATORS, LAYOUTS, Case, Layout, Leafs, graph_cases, node
+from ggplug.testing.cases.ones import ones_cases
 from ggplug.testing.oracle import evaluate
 from ggplug.testing.runner import run_case, run_op
 
@@ -35,9 +36,37 @@ def test_a_layout_gives_the_extents_that_were_asked_for(layout: Layout) -> None:
         "permuted": x.is_permuted() and not x.is_transposed(),
         "transposed": x.is_transposed(),
         "elements apart": x.nb[:3] == (12, 84, 420) and x.view_offset == 4,
+        "ones outermost": x.is_contiguous(),
     }
     assert facts[layout]
-    assert set(facts) == {*LAYOUTS, "elements apart"}
+    assert set(facts) == {*LAYOUTS, "elements apart", "ones outermost"}
+
+
+def test_extents_of_one_may_have_strides_of_their_own_in_a_contiguous_tensor() -> None:
+    x = Leafs(1).tensor(types.F32, 1, 5, 1, 2, layout="ones outermost")
+    assert x.ne == (1, 5, 1, 2)
+    assert x.nb == (40, 4, 40, 20)
+    assert x.is_contiguous()
+    assert Leafs(1).tensor(types.Q8_0, 32, 1, 3, layout="ones outermost").nb == (34, 102, 34, 102)
+
+
+def test_a_norm_that_goes_by_the_stride_of_an_extent_of_one_is_found() -> None:
+    class ByStride(ReferenceDevice):
+        def match(self, group: Any) -> Any:
+            kernel = super().match(group)
+
+            def reads(op: Any, dst: Any, x: Any) -> None:
+                kernel(op, dst, x)
+                if group.node.src[0].nb[0] != 4:
+                    dst.array()[...] = 7
+
+            return reads
+
+    device = ByStride("by-stride")
+    stream = device.init()
+    found = [run_case(device, stream, case) for case in ones_cases(OPS["group_norm"])]
+    stream.free()
+    assert {each.verdict for each in found} == {"passed", "failed"}
 
 
 @pytest.mark.parametrize("layout", get_args(Layout))

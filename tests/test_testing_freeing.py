@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 
+import numpy as np
 import pytest
 
-from ggplug.sharing import accessing, waits
-from ggplug.testing.contracts import CLAUSES, Clause, freeing, run_clause
+import ggplug as gg
+from ggplug.buffers import Buffer
+from ggplug.errors import BufferUseError
+from ggplug.host import HOST
+from ggplug.sharing import accessing, using, waits
+from ggplug.testing.contracts import CLAUSES, Clause, freeing, run_clause, stepping
 from ggplug.testing.fake import FakeDevice
 from ggplug.testing.faulty.seeding import SUBJECT, Edit, seeded
 from ggplug.testing.faulty.subject import SubjectDevice
@@ -53,6 +60,51 @@ def test_what_never_asks_for_its_buffer_is_not_proven() -> None:
         finding = run_clause(SubjectDevice(), CALLED[COMPUTED])
     assert (finding.verdict, finding.bad) == ("not proven", False)
     assert finding.reason.endswith("compute, compute_traced")
+
+
+def seen_at_every_step(call: Callable[[Buffer], None]) -> set[str]:
+    """What comes of a free at each line of a call that works with the buffer."""
+    spare = HOST.alloc(64)
+    found = set()
+    for step in range(stepping.count_steps(partial(call, spare)) + 1):
+        buffer = HOST.alloc(64)
+        found.add(stepping.freed_at(step, buffer, partial(call, buffer), freeing._returned))
+        assert buffer.freed or step == stepping.count_steps(partial(call, spare))
+        buffer.free()
+    spare.free()
+    return found
+
+
+def test_work_that_claims_and_looks_is_seen_to_hold_at_every_step() -> None:
+    def held(buffer: Buffer) -> None:
+        with using(frozenset((buffer,))):
+            if buffer.freed:
+                raise BufferUseError("it was freed")
+            buffer._set(0, np.ones(64, np.uint8))
+        buffer.size  # noqa: B018
+
+    assert seen_at_every_step(held) == {"noticed", "waited", "done before", "beyond"}
+
+
+@pytest.mark.parametrize("claims", [False, True])
+def test_work_that_goes_on_in_what_was_freed_is_seen(claims: bool) -> None:
+    def careless(buffer: Buffer) -> None:
+        if not claims and buffer.freed:
+            raise BufferUseError("it was freed")
+        with using(frozenset((buffer,) if claims else ())):
+            buffer._set(0, np.ones(64, np.uint8))
+
+    assert "used" in seen_at_every_step(careless)
+
+
+def test_the_cpu_device_lets_a_free_wait_at_every_step_of_native_code() -> None:
+    pytest.importorskip("ggplug_cpu")
+    device = gg.device("CPU")
+    assert run_clause(device, CALLED[COMPUTED]).verdict == "passed"
+    with seeded(Edit("ggplug_cpu.team", "Team.run", "own, buffers, CLOSED", "own, NOTHING, CLOSED")):
+        finding = run_clause(device, CALLED[COMPUTED])
+    assert finding.verdict == "failed", finding.reason
+    assert "compute: another thread frees the buffer under it, and it goes on in what was freed" in finding.reason
 
 
 def test_a_thread_that_waits_for_a_claim_is_known() -> None:

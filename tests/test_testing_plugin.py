@@ -37,9 +37,9 @@ def test_a_conforming_device_passes(pytester: pytest.Pytester) -> None:
             device = ReferenceDevice("mine")
         """
     )
-    result = pytester.runpytest("-k", "test_op and (relu or sum_rows) or host_buffer or memset", *QUIET)
+    result = pytester.runpytest("-k", "test_op and (relu or sum_rows) or host_buffer or memset", "-v", *QUIET)
     relu = f"relu *{len(cases_of(OPS['relu']))}*"
-    result.stdout.fnmatch_lines(["*ggplug conformance of mine*", relu, "sum_rows *", "total *"])
+    result.stdout.fnmatch_lines(["*ggplug conformance of mine*", relu, "sum_rows *", "total *", "PASSED: mine: *"])
     assert result.ret == 0
 
 
@@ -101,7 +101,7 @@ def test_what_is_declined_is_skipped_with_its_reason(pytester: pytest.Pytester) 
     )
     result = pytester.runpytest("-k", "test_op and relu and not leaky", "-rs", *QUIET)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines([f"*{len(cases_of(OPS['relu']))} declined: not yet"])
+    result.stdout.fnmatch_lines([f"*{len(cases_of(OPS['relu']))} declined in relu: not yet"])
 
 
 def test_a_report_survives_the_way_through_json() -> None:

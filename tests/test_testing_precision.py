@@ -16,7 +16,8 @@ from ggplug.tensor import Tensor
 from ggplug.testing.cases.case import Leafs, node
 from ggplug.testing.compare import Allowed, compare
 from ggplug.testing.expected import Expected, within
-from ggplug.testing.precision import OTHER, RULES, UNIT, page
+from ggplug.testing.precision import OTHER, RULES, UNIT
+from ggplug.testing.precision.__main__ import page
 from ggplug.types import BF16, F16, F32, Q6_K, Q8_0, Type
 
 WEIGHTS = (F32, F16, BF16, Q8_0, Q6_K)

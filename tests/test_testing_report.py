@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from signal import SIGINT, SIGTERM, getsignal, raise_signal
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,8 @@ import pytest
 from ggplug.backend import Device, Operand
 from ggplug.errors import ComputeError, ParameterError
 from ggplug.host import HostBuffer, HostBufferType
-from ggplug.ops import Add, Mul, Op, Relu
-from ggplug.testing import Case, check
+from ggplug.ops import OPS, Add, Mul, Op, Relu
+from ggplug.testing import Case, cases_of, check
 from ggplug.testing.cases.case import labelled
 from ggplug.testing.conformance import main
 from ggplug.testing.contracts import CLAUSES, run_clause
@@ -151,11 +153,118 @@ def test_the_table_names_the_worst_case_and_its_types() -> None:
     report = Report("d", [Finding("add", "even", "passed", "", 1e-12, "f32, f32"),
                           Finding("add", "odd", "passed", "", 1e-9, "f16, f32"),
                           Finding("sub", "even", "passed", "", 0.0, "f32, f32")])  # fmt: skip
-    header, add, sub, total = text(report).splitlines()
+    header, add, sub, total, _, verdict = text(report, verbose=True).splitlines()
     assert header.split() == ["passed", "largest", "NMSE", "in"]
     assert add.split() == ["add", "2", "1.0e-09", "odd", "(f16,", "f32)"]
     assert sub.split() == ["sub", "1"]
     assert total.split() == ["total", "3"]
+    assert verdict == "PASSED: d: 3 of 3 cases passed"
+
+
+def test_a_green_run_is_one_screen_whatever_was_declined_and_ends_with_the_verdict() -> None:
+    passed = [Finding(f"op{n}", f"case {m}", "passed", "", 1e-9 * n) for n in range(200) for m in range(40)]
+    words = "abcdefghijklmnopqrstuvwxyz"
+    declines = [Finding("op0", f"x {n}", "declined", f"{words[n % 26] * 300} of {n}", 0.0) for n in range(500)]
+    unproven = [Finding("contract", "a clause", "not proven", "nothing holds it")]
+    report = Report("d", [*declines, *passed, *unproven])
+    lines = text(report).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 120
+    assert lines[-1] == "PASSED: d: 8,000 of 8,501 cases passed; 1 not proven, 500 declined"
+    assert lines[0] == "    1 not proven in contract: nothing holds it"
+    assert any("for 12 more reasons, which -v shows" in line for line in lines)
+    everything = text(report, verbose=True).splitlines()
+    assert len(everything) > 700
+    assert everything[-1] == lines[-1]
+
+
+def test_reasons_that_differ_in_tensors_types_and_numbers_are_shown_together() -> None:
+    reasons = [
+        "weights of q4_0 with f32, q8_0, not f16", "weights of q5_1 with f32, not bf16",
+        "<Tensor f32 [40x6] = scale(s=0.3)> is read", "<Tensor f16 'w' [4]> is read", "rows of 7 are too long",
+        "rows of 8 are too long",
+    ]  # fmt: skip
+    report = Report("d", [Finding("mul_mat", str(n), "declined", reason) for n, reason in enumerate(reasons)])
+    assert text(report).splitlines() == [
+        "    2 declined in mul_mat: weights of q4_0 with f32, q8_0, not f16 (1 reason like it)",
+        "    2 declined in mul_mat: <scale> is read (1 reason like it)",
+        "    2 declined in mul_mat: rows of 7 are too long (1 reason like it)",
+        "",
+        "NOTHING WAS PROVEN: d: 0 of 6 cases passed; 6 declined",
+    ]
+
+
+def test_a_run_in_which_something_failed_ends_with_that() -> None:
+    report = Report("d", [Finding("add", "a", "passed"), Finding("add", "b", "failed", "wrong")])
+    assert text(report).splitlines()[-1] == "FAILED: d: 1 of 2 cases went wrong, 1 cause; 1 of 2 cases passed"
+
+
+def stopped_by(signal: int, length: int) -> Any:
+    """A kernel in which a signal arrives, in the first case with rows of this length."""
+
+    def kernel(op: Op, dst: Operand, *src: Operand | None) -> None:
+        if dst.tensor.ne[0] == length:
+            raise_signal(signal)
+        interpret(op, dst, *src)
+
+    return kernel
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@pytest.mark.parametrize("signal", [SIGINT, SIGTERM])
+def test_a_run_that_is_stopped_tells_what_was_proven_and_where_it_was(
+    signal: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    cases = cases_of(Relu)
+    kernels: dict[type[Op], Any] = {Relu: stopped_by(signal, 3), Add: interpret, Mul: doubled}
+    monkeypatch.setattr("ggplug.testing.conformance.find_device", lambda name: WithKernels(kernels))
+    before = getsignal(SIGTERM)
+    json_file = tmp_path / "r.json"
+    code = main(["toy", "--op", "relu", "--op", "add", "--op", "mul", "--json", str(json_file)])
+    assert code == 128 + signal
+    assert getsignal(SIGTERM) is before
+    name = "SIGINT" if signal == SIGINT else "SIGTERM"
+    *_, until, stopped = capsys.readouterr().out.splitlines()
+    assert until == "until then: 2 of 2 cases passed; none went wrong"
+    assert stopped == f"STOPPED: toy: by {name} at relu: f32[3]; 2 of 3 parts had not begun, add the first of them"
+    told = json.loads(json_file.read_text(encoding="utf-8"))
+    assert told["stopped"] == stopped.removeprefix("STOPPED: toy: ")
+    assert [each["case"] for each in told["findings"]] == [case.label for case in cases[:2]]
+
+
+def test_what_failed_before_a_run_was_stopped_is_shown_with_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels: dict[type[Op], Any] = {Mul: doubled, Relu: stopped_by(SIGINT, 1)}
+    monkeypatch.setattr("ggplug.testing.conformance.find_device", lambda name: WithKernels(kernels))
+    assert main(["toy", "--op", "mul", "--op", "relu"]) == 130
+    out = capsys.readouterr().out
+    assert "again: python -m ggplug.testing.conformance toy --op mul --case" in out
+    *_, failed, stopped = out.splitlines()
+    assert failed.startswith("FAILED: toy: ")
+    assert stopped.startswith("STOPPED: toy: by SIGINT at relu: ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+def test_progress_is_shown_on_a_terminal_and_nowhere_else() -> None:
+    command = [sys.executable, "-m", "ggplug.testing.conformance", "reference", "--op", "relu"]
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment) as running:
+            os.close(theirs)
+            shown = b""
+            try:
+                while part := terminal.read(4096):
+                    shown += part
+            except OSError:  # the other end is closed
+                pass
+            assert running.stdout is not None
+            assert b"PASSED" in running.stdout.read()
+    assert b"relu: " in shown
+    assert b"/1" in shown
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert done.stderr == b""
 
 
 def test_every_failure_ends_with_a_command_that_shows_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +274,7 @@ def test_every_failure_ends_with_a_command_that_shows_it_alone(capsys: pytest.Ca
         assert (program, *arguments[:3]) == ("python", "-m", "ggplug.testing.conformance", "toy")
         # The device is not installed; the same command for one that is computes this case alone, and it passes.
         assert main(["reference", *arguments[3:]]) == 0
-        assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["total", "1"]
+        assert capsys.readouterr().out.splitlines()[-1] == "PASSED: reference: 1 of 1 case passed"
 
 
 def test_a_command_names_a_variant_in_the_place_of_a_source() -> None:
@@ -183,6 +292,17 @@ def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "| argmax |" in page.read_text(encoding="utf-8")
     assert main(["reference", "--op", "nonsense"]) == 2
     assert "there is no op 'nonsense'" in capsys.readouterr().err
+
+
+def test_the_command_lists_ops_and_clauses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    lines = {line.strip() for line in capsys.readouterr().out.splitlines()}
+    assert {*OPS, *(clause.name for clause in CLAUSES)} <= lines
+    with pytest.raises(SystemExit):
+        main([])
+    assert "name a device" in capsys.readouterr().err
+    assert main(["reference", "--clause", "nonsense"]) == 2
+    assert "--list` tells them" in capsys.readouterr().err
 
 
 def test_the_page_has_every_cause_and_subject() -> None:
@@ -255,3 +375,29 @@ def test_a_typo_in_a_helper_is_a_report_of_forty_lines(pytester: pytest.Pytester
     )
     assert alone.returncode == 1
     assert "1 of 1 cases went wrong" in alone.stdout
+
+
+STOPPING = TOY.replace("return operand.aray()", "os.kill(WHOM(), signal.SIGTERM)").replace(
+    "from typing", "import os\nimport signal\nfrom typing"
+)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_session_that_is_stopped_tells_what_was_proven(pytester: pytest.Pytester, isolated: bool) -> None:
+    toy = STOPPING.replace("WHOM()", "os.getppid()" if isolated else "os.getpid()")
+    pytester.makepyfile(toy=toy, test_toy=TESTS)
+    pytester.syspathinsert()
+    chosen = "bytes_come_back or test_op and (argmax or add)"
+    how = ["--ggplug-isolate"] if isolated else []
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *QUIET, *how, "-k", chosen, "--ggplug-json", "r.json"],
+        capture_output=True, text=True, cwd=pytester.path, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("STOPPED: toy: by SIGTERM at add: "))
+    assert lines[at - 1] == "until then: 1 of 1 case passed; none went wrong"
+    (told,) = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
+    assert told["stopped"].startswith("by SIGTERM at add: ")
+    assert told["counts"]["passed"] == 1

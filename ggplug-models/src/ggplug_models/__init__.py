@@ -14,9 +14,11 @@ from ggplug_models.long_text import LongText
 from ggplug_models.model import ARCHITECTURES, Model, load
 from ggplug_models.packing import PackedWeight
 from ggplug_models.placement import LayerSplit, Placement
+from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "BertEncoder", "LayerSplit", "LongText", "Model", "PackedWeight", "Placement", "convert", "load",
+    "ARCHITECTURES", "BertEncoder", "LayerSplit", "LongText", "Model", "PackedWeight", "Placement", "Tokenizer",
+    "convert", "load", "load_tokenizer",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from ggplug.tensor import Context, Tensor
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.long_text import LongText
 from ggplug_models.model import Model, architecture
-from ggplug_models.tokenizer import TextTokenizer, from_metadata
+from ggplug_models.tokenizers.encoders import TextTokenizer, from_metadata
 
 Floats = npt.NDArray[np.float32]
 

@@ -56,7 +56,8 @@ class Attention:
             "case": f"1 query, {kind.name}", "milliseconds": best["ours"] * 1e3, "gigabytes_per_second": speed,
         }  # fmt: skip
         if on_host:
-            row["share_of_streaming"] = speed / (memory.nbytes / best["read"] / 1e9)
+            row["streaming_gigabytes_per_second"] = memory.nbytes / best["read"] / 1e9
+            row["share_of_streaming"] = speed / row["streaming_gigabytes_per_second"]
         return row
 
     def of_many(self, stream: Backend, kind: Type) -> Mapping[str, Any]:

@@ -22,6 +22,9 @@ from ggplug.registry.records import reason_of
 
 GROUP = "ggplug.benchmarks"
 
+BY_NAME = ("overhead", "rates")
+"""Instruments that run only where they are named: the second runs others once more."""
+
 UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds": "ms", "megabytes": "MB", "_per_": "/"}
 """What figures' names say in full and headings say in short."""
 
@@ -47,7 +50,7 @@ def bench(
     listing: bool,
     as_json: bool,
 ) -> None:
-    """Measure a device with the INSTRUMENTs named (default: all but the overhead).
+    """Measure a device with the INSTRUMENTs named (default: all but the overhead and the rates).
 
     Times are those of the best run; what is compared takes turns in the same process.
     """
@@ -82,12 +85,16 @@ def choose(name: str | None) -> Device:
 def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     """All instruments by name, and why some cannot be used."""
     from ggplug.cli.attention import Attention
+    from ggplug.cli.moves import Convolution, Moves
     from ggplug.cli.overhead import Overhead
     from ggplug.cli.packed import PackedWeights
     from ggplug.cli.products import INSTRUMENTS
     from ggplug.cli.quantizing import Quantizing
+    from ggplug.cli.rates import Rates
 
-    own: tuple[Instrument, ...] = (*INSTRUMENTS, Attention(), PackedWeights(), Quantizing(), Overhead())
+    own: tuple[Instrument, ...] = (
+        *INSTRUMENTS, Attention(), Moves(), Convolution(), PackedWeights(), Quantizing(), Overhead(), Rates()
+    )  # fmt: skip
     found: dict[str, Instrument] = {instrument.name: instrument for instrument in own}
     broken: dict[str, str] = {}
     registration = device.registration
@@ -125,7 +132,7 @@ def select(there: Mapping[str, Instrument], names: tuple[str, ...], overhead: bo
         raise ParameterError(f"there is no instrument {unknown[0]!r}", remedy=f"there are {', '.join(there)}")
     if overhead:
         return list(dict.fromkeys([*names, "overhead"]))
-    return list(names) or [name for name in there if name != "overhead"]
+    return list(names) or [name for name in there if name not in BY_NAME]
 
 
 def measure(instrument: Instrument, device: Device, options: Options) -> list[dict[str, Any]]:

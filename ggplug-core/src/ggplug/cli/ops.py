@@ -18,7 +18,7 @@ from ggplug.testing.offers import Offer, offers
 from ggplug.types import KERNEL_FLOATS, TYPES, Type, by_name
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, epilog=f"Types: {', '.join(kind.name for kind in TYPES)}.")
 @click.option("--device", "names", multiple=True, metavar="NAME", help="Only this device; may be repeated.")
 @click.option("--op", "chosen", multiple=True, metavar="NAME", help="Only this op, in full; may be repeated.")
 @click.option("--type", "types", multiple=True, metavar="NAME", help="Only this type, in full; may be repeated.")
@@ -28,10 +28,15 @@ def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_pa
     """Show which device computes which op in which types.
 
     A type is that of one of an op's sources, mostly the first; a device is asked about nodes with such sources. With
-    --op or --type every answer is shown, with the reason of each refusal.
+    --op or --type every answer is shown, with the reason of each refusal. Without options every op is listed, even
+    where there is no device.
     """
     with warnings_held_back():
         devices = [REGISTRY.device(name) for name in names] if names else list(REGISTRY.devices())
+    if not devices and not (chosen or types or as_page or as_json):
+        print_table(["op", "sources"], ([name, ", ".join(cls.sources)] for name, cls in OPS.items() if not cls.is_view))
+        echo("There is no device to ask; install a backend, such as ggplug-cpu.")
+        return
     if not devices:
         raise DeviceNotFoundError("there is no device to ask", remedy="install a backend, such as ggplug-cpu")
     classes = [_op(name) for name in chosen] if chosen else [cls for cls in OPS.values() if not cls.is_view]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -193,21 +194,40 @@ class MatrixMatrix:
         for kind in WEIGHTS:
             weight = weights(device, kind, self.ROWS)
             assert weight.buffer is not None
+            functions: dict[str, Callable[[], Any]] = {"numpy": lambda: values @ matrix.T}
+            if options.peers and not kind.is_quantized and importlib.util.find_spec("torch"):
+                functions["torch"] = torch_product(matrix, values, kind, getattr(stream, "n_threads", None))
             try:
-                ours = prepared(stream, ops.mul_mat(weight, columns))
-                best = best_times({"ours": ours, "numpy": lambda: values @ matrix.T}, self.REPEATS)
+                functions["ours"] = prepared(stream, ops.mul_mat(weight, columns))
+                best = best_times(functions, self.REPEATS)
             except UnsupportedOpError as error:
                 yield {"case": kind.name, "note": error.reason or error.message}
                 continue
-            yield {
+            row: dict[str, Any] = {
                 "case": kind.name,
                 "milliseconds": best["ours"] * 1e3,
                 "gigaflops": operations / best["ours"] / 1e9,
-                "numpy_gigaflops": operations / best["numpy"] / 1e9,
-                "relative_to_numpy": best["numpy"] / best["ours"],
             }
+            for name in ("numpy", "torch"):
+                if name in best:
+                    row[f"{name}_gigaflops"] = operations / best[name] / 1e9
+                    row[f"relative_to_{name}"] = best[name] / best["ours"]
+            yield row
             weight.buffer.free()
         stream.free()
+
+
+def torch_product(
+    matrix: npt.NDArray[np.float32], columns: npt.NDArray[np.float32], kind: Type, threads: int | None
+) -> Callable[[], Any]:
+    """The same product by PyTorch, both operands in the type of the weights."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[kind.name]
+    a, x = (torch.from_numpy(values).to(dtype) for values in (matrix, columns))
+    return lambda: torch.nn.functional.linear(x, a)
 
 
 INSTRUMENTS = (MatrixVector(), MatrixMatrix())

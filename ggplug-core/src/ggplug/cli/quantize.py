@@ -11,10 +11,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from ggplug.cli.output import Command, byte_count, console, json_option, print_json, print_table, printable, text
 from ggplug.cli.streams import ended_by_signals
-from ggplug.quantizing import Override, Quantized, quantize_file
+from ggplug.quantizing import COPY, MIXTURES, Override, Quantized, quantize_file
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, epilog=f"TYPE is one of {', '.join([*MIXTURES, COPY])}.")
 @click.argument("source", metavar="IN", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("out", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("name", metavar="TYPE")
@@ -42,8 +42,7 @@ def quantize(
     """Write the GGUF file IN as OUT with weights of TYPE.
 
     TYPE is a name such as Q8_0, Q4_K_M or IQ3_XS, with the meaning that llama.cpp gives it: mixtures take more bits
-    for the tensors that need them. COPY changes nothing, and makes one file of a split model. An unknown name is
-    answered with all there are.
+    for the tensors that need them. COPY changes nothing, and makes one file of a split model.
     """
     orders = [Override.parse(each) for each in overrides]
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

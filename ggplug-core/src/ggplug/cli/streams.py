@@ -18,13 +18,13 @@ import errno
 import io
 import os
 import select
-import signal
 import sys
 import threading
 from collections.abc import Iterator
 from typing import IO, Any, NoReturn, TextIO
 
 from ggplug.registry.isolation import PLUGIN_CODE
+from ggplug.signals import raising
 
 EXIT_BROKEN_PIPE = 141
 """128 plus the signal's number, as a shell reports it."""
@@ -192,20 +192,8 @@ def stdin() -> _Input:
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Inside of the block a signal to end the process ends it in good order, so that no half of a file stays behind."""
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [getattr(signal, name) for name in names]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []
-
-    def end(number: int, frame: object) -> NoReturn:
-        raise Ending(128 + number)
-
-    before = {number: signal.signal(number, end) for number in numbers if signal.getsignal(number) is signal.SIG_DFL}
-    try:
+    with raising(lambda number: Ending(128 + number)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def leave(code: int, patience: float) -> NoReturn:

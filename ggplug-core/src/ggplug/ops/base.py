@@ -193,6 +193,9 @@ def apply(op: Op, src: tuple[Tensor | None, ...], name: str = "") -> Tensor:
     return Tensor(op.result(*src), op, src, name)
 
 
+Function = typing.TypeVar("Function", bound=Callable[..., Any])
+
+
 def builder(cls: type[Op]) -> Callable[..., Tensor]:
     """The function that applies an op: sources, then parameters, then ``name``.
 
@@ -236,6 +239,17 @@ def builder(cls: type[Op]) -> Callable[..., Tensor]:
     function.__qualname__ = function.__name__
     function.op = cls
     return typing.cast("Callable[..., Tensor]", function)
+
+
+def explained_by(*others: Any) -> Callable[[Function], Function]:
+    """Puts docstrings of classes and functions, or texts, behind that of a function: its ``help`` shows them all."""
+
+    def extend(function: Function) -> Function:
+        texts = [inspect.cleandoc(each) if isinstance(each, str) else inspect.getdoc(each) for each in others if each]
+        function.__doc__ = "\n\n".join(text for text in (inspect.getdoc(function), *texts) if text)
+        return function
+
+    return extend
 
 
 def _hints(cls: type[Op]) -> dict[str, Any]:

@@ -69,8 +69,8 @@ class Conv2dDwDirect(_Planar):
     """y[:, :, c, n] = x[:, :, c, n] convolved with kernel[:, :, 0, c]  (ggml_conv_2d_dw_direct).
 
     kernel: F32, F16 or BF16 [KW, KH, 1, C].  x: F32 [W, H, C, N], any strides.
-    Result: F32 [OW, OH, C, N]; for OW and OH see :class:`Conv2dDirect`.  Where neighbouring channels of x lie side by
-    side (``nb2 < nb0``), they do so in the result too.
+    Result: F32 [OW, OH, C, N], OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH likewise.  Where neighbouring
+    channels of x lie side by side (``nb2 < nb0``), they do so in the result too.
     """
 
     name = "conv_2d_dw_direct"
@@ -98,7 +98,7 @@ class Conv3dDirect(Op):
 
     kernel: F32, F16 or BF16 [KW, KH, KD, C OC].  x: F32 [W, H, D, C N].  C, N and OC are ``channels``, ``images`` and
     ``out_channels``; of a pair the last counts fastest.
-    Result: F32 [OW, OH, OD, OC N]; for OW, OH and OD see :class:`Conv2dDirect`.
+    Result: F32 [OW, OH, OD, OC N], OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH and OD likewise.
     """
 
     name = "conv_3d_direct"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import Array, Op, builder, is_multiple, misfit, mismatch
+from ggplug.ops.base import Array, Op, builder, explained_by, is_multiple, misfit, mismatch
 from ggplug.ops.elementwise import add, tile
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import F32, Type, by_name
@@ -136,27 +136,31 @@ _cont = builder(Cont)
 _repeat = builder(Repeat)
 
 
+@explained_by(Cont)
 def cont(x: Tensor, *ne: int, name: str = "") -> Tensor:
-    """``cont(x)`` or ``cont(x, ne0, ne1, ...)``: a contiguous copy, perhaps with other extents; see :class:`Cont`."""
+    """``cont(x)`` or ``cont(x, ne0, ne1, ...)``: a contiguous copy, perhaps with other extents."""
     return _cont(x, ne[0] if len(ne) == 1 and isinstance(ne[0], (tuple, list)) else ne, name=name)
 
 
+@explained_by(Dup)
 def cast(x: Tensor, type: Type | str, *, name: str = "") -> Tensor:
-    """A contiguous copy of x in another type (ggml_cast); see :class:`Dup`."""
+    """A contiguous copy of x in another type (ggml_cast)."""
     return dup(x, type if isinstance(type, str) else type.name, name=name)
 
 
+@explained_by(Dup)
 def add_cast(a: Tensor, b: Tensor, type: Type | str, *, name: str = "") -> Tensor:
     """y = a + b in another type than a's, rounded once (ggml_add_cast); b is repeated to a's shape.
 
-    a: of any float or quantised type.  See :class:`~ggplug.ops.Add` and :func:`cast`.
+    a: of any float or quantised type; b: as :func:`~ggplug.ops.add` takes it.  Result: contiguous, of a's shape.
     """
     wide, wanted = a if a.type is F32 else cast(a, F32), type if isinstance(type, str) else type.name
     return add(wide, b, name=name) if wanted == F32.name else cast(add(wide, b), wanted, name=name)
 
 
+@explained_by(Repeat)
 def repeat(x: Tensor, *ne: int | Tensor, name: str = "") -> Tensor:
-    """``repeat(x, ne0, ne1, ...)`` or ``repeat(x, like)``: x repeated to these extents; see :class:`Repeat`."""
+    """``repeat(x, ne0, ne1, ...)`` or ``repeat(x, like)``: x repeated to these extents."""
     if len(ne) == 1 and isinstance(ne[0], Tensor):
         like = ne[0]
         return _repeat(x, like.ne[: max(like.rank, x.rank)], name=name)

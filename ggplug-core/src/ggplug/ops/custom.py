@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ParameterError, SerializationError, TypeMismatchError
-from ggplug.ops.base import Array, Held, Op, apply
+from ggplug.ops.base import Array, Held, Op, apply, explained_by
 from ggplug.ops.copy import cpy
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import F64, Type, by_name
@@ -205,44 +205,48 @@ class Custom4d(PythonCall):
         return self._in_float64(np.zeros(extents(self.ne)[0][::-1], dtype), given)
 
 
+@explained_by(__doc__)
 def map_custom1(
     a: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
 ) -> Tensor:
     """y = fun(a): ``fun(dst, a, ith, nth, userdata)`` writes dst, which is like a  (ggml_map_custom1).
 
-    See :mod:`ggplug.ops.custom`.  Raises TypeMismatchError, ParameterError.
+    Raises TypeMismatchError, ParameterError.
     """
     return apply(MapCustom1(callback(fun, userdata), n_tasks, False), (a,), name)
 
 
+@explained_by(__doc__)
 def map_custom2(
     a: Tensor, b: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
 ) -> Tensor:
     """y = fun(a, b): ``fun(dst, a, b, ith, nth, userdata)`` writes dst, which is like a  (ggml_map_custom2).
 
-    See :mod:`ggplug.ops.custom`.  Raises TypeMismatchError, ParameterError.
+    Raises TypeMismatchError, ParameterError.
     """
     return apply(MapCustom2(callback(fun, userdata), n_tasks, False), (a, b), name)
 
 
+@explained_by(__doc__)
 def map_custom3(
     a: Tensor, b: Tensor, c: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
 ) -> Tensor:
     """y = fun(a, b, c): ``fun(dst, a, b, c, ith, nth, userdata)`` writes dst, which is like a  (ggml_map_custom3).
 
-    See :mod:`ggplug.ops.custom`.  Raises TypeMismatchError, ParameterError.
+    Raises TypeMismatchError, ParameterError.
     """
     return apply(MapCustom3(callback(fun, userdata), n_tasks, False), (a, b, c), name)
 
 
+@explained_by(__doc__)
 def custom_4d(
     type: Type | str, ne: Sequence[int], args: Sequence[Tensor], fun: Callable[..., Any], n_tasks: int = 1,
     userdata: Any = None, *, name: str = "",
 ) -> Tensor:  # fmt: skip
     """y = fun(*args), of this type and these extents: ``fun(dst, *args, ith, nth, userdata)``  (ggml_custom_4d).
 
-    ``ne``: up to four extents, innermost first.  ``args``: up to nine tensors.  See :mod:`ggplug.ops.custom`.  Raises
-    TypeMismatchError, ParameterError, ShapeError.
+    ``ne``: up to four extents, innermost first.  ``args``: up to nine tensors.  Raises TypeMismatchError,
+    ParameterError, ShapeError.
     """
     kind = by_name(type) if isinstance(type, str) else type
     if not isinstance(kind, Type):
@@ -251,6 +255,7 @@ def custom_4d(
     return apply(Custom4d(callback(fun, userdata), n_tasks, False, kind.name, full[:rank]), _sources(args), name)
 
 
+@explained_by(map_custom1)
 def map_custom1_inplace(
     a: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
 ) -> Tensor:
@@ -258,6 +263,7 @@ def map_custom1_inplace(
     return cpy(apply(MapCustom1(callback(fun, userdata), n_tasks, True), (a,)), a, name=name)
 
 
+@explained_by(map_custom2)
 def map_custom2_inplace(
     a: Tensor, b: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
 ) -> Tensor:
@@ -265,6 +271,7 @@ def map_custom2_inplace(
     return cpy(apply(MapCustom2(callback(fun, userdata), n_tasks, True), (a, b)), a, name=name)
 
 
+@explained_by(map_custom3)
 def map_custom3_inplace(
     a: Tensor, b: Tensor, c: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
 ) -> Tensor:
@@ -272,6 +279,7 @@ def map_custom3_inplace(
     return cpy(apply(MapCustom3(callback(fun, userdata), n_tasks, True), (a, b, c)), a, name=name)
 
 
+@explained_by(__doc__)
 def custom_inplace(
     a: Tensor, args: Sequence[Tensor], fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *,
     name: str = "",

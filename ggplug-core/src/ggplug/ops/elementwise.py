@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ggplug.errors import ShapeError
-from ggplug.ops.base import Array, Op, builder, is_multiple, misfit, mismatch
+from ggplug.ops.base import Array, Op, builder, explained_by, is_multiple, misfit, mismatch
 from ggplug.tensor import Spec, Tensor, describe
 
 
@@ -85,8 +85,9 @@ mul = builder(Mul)
 div = builder(Div)
 
 
+@explained_by(Add)
 def add1(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """y = a + b, b being a scalar (ggml_add1, which ggml replaces by ggml_add); see :class:`Add`.
+    """y = a + b, b being a scalar (ggml_add1, which ggml replaces by ggml_add).
 
     Raises ShapeError if b has more than one element.
     """

@@ -9,7 +9,7 @@ import numpy as np
 
 from ggplug.errors import ParameterError, TypeMismatchError
 from ggplug.ops.attention import alibi_slopes
-from ggplug.ops.base import Array, Cost, Op, builder, is_multiple, misfit, mismatch
+from ggplug.ops.base import Array, Cost, Op, builder, explained_by, is_multiple, misfit, mismatch
 from ggplug.ops.elementwise import tile
 from ggplug.ops.matrix import check_precision
 from ggplug.ops.views import view
@@ -159,11 +159,12 @@ class FlashAttnExt(Attending):
 _flash_attn_ext = builder(FlashAttnExt)
 
 
+@explained_by(FlashAttnExt)
 def flash_attn_ext(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float = 1.0, max_bias: float = 0.0,
     logit_softcap: float = 0.0, *, sinks: Tensor | None = None, precision: int = 0, name: str = "",
 ) -> Tensor:  # fmt: skip
-    """Attention as one op: ``v softmax(scale k q + mask)``; see :class:`FlashAttnExt`.
+    """Attention as one op: ``v softmax(scale k q + mask)``.
 
     Raises ShapeError, TypeMismatchError, ParameterError.
     """
@@ -280,12 +281,13 @@ def _padded(count: int) -> int:
 _flash_attn_back = builder(FlashAttnBack)
 
 
+@explained_by(FlashAttnBack, FlashAttnExt)
 def flash_attn_back(
     q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool = False, *, mask: Tensor | None = None,
     sinks: Tensor | None = None, scale: float | None = None, max_bias: float = 0.0, logit_softcap: float = 0.0,
     name: str = "",
 ) -> Tensor:  # fmt: skip
-    """The gradients of attention's sources, one behind the other: see :class:`FlashAttnBack`.
+    """The gradients of attention's sources, one behind the other.
 
     ``scale`` None: 1 / sqrt(dk), as in ggml.  Raises ShapeError, TypeMismatchError, ParameterError.
     """

@@ -7,7 +7,18 @@ from typing import ClassVar
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import Array, Cost, Indexes, Op, builder, is_multiple, misfit, mismatch, require_float
+from ggplug.ops.base import (
+    Array,
+    Cost,
+    Indexes,
+    Op,
+    builder,
+    explained_by,
+    is_multiple,
+    misfit,
+    mismatch,
+    require_float,
+)
 from ggplug.ops.elementwise import Binary
 from ggplug.ops.reduce import mean_of
 from ggplug.tensor import Spec, Tensor, extents
@@ -168,16 +179,15 @@ _repeat_back = builder(RepeatBack)
 _get_rows_back = builder(GetRowsBack)
 
 
+@explained_by(RepeatBack)
 def repeat_back(x: Tensor, *ne: int | Tensor, name: str = "") -> Tensor:
-    """``repeat_back(x, ne0, ne1, ...)`` or ``repeat_back(x, like)``: sums of repetitions; see :class:`RepeatBack`."""
+    """``repeat_back(x, ne0, ne1, ...)`` or ``repeat_back(x, like)``: sums of repetitions."""
     if len(ne) == 1 and isinstance(ne[0], Tensor):
         return _repeat_back(x, ne[0].ne[: max(ne[0].rank, 1)], name=name)
     return _repeat_back(x, ne[0] if len(ne) == 1 and isinstance(ne[0], (tuple, list)) else ne, name=name)
 
 
+@explained_by(GetRowsBack)
 def get_rows_back(dy: Tensor, ids: Tensor, rows: int | Tensor, *, name: str = "") -> Tensor:
-    """The gradient of :func:`~ggplug.ops.get_rows`; ``rows``: how many the source has, or the source itself.
-
-    See :class:`GetRowsBack`.
-    """
+    """The gradient of :func:`~ggplug.ops.get_rows`; ``rows``: how many the source has, or the source itself."""
     return _get_rows_back(dy, ids, rows.ne[1] if isinstance(rows, Tensor) else rows, name=name)

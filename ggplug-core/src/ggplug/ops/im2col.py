@@ -121,8 +121,8 @@ class Im2col3d(Op):
     """y[:, i, j, (n, l)] = the window of x at (i, j, l), all channels of it  (ggml_im2col_3d).
 
     kernel: [KW, KH, KD, C OC], of which only the extents matter.  x: F32, F16 or BF16 [W, H, D, C N], C being
-    ``channels``.  Result: [C KD KH KW, OW, OH, OD N] of ``type``; for OW, OH and OD see :class:`Im2col`.  Planes of x
-    that are left over behind N times C are not read.
+    ``channels``.  Result: [C KD KH KW, OW, OH, OD N] of ``type``, OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH
+    and OD likewise.  Planes of x that are left over behind N times C are not read.
     """
 
     name = "im2col_3d"

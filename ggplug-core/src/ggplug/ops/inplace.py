@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ggplug.ops.attention import soft_max
+from ggplug.ops.base import explained_by
 from ggplug.ops.copy import cpy
 from ggplug.ops.elementwise import add, div, mul, sub
 from ggplug.ops.gradients import soft_max_back
@@ -60,6 +61,7 @@ def inplace(build: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     written.__name__ = written.__qualname__ = f"{build.__name__}_inplace"
     written.__doc__ = f":func:`{build.__name__}`, written into the first source; the result is a view of it."
+    explained_by(build)(written)
     written.__wrapped__ = build  # type: ignore[attr-defined]  # its signature is this one's
     written.op = build.op  # type: ignore[attr-defined]
     return written

@@ -7,7 +7,7 @@ import enum
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import Array, Cost, Op, builder, mismatch, require
+from ggplug.ops.base import Array, Cost, Op, builder, explained_by, mismatch, require
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32
 
@@ -122,6 +122,7 @@ def _outer(x: Array) -> Array:
 interpolate = builder(Interpolate)
 
 
+@explained_by(Interpolate)
 def upscale(x: Tensor, factor: int, mode: int = 0, *, name: str = "") -> Tensor:
-    """x with ne0 and ne1 multiplied by ``factor``; see :class:`Interpolate`  (ggml_upscale)."""
+    """x with ne0 and ne1 multiplied by ``factor``  (ggml_upscale)."""
     return interpolate(x, (x.ne[0] * factor, x.ne[1] * factor, x.ne[2], x.ne[3]), mode, name=name)

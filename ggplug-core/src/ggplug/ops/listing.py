@@ -8,6 +8,7 @@ Builders are made at run time, so a type checker cannot see their signatures; th
 from __future__ import annotations
 
 import dataclasses
+import dis
 import inspect
 import re
 import sys
@@ -15,6 +16,8 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any
+
+import numpy as np
 
 from ggplug import ops
 from ggplug.ops.base import OPS, Op
@@ -27,7 +30,8 @@ Every op is one class and one builder: `gg.rms_norm(x, eps=1e-6)` makes a tensor
 `ops.RmsNorm(eps=1e-6)`. This page is made from the declarations, and from what devices answer, by
 `ggplug ops --markdown --device CPU --device OpenCL0`. Extents are in `ne` order, innermost first; NumPy's last axis is
 dimension 0. The docstrings (`help(gg.rope)`) give shapes, types and errors in full. Behind each table stand the
-formulas, `reference` of each class, in float64; an op without one has that of its family.
+formulas, `reference` of each class, in float64, and what these call, where it is first called; an op without one has
+that of its family.
 
 Sources in brackets are optional. "In place" names sources whose bytes the allocator may hand to the result. An op
 that "writes" changes the bytes of that source, and its result is a view of it. A view op computes nothing: its result
@@ -45,14 +49,14 @@ def markdown(names: Iterable[str] | None = None) -> str:
     modules: dict[str, list[type[Op]]] = {}
     for name in chosen:
         modules.setdefault(OPS[name].__module__, []).append(OPS[name])
-    text = [_PAGE.rstrip()]
+    text, seen = [_PAGE.rstrip()], set[object]()
     for module, classes in sorted(modules.items()):
         summary = " ".join((sys.modules[module].__doc__ or "").partition("\n\n")[0].split())
         text.append(f"## {module.rpartition('.')[2]}\n\n{summary}")
         rows = ["| op | what it computes | sources | parameters | notes |", "| --- | --- | --- | --- | --- |"]
         rows += [_row(cls) for cls in classes]
         text.append("\n".join(rows))
-        formulas = _formulas(classes)
+        formulas = _formulas(classes, seen)
         if formulas:
             text.append(f"```python\n{formulas}\n```")
     return "\n\n".join(text) + "\n"
@@ -74,21 +78,61 @@ def _row(cls: type[Op]) -> str:
     return f"| `{cls.name}` | {formula} | {sources} | {parameters} | {'; '.join(notes)} |"
 
 
-def _formulas(classes: Iterable[type[Op]]) -> str:
-    """The references of ops as they stand in their classes, and the methods that these call; each once."""
-    shown: dict[tuple[type, str], str] = {}
+def _formulas(classes: Iterable[type[Op]], seen: set[object]) -> str:
+    """The references of ops as they stand in their classes, and what these call and use of this package; each once.
+
+    ``seen``: what stands further up on the page already; what is added here is added to it.
+    """
+    shown: list[str] = []
     for cls in classes:
-        names = ["reference"]
-        while names:
-            name = names.pop()
-            owner = next((base for base in cls.__mro__ if name in vars(base)), Op)
-            method = getattr(owner, name, None)
-            if owner is Op or (owner, name) in shown or not inspect.isfunction(method):
+        wanted: list[Any] = ["reference"]
+        visited: set[object] = {None}
+        while wanted:
+            each = wanted.pop()
+            owner: Any = None
+            if isinstance(each, str):
+                each, owner = _method(cls, each)
+            if each in visited:
                 continue
-            source = textwrap.dedent(inspect.getsource(method)).rstrip()
-            shown[owner, name] = f"# {getattr(owner, 'name', '') or owner.__name__}\n{source}"
-            names += re.findall(r"self\.(\w+)\(", source)
-    return "\n\n".join(shown.values())
+            visited.add(each)
+            text = _definition(*each) if isinstance(each, tuple) else textwrap.dedent(inspect.getsource(each)).rstrip()
+            if each not in seen:
+                seen.add(each)
+                shown.append(text if owner is None else f"# {getattr(owner, 'name', '') or owner.__name__}\n{text}")
+            if inspect.isfunction(each):
+                wanted += re.findall(r"\bself\.(\w+)", text) if owner is not None else ()
+                wanted += _used(each)
+    return "\n\n".join(filter(None, shown))
+
+
+def _method(cls: type[Op], name: str) -> tuple[Any, Any]:
+    """A method or property of an op, as a function, and its class; None for fields, and for what all ops have."""
+    owner = next((base for base in cls.__mro__ if name in vars(base)), Op)
+    found = inspect.getattr_static(owner, name, None)
+    function = getattr(found, "fget", None) or getattr(found, "__func__", None) or getattr(found, "func", None) or found
+    return (None, None) if owner is Op or not inspect.isfunction(function) else (function, owner)
+
+
+def _used(function: Any) -> Iterable[object]:
+    """The functions, classes and constants of this package that a function uses; constants with their modules."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += (each for each in code.co_consts if inspect.iscode(each))
+    loaded = (each.argval for code in codes for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
+    for name in dict.fromkeys(loaded):
+        value = function.__globals__.get(name)
+        if inspect.isfunction(value) or (inspect.isclass(value) and not issubclass(value, Op)):
+            if value.__module__.startswith("ggplug.ops."):
+                yield value
+        elif isinstance(value, (int, float, np.ndarray)) and name.isupper():
+            yield name, function.__module__
+
+
+def _definition(name: str, module: str) -> str:
+    """The line that gives a constant its value, in the module that uses it or another one; empty if it is no line."""
+    homes = [module, *(each for each in sorted(sys.modules) if each.startswith("ggplug.ops."))]
+    found = (re.search(rf"^{name}(?:: [^=\n]+)? = .*$", inspect.getsource(sys.modules[home]), re.M) for home in homes)
+    return next((each[0] for each in found if each), "")
 
 
 def _field(field: dataclasses.Field[Any]) -> str:

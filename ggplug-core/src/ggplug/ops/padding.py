@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import Array, Op, builder, misfit, mismatch
+from ggplug.ops.base import Array, Op, builder, explained_by, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
 
 
@@ -100,27 +100,31 @@ _roll = builder(Roll)
 pad_reflect_1d = builder(PadReflect1d)
 
 
+@explained_by(Pad)
 def pad(x: Tensor, p0: int = 0, p1: int = 0, p2: int = 0, p3: int = 0, *, name: str = "") -> Tensor:
-    """``pad(x, p0, p1, p2, p3)``: so many zeros behind x in each dimension (ggml_pad); see :class:`Pad`."""
+    """``pad(x, p0, p1, p2, p3)``: so many zeros behind x in each dimension (ggml_pad)."""
     return _pad(x, (0, 0, 0, 0), (p0, p1, p2, p3), name=name)
 
 
+@explained_by(pad)
 def pad_circular(x: Tensor, p0: int = 0, p1: int = 0, p2: int = 0, p3: int = 0, *, name: str = "") -> Tensor:
     """:func:`pad` with what lies on the other side instead of zeros (ggml_pad_circular)."""
     return _pad(x, (0, 0, 0, 0), (p0, p1, p2, p3), True, name=name)
 
 
+@explained_by(Pad)
 def pad_ext(
     x: Tensor, lp0: int = 0, rp0: int = 0, lp1: int = 0, rp1: int = 0, lp2: int = 0, rp2: int = 0, lp3: int = 0,
     rp3: int = 0, *, circular: bool = False, name: str = "",
 ) -> Tensor:  # fmt: skip
-    """``lp`` elements before and ``rp`` behind x in each dimension; see :class:`Pad`.
+    """``lp`` elements before and ``rp`` behind x in each dimension.
 
     (ggml_pad_ext, and with ``circular`` ggml_pad_ext_circular.)
     """
     return _pad(x, (lp0, lp1, lp2, lp3), (rp0, rp1, rp2, rp3), circular, name=name)
 
 
+@explained_by(Roll)
 def roll(x: Tensor, shift0: int = 0, shift1: int = 0, shift2: int = 0, shift3: int = 0, *, name: str = "") -> Tensor:
-    """``roll(x, shift0, ...)``: elements moved around in each dimension; see :class:`Roll`."""
+    """``roll(x, shift0, ...)``: elements moved around in each dimension."""
     return _roll(x, (shift0, shift1, shift2, shift3), name=name)

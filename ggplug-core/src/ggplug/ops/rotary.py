@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from ggplug.errors import ParameterError, TypeMismatchError
-from ggplug.ops.base import Array, Cost, Op, apply, builder, misfit, mismatch, require_float
+from ggplug.ops.base import Array, Cost, Op, apply, builder, explained_by, misfit, mismatch, require_float
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, FLOATS, I32, RopeMode
 
@@ -199,6 +199,7 @@ rope = builder(Rope)
 rope_back = builder(RopeBack)
 
 
+@explained_by(Rope)
 def rope_multi(
     x: Tensor, pos: Tensor, n_dims: int, sections: tuple[int, ...], mode: int, freq_factors: Tensor | None = None,
     *, name: str = "", **parameters: float,
@@ -207,6 +208,7 @@ def rope_multi(
     return rope(x, pos, n_dims, freq_factors, _several(mode), sections=sections, name=name, **parameters)
 
 
+@explained_by(RopeBack, Rope)
 def rope_multi_back(
     x: Tensor, pos: Tensor, n_dims: int, sections: tuple[int, ...], mode: int, freq_factors: Tensor | None = None,
     *, name: str = "", **parameters: float,

@@ -9,7 +9,7 @@ import numpy as np
 
 from ggplug.ops.base import Array, Cost, Indexes, Op, builder, is_multiple, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F32, FLOATS, I32, I64
+from ggplug.types import F32, FLOATS, I32, I64, INTEGERS
 
 
 class GetRows(Op):
@@ -79,8 +79,8 @@ class AddId(Op):
 class SetRows(Op):
     """dst[:, ids[i, j', k'], j, k] = rows[:, i, j, k], j' = j mod I1 and k' = k mod I2  (ggml_set_rows).
 
-    dst: [n, m, D2, D3], of any float or quantised type, with contiguous rows.  rows: F32, F16 or BF16 [n, r, D2, D3].
-    ids: I64 or I32 [r, I1, I2], D2 a multiple of I1 and D3 of I2; each in 0..m-1, and no row twice.
+    dst: [n, m, D2, D3], I32 or of any float or quantised type, with contiguous rows.  rows: F32, F16 or BF16
+    [n, r, D2, D3].  ids: I64 or I32 [r, I1, I2], D2 a multiple of I1 and D3 of I2; each in 0..m-1, and no row twice.
     Writes dst; the result is a view of all of dst.  A row whose id is out of range is left out, and a ComputeError is
     raised.  Conversions are those of :class:`~ggplug.ops.Dup`.
     """
@@ -92,8 +92,8 @@ class SetRows(Op):
     def result(self, dst: Tensor, rows: Tensor, ids: Tensor) -> Spec:
         if ids.type is not I64 and ids.type is not I32:
             mismatch(self, "ids must be i64 or i32", dst, rows, ids)
-        if rows.type.is_quantized or rows.type.dtype.kind == "i" or dst.type.dtype.kind == "i":
-            mismatch(self, "rows must be f32, f16 or bf16, dst a float or quantised type", dst, rows, ids)
+        if rows.type not in FLOATS or (dst.type in INTEGERS and dst.type is not I32):
+            mismatch(self, "rows must be f32, f16 or bf16, dst i32 or a float or quantised type", dst, rows, ids)
         nd, nr, ni = dst.ne, rows.ne, ids.ne
         if nd[0] != nr[0] or nd[2] != nr[2] or nd[3] != nr[3]:
             misfit(self, "dst and rows must have the same ne0, ne2 and ne3", dst, rows, ids)

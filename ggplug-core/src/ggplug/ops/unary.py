@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug.ops.base import Array, Op, apply, builder, misfit, require_float
+from ggplug.ops.base import Array, Op, apply, builder, explained_by, misfit, require_float
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import FLOATS
 
@@ -207,8 +207,9 @@ leaky_relu = builder(LeakyRelu)
 fill = builder(Fill)
 
 
+@explained_by(Xielu)
 def xielu(x: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float, *, name: str = "") -> Tensor:
-    """xIELU with the raw, unconstrained slopes that a model stores (ggml_xielu); see :class:`Xielu`."""
+    """xIELU with the raw, unconstrained slopes that a model stores (ggml_xielu)."""
     return apply(Xielu(beta + _softplus(alpha_n), _softplus(alpha_p), beta, eps), (x,), name)
 
 

@@ -6,6 +6,7 @@ Windows are rounded to F16 (of a kernel of BF16 they stay F32), as in ggml.  The
 
 from __future__ import annotations
 
+from ggplug.ops.base import explained_by
 from ggplug.ops.copy import cont
 from ggplug.ops.im2col import im2col, im2col_3d
 from ggplug.ops.matrix import mul_mat
@@ -31,6 +32,7 @@ def conv_1d(kernel: Tensor, x: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) ->
     return cont(permute(reshape(y, rows.ne[1], rows.ne[2], kernel.ne[2]), 0, 2, 1))
 
 
+@explained_by(conv_1d)
 def conv_1d_ph(kernel: Tensor, x: Tensor, s: int = 1, d: int = 1) -> Tensor:
     """:func:`conv_1d`, padded by half of the kernel at both ends  (ggml_conv_1d_ph)."""
     return conv_1d(kernel, x, s, kernel.ne[0] // 2, d)
@@ -43,6 +45,7 @@ def conv_1d_dw(kernel: Tensor, x: Tensor, s0: int = 1, p0: int = 0, d0: int = 1)
     return reshape(y, y.ne[0], y.ne[2], 1)
 
 
+@explained_by(conv_1d_dw)
 def conv_1d_dw_ph(kernel: Tensor, x: Tensor, s0: int = 1, d0: int = 1) -> Tensor:
     """:func:`conv_1d_dw`, padded by half of the kernel at both ends  (ggml_conv_1d_dw_ph)."""
     return conv_1d_dw(kernel, x, s0, kernel.ne[0] // 2, d0)
@@ -53,7 +56,7 @@ def conv_2d(
 ) -> Tensor:
     """The convolution of x [W, H, C, N] with kernel [KW, KH, C, OC]: F32 [OW, OH, OC, N]  (ggml_conv_2d).
 
-    For OW and OH see :class:`~ggplug.ops.Conv2dDirect`.
+    OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH likewise.
     """
     rows = im2col(kernel, x, s0, s1, p0, p1, d0, d1, True, _windows_type(kernel))
     flat = reshape(kernel, kernel.ne[0] * kernel.ne[1] * kernel.ne[2], kernel.ne[3])
@@ -61,11 +64,13 @@ def conv_2d(
     return cont(permute(reshape(y, rows.ne[1], rows.ne[2], rows.ne[3], kernel.ne[3]), 0, 1, 3, 2))
 
 
+@explained_by(conv_2d)
 def conv_2d_sk_p0(kernel: Tensor, x: Tensor) -> Tensor:
     """:func:`conv_2d` with strides as large as the kernel and no padding: patches  (ggml_conv_2d_sk_p0)."""
     return conv_2d(kernel, x, kernel.ne[0], kernel.ne[1])
 
 
+@explained_by(conv_2d)
 def conv_2d_s1_ph(kernel: Tensor, x: Tensor) -> Tensor:
     """:func:`conv_2d`, padded by half of the kernel on all sides  (ggml_conv_2d_s1_ph)."""
     return conv_2d(kernel, x, 1, 1, kernel.ne[0] // 2, kernel.ne[1] // 2)

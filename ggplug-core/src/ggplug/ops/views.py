@@ -10,7 +10,7 @@ import math
 from functools import cached_property
 
 from ggplug.errors import ParameterError, ShapeError
-from ggplug.ops.base import Array, Op, builder, misfit
+from ggplug.ops.base import Array, Op, builder, explained_by, misfit
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, extents
 
 
@@ -153,18 +153,21 @@ _view = builder(View)
 _permute = builder(Permute)
 
 
+@explained_by(Reshape)
 def reshape(x: Tensor, *ne: int, name: str = "") -> Tensor:
-    """``reshape(x, ne0, ne1, ...)``: other extents over the same elements; see :class:`Reshape`."""
+    """``reshape(x, ne0, ne1, ...)``: other extents over the same elements."""
     return _reshape(x, _flat(ne), name=name)
 
 
+@explained_by(View)
 def view(x: Tensor, *ne: int, nb: tuple[int, ...] = (), offset: int = 0, name: str = "") -> Tensor:
-    """``view(x, ne0, ne1, ..., nb=(nb1, ...), offset=bytes)``: a window into x; see :class:`View`."""
+    """``view(x, ne0, ne1, ..., nb=(nb1, ...), offset=bytes)``: a window into x."""
     return _view(x, _flat(ne), nb, offset, name=name)
 
 
+@explained_by(Permute)
 def permute(x: Tensor, *axes: int, name: str = "") -> Tensor:
-    """``permute(x, 0, 2, 1, 3)``: dimension i of x becomes dimension axes[i]; see :class:`Permute`.
+    """``permute(x, 0, 2, 1, 3)``: dimension i of x becomes dimension axes[i].
 
     Axes that are not given stay where they are.
     """

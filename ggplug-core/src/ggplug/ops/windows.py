@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ggplug.errors import ParameterError, ShapeError
-from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch, require_float
+from ggplug.ops.base import Array, Cost, Op, builder, explained_by, misfit, mismatch, require_float
 from ggplug.ops.copy import dup
 from ggplug.tensor import Spec, Tensor
 
@@ -116,44 +116,49 @@ def _write(into: Callable[..., Tensor], a: Tensor, b: Tensor, nb: tuple[int, ...
     return into(a, b, tuple(stride // unit * block for stride in strides), offset // unit * block, name=name)
 
 
+@explained_by(Set)
 def set(a: Tensor, b: Tensor, *, nb: tuple[int, ...] = (), offset: int = 0, name: str = "") -> Tensor:
-    """A copy of a in which a window is b (ggml_set); ``nb`` (of dimensions 1, 2, 3) and ``offset`` in bytes.
-
-    See :class:`Set`.
-    """
+    """A copy of a in which a window is b (ggml_set); ``nb`` (of dimensions 1, 2, 3) and ``offset`` in bytes."""
     return _write(_set, dup(a), b, nb, offset, name)
 
 
+@explained_by(set)
 def set_inplace(a: Tensor, b: Tensor, *, nb: tuple[int, ...] = (), offset: int = 0, name: str = "") -> Tensor:
     """Writes b into a window of a (ggml_set_inplace); the result is a view of a.  As :func:`set` otherwise."""
     return _write(_set, a, b, nb, offset, name)
 
 
+@explained_by(set)
 def set_1d(a: Tensor, b: Tensor, *, offset: int = 0, name: str = "") -> Tensor:
     """:func:`set` with a's own strides (ggml_set_1d)."""
     return set(a, b, offset=offset, name=name)
 
 
+@explained_by(set_inplace)
 def set_1d_inplace(a: Tensor, b: Tensor, *, offset: int = 0, name: str = "") -> Tensor:
     """:func:`set_inplace` with a's own strides (ggml_set_1d_inplace)."""
     return set_inplace(a, b, offset=offset, name=name)
 
 
+@explained_by(set)
 def set_2d(a: Tensor, b: Tensor, nb1: int, *, offset: int = 0, name: str = "") -> Tensor:
     """:func:`set` with rows ``nb1`` bytes apart (ggml_set_2d)."""
     return set(a, b, nb=(nb1,), offset=offset, name=name)
 
 
+@explained_by(set_inplace)
 def set_2d_inplace(a: Tensor, b: Tensor, nb1: int, *, offset: int = 0, name: str = "") -> Tensor:
     """:func:`set_inplace` with rows ``nb1`` bytes apart (ggml_set_2d_inplace)."""
     return set_inplace(a, b, nb=(nb1,), offset=offset, name=name)
 
 
+@explained_by(set)
 def acc(a: Tensor, b: Tensor, *, nb: tuple[int, ...] = (), offset: int = 0, name: str = "") -> Tensor:
     """A copy of a with b added to a window (ggml_acc); ``nb`` and ``offset`` in bytes, as for :func:`set`."""
     return _write(_acc, dup(a), b, nb, offset, name)
 
 
+@explained_by(acc)
 def acc_inplace(a: Tensor, b: Tensor, *, nb: tuple[int, ...] = (), offset: int = 0, name: str = "") -> Tensor:
     """Adds b to a window of a (ggml_acc_inplace); the result is a view of a.  As :func:`set` otherwise."""
     return _write(_acc, a, b, nb, offset, name)

@@ -6,7 +6,8 @@ which make their whole block NaN: its scale is not finite (NaN as 0x7E00) and it
 importance matrix (``quantize_row_*_impl``) the scale is searched for (``search``).
 
 Q8_0 and Q8_1 are what activations are rounded to, and ggml's kernels for processors do that in another way than its
-reference: with 127 divided by the largest element, and ties to even.  Ops store them so.
+reference: with 127 divided by the largest element, and ties to even.  Ops store them so.  ggml has no decoder of Q8_1;
+here its numbers are those of Q8_0, and the sum of a block (``s``, for ggml's products) is not read.
 
 The encoders transpose first: with blocks along the last axis every step is one long vector operation, and
 32-element reductions become 31 of them.
@@ -167,7 +168,7 @@ def _write_eight_bits(blocks: Blocks, scale: Floats, columns: Floats) -> None:
         blocks["s"] = sums
 
 
-def _decode_q8_0(blocks: Blocks, values: Values) -> None:
+def _decode_eight_bits(blocks: Blocks, values: Values) -> None:
     np.multiply(blocks["qs"], blocks["d"].astype(np.float32)[:, None], out=values)
 
 
@@ -187,8 +188,8 @@ register(
         )
         for type, top in ((types.Q4_1, 15), (types.Q5_1, 31))
     ),
-    Codec(types.Q8_0, _encode_eight_bits, _decode_q8_0, store=_store_eight_bits),
-    Codec(
-        types.Q8_1, _encode_eight_bits, None, store=_store_eight_bits, missing="ggml only writes it, for its products"
+    *(
+        Codec(type, _encode_eight_bits, _decode_eight_bits, store=_store_eight_bits)
+        for type in (types.Q8_0, types.Q8_1)
     ),
 )

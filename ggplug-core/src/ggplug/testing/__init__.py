@@ -14,6 +14,7 @@
 :mod:`.causes`        from an exception to the line of the backend's author
 :mod:`.rendering`     the report as text and as a page
 :mod:`.watching`      chooses cases, and follows them while they run
+:mod:`.stopping`      runs that are stopped by a signal; :mod:`.progress` shows how far one is
 :mod:`.isolation`     cases in a worker process; :mod:`.isolated_tests` has pytest do so
 :mod:`.vectors`       replays recorded cases of ggml: ``python -m ggplug.testing.vectors FILE.npz --device NAME``
 :mod:`.reference`     the references as a device

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,11 +23,13 @@ from ggplug.testing.cases.graphs import SUBJECT as GRAPH
 from ggplug.testing.contracts import CLAUSES, CONTRACT, Clause, run_clauses
 from ggplug.testing.groups import run_groups
 from ggplug.testing.isolation import Channel, Worker
+from ggplug.testing.progress import bar
 from ggplug.testing.rendering import markdown, text
 from ggplug.testing.report import Finding, Report
 from ggplug.testing.runner import run_graphs, run_op
+from ggplug.testing.stopping import in_words, number_of, stoppable
 from ggplug.testing.vectors import find_device
-from ggplug.testing.watching import EVERYTHING, IN_THE_PLACE, One, Watch
+from ggplug.testing.watching import EVERYTHING, IN_THE_PLACE, Following, One, Watch
 
 
 class Unit(NamedTuple):
@@ -63,15 +66,43 @@ def check(
     ``case``: only cases with this label.  Never raises for what the device does: ``report.ok`` and ``report.bad``
     tell.  Raises ParameterError for a name that is none.
     """
-    watch = EVERYTHING if case is None else One(case)
-    return _report(device.name, units(ops, clauses, graphs, groups), lambda unit: unit.run(device, watch))
-
-
-def _report(name: str, units: Iterable[Unit], run: Callable[[Unit], list[Finding]]) -> Report:
-    report = Report(name)
-    for unit in units:
-        report.add(*(each._replace(command=_command(name, each)) if each.bad else each for each in run(unit)))
+    report = Report(device.name)
+    watch = Following(_chosen(case))
+    _fill(report, list(units(ops, clauses, graphs, groups)), lambda unit: unit.run(device, watch), watch)
     return report
+
+
+def _chosen(case: str | None) -> Watch:
+    return EVERYTHING if case is None else One(case)
+
+
+def _fill(
+    report: Report,
+    units: Sequence[Unit],
+    run: Callable[[Unit], list[Finding]],
+    watch: Following,
+    done: Callable[[], object] = lambda: None,
+) -> None:
+    """Adds what ``run`` finds, and calls ``done`` after each unit.
+
+    ``watch`` is told of the cases.  What they were until a KeyboardInterrupt is added, too, before it goes on.
+    """
+    for number, unit in enumerate(units):
+        watch.forget()
+        try:
+            findings = run(unit)
+        except KeyboardInterrupt as stop:
+            findings, left = watch.findings, units[number + 1 :]
+            rest = f"{len(left)} of {len(units)} parts had not begun, {left[0].name} the first of them" if left else ""
+            report.stopped = in_words(stop, watch.current or unit.name, rest)
+            raise
+        finally:
+            report.add(*(_with_command(report.device, each) for each in findings))
+        done()
+
+
+def _with_command(device: str, finding: Finding) -> Finding:
+    return finding._replace(command=_command(device, finding)) if finding.bad else finding
 
 
 def _command(device: str, finding: Finding) -> str:
@@ -100,11 +131,14 @@ def units(
         yield Unit(GROUPS)
 
 
+_LISTED = "`python -m ggplug.testing.conformance --list` tells them"
+
+
 def _op(given: type[Op] | str) -> type[Op]:
     if not isinstance(given, str):
         return given
     if given not in OPS:
-        raise ParameterError(f"there is no op {given!r}", got=given)
+        raise ParameterError(f"there is no op {given!r}", got=given, remedy=_LISTED)
     return OPS[given]
 
 
@@ -114,7 +148,7 @@ def _clause(given: Clause | str) -> Clause:
     for clause in CLAUSES:
         if clause.name == given:
             return clause
-    raise ParameterError(f"the contract has no clause {given!r}", got=given)
+    raise ParameterError(f"the contract has no clause {given!r}", got=given, remedy=_LISTED)
 
 
 def serve(channel: Channel, name: str) -> None:
@@ -125,12 +159,17 @@ def serve(channel: Channel, name: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line.  Answers the exit code: 0 nothing went wrong, 1 something did, 2 there is nothing to test."""
+    """The command line.
+
+    Answers the exit code: 0 nothing went wrong, 1 something did, 2 there is nothing to test, 128 and the number of a
+    signal that stopped the run.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m ggplug.testing.conformance",
         description="Put a device to the conformance suite: all of it, or the parts that are named.",
     )
-    parser.add_argument("device", help="a device's name, or 'reference' for the ops' references")
+    parser.add_argument("device", nargs="?", help="a device's name, or 'reference' for the ops' references")
+    parser.add_argument("--list", action="store_true", help="list the names of ops and clauses, and test nothing")
     parser.add_argument("--op", action="append", metavar="NAME", help="the cases of this op; may be repeated")
     parser.add_argument("--clause", action="append", metavar="NAME", help="this clause; may be repeated")
     parser.add_argument("--contract", action="store_true", help="every clause of the contract")
@@ -147,9 +186,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--repeat", type=int, default=1, metavar="N", help="run it N times, and tell which cases come out differently"
     )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show every subject and every reason, whatever the verdict"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every finding as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")
     given = parser.parse_args(arguments)
+    if given.list:
+        print("ops:", *(f"  {name}" for name in OPS), "clauses:", *(f"  {each.name}" for each in CLAUSES), sep="\n")
+        return 0
+    if given.device is None:
+        parser.error("name a device: `ggplug devices` lists them")
     some = bool(given.op or given.clause or given.contract or given.graphs or given.groups)
     try:
         chosen = list(
@@ -160,17 +207,17 @@ def main(arguments: list[str] | None = None) -> int:
                 given.groups or not some,
             )
         )
-        reports = [_computed(given, chosen) for _ in range(max(1, given.repeat))]
+        reports, code = _computed(given, chosen)
     except GGPlugError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     report = next((each for each in reports if not each.ok), reports[-1])
     write(report, given.json, given.markdown)
-    print(text(report))
-    flakes = differences(reports)
+    flakes = differences([each for each in reports if not each.stopped])
     if given.repeat > 1:
-        print(f"\n{len(flakes)} cases came out differently in {given.repeat} runs", *flakes, sep="\n")
-    return 0 if report.ok and not flakes else 1
+        print(f"{len(flakes)} cases came out differently in {len(reports)} runs", *flakes, "", sep="\n")
+    print(text(report, verbose=given.verbose))
+    return code or (0 if report.ok and not flakes else 1)
 
 
 def differences(reports: Sequence[Report]) -> list[str]:
@@ -187,15 +234,33 @@ def differences(reports: Sequence[Report]) -> list[str]:
     ]
 
 
-def _computed(given: argparse.Namespace, units: Iterable[Unit]) -> Report:
-    watch = EVERYTHING if given.case is None else One(given.case)
+def _computed(given: argparse.Namespace, chosen: Sequence[Unit]) -> tuple[list[Report], int]:
+    """A report for each run, and 128 and a signal's number, if one has stopped the last run; else 0."""
+    reports: list[Report] = []
+    try:
+        with stoppable(), bar(len(chosen) * max(1, given.repeat)) as shown, ExitStack() as ending:
+            watch = Following(_chosen(given.case), shown.at)
+            name, run = _runner(given, watch, ending)
+            for _ in range(max(1, given.repeat)):
+                reports.append(Report(name))
+                _fill(reports[-1], chosen, run, watch, shown.done)
+    except KeyboardInterrupt as stop:
+        if not reports or not reports[-1].stopped:
+            reports.append(Report(given.device))
+            reports[-1].stopped = in_words(stop, "")
+        return reports, 128 + number_of(stop)
+    return reports, 0
+
+
+def _runner(
+    given: argparse.Namespace, watch: Following, ending: ExitStack
+) -> tuple[str, Callable[[Unit], list[Finding]]]:
+    """The device's name, and what runs a unit on it: here, or in a worker, which ``ending`` closes."""
     device = find_device(given.device)
     if not given.isolate:
-        return _report(device.name, units, lambda unit: unit.run(device, watch))
-    with Worker(partial(serve, name=given.device), given.timeout) as worker:
-        return _report(
-            given.device, units, lambda unit: worker.run(unit.name, unit.subject, given.case)
-        )
+        return device.name, lambda unit: unit.run(device, watch)
+    worker = ending.enter_context(Worker(partial(serve, name=given.device), given.timeout))
+    return given.device, lambda unit: worker.run(unit.name, unit.subject, given.case, watch=watch)
 
 
 def write(report: Report, json: Path | None, page: Path | None) -> None:

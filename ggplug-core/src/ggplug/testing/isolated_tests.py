@@ -14,8 +14,8 @@ from _pytest.runner import runtestprotocol
 from ggplug.testing.isolation import Channel, Worker
 from ggplug.testing.report import Finding
 from ggplug.testing.suite import BackendSuite
-from ggplug.testing.verdicts import FOUND, WATCH, conclude
-from ggplug.testing.watching import Watch
+from ggplug.testing.verdicts import FOUND, WATCH, conclude, followed
+from ggplug.testing.watching import EVERYTHING, Watch
 
 _SUBJECTS: dict[str, Callable[[Any], str]] = {
     "test_contract": lambda item: "contract",
@@ -44,7 +44,9 @@ class Isolating:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         function = item.originalname  # type: ignore[attr-defined]
         case = self._config.getoption("--ggplug-case")
-        findings = self._worker.run(item.nodeid, _SUBJECTS[function](item), case)
+        name = self._worker.device or item.cls.__name__  # type: ignore[attr-defined]
+        with followed(item, name, EVERYTHING) as watch:
+            findings = self._worker.run(item.nodeid, _SUBJECTS[function](item), case, watch=watch)
         device = self._worker.device or item.cls.__name__  # type: ignore[attr-defined]
         steps: dict[Any, Callable[[], None]] = {
             "setup": lambda: None,

@@ -21,7 +21,7 @@ from typing import Any
 
 from ggplug.testing.causes import of_dump
 from ggplug.testing.report import Finding, Verdict
-from ggplug.testing.watching import One, Watch
+from ggplug.testing.watching import EVERYTHING, One, Watch
 
 Run = Callable[[str, Watch], tuple[str, list[Finding]]]
 """``(unit, watch) -> (the device's name, findings)``: what a worker does when it is asked for a unit."""
@@ -90,11 +90,21 @@ class Worker:
         self._folder = tempfile.TemporaryDirectory(prefix="ggplug-worker-")
         self._dump = Path(self._folder.name) / "dump"
 
-    def run(self, unit: str, subject: str, case: str | None = None, *, again: bool = True) -> list[Finding]:
+    def run(
+        self, unit: str, subject: str, case: str | None = None, *, again: bool = True, watch: Watch = EVERYTHING
+    ) -> list[Finding]:
         """All findings of a unit; ``case``: only the cases with this label.  Never raises for what the device does.
 
-        ``again``: after a crash or a hang, a new process takes the cases that are left.
+        ``again``: after a crash or a hang, a new process takes the cases that are left.  ``watch`` is told of the cases
+        here, and chooses none.  A KeyboardInterrupt here ends the process.
         """
+        try:
+            return self._run(unit, subject, case, again, watch)
+        except KeyboardInterrupt:
+            self._kill()
+            raise
+
+    def _run(self, unit: str, subject: str, case: str | None, again: bool, watch: Watch) -> list[Finding]:
         findings: list[Finding] = []
         begun: list[str] = []
         while True:
@@ -116,9 +126,11 @@ class Worker:
                         current = told
                         repeated = told in begun
                         begun.append(told)
+                        watch.begins(subject, told)
                     elif what == "ended":
                         findings.append(Finding(*told))
                         current = None
+                        watch.ended(findings[-1])
                     else:
                         self.device = told[0]
                         return [*findings, *(Finding(*each) for each in told[1])]
@@ -129,6 +141,7 @@ class Worker:
             findings.append(
                 Finding(subject, current or "", verdict, reason, float("inf"), where=where, cause=f"{verdict} {where}")
             )
+            watch.ended(findings[-1])
             if current is None or repeated or not again:
                 return findings
 
@@ -169,6 +182,13 @@ class Worker:
         else:
             os.kill(self._process.pid, signal.SIGABRT)
 
+    def _kill(self) -> None:
+        if self._connection is not None:
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
+            self._connection = None
+
     def close(self) -> None:
         """Ends the process."""
         if self._connection is not None:
@@ -188,6 +208,8 @@ class Worker:
 
 
 def _work(target: Callable[[Channel], None], connection: Connection, dump: str) -> None:
+    # A terminal sends Ctrl-C to all processes; the one at the other end ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(dump, "w", encoding="utf-8") as file:
         faulthandler.enable(file)
         with contextlib.suppress(BrokenPipeError):

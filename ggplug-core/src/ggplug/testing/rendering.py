@@ -2,34 +2,111 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ggplug.testing.report import VERDICTS, Finding, Report
+from ggplug.testing.report import VERDICTS, Finding, Report, Verdict, without_numbers
+from ggplug.types import TYPES
 
 FULL = 3
 """Causes that are shown with their lines, where something failed."""
 
-BRIEF = 5
+BRIEF = 3
 """Causes beyond these that are shown in a line each."""
 
 ROWS = 5
 """Subjects that the table has where something failed."""
 
-_NOT_RUN = ("not proven", "not applicable", "declined", "never run")
+_NOT_RUN: tuple[Verdict, ...] = ("not proven", "not applicable", "declined", "never run")
 
 _WIDTH = 200
 """Characters of a line of a reason."""
 
+REASONS = 15
+"""Reasons not to run that are shown where nothing failed."""
 
-def text(report: Report) -> str:
-    """What failed, cause by cause, and a table.
+_TENSOR = re.compile(r"<Tensor (?P<leaf>[^<>=]*?)(?: = (?P<op>\w+)[^<>]*)?>")
+"""A tensor as ``repr`` has it."""
 
-    Where something failed this is at most about thirty lines, whatever failed; the other reports have everything.
+_LINE = 120
+"""Characters of a line where nothing failed."""
+
+
+def text(report: Report, *, verbose: bool = False) -> str:
+    """What became of a device: what failed, cause by cause, or what did not run, reason by reason; last the verdict.
+
+    Without ``verbose`` this is a screen at most if nothing failed, and else about thirty lines, whatever failed.
+    ``verbose``: every subject and every reason, too.
     """
-    if report.ok:
-        return "\n".join([*table(report), *declined(report)])
-    return "\n".join([*failures(report), "", *table(report, bad_only=True)])
+    shown = failures(report) if report.bad else []
+    if verbose:
+        shown = [*shown, *([""] if shown else []), *table(report), *declined(report)]
+    elif report.bad:
+        shown += ["", *table(report, bad_only=True)]
+    else:
+        shown = grouped(report)
+    return "\n".join([*shown, *([""] if shown else []), *verdict(report)])
+
+
+def verdict(report: Report) -> list[str]:
+    """In a line or two: whether the device passed what was run, and how much that was."""
+    counts = report.counts()
+    cases = len(report.findings)
+    others = [f"{counts[each]:,} {each}" for each in _NOT_RUN if counts[each]]
+    proven = f"{counts['passed']:,} of {_plural(cases, 'case')} passed"
+    told = "; ".join([proven, *([", ".join(others)] if others else [])])
+    named = report.device or "the device"
+    if report.bad:
+        causes = _plural(len(report.causes()), "cause")
+        lines = [f"FAILED: {named}: {len(report.bad):,} of {_plural(cases, 'case')} went wrong, {causes}; {told}"]
+    elif report.stopped:
+        lines = [f"until then: {told}; none went wrong"]
+    elif not counts["passed"]:
+        return [f"NOTHING WAS PROVEN: {named}: {told}"]
+    else:
+        return [f"PASSED: {named}: {told}"]
+    return [*lines, f"STOPPED: {named}: {report.stopped}"] if report.stopped else lines
+
+
+def grouped(report: Report) -> list[str]:
+    """What did not run, similar reasons together, those with the most cases first, and the largest error."""
+    found: dict[tuple[str, str], list[Finding]] = {}
+    for finding in report.findings:
+        if finding.verdict in _NOT_RUN:
+            found.setdefault((finding.verdict, _alike(finding.reason)), []).append(finding)
+    groups = sorted(found.values(), key=lambda same: (_NOT_RUN.index(same[0].verdict), -len(same)))
+    lines = [_reason(same) for same in groups[:REASONS]]
+    if groups[REASONS:]:
+        left = sum(map(len, groups[REASONS:]))
+        lines.append(f"{left:5,d} for {_plural(len(groups) - REASONS, 'more reason')}, which -v shows")
+    passed = [each.worst for each in report.passed().values() if each.worst.nmse]
+    if passed:
+        worst = max(passed, key=lambda each: each.nmse)
+        lines.append(f"      largest NMSE: {worst.nmse:.1e} in {worst.subject}: {_named(worst)}"[:_LINE])
+    return lines
+
+
+def _alike(reason: str) -> str:
+    """Equal for reasons that differ in tensors, types and numbers, or in what else is not as it should be."""
+    words = _TENSOR.sub("...", reason.partition("; ")[0])
+    words = re.sub(rf"\b({'|'.join(type.name for type in TYPES)})\b", "...", words)
+    return without_numbers(re.sub(r"\.\.\.(?:, \.\.\.)+", "...", words))
+
+
+def _of_tensor(found: re.Match[str]) -> str:
+    """``<relu>`` in the place of ``<Tensor f32 [40x6] = relu>``."""
+    return f"<{found['op'] or found['leaf']}>"
+
+
+def _reason(same: Sequence[Finding]) -> str:
+    """How many cases did not run for a reason, in which subjects, and the first of these reasons."""
+    subjects = list(dict.fromkeys(each.subject for each in same))
+    named = ", ".join(subjects[:2]) + (f" and {_plural(len(subjects) - 2, 'other')}" if len(subjects) > 2 else "")
+    others = len({each.reason for each in same}) - 1
+    tail = f" ({_plural(others, 'reason')} like it)" if others else ""
+    line = f"{len(same):5,d} {same[0].verdict} in {named}: {_TENSOR.sub(_of_tensor, same[0].reason)}"
+    return (line if len(line) + len(tail) <= _LINE else line[: _LINE - len(tail) - 3] + "...") + tail
 
 
 def failures(report: Report) -> list[str]:
@@ -82,7 +159,9 @@ def markdown(report: Report) -> str:
     """The whole report as a page: every subject, every cause, every reason to decline."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts().items() if count)
     lines = [f"# Conformance of {report.device}", "", f"{counts}.", ""]
-    if not report.ok:
+    if report.stopped:
+        lines += [f"The run was stopped {_escaped(report.stopped)}.", ""]
+    if report.bad:
         lines += ["## What went wrong", ""]
         for same in _ordered(report):
             first, *rest = _cause(same)

@@ -71,11 +71,15 @@ class Passed(NamedTuple):
 
 
 class Report:
-    """The findings about one device."""
+    """The findings about one device.
+
+    ``stopped``: of a run that was stopped, by what and where, and what did not run; else empty.
+    """
 
     def __init__(self, device: str = "", findings: Iterable[Finding] = ()) -> None:
         self.device = device
         self.findings = list(findings)
+        self.stopped = ""
 
     def add(self, *findings: Finding) -> None:
         self.findings.extend(findings)
@@ -87,7 +91,8 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not self.bad
+        """Whether nothing went wrong, in a run that came to its end."""
+        return not self.bad and not self.stopped
 
     def counts(self, subject: str | None = None) -> dict[Verdict, int]:
         """How many findings of each verdict, of one subject or of all."""
@@ -122,7 +127,9 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; an error that is not finite is None."""
-        return {"device": self.device, "counts": self.counts(), "findings": [_plain(f) for f in self.findings]}
+        stopped = {"stopped": self.stopped} if self.stopped else {}
+        findings = [_plain(finding) for finding in self.findings]
+        return {"device": self.device, **stopped, "counts": self.counts(), "findings": findings}
 
     def as_json(self) -> str:
         """:meth:`as_dict` as a document."""
@@ -135,7 +142,7 @@ class Report:
         """
         passed = {subject: (count, _plain(worst)) for subject, (count, worst) in self.passed().items()}
         others = [_plain(finding) for finding in self.findings if finding.verdict != "passed"]
-        return json.dumps({"device": self.device, "passed": passed, "others": others})
+        return json.dumps({"device": self.device, "passed": passed, "others": others, "stopped": self.stopped})
 
     @classmethod
     def merge(cls, device: str, parts: Iterable[dict[str, Any]]) -> Report:
@@ -145,6 +152,7 @@ class Report:
             for subject, (count, worst) in part["passed"].items():
                 report.add(finding_of(worst), *(Finding(subject, "", "passed") for _ in range(count - 1)))
             report.add(*map(finding_of, part["others"]))
+            report.stopped = report.stopped or part["stopped"]
         return report
 
 

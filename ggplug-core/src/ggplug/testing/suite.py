@@ -20,6 +20,7 @@ Options of pytest that belong to the suite begin with ``--ggplug-``; ``pytest --
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import pytest
@@ -32,7 +33,7 @@ from ggplug.testing.groups import run_groups
 from ggplug.testing.report import Finding
 from ggplug.testing.runner import run_graphs, run_op
 from ggplug.testing.vectors import find_device
-from ggplug.testing.verdicts import FOUND, WATCH, conclude
+from ggplug.testing.verdicts import FOUND, WATCH, conclude, followed
 from ggplug.testing.watching import EVERYTHING, One, Watch
 
 
@@ -75,20 +76,27 @@ class BackendSuite:
 
     def test_contract(self, device: Device, clause: Any, request: pytest.FixtureRequest) -> None:
         """One clause of the contract."""
-        _conclude(device, run_clauses(device, [clause], watch_of(request)), request)
+        with _followed(device, request) as watch:
+            findings = run_clauses(device, [clause], watch)
+        _conclude(device, findings, request)
 
     def test_graphs(self, device: Device, request: pytest.FixtureRequest) -> None:
         """Graphs of many ops, as models have them."""
-        _conclude(device, run_graphs(device, max_nmse=self.max_nmse.get("graph"), watch=watch_of(request)), request)
+        with _followed(device, request) as watch:
+            findings = run_graphs(device, max_nmse=self.max_nmse.get("graph"), watch=watch)
+        _conclude(device, findings, request)
 
     def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
         """Chains of ops in the groups that the device forms."""
-        _conclude(device, run_groups(device, max_nmse=self.max_nmse.get("groups"), watch=watch_of(request)), request)
+        with _followed(device, request) as watch:
+            findings = run_groups(device, max_nmse=self.max_nmse.get("groups"), watch=watch)
+        _conclude(device, findings, request)
 
     def test_op(self, device: Device, op_name: str, request: pytest.FixtureRequest) -> None:
         """All cases of one op."""
-        allowed, watch = self.max_nmse.get(op_name), watch_of(request)
-        findings = run_op(device, OPS[op_name], cases=self.cases(op_name), max_nmse=allowed, watch=watch)
+        cases, allowed = self.cases(op_name), self.max_nmse.get(op_name)
+        with _followed(device, request) as watch:
+            findings = run_op(device, OPS[op_name], cases=cases, max_nmse=allowed, watch=watch)
         _conclude(device, findings, request)
 
 
@@ -97,6 +105,10 @@ def watch_of(request: pytest.FixtureRequest) -> Watch:
     watch = request.config.stash.get(WATCH, None)
     case = request.config.getoption("--ggplug-case", default=None)
     return watch or (EVERYTHING if case is None else One(case))
+
+
+def _followed(device: Device, request: pytest.FixtureRequest) -> AbstractContextManager[Watch]:
+    return followed(request.node, device.name, watch_of(request))
 
 
 def _conclude(device: Device, findings: list[Finding], request: pytest.FixtureRequest) -> None:

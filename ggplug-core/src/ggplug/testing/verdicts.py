@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ggplug.testing.watching import Watch
+from ggplug.testing.stopping import in_words, stoppable
+from ggplug.testing.watching import Following, Watch
 
 if TYPE_CHECKING:
     from ggplug.testing.report import Finding, Report
@@ -25,17 +27,43 @@ FOUND = pytest.StashKey["tuple[str, list[Finding]]"]()
 """In a test: the device's name, and what was found."""
 
 
+STOPPED = pytest.StashKey["Report"]()
+"""In a configuration: what the test found that was stopped."""
+
+
+@contextmanager
+def followed(test: pytest.Item, device: str, watch: Watch) -> Iterator[Watch]:
+    """A watch for the cases of a test, which tells ``watch``.
+
+    What was found until a KeyboardInterrupt is shown at the end; inside of the block other signals that ask for the
+    end do as SIGINT does.
+    """
+    following = Following(watch)
+    try:
+        with stoppable():
+            yield following
+    except KeyboardInterrupt as stop:
+        test.config.stash[STOPPED] = _report(test, device, following.findings)
+        test.config.stash[STOPPED].stopped = in_words(stop, following.current or test.name)
+        raise
+
+
 def conclude(test: pytest.Item, device: str, findings: Sequence[Finding]) -> None:
     """Attaches findings to a test, for what is shown at the end; fails or skips the test."""
     from ggplug.testing.rendering import failures
-    from ggplug.testing.report import Report
 
-    report = Report(device, [f._replace(command=_command(test, f)) if f.bad else f for f in findings])
+    report = _report(test, device, findings)
     test.user_properties.append((PROPERTY, report.to_json()))
     if report.bad:
         pytest.fail("\n".join(failures(report)), pytrace=False)
     if not report.counts()["passed"]:
         pytest.skip("; ".join(dict.fromkeys(f.reason for f in findings)) or "no case of this test was chosen")
+
+
+def _report(test: pytest.Item, device: str, findings: Sequence[Finding]) -> Report:
+    from ggplug.testing.report import Report
+
+    return Report(device, [f._replace(command=_command(test, f)) if f.bad else f for f in findings])
 
 
 def _command(test: pytest.Item, finding: Finding) -> str:
@@ -52,10 +80,25 @@ class Verdicts:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._found: list[dict[str, Any]] = []
+        self._ending = ExitStack()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
-            self._found.extend(map(json.loads, _attached(report)))
+            attached = _attached(report)
+            if attached and not self._found:
+                self._ending.enter_context(stoppable())
+            self._found.extend(map(json.loads, attached))
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        stop, stopped = excinfo.value, self._config.stash.get(STOPPED, None)
+        if stopped is not None:
+            self._found.append(json.loads(stopped.to_json()))
+        elif self._found and isinstance(stop, KeyboardInterrupt):
+            self._found[-1]["stopped"] = in_words(stop, "")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        self._ending.close()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, None, None]:
@@ -78,7 +121,7 @@ class Verdicts:
         reports = self._reports()
         for report in reports:
             terminal.section(f"ggplug conformance of {report.device}")
-            for line in text(report).splitlines():
+            for line in text(report, verbose=self._config.get_verbosity() > 0).splitlines():
                 terminal.write_line(line)
         for option, written in (
             ("--ggplug-json", json.dumps([report.as_dict() for report in reports], indent=1)),

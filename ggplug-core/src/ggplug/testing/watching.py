@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,6 +32,41 @@ class Watch:
 
 EVERYTHING = Watch()
 """Wants every case, and tells nobody."""
+
+
+class Following(Watch):
+    """Passes on to another watch, and keeps what has ended.
+
+    ``findings``: of the cases that have ended since :meth:`forget`.  ``current``: the subject and the case that has
+    begun and not ended, in words, or an empty string.  ``told``: called with subject and case when one begins.
+    """
+
+    def __init__(self, watch: Watch, told: Callable[[str, str], object] = lambda subject, case: None) -> None:
+        self._watch = watch
+        self._told = told
+        self.findings: list[Finding] = []
+        self.current = ""
+
+    def forget(self) -> None:
+        """Begins anew, without findings."""
+        self.findings = []
+        self.current = ""
+
+    def wants(self, subject: str, case: str) -> bool:
+        return self._watch.wants(subject, case)
+
+    def begins(self, subject: str, case: str) -> None:
+        self.current = f"{subject}: {case}"
+        self._watch.begins(subject, case)
+        self._told(subject, case)
+
+    def ended(self, finding: Finding) -> None:
+        self.findings.append(finding)
+        self.current = ""
+        self._watch.ended(finding)
+
+    def enough(self) -> bool:
+        return self._watch.enough()
 
 
 class One(Watch):

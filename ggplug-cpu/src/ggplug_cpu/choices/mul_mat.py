@@ -272,7 +272,7 @@ def _steps(products: Sequence[_Multiplication], route: Entry | None = None, work
 def _refusal(node: Tensor, a: Tensor, b: Tensor, precision: int) -> Decline | None:
     weights, activations = a.type.name, b.type.name
     if weights in BLOCKS:
-        takes = ["f32", ACTIVATIONS]
+        takes = ["f32", *ACTIVATIONS]
     elif weights in PLAIN:
         takes = list(PLAIN)
     else:

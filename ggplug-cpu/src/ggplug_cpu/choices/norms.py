@@ -31,9 +31,10 @@ def group_norm(node: Tensor) -> Steps | Decline:
     if x.type not in PLAIN:
         return Decline(f"the CPU device does not normalise groups of {x.type.name}")
     entries: tuple[Entry, ...] = ()
-    workspace, at, nb = 0, Ref(source(0)), x.nb
+    workspace, at = 0, Ref(source(0))
+    nb = node.nb  # not x's: extents of one have any strides in a contiguous tensor
     if not x.is_contiguous():
-        at, nb = Ref(WORKSPACE), node.nb
+        at = Ref(WORKSPACE)
         entries, workspace = (copy_bytes(x.type, x.ne, Shape.of(node), Shape.of(x), at, Ref(source(0))),), node.nbytes
     each = min(op.channels(x), channels)
     whole, left = channels // each, channels % each

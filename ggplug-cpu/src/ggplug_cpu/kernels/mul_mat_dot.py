@@ -17,6 +17,7 @@ from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
 from ggplug_cpu.kernels.programs import over_vectors, read, write
 from ggplug_cpu.simd import dots, values
+from ggplug_cpu.simd.lookup import permutes_bytes
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, joined, loop, vector
 from ggplug_cpu.types import BLOCKS, GROUP, PLAIN, Blocks
@@ -226,27 +227,37 @@ def _add_blocks(
     addresses = [[place + j * t.block_bytes for j in range(blocks)] for place in places]
     factors = [t.factors(each) for each in addresses]
     first_part = block * t.parts
+    at_once = None
+    if t.at_once is not None and product == "u8i8" and permutes_bytes() and blocks == 1 and in_a_vector == 2:
+        at_once = t.at_once(places)
+    # of every group: the scale of weights times that of the part's activations
+    of_groups = [part * GROUP // t.group + i for part in range(parts) for i in range(GROUP // t.group)]
+    scaled = []
+    for column in x:
+        factor = values.load(column.scales + first_part * 4, vector(F32, parts))
+        if t.group < GROUP:
+            factor = factor.shuffle([group * t.group // GROUP for group in of_groups])
+        scaled.append([each.scales.part(0, len(of_groups)) * factor for each in factors])
     for first in range(0, parts, in_a_vector):
         chosen = [divmod(first + j, t.parts) for j in range(in_a_vector)]
-        quants = [joined([read(each[j], constant(b, I64, part)) for j, part in chosen]) for each in addresses]
-        scale = [_of_parts(t, each.scales, first, in_a_vector) for each in factors]
+        if at_once is None:
+            quants = [joined([read(each[j], constant(b, I64, part)) for j, part in chosen]) for each in addresses]
+        else:
+            quants = [each[first // in_a_vector] for each in at_once]
         i = first_part + first
         for c in range(columns):
             y = values.load(x[c].numbers + i * GROUP, vector(I8, GROUP * in_a_vector))
             start = None
             if product == "u8i8" and t.offset:
                 start = values.load(x[c].sums + i * GROUP, vector(I32, GROUP // 4 * in_a_vector))
-            factor = values.load(x[c].scales + i * 4, vector(F32, in_a_vector))
-            if t.group < GROUP:  # the scale of each group's part
-                factor = factor.shuffle([lane * t.group // GROUP for lane in range(GROUP // t.group * in_a_vector)])
             for r in range(len(places)):
-                scaled = scale[r] * factor
                 for at in range(0, GROUP * in_a_vector, span):
                     begun = None if start is None else start.part(at // 4, span // 4)
                     lanes = min(width, span // 4)
                     term = _dot(product, begun, quants[r].part(at, span), y.part(at, span), lanes).convert(F32)
-                    spread = [at // t.group + (4 * lane // t.group if span > t.group else 0) for lane in range(lanes)]
-                    factors_of_lanes = scaled.shuffle(spread)
+                    group = (first * GROUP + at) // t.group
+                    spread = [group + (4 * lane // t.group if span > t.group else 0) for lane in range(lanes)]
+                    factors_of_lanes = scaled[c][r].shuffle(spread)
                     if lanes < width:  # a last block alone: the upper lanes get nothing
                         nothing = constant(b, term.type, 0)
                         term, factors_of_lanes = term.concat(nothing), factors_of_lanes.concat(nothing)
@@ -260,12 +271,6 @@ def _add_blocks(
                 assert minima is not None
                 sums[r * columns + c] = _fma_of_lanes(minima.part(0, groups), totals, sums[r * columns + c])
     return sums
-
-
-def _of_parts(t: Blocks, lanes: Value, first: int, count: int) -> Value:
-    """What belongs to the groups of some parts."""
-    each = GROUP // t.group
-    return lanes.part(first * each, count * each)
 
 
 def _fma_of_lanes(a: Value, b: Value, sums: Value) -> Value:

@@ -119,16 +119,18 @@ def _round_floats(offset: int, totals: int) -> Intrinsic:
 
 def _round_blocks(activations: str, offset: int, totals: int) -> Intrinsic:
     t = BLOCKS[activations]
-    assert t.parts == 1
+    assert t.group == GROUP
 
     def emit(row: Value, source: Value, K: Value) -> None:
-        def group(i: Value, _: list[Value]) -> list[Value]:
+        def of_block(i: Value, _: list[Value]) -> list[Value]:
             block = source + i * t.block_bytes
-            scale = t.factors([block]).scales.lane(0)
-            _write_group(row, K, i, t.signed(block, constant(K.b, I64, 0)), scale, offset, totals)
+            scales = t.factors([block]).scales
+            for part in range(t.parts):
+                quants = t.signed(block, constant(K.b, I64, part))
+                _write_group(row, K, i * t.parts + part, quants, scales.lane(part), offset, totals)
             return []
 
-        loop(K.lshr(GROUP.bit_length() - 1), [], group)
+        loop(K.lshr(t.block_size.bit_length() - 1), [], of_block)
 
     return emitted("void(i64, i64, i64)")(emit)
 

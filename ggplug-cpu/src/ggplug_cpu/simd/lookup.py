@@ -1,13 +1,16 @@
-"""Lookup in small tables: of sixteen bytes by numbers from 0 to 15, in constants in memory by any index."""
+"""Lookup in small tables: of sixteen bytes by numbers from 0 to 15, of 128 and more bytes that stay in registers, in
+constants in memory by any index.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from llvmlite import ir
 
 from .. import features
-from .values import I8, I64, Value, call, constant, constants, joined, vector
+from .values import I8, I64, Value, call, constant, constants, joined, load, opaque, vector
 
 
 def emit_lookup(table: Sequence[int], numbers: Value) -> Value:
@@ -41,6 +44,44 @@ def _shuffled(table: Sequence[int], numbers: Value) -> Value:
         return call(numbers.b, "llvm.aarch64.neon.tbl1.v16i8", numbers.type, content, numbers)
     name = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512"}[n]
     return call(numbers.b, f"llvm.x86.{name}", vector(I8, n), content, numbers)
+
+
+#: Lanes of the vectors that :func:`emit_lookup_of_many` and :func:`bits_from` work on.
+BYTES = 64
+
+
+def permutes_bytes() -> bool:
+    """Whether the target chooses any of 128 bytes in one instruction, and shifts bytes out of words."""
+    return features.has("avx512vbmi")
+
+
+def emit_lookup_of_many(table: Sequence[int], low: Value, higher: Sequence[Value]) -> Value:
+    """Bytes of a table of 128 times a power of two: for :func:`permutes_bytes`.
+
+    Of the index the lower seven bits are in 64 int8 lanes, whose eighth does not matter, and the higher ones in masks.
+    """
+    b, lanes = low.b, vector(I8, BYTES)
+    if len(table) == 2 * BYTES:
+        parts = [constants(b, I8, table[at : at + BYTES]) for at in range(0, len(table), BYTES)]
+    else:
+        # Not as LLVM's constants: it would move so many out of a loop, and into memory that is not aligned.
+        content = bytes(byte & 255 for byte in table)
+        words = [int.from_bytes(content[at : at + 8], "little") for at in range(0, len(content), 8)]
+        place = opaque(constant_words(b, f"table.{hashlib.sha256(content).hexdigest()[:16]}", words), each_time=True)
+        parts = [load(place, lanes, at, align=BYTES) for at in range(0, len(table), BYTES)]
+    name = "llvm.x86.avx512.vpermi2var.qi.512"
+    found = [call(b, name, lanes, x, low, y) for x, y in zip(parts[0::2], parts[1::2], strict=True)]
+    for mask in higher:
+        found = [mask.select(y, x) for x, y in zip(found[0::2], found[1::2], strict=True)]
+    (chosen,) = found
+    return chosen
+
+
+def bits_from(words: Value, offsets: Sequence[int]) -> Value:
+    """Byte ``i`` of each 64-bit lane: eight bits from ``offsets[i]`` on, in circles.  See :func:`permutes_bytes`."""
+    b, lanes = words.b, vector(I8, BYTES)
+    where = constants(b, I8, [*offsets] * (BYTES // 8))
+    return call(b, "llvm.x86.avx512.pmultishift.qb.512", lanes, where, words.bitcast(lanes))
 
 
 def constant_words(b: ir.IRBuilder, name: str, words: Sequence[int]) -> Value:

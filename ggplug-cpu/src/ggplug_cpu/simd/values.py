@@ -376,6 +376,15 @@ def call(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: Value) -> Valu
     return Value(b, compiler.llvm_call(b, name, result, *(a.ir for a in arguments)))
 
 
+def opaque(number: Value, *, each_time: bool = False) -> Value:
+    """An int64 of which LLVM knows nothing but that it is in a register.
+
+    With ``each_time`` not even that it is the same in every round of a loop: nothing made of it is moved out of there.
+    """
+    t = ir.FunctionType(I64, [I64])
+    return Value(number.b, number.b.asm(t, "", "=r,0", [number.ir], side_effect=each_time))
+
+
 def load(address: Value, t: ir.Type, offset: int = 0, align: int = 1) -> Value:
     """Read a ``t`` at ``address + offset`` bytes."""
     b = address.b

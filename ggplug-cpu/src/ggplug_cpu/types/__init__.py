@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from ggplug_cpu.types.blocks import ACTIVATIONS, GROUP, Blocks, Factors
+from ggplug_cpu.types.blocks import GROUP, Blocks, Factors
 from ggplug_cpu.types.plain import PLAIN, Plain
 
 __all__ = ["ACTIVATIONS", "BLOCKS", "ENCODED", "GROUP", "PLAIN", "Blocks", "Factors", "Plain"]
@@ -26,5 +26,7 @@ def _declared() -> dict[str, Blocks]:
 
 #: The block types, by name, in the order of ggml's ids.
 BLOCKS: dict[str, Blocks] = _declared()
+#: Those whose rows products take as activations.
+ACTIVATIONS: tuple[str, ...] = tuple(name for name, blocks in BLOCKS.items() if blocks.is_activation)
 #: Those that rows of f32 can be rounded to.
 ENCODED: tuple[str, ...] = tuple(name for name, blocks in BLOCKS.items() if blocks.encode is not None)

@@ -18,8 +18,6 @@ from ggplug_cpu.simd.values import F32, I8, I16, I64, Value, constant, vector
 
 #: Numbers of a part; activations are rounded to int8 so many at a time.
 GROUP = 32
-#: The block type whose numbers are such int8 already: the integer products take rows of it as they are.
-ACTIVATIONS = "q8_0"
 
 
 @dataclass(frozen=True)
@@ -70,6 +68,10 @@ class Blocks:
     ``file(block, x)``: the same as files of weights have it (without ``stored``), where that differs.  ``weigh``: with
     an importance matrix; None for types that take no notice of one.
     ``side_by_side``: how packed weights are read; None for types that are packed at each product.
+    ``is_activation``: the numbers are int8 with a scale for every :data:`GROUP` of them, or for more: the integer
+    products take rows of such a type as activations, without rounding them again.
+    ``at_once(addresses)``: all numbers of a block of each of several rows, as ``quants`` gives them, in vectors of two
+    parts; for processors with :func:`~ggplug_cpu.simd.lookup.permutes_bytes`, where that takes fewer instructions.
     """
 
     type: Type
@@ -82,6 +84,8 @@ class Blocks:
     file: Callable[[Value, Value], None] | None = None
     weigh: Weigh | None = None
     side_by_side: SideBySide | None = None
+    is_activation: bool = False
+    at_once: Callable[[Sequence[Value]], list[list[Value]]] | None = None
 
     @property
     def name(self) -> str:
@@ -137,11 +141,12 @@ def f16_at(addresses: Sequence[Value]) -> Value:
     bits = [values.load(address, I16) for address in addresses]
     if len(bits) > 4:
         return halves.emit_widen_f16(values.gathered(bits))
-    # Put together in a register: inserting 16 bits into a vector waits for whatever the vector held before.
+    # Put together in a register: inserting 16 bits into a vector waits for whatever the vector held before, such as the
+    # sums of the round before.  LLVM would do that where nobody reads the other lanes.
     whole = bits[0].zext(I64)
     for i, each in enumerate(bits[1:], 1):
         whole = whole | each.zext(I64) << (16 * i)
-    both = values.gathered([whole, constant(b, I64, 0)])
+    both = values.gathered([values.opaque(whole), constant(b, I64, 0)])
     return halves.emit_widen_f16(both.bitcast(vector(I16, 8)).part(0, 4))
 
 
@@ -166,9 +171,9 @@ def shifted(numbers: Value, places: Value | int) -> Value:
     return pairs.lshr(places).bitcast(numbers.type)
 
 
-def bits_at(address: Value) -> Value:
-    """32 bits as lanes of a mask."""
-    return values.load(address, values.I32).bitcast(vector(values.I1, GROUP))
+def bits_at(address: Value, count: int = GROUP) -> Value:
+    """32 or 64 bits as lanes of a mask."""
+    return values.load(address, ir.IntType(count)).bitcast(vector(values.I1, count))
 
 
 def as_nibbles(numbers: Value) -> Value:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from ggplug import types
 from ggplug_cpu.simd import values
-from ggplug_cpu.simd.values import F32, I8, I32, Value, vector
+from ggplug_cpu.simd.lookup import BYTES, bits_from
+from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, vector
 from ggplug_cpu.types.blocks import (
     GROUP,
     Blocks,
@@ -44,6 +45,16 @@ def _quants_q2(block: Value, part: Value) -> Value:
     return by_place.shuffle([i % 4 * 8 + i // 4 for i in range(GROUP)])
 
 
+def _both_halves_q1(addresses: Sequence[Value]) -> list[list[Value]]:
+    return [[bits_at(at + (8 * i + _QS1), BYTES).select(at.constant(2, vector(I8, BYTES)), 0) for i in (0, 1)]
+            for at in addresses]  # fmt: skip
+
+
+def _whole_q2(addresses: Sequence[Value]) -> list[list[Value]]:
+    words = [values.load(at, vector(I16, 8), _QS2).zext(I64) for at in addresses]
+    return [[bits_from(each, range(0, 16, 2)) & 3] for each in words]
+
+
 def _parts(place: Value, count: int) -> tuple[list[Value], Value]:
     """The f32 numbers of a block, and the size of the largest."""
     x = [values.load(place, vector(F32, GROUP), 4 * GROUP * part) for part in range(count)]
@@ -74,6 +85,6 @@ def _encode_q2(block: Value, place: Value) -> None:
 
 
 FAMILY = (
-    Blocks(types.Q1_0, _quants_q1, _scales(4), offset=1, encode=_encode_q1),
-    Blocks(types.Q2_0, _quants_q2, _scales(2), offset=1, encode=_encode_q2),
+    Blocks(types.Q1_0, _quants_q1, _scales(4), offset=1, encode=_encode_q1, at_once=_both_halves_q1),
+    Blocks(types.Q2_0, _quants_q2, _scales(2), offset=1, encode=_encode_q2, at_once=_whole_q2),
 )

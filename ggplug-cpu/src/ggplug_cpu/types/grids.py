@@ -15,9 +15,9 @@ from llvmlite import ir
 from ggplug import types
 from ggplug.quants import grids
 from ggplug_cpu.simd import halves, values
-from ggplug_cpu.simd.lookup import constant_words
-from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, constants, vector
-from ggplug_cpu.types.blocks import GROUP, Blocks, Factors, bits_at, f16_at, offset_of
+from ggplug_cpu.simd.lookup import BYTES, bits_from, constant_words, emit_lookup, emit_lookup_of_many
+from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, constants, joined, vector
+from ggplug_cpu.types.blocks import GROUP, Blocks, Factors, bits_at, f16_at, offset_of, shifted
 
 
 def _words(rows: npt.NDArray[np.int8]) -> list[int]:
@@ -193,12 +193,194 @@ def _scale_iq1_m(address: Value) -> Value:
     return whole * ((scales << 1) + 1).convert(F32) * 0.125
 
 
+# -- blocks of two rows at once, for processors that permute bytes --------------------------------------
+#
+# A row of a grid is sixteen bits: two for each of eight numbers, or four for each of four.  So a grid is two tables of
+# bytes that stay in registers, of which one instruction reads 64.  These are the rows of two blocks, or of one.
+
+_TWOS_OF_A_WORD = (0, 2, 4, 6, 8, 10, 12, 14)
+_FOURS_OF_TWO_WORDS = (0, 4, 8, 12, 16, 20, 24, 28)
+_SEVENS = (0, 7, 14, 21, 32, 39, 46, 53)
+_BYTES_OF_SIGNS = [int(signs) for signs in grids.SIGNS]
+
+
+class _Planes:
+    """A grid whose rows are sixteen bits: the tables of their lower and of their upper bytes, and what bits stand for.
+
+    ``levels``: the magnitudes in order, for which numbers are stored.
+    """
+
+    def __init__(self, grid: npt.NDArray[np.int8], levels: Sequence[int]) -> None:
+        numbers = np.searchsorted(np.array(levels), grid)
+        self.bits = 16 // grid.shape[1]
+        words = (numbers << np.arange(grid.shape[1]) * self.bits).sum(axis=1)
+        self.tables = [(words & 255).tolist(), (words >> 8).tolist()]
+        self.levels = levels
+
+    def numbers(self, low: Value, higher: Sequence[Value]) -> list[Value]:
+        """The numbers of 64 rows, whose indices are as :func:`emit_lookup_of_many` takes them, 64 to a vector."""
+        first, second = (emit_lookup_of_many([_as_int8(byte) for byte in t], low, higher) for t in self.tables)
+        words = [
+            first.shuffle([start + i // 2 + i % 2 * BYTES for i in range(BYTES)], second) for start in (0, BYTES // 2)
+        ]
+        # sixteen bits in each 64-bit lane, or 32
+        size = BYTES // 8 * (2 if self.bits == 2 else 4)
+        offsets = _TWOS_OF_A_WORD if self.bits == 2 else _FOURS_OF_TWO_WORDS
+        each = size // 8
+        found = []
+        for word in words:
+            for start in range(0, BYTES, size):
+                spread = word.shuffle([start + i // 8 * each + i % each for i in range(BYTES)])
+                found.append(bits_from(spread, offsets) & ((1 << self.bits) - 1))
+        return found
+
+
+def _as_int8(byte: int) -> int:
+    return byte - 256 if byte > 127 else byte
+
+
+def _by_pairs(
+    of_two: Callable[[Value, Value], tuple[list[Value], list[Value]]],
+) -> Callable[[Sequence[Value]], list[list[Value]]]:
+    """Any number of rows, two at once; the last perhaps twice."""
+
+    def at_once(addresses: Sequence[Value]) -> list[list[Value]]:
+        found: list[list[Value]] = []
+        for i in range(0, len(addresses), 2):
+            found += of_two(addresses[i], addresses[min(i + 1, len(addresses) - 1)])
+        return found[: len(addresses)]
+
+    return at_once
+
+
+def _is_set(bytes: Value, bits: int | Sequence[int]) -> Value:
+    """The mask of lanes in which one of the bits is set."""
+    chosen = bytes & _as_int8(bits) if isinstance(bits, int) else bytes & constants(bytes.b, I8, [*map(_as_int8, bits)])
+    return chosen.unequal(0)
+
+
+def _signed_levels(planes: _Planes, numbers: Value, negative: Value) -> Value:
+    """The levels of 64 numbers with their signs, as unsigned bytes of which 128 is zero."""
+    table = [_as_int8(128 + level) for level in planes.levels]
+    magnitudes = emit_lookup((table + [0] * 16)[:16], numbers)
+    return negative.select(-magnitudes, magnitudes)
+
+
+def _masks_of_signs(indices: Value) -> list[Value]:
+    """Of each eight bytes the signs that their lower seven bits stand for, as a mask of 64 lanes."""
+    signs = emit_lookup_of_many([_as_int8(byte) for byte in _BYTES_OF_SIGNS], indices, [])
+    bits = [1 << i % 8 for i in range(BYTES)]
+    return [_is_set(signs.shuffle([start + i // 8 for i in range(BYTES)]), bits) for start in range(0, BYTES, 8)]
+
+
+def _masks_at(address: Value) -> list[Value]:
+    """256 bits as four masks."""
+    return [bits_at(address + 8 * i, BYTES) for i in range(4)]
+
+
+def _bytes_at(block: Value, field: int, size: int = BYTES) -> Value:
+    return values.load(block, vector(I8, size), field)
+
+
+def _all_signed(planes: _Planes, numbers: Sequence[Value], masks: Sequence[Value]) -> list[Value]:
+    return [_signed_levels(planes, each, mask) for each, mask in zip(numbers, masks, strict=True)]
+
+
+_TWO_XXS, _TWO_XS, _TWO_S = (
+    _Planes(grid, (8, 25, 43)) for grid in (grids.IQ2_XXS_GRID, grids.IQ2_XS_GRID, grids.IQ2_S_GRID)
+)
+_THREE_XXS = _Planes(grids.IQ3_XXS_GRID, (4, 12, 20, 28, 36, 44, 52, 62))
+_THREE_S = _Planes(grids.IQ3_S_GRID, (1, 3, 5, 7, 9, 11, 13, 15))
+_ONE = _Planes(grids.IQ1_GRID, (-1, 0, 1))
+
+
+@_by_pairs
+def _two_iq2_xxs(one: Value, two: Value) -> tuple[list[Value], list[Value]]:
+    a, b = (_bytes_at(block, _QS_XXS).bitcast(vector(I32, 16)) for block in (one, two))
+    low, rest = (a.shuffle(range(i, 32, 2), b).bitcast(vector(I8, BYTES)) for i in (0, 1))
+    numbers = _TWO_XXS.numbers(low, [_is_set(low, 128)])
+    found = _all_signed(_TWO_XXS, numbers, _masks_of_signs(bits_from(rest, _SEVENS)))
+    return found[:4], found[4:]
+
+
+@_by_pairs
+def _two_iq2_xs(one: Value, two: Value) -> tuple[list[Value], list[Value]]:
+    a, b = (_bytes_at(block, _QS_XS) for block in (one, two))
+    low, high = (a.shuffle(range(i, 2 * BYTES, 2), b) for i in (0, 1))
+    numbers = _TWO_XS.numbers(low, [_is_set(low, 128), _is_set(high, 1)])
+    found = _all_signed(_TWO_XS, numbers, _masks_of_signs(shifted(high, 1)))
+    return found[:4], found[4:]
+
+
+@_by_pairs
+def _two_iq2_s(one: Value, two: Value) -> tuple[list[Value], list[Value]]:
+    low = joined([_bytes_at(block, _QS_2S, 32) for block in (one, two)])
+    high = joined([_bytes_at(block, _QH_2S, 8) for block in (one, two)]).shuffle([i // 4 for i in range(BYTES)])
+    masks = [_is_set(high, [bit << 2 * (i % 4) for i in range(BYTES)]) for bit in (1, 2)]
+    numbers = _TWO_S.numbers(low, [_is_set(low, 128), *masks])
+    signs = [mask for block in (one, two) for mask in _masks_at(block + _SIGNS_2S)]
+    found = _all_signed(_TWO_S, numbers, signs)
+    return found[:4], found[4:]
+
+
+def _one_iq3_xxs(addresses: Sequence[Value]) -> list[list[Value]]:
+    found = []
+    for block in addresses:
+        low = _bytes_at(block, _QS_3XXS)
+        rest = _bytes_at(block, _REST_3XXS, 32)
+        signs = _masks_of_signs(bits_from(rest.concat(rest), _SEVENS))[:4]
+        found.append(_all_signed(_THREE_XXS, _THREE_XXS.numbers(low, [_is_set(low, 128)]), signs))
+    return found
+
+
+def _one_iq3_s(addresses: Sequence[Value]) -> list[list[Value]]:
+    found = []
+    for block in addresses:
+        low, high = _bytes_at(block, _QS_3S), bits_at(block + _QH_3S, BYTES)
+        numbers = _THREE_S.numbers(low, [_is_set(low, 128), high])
+        found.append(_all_signed(_THREE_S, numbers, _masks_at(block + _SIGNS_3S)))
+    return found
+
+
+def _ones(low: Value, high: Value, down: Sequence[Value]) -> tuple[list[Value], list[Value]]:
+    """``high``: three bits of the indices; ``down``: vectors whose fourth bits say whether numbers are moved down."""
+    numbers = _ONE.numbers(low, [_is_set(low, 128), *(_is_set(high, 1 << i) for i in range(3))])
+    up = [8 * number + 2 for number in range(3)]
+    table = [*up, *[0] * 5, *(each - 2 for each in up), *[0] * 5]
+    found = [emit_lookup(table, each | (moved & 8)) for each, moved in zip(numbers, down, strict=True)]
+    return found[:4], found[4:]
+
+
+def _dwords_apart(bytes: Value) -> Value:
+    """Each four of 32 bytes in a 64-bit lane."""
+    return bytes.shuffle([i // 8 * 4 + i % 4 for i in range(BYTES)])
+
+
+@_by_pairs
+def _two_iq1_s(one: Value, two: Value) -> tuple[list[Value], list[Value]]:
+    low = joined([_bytes_at(block, _QS_1S, 32) for block in (one, two)])
+    words = joined([values.load(block, vector(I16, 8), _QH_1S) for block in (one, two)])
+    high = bits_from(_dwords_apart(words.bitcast(vector(I8, 32))), (0, 3, 6, 9, 16, 19, 22, 25))
+    moved = words.lshr(12).bitcast(vector(I8, 32))
+    down = [moved.shuffle([start + i // 32 * 2 for i in range(BYTES)]) for start in range(0, 32, 4)]
+    return _ones(low, high, down)
+
+
+@_by_pairs
+def _two_iq1_m(one: Value, two: Value) -> tuple[list[Value], list[Value]]:
+    low = joined([_bytes_at(block, _QS_1M, 32) for block in (one, two)])
+    packed = joined([_bytes_at(block, _QH_1M, 16) for block in (one, two)])
+    high = bits_from(_dwords_apart(packed), _FOURS_OF_TWO_WORDS)
+    down = [high.shuffle([start + i // 8 for i in range(BYTES)]) for start in range(0, BYTES, 8)]
+    return _ones(low, high, down)
+
+
 FAMILY = (
-    Blocks(types.IQ2_XXS, _quants_iq2_xxs, _of_each(_scale_iq2_xxs), offset=128),
-    Blocks(types.IQ2_XS, _quants_iq2_xs, _of_each(_scale_iq2_xs), offset=128, group=16),
-    Blocks(types.IQ2_S, _quants_iq2_s, _of_each(_scale_iq2_s), offset=128, group=16),
-    Blocks(types.IQ3_XXS, _quants_iq3_xxs, _of_each(_scale_iq3_xxs), offset=128),
-    Blocks(types.IQ3_S, _quants_iq3_s, _of_each(_scale_iq3_s), offset=128),
-    Blocks(types.IQ1_S, _quants_iq1_s, _of_each(_scale_iq1_s), offset=_ZERO),
-    Blocks(types.IQ1_M, _quants_iq1_m, _of_each(_scale_iq1_m), offset=_ZERO, group=16),
+    Blocks(types.IQ2_XXS, _quants_iq2_xxs, _of_each(_scale_iq2_xxs), offset=128, at_once=_two_iq2_xxs),
+    Blocks(types.IQ2_XS, _quants_iq2_xs, _of_each(_scale_iq2_xs), offset=128, group=16, at_once=_two_iq2_xs),
+    Blocks(types.IQ2_S, _quants_iq2_s, _of_each(_scale_iq2_s), offset=128, group=16, at_once=_two_iq2_s),
+    Blocks(types.IQ3_XXS, _quants_iq3_xxs, _of_each(_scale_iq3_xxs), offset=128, at_once=_one_iq3_xxs),
+    Blocks(types.IQ3_S, _quants_iq3_s, _of_each(_scale_iq3_s), offset=128, at_once=_one_iq3_s),
+    Blocks(types.IQ1_S, _quants_iq1_s, _of_each(_scale_iq1_s), offset=_ZERO, at_once=_two_iq1_s),
+    Blocks(types.IQ1_M, _quants_iq1_m, _of_each(_scale_iq1_m), offset=_ZERO, group=16, at_once=_two_iq1_m),
 )

@@ -392,5 +392,5 @@ FAMILY = (
     Blocks(_Q4, _quants_q4, _factors_q4_and_q5, has_minima=True, encode=_encode_q4, weigh=Weigh(_weigh_q4)),
     Blocks(_Q5, _quants_q5, _factors_q4_and_q5, has_minima=True, encode=_encode_q5, weigh=Weigh(_weigh_q5)),
     Blocks(_Q6, _quants_q6, _factors_q6, offset=32, group=16, encode=_encode_q6, weigh=Weigh(_weigh_q6)),
-    Blocks(_Q8, _quants_q8, _factors_q8, offset=128, encode=_encode_q8),
+    Blocks(_Q8, _quants_q8, _factors_q8, offset=128, encode=_encode_q8, is_activation=True),
 )

@@ -1,4 +1,4 @@
-"""Q4_0 to Q8_0: 32 numbers with one F16 scale, and perhaps a minimum (``quantize_row_*_ref``)."""
+"""Q4_0 to Q8_1: 32 numbers with one F16 scale, and perhaps a minimum (``quantize_row_*_ref``)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from ggplug_cpu.types.blocks import (
 from ggplug_cpu.types.search import signed, spread_weights, with_minimum
 
 _M = offset_of(types.Q4_1, "m")
-_QS_8_0 = offset_of(types.Q8_0, "qs")
 
 
 def _quants(type: types.Type) -> Callable[[Value, Value], Value]:
@@ -71,21 +70,40 @@ def _scaled(x: Value, scale: Value, inverse: Value) -> Value:
     return (scale.abs() < float("inf")).select(x * inverse.splat(GROUP), 0.0)
 
 
-def _encode_q8_0(block: Value, place: Value) -> None:
+def _eight_bits(type: types.Type) -> Callable[[Value, Value], Value]:
+    qs = offset_of(type, "qs")
+    return lambda block, _: values.load(block, vector(I8, GROUP), qs) ^ -128
+
+
+def _write_eight_bits(type: types.Type, block: Value, scale: Value, numbers: Value) -> None:
+    store_f16(block, scale)
+    values.store(block, to_int8(numbers), offset_of(type, "qs"))
+    if any(field.name == "s" for field in type.fields):
+        # the numbers are whole, so their sum is exact in any order
+        store_f16(block + offset_of(type, "s"), scale * numbers.sum())
+
+
+def _store_eight_bits(type: types.Type) -> Callable[[Value, Value], None]:
     """As ggml's kernels for processors: by 127 over the largest, and ties to even."""
-    x = _numbers(place)
-    largest = size_of(x).max().bitcast(F32)
-    scale = largest / 127.0
-    store_f16(block, scale)
-    values.store(block, to_int8(_scaled(x, scale, inverse_of(largest, 127.0)).round_even()), _QS_8_0)
+
+    def encode(block: Value, place: Value) -> None:
+        x = _numbers(place)
+        largest = size_of(x).max().bitcast(F32)
+        scale = largest / 127.0
+        _write_eight_bits(type, block, scale, _scaled(x, scale, inverse_of(largest, 127.0)).round_even())
+
+    return encode
 
 
-def _file_q8_0(block: Value, place: Value) -> None:
+def _file_eight_bits(type: types.Type) -> Callable[[Value, Value], None]:
     """As ggml's reference: by the scale, and ties away from zero."""
-    x = _numbers(place)
-    scale = size_of(x).max().bitcast(F32) / 127.0
-    store_f16(block, scale)
-    values.store(block, to_int8(_scaled(x, scale, inverse_of(scale)).round_away()), _QS_8_0)
+
+    def encode(block: Value, place: Value) -> None:
+        x = _numbers(place)
+        scale = size_of(x).max().bitcast(F32) / 127.0
+        _write_eight_bits(type, block, scale, _scaled(x, scale, inverse_of(scale)).round_away())
+
+    return encode
 
 
 def _around_zero(type: types.Type, half: int) -> Callable[[Value, Value], None]:
@@ -178,7 +196,12 @@ FAMILY = (
         weigh=_weigh_from_minimum(types.Q5_1, 31)
     ),
     Blocks(
-        types.Q8_0, lambda block, _: values.load(block, vector(I8, GROUP), _QS_8_0) ^ -128, _scales, offset=128,
-        encode=_encode_q8_0, file=_file_q8_0, side_by_side=SideBySide("qs", lambda stored: (stored ^ -128,), "d"),
+        types.Q8_0, _eight_bits(types.Q8_0), _scales, offset=128, encode=_store_eight_bits(types.Q8_0),
+        file=_file_eight_bits(types.Q8_0), is_activation=True,
+        side_by_side=SideBySide("qs", lambda stored: (stored ^ -128,), "d"),
+    ),
+    Blocks(
+        types.Q8_1, _eight_bits(types.Q8_1), _scales, offset=128, encode=_store_eight_bits(types.Q8_1),
+        file=_file_eight_bits(types.Q8_1), is_activation=True,
     ),
 )  # fmt: skip

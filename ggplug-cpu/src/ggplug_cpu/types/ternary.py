@@ -55,6 +55,37 @@ def _quants_tq1(block: Value, part: Value) -> Value:
     return (digits * 3).lshr(8).convert(I8)
 
 
+def _powers_of_pairs() -> list[list[int]]:
+    """The powers of the even and of the odd bytes of each two parts, as int16."""
+    return [[_POWERS[4 * at + i // 4] >> 8 * (2 * (i % 4) + odd) & 255 for i in range(GROUP)]
+            for at in (0, 2, 4, 6) for odd in (0, 1)]  # fmt: skip
+
+
+_EVEN, _ODD = _powers_of_pairs()[::2], _powers_of_pairs()[1::2]
+
+
+def _digits(packed: Value, even: Sequence[int], odd: Sequence[int]) -> Value:
+    """The digits of 64 bytes that are brought to the top of each by a power of three."""
+    pairs = packed.bitcast(vector(I16, GROUP))
+    low = (pairs * values.constants(packed.b, I16, even)).bitcast(packed.type)
+    high = ((pairs & -256) * values.constants(packed.b, I16, odd)).bitcast(packed.type)
+    # three times a byte reaches 256 from 86 on, and 512 from 171 on
+    top = low.shuffle([i + i % 2 * 2 * GROUP for i in range(2 * GROUP)], high) ^ -128
+    one, two = (top > 85 - 128), (top > 170 - 128)
+    return two.select(one.select(top.constant(2), 0), one.select(top.constant(1), 0))
+
+
+def _all_tq1(addresses: Sequence[Value]) -> list[list[Value]]:
+    found = []
+    for block in addresses:
+        long, middle = values.load(block, vector(I8, 32), _QS1), values.load(block, vector(I8, 16), _QS1 + 32)
+        few = values.load(block, vector(I8, 4), _QH1).shuffle([0, 1, 2, 3] * 4)
+        twice = middle.concat(middle)
+        packed = [long.concat(long)] * 2 + [long.concat(twice), twice.concat(middle.concat(few))]
+        found.append([_digits(*each) for each in zip(packed, _EVEN, _ODD, strict=True)])
+    return found
+
+
 def _quants_tq2(block: Value, part: Value) -> Value:
     return shifted(values.load(block + part.lshr(2) * GROUP, vector(I8, GROUP), _QS2), (part & 3) << 1) & 3
 
@@ -95,6 +126,6 @@ def _encode_tq2(block: Value, place: Value) -> None:
 
 
 FAMILY = (
-    Blocks(types.TQ1_0, _quants_tq1, _scales(_D1), offset=1, encode=_encode_tq1),
+    Blocks(types.TQ1_0, _quants_tq1, _scales(_D1), offset=1, encode=_encode_tq1, at_once=_all_tq1),
     Blocks(types.TQ2_0, _quants_tq2, _scales(_D2), offset=1, encode=_encode_tq2),
 )

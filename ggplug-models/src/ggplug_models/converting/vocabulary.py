@@ -13,7 +13,9 @@ from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import pieces
 from ggplug_models.converting.special import looks_special, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
-from ggplug_models.tokenizer import CONTROL, HF_JSON, TOKENS, WORD_START
+from ggplug_models.tokenizers.byte_pairs import MERGES, PRE
+from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
+from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
 from ggplug_models.values import Values
 
 NORMAL, UNKNOWN, USER_DEFINED, UNUSED, BYTE = 1, 2, 4, 5, 6
@@ -37,7 +39,7 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
             raise refused_model(description, "'BPE'")
         of_bytes = model.boolean("byte_fallback", False)
         found = (_merged_pieces if of_bytes else _byte_pairs)(folder, description, n_vocab)
-    if "tokenizer.ggml.scores" in found:
+    if SCORES in found:
         prefix = False if family.architecture.startswith("gemma") else settings.boolean("add_prefix_space", None)
         found |= {} if prefix is None else {"tokenizer.ggml.add_space_prefix": prefix}
     return found | special(folder, description, settings, config, n_vocab)
@@ -74,8 +76,7 @@ class _Tokens:
 
     def metadata(self, model: str, pre: str) -> dict[str, Any]:
         return {
-            "tokenizer.ggml.model": model, "tokenizer.ggml.pre": pre, TOKENS: self.texts,
-            "tokenizer.ggml.token_type": self.types,
+            MODEL: model, PRE: pre, TOKENS: self.texts, TOKEN_TYPE: self.types,
         }  # fmt: skip
 
 
@@ -91,7 +92,7 @@ def _byte_pairs(folder: Folder, description: Values, n_vocab: int) -> dict[str, 
         tokens.put(token, text, NORMAL)
     tokens.put_added(description, Values({}))
     merges = [" ".join(part.replace(" ", "\u0120") for part in merge) for merge in _merges(description)]
-    return tokens.metadata("gpt2", pre_tokenizer(description)) | {"tokenizer.ggml.merges": merges}
+    return tokens.metadata("gpt2", pre_tokenizer(description)) | {MERGES: merges}
 
 
 def _merges(description: Values) -> list[tuple[str, str]]:
@@ -119,7 +120,7 @@ def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vo
         if token < n_vocab:
             tokens.put(token, text, USER_DEFINED, -1000)
     tokens.put_added(description, settings)
-    return tokens.metadata("llama", "default") | {"tokenizer.ggml.scores": tokens.scores}
+    return tokens.metadata("llama", "default") | {SCORES: tokens.scores}
 
 
 def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[st
     tokens.put_added(description, Values({}))
     if unknown in tokens.texts:
         tokens.types[tokens.texts.index(unknown)] = UNKNOWN
-    return tokens.metadata("llama", "default") | {"tokenizer.ggml.scores": tokens.scores}
+    return tokens.metadata("llama", "default") | {SCORES: tokens.scores}
 
 
 def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]:

@@ -16,27 +16,36 @@ from ggplug.cli.new_backend.files import MEMORIES, backend_of, files, module_of
 from ggplug.cli.new_backend.kernels import DEFAULT, SNIPPETS
 from ggplug.cli.output import Command
 from ggplug.errors import ParameterError
-from ggplug.registry.discover import backends, normalise
+from ggplug.registry.discover import CORE, backends, extras, normalise
+
+RULE = "small letters, digits and single hyphens or underscores between them, a letter first"
+"""What a backend's name consists of."""
 
 
-@click.command("new-backend", cls=Command)
+@click.command(
+    "new-backend", cls=Command,
+    epilog=f"There are kernels to begin with for {', '.join(SNIPPETS)}. All others are written by hand; "
+    "`ggplug ops` lists all ops and types.",
+)  # fmt: skip
 @click.argument("name")
 @click.option(
     "--memory", type=click.Choice(list(MEMORIES)), default="host", show_default=True,
     help="Whether the host sees the device's memory.",
 )  # fmt: skip
 @click.option(
-    "--ops", default=",".join(DEFAULT), show_default=True, metavar="NAME,...", help="The ops that it begins with."
-)
+    "--ops", default=",".join(DEFAULT), show_default=True, metavar="NAME,...",
+    help="The ops that it begins with, of those below.",
+)  # fmt: skip
 @click.option(
     "--into", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="The folder to write it into."
 )
 def new_backend(name: str, memory: str, ops: str, into: Path) -> None:
     """Write the distribution ggplug-NAME: a backend with a device, kernels, tests, a README and a CI file.
 
-    It conforms as it is: `pip install -e ./ggplug-NAME && pytest ggplug-NAME`.
+    NAME consists of small letters, digits and single hyphens or underscores between them, a letter first. It conforms
+    as it is: `pip install -e ./ggplug-NAME && pytest ggplug-NAME`.
     """
-    check_name(name)
+    installed = check_name(name)
     chosen = list(dict.fromkeys(part.strip() for part in ops.split(",") if part.strip()))
     unknown = [each for each in chosen if each not in SNIPPETS]
     if unknown or not chosen:
@@ -49,29 +58,41 @@ def new_backend(name: str, memory: str, ops: str, into: Path) -> None:
     # Without a separator pip would look for it in its index.
     where = shlex.quote(folder.as_posix() if folder.is_absolute() else f"./{folder.as_posix()}")
     click.echo(f"{folder}: a backend with {len(chosen)} ops; next:\n\n  pip install -e {where} && pytest {where}")
+    if installed:
+        click.echo(f"\nggplug-{name} is installed here already, from {installed}; installing this one takes its place.")
 
 
-def check_name(name: str) -> None:
-    """Raises ParameterError for a name that a distribution cannot have, or that another one has here."""
+def check_name(name: str) -> str:
+    """Where a distribution of this name is installed, one that nobody but the user has; an empty string if none is.
+
+    Raises ParameterError for a name that a distribution cannot have, and for one that ggplug itself or a distribution
+    of another name has here.
+    """
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         likely = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")
         raise ParameterError(
-            f"a backend's name begins with a small letter and goes on with small letters, digits and single hyphens, "
-            f"got {name!r}", got=name, remedy=f"for example {likely!r}" if likely else None,
+            f"a backend's name is {RULE}; got {name!r}", got=name, remedy=f"for example {likely!r}" if likely else None,
         )  # fmt: skip
     distribution, module = normalise(f"ggplug-{name}"), module_of(name)
-    if find_spec(module) is not None:
+    if distribution in {normalise(each) for _, each in extras()} | {CORE}:
+        raise ParameterError(f"{distribution} is a distribution of ggplug", got=name, remedy="choose another name")
+    found = find_spec(module)
+    own = {normalise(each.distribution) for each in backends() if each.value.partition(":")[0] == module}
+    where = "" if found is None or found.origin is None else str(Path(found.origin).parent)
+    shown = f" ({where})" if where else ""
+    if found is not None and distribution not in own:
         raise ParameterError(
-            f"there is a module {module} already, of the distribution {distribution} or another one", got=name,
-            remedy="choose another name",
+            f"there is a module {module} already{shown}, and it is of no backend {distribution}",
+            got=name, remedy="choose another name",
         )  # fmt: skip
     backend = backend_of(name)
     for installed in backends():
-        if installed.name.casefold() == backend.casefold() and installed.distribution != distribution:
+        if installed.name.casefold() == backend.casefold() and normalise(installed.distribution) != distribution:
             raise ParameterError(
                 f"there is a backend {installed.name} already, of {installed.distribution}", got=name,
                 remedy="choose another name",
             )  # fmt: skip
+    return where
 
 
 def write(folder: Path, texts: Mapping[Path, str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 
 from ggplug.backend import API_VERSION
-from ggplug.cli.new_backend.kernels import SNIPPETS, function
+from ggplug.cli.new_backend.kernels import function, row, types_of
 
 _PYPROJECT = """\
 [build-system]
@@ -41,8 +41,10 @@ A ggplug backend: the device `$device`, with memory $memory_words.
     pytest                                                # the conformance suite
     python -m ggplug.testing.conformance $device --op $first    # one op, without pytest
 
-A new op is a function in `src/$module/kernels.py` and a line in its table; the suite tests it from then on. Ops without
-a kernel are declined, and other devices compute them. `TYPES` in `device.py` says which types there are.
+A new op is a function in `src/$module/kernels.py` and a line in its table, with the types that it computes with; the
+suite tests it from then on. Ops without a kernel are declined, and so are types that its line does not name; other
+devices compute them. Block types such as Q8_0 are there where a kernel asks for `numbers()`. `ggplug ops` lists all ops
+and types.
 ggplug's page "Writing a backend" goes on from here: queues, plans of one's own, several nodes at once, block types.
 """
 
@@ -101,22 +103,65 @@ def ggplug_backend_registration() -> Registration:
 """
 
 _KERNELS = """\
-\"\"\"The kernels: a function for each op, over four-dimensional NumPy arrays, outermost axis first.
+\"\"\"The kernels: a function for each op, and the types that it computes with.
 
-A result may lie on one of its sources, so a kernel is done with reading before it writes.
+A kernel is called as ``kernel(op, dst, *src)`` with Values.  A result may lie on one of its sources, so a kernel is
+done with reading before it writes.  Extents may be 0: a result without elements is not computed, but a result with
+elements can have sources that have none, such as the sums of empty rows.
 \"\"\"
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug import ops
+from ggplug import ops, quants
+from ggplug.tensor import Tensor
+from ggplug.types import $types, Type
 
 Array = npt.NDArray[Any]
+
+
+class Values(NamedTuple):
+    \"\"\"What a kernel is given for a tensor.
+
+    ``array``: four-dimensional, outermost axis first, over the tensor's memory.  Of block types it has the blocks'
+    bytes, and its last axis counts blocks; ``type`` tells what they mean.
+    \"\"\"
+
+    array: Array
+    type: Type
+
+    def numbers(self) -> Array:
+        \"\"\"The values, of block types as float32.\"\"\"
+        if not self.type.is_quantized:
+            return self.array
+        *outer, blocks = self.array.shape
+        if self.array.size == 0:  # there are no bytes to decode
+            return np.zeros((*outer, blocks * self.type.block_size), np.float32)
+        rows = np.ascontiguousarray(self.array).view(np.uint8).reshape(*outer, -1)
+        return quants.dequantize(rows, self.type)
+
+
+class Kernel(NamedTuple):
+    \"\"\"How an op is computed, and the types that its sources and its result may have.\"\"\"
+
+    compute: Callable[..., None]
+    types: tuple[Type, ...] = (F32,)
+
+
+def on_arrays(kernel: Callable[..., None]) -> Callable[..., None]:
+    \"\"\"A kernel for plain types, which is given arrays.\"\"\"
+
+    @wraps(kernel)
+    def compute(op: Any, *operands: Values | None) -> None:
+        kernel(op, *(None if each is None else each.array for each in operands))
+
+    return compute
 
 
 def wide(x: Array) -> Array:
@@ -132,9 +177,18 @@ def repeated(b: Array, shape: tuple[int, ...]) -> Array:
 $functions
 
 
-KERNELS: dict[Any, Callable[..., None]] = {
+KERNELS: dict[Any, Kernel] = {
 $table
 }
+
+
+def refusal(node: Tensor) -> str:
+    \"\"\"Why the kernel of a node's op does not compute it, or an empty string.\"\"\"
+    kernel = KERNELS.get(type(node.op))
+    for tensor in (node, *node.src):
+        if kernel is not None and tensor is not None and tensor.type not in kernel.types:
+            return f"the kernel of this op does not compute with {tensor.type.name}"
+    return ""
 """
 
 _HOST = """\
@@ -149,18 +203,16 @@ from typing import Any, ClassVar
 from ggplug import host
 from ggplug.backend import BufferType, Decline, Device, Group, Memory, Operand
 from ggplug.host import HostBufferType
-from ggplug.types import F32, I32, DeviceKind
-from $module.kernels import KERNELS
-
-TYPES = (F32, I32)
+from ggplug.types import DeviceKind
+from $module.kernels import KERNELS, Values, refusal
 
 
-def on_arrays(kernel: Callable[..., None]) -> Callable[..., None]:
-    \"\"\"A kernel over arrays, called with operands.\"\"\"
+def on_operands(kernel: Callable[..., None]) -> Callable[..., None]:
+    \"\"\"A kernel, called with ggplug's operands.\"\"\"
 
     @wraps(kernel)
     def call(op: Any, *operands: Operand | None) -> None:
-        kernel(op, *(None if each is None else each.array() for each in operands))
+        kernel(op, *(None if each is None else Values(each.array(), each.tensor.type) for each in operands))
 
     return call
 
@@ -169,7 +221,7 @@ class ${device}Device(Device):
     name = "$device"
     description = "a new device over host memory"
     kind = DeviceKind.ACCEL
-    kernels: ClassVar = {op: on_arrays(kernel) for op, kernel in KERNELS.items()}
+    kernels: ClassVar = {op: on_operands(kernel.compute) for op, kernel in KERNELS.items()}
 
     def __init__(self) -> None:
         self._buffer_type = HostBufferType("$device", self)
@@ -185,10 +237,8 @@ class ${device}Device(Device):
         return buffer_type.is_host
 
     def match(self, group: Group) -> Any:
-        for tensor in (group.node, *group.node.src):
-            if tensor is not None and tensor.type not in TYPES:
-                return Decline(f"there are no kernels for {tensor.type.name}")
-        return super().match(group)
+        reason = refusal(group.node)
+        return Decline(reason) if reason else super().match(group)
 """
 
 _DISCRETE = """\
@@ -200,7 +250,7 @@ Here the memory is a NumPy array and the queue a thread; put your library's in t
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -209,10 +259,8 @@ from ggplug.backend import BufferType, Bytes, Decline, Group, Memory, TensorLayo
 from ggplug.discrete import DiscreteBuffer, DiscreteDevice, Job, QueuedBackend
 from ggplug.errors import OutOfMemoryError
 from ggplug.tensor import Tensor
-from ggplug.types import F32, I32, DeviceKind
-from $module.kernels import KERNELS
-
-TYPES = (F32, I32)
+from ggplug.types import DeviceKind
+from $module.kernels import KERNELS, Values, refusal
 
 
 class ${device}Buffer(DiscreteBuffer):
@@ -260,7 +308,7 @@ class ${device}Device(DiscreteDevice):
     name = "$device"
     description = "a new device with memory of its own"
     kind = DeviceKind.ACCEL
-    kernels = KERNELS
+    kernels: ClassVar = {op: kernel.compute for op, kernel in KERNELS.items()}
 
     def __init__(self) -> None:
         super().__init__()
@@ -278,16 +326,15 @@ class ${device}Device(DiscreteDevice):
         return ${device}Stream(self)
 
     def match(self, group: Group) -> Any:
-        for tensor in (group.node, *group.node.src):
-            if tensor is not None and tensor.type not in TYPES:
-                return Decline(f"there are no kernels for {tensor.type.name}")
-        return super().match(group)
+        reason = refusal(group.node)
+        return Decline(reason) if reason else super().match(group)
 
-    def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any:
-        \"\"\"What kernels are given: an array over the buffer's memory.\"\"\"
+    def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Values:
+        \"\"\"What kernels are given: an array over the buffer's memory, not a copy of it, and the type.\"\"\"
         assert isinstance(buffer, ${device}Buffer)
         layout = TensorLayout.of(tensor)
-        return np.ndarray(layout.shape, layout.dtype, buffer.memory.data, offset, layout.byte_strides)
+        array = np.ndarray(layout.shape, layout.dtype, buffer.memory.data, offset, layout.byte_strides)
+        return Values(array, tensor.type)
 """
 
 MEMORIES = {"host": (_HOST, "that the host sees"), "discrete": (_DISCRETE, "of its own that the host does not see")}
@@ -314,8 +361,9 @@ def files(name: str, memory: str, ops: Sequence[str]) -> dict[Path, str]:
         "memory_words": words,
         "api_version": str(API_VERSION),
         "first": ops[0],
+        "types": ", ".join(types_of(ops)),
         "functions": "\n\n\n".join(map(function, ops)),
-        "table": "\n".join(f"    ops.{SNIPPETS[each].cls}: {each}," for each in ops),
+        "table": "\n".join(map(row, ops)),
     }
     source = Path("src") / module
     templates = {

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Snippet(NamedTuple):
-    """``cls``: the op's class.  ``source``: the body of its kernel, indented.  ``sources``: names of its arguments."""
+    """``cls``: the op's class.  ``source``: the body of its kernel.  ``sources``: names of its arguments.
+
+    ``types``: with which it computes, other than float32 alone.  ``values``: whether it is given Values, not arrays.
+    """
 
     cls: str
     sources: tuple[str, ...]
     source: str
+    types: tuple[str, ...] = ()
+    values: bool = False
 
 
 def _unary(cls: str, formula: str) -> Snippet:
@@ -24,7 +30,7 @@ def _binary(cls: str, sign: str) -> Snippet:
 SNIPPETS: dict[str, Snippet] = {
     "abs": _unary("Abs", "np.abs(x)"),
     "add": _binary("Add", "+"),
-    "cont": Snippet("Cont", ("x",), "dst[...] = x.reshape(dst.shape)"),
+    "cont": Snippet("Cont", ("x",), "dst[...] = x.reshape(dst.shape)", ("F32", "I32")),
     "cos": _unary("Cos", "np.cos(wide(x))"),
     "div": _binary("Div", "/"),
     "exp": _unary("Exp", "np.exp(wide(x))"),
@@ -32,20 +38,25 @@ SNIPPETS: dict[str, Snippet] = {
     "get_rows": Snippet(
         "GetRows",
         ("a", "ids"),
-        "rows = ids[0, ..., np.newaxis]\n"
-        "inside = (rows >= 0) & (rows < a.shape[2])\n"
-        "dst[...] = 0  # where an id is out of range; the plan raises the error\n"
+        "table, rows = a.numbers(), ids.array[0, ..., np.newaxis]\n"
+        "inside = (rows >= 0) & (rows < table.shape[2])\n"
+        "dst.array[...] = 0  # where an id is out of range; the plan raises the error\n"
         "if inside.any():\n"
-        "    dst[...] = np.where(inside, np.take_along_axis(a, np.where(inside, rows, 0), axis=2), 0)",
+        "    dst.array[...] = np.where(inside, np.take_along_axis(table, np.where(inside, rows, 0), axis=2), 0)",
+        ("F32", "I32", "Q8_0"),
+        True,
     ),
     "mean": _unary("Mean", "wide(x).sum(axis=-1, keepdims=True) / x.shape[-1]"),
     "mul": _binary("Mul", "*"),
     "mul_mat": Snippet(
         "MulMat",
         ("a", "b"),
-        "for axis in (0, 1):  # a matrix of a serves several consecutive ones of b\n"
-        "    a = np.repeat(a, b.shape[axis] // max(1, a.shape[axis]), axis=axis)\n"
-        "dst[...] = b @ a.swapaxes(-1, -2)",
+        "weights, x = a.numbers(), b.numbers()\n"
+        "for axis in (0, 1):  # a matrix of weights serves several consecutive ones of x\n"
+        "    weights = np.repeat(weights, x.shape[axis] // max(1, weights.shape[axis]), axis=axis)\n"
+        "dst.array[...] = x @ weights.swapaxes(-1, -2)",
+        ("F32", "Q8_0"),
+        True,
     ),
     "neg": _unary("Neg", "-x"),
     "norm": Snippet(
@@ -76,6 +87,21 @@ DEFAULT = ("add", "mul", "mul_mat", "relu", "rms_norm", "get_rows", "cont")
 
 def function(name: str) -> str:
     """The kernel of an op, as source."""
-    _, sources, body = SNIPPETS[name]
-    lines = [f"def {name}(op: Any, dst: Array, {', '.join(f'{each}: Array' for each in sources)}) -> None:"]
-    return "\n".join([*lines, *(f"    {line}" for line in body.splitlines())])
+    snippet = SNIPPETS[name]
+    kind = "Values" if snippet.values else "Array"
+    sources = ", ".join(f"{each}: {kind}" for each in snippet.sources)
+    lines = [f"def {name}(op: Any, dst: {kind}, {sources}) -> None:"]
+    lines += [f"    {line}" for line in snippet.source.splitlines()]
+    return "\n".join(lines if snippet.values else ["@on_arrays", *lines])
+
+
+def row(name: str) -> str:
+    """The op's line in the table of kernels."""
+    snippet = SNIPPETS[name]
+    types = f", ({', '.join(snippet.types)})" if snippet.types else ""
+    return f"    ops.{snippet.cls}: Kernel({name}{types}),"
+
+
+def types_of(names: Sequence[str]) -> list[str]:
+    """The types that the table of these ops' kernels names, sorted."""
+    return sorted({"F32", *(each for name in names for each in SNIPPETS[name].types)})

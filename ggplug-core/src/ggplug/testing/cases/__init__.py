@@ -1,9 +1,9 @@
 """Cases for the conformance suite, derived from the ops' declarations.
 
 A family of ops has a module with generators, each marked with :func:`generates`; an op without one gets the cases
-that its shape rule accepts.  Sources that lie elsewhere (:mod:`.sources`), special values (:mod:`.special`) and tensors
-without elements (:mod:`.empty`) are added to the ops of core.  Everything random is seeded by the case's name, so a
-case is the same wherever and whenever it runs.
+that its shape rule accepts.  Sources that lie elsewhere (:mod:`.sources`), special values (:mod:`.special`), extents
+of one (:mod:`.ones`) and tensors without elements (:mod:`.empty`) are added to the ops of core.  Everything random is
+seeded by the case's name, so a case is the same wherever and whenever it runs.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from ggplug.testing.cases.case import (
 from ggplug.testing.cases.derived import derived_cases
 from ggplug.testing.cases.empty import empty_cases
 from ggplug.testing.cases.graphs import graph_cases
+from ggplug.testing.cases.ones import ones_cases
 from ggplug.testing.cases.sources import source_cases
 from ggplug.testing.cases.special import special_cases
 from ggplug.types import Q8_0
@@ -73,7 +74,8 @@ def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
     Cases that differ in nothing but a block type are many: of these, unless ``thorough``, a few types have their turn,
     others in the next such cases.  So every type meets something of everything, and everything meets some types.
     """
-    cases = labelled(itertools.chain(_own_cases(op), source_cases(op), special_cases(op), empty_cases(op)))
+    others = (source_cases(op), special_cases(op), ones_cases(op), empty_cases(op))
+    cases = labelled(itertools.chain(_own_cases(op), *others))
     return cases if thorough else _in_turn(cases)
 
 

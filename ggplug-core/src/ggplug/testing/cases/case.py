@@ -20,7 +20,9 @@ from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, extents
 from ggplug.testing.compare import Agreement
 from ggplug.types import I32, Type
 
-Layout = Literal["packed", "offset", "rows apart", "window", "permuted", "transposed", "elements apart"]
+Layout = Literal[
+    "packed", "offset", "rows apart", "window", "permuted", "transposed", "elements apart", "ones outermost"
+]
 
 LAYOUTS: tuple[Layout, ...] = ("packed", "offset", "rows apart", "window", "permuted", "transposed")
 """How a source may lie in memory.
@@ -28,7 +30,8 @@ LAYOUTS: tuple[Layout, ...] = ("packed", "offset", "rows apart", "window", "perm
 ``packed``: contiguous, from the first byte of its root.  ``offset``: contiguous, further in.  ``rows apart``: a gap
 after each row.  ``window``: a part of a larger tensor in every dimension.  ``permuted``: dimensions 1 and 2 exchanged.
 ``transposed``: dimensions 0 and 1 exchanged, so that elements of a row are apart (plain types only).  Beside these
-there is ``elements apart``, for tensors of up to three dimensions of plain types: every third element of a larger one.
+there is ``elements apart``, for tensors of up to three dimensions of plain types: every third element of a larger one;
+and ``ones outermost``: contiguous, but extents of one have strides of their own, as if they lay outside of all others.
 """
 
 ROWWISE: tuple[Layout, ...] = LAYOUTS[:5]
@@ -122,6 +125,9 @@ class Leafs:
                 raise ParameterError("elements apart: for three dimensions at most, and no blocks", got=ne)
             root = Tensor(Spec(type, (3, *ne[:3]), 4))
             return permute(view(root, 1, *ne[:3], nb=root.nb[1:], offset=type.block_bytes), 3, 0, 1, 2)
+        if layout == "ones outermost":
+            order = sorted(range(4), key=lambda dim: ne[dim] == 1 and not (dim == 0 and block > 1))
+            return permute(Tensor(Spec(type, extents([ne[dim] for dim in order])[0], 4)), *order)
         if layout == "permuted":
             return permute(Tensor(Spec(type, (ne[0], ne[2], ne[1], ne[3]), max(rank, 3))), 0, 2, 1, 3)
         if layout == "offset":

@@ -47,7 +47,7 @@ def cpy_cases(cls: type[Op]) -> Iterator[Case]:
 
     for length in LENGTHS:
         yield case(f"rows of {length}", (F32, F32), ((length, 3), (length, 3)))
-    pairs = [(x, y) for x in KERNEL_FLOATS for y in (*KERNEL_FLOATS, *ENCODED)]
+    pairs = [(x, y) for x in KERNEL_FLOATS for y in (*KERNEL_FLOATS, I32, *ENCODED)]
     pairs += [(q, F32) for q in QUANTIZED] + [(t, t) for t in (*INTEGERS, *QUANTIZED)]
     for types in pairs:
         name = f"{types[0].name} into {types[1].name}"
@@ -72,7 +72,9 @@ def cpy_cases(cls: type[Op]) -> Iterator[Case]:
         n = block.block_size
         yield case(f"{block.name} from shorter rows", (F32, block), ((n // 2, 24), (3 * n, 4)))
         yield case(f"{block.name} from permuted shorter rows", (F32, block), ((n // 2, 4, 6), (3 * n, 4)), _TURNED[0])
-    yield case("i32 into f32", (I32, F32), ((33, 4), (33, 4)))
+    for target in (*KERNEL_FLOATS, *ENCODED[:2]):
+        ne = whole_blocks((33, 4), target)
+        yield case(f"i32 into {target.name}", (I32, target), (ne, ne))
     yield Case(cls.name, "into a part, read as a whole", lambda leafs: _into_part(cls, leafs))
 
 
@@ -118,7 +120,7 @@ def dup_cases(cls: type[Op]) -> Iterator[Case]:
         for layout in _layouts(type):
             yield _one(cls, spell(type, ne, layout), type, ne, layout)
     for source in (*KERNEL_FLOATS, *QUANTIZED):
-        for target in (*KERNEL_FLOATS, *ENCODED):
+        for target in (*KERNEL_FLOATS, I32, *ENCODED):
             if source is not target and not (source.is_quantized and target.is_quantized):
                 ne = whole_blocks(_NE, source, target)
                 for layout in _PACKED_OR_NOT:

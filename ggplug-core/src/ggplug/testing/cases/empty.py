@@ -17,7 +17,7 @@ def empty_cases(op: type[Op]) -> Iterator[Case]:
     """Each extent of each sketch of an op made zero, where the op's shape rule takes that."""
     for sketch in sketches(op):
         for zero in sketch.zeros or sketch.names():
-            case = Case(op.name, sketch.label(zero), maker(op, sketch, {**EXTENTS, zero: 0}, sketch.layouts()))
+            case = Case(op.name, sketch.label(f"{zero} = 0"), maker(op, sketch, {**EXTENTS, zero: 0}, sketch.layouts()))
             try:
                 case.make(Leafs(0))
             except GGPlugError:

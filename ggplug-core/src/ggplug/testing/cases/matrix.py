@@ -8,7 +8,7 @@ from typing import Any
 from ggplug.ops.base import Op
 from ggplug.ops.matrix import MulMat, MulMatId, OutProd
 from ggplug.testing.cases.case import LAYOUTS, QUANTIZED, ROWWISE, Case, Leafs, generates, in_blocks, node
-from ggplug.types import BF16, F16, F32, Q8_0, Type
+from ggplug.types import BF16, F16, F32, Q8_0, Q8_1, Q8_K, Type
 
 M = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65)
 N = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
@@ -29,13 +29,21 @@ def _case(
     return Case(cls.name, label, make)
 
 
+def _rounded(weights: Type) -> Type | None:
+    """What ggml rounds activations to for these weights (``vec_dot_type`` in its type traits), if that isn't Q8_0."""
+    if weights.block_size == Q8_K.block_size:
+        return Q8_K
+    return Q8_1 if any(field.name == "m" for field in weights.fields) else None
+
+
 @generates(MulMat)
 def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
     """Each extent on both sides of usual tiles, each pair of types, batches, broadcasts, layouts."""
     blocks = [(type, other) for type, other in zip(QUANTIZED, (F16, BF16) * len(QUANTIZED), strict=False)]
-    for types in ((F32, F16), (F32, BF16), (BF16, F16), *blocks, *((type, Q8_0) for type in QUANTIZED)):
+    rounded = [(type, other) for type in QUANTIZED for other in (Q8_0, _rounded(type)) if other is not None]
+    for types in ((F32, F16), (F32, BF16), (BF16, F16), *blocks, *rounded):
         for m, n in ((5, 1), (9, 7), (33, 40)):
-            k = in_blocks(96, types[0])
+            k = in_blocks(96, *types)
             label = f"{types[0].name} x {types[1].name} m={m} n={n} k={k}"
             yield _case(cls, label, types, (k, m), (k, n))
     for types in [(w, F32) for w in WEIGHTS] + [(F16, F16), (BF16, BF16)]:
@@ -81,7 +89,7 @@ def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
         types: tuple[Type, Type], k: int, m: int, experts: int, used: int, tokens: int, own: bool, layouts: Any,
         chosen: int | None = None,
     ) -> Case:  # fmt: skip
-        k = in_blocks(k, types[0])
+        k = in_blocks(k, *types)
 
         def make(leafs: Leafs) -> Any:
             weights = leafs.tensor(types[0], k, m, experts, layout=layouts[0])
@@ -109,6 +117,9 @@ def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
             for tokens in (6, 90):
                 yield case((weights, F32), 96, 7, 5, 2, tokens, True, layouts)
         yield case((weights, F32), 64, 70, 7, 3, 120, False, packed, chosen=4)
+        for rounded in (Q8_0, _rounded(weights)) if weights in QUANTIZED else ():
+            if rounded is not None:
+                yield case((weights, rounded), 64, 9, 4, 2, 7, True, packed)
     for weights in (F32, F16, Q8_0):
         yield case((weights, F32), 4099, 3, 3, 2, 5, True, packed)
     for tokens in (4, 60):

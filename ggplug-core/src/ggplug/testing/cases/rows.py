@@ -73,7 +73,7 @@ def set_rows_cases(cls: type[Op]) -> Iterator[Case]:
 
     for length in LENGTHS:
         yield case(f"rows of {length}", F32, F32, (length, 6), 3)
-    for dst in (*KERNEL_FLOATS, *ENCODED):
+    for dst in (*KERNEL_FLOATS, I32, *ENCODED):
         for rows in (F32, F16, BF16):
             for kind in (I64, I32):
                 yield case(f"{rows.name} into {dst.name} by {kind.name}", dst, rows, (96, 8), 5, kind=kind)

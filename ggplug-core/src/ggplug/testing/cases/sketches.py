@@ -1,7 +1,7 @@
 """Sources of each op of core, sketched by names of extents, such as ``K M`` and ``K N`` for a product.
 
 Cases that are made alike for all ops start from these: an extent that is zero is so in all sources that have it
-(:mod:`.empty`), and each source in turn lies in memory in another way (:mod:`.sources`).
+(:mod:`.empty`) or one (:mod:`.ones`), and each source in turn lies in memory in another way (:mod:`.sources`).
 """
 
 from __future__ import annotations
@@ -69,9 +69,10 @@ class Sketch(NamedTuple):
     def type_of(self, position: int) -> Type:
         return self.types[min(position, len(self.types) - 1)]
 
-    def label(self, zero: str) -> str:
+    def label(self, special: str) -> str:
+        """What is special about extents, such as ``n = 0``, and in which sources."""
         sources = [f"{self.type_of(i).name}[{each.replace(' ', 'x')}]" for i, each in enumerate(self.sources)]
-        return f"{zero} = 0 in {', '.join(sources)}" + ("" if self.layout == "packed" else f" {self.layout}")
+        return f"{special} in {', '.join(sources)}" + ("" if self.layout == "packed" else f" {self.layout}")
 
     def names(self) -> list[str]:
         """The names of the extents."""

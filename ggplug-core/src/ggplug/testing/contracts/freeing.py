@@ -3,7 +3,8 @@
 Whatever is about to work with a buffer asks core whether it is there: ``check_there``, which ``check_read``,
 ``check_write`` and the like call.  From inside of that question another thread frees the buffer.  The free has to wait
 until the operation is over, as it does for those that hold a claim; or the operation has to notice, and raises
-BufferUseError.  Nobody has to be quick, and nobody sleeps: core knows which threads wait for a claim.
+BufferUseError.  A computation need not ask, where it finds out otherwise: it is taken step by step instead
+(:mod:`.stepping`).  Nobody has to be quick, and nobody sleeps: core knows which threads wait for a claim.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ggplug.tensor import Tensor, new_tensor
 from ggplug.testing.contracts.clause import NotOffered, NotProven, clause, expect, pattern
 from ggplug.testing.contracts.holding import Aside
 from ggplug.testing.contracts.sample import Sample
+from ggplug.testing.contracts.stepping import chosen_steps, count_steps, freed_at
 
 _SIZE = 256
 _PATIENCE = 0.25
@@ -71,17 +73,20 @@ class _Freed:
         self.asked += 1
         if self.asked == self._number + 1:
             self._freeing = Aside(self._buffer.free)
-            self.waited = not self._returned(self._freeing)
+            self.waited = not _returned(self._freeing)
             if not self.waited:
                 check(self._buffer)  # raises: it is not there any more
 
-    @staticmethod
-    def _returned(freeing: Aside) -> bool:
-        end = time.monotonic() + _PATIENCE
-        while not freeing.returned(0.0005):
-            if waits(freeing.ident) or time.monotonic() > end:
-                return freeing.returned(0)
-        return True
+
+def _returned(freeing: Aside) -> bool | None:
+    """Whether a free has returned, or waits for a claim; None if it does neither."""
+    end = time.monotonic() + _PATIENCE
+    while not freeing.returned(0.0005):
+        if waits(freeing.ident):
+            return freeing.returned(0)
+        if time.monotonic() > end:
+            return freeing.returned(0) or None
+    return True
 
 
 def _prove(device: Device, every: Mapping[str, Make]) -> None:
@@ -115,6 +120,24 @@ def _is_proven(what: str, make: Make) -> bool:
             return False
         expect(noticed, f"{what}: another thread frees the buffer under it, and nothing is raised")
     raise AssertionError
+
+
+def _is_proven_by_steps(what: str, make: Make) -> bool:
+    """Whether a free that comes at some step of the work waits for its end.
+
+    One that comes at another step has to be noticed, or the work on the buffer is done.
+    """
+    with ExitStack() as ending:
+        make(ending).call()  # what is imported and compiled at first is no part of it
+        count = count_steps(make(ending).call)
+    waited = False
+    for step in chosen_steps(count):
+        with ExitStack() as ending:
+            work = make(ending)
+            seen = freed_at(step, work.buffer, work.call, _returned)
+        expect(seen != "used", f"{what}: another thread frees the buffer under it, and it goes on in what was freed")
+        waited = waited or seen == "waited"
+    return waited
 
 
 def _alloc(device: Device, ending: ExitStack, seed: int = 0) -> Buffer:
@@ -227,5 +250,11 @@ def memory_that_is_computed_in_is_not_freed_meanwhile(device: Device) -> None:
             compute = plan.compute_traced if traced else plan.compute
             return _Work(placement.buffers[number], lambda: _given(stream, compute))
 
-        _prove(device, {"compute": partial(make, traced=False), "compute_traced": partial(make, traced=True)})
+        ways = {"compute": partial(make, traced=False), "compute_traced": partial(make, traced=True)}
+        silent = {what: way for what, way in ways.items() if not _is_proven(what, way)}
+        if silent and device.capabilities.asynchronous:
+            raise NotProven(f"{device.name} does not ask core whether the buffer is there: {', '.join(silent)}")
+        unheld = [what for what, way in silent.items() if not _is_proven_by_steps(what, way)]
+        if unheld:
+            raise NotProven(f"{device.name} never lets a free wait: {', '.join(unheld)}")
         stream.synchronize()

@@ -8,7 +8,7 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.ops.windows import Window
 from ggplug.tensor import Tensor, contiguous_strides
-from ggplug.types import F32, I32, Type
+from ggplug.types import I32, Type
 from ggplug_simt.c.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, refuse
 from ggplug_simt.c.kernels.elementwise import IDENTITY, TWO, map_one, map_two
 from ggplug_simt.c.launch import LIMIT, collapsed, launch, launches_of, units
@@ -67,10 +67,8 @@ def copy(profile: Profile, node: Tensor) -> Launches | Decline:
     x = node.src[0]
     assert node.op is not None
     assert x is not None
-    if node.type is not x.type:
-        convertible = (x.type in READABLE and node.type in WRITABLE) or {x.type, node.type} == {F32, I32}
-        if not convertible:
-            return Decline(f"{node.op.name} from {x.type.name} to {node.type.name} has no kernel")
+    if node.type is not x.type and (x.type not in READABLE | {I32} or node.type not in WRITABLE | {I32}):
+        return Decline(f"{node.op.name} from {x.type.name} to {node.type.name} has no kernel")
     to, come = argument(DST, node), argument(0, x)
     if node.ne != x.ne:
         # Whichever side is contiguous takes the other's extents.

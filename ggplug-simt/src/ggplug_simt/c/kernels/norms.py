@@ -52,10 +52,11 @@ def group_norm(profile: Profile, node: Tensor) -> Launches | Decline:
     op, x = node.op, node.src[0]
     assert isinstance(op, ops.GroupNorm)
     assert x is not None
-    position, nb, kind = 0, x.nb, x.type
+    position, kind = 0, x.type
+    nb = node.nb  # not x's: extents of one have any strides in a contiguous tensor
     launches: list[Launch | Decline] = []
     if not x.is_contiguous():
-        position, nb = SCRATCH, node.nb
+        position = SCRATCH
         packed = argument_of(SCRATCH, kind, x.ne, nb)._replace(written=True)
         launches.append(move(profile, kind, packed, argument(0, x)))
     n0, n1, channels, batches = node.ne

@@ -36,7 +36,7 @@ def set_rows(profile: Profile, node: Tensor) -> Launches | Decline:
     assert rows is not None
     if rows.size == 0:
         return NOTHING
-    refused = refuse(node, WRITABLE, WRITABLE, FLOATS, {I32, I64})
+    refused = refuse(node, WRITABLE | {I32}, WRITABLE | {I32}, FLOATS, {I32, I64})
     if refused is not None:
         return refused
     assert ids is not None

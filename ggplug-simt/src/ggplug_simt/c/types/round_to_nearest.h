@@ -2,7 +2,7 @@
    float32 arithmetic).  A block with a NaN or an infinity is NaN throughout: its scale is NaN if there is one, else an
    infinity, and its numbers are zero. */
 
-#if defined(USES_q8_0) || defined(USES_q4_0) || defined(USES_q5_0)
+#if defined(USES_q8_0) || defined(USES_q8_1) || defined(USES_q4_0) || defined(USES_q5_0)
 INLINE uint16_t odd_scale(const vec *unit, int negated)
 {
     uint16_t scale = 0;
@@ -39,6 +39,33 @@ INLINE void store_q8_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int j = 0; j < 32 / VEC; j++) VEC_PUT_I8(VEC_ROUND(unit[j] * VEC_OF(inverse)), block->qs + j * VEC);
 }
 BLOCKS_OF(q8_0)
+#endif
+
+#ifdef USES_q8_1
+#define GROUP_q8_1 32
+INLINE float scale_q8_1(GLOBAL const block_q8_1 *block, int j) { return GET_SCALE(&block->d); }
+INLINE vec numbers_q8_1(GLOBAL const block_q8_1 *block, int j) { return VEC_GET_I8(block->qs + j); }
+INLINE void store_q8_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
+{
+    GLOBAL block_q8_1 *block = (GLOBAL block_q8_1 *)row + i / 32;
+    if (is_odd(unit, 32)) {
+        block->d = odd_scale(unit, 0);
+        block->s = HALF_NAN;
+        for (int j = 0; j < 32; j++) block->qs[j] = 0;
+        return;
+    }
+    vec largest = VEC_OF(0.0f), sum = VEC_OF(0.0f);
+    for (int j = 0; j < 32 / VEC; j++) largest = VEC_MAX(largest, VEC_ABS(unit[j]));
+    const float most = vec_max(largest), inverse = ratio_of(127.0f, most), d = most / 127.0f;
+    for (int j = 0; j < 32 / VEC; j++) {
+        const vec numbers = VEC_ROUND(unit[j] * VEC_OF(inverse));
+        sum = sum + numbers;
+        VEC_PUT_I8(numbers, block->qs + j * VEC);
+    }
+    PUT_F16(d, &block->d);
+    PUT_F16(d * vec_sum(sum), &block->s);
+}
+BLOCKS_OF(q8_1)
 #endif
 
 #ifdef USES_q4_0

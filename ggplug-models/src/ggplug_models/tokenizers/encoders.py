@@ -1,4 +1,6 @@
-"""WordPiece tokenisers from GGUF metadata, through the Hugging Face ``tokenizers`` library.
+"""The tokenisers of encoders: texts to token ids with those around them, cut off where the model ends.
+
+They do what the models' own tokenisers do, through the Hugging Face ``tokenizers`` library.
 
 The library is imported when a tokeniser is made: a model that is given token ids needs none.
 """
@@ -6,12 +8,13 @@ The library is imported when a tokeniser is made: a model that is given token id
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ggplug.errors import GGPlugError, ModelError
+from ggplug.errors import ModelError
 from ggplug_models.long_text import LONG, LongText, Words, around, pieces_of
 from ggplug_models.requirements import required
+from ggplug_models.tokenizers.library import CallerFailed, library
+from ggplug_models.tokenizers.vocabulary import TOKENS
 from ggplug_models.values import Values
 
 if TYPE_CHECKING:
@@ -22,8 +25,6 @@ WORD_START = "\u2581"
 
 HF_JSON = "tokenizer.huggingface.json"
 """Key under which a GGUF file carries a complete ``tokenizer.json``; it wins over the vocabulary."""
-
-TOKENS = "tokenizer.ggml.tokens"
 
 CONTROL = 3
 """The token type of what stands for itself, such as ``[CLS]``."""
@@ -54,7 +55,7 @@ class TextTokenizer:
                 f"texts of {self.max_length} tokens have no room for one beside the {around_texts} around them "
                 f"({source}, or context_length)", got=self.max_length,
             )  # fmt: skip
-        with _library(source):
+        with library(source):
             tokenizer.enable_truncation(self.max_length)
             self._around = around(tokenizer)
             self._words = None if self._around is None else Words.of(tokenizer)
@@ -70,7 +71,7 @@ class TextTokenizer:
         found: list[list[int]] = [[]] * len(texts)
         waiting: dict[int, str] = {}
         size = 0
-        with _library(self.source):
+        with library(self.source):
             for position, text in enumerate(texts):
                 if self._words is not None and (isinstance(text, LongText) or len(text) > LONG):
                     found[position] = self._long(self._words, text)
@@ -103,34 +104,11 @@ class TextTokenizer:
             )  # fmt: skip
 
 
-class _ReadingFailed(Exception):
-    """``error``: what the callable of a LongText raised, which is not the tokeniser's fault."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 def _read(text: str | LongText) -> Iterator[str]:
     try:
         yield from pieces_of(text)
     except Exception as error:
-        raise _ReadingFailed(error) from error
-
-
-@contextmanager
-def _library(source: str) -> Iterator[None]:
-    """Around calls of ``tokenizers``, which raises bare Exception, and panics by what is no Exception at all."""
-    try:
-        yield
-    except (GGPlugError, MemoryError, KeyboardInterrupt, SystemExit):
-        raise
-    except _ReadingFailed as failed:
-        raise failed.error from None
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise ModelError(f"{source} describes no tokenizer that works: {error}") from error
+        raise CallerFailed(error) from error
 
 
 def from_metadata(metadata: Mapping[str, Any], max_length: int, n_vocab: int) -> TextTokenizer:
@@ -143,11 +121,11 @@ def from_metadata(metadata: Mapping[str, Any], max_length: int, n_vocab: int) ->
     values = Values(metadata)
     whole = values.text(HF_JSON, None)
     if whole is not None:
-        with _library(HF_JSON):
+        with library(HF_JSON):
             return TextTokenizer(Tokenizer.from_str(whole), max_length, n_vocab, HF_JSON)
     if values.text("tokenizer.ggml.model", None) != "bert":
         raise values.refused("tokenizer.ggml.model", f"'bert' (WordPiece) for encoders, unless there is {HF_JSON}")
-    with _library(TOKENS):
+    with library(TOKENS):
         return TextTokenizer(_word_piece(values), max_length, n_vocab, TOKENS)
 
 

@@ -1,0 +1,35 @@
+"""Runs of the suite that are stopped: by SIGINT, which Ctrl-C sends, SIGTERM, or a terminal that is closed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ggplug.signals import raising
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal other than SIGINT asks for the end; it goes the way that KeyboardInterrupt goes."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Inside of the block SIGTERM and SIGHUP raise Stopped, as SIGINT raises KeyboardInterrupt."""
+    with raising(Stopped):
+        yield
+
+
+def number_of(stop: KeyboardInterrupt) -> int:
+    """The signal that has stopped a run."""
+    return stop.number if isinstance(stop, Stopped) else int(signal.SIGINT)
+
+
+def in_words(stop: KeyboardInterrupt, current: str, left: str = "") -> str:
+    """By which signal a run was stopped, at which case (``current``), and what of it did not run (``left``)."""
+    where = f"at {current}" if current else "between two cases"
+    return f"by {signal.Signals(number_of(stop)).name} {where}{f'; {left}' if left else ''}"

@@ -1,0 +1,132 @@
+"""A model file of random weights: a language model of any size to measure with, which says nothing sensible."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ParameterError
+from ggplug.gguf import GGUFWriter
+from ggplug.types import F16, F32
+
+PIECE = 1 << 22
+"""Elements that are drawn at a time."""
+
+CONTROLS = ["<unk>", "<s>", "</s>"]
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+LETTERS = "etaoinshrdlucmfwygpbvk"
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
+"""Kinds of tokens (llama.cpp's ``llama_token_type``)."""
+
+
+@dataclass(frozen=True)
+class LlamaShape:
+    """The extents of a llama, by default of 0.85 G parameters.  Raises ParameterError for heads that do not fit."""
+
+    n_embd: int = 2048
+    n_ff: int = 5632
+    n_layer: int = 16
+    n_head: int = 32
+    n_head_kv: int = 8
+    n_vocab: int = 32000
+    n_ctx: int = 8192
+
+    def __post_init__(self) -> None:
+        if self.n_embd % (2 * self.n_head) or self.n_head % self.n_head_kv:
+            raise ParameterError(
+                f"{self.n_head} heads (of keys {self.n_head_kv}) do not divide {self.n_embd} elements evenly", got=self
+            )
+        if self.n_vocab < len(CONTROLS) + len(BYTES):
+            raise ParameterError(
+                f"a vocabulary has at least {len(CONTROLS) + len(BYTES)} tokens, not {self.n_vocab}", got=self.n_vocab
+            )
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """``ne`` of every matrix, in the order of the file."""
+        n_kv = self.n_embd // self.n_head * self.n_head_kv
+        found = {"token_embd": (self.n_embd, self.n_vocab)}
+        for layer in range(self.n_layer):
+            found |= {
+                f"blk.{layer}.attn_q": (self.n_embd, self.n_embd),
+                f"blk.{layer}.attn_k": (self.n_embd, n_kv),
+                f"blk.{layer}.attn_v": (self.n_embd, n_kv),
+                f"blk.{layer}.attn_output": (self.n_embd, self.n_embd),
+                f"blk.{layer}.ffn_gate": (self.n_embd, self.n_ff),
+                f"blk.{layer}.ffn_up": (self.n_embd, self.n_ff),
+                f"blk.{layer}.ffn_down": (self.n_ff, self.n_embd),
+            }
+        return found | {"output": (self.n_embd, self.n_vocab)}
+
+
+def write_llama(
+    path: str | os.PathLike[str],
+    shape: LlamaShape | None = None,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Writes a llama whose F16 matrices are normally distributed, by ``seed``; activations keep their size.
+
+    ``progress(done, total)``: bytes of tensors.  :func:`ggplug.quantizing.quantize_file` makes other types of it.
+    Raises OSError.
+    """
+    shape = LlamaShape() if shape is None else shape
+    head = shape.n_embd // shape.n_head
+    with GGUFWriter(path, arch="llama") as writer:
+        for key, value in {
+            "general.name": f"random llama, seed {seed}",
+            "llama.block_count": shape.n_layer,
+            "llama.context_length": shape.n_ctx,
+            "llama.embedding_length": shape.n_embd,
+            "llama.feed_forward_length": shape.n_ff,
+            "llama.attention.head_count": shape.n_head,
+            "llama.attention.head_count_kv": shape.n_head_kv,
+            "llama.attention.layer_norm_rms_epsilon": 1e-5,
+            "llama.rope.dimension_count": head,
+            "llama.rope.freq_base": 10000.0,
+            "llama.vocab_size": shape.n_vocab,
+        }.items():
+            writer.add(key, value)
+        _add_vocabulary(writer, shape.n_vocab)
+        for number, (name, ne) in enumerate(shape.matrices.items()):
+            generator = np.random.default_rng([seed, number])
+            writer.add_tensor(f"{name}.weight", _drawn(generator, ne), F16, ne)
+            if name.endswith(("attn_q", "ffn_gate")):
+                norm = name.replace("attn_q", "attn_norm").replace("ffn_gate", "ffn_norm")
+                writer.add_tensor(f"{norm}.weight", np.ones(shape.n_embd, np.float32), F32, (shape.n_embd,))
+        writer.add_tensor("output_norm.weight", np.ones(shape.n_embd, np.float32), F32, (shape.n_embd,))
+        writer.write(progress)
+    return Path(path)
+
+
+def _drawn(generator: np.random.Generator, ne: tuple[int, int]) -> Callable[[], Iterator[npt.NDArray[np.float16]]]:
+    """Pieces of a matrix, drawn when they are written."""
+    step, scale = max(1, PIECE // ne[0]), np.float32(ne[0] ** -0.5)
+
+    def pieces() -> Iterator[npt.NDArray[np.float16]]:
+        for start in range(0, ne[1], step):
+            rows = min(step, ne[1] - start)
+            yield (generator.standard_normal((rows, ne[0]), np.float32) * scale).astype(np.float16)
+
+    return pieces
+
+
+def _add_vocabulary(writer: GGUFWriter, n_vocab: int) -> None:
+    """Of a SentencePiece model: control tokens, all bytes, and the shortest words of a few letters."""
+    words = (start + "".join(word) for n in itertools.count(1) for word in itertools.product(LETTERS, repeat=n)
+             for start in ("\u2581", ""))  # fmt: skip
+    normal = list(itertools.islice(words, n_vocab - len(CONTROLS) - len(BYTES)))
+    writer.add("tokenizer.ggml.model", "llama")
+    writer.add("tokenizer.ggml.tokens", [*CONTROLS, *BYTES, *normal])
+    writer.add("tokenizer.ggml.scores", -np.arange(n_vocab, dtype=np.float32))
+    kinds = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * len(BYTES) + [NORMAL] * len(normal)
+    writer.add("tokenizer.ggml.token_type", np.array(kinds, np.int32))
+    for number, name in enumerate(("unknown", "bos", "eos")):
+        writer.add(f"tokenizer.ggml.{name}_token_id", number)

@@ -1,0 +1,8 @@
+"""Text to tokens and back: one module for each kind of tokeniser."""
+
+from __future__ import annotations
+
+from ggplug_models.tokenizers.streaming import StreamDecoder
+from ggplug_models.tokenizers.tokenizer import Tokenizer, load_tokenizer
+
+__all__ = ["StreamDecoder", "Tokenizer", "load_tokenizer"]

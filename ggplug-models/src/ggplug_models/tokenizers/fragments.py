@@ -1,0 +1,47 @@
+"""Text taken apart at the tokens that stand for themselves, as llama.cpp does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ggplug_models.tokenizers.vocabulary import FOUND_IN_TEXT, PARSED, Attribute, Vocabulary
+
+WHITE_SPACE = " \t\n\v\f\r"
+"""What C calls white space; special tokens may take it with them."""
+
+
+class Fragments:
+    """Finds the special tokens of a vocabulary in texts.
+
+    The longest token is looked for first, in the whole text; then the next in what is left, and so on.  User-defined
+    tokens are always found; control tokens and the unknown token only if special tokens are parsed.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        texts, attributes = vocabulary.texts, vocabulary.attributes
+        numbers = sorted(vocabulary.having(FOUND_IN_TEXT), key=lambda n: -len(texts[n].encode("utf-8", "replace")))
+        self._tokens = [(n, texts[n], Attribute(attributes[n]), texts[n][:2]) for n in numbers]
+        self._beginnings = {beginning for *_, beginning in self._tokens}
+
+    def of(self, text: str, *, special: bool) -> Sequence[str | int]:
+        """Pieces of text and ids of tokens, in order; no empty text."""
+        parts: list[str | int] = [text] if text else []
+        there = {beginning for beginning in self._beginnings if beginning in text}
+        if not there:
+            return parts
+        for number, token, attribute, beginning in self._tokens:
+            if beginning in there and (special or not attribute & PARSED) and token in text:
+                parts = [piece for part in parts for piece in _split(part, number, token, attribute)]
+        return parts
+
+
+def _split(part: str | int, number: int, token: str, attribute: Attribute) -> list[str | int]:
+    if isinstance(part, int) or token not in part:
+        return [part]
+    pieces: list[str | int] = []
+    left, *rest = part.split(token)
+    for right in rest:
+        pieces += [left.rstrip(WHITE_SPACE) if attribute & Attribute.STRIPS_LEFT else left, number]
+        left = right.lstrip(WHITE_SPACE) if attribute & Attribute.STRIPS_RIGHT else right
+    pieces.append(left)
+    return [piece for piece in pieces if piece != ""]

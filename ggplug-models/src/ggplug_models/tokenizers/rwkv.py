@@ -1,0 +1,67 @@
+"""The tokeniser of RWKV's "World" models: the longest token at each place, over bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ggplug.errors import ModelError
+from ggplug_models.tokenizers.kind import Kind
+from ggplug_models.tokenizers.library import encodable
+from ggplug_models.tokenizers.vocabulary import TOKENS, Rules, Vocabulary
+from ggplug_models.values import Values
+
+_ESCAPE = re.compile(rb"\\(x[0-9a-f]{2}|[^x])", re.DOTALL)
+_NAMED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+
+
+class LongestTokens(Kind):
+    """Takes the longest token that the rest of the text begins with, again and again."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._pieces = [_unescaped(text) for text in vocabulary.texts]
+        self._ids = {piece: n for n, piece in enumerate(self._pieces) if piece}
+        # By the first two bytes, the lengths that occur, longest first.
+        lengths: dict[bytes, set[int]] = {}
+        for piece in self._ids:
+            lengths.setdefault(piece[:2], set()).add(len(piece))
+        self._lengths = {beginning: sorted(each, reverse=True) for beginning, each in lengths.items()}
+
+    @classmethod
+    def of(cls, values: Values) -> LongestTokens:
+        """From metadata; see :class:`Vocabulary`.  Raises ModelError."""
+        return cls(Vocabulary(values, Rules()))
+
+    def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
+        """The ids of a text; see :meth:`Kind.encode`."""
+        data = encodable(text).encode("utf-8")
+        ids, lengths = self._ids, self._lengths
+        found, place = [], 0
+        while place < len(data):
+            for length in lengths.get(data[place : place + 2], ()):
+                token = ids.get(data[place : place + length])
+                if token is not None:
+                    break
+            else:
+                length = 1
+                token = ids.get(data[place : place + 1], self.vocabulary.special.get("unk"))
+                if token is None:
+                    raise ModelError(f"{TOKENS} has no token for the byte 0x{data[place]:02X}", got=data[place])
+            found.append(token)
+            place += length
+        return found
+
+    def piece(self, token: int) -> bytes:
+        """What a token stands for in a text."""
+        return self._pieces[token]
+
+
+def _unescaped(text: str) -> bytes:
+    """A token's bytes: files have them in Python's notation for bytes."""
+
+    def meant(match: re.Match[bytes]) -> bytes:
+        escape = match[1]
+        return bytes.fromhex(escape[1:].decode()) if len(escape) == 3 else _NAMED.get(escape, escape)
+
+    return _ESCAPE.sub(meant, text.encode("utf-8", "replace"))

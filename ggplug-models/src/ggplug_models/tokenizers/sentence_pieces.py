@@ -1,0 +1,124 @@
+"""Byte pairs of SentencePiece (Kudo and Richardson 2018): characters, merged to the tokens with the best scores.
+
+The library's byte pair encoding wants a rank for each pair, and prefers the lower one.  Here it is the token that has
+a score: of pairs that make the same token the leftmost in the text comes first, which no list of ranks says.  So pairs
+are merged by this module; words come back again and again, and are merged once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from ggplug.errors import ModelError
+from ggplug_models.tokenizers.kind import Kind
+from ggplug_models.tokenizers.library import encodable
+from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Rules, Vocabulary
+from ggplug_models.values import Values
+
+WORDS = 1 << 16
+"""Words whose ids are kept."""
+
+LONGEST = 64
+"""Characters of a word whose ids are kept."""
+
+Entry = tuple[float, int, int, int]
+"""A pair that could be merged: minus its score, the places of its symbols, and how long they are together."""
+
+
+class SentencePieces(Kind):
+    """Merges the pair whose token has the highest score, the leftmost of equals, until no pair is a token."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._costs = dict(zip(vocabulary.texts, (-vocabulary.scores).tolist(), strict=True))
+        # No token contains them side by side, so nothing is ever merged across the place between them.
+        self._side_by_side = {text[n : n + 2] for text in vocabulary.texts for n in range(len(text) - 1)}
+        self._words = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
+        if any(pair[1] == SPACE and pair[0] != SPACE for pair in self._side_by_side):
+            self._words = re.compile(".+", re.DOTALL)
+        self._bytes = self._byte_tokens()
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    @classmethod
+    def of(cls, values: Values) -> SentencePieces:
+        """From metadata; see :class:`Vocabulary`.  Raises ModelError."""
+        rules = Rules({"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True)
+        return cls(Vocabulary(values, rules))
+
+    def _byte_tokens(self) -> list[int | None]:
+        ids = self.vocabulary.ids
+        unknown = self.vocabulary.special.get("unk")
+        return [ids.get(f"<0x{byte:02X}>", ids.get(chr(byte), unknown)) for byte in range(256)]
+
+    def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
+        """The ids of a text; see :meth:`Kind.encode`."""
+        text = encodable(text)
+        if self.vocabulary.add_space_prefix and after_special:
+            text = " " + text
+        found: list[int] = []
+        known = self._known
+        for word in self._words.findall(text.replace(" ", SPACE)):
+            ids = known.get(word)
+            if ids is None:
+                ids = self._word(word)
+                if len(word) <= LONGEST:
+                    if len(known) >= WORDS:
+                        known.clear()
+                    known[word] = ids
+            found += ids
+        return found
+
+    def _word(self, word: str) -> tuple[int, ...]:
+        together = self._side_by_side
+        cuts = [n for n in range(1, len(word)) if word[n - 1 : n + 1] not in together]
+        found: list[int] = []
+        for begin, end in zip([0, *cuts], [*cuts, len(word)], strict=True):
+            symbols = self._merged(word[begin:end]) if end - begin > 1 else [word[begin]]
+            for symbol in symbols:
+                token = self.vocabulary.ids.get(symbol)
+                found += self._spelled(symbol) if token is None else [token]
+        return tuple(found)
+
+    def _merged(self, text: str) -> list[str]:
+        costs = self._costs
+        symbols = list(text)
+        lengths = [1] * len(symbols)  # 0 for what was merged into the symbol before it
+        previous, following = list(range(-1, len(symbols) - 1)), [*range(1, len(symbols)), -1]
+        queue: list[Entry] = []
+        for left in range(len(symbols) - 1):
+            cost = costs.get(text[left : left + 2])
+            if cost is not None:
+                queue.append((cost, left, left + 1, 2))
+        heapify(queue)
+        while queue:
+            _, left, right, length = heappop(queue)
+            if not lengths[left] or not lengths[right] or lengths[left] + lengths[right] != length:
+                continue  # one of them is part of something else by now
+            merged = symbols[left] = symbols[left] + symbols[right]
+            lengths[left], lengths[right] = length, 0
+            behind = following[left] = following[right]
+            if behind >= 0:
+                previous[behind] = left
+                cost = costs.get(merged + symbols[behind])
+                if cost is not None:
+                    heappush(queue, (cost, left, behind, length + lengths[behind]))
+            before = previous[left]
+            if before >= 0:
+                cost = costs.get(symbols[before] + merged)
+                if cost is not None:
+                    heappush(queue, (cost, before, left, lengths[before] + length))
+        return [symbol for symbol, length in zip(symbols, lengths, strict=True) if length]
+
+    def _spelled(self, symbol: str) -> list[int]:
+        found = []
+        for byte in symbol.encode("utf-8"):
+            token = self._bytes[byte]
+            if token is None:
+                raise ModelError(
+                    f"{TOKENS} has neither {symbol!r} nor '<0x{byte:02X}>', nor an unknown token to stand for it",
+                    got=symbol,
+                )
+            found.append(token)
+        return found

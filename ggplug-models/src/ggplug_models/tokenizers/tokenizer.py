@@ -1,0 +1,194 @@
+"""Text to tokens and back, as llama.cpp does it with the vocabulary of the same GGUF file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ggplug import gguf
+from ggplug.errors import ModelError, ParameterError
+from ggplug_models.tokenizers.byte_pairs import BytePairs
+from ggplug_models.tokenizers.fragments import Fragments
+from ggplug_models.tokenizers.kind import Kind
+from ggplug_models.tokenizers.rwkv import LongestTokens
+from ggplug_models.tokenizers.sentence_pieces import SentencePieces
+from ggplug_models.tokenizers.streaming import StreamDecoder
+from ggplug_models.tokenizers.unigram import Unigrams
+from ggplug_models.tokenizers.vocabulary import MODEL, PARSED, Attribute
+from ggplug_models.tokenizers.word_piece import WordPieces
+from ggplug_models.values import Values
+
+KINDS: Mapping[str, Callable[[Values], Kind]] = {
+    "bert": WordPieces.of,
+    "gemma4": BytePairs.of,
+    "gpt2": BytePairs.of,
+    "llama": SentencePieces.of,
+    "rwkv": LongestTokens.of,
+    "t5": Unigrams.of,
+    "whitespace": BytePairs.of,
+}
+"""Kinds of tokenisers by ``tokenizer.ggml.model``."""
+
+
+class Tokenizer:
+    """A model's tokeniser.
+
+    ``vocabulary``: its tokens and special ids (:class:`~ggplug_models.tokenizers.vocabulary.Vocabulary`).
+    Several threads may use it.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self.vocabulary = kind.vocabulary
+        self._kind = kind
+        self._fragments = Fragments(kind.vocabulary)
+        self._word_pieces = isinstance(kind, WordPieces)
+        self._adds = not isinstance(kind, LongestTokens)
+        self._pieces: dict[int, bytes] = {}
+        for name, adds in (("bos", self.vocabulary.add_bos), ("eos", self.vocabulary.add_eos)):
+            if adds and self._adds and name not in self.vocabulary.special:
+                raise ModelError(f"tokenizer.ggml.add_{name}_token is true, and the file has no {name.upper()} token")
+
+    @property
+    def n_vocab(self) -> int:
+        """How many tokens there are; their ids are 0 to ``n_vocab - 1``."""
+        return len(self.vocabulary)
+
+    @property
+    def bos(self) -> int | None:
+        """The token that texts begin with, where the model has one."""
+        return self.vocabulary.special.get("bos")
+
+    @property
+    def eos(self) -> int | None:
+        """The token that texts end with, where the model has one."""
+        return self.vocabulary.special.get("eos")
+
+    @property
+    def eot(self) -> int | None:
+        """The token that a turn of a chat ends with, where the model has one."""
+        return self.vocabulary.special.get("eot")
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a generation, EOS and EOT among them."""
+        return self.vocabulary.ends
+
+    def encode(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        """The token ids of a text.
+
+        ``add_special``: BOS and EOS where the file asks for them.  ``parse_special``: the texts of control tokens, such
+        as ``<|im_start|>``, become these tokens; otherwise they are text like any other.  Halves of surrogate pairs
+        count as ``?``.
+
+        Raises ParameterError for what is no string, and ModelError if the vocabulary has no token for a text.
+        """
+        if not isinstance(text, str):
+            raise ParameterError(f"the text to encode is {type(text).__name__}, not a string", got=type(text))
+        add_special = add_special and self._adds
+        special = self.vocabulary.special
+        found: list[int] = []
+        if add_special and self.vocabulary.add_bos:
+            found.append(special["bos"])
+        after_special = True
+        for part in self._fragments.of(text, special=parse_special):
+            if isinstance(part, int):
+                found.append(part)
+                after_special = True
+            else:
+                found += self._kind.encode(part, after_special=after_special)
+                after_special = False
+        if add_special and self._word_pieces and "sep" in special:
+            found.append(special["sep"])
+        elif add_special and self.vocabulary.add_eos:
+            found.append(special["eos"])
+        return found
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for; a special token stands for its name.
+
+        Raises ParameterError for an id that no token has.
+        """
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._kind.piece(self._checked(token))
+        return piece
+
+    def is_control(self, token: int) -> bool:
+        """Whether a token is none of the text: BOS, the end of a turn, or unknown.  Raises ParameterError."""
+        return bool(self.vocabulary.attributes[self._checked(token)] & PARSED)
+
+    def decode(self, tokens: Iterable[int], *, skip_special: bool = False, clean: bool | None = None) -> str:
+        """The text of token ids.
+
+        The space that :meth:`encode` put before a text is taken away; bytes that are no UTF-8 become U+FFFD.
+        ``skip_special``: control tokens are left out.  ``clean``: whether spaces before punctuation and contractions
+        are removed, as llama.cpp does for some models; by default for WordPiece alone, which loses spaces anyway.
+
+        Raises ParameterError for an id that no token has.
+        """
+        ids = list(tokens)
+        skip_space = self._word_pieces or self.vocabulary.add_space_prefix
+        if skip_special and skip_space and ids and ids[0] == self.bos and self.vocabulary.add_bos:
+            del ids[0]
+        decoder = self.stream(skip_special=skip_special)
+        text = "".join(map(decoder.push, ids)) + decoder.finish()
+        return _cleaned(text) if (self._word_pieces if clean is None else clean) else text
+
+    def stream(self, *, skip_special: bool = False, begins: bool = True) -> StreamDecoder:
+        """A decoder for tokens that come one by one.
+
+        ``skip_special``: as for :meth:`decode`.  ``begins``: whether they begin a text, whose first space
+        :meth:`encode` would have put there; False for what continues a prompt.
+        """
+        skip_space = begins and (self._word_pieces or self.vocabulary.add_space_prefix)
+        return StreamDecoder(self._text_piece if skip_special else self.piece, skip_space=skip_space)
+
+    def _text_piece(self, token: int) -> bytes:
+        return b"" if self.is_control(token) else self.piece(token)
+
+    def _checked(self, token: int) -> int:
+        if not 0 <= token < len(self.vocabulary):
+            raise ParameterError(
+                f"there is no token {token}; the vocabulary has 0 to {len(self.vocabulary) - 1}", got=token
+            )
+        return int(token)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {type(self._kind).__name__}: {self.n_vocab} tokens>"
+
+
+def _cleaned(text: str) -> str:
+    """llama.cpp's rules for spaces before punctuation, around a lonely apostrophe, and before contractions."""
+    text = re.sub(r"(?<=.) (?=[?!.,])", "", text, flags=re.DOTALL)
+    text = re.sub(r" ' ", "'", text)
+    return re.sub(r" (?='(?:[sm]|re|ve))", "", text)
+
+
+def load_tokenizer(source: str | os.PathLike[str] | Mapping[str, Any]) -> Tokenizer:
+    """The tokeniser of a GGUF file, which may have a vocabulary alone, or of a file's metadata.
+
+    Raises GGUFError, OSError, and ModelError: for a kind of tokeniser, or a way of splitting text
+    (``tokenizer.ggml.pre``), that is not known, for a vocabulary that makes no sense, and where the library
+    ``tokenizers`` is needed and missing.
+    """
+    if isinstance(source, Mapping):
+        return _of(source)
+    with gguf.GGUFReader(source) as reader:
+        return _of(reader.metadata)
+
+
+def _of(metadata: Mapping[str, Any]) -> Tokenizer:
+    values = Values(metadata)
+    model = values.text(MODEL)
+    kind = KINDS.get(model)
+    if kind is None:
+        raise ModelError(
+            f"{MODEL} is {model!r}, a kind of tokeniser that is not known", got=model,
+            remedy=f"known: {', '.join(sorted(KINDS))}",
+        )  # fmt: skip
+    return Tokenizer(kind(values))
+
+
+__all__ = ["KINDS", "Attribute", "Tokenizer", "load_tokenizer"]

@@ -1,0 +1,237 @@
+"""The vocabulary of a GGUF file: tokens, their attributes, the special ones, and what llama.cpp adds by itself.
+
+Files leave much unsaid, and llama.cpp fills it in by the kind of tokeniser and by the texts of tokens; the same rules
+are here (llama.cpp, ``src/llama-vocab.cpp``, commit 0c1e570).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ModelError
+from ggplug_models.values import Values
+
+MODEL = "tokenizer.ggml.model"
+TOKENS = "tokenizer.ggml.tokens"
+SCORES = "tokenizer.ggml.scores"
+TOKEN_TYPE = "tokenizer.ggml.token_type"
+
+SPACE = "\u2581"
+"""Stands for a space in the tokens of most vocabularies."""
+
+
+WHITE_SPACE = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | frozenset(
+    map(chr, range(0x2000, 0x200B))
+)
+"""What Unicode calls white space; Python's ``str.split`` knows four characters more."""
+
+
+class Attribute(enum.IntFlag):
+    """What a token is; the file's ``token_type`` is one of the first six, by position from 1 on."""
+
+    NORMAL = enum.auto()
+    UNKNOWN = enum.auto()
+    CONTROL = enum.auto()
+    USER_DEFINED = enum.auto()
+    UNUSED = enum.auto()
+    BYTE = enum.auto()
+    STRIPS_LEFT = enum.auto()
+    """White space before the token belongs to it."""
+    STRIPS_RIGHT = enum.auto()
+    """White space after the token belongs to it."""
+
+
+FOUND_IN_TEXT = Attribute.CONTROL | Attribute.USER_DEFINED | Attribute.UNKNOWN
+"""Tokens that are looked for in a text as they stand, before anything else is done with it."""
+
+PARSED = Attribute.CONTROL | Attribute.UNKNOWN
+"""Those of them that are looked for only if special tokens are parsed."""
+
+BY_TYPE = dict(enumerate(list(Attribute)[:6], 1))
+
+BY_TEXT = {
+    "eot": (
+        "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
+        "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>",
+    ),
+    "eom": ("<|eom_id|>",),
+    "fim_pre": (
+        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
+        "<|prefix|>",
+    ),
+    "fim_suf": (
+        "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>",
+        "<|suffix|>",
+    ),
+    "fim_mid": (
+        "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>",
+        "<|middle|>",
+    ),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}  # fmt: skip
+"""Special tokens that are known by their texts where the file does not name them; the first that is there counts."""
+
+ENDS = (
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
+    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
+)  # fmt: skip
+"""Texts of tokens that end a generation."""
+
+KEYS = {
+    "bos": ("bos",), "eos": ("eos",), "eot": ("eot",), "eom": ("eom",), "unk": ("unknown",), "sep": ("seperator",),
+    "pad": ("padding",), "mask": ("mask",), "fim_pre": ("fim_pre", "prefix"), "fim_suf": ("fim_suf", "suffix"),
+    "fim_mid": ("fim_mid", "middle"), "fim_pad": ("fim_pad",), "fim_rep": ("fim_rep",), "fim_sep": ("fim_sep",),
+}  # fmt: skip
+"""The middle parts of the metadata keys that name a special token; the last that is there counts."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for a kind of tokeniser where the file says nothing.  ``ids``: special tokens."""
+
+    ids: Mapping[str, int] = field(default_factory=dict)
+    add_bos: bool = False
+    add_eos: bool = False
+    add_space_prefix: bool = False
+    escape_whitespaces: bool = True
+    clean_spaces: bool = False
+
+
+class Vocabulary:
+    """Tokens by id and by text, and the facts that all kinds of tokenisers share.
+
+    ``texts``: by id, as in the file; ``ids``: by text.  ``attributes`` and ``scores``: by id.  ``special``: ids by name
+    (``bos``, ``eos``, ``eot``, ``unk``, ...), only those that there are.  ``ends``: ids that end a generation.
+
+    Raises ModelError for lists that are missing, of the wrong type or of different lengths, for a token that is there
+    twice, and for a byte token that names no byte.
+    """
+
+    def __init__(self, values: Values, rules: Rules) -> None:
+        self.values = values
+        self.texts = [text or f"[EMPTY_{n}]" for n, text in enumerate(values.texts(TOKENS, at_least=1))]
+        self.ids = {text: n for n, text in enumerate(self.texts)}
+        if len(self.ids) != len(self.texts):
+            n = next(n for n, text in enumerate(self.texts) if self.ids[text] != n)
+            raise ModelError(
+                f"{TOKENS}[{n}] and [{self.ids[self.texts[n]]}] are both {self.texts[n]!r}", got=self.texts[n]
+            )
+        self.scores = self._scores()
+        types = values.integers(TOKEN_TYPE, None, length=len(self.texts))
+        kinds = [1] * len(self.texts) if types is None else types.tolist()
+        self.attributes = [int(BY_TYPE.get(kind, 0)) for kind in kinds]
+        self.special = self._special(rules)
+        self.add_bos: bool = values.boolean("tokenizer.ggml.add_bos_token", rules.add_bos)
+        self.add_eos: bool = values.boolean("tokenizer.ggml.add_eos_token", rules.add_eos)
+        self.add_space_prefix: bool = values.boolean("tokenizer.ggml.add_space_prefix", rules.add_space_prefix)
+        self.remove_extra_whitespaces: bool = values.boolean("tokenizer.ggml.remove_extra_whitespaces", False)
+        self.escape_whitespaces = rules.escape_whitespaces
+        self.clean_spaces = rules.clean_spaces
+        self._known_by_text()
+        self.ends = self._ends()
+        self._known_by_name()
+        self.bytes = {n: self._byte(n) for n, kind in enumerate(self.attributes) if kind & Attribute.BYTE}
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def having(self, attribute: Attribute) -> list[int]:
+        """The ids of tokens with any of these attributes."""
+        return [n for n, each in enumerate(self.attributes) if each & attribute]
+
+    def _scores(self) -> npt.NDArray[np.float64]:
+        value = self.values.values.get(SCORES)
+        if value is None:
+            return np.zeros(len(self.texts))
+        fits = isinstance(value, np.ndarray) and value.dtype.kind in "fi" and value.shape == (len(self.texts),)
+        if not fits or not np.isfinite(value).all():
+            raise self.values.refused(SCORES, f"an array of {len(self.texts)} finite numbers")
+        return np.asarray(value.astype(np.float32), np.float64)
+
+    def _special(self, rules: Rules) -> dict[str, int]:
+        found = {}
+        for name, parts in KEYS.items():
+            number = rules.ids.get(name)
+            for part in parts:
+                number = self._number(f"tokenizer.ggml.{part}_token_id", number)
+            if number is not None and number < len(self.texts):
+                found[name] = number
+        return found
+
+    def _number(self, key: str, default: int | None) -> int | None:
+        """An id; the default where the file has none, or one that no token has (-1, in some files)."""
+        value: int | None = self.values.integer(key, None, at_least=-(2**63), at_most=2**64)
+        return default if value is None or not 0 <= value < len(self.texts) else value
+
+    def _known_by_text(self) -> None:
+        for name, texts in BY_TEXT.items():
+            text = next((text for text in texts if text in self.ids), None)
+            if name not in self.special and text is not None:
+                self.special[name] = self.ids[text]
+                self.attributes[self.ids[text]] |= Attribute.CONTROL
+        for n, text in enumerate(self.texts):
+            if self.attributes[n] & Attribute.CONTROL and "unused" in text:
+                self.attributes[n] |= Attribute.UNUSED
+
+    def _ends(self) -> frozenset[int]:
+        ends = {self.special[name] for name in ("fim_pad", "fim_rep", "fim_sep") if name in self.special}
+        for text in ENDS:
+            if text in self.ids:
+                ends.add(self.ids[text])
+                self.attributes[self.ids[text]] |= Attribute.CONTROL
+        for text in ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"):  # gpt-oss: they are to be seen
+            if text in self.ids:
+                self.attributes[self.ids[text]] = Attribute.USER_DEFINED
+        ends |= {self.special[name] for name in ("eos", "eot", "eom") if name in self.special}
+
+        def among(*texts: str) -> bool:
+            return any(self.ids.get(text) in ends for text in texts)
+
+        calls = among("<|call|>", "<|calls|>")
+        if calls and among("<|end|>") and among("<|return|>", "<|flush|>"):
+            # It ends a message there, not an answer.
+            ends.discard(self.ids["<|end|>"])
+            self.attributes[self.ids["<|end|>"]] = Attribute.USER_DEFINED
+        if among("</s>") and among("<|tool_response>", "<|plamo:eos|>"):
+            ends.discard(self.ids["</s>"])
+            self.attributes[self.ids["</s>"]] = Attribute.NORMAL
+        return frozenset(ends)
+
+    def _known_by_name(self) -> None:
+        """Which special tokens take white space with them; files do not say it, so the name of the model has to."""
+        pre = self.values.text("tokenizer.ggml.pre", None) or ""
+        architecture = self.values.text("general.architecture", None) or ""
+        name = (self.values.text("general.name", None) or "").lower()
+        if any(each in pre for each in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) or any(
+            each in architecture for each in ("nomic-bert-moe", "jina-bert-v3")
+        ):
+            self._strips("<mask>", Attribute.STRIPS_LEFT)
+        elif "phi-3" in name or "phi3" in name:
+            kept = {self.ids.get(text) for text in ("<unk>", "<s>", "<|endoftext|>")}
+            for n in self.having(FOUND_IN_TEXT):
+                if n not in kept:
+                    self.attributes[n] |= Attribute.STRIPS_RIGHT
+            self._strips("</s>", Attribute.STRIPS_RIGHT)
+        elif "modern-bert" in name:
+            self._strips("[MASK]", Attribute.STRIPS_LEFT)
+
+    def _strips(self, text: str, side: Attribute) -> None:
+        if text in self.ids:
+            self.attributes[self.ids[text]] |= side
+
+    def _byte(self, n: int) -> bytes:
+        text = self.texts[n]
+        if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+            try:
+                return bytes.fromhex(text[3:5])
+            except ValueError:
+                pass
+        raise ModelError(f"{TOKENS}[{n}] is {text!r}, and by its type a byte such as '<0x0A>'", got=text)
