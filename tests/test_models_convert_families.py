@@ -313,6 +313,19 @@ def test_merged_pieces_without_tokenizer_model_are_scored_by_their_merges(tmp_pa
     assert kinds[300] == 5
 
 
+def test_a_last_token_that_the_template_adds_ends_texts_and_the_other_ends_turns(tmp_path: Path) -> None:
+    folder = made("llama3", tmp_path)
+    names = ("<|begin_of_text|>", "<|end_of_text|>")
+    single = [{"SpecialToken": {"id": names[0]}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": names[1]}}]
+    changed(folder, "tokenizer.json", post_processor={"type": "TemplateProcessing", "single": single, "pair": []})
+    found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    tokens = found["tokenizer.ggml.tokens"]
+    ids = {kind: tokens[found[f"tokenizer.ggml.{kind}_token_id"]] for kind in ("bos", "eos", "eot")}
+    assert ids == {"bos": names[0], "eos": names[1], "eot": "<|eot_id|>"}
+    assert found["tokenizer.ggml.add_bos_token"]
+    assert found["tokenizer.ggml.add_eos_token"]
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff" * 20, b"\x0a\x7f", b"\x0a\x02\x18\x09", b"\x0b"])
 def test_what_is_no_sentencepiece_model_is_refused(content: bytes, tmp_path: Path) -> None:
     folder = made("llama2", tmp_path)

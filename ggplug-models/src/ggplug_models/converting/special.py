@@ -11,6 +11,7 @@ from ggplug_models.values import Values
 
 KEYS = {
     "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": None, "mask": "mask",
+    "eot": "eot",
 }  # fmt: skip
 """Kinds of special tokens, and what llama.cpp's keys call them; the first one of encoders it knows as BOS alone."""
 
@@ -22,7 +23,7 @@ def special(folder: Folder, description: Values, settings: Values, config: Value
     settings, or, for first and last token, of the template that is put around texts; ids that they leave open are those
     of ``config.json``.
     """
-    texts = {kind: text for kind in KEYS if (text := _content(settings, f"{kind}_token")) is not None}
+    texts = {kind: text for kind in KEYS if kind != "eot" and (text := _content(settings, f"{kind}_token")) is not None}
     _stand_in(texts, "bos", "cls")
     _stand_in(texts, "eos", "sep")
     added = _added(description, texts)
@@ -35,7 +36,7 @@ def special(folder: Folder, description: Values, settings: Values, config: Value
             continue
         token = ids.get(texts.get(kind, ""))
         if token is None:
-            given = config.values.get(f"{kind}_token_id")
+            given = config.values.get(f"{kind}_token_id") if kind != "eot" else None
             token = given if isinstance(given, int) and not isinstance(given, bool) else None
         if token is not None and 0 <= token < n_vocab:
             found[f"tokenizer.ggml.{name}_token_id"] = token
@@ -92,6 +93,9 @@ def _template(step: Values, texts: dict[str, str], added: dict[str, bool | None]
         texts.setdefault("cls", first)
         added["bos"] = first in (texts["bos"], texts["cls"])
     if last:
+        # A text ends with it; what the settings call the last token then ends a turn.
+        if texts.get("eos", last) != last:
+            texts["eot"] = texts["eos"]
         texts["eos"] = last
         added["eos"] = True
     if first and pair[:1] == [first]:
