@@ -261,7 +261,7 @@ def oracles(session: nox.Session) -> None:
 @nox.session(name="bench-peers")
 def bench_peers(session: nox.Session) -> None:
     """Sentence embeddings against PyTorch and OpenVINO, in one run."""
-    install(session, "torch==2.13.0", "openvino>=2026.4", model=True)
+    install(session, "torch==2.13.0", "openvino>=2026.4", "safetensors>=0.4", model=True)
     session.run("ggplug", "bench", "embeddings", "--peers", *session.posargs)
 
 

@@ -30,28 +30,17 @@ with ggplug_models.load(sys.argv[1], ["CPU"], placement=LayerSplit()) as model:
 
 ERRORS = """
 import sys
-from pathlib import Path
 import ggplug_models
 from ggplug.errors import ModelError
 
-folder = Path(sys.argv[2])
-(folder / "config.json").write_text('''{"model_type": "bert", "hidden_act": "gelu", "max_position_embeddings": 8,
-    "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32, "num_attention_heads": 1,
-    "layer_norm_eps": 1e-12}''')
-(folder / "tokenizer.json").write_text('{"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}}')
 with ggplug_models.load(sys.argv[1], ["CPU"]) as model:
-    for needs, act in (
-        ("tokenizers", lambda: model.embed(["a text"])),
-        ("safetensors", lambda: ggplug_models.convert(folder, folder / "out.gguf")),
-    ):
-        try:
-            act()
-        except ModelError as error:
-            assert f"needs the library {needs}" in str(error), error
-            assert error.remedy == f"pip install {needs}"
-        else:
-            raise AssertionError(needs)
-assert not (folder / "out.gguf").exists()
+    try:
+        model.embed(["a text"])
+    except ModelError as error:
+        assert "needs the library tokenizers" in str(error), error
+        assert error.remedy == "pip install tokenizers"
+    else:
+        raise AssertionError("tokenizers")
 """
 
 

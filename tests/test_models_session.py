@@ -228,6 +228,9 @@ def test_a_saved_session_goes_on_identically(name: str, kind: str, data: Path, t
             assert np.array_equal(session.decode({1: [5, 6]})[1], wanted)
         with Session(model, 32, **how) as other, pytest.raises(ModelError, match="2x64 16"):
             other.restore(path)
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as another, Session(another, 64, **how) as session:
-        with pytest.raises(ModelError, match="model is"):
-            session.restore(path)
+    with (
+        ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as another,
+        Session(another, 64, **how) as session,
+        pytest.raises(ModelError, match="model is"),
+    ):
+        session.restore(path)

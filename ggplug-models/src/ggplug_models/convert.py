@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
-import re
+import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
 from ggplug import quants
-from ggplug.errors import FileKindError, ModelError, ParameterError
-from ggplug.files import check_target, open_regular
+from ggplug.errors import ModelError, ParameterError
+from ggplug.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug.gguf import GGUFWriter, file_types
-from ggplug_models.architectures.bert import ACTIVATIONS
-from ggplug_models.pooling import Pooling
-from ggplug_models.requirements import required
-from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
-from ggplug_models.tokenizers.vocabulary import TOKENS
+from ggplug.quantizing import MIXTURES, quantize_file
+from ggplug.quantizing.rows import Encoder
+from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
+from ggplug_models.converting.families import family_of
+from ggplug_models.converting.family import Change, Family
+from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.vocabulary import PIECES, vocabulary
 from ggplug_models.values import Values
 
 _FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
@@ -38,31 +40,19 @@ _NUMBERS = {
 FILE_TYPES: dict[str, int] = {
     name: number for name, number in _NUMBERS.items() if quants.can_quantize(gg.types.by_name(name))
 }
-"""Weight types that can be asked for, with their ``general.file_type``."""
+"""Types that all matrices can have, with their ``general.file_type``; beside them there are mixtures."""
 
 READ = (
-    "config.json", "tokenizer.json", "model.safetensors", "sentence_bert_config.json", "1_Pooling/config.json",
+    "config.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json", PIECES, INDEX, "chat_template.jinja",
+    "chat_template.json", "sentence_bert_config.json", "1_Pooling/config.json",
 )  # fmt: skip
-"""Files of a folder that are read, some of them where they are."""
+"""Files of a folder that are read, some of them where they are; beside them those with the weights."""
 
-_BERT_TENSORS = [
-    (r"embeddings\.word_embeddings\.weight", "token_embd.weight"),
-    (r"embeddings\.token_type_embeddings\.weight", "token_types.weight"),
-    (r"embeddings\.position_embeddings\.weight", "position_embd.weight"),
-    (r"embeddings\.LayerNorm\.(weight|bias)", r"token_embd_norm.\1"),
-    (r"encoder\.layer\.(\d+)\.attention\.self\.query\.(weight|bias)", r"blk.\1.attn_q.\2"),
-    (r"encoder\.layer\.(\d+)\.attention\.self\.key\.(weight|bias)", r"blk.\1.attn_k.\2"),
-    (r"encoder\.layer\.(\d+)\.attention\.self\.value\.(weight|bias)", r"blk.\1.attn_v.\2"),
-    (r"encoder\.layer\.(\d+)\.attention\.output\.dense\.(weight|bias)", r"blk.\1.attn_output.\2"),
-    (r"encoder\.layer\.(\d+)\.attention\.output\.LayerNorm\.(weight|bias)", r"blk.\1.attn_output_norm.\2"),
-    (r"encoder\.layer\.(\d+)\.intermediate\.dense\.(weight|bias)", r"blk.\1.ffn_up.\2"),
-    (r"encoder\.layer\.(\d+)\.output\.dense\.(weight|bias)", r"blk.\1.ffn_down.\2"),
-    (r"encoder\.layer\.(\d+)\.output\.LayerNorm\.(weight|bias)", r"blk.\1.layer_output_norm.\2"),
-]
-_BERT_UNUSED = re.compile(r"embeddings\.position_ids|pooler\..*|cls\..*")
+_IN_FULL = ("_norm.weight", "position_embd.weight", "token_types.weight", "rope_freqs.weight")
+"""Ends of the names of what llama.cpp keeps in full precision whatever the file's type."""
 
-_ALWAYS_F32 = re.compile(r"token_types\.weight|position_embd\.weight|.*_norm\.weight|.*\.bias")
-"""What llama.cpp keeps in full precision whatever the file's type."""
+_PIECE = 1 << 22
+"""Elements that are encoded at a time."""
 
 
 def convert(
@@ -72,204 +62,137 @@ def convert(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Writes a GGUF file from a folder with ``config.json``, ``tokenizer.json`` and ``model.safetensors``.
+    """Writes a GGUF file from a folder with ``config.json``, a tokeniser and safetensors files, one or several.
 
-    ``type``: of the matrices, one of :data:`FILE_TYPES`; norms, biases and positions stay F32.
-    ``progress(done, total)``: bytes written.  Returns the path; an existing file is replaced only when the new one is
+    The families are those of :data:`ggplug_models.converting.families.FAMILIES`; keys, names and values of tensors are
+    those that llama.cpp's converter writes.  One tensor is in memory at a time.
+
+    ``type``: one of :data:`FILE_TYPES`, for all matrices, while norms, biases and positions stay F32; or a mixture of
+    :data:`ggplug.quantizing.MIXTURES` such as Q4_K_M, which :func:`ggplug.quantizing.quantize_file` makes from a file
+    of the stored types beside ``out`` that is there for that time.
+    ``progress(done, total)``: bytes of work.  Returns the path; an existing file is replaced only when the new one is
     complete, see :class:`ggplug.files.NewFile`.
 
     Raises ModelError for a folder that lacks something, holds another architecture, or values that make no sense;
     ParameterError for another type, or if ``out`` is one of the files that are read; FileKindError if ``out`` is no
     regular file; other OSErrors.
     """
-    source, kind = Path(folder), type.upper()
-    if kind not in FILE_TYPES:
-        raise ParameterError(f"type {type!r} is not one of {', '.join(FILE_TYPES)}", got=type)
-    if not source.is_dir():
-        raise ModelError(f"{source} is no folder")
+    kind = type.upper()
+    if kind not in FILE_TYPES and kind not in MIXTURES:
+        raise ParameterError(f"type {type!r} is not one of {', '.join({**FILE_TYPES, **MIXTURES})}", got=type)
+    source = Folder(Path(folder))
     _check_out(source, out)
-    config = _json(source / "config.json")
-    if config.text("model_type", None) != "bert":
-        raise config.refused("model_type", "'bert'; no other architecture is supported")
-    weights = _weights(source)
-    with GGUFWriter(out, "bert") as writer:
-        _add_bert(writer, source, config, kind)
-        _add_tokenizer(writer, source, config, _rows(weights, source))
-        _add_tensors(writer, source, weights, kind)
-        return writer.write(progress)[0]
+    config = source.json("config.json")
+    family, settings = family_of(config)
+    with Checkpoint(source) as weights:
+        work = _Work(source, family, settings, weights)
+        if kind in FILE_TYPES:
+            return work.write(Path(out), kind, progress)
+        return _mixed(work, Path(out), kind, progress)
 
 
-def _check_out(source: Path, out: str | os.PathLike[str]) -> None:
+def _mixed(work: _Work, out: Path, kind: str, progress: Callable[[int, int], None] | None) -> Path:
+    """By way of a file with the types that the folder has."""
+    between = out.parent / f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}{UNFINISHED_SUFFIX}"
+    try:
+        work.write(between, None, progress and (lambda done, total: progress(done, 2 * total)))
+        quantize_file(between, out, kind, progress=progress and (lambda done, total: progress(total + done, 2 * total)))
+    finally:
+        with suppress(FileNotFoundError):
+            between.unlink()
+    return out
+
+
+def _check_out(source: Folder, out: str | os.PathLike[str]) -> None:
     """Refuses a file that cannot be written before work begins, and one that is read."""
     if check_target(out) is None:
         return
-    for name in READ:
-        if (source / name).exists() and os.path.samefile(source / name, out):
+    for path in (*(source.path / name for name in READ), *sorted(source.path.glob("*.safetensors"))):
+        if path.exists() and os.path.samefile(path, out):
             raise ParameterError(
-                f"{os.fspath(out)} is {source / name}, which the conversion reads", got=out,
+                f"{os.fspath(out)} is {path}, which the conversion reads", got=out,
                 remedy="give another name for the new file",
             )  # fmt: skip
 
 
-def _add_bert(writer: GGUFWriter, source: Path, config: Values, kind: str) -> None:
-    config.text("position_embedding_type", "absolute", one_of=("absolute",))
-    name = (config.text("_name_or_path", "") or source.resolve().name).rstrip("/").rsplit("/", 1)[-1]
-    writer.add("general.name", name)
-    writer.add(file_types.FILE_TYPE_KEY, FILE_TYPES[kind])
-    writer.add(file_types.QUANTIZATION_VERSION_KEY, file_types.QUANTIZATION_VERSION)
-    writer.add("bert.context_length", config.integer("max_position_embeddings"))
-    writer.add("bert.embedding_length", config.integer("hidden_size"))
-    writer.add("bert.block_count", config.integer("num_hidden_layers"))
-    writer.add("bert.feed_forward_length", config.integer("intermediate_size"))
-    writer.add("bert.attention.head_count", config.integer("num_attention_heads"))
-    writer.add("bert.attention.layer_norm_epsilon", config.number("layer_norm_eps", at_least=0))
-    writer.add("bert.attention.causal", False)
-    writer.add("bert.hidden_activation", config.text("hidden_act", one_of=ACTIVATIONS))
-    writer.add("bert.pooling_type", _pooling(source))
+class _Work:
+    """A folder that is understood: what goes into the file.  Raises ModelError."""
+
+    def __init__(self, source: Folder, family: Family, config: Values, weights: Checkpoint) -> None:
+        self._config = config
+        self._family = family
+        self._tensors: list[tuple[str, Stored, Change | None]] = []
+        tied = config.boolean("tie_word_embeddings", family.architecture.startswith("gemma"))
+        for name, stored in weights.tensors.items():
+            if tied and name == family.head:
+                continue
+            found = family.target(name)
+            if found is None:
+                continue
+            if stored.type is None or not stored.shape or not math.prod(stored.shape):
+                raise ModelError(
+                    f"{stored.path}: tensor {name!r} has the shape {list(stored.shape)} of {stored.dtype}, "
+                    f"expected floats", tensor=name, got=stored.dtype,
+                )  # fmt: skip
+            self._tensors.append((found[0], stored, found[1]))
+        names = [name for name, _, _ in self._tensors]
+        if "token_embd.weight" not in names:
+            raise ModelError(f"{source.path} has no vectors of tokens among its weights")
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ModelError(f"{source.path} has two tensors that are {twice} in a GGUF file", tensor=twice)
+        self._fixed = family.fixed(config) if family.fixed else {}
+        n_vocab = self._tensors[names.index("token_embd.weight")][1].shape[0]
+        name = (config.text("_name_or_path", "") or source.path.resolve().name).rstrip("/").rsplit("/", 1)[-1]
+        self._metadata = {
+            "general.name": name,
+            **family.keys(config, source),
+            **vocabulary(source, family, config, n_vocab),
+        }
+
+    def write(self, out: Path, kind: str | None, progress: Callable[[int, int], None] | None) -> Path:
+        """``kind``: of the matrices; None for the types that they have."""
+        with Encoder() as encoder:
+            writer = GGUFWriter(out, self._family.architecture)
+            for key, value in self._metadata.items():
+                writer.add(key, value)
+            writer.add(file_types.FILE_TYPE_KEY, FILE_TYPES[kind or "F16"])
+            writer.add(file_types.QUANTIZATION_VERSION_KEY, file_types.QUANTIZATION_VERSION)
+            for name, values in self._fixed.items():
+                writer.add_tensor(name, values)
+            for name, stored, change in self._tensors:
+                ne = stored.shape if change and change.transposes else stored.shape[::-1]
+                type = _type_of(name, stored, ne, kind)
+                writer.add_tensor(name, self._pieces(encoder, stored, change, type), type, ne)
+            return writer.write(progress)[0]
+
+    def _pieces(
+        self, encoder: Encoder, stored: Stored, change: Change | None, type: gg.types.Type
+    ) -> Callable[[], Iterator[npt.NDArray[np.uint8]]]:
+        """A function that makes the bytes of a tensor, some rows at a time."""
+
+        def made() -> Iterator[npt.NDArray[np.uint8]]:
+            values = stored.array()
+            if change:
+                values = change.apply(values, self._config)
+            rows = values.reshape(-1, values.shape[-1])
+            step = max(1, _PIECE // rows.shape[1])
+            for start in range(0, len(rows), step):
+                yield _encoded(encoder, rows[start : start + step], type)
+
+        return made
 
 
-def _pooling(source: Path) -> Pooling:
-    modes = _json(source / "1_Pooling" / "config.json", optional=True)
-    if modes is None or modes.boolean("pooling_mode_mean_tokens", False):
-        return Pooling.MEAN
-    if modes.boolean("pooling_mode_cls_token", False):
-        return Pooling.CLS
-    raise ModelError(f"{modes.where}: only mean and first-token pooling are supported")
+def _type_of(name: str, stored: Stored, ne: tuple[int, ...], kind: str | None) -> gg.types.Type:
+    if len(ne) == 1 or not name.endswith(".weight") or name.endswith(_IN_FULL):
+        return gg.F32
+    if kind is None:
+        return stored.type if stored.type in (gg.F16, gg.types.BF16) else gg.F32
+    type = gg.types.by_name(kind)
+    return gg.F16 if ne[0] % type.block_size else type  # rows that are no whole number of blocks
 
 
-def _add_tokenizer(writer: GGUFWriter, source: Path, config: Values, n_vocab: int) -> None:
-    """The vocabulary as llama.cpp reads it, and the whole tokenizer.json with the truncation that holds."""
-    description = _json(source / "tokenizer.json")
-    model = description.inner("model")
-    if model.text("type", "WordPiece") != "WordPiece":
-        raise model.refused("type", "'WordPiece'; no other vocabulary is supported")
-    vocabulary = model.inner("vocab")
-    places = {token: vocabulary.integer(token, at_least=0, at_most=n_vocab - 1) for token in vocabulary.values}
-    special = _special_tokens(description)
-    tokens = [""] * n_vocab
-    for token, position in places.items():
-        tokens[position] = token
-    kinds = []
-    for position, token in enumerate(tokens):
-        if token in special:
-            kinds.append(CONTROL)
-        elif token == "":
-            tokens[position] = f"[PAD{position}]"
-            kinds.append(5)  # unused
-        elif token.startswith("[") and token.endswith("]"):
-            kinds.append(1)  # such as [unused0]: llama.cpp leaves them as they are
-        else:
-            tokens[position] = token[2:] if token.startswith("##") else WORD_START + token
-            kinds.append(1)
-    writer.add("tokenizer.ggml.model", "bert")
-    writer.add("tokenizer.ggml.pre", "default")
-    writer.add(TOKENS, tokens)
-    writer.add("tokenizer.ggml.token_type", np.array(kinds, np.int32))
-    writer.add("tokenizer.ggml.token_type_count", config.integer("type_vocab_size", 2))
-    for key, token in {
-        "padding": "[PAD]", "unknown": "[UNK]", "cls": "[CLS]", "bos": "[CLS]", "seperator": "[SEP]", "eos": "[SEP]",
-        "mask": "[MASK]",
-    }.items():  # fmt: skip
-        if token in places:
-            writer.add(f"tokenizer.ggml.{key}_token_id", places[token])
-
-    # sentence_bert_config.json overrides what tokenizer.json says of truncation; padding is ours to do.
-    longest = config.integer("max_position_embeddings")
-    overrides = _json(source / "sentence_bert_config.json", optional=True)
-    if overrides is not None:
-        longest = min(longest, overrides.integer("max_seq_length", longest))
-    elif "truncation" in description:
-        longest = min(longest, description.inner("truncation").integer("max_length"))
-    truncation = {"max_length": longest, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    whole = {**description.values, "truncation": truncation, "padding": None}
-    writer.add(HF_JSON, json.dumps(whole, ensure_ascii=False))
-
-
-def _special_tokens(description: Values) -> set[str]:
-    entries = description.objects("added_tokens", [])
-    return {entry.text("content") for entry in entries if entry.boolean("special", False)}
-
-
-def _weights(source: Path) -> Any:
-    """The open weights.  Raises ModelError."""
-    with required("safetensors", "reading the weights of a Hugging Face model"):
-        from safetensors import safe_open
-    path = source / "model.safetensors"
-    if not path.exists():
-        raise ModelError(f"{source} has no model.safetensors", remedy="save the model in the safetensors format")
-    with _unreadable(path):
-        open_regular(path).close()  # the library would wait for a FIFO
-        return safe_open(path, framework="numpy")
-
-
-def _rows(weights: Any, source: Path) -> int:
-    """How many tokens the weights have a vector for."""
-    for name in weights.keys():  # noqa: SIM118 (it is no mapping)
-        if _target_name(name) == "token_embd.weight":
-            with _unreadable(source / "model.safetensors"):
-                rows: int = weights.get_slice(name).get_shape()[0]
-                return rows
-    raise ModelError(f"{source / 'model.safetensors'} has no vectors of tokens (embeddings.word_embeddings.weight)")
-
-
-def _add_tensors(writer: GGUFWriter, source: Path, weights: Any, kind: str) -> None:
-    path = source / "model.safetensors"
-    for name in weights.keys():  # noqa: SIM118 (it is no mapping)
-        target = _target_name(name)
-        if target is None:
-            continue
-        with _unreadable(path):
-            values = weights.get_tensor(name)
-        if values.dtype.kind != "f" or not values.ndim:
-            raise ModelError(f"{path}: tensor {name!r} has {values.ndim} axes of {values.dtype}, expected floats")
-        tensor_type = gg.types.by_name("F32" if _ALWAYS_F32.fullmatch(target) else kind)
-        if values.shape[-1] % tensor_type.block_size:
-            tensor_type = gg.F16  # rows that are no whole number of blocks
-        writer.add_tensor(target, _encoded(values, tensor_type), tensor_type)
-
-
-def _target_name(name: str) -> str | None:
-    """GGUF's name of a tensor; None for what inference does not need.  Raises ModelError."""
-    stem = name.removeprefix("bert.")
-    for pattern, target in _BERT_TENSORS:
-        match = re.fullmatch(pattern, stem)
-        if match:
-            return match.expand(target)
-    if _BERT_UNUSED.fullmatch(stem):
-        return None
-    raise ModelError(f"tensor {name!r} is not known in a BERT encoder")
-
-
-def _encoded(values: npt.NDArray[Any], type: gg.types.Type) -> npt.NDArray[np.uint8]:
-    return quants.quantize(np.ascontiguousarray(values, np.float32), type)
-
-
-@overload
-def _json(path: Path) -> Values: ...
-@overload
-def _json(path: Path, *, optional: bool) -> Values | None: ...
-def _json(path: Path, *, optional: bool = False) -> Values | None:
-    """The object in a JSON file; None if it is ``optional`` and not there.  Raises ModelError."""
-    try:
-        with _unreadable(path), open_regular(path) as file:
-            value = json.loads(file.read())
-    except FileNotFoundError:
-        if optional:
-            return None
-        raise ModelError(f"{path.parent} has no {path.name}") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} does not hold an object")
-    return Values(value, where=str(path))
-
-
-@contextmanager
-def _unreadable(path: Path) -> Iterator[None]:
-    """Around reading a file, whatever the library that does it raises: ModelError says which file cannot be read."""
-    try:
-        yield
-    except (FileNotFoundError, MemoryError):
-        raise
-    except FileKindError as error:
-        raise ModelError(error.message) from error
-    except Exception as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
+def _encoded(encoder: Encoder, rows: npt.NDArray[Any], type: gg.types.Type) -> npt.NDArray[np.uint8]:
+    values = np.ascontiguousarray(rows, np.float32)
+    if type.is_quantized:
+        return encoder.encode(values.view(np.uint8), gg.F32, type)
+    return quants.quantize(values, type)

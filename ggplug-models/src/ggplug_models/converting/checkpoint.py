@@ -1,0 +1,102 @@
+"""The tensors of a folder's safetensors files, one file or several, in the types that they are stored in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from ggplug import types
+from ggplug.errors import ModelError
+from ggplug.files import open_regular
+from ggplug.types import Type
+from ggplug_models.converting.folder import Folder, unreadable
+from ggplug_models.requirements import required
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+_TYPES = {"F64": types.F64, "F32": types.F32, "F16": types.F16, "BF16": types.BF16}
+
+
+class Stored(NamedTuple):
+    """A tensor in a file.  ``type``: None if its values are no floats, or of a kind that is not read."""
+
+    path: Path
+    file: Any
+    name: str
+    type: Type | None
+    dtype: str
+    shape: tuple[int, ...]
+
+    def array(self) -> npt.NDArray[Any]:
+        """A copy of the values, [shape].  Raises ModelError."""
+        with unreadable(self.path):
+            values: npt.NDArray[Any] = self.file.get_tensor(self.name)
+        return values
+
+
+class Checkpoint:
+    """All tensors of a folder by name.  Raises ModelError for what is missing, cut off or not what the index says."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.tensors: dict[str, Stored] = {}
+        self._files = ExitStack()
+        try:
+            for name, wanted in _files(folder).items():
+                if name not in folder:
+                    missing = f"{folder.path} has no {name}"
+                    raise ModelError(missing, remedy="save the model in the safetensors format, all of its files")
+                there = self._open(folder.path / name)
+                for each in wanted or there:
+                    if each not in there:
+                        path = folder.path / name
+                        raise ModelError(f"{path} has no tensor {each!r}, which {folder.path / INDEX} promises")
+                    self.tensors[each] = there[each]
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, path: Path) -> dict[str, Stored]:
+        with required("safetensors", "reading the weights of a Hugging Face model"):
+            import ml_dtypes  # noqa: F401  # gives NumPy bfloat16, by that name
+            from safetensors import safe_open
+        with unreadable(path), open_regular(path):
+            file = self._files.enter_context(safe_open(path, framework="numpy"))
+        found = {}
+        for name in file.keys():  # noqa: SIM118  # it is no mapping
+            stored = file.get_slice(name)
+            dtype = stored.get_dtype()
+            found[name] = Stored(path, file, name, _TYPES.get(dtype), dtype, tuple(stored.get_shape()))
+        return found
+
+    def close(self) -> None:
+        self._files.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _files(folder: Folder) -> Mapping[str, list[str]]:
+    """The files, with the tensors that the index says are in each; of a single file nothing is said."""
+    if INDEX not in folder or SINGLE in folder:
+        return {SINGLE: []}
+    index = folder.json(INDEX).inner("weight_map")
+    files: dict[str, list[str]] = {}
+    for name in index.values:
+        file = index.text(name)
+        if Path(file).name != file:
+            raise index.refused(name, "the name of a file of this folder")
+        files.setdefault(file, []).append(name)
+    if not files:
+        raise ModelError(f"{folder.path / INDEX} names no tensors")
+    return files

@@ -1,0 +1,226 @@
+"""The families, by ``model_type``: what becomes of their tensors and settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ggplug_models.architectures.bert import ACTIVATIONS
+from ggplug_models.converting import rope
+from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, PLUS_ONE, TRANSPOSED, Change, Family, Tensors, head_dim
+from ggplug_models.converting.folder import Folder
+from ggplug_models.pooling import Pooling
+from ggplug_models.values import Values
+
+_LAYER = r"layers\.(\d+)\."
+_ANY = r"(weight|bias)"
+
+
+def _layer(name: str, target: str, change: Change | None = None, layer: str = _LAYER) -> Tensors:
+    """A tensor of each layer, weight and bias."""
+    return Tensors(rf"{layer}{re.escape(name)}\.{_ANY}", rf"blk.\1.{target}.\2", change)
+
+
+def _decoder(*layers: Tensors, norm: Change | None = None) -> tuple[Tensors, ...]:
+    return (
+        Tensors(r"embed_tokens\.weight", "token_embd.weight"),
+        Tensors(rf"norm\.{_ANY}", r"output_norm.\1", norm),
+        Tensors(r"lm_head\.weight", "output.weight"),
+        *layers,
+    )
+
+
+_ATTENTION = (
+    _layer("self_attn.q_proj", "attn_q"), _layer("self_attn.k_proj", "attn_k"), _layer("self_attn.v_proj", "attn_v"),
+    _layer("self_attn.o_proj", "attn_output"),
+)  # fmt: skip
+_PAIRED_ATTENTION = (
+    _layer("self_attn.q_proj", "attn_q", PAIRED_Q), _layer("self_attn.k_proj", "attn_k", PAIRED_K), *_ATTENTION[2:],
+)  # fmt: skip
+_HEAD_NORMS = (_layer("self_attn.q_norm", "attn_q_norm"), _layer("self_attn.k_norm", "attn_k_norm"))
+_MLP = (
+    _layer("mlp.gate_proj", "ffn_gate"), _layer("mlp.up_proj", "ffn_up"), _layer("mlp.down_proj", "ffn_down"),
+)  # fmt: skip
+_NORMS = (_layer("input_layernorm", "attn_norm"), _layer("post_attention_layernorm", "ffn_norm"))
+_GEMMA_NORMS = tuple(
+    _layer(name, target, PLUS_ONE)
+    for name, target in (
+        ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "post_attention_norm"),
+        ("pre_feedforward_layernorm", "ffn_norm"), ("post_feedforward_layernorm", "post_ffw_norm"),
+        ("self_attn.q_norm", "attn_q_norm"), ("self_attn.k_norm", "attn_k_norm"),
+    )
+)  # fmt: skip
+
+_INTEGERS = {
+    "max_position_embeddings": "context_length", "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length", "num_attention_heads": "attention.head_count",
+    "num_key_value_heads?": "attention.head_count_kv",
+}  # fmt: skip
+_RMS = {"rms_norm_eps": "attention.layer_norm_rms_epsilon"}
+_WIDTHS = ("attention.key_length", "attention.value_length")
+
+
+def _positions(config: Values, folder: Folder) -> dict[str, Any]:
+    """Positions, and widths of heads where the settings have one of their own."""
+    widths = dict.fromkeys(_WIDTHS, head_dim(config)) if "head_dim" in config else {}
+    return {**rope.keys(config), **widths}
+
+
+def _llama(config: Values, folder: Folder) -> dict[str, Any]:
+    vocabulary = {"vocab_size": config.integer("vocab_size")}
+    return _positions(config, folder) | vocabulary | {"rope.dimension_count": head_dim(config)}
+
+
+def _gemma2(config: Values, folder: Folder) -> dict[str, Any]:
+    names = ("attn_logit_softcapping", "final_logit_softcapping")
+    caps = {name: config.number(name, at_least=0) for name in names if name in config}
+    return caps | dict.fromkeys(_WIDTHS, config.integer("head_dim"))
+
+
+def _gemma3(config: Values, folder: Folder) -> dict[str, Any]:
+    """Settings that are missing have the values of the library's class."""
+    found = dict(rope.keys(config))
+    found.setdefault("rope.freq_base", 1e6)
+    local = config.inner("rope_parameters", Values({})).inner("sliding_attention", Values({}))
+    base = local.number("rope_theta", config.number("rope_local_base_freq", None, at_least=0), at_least=0)
+    if base is not None:
+        found["rope.freq_base_swa"] = base
+    if "final_logit_softcapping" in config:
+        found["final_logit_softcapping"] = config.number("final_logit_softcapping", at_least=0)
+    if config.values.get("sliding_window_pattern") != 1:
+        found["attention.sliding_window"] = config.integer("sliding_window")
+    return found | {
+        "context_length": config.integer("max_position_embeddings", 131072),
+        "attention.head_count": config.integer("num_attention_heads", 8),
+        "attention.head_count_kv": config.integer("num_key_value_heads", 4),
+        "attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6, at_least=0),
+        **dict.fromkeys(_WIDTHS, config.integer("head_dim", 256)),
+    }
+
+
+def _phi3(config: Values, folder: Folder) -> dict[str, Any]:
+    """A window of 0 tells Phi 4 from the others."""
+    given = rope.settings(config)
+    return rope.longrope_keys(config) | {
+        "attention.head_count_kv": config.integer("num_key_value_heads", config.integer("num_attention_heads")),
+        "rope.scaling.original_context_length": given.integer(
+            "original_max_position_embeddings", config.integer("max_position_embeddings")
+        ),
+        "rope.dimension_count": rope.rotated(config),
+        "rope.freq_base": given.number("rope_theta", 10000.0, at_least=0),
+        "attention.sliding_window": config.integer("sliding_window", 0),
+    }
+
+
+def _gpt2(config: Values, folder: Folder) -> dict[str, Any]:
+    return {"feed_forward_length": config.integer("n_inner", 4 * config.integer("n_embd"))}
+
+
+def _bert(config: Values, folder: Folder) -> Mapping[str, Any]:
+    config.text("position_embedding_type", "absolute", one_of=("absolute",))
+    return {
+        "attention.causal": False,
+        "hidden_activation": config.text("hidden_act", one_of=ACTIVATIONS),
+        "pooling_type": _pooling(folder),
+    }
+
+
+def _pooling(folder: Folder) -> Pooling:
+    modes = folder.optional_json("1_Pooling/config.json")
+    if modes is None or modes.boolean("pooling_mode_mean_tokens", False):
+        return Pooling.MEAN
+    if modes.boolean("pooling_mode_cls_token", False):
+        return Pooling.CLS
+    raise modes.refused("pooling_mode_mean_tokens", "true, or pooling_mode_cls_token: no other pooling is supported")
+
+
+def _bert_layer(name: str, target: str) -> Tensors:
+    return _layer(name, target, layer=r"encoder\.layer\.(\d+)\.")
+
+
+_GEMMA3 = Family(
+    "gemma3", _decoder(*_ATTENTION, *_MLP, *_GEMMA_NORMS, norm=PLUS_ONE),
+    {
+        "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
+        "intermediate_size": "feed_forward_length",
+    }, more=_gemma3,
+    prefix=r"(?:language_model\.model\.|model\.language_model\.|language_model\.|model\.)?",
+    unused=r"(?:.*\.)?(?:vision_tower|multi_modal_projector)\..*", inner="text_config",
+)  # fmt: skip
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(
+        "llama", _decoder(*_PAIRED_ATTENTION, *_MLP, *_NORMS), _INTEGERS, _RMS, _llama, rope.llama3_factors,
+        unused=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+    ),
+    "qwen2": Family("qwen2", _decoder(*_ATTENTION, *_MLP, *_NORMS), _INTEGERS, _RMS, _positions),
+    "qwen3": Family("qwen3", _decoder(*_ATTENTION, *_HEAD_NORMS, *_MLP, *_NORMS), _INTEGERS, _RMS, _positions),
+    "gemma2": Family(
+        "gemma2", _decoder(*_ATTENTION, *_MLP, *_GEMMA_NORMS, norm=PLUS_ONE),
+        {**_INTEGERS, "sliding_window": "attention.sliding_window"}, _RMS, _gemma2,
+    ),
+    "gemma3_text": _GEMMA3,
+    "gemma3": _GEMMA3,
+    "phi3": Family(
+        "phi3",
+        _decoder(
+            _layer("self_attn.qkv_proj", "attn_qkv"), _layer("self_attn.o_proj", "attn_output"),
+            _layer("mlp.gate_up_proj", "ffn_up"), _layer("mlp.down_proj", "ffn_down"), *_NORMS,
+        ), _INTEGERS, _RMS, _phi3, rope.longrope_factors,
+    ),
+    "gpt2": Family(
+        "gpt2",
+        (
+            Tensors(r"wte\.weight", "token_embd.weight"), Tensors(r"wpe\.weight", "position_embd.weight"),
+            Tensors(rf"ln_f\.{_ANY}", r"output_norm.\1"), Tensors(r"lm_head\.weight", "output.weight"),
+            *(
+                Tensors(rf"h\.(\d+)\.{name}\.{end}", rf"blk.\1.{target}.{end}", TRANSPOSED if end == "weight" else None)
+                for name, target in (
+                    (r"attn\.c_attn", "attn_qkv"), (r"attn\.c_proj", "attn_output"), (r"mlp\.c_fc", "ffn_up"),
+                    (r"mlp\.c_proj", "ffn_down"),
+                )
+                for end in ("weight", "bias")
+            ),
+            _layer("ln_1", "attn_norm", layer=r"h\.(\d+)\."), _layer("ln_2", "ffn_norm", layer=r"h\.(\d+)\."),
+        ),
+        {
+            "n_ctx|n_positions": "context_length", "n_embd": "embedding_length", "n_layer": "block_count",
+            "n_head": "attention.head_count",
+        },
+        {"layer_norm_epsilon": "attention.layer_norm_epsilon"}, _gpt2, prefix=r"(?:transformer\.)?",
+        unused=r"h\.\d+\.attn\.(masked_)?bias",
+    ),
+    "bert": Family(
+        "bert",
+        (
+            Tensors(r"embeddings\.word_embeddings\.weight", "token_embd.weight"),
+            Tensors(r"embeddings\.token_type_embeddings\.weight", "token_types.weight"),
+            Tensors(r"embeddings\.position_embeddings\.weight", "position_embd.weight"),
+            Tensors(rf"embeddings\.LayerNorm\.{_ANY}", r"token_embd_norm.\1"),
+            _bert_layer("attention.self.query", "attn_q"), _bert_layer("attention.self.key", "attn_k"),
+            _bert_layer("attention.self.value", "attn_v"), _bert_layer("attention.output.dense", "attn_output"),
+            _bert_layer("attention.output.LayerNorm", "attn_output_norm"),
+            _bert_layer("intermediate.dense", "ffn_up"), _bert_layer("output.dense", "ffn_down"),
+            _bert_layer("output.LayerNorm", "layer_output_norm"),
+        ),
+        {
+            "max_position_embeddings": "context_length", "hidden_size": "embedding_length",
+            "num_hidden_layers": "block_count", "intermediate_size": "feed_forward_length",
+            "num_attention_heads": "attention.head_count",
+        },
+        {"layer_norm_eps": "attention.layer_norm_epsilon"}, _bert, prefix=r"(?:bert\.)?",
+        unused=r"embeddings\.position_ids|pooler\..*|cls\..*", vocabularies=("WordPiece",), head=None,
+    ),
+}  # fmt: skip
+FAMILIES["mistral"] = FAMILIES["llama"]
+"""By ``model_type`` of ``config.json``."""
+
+
+def family_of(config: Values) -> tuple[Family, Values]:
+    """The family, and the settings of its part that knows language.  Raises ModelError that tells all there are."""
+    kind = config.text("model_type")
+    if kind not in FAMILIES:
+        raise config.refused("model_type", f"one of {', '.join(sorted(FAMILIES))}: no other family is supported")
+    family = FAMILIES[kind]
+    return family, config.inner(family.inner, config) if family.inner else config

@@ -1,0 +1,70 @@
+"""The files of a folder; an error names the file, and the key in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ggplug.errors import FileKindError, ModelError
+from ggplug.files import open_regular
+from ggplug_models.values import Values
+
+
+class Folder:
+    """A folder with a model, or one inside of it.  Raises ModelError if there is none."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_dir():
+            raise ModelError(f"{path} is no folder")
+        self.path = path
+
+    def __contains__(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def read(self, name: str) -> bytes:
+        """The content of a file.  Raises ModelError."""
+        path = self.path / name
+        try:
+            with unreadable(path), open_regular(path) as file:
+                content: bytes = file.read()
+        except FileNotFoundError:
+            raise ModelError(f"{path.parent} has no {path.name}") from None
+        return content
+
+    def text(self, name: str) -> str | None:
+        """The text of a file; None if it is not there.  Raises ModelError."""
+        path = self.path / name
+        if name not in self:
+            return None
+        content = self.read(name)
+        with unreadable(path):
+            return content.decode("utf-8")
+
+    def json(self, name: str) -> Values:
+        """The object in a file.  Raises ModelError."""
+        path, content = self.path / name, self.read(name)
+        with unreadable(path):
+            value: Any = json.loads(content)
+        if not isinstance(value, dict):
+            raise ModelError(f"{path} does not hold an object")
+        return Values(value, where=str(path))
+
+    def optional_json(self, name: str) -> Values | None:
+        """The object in a file; None if it is not there.  Raises ModelError."""
+        return self.json(name) if name in self else None
+
+
+@contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """Around reading a file, whatever the library that does it raises: ModelError says which file cannot be read."""
+    try:
+        yield
+    except (FileNotFoundError, MemoryError, ModelError):
+        raise
+    except FileKindError as error:
+        raise ModelError(error.message) from error
+    except Exception as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,83 @@
+"""The pieces of a ``tokenizer.model``: a Protocol Buffers message, of which three fields are of use.
+
+``ModelProto.pieces`` is field 1; of a piece, field 1 is the text, 2 the score (float), 3 the type, by default normal
+(https://github.com/google/sentencepiece, ``src/sentencepiece_model.proto``; wire format:
+https://protobuf.dev/programming-guides/encoding).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ggplug.errors import ModelError
+
+
+class Piece(NamedTuple):
+    """``type``: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte; GGUF counts them so, too."""
+
+    text: str
+    score: float
+    type: int
+
+
+def pieces(content: bytes, path: Path) -> list[Piece]:
+    """Raises ModelError for what is no such message, or has no pieces."""
+    try:
+        found = [_piece(value) for field, value in _fields(content) if field == 1 and isinstance(value, bytes)]
+    except (ValueError, IndexError, struct.error) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not found:
+        raise ModelError(f"{path} cannot be read: it has no pieces")
+    return found
+
+
+def _piece(message: bytes) -> Piece:
+    text, score, kind = "", 0.0, 1
+    for field, value in _fields(message):
+        if field == 1 and isinstance(value, bytes):
+            text = value.decode("utf-8")
+        elif field == 2 and isinstance(value, float):
+            score = value
+        elif field == 3 and isinstance(value, int):
+            kind = value
+    if not 1 <= kind <= 6:
+        raise ValueError(f"a piece has the type {kind}")
+    return Piece(text, score, kind)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """The numbers of fields, with their values: numbers, floats, or bytes."""
+    at = 0
+    while at < len(message):
+        tag, at = _number(message, at)
+        field, wire = tag >> 3, tag & 7
+        if wire == 0:
+            value, at = _number(message, at)
+            yield field, value
+        elif wire == 2:
+            size, at = _number(message, at)
+            if at + size > len(message):
+                raise ValueError("it is cut off")
+            yield field, message[at : at + size]
+            at += size
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+            yield field, float(struct.unpack_from("<d" if wire == 1 else "<f", message, at)[0])
+            at += size
+        else:
+            raise ValueError("it is no message of Protocol Buffers")
+
+
+def _number(message: bytes, at: int) -> tuple[int, int]:
+    value, shift = 0, 0
+    while True:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number is longer than 64 bits")

@@ -1,0 +1,162 @@
+"""Special tokens, what is added around a text, the chat template, and what is done to letters first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ggplug.errors import ModelError
+from ggplug_models.converting.folder import Folder
+from ggplug_models.values import Values
+
+KEYS = {
+    "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": None, "mask": "mask",
+    "eot": "eot",
+}  # fmt: skip
+"""Kinds of special tokens, and what llama.cpp's keys call them; the first one of encoders it knows as BOS alone."""
+
+
+def special(folder: Folder, description: Values, settings: Values, config: Values, n_vocab: int) -> dict[str, Any]:
+    """Metadata of the special tokens.
+
+    ``description``: ``tokenizer.json``.  ``settings``: ``tokenizer_config.json``.  Their texts are those of the
+    settings, or, for first and last token, of the template that is put around texts; ids that they leave open are those
+    of ``config.json``.
+    """
+    texts = {kind: text for kind in KEYS if kind != "eot" and (text := _content(settings, f"{kind}_token")) is not None}
+    _stand_in(texts, "bos", "cls")
+    _stand_in(texts, "eos", "sep")
+    added = _added(description, texts)
+    for kind in ("bos", "eos", "sep"):
+        added.setdefault(kind, settings.boolean(f"add_{kind}_token", None))
+    ids = {each.text("content"): each.integer("id", at_least=0) for each in description.objects("added_tokens", [])}
+    found: dict[str, Any] = {}
+    for kind, name in KEYS.items():
+        if name is None:
+            continue
+        token = ids.get(texts.get(kind, ""))
+        if token is None:
+            given = config.values.get(f"{kind}_token_id") if kind != "eot" else None
+            token = given if isinstance(given, int) and not isinstance(given, bool) else None
+        if token is not None and 0 <= token < n_vocab:
+            found[f"tokenizer.ggml.{name}_token_id"] = token
+    found |= {f"tokenizer.ggml.add_{kind}_token": value for kind, value in added.items() if value is not None}
+    template = chat_template(folder, settings)
+    return found | template | _letters(description)
+
+
+def _stand_in(texts: dict[str, str], kind: str, other: str) -> None:
+    if kind not in texts and other in texts:
+        texts[kind] = texts[other]
+
+
+def _content(settings: Values, key: str) -> str | None:
+    value = settings.values.get(key)
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _added(description: Values, texts: dict[str, str]) -> dict[str, bool | None]:
+    """Whether a first, a last and a separating token are put around texts; the template names tokens that are not."""
+    added: dict[str, bool | None] = {}
+    for step in _steps(description):
+        kind = step.text("type", "")
+        if kind == "ByteLevel":
+            added.setdefault("bos", False)
+            added.setdefault("eos", False)
+        elif kind == "RobertaProcessing":
+            added |= {"bos": True, "eos": True, "sep": True}
+            for name in ("cls", "sep"):
+                value = step.values.get(name)
+                if isinstance(value, list) and value and isinstance(value[0], str):
+                    texts.setdefault(name, value[0])
+        elif kind == "TemplateProcessing":
+            _template(step, texts, added)
+    return added
+
+
+def _steps(description: Values) -> Iterator[Values]:
+    if "post_processor" in description:
+        whole = description.inner("post_processor")
+        yield from whole.objects("processors", [whole])
+
+
+def _template(step: Values, texts: dict[str, str], added: dict[str, bool | None]) -> None:
+    single = [_special(each) for each in step.objects("single", [])]
+    pair = [_special(each) for each in step.objects("pair", [])]
+    if len(single) < 2:
+        single = []
+    first, last = (single[0], single[-1]) if single else (None, None)
+    if first:
+        texts.setdefault("bos", first)
+        texts.setdefault("cls", first)
+        added["bos"] = first in (texts["bos"], texts["cls"])
+    if last:
+        # A text ends with it; what the settings call the last token then ends a turn.
+        if texts.get("eos", last) != last:
+            texts["eot"] = texts["eos"]
+        texts["eos"] = last
+        added["eos"] = True
+    if first and pair[:1] == [first]:
+        pair = pair[1:]
+    if last and pair[-1:] == [last]:
+        pair = pair[:-1]
+    if len(pair) > 2:
+        separators = (texts.get("sep"), texts.get("eos"))
+        between = [token for token in pair[1:-1] if token in separators]
+        added["sep"] = bool(between) and (not last or len(pair) == 4)
+
+
+def _special(entry: Values) -> str | None:
+    """The special token at this place of a template; None where a text is."""
+    return entry.inner("SpecialToken").text("id") if "SpecialToken" in entry else None
+
+
+def chat_template(folder: Folder, settings: Values) -> dict[str, Any]:
+    """One template, or several by name, of which the one named default is the usual one."""
+    template: Any = settings.values.get("chat_template")
+    if template is None:
+        template = folder.text("chat_template.jinja")
+    if template is None and (given := folder.optional_json("chat_template.json")) is not None:
+        template = given.text("chat_template", None)
+    if template is None or isinstance(template, str):
+        return {} if template is None else {"tokenizer.chat_template": template}
+    found: dict[str, Any] = {}
+    names = []
+    for each in settings.objects("chat_template"):
+        name, text = each.text("name"), each.text("template")
+        found["tokenizer.chat_template" if name == "default" else f"tokenizer.chat_template.{name}"] = text
+        names += [name] if name != "default" else []
+    return found | ({"tokenizer.chat_templates": names} if names else {})
+
+
+def _letters(description: Values) -> dict[str, bool]:
+    """Whether letters are made small and lose their accents."""
+    found: dict[str, bool] = {}
+    if "normalizer" not in description:
+        return found
+    whole = description.inner("normalizer")
+    for step in whole.objects("normalizers", [whole]):
+        kind = step.text("type", "")
+        if kind == "Lowercase":
+            found["lowercase"] = True
+        elif kind == "StripAccents":
+            found["strip_accents"] = True
+        elif kind == "BertNormalizer":
+            for name in ("lowercase", "strip_accents"):
+                if name in step:
+                    found[name] = step.boolean(name)
+    return {f"tokenizer.ggml.normalizer.{name}": value for name, value in found.items()}
+
+
+def looks_special(text: str) -> bool:
+    """Tokens that some models do not mark as special, though they are (Gemma, DeepSeek, Command R)."""
+    pairs = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
+    return text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]") or any(
+        text.startswith(first) and text.endswith(last) for first, last in pairs
+    )
+
+
+def refused_model(description: Values, wanted: str) -> ModelError:
+    return description.inner("model").refused("type", f"{wanted}; no other vocabulary is supported for this family")

@@ -1,0 +1,71 @@
+"""Which of llama.cpp's ways of splitting text a ``tokenizer.json`` has: ``tokenizer.ggml.pre``.
+
+A file says it by regular expressions.  llama.cpp knows them by name, so they are looked up here; what is not known is
+refused, because a file with the wrong name would make other tokens of the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ggplug_models.values import Values
+
+_END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_CASED = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+)
+
+
+def _words(numbers: str) -> str:
+    return rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_END}"
+
+
+def _cased(suffix: str, numbers: str) -> str:
+    return "|".join((*(each + suffix for each in _CASED), numbers, r" ?[^\s\p{L}\p{N}]+[\r\n/]*", _END))
+
+
+DIGITS = "each digit"
+"""In the place of a pattern: digits are split off, each alone."""
+
+NAMES: dict[tuple[str, ...], str] = {
+    (_words(r"\p{N}{1,3}"),): "llama-bpe",
+    (_words(r"\p{N}"),): "qwen2",
+    (_GPT_2,): "gpt-2",
+    (DIGITS, _GPT_2): "starcoder",
+    (_cased("", r"\p{N}"),): "tekken",
+    (_cased(f"{_SUFFIX}?", r"\p{N}{1,3}"),): "gpt-4o",
+}
+"""By the patterns that are applied one after the other."""
+
+
+def pre_tokenizer(description: Values) -> str:
+    """The name.  Raises ModelError."""
+    if "pre_tokenizer" not in description:
+        raise description.refused("pre_tokenizer", "a way of splitting text that llama.cpp has a name for")
+    patterns = tuple(_patterns(description.inner("pre_tokenizer")))
+    name = NAMES.get(patterns)
+    if name == "llama-bpe" and not description.inner("model").boolean("ignore_merges", False):
+        return "dbrx"  # the same words, but no token is taken whole before pairs are merged
+    if name is None:
+        known = ", ".join(sorted({*NAMES.values(), "dbrx"}))
+        raise description.refused("pre_tokenizer", f"one of the ways of splitting text that are known: {known}")
+    return name
+
+
+def _patterns(step: Values) -> Iterator[str]:
+    kind = step.text("type")
+    if kind == "Sequence":
+        for each in step.objects("pretokenizers"):
+            yield from _patterns(each)
+    elif kind == "Split":
+        yield step.inner("pattern").text("Regex")
+    elif kind == "Digits":
+        yield DIGITS if step.boolean("individual_digits", False) else kind
+    elif kind == "ByteLevel":
+        if step.boolean("use_regex", True):
+            yield _GPT_2
+    else:
+        yield kind

@@ -1,0 +1,180 @@
+"""``tokenizer.json``, ``tokenizer.model`` and their settings as the metadata ``tokenizer.ggml.*``."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from ggplug_models.converting.family import Family
+from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.sentencepiece import pieces
+from ggplug_models.converting.special import looks_special, refused_model, special
+from ggplug_models.converting.splitting import pre_tokenizer
+from ggplug_models.tokenizers.byte_pairs import MERGES, PRE
+from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
+from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
+from ggplug_models.values import Values
+
+NORMAL, UNKNOWN, USER_DEFINED, UNUSED, BYTE = 1, 2, 4, 5, 6
+"""``tokenizer.ggml.token_type``, beside CONTROL."""
+
+PIECES = "tokenizer.model"
+
+
+def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
+    """Keys and values.  ``n_vocab``: how many tokens the weights have a vector for.  Raises ModelError."""
+    if family.vocabularies == ("WordPiece",):
+        return _word_pieces(folder, config, n_vocab)
+    settings = folder.optional_json("tokenizer_config.json") or Values({})
+    if PIECES in folder and settings.values.get("tokenizer_class") != "GPT2Tokenizer":
+        description = folder.optional_json("tokenizer.json") or Values({})
+        found = _sentence_pieces(folder, description, settings, n_vocab)
+    else:
+        description = folder.json("tokenizer.json")
+        model = description.inner("model")
+        if model.text("type", "BPE") != "BPE":
+            raise refused_model(description, "'BPE'")
+        of_bytes = model.boolean("byte_fallback", False)
+        found = (_merged_pieces if of_bytes else _byte_pairs)(folder, description, n_vocab)
+    if SCORES in found:
+        prefix = False if family.architecture.startswith("gemma") else settings.boolean("add_prefix_space", None)
+        found |= {} if prefix is None else {"tokenizer.ggml.add_space_prefix": prefix}
+    return found | special(folder, description, settings, config, n_vocab)
+
+
+class _Tokens:
+    """Tokens, scores and types by id; ids without a token are unused."""
+
+    def __init__(self, n: int) -> None:
+        self.texts = [f"[PAD{i}]" for i in range(n)]
+        self.scores = np.full(n, -10000, np.float32)
+        self.types = np.full(n, UNUSED, np.int32)
+
+    def put(self, token: int, text: str, kind: int, score: float = 0.0) -> None:
+        self.texts[token], self.types[token], self.scores[token] = text, kind, score
+
+    def put_added(self, description: Values, settings: Values) -> None:
+        """Tokens that were added to a vocabulary; what may stand for white space in them is white space."""
+        n = len(self.texts)
+        entries = [(each.values.get("id"), each) for each in description.objects("added_tokens", [])]
+        if "added_tokens_decoder" in settings:
+            decoder = settings.inner("added_tokens_decoder")
+            entries += [(int(key) if key.isdecimal() else None, decoder.inner(key)) for key in decoder.values]
+        for token, entry in entries:
+            if not isinstance(token, int) or token < 0:
+                raise entry.refused("id", "a whole number")
+            if token >= n:
+                continue  # the weights have no vector for it
+            text = entry.text("content")
+            if entry.boolean("special", False) or looks_special(text):
+                self.put(token, text, CONTROL, -1000)
+            else:
+                self.put(token, text.replace(WORD_START, " "), USER_DEFINED, -1000)
+
+    def metadata(self, model: str, pre: str) -> dict[str, Any]:
+        return {
+            MODEL: model, PRE: pre, TOKENS: self.texts, TOKEN_TYPE: self.types,
+        }  # fmt: skip
+
+
+def _places(description: Values, n_vocab: int) -> dict[str, int]:
+    """Tokens and ids of the model in ``tokenizer.json``, and of what was added.  Raises ModelError."""
+    words = description.inner("model").inner("vocab")
+    return {token: words.integer(token, at_least=0, at_most=n_vocab - 1) for token in words.values}
+
+
+def _byte_pairs(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
+    tokens = _Tokens(n_vocab)
+    for text, token in _places(description, n_vocab).items():
+        tokens.put(token, text, NORMAL)
+    tokens.put_added(description, Values({}))
+    merges = [" ".join(part.replace(" ", "\u0120") for part in merge) for merge in _merges(description)]
+    return tokens.metadata("gpt2", pre_tokenizer(description)) | {MERGES: merges}
+
+
+def _merges(description: Values) -> list[tuple[str, str]]:
+    """Pairs of tokens, or, as older files have them, texts with a space between the two."""
+    model = description.inner("model")
+    given = model.values.get("merges")
+    found: list[tuple[str, str]] = []
+    for merge in given if isinstance(given, list) else [None]:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if not (isinstance(parts, list) and len(parts) == 2 and all(isinstance(part, str) for part in parts)):
+            raise model.refused("merges", "an array of pairs of tokens")
+        found.append((parts[0], parts[1]))
+    return found
+
+
+def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vocab: int) -> dict[str, Any]:
+    """With the scores of ``tokenizer.model``."""
+    tokens = _Tokens(n_vocab)
+    for token, piece in enumerate(pieces(folder.read(PIECES), folder.path / PIECES)[:n_vocab]):
+        # What a user defined is told by added_tokens_decoder; llama.cpp takes the rest for normal pieces.
+        tokens.put(token, piece.text, NORMAL if piece.type == USER_DEFINED else piece.type, piece.score)
+    added = folder.optional_json("added_tokens.json")
+    for text in added.values if added else ():
+        token = added.integer(text, at_least=0) if added else 0
+        if token < n_vocab:
+            tokens.put(token, text, USER_DEFINED, -1000)
+    tokens.put_added(description, settings)
+    return tokens.metadata("llama", "default") | {SCORES: tokens.scores}
+
+
+def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
+    """Without ``tokenizer.model``: a token's score is the place of the first merge that makes it.
+
+    SentencePiece merges the pair whose result has the highest score, so the order is the same.
+    """
+    tokens = _Tokens(n_vocab)
+    unknown = description.inner("model").text("unk_token", None)
+    first = {left + right: -float(n) for n, (left, right) in reversed(list(enumerate(_merges(description))))}
+    for text, token in _places(description, n_vocab).items():
+        of_byte = re.fullmatch(r"<0x[0-9A-F]{2}>", text)
+        kind = BYTE if of_byte else UNKNOWN if text == unknown else NORMAL
+        alone = -float(len(first)) if kind == NORMAL else 0.0
+        tokens.put(token, text, kind, first.get(text, alone))
+    tokens.put_added(description, Values({}))
+    if unknown in tokens.texts:
+        tokens.types[tokens.texts.index(unknown)] = UNKNOWN
+    return tokens.metadata("llama", "default") | {SCORES: tokens.scores}
+
+
+def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]:
+    """The vocabulary as llama.cpp reads it, and the whole tokenizer.json with the truncation that holds."""
+    description = folder.json("tokenizer.json")
+    model = description.inner("model")
+    if model.text("type", "WordPiece") != "WordPiece":
+        raise refused_model(description, "'WordPiece'")
+    places = _places(description, n_vocab)
+    settings = folder.optional_json("tokenizer_config.json") or Values({})
+    entries = description.objects("added_tokens", [])
+    control = {entry.text("content") for entry in entries if entry.boolean("special", False)}
+    tokens = _Tokens(n_vocab)
+    tokens.texts = [WORD_START + text for text in tokens.texts]
+    for text, token in places.items():
+        if text in control:
+            tokens.put(token, text, CONTROL)
+        elif text:
+            tokens.put(token, text[2:] if text.startswith("##") else WORD_START + text, NORMAL)
+    found = tokens.metadata("bert", "default") | special(folder, description, settings, config, n_vocab)
+    found["tokenizer.ggml.token_type_count"] = config.integer("type_vocab_size", 2)
+    for key, text in {
+        "padding": "[PAD]", "unknown": "[UNK]", "cls": "[CLS]", "bos": "[CLS]", "seperator": "[SEP]", "eos": "[SEP]",
+        "mask": "[MASK]",
+    }.items():  # fmt: skip
+        if text in places:
+            found[f"tokenizer.ggml.{key}_token_id"] = places[text]
+
+    # sentence_bert_config.json overrides what tokenizer.json says of truncation; padding is ours to do.
+    longest = config.integer("max_position_embeddings")
+    overrides = folder.optional_json("sentence_bert_config.json")
+    if overrides is not None:
+        longest = min(longest, overrides.integer("max_seq_length", longest))
+    elif "truncation" in description:
+        longest = min(longest, description.inner("truncation").integer("max_length"))
+    truncation = {"max_length": longest, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    whole = {**description.values, "truncation": truncation, "padding": None}
+    return found | {HF_JSON: json.dumps(whole, ensure_ascii=False)}

