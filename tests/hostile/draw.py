@@ -14,8 +14,9 @@ import numpy as np
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.ops.base import OPS, Op, apply
-from ggplug.ops.copy import Cont
+from ggplug.ops.copy import Cont, Cpy
 from ggplug.ops.elementwise import Add
+from ggplug.ops.rows import SetRows
 from ggplug.ops.sort import Argsort
 from ggplug.ops.unary import Neg
 from ggplug.ops.views import Reshape, Transpose, View
@@ -122,7 +123,7 @@ def draw(name: str, given: Mapping[str, Any] | None = None) -> Case:
         case.first_writable = choices.pick("first writable", (False, True))
         case.made_by[cls.writes[0]] = "leaf"
         case.owned[cls.writes[0]] = True
-    if cls.writes and not case.read_only and choices.rarely("together", 8):
+    if cls in (Cpy, SetRows) and not case.read_only and choices.rarely("together", 8):
         _together(case, choices)
     case.vast = choices.pick("vast", (0, 1 << 20, 1 << 40, 1 << 62), (60, 1, 1, 1))
     if choices.rarely("place outside", 16):

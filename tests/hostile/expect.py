@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ggplug import ops
 from ggplug.graph import Graph
+from ggplug.hazards import written_sources
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.testing.compare import SELECTING, compare, compare_selected
@@ -32,6 +33,7 @@ class Expected:
     node's error is not another one's.  ``values`` has those whose type the reference conversions can read; ``stored``
     the bytes of each node's elements.  ``bad``: for each node that was given indices out of range the mask of them.
     ``exact`` has what the reference of a node gave before it was rounded, ``rooms`` how far from it results may be.
+    ``others``: the values that an op of several leaves in those sources that it writes beside the first.
 
     Raises GGPlugError where a reference has no answer (a float that is no integer, as an integer).
     """
@@ -42,6 +44,7 @@ class Expected:
         self.bad: dict[Tensor, Array] = {}
         self.exact: dict[Tensor, Array] = {}
         self.rooms: dict[Tensor, Array] = {}
+        self.others: dict[Tensor, Array] = {}
         self._stores: dict[Tensor, Store] = {}
         for position in dict.fromkeys(graph.roots):
             root = graph.tensors[position]
@@ -76,9 +79,14 @@ class Expected:
         mask = self._out_of_range(node)
         if mask is None or not mask.any():
             compute_node(node, target, stored, self._note)
+            for source in written_sources(node)[1:]:
+                self.others[source] = self._stores[source.root].read(source)
             return
         self.bad[node] = mask
         assert node.op.indexes is not None
+        if node.op.indexes.of is None or isinstance(node.op, ops.SsmScan):
+            compute_node(node, target, stored, self._note)  # what such an id counts for is part of the formula
+            return
         ids = node.op.indexes.ids
         indices = stored[ids]
         assert indices is not None
@@ -121,7 +129,8 @@ def _limit(node: Tensor) -> int:
     """How many rows, or matrices, the indices of a node choose from: what is beyond is out of range."""
     assert node.op is not None
     assert node.op.indexes is not None
-    counted = node.src[node.op.indexes.of]
+    of = node.op.indexes.of
+    counted = node if of is None else node.src[of]
     assert counted is not None
     return counted.ne[node.op.indexes.dim]
 
@@ -167,8 +176,8 @@ def difference(
     if not alone:
         return _chained(node, got, want, sources, expected)
     around = expected.rooms.get(node)
-    if around is None or node.type.is_quantized or op.writes:
-        # Elements of blocks are rounded by the largest of their block; what is written is among what is left.
+    if around is None or node.type.is_quantized or (op.writes and op.moves):
+        # Elements of blocks are rounded by the largest of their block; what is moved is among what is left.
         return compare(got, want, 1e-4 if node.type.is_quantized and not op.moves else 0).reason
     exact = expected.exact[node]
     exact = np.where(np.isfinite(want) & np.isfinite(got) & np.isfinite(exact), exact, want)

@@ -217,10 +217,9 @@ def alike(c: Draw, cls: type[Op]) -> Drawn:
 def _drawable(cls: type[Op]) -> list[Sketch]:
     """The conformance suite's sketches of an op.
 
-    None of Python functions, which no name of a case can hold; of ops with ids, and of those that write into sources,
-    which need to be known here; of systems of equations, whose random matrices are singular now and then.
+    None of Python functions, which no name of a case can hold, and of ops that have a recipe below.
     """
-    if issubclass(cls, (ops.PythonCall, ops.SolveTri)) or cls.writes or cls.indexes is not None:
+    if issubclass(cls, ops.PythonCall):
         return []
     return [each for each in sketches(cls) if each.shown is None]
 
@@ -239,10 +238,7 @@ def sketched(c: Draw, cls: type[Op]) -> Drawn:
     sources: list[Source | None] = []
     for position, (name, ne) in enumerate(zip(cls.sources, sketch.sources, strict=False)):
         drawn = [int(word) if word.isdigit() else sizes[word] for word in ne.split()]
-        if cls.indexes is not None and position == cls.indexes.ids:
-            sources.append(c.indices(name, (types[position],), drawn, 2))
-        else:
-            sources.append(c.source(name, types[position], drawn, CONTIGUOUS, ("normal", "constant", "small")))
+        sources.append(c.source(name, types[position], drawn, CONTIGUOUS, ("normal", "constant", "small")))
     c.promised = False
     there = [*sources, *(None for _ in cls.sources[len(sources) :])]
     return Drawn(there, dict(sketch.parameters({**EXTENTS, **sizes})))
@@ -486,6 +482,103 @@ def set_rows(c: Draw, cls: type[Op]) -> Drawn:
         c.source("rows", rows, (ne[0], count, ne[2], ne[3]), ROWS, ANY_VALUES),
         ids,
     ])  # fmt: skip
+
+
+@recipe(ops.AddId)
+def add_id(c: Draw, cls: type[Op]) -> Drawn:
+    a, b = c.type("a", NARROW), c.type("b", NARROW)
+    n, used, tokens = c.row("n", a, b), c.extent("used"), c.extent("tokens", FEW)
+    experts = c.extent("experts", FEW)
+    ids = c.indices("ids", (I32,), (used, tokens), experts)
+    return Drawn([c.source("a", a, (n, used, tokens), ANY, SUMMED), c.source("b", b, (n, experts), ANY, SUMMED), ids])
+
+
+@recipe(ops.GetRowsBack)
+def get_rows_back(c: Draw, cls: type[Op]) -> Drawn:
+    kind = c.type("dy", (F32, F16))
+    n, count, more = c.row("n", kind), c.extent("count"), c.pick("more", (0, 1, 5))
+    rows = c.extent("rows")
+    ids = c.indices("ids", (I32,), (count,), rows)
+    return Drawn([c.source("dy", kind, (n, count + more), ANY, MODERATE), ids], {"rows": rows})
+
+
+@recipe(ops.SsmScan)
+def ssm_scan(c: Draw, cls: type[Op]) -> Drawn:
+    types = {name: c.type(name, (F32,)) for name in cls.sources if name != "ids"}
+    size, dim = c.row("n", types["s"], types["b"], types["c"]), c.row("D", types["x"])
+    groups, share = c.extent("G", BATCHES), c.pick("heads of a group", (1, 2, 3))
+    tokens, sequences, states = c.extent("T", FEW), c.extent("S", BATCHES), c.extent("R", BATCHES)
+    heads = groups * share
+    if heads % types["dt"].block_size:
+        heads = groups = types["dt"].block_size
+    snapshots = c.pick("snapshots", (1, 2, 3), (4, 1, 1))
+    wide = snapshots == 1 and c.pick("a for each number", (False, True))
+    extents = {
+        "s": (size, dim, heads, states), "x": (dim, heads, tokens, sequences), "dt": (heads, tokens, sequences),
+        "a": (size if wide else types["a"].block_size, heads), "b": (size, groups, tokens, sequences),
+        "c": (size, groups, tokens, sequences),
+    }  # fmt: skip
+    c.promised &= bool(size and dim and groups and tokens and sequences and states)
+    kinds = ("normal", "constant", "small")
+    sources = [c.source(name, types[name], ne, CONTIGUOUS, kinds) for name, ne in extents.items()]
+    ids = c.indices("ids", (I32,), (sequences,), states, layouts=CONTIGUOUS)
+    return Drawn([*sources, ids], {"snapshots": snapshots})
+
+
+@recipe(ops.SolveTri)
+def solve_tri(c: Draw, cls: type[Op]) -> Drawn:
+    """Lower triangular matrices that are far from singular; what lies above the diagonal is anything."""
+    kinds = c.type("a", (F32,)), c.type("b", (F32,))
+    n, k = c.row("n", kinds[0]), c.row("k", kinds[1])
+    batches = c.extent("n2", FEW), c.extent("n3", BATCHES)
+    random = np.random.default_rng(c.number("a.numbers"))
+    matrices = random.standard_normal((*batches[::-1], n, n)) / max(1, n)
+    diagonal = np.arange(n)
+    matrices[..., diagonal, diagonal] = random.uniform(1, 2, (*batches[::-1], n)) * random.choice([-1, 1])
+    whole = np.iinfo(np.int8)  # of an integer type they are integers
+    values = matrices if kinds[0] in NOT_WHOLE else np.clip(np.rint(matrices), whole.min, whole.max)
+    a = Source("a", kinds[0], (n, n, *batches), c.layout("a", CONTIGUOUS), "normal", values)
+    return Drawn([a, c.source("b", kinds[1], (k, n, *batches), CONTIGUOUS, MODERATE)])
+
+
+@recipe(ops.Set, ops.Acc)
+def window(c: Draw, cls: type[Op]) -> Drawn:
+    """A window of a at any place in it."""
+    kind = c.type(c.target[0], EVERY if cls is ops.Set else NARROW)
+    ne = c.shape(kind)
+    unit = (kind.block_size, 1, 1, 1)
+    inner = [max(0, n - c.pick(f"less{i}", (0, 1, 2)) * unit[i]) for i, n in enumerate(ne)]
+    strides = (ne[0], ne[0] * ne[1], ne[0] * ne[1] * ne[2])
+    first = [c.pick(f"first{i}", (0, 1)) * (n - m) for i, (n, m) in enumerate(zip(ne, inner, strict=True))]
+    offset = sum(start * stride for start, stride in zip(first, (1, *strides), strict=True))
+    if 0 in ne or 0 in inner:
+        c.promised = False
+    values = ANY_VALUES if cls is ops.Set else SUMMED
+    a, b = c.source("a", kind, ne, CONTIGUOUS, values), c.source("b", kind, inner, ANY, values)
+    return Drawn([a, b], {"strides": strides, "offset": offset})
+
+
+@recipe(ops.OptStepAdamw, ops.OptStepSgd)
+def step(c: Draw, cls: type[Op]) -> Drawn:
+    """A step of an optimiser."""
+    names = cls.sources[:-1]
+    types = {name: c.type(name, (F32,)) for name in cls.sources}
+    ne = c.shape(*(types[name] for name in names))
+    straight = tuple(layout for layout in ONCE if layout != "transposed")
+    sources: list[Source | None] = [
+        c.source(
+            name, types[name], ne, straight if name != "grad" else ROWS, ("positive",) if name == "v" else MODERATE
+        )
+        for name in names
+    ]
+    alpha, wd = c.pick("alpha", (1e-3, 0.5, 0.0)), c.pick("wd", (0.0, 0.01))
+    numbers = [alpha, wd] if len(names) == 2 else [alpha, 0.9, 0.999, c.pick("eps", (1e-8, 0.1)), wd, 5.0, 20.0]
+    kind = types["params"]
+    count = -(-len(numbers) // kind.block_size) * kind.block_size
+    c.promised &= count == len(numbers)
+    values = np.resize(numbers if kind in NOT_WHOLE else [0, 1], count)
+    sources.append(Source("params", kind, (count, 1, 1, 1), c.layout("params", CONTIGUOUS), "normal", values))
+    return Drawn(sources)
 
 
 def _convertible(c: Draw, from_name: str, to_name: str) -> tuple[Type, Type]:

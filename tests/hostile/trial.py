@@ -12,6 +12,7 @@ import numpy.typing as npt
 import ggplug as gg
 from ggplug.backend import Buffer, Decline
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, ParameterError, PlacementError, UnsupportedOpError
+from ggplug.hazards import written_sources
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import PERSISTENT
 from ggplug.ops.views import View
@@ -22,7 +23,7 @@ from .expect import Expected
 from .guard import Place
 from .machine import Machine
 from .outcome import Fault, Outcome
-from .verdict import judge_leafs, judge_memory, judge_values, judge_vast, packed, same_again
+from .verdict import judge_leafs, judge_memory, judge_others, judge_values, judge_vast, packed, same_again
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -99,7 +100,7 @@ class Trial:
                         places[root] = self.machine.place(garbage, case.where[0], GARBAGE[turn])
                     continue
                 number = number_of[root]
-                written = bool(case.cls.writes) and number == case.cls.writes[0]
+                written = number in case.cls.writes
                 # What a node is computed from is no garbage, nor what a window may show.
                 matters = case.made_by[number] != "leaf" or case.cls is View
                 self.raw[root] = content(case, self.built, root, GARBAGE[1 if matters else turn])
@@ -218,13 +219,14 @@ class Trial:
                 found = {node: raw for node, raw in found.items() if node in self.built.graph.nodes[: last + 1]}
             if turn == 0 and self.expected is not None:
                 judge_values(self.built, self.expected, found, alone=self.direct)
+                judge_others(self.built, self.expected, places)
             self.results.append(found)
         return error
 
     def _seen(self, places: Mapping[Tensor, Place]) -> dict[Tensor, Bytes]:
         """The bytes of all roots that were computed, unless a later node wrote into them."""
         graph = self.built.graph
-        written = {node.root for node in graph.nodes if node.op is not None and node.op.writes}
+        written = {source.root for node in graph.nodes for source in written_sources(node)}
         found = {}
         for node in graph.nodes:
             if node.view_src is None and node not in written:
@@ -235,7 +237,7 @@ class Trial:
     def _results(self, places: Mapping[Tensor, Place]) -> dict[Tensor, Bytes]:
         """The packed elements of each node that computes something, unless a later one wrote into them."""
         graph, found = self.built.graph, {}
-        written = {node.root for node in graph.nodes if node.op is not None and node.op.writes}
+        written = {source.root for node in graph.nodes for source in written_sources(node)}
         for node in graph.nodes:
             if node.op is None or node.op.is_view or (node.root in written and not node.op.writes):
                 continue

@@ -12,8 +12,10 @@ import numpy.typing as npt
 import ggplug as gg
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
+from ggplug.hazards import written_sources
 from ggplug.host import HOST
 from ggplug.tensor import Tensor, strided
+from ggplug.testing.compare import compare
 from ggplug.testing.oracle import can_interpret, decoded, moves_bits
 from ggplug.testing.reference import ReferenceDevice
 
@@ -68,8 +70,8 @@ def judge_memory(
     written: dict[Tensor, list[Tensor]] = {}
     if changed:
         for node in built.graph.nodes:
-            if node.op is not None and node.op.writes:
-                written.setdefault(node.root, []).append(node)
+            for number, source in enumerate(written_sources(node)):
+                written.setdefault(source.root, []).append(source if number else node)
     for root, place in places.items():
         stray = place.stray()
         if stray:
@@ -151,7 +153,7 @@ def judge_values(built: Built, expected: Expected, found: Mapping[Tensor, Bytes]
     if any(is_open(node) for node in built.graph.nodes):
         return
     nodes = built.graph.nodes
-    written = {node.root for node in nodes if node.op is not None and node.op.writes}
+    written = {source.root for node in nodes for source in written_sources(node)}
     for node, raw in found.items():
         if node.op is None or not node.size:
             continue
@@ -172,6 +174,20 @@ def judge_values(built: Built, expected: Expected, found: Mapping[Tensor, Bytes]
             raise Fault("values", f"{node!r}: {reason}")
 
 
+def judge_others(built: Built, expected: Expected, places: Mapping[Tensor, Place]) -> None:
+    """What an op of several leaves in the sources that it writes beside the first."""
+    if any(is_open(node) for node in built.graph.nodes):
+        return
+    for source, want in expected.others.items():
+        if source.root not in places:
+            continue  # a result that the stream placed
+        with np.errstate(all="ignore"):
+            got = decoded(strided(places[source.root].get()[source.view_offset :], source), source)
+        reason = compare(got.reshape(want.shape), want, 1e-10).reason
+        if reason:
+            raise Fault("values", f"{source!r}, which is written too: {reason}")
+
+
 def same_again(graph: Graph, results: Sequence[Mapping[Tensor, Bytes]]) -> None:
     """Both computations gave the same bits, whatever lay in the memory around."""
     if len(results) < 2 or any(is_open(node) for node in graph.nodes):
@@ -186,10 +202,12 @@ def is_open(node: Tensor) -> bool:
     """Whether values have no one answer: elements that are written share bytes, or lie on what is read meanwhile."""
     if node.op is None or not node.op.writes or not node.size:
         return False
+    if any(_overlaps(source) for source in written_sources(node)[1:]):
+        return True
     count = np.zeros(node.root.nbytes, np.uint8)
-    one = np.frombuffer(b"\1" * node.type.block_bytes, node.type.dtype)[0]
+    one = _one_block(node)
     strided(count[node.view_offset :], node)[...] = one
-    if int(count.sum()) != node.size // node.type.block_size * node.type.block_bytes:
+    if _overlaps(node):
         return True
     for number, source in enumerate(node.src):
         if number not in node.op.writes and source is not None and source.root is node.root and source.size:
@@ -199,6 +217,19 @@ def is_open(node: Tensor) -> bool:
             if (count & read).any() and not same:
                 return True
     return False
+
+
+def _one_block(tensor: Tensor) -> Any:
+    """A block of bytes of 1."""
+    return np.frombuffer(b"\1" * tensor.type.block_bytes, tensor.type.dtype)[0]
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether elements of a tensor share bytes."""
+    count = np.zeros(tensor.root.nbytes, np.uint8)
+    if tensor.size:
+        strided(count[tensor.view_offset :], tensor)[...] = _one_block(tensor)
+    return int(count.sum()) != tensor.size // tensor.type.block_size * tensor.type.block_bytes
 
 
 def packed(raw: Bytes, node: Tensor) -> Bytes:
