@@ -25,7 +25,7 @@ SHAPE = f"{ARCHITECTURE}.shape"
 
 
 def save(session: Session, path: str | os.PathLike[str]) -> None:
-    """Writes all sequences; an existing file is replaced when the new one is complete.  Raises FileKindError, OSError."""
+    """Writes all sequences; an existing file is replaced when the new one is complete.  Raises OSError."""
     with session.turn(), GGUFWriter(path, ARCHITECTURE) as writer:
         writer.add(MODEL, _fingerprint(session))
         writer.add(SHAPE, _shape(session))
