@@ -101,8 +101,8 @@ class Decoder(Network):
         """One vector for each text: float32 of shape ``(len(ids), n_embd)``, of length 1 if ``normalize``.
 
         The normed vectors of a text's tokens become one as the file says (``pooling_type``), by default that of the
-        last token, which has seen all others.  Texts are computed one after the other; ``batch`` is there for models that do
-        it otherwise.  ``progress(n)``: called when ``n`` more are done.  Raises ParameterError, FreedError.
+        last token, which has seen all others.  Texts are computed one after the other, whatever ``batch`` says.
+        ``progress(n)``: called when ``n`` more are done.  Raises ParameterError, FreedError.
         """
         found = self.hyperparameters.integer("pooling_type", Pooling.LAST, at_least=0)
         pooling = Pooling(found) if found in set(Pooling) else Pooling.LAST
