@@ -175,6 +175,13 @@ def test_what_continues_a_prompt_keeps_its_space(recorded: Recording) -> None:
     assert tokenizer.stream(begins=False).push(ids[0]) == " the"
 
 
+def test_what_continues_a_text_gets_no_space_before_it(recorded: Recording) -> None:
+    tokenizer = load_tokenizer(recorded.metadata("llama"))
+    ids = tokenizer.encode("the", begins=False)
+    assert ids != tokenizer.encode("the")
+    assert b"".join(map(tokenizer.piece, ids)) == b"the"
+
+
 def test_control_tokens_are_left_out_if_asked(recorded: Recording) -> None:
     tokenizer = load_tokenizer(recorded.metadata("phi-3"))
     ids = tokenizer.encode("<|user|>Hi<|end|>", add_special=True, parse_special=True)
