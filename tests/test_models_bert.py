@@ -13,7 +13,7 @@ import ggplug_models
 from ggplug.backend import Device
 from ggplug.errors import GGUFError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models.bert import batches
+from ggplug_models.encoder import batches
 from ggplug_models.placement import in_turn
 from ggplug_models.tokenizers.encoders import HF_JSON
 
@@ -129,9 +129,9 @@ def test_a_model_that_lacks_a_tensor_says_which(data: Path, tmp_path: Path) -> N
 
 def test_another_architecture_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     path = tmp_path / "other.gguf"
-    with GGUFWriter(path, "mamba") as writer:
+    with GGUFWriter(path, "clip") as writer:
         writer.write()
-    with pytest.raises(ModelError, match=r"'mamba' is not supported.*bert"):
+    with pytest.raises(ModelError, match=r"'clip' is not supported.*bert.*llama"):
         ggplug_models.load(path, ["CPU"])
 
 

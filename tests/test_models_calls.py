@@ -75,7 +75,7 @@ def test_ids_that_are_no_tokens_are_refused(encoder: Any, tokens: Any) -> None:
 
 def test_a_text_of_too_many_tokens_is_refused_by_hidden_states(encoder: Any) -> None:
     with pytest.raises(ParameterError, match="the model takes 1 to"):
-        encoder.hidden_states([1] * (encoder.config.n_ctx + 1))
+        encoder.hidden_states([1] * (encoder.n_ctx + 1))
 
 
 def test_ids_may_be_arrays(encoder: Any) -> None:

@@ -119,13 +119,13 @@ class Tied(Model):
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         super().__init__(weights, metadata, devices)
         self.ids = gg.new_tensor("i32", 20, "ids").set_input()
-        table, other = self.weight("table", 64, 64), self.weight("other", 64, 64)
+        table, other = self.w("table", 64, 64), self.w("other", 64, 64)
         rows = gg.mul_mat(other, gg.get_rows(table, self.ids))
         last = gg.view(rows, 64, offset=rows.nb[1] * 19)
         self.y = gg.mul_mat(table, rows).set_output()
-        seen = self.weight("seen", 64, 64)
+        seen = self.w("seen", 64, 64)
         last = last + gg.view(seen, 64, offset=seen.nb[1] * 2) + gg.mean(gg.mul_mat(seen, rows))
-        self.z = gg.mul_mat(self.weight("last", 64, 64), gg.view(last, 64)).set_output()
+        self.z = gg.mul_mat(self.w("last", 64, 64), gg.view(last, 64)).set_output()
         self.graph = Graph(self.y, self.z)
 
     def sample(self) -> Graph:
@@ -189,7 +189,7 @@ def test_the_command_passes_its_options_on(data: Path, options: list[str], monke
         given.update(known)
         raise Stop
 
-    monkeypatch.setattr("ggplug_models.model.load", load)
+    monkeypatch.setattr("ggplug_models.loading.load", load)
     found = CliRunner().invoke(commands.embed, [str(data / "bert.gguf"), *options])
     assert isinstance(found.exception, Stop)
     assert given["pack"] is ("--no-pack" not in options)

@@ -40,10 +40,7 @@ def test_explained_copies_and_nodes_are_those_that_the_device_counted(data: Path
     with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=in_turn) as model:
         batch = model.build(2, 8)
         model.scheduler.allocate(batch.graph)
-        batch.ids.set(np.ones(16, np.int32))
-        batch.positions.set(np.tile(np.arange(8, dtype=np.int32), 2))
-        batch.mask.set(0.0)
-        batch.pool.set(1 / 8)
+        batch.fill([np.ones(8, np.int64)] * 2, model.pooling)
         explanation = model.scheduler.explain(batch.graph)
         fake.forget()
         model.scheduler.compute(batch.graph)

@@ -32,7 +32,7 @@ from examples.semantic_search.passages import Passage, read_folder
 from ggplug import cache
 from ggplug.backend import Device
 from ggplug_models import LayerSplit
-from ggplug_models.model import default_devices
+from ggplug_models.loading import default_devices
 
 STARTED = time.perf_counter()
 DOCS = Path(__file__).parents[2] / "docs"
@@ -85,7 +85,7 @@ def listen(console: Console) -> Notes:
 
 
 def embed(
-    model: ggplug_models.BertEncoder, texts: list[str], console: Console, notes: Notes
+    model: ggplug_models.Encoder, texts: list[str], console: Console, notes: Notes
 ) -> tuple[np.ndarray, float]:
     """Embeddings of all texts, and the seconds that they took."""
     short, rest = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)

@@ -15,7 +15,7 @@ from rich.table import Table
 import ggplug as gg
 from ggplug.cli.output import byte_count
 from ggplug.hookspecs import HOOKS
-from ggplug_models import BertEncoder
+from ggplug_models import Encoder
 
 BATCH = 32
 """Passages that are watched."""
@@ -45,7 +45,7 @@ def watching() -> Iterator[Watch]:
         HOOKS.unregister(watch)
 
 
-def what_ran_where(model: BertEncoder, texts: list[str]) -> Table:
+def what_ran_where(model: Encoder, texts: list[str]) -> Table:
     """Computes the longest texts twice more: for the rate, and watched, for what each device did and how long."""
     ids = sorted(model.tokenizer.encode(texts), key=len)[-BATCH:]
     start = time.perf_counter()
@@ -77,7 +77,7 @@ def what_ran_where(model: BertEncoder, texts: list[str]) -> Table:
     return table
 
 
-def layers(model: BertEncoder, device: str) -> str:
+def layers(model: Encoder, device: str) -> str:
     """The layers whose weights a device holds, such as ``0-2``."""
     names = [weight.name for weight in model.weights if weight.buffer and weight.buffer.type.device.name == device]
     held = sorted({int(found[1]) for name in names if (found := re.match(r"blk\.(\d+)\.", name))})

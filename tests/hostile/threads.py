@@ -112,7 +112,7 @@ class Adder(Model):
     def __init__(self, weights: Context, devices: list[Device]) -> None:
         super().__init__(weights, {"general.architecture": "adder"}, devices)
         self.x = gg.new_tensor("f32", (WIDTH,), "x").set_input()
-        self.y = formula(self.x, self.weight("row", WIDTH)).set_output()
+        self.y = formula(self.x, self.w("row", WIDTH)).set_output()
         self.graph = Graph(self.y)
         self.used = threading.Event()
 

@@ -235,3 +235,7 @@ class GGUFError(GGPlugError, ValueError):
 
 class ModelError(GGPlugError, ValueError):
     """A model file or folder lacks something or holds something that its architecture does not allow."""
+
+
+class ContextFullError(GGPlugError, ValueError):
+    """A sequence of tokens has no room for as many more: ``got`` tokens, where there is room for ``wanted``."""

@@ -8,17 +8,21 @@
 
 from __future__ import annotations
 
-from ggplug_models.bert import BertEncoder
 from ggplug_models.convert import convert
+from ggplug_models.decoder import Decoder
+from ggplug_models.encoder import Encoder
+from ggplug_models.loading import load
 from ggplug_models.long_text import LongText
-from ggplug_models.model import ARCHITECTURES, Model, load
+from ggplug_models.model import ARCHITECTURES, Model
 from ggplug_models.packing import PackedWeight
 from ggplug_models.placement import LayerSplit, Placement
+from ggplug_models.session import Session
+from ggplug_models.steps import Asked
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "BertEncoder", "LayerSplit", "LongText", "Model", "PackedWeight", "Placement", "Tokenizer",
-    "convert", "load", "load_tokenizer",
+    "ARCHITECTURES", "Asked", "Decoder", "Encoder", "LayerSplit", "LongText", "Model", "PackedWeight", "Placement",
+    "Session", "Tokenizer", "convert", "load", "load_tokenizer",
 ]  # fmt: skip

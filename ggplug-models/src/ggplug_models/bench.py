@@ -23,9 +23,9 @@ from ggplug.registry.extras import Options
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
 from ggplug_models import peers
-from ggplug_models.bert import BertEncoder
 from ggplug_models.convert import convert
-from ggplug_models.model import default_devices, load
+from ggplug_models.encoder import Encoder
+from ggplug_models.loading import default_devices, load
 
 N_TOK = 100
 """Tokens of each sequence."""
@@ -100,7 +100,7 @@ def _rows(n_seq: int, times: Mapping[str, Sequence[float]]) -> Iterator[dict[str
         yield row
 
 
-def _parts(models: Mapping[str, BertEncoder], ids: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
+def _parts(models: Mapping[str, Encoder], ids: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
     """By weight type, how long products and attention take, and how long all else does, node by node and in groups.
 
     Traced runs of both kinds take turns, and each node or group has the median of its times.  What groups of one kind

@@ -66,7 +66,7 @@ def embed(
     Reads one text a line from standard input and prints one JSON object a line, in order:
     {"text": ..., "embedding": [...]}.
     """
-    from ggplug_models.model import load
+    from ggplug_models.loading import load
     from ggplug_models.placement import LayerSplit
 
     names = [name for given in devices for name in given.split(",")]

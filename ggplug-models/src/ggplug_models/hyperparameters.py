@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ggplug_models.values import Values
+import numpy as np
+
+from ggplug_models.values import REQUIRED, Values
 
 
 class Hyperparameters(Values):
@@ -17,3 +19,26 @@ class Hyperparameters(Values):
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self.architecture = Values(metadata).text("general.architecture")
         super().__init__(metadata, f"{self.architecture}.")
+
+    def of_blocks(
+        self, key: str, n_layer: int, default: int | Sequence[int] = REQUIRED, *, at_least: int = 1
+    ) -> list[int]:
+        """A number for each block: the file has one for all, or an array.  Raises ModelError."""
+        if isinstance(self.values.get(self.prefix + key), np.ndarray):
+            found = self.integers(key, length=n_layer).tolist()
+            if min(found, default=at_least) < at_least:
+                raise self.refused(key, f"integers of at least {at_least}")
+            return [int(each) for each in found]
+        found = self.integer(key, None if default is not REQUIRED else REQUIRED, at_least=at_least)
+        if found is None:
+            found = default
+        return [found] * n_layer if isinstance(found, int) else list(found)
+
+    def flags(self, key: str, n_layer: int) -> list[bool] | None:
+        """A truth value for each block, or None where the file has none, or a number.  Raises ModelError."""
+        value = self.values.get(self.prefix + key)
+        if value is None or not isinstance(value, (list, np.ndarray)):
+            return None
+        if len(value) != n_layer:
+            raise self.refused(key, f"an array of {n_layer} truth values")
+        return [bool(each) for each in value]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-import ggplug as gg
-from ggplug import gguf
 from ggplug.backend import Device
-from ggplug.errors import FreedError, ModelError, ParameterError
+from ggplug.errors import FreedError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, turn
-from ggplug.tensor import Context, Tensor
-from ggplug.types import DeviceKind
+from ggplug.tensor import Context
+from ggplug_models.files import MappedFiles
 from ggplug_models.hyperparameters import Hyperparameters
-from ggplug_models.packing import GROWTH, PackedWeight, Packing
-from ggplug_models.placement import LayerSplit, Placement
+from ggplug_models.packing import PackedWeight
+from ggplug_models.weights import Weights
 
 
 class Model:
@@ -38,28 +35,20 @@ class Model:
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self.weights = weights
+        self.w = Weights(weights, self.architecture)
+        """The same by name, checked: ``w("output.weight", n_embd, n_vocab)``."""
         self.metadata = metadata
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
         self.freed = False
         self.packing: tuple[PackedWeight, ...] = ()
         """What became of each weight when it was loaded: packed, or why not.  Empty if nothing was to be packed."""
+        self.files = MappedFiles(())
+        """The files that weights lie in; checked before each turn."""
         self._calls = object()
         """What calls share, and :meth:`free` has for itself."""
         # A weight that was placed is computed with where it lies.
         self.scheduler = Scheduler(self.devices, op_offload=False, cache_size=self.GRAPHS)
-
-    def weight(self, name: str, *ne: int) -> Tensor:
-        """A weight by name; ``ne`` are the extents that it must have.  Raises ModelError."""
-        tensor = self.weights.get(name)
-        if tensor is None:
-            raise ModelError(f"the file has no tensor {name!r}, which {self.architecture} needs")
-        wanted = ne + (1,) * (4 - len(ne))
-        if tensor.ne != wanted:
-            raise ModelError(
-                f"tensor {name!r} has ne {tensor.ne}, the metadata asks for {wanted}", tensor=tensor, wanted=wanted
-            )
-        return tensor
 
     def sample(self) -> Graph | None:
         """A graph of a size that the model often computes, over its weights; it tells which of them are worth packing.
@@ -71,8 +60,8 @@ class Model:
     def turn(self) -> Claim:
         """For a ``with`` block from setting inputs to reading results: other threads wait for it with theirs.
 
-        Raises BusyError inside another one of the same thread (an abort callback that computes with the model), and
-        FreedError if the model was freed.
+        Raises BusyError inside another one of the same thread (an abort callback that computes with the model),
+        FreedError if the model was freed, and ModelError if a file that its weights are mapped from was cut.
         """
         return _Turn(self)
 
@@ -93,6 +82,7 @@ class Model:
                 return
             self.scheduler.free()
             self.weights.free()
+            self.files.close()
             self.freed = True
 
     def __enter__(self) -> Model:
@@ -121,9 +111,13 @@ class _Turn(Claim):
 
     def __enter__(self) -> None:
         super().__enter__()
-        if self._model.freed:
+        try:
+            if self._model.freed:
+                raise FreedError(f"{self._model!r} was freed", thing=self._model, remedy="load it again")
+            self._model.files.check()
+        except GGPlugError:
             self.__exit__()
-            raise FreedError(f"{self._model!r} was freed", thing=self._model, remedy="load it again")
+            raise
 
 
 M = TypeVar("M", bound=type[Model])
@@ -141,92 +135,3 @@ def architecture(name: str) -> Callable[[M], M]:
         return cls
 
     return register
-
-
-def load(
-    path: str | os.PathLike[str],
-    devices: Sequence[Device | str] | None = None,
-    *,
-    placement: Placement | LayerSplit | None = None,
-    pack: bool = True,
-    pack_growth: int = GROWTH,
-    progress: Callable[[int, int], None] | None = None,
-) -> Any:
-    """Opens a GGUF model.
-
-    ``devices``: in order of preference, by name or object; by default :func:`default_devices`.  A device that is
-    named never falls back to another one.  ``placement``: chooses the device of each weight, and so where it is
-    computed with (default: the first device); :class:`~ggplug_models.LayerSplit` spreads the layers over all of them.
-    ``pack``: whether devices that can keep packed weights do (:mod:`ggplug_models.packing`), so that products with many
-    columns need not pack them each time; ``model.packing`` tells of each weight.  ``pack_growth``: bytes by which that
-    may make the model larger.  ``progress(done, total)``: bytes of weights read.
-
-    Raises GGUFError, ModelError, ParameterError (a split that does not fit), DeviceNotFoundError, OutOfMemoryError.
-    """
-    chosen = default_devices() if devices is None else _chosen(devices)
-    with gguf.GGUFReader(path) as reader:
-        hyperparameters = Hyperparameters(reader.metadata)
-    name = hyperparameters.architecture
-    cls = ARCHITECTURES.get(name)
-    if cls is None:
-        raise ModelError(
-            f"{os.fspath(path)}: architecture {name!r} is not supported", got=name,
-            remedy=f"supported: {', '.join(sorted(ARCHITECTURES))}",
-        )  # fmt: skip
-    chooses = placement
-    if isinstance(chooses, LayerSplit):
-        chooses = chooses.over(hyperparameters.integer("block_count"), len(chosen))
-
-    def place(tensor_name: str) -> Device:
-        return chooses(tensor_name, chosen) if chooses else chosen[0]
-
-    packing = _packing(cls, path, chosen, place, Packing(pack_growth)) if pack else ()
-    packed = {each.name: each.memory for each in packing if each.memory is not None}
-
-    weights, metadata = gguf.load(path, lambda tensor: packed.get(tensor) or place(tensor), progress=progress)
-    try:
-        model = cls(weights, metadata, chosen)
-        model.packing = tuple(packing)
-        return model
-    except BaseException:
-        weights.free()
-        raise
-
-
-def _packing(
-    cls: type[Model], path: str | os.PathLike[str], devices: Sequence[Device], place: Callable[[str], Device],
-    packing: Packing,
-) -> Sequence[PackedWeight]:  # fmt: skip
-    """What becomes of each weight, by the graph that the model would compute.  Nothing of the weights is read."""
-    if not any(device.extra_buffer_types for device in devices):
-        return ()
-    with gguf.GGUFReader(path) as reader, Context(os.fspath(path)) as unplaced:
-        for info in reader.tensors.values():
-            unplaced.new_tensor(info.type, info.ne, info.name)
-        with cls(unplaced, reader.metadata, devices) as model:
-            graph = model.sample()
-            return () if graph is None else packing.choose(unplaced, graph, place)
-
-
-def _chosen(devices: Sequence[Device | str]) -> list[Device]:
-    """Devices by name or object.  Raises ParameterError for what is no list of them, or an empty one."""
-    if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable):
-        raise ParameterError(
-            f"devices are a list of names or Device objects, got {devices!r}", got=devices,
-            remedy=f"load(path, [{devices!r}])" if isinstance(devices, (str, Device)) else None,
-        )  # fmt: skip
-    chosen = [gg.device(each) if isinstance(each, str) else each for each in devices]
-    for each in chosen:
-        if not isinstance(each, Device):
-            raise ParameterError(f"{each!r} is neither a device nor the name of one", got=each)
-    return chosen or default_devices()
-
-
-def default_devices() -> list[Device]:
-    """The best device that there is; if its memory is its own, the CPU after it, for what it does not do.
-
-    Raises DeviceNotFoundError if there is none.
-    """
-    best = gg.init_best().device
-    others = [] if best.buffer_type.is_host else [d for d in gg.devices_by_kind(DeviceKind.CPU) if d is not best]
-    return [best, *others[:1]]

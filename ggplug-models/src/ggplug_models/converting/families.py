@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ggplug_models.bert import ACTIVATIONS, Pooling
+from ggplug_models.architectures.bert import ACTIVATIONS
 from ggplug_models.converting import rope
 from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, PLUS_ONE, TRANSPOSED, Change, Family, Tensors, head_dim
 from ggplug_models.converting.folder import Folder
+from ggplug_models.pooling import Pooling
 from ggplug_models.values import Values
 
 _LAYER = r"layers\.(\d+)\."

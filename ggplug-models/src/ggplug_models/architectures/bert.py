@@ -1,0 +1,138 @@
+"""BERT and its descendants (arXiv:1810.04805), which embed texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug.types import RopeMode
+from ggplug_models.encoder import Encoder
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.attention import joined
+from ggplug_models.layers.feed_forward import gated, gated_together, plain
+from ggplug_models.layers.linear import rows
+from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.layers.rope import Rope
+from ggplug_models.model import architecture
+from ggplug_models.network import Block, Inputs
+from ggplug_models.transformer import Transformer
+from ggplug_models.weights import Weights
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": gg.gelu_erf,
+    "gelu_new": gg.gelu,
+    "gelu_pytorch_tanh": gg.gelu,
+    "relu": gg.relu,
+    "silu": gg.silu,
+}
+"""Activation by its Hugging Face name.  "gelu" is the erf form."""
+
+GATES: dict[str, Callable[..., Tensor]] = {"gelu": gg.geglu, "silu": gg.swiglu, "relu": gg.reglu}
+"""Gates by the same names, as files of ModernBERT have them; llama.cpp computes the tanh form of GELU."""
+
+
+class PostNorm(Transformer, Encoder):
+    """Blocks whose norms come behind the residual, on top of normed embeddings."""
+
+    norm_kind = LayerNorm
+    rope_mode: ClassVar[RopeMode | None] = None
+
+    def embedding(self, inputs: Inputs) -> Tensor:
+        x = super().embedding(inputs)
+        if "token_types.weight" in self.w:
+            x = x + gg.view(self.w("token_types.weight", self.n_embd, -1), self.n_embd)  # all are of type 0
+        return self.norm(self.w, "token_embd_norm", self.placed(x, inputs))
+
+    def placed(self, x: Tensor, inputs: Inputs) -> Tensor:
+        """Embeddings with their positions."""
+        return x
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        x = self.norm(w, "attn_output_norm", self.attention(x, block) + x)
+        return self.norm(w, "layer_output_norm", self.feed_forward(x, block) + x)
+
+
+@architecture("bert")
+class Bert(PostNorm):
+    """Learned positions.  Files that llama.cpp wrote have no activation's name: it computes the tanh form of GELU."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.activation = ACTIVATIONS[hp.text("hidden_activation", "gelu_pytorch_tanh", one_of=ACTIVATIONS)]
+
+    def placed(self, x: Tensor, inputs: Inputs) -> Tensor:
+        self.w("position_embd.weight", self.n_embd, self.n_ctx)
+        return x + rows(self.w, "position_embd", self.n_embd, inputs.positions)
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        return plain(block.weights, x, self.n_ff[block.number], self.activation)
+
+
+@architecture("nomic-bert")
+class NomicBert(PostNorm):
+    """Rotated heads and a gated network (arXiv:2402.01613)."""
+
+    rope_mode = RopeMode.NEOX
+
+
+@architecture("jina-bert-v2")
+class JinaBertV2(PostNorm):
+    """ALiBi in both directions, and a GELU gate (arXiv:2310.19923); queries and keys may be normed as a whole."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.max_bias = 8.0
+
+    def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
+        return self._normed(q, w, "attn_q_norm"), self._normed(k, w, "attn_k_norm")
+
+    def _normed(self, x: Tensor, w: Weights, name: str) -> Tensor:
+        return gg.reshape(self.norm(w, name, joined(x)), *x.ne[:3]) if f"{name}.weight" in w else x
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        a = self.norm(w, "attn_output_norm", self.attention(x, block) + x)
+        if "attn_norm_2.weight" in w:
+            a = self.norm(w, "attn_norm_2", a + x)
+        return self.norm(w, "layer_output_norm", self.feed_forward(a, block) + a)
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        w, n_ff = block.weights, self.n_ff[block.number]
+        if "ffn_gate.weight" in w:
+            return gated(w, x, n_ff, gg.geglu)
+        up = w("ffn_up.weight", self.n_embd, -1)
+        return gated_together(w, x, n_ff, gg.geglu) if up.ne[1] == 2 * n_ff else plain(w, x, n_ff)
+
+
+@architecture("modern-bert")
+class ModernBert(Transformer, Encoder):
+    """Norms before attention and network, none before the first attention; two of three blocks see a window
+    (arXiv:2412.13663)."""
+
+    norm_kind = LayerNorm
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide(hp, 3, first=True)
+        self.act = GATES[hp.text("hidden_activation", "gelu", one_of=GATES)]
+        assert self.rope is not None
+        self.local_rope = replace(self.rope, base=hp.number("rope.freq_base_swa", 10000.0), scale=1.0)
+
+    def embedding(self, inputs: Inputs) -> Tensor:
+        return self.norm(self.w, "token_embd_norm", super().embedding(inputs))
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        h = x if block.number == 0 and "attn_norm.weight" not in w else self.norm(w, "attn_norm", x)
+        x = x + self.attention(h, block)
+        return x + gated_together(w, self.norm(w, "ffn_norm", x), self.n_ff[block.number], self.act)
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return self.local_rope if self.windows[block.number] else self.rope
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.norm(self.w, "output_norm", x)

@@ -1,0 +1,119 @@
+"""DeepSeek V2 and V3 (arXiv:2405.04434, arXiv:2412.19437): latent attention, and experts beside shared ones."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug.types import RopeMode
+from ggplug_models.cache.memory import KeysValues, Kind
+from ggplug_models.decoder import Decoder
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.attention import part, split
+from ggplug_models.layers.experts import Experts, Gating
+from ggplug_models.layers.feed_forward import gated
+from ggplug_models.layers.linear import linear
+from ggplug_models.layers.rope import Rope
+from ggplug_models.model import architecture
+from ggplug_models.network import Block
+from ggplug_models.transformer import Transformer
+
+
+@architecture("deepseek2")
+class DeepSeek2(Transformer, Decoder):
+    """Keys and values of all heads come from one short vector a token, and one part of keys that is rotated.
+
+    Where a file has the matrices that make keys and values of it apart (``attn_k_b``, ``attn_v_b``), only that vector
+    is remembered, and the matrices are applied to queries and to what is mixed.  Older files have them joint
+    (``attn_kv_b``): then keys and values of all heads are remembered.
+    """
+
+    rope_mode = RopeMode.NORMAL
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        if hp.number("attention.temperature_scale", 0.0):
+            raise hp.refused("attention.temperature_scale", "0: queries that grow are not supported here")
+        self.n_head = self.heads[0].n_head
+        self.latent = hp.integer("attention.kv_lora_rank")
+        self.apart = "attention.key_length_mla" in hp
+        of = "_mla" if self.apart else ""
+        self.d_k, self.d_v = hp.integer(f"attention.key_length{of}"), hp.integer(f"attention.value_length{of}")
+        multiplier = hp.number("rope.scaling.yarn_log_multiplier", 0.0)
+        self.rope = Rope.of(hp, RopeMode.NORMAL, self.d_k, mscale=multiplier or 1.0)
+        self.n_rot = self.rope.n_dims
+        if self.d_k <= self.n_rot:
+            raise hp.refused("rope.dimension_count", f"less than the length of keys ({self.d_k})")
+        # Files hold a tenth of the paper's factor; attention grows by the square of what keys grow by.
+        stretched = math.log(1 / self.rope.scale)
+        growth = self.rope.magnitude * (1 + 0.1 * stretched) * (1 + multiplier * stretched)
+        self.scale = growth**2 * self.d_k**-0.5
+        self.n_dense = hp.integer("leading_dense_block_count", 0, at_least=0)
+        gating = hp.integer("expert_gating_func", Gating.SOFTMAX, at_least=0) or Gating.SOFTMAX
+        if gating not in (Gating.SOFTMAX, Gating.SIGMOID):
+            raise hp.refused("expert_gating_func", "1 (softmax) or 2 (sigmoid)")
+        normalized = hp.boolean("expert_weights_norm", False)
+        self.experts = Experts.of(hp, gating=Gating(gating), normalized=normalized)
+        self.n_shared = hp.integer("expert_shared_count", 0, at_least=0)
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        if self.apart:
+            keys = self.latent + self.n_rot
+            return (KeysValues(keys, 0, math.gcd(keys, self.latent)),) * self.n_layer
+        head = min(self.d_k, self.d_v)
+        return (KeysValues(self.n_head * self.d_k, self.n_head * self.d_v, head),) * self.n_layer
+
+    def attention(self, x: Tensor, block: Block) -> Tensor:
+        w, n_nope = block.weights, self.d_k - self.n_rot
+        assert self.rope is not None
+        queries = x
+        name = "attn_q"
+        if "attn_q_a.weight" in w:
+            short = w("attn_q_a.weight", self.n_embd, -1).ne[1]
+            queries, name = self.norm(w, "attn_q_a_norm", linear(w, "attn_q_a", x, short)), "attn_q_b"
+        q = split(linear(w, name, queries, self.n_head * self.d_k), self.n_head)
+        both = linear(w, "attn_kv_a_mqa", x, self.latent + self.n_rot)
+        latent = self.norm(w, "attn_kv_a_norm", gg.view(both, self.latent, both.ne[1], nb=(both.nb[1],)))
+        turned = self.rope(part(both, self.latent, self.n_rot, 1), block.positions)
+        q_turned = self.rope(_of_heads(q, n_nope, self.n_rot), block.positions)
+        if self.apart:
+            y = self._absorbed(block, _of_heads(q, 0, n_nope), q_turned, latent, turned)
+        else:
+            y = self._expanded(block, _of_heads(q, 0, n_nope), q_turned, latent, turned)
+        return linear(w, "attn_output", y, self.n_embd)
+
+    def _absorbed(self, block: Block, q: Tensor, q_turned: Tensor, latent: Tensor, turned: Tensor) -> Tensor:
+        """One head of keys for all, whose first numbers are the values."""
+        w, n, tokens = block.weights, self.latent, latent.ne[1]
+        into = w("attn_k_b.weight", q.ne[0], n, self.n_head)
+        out = w("attn_v_b.weight", n, self.d_v, self.n_head)
+        q = gg.permute(gg.mul_mat(into, gg.permute(q, 0, 2, 1, 3)), 0, 2, 1, 3)
+        key = gg.concat(gg.reshape(latent, n, 1, tokens), turned, dim=0)
+        y = block.attend(gg.concat(q, q_turned, dim=0), key, None, scale=self.scale, d_v=n)
+        y = gg.permute(gg.reshape(y, n, self.n_head, y.ne[1]), 0, 2, 1, 3)
+        y = gg.cont(gg.permute(gg.mul_mat(out, y), 0, 2, 1, 3))
+        return gg.reshape(y, self.d_v * self.n_head, y.ne[2])
+
+    def _expanded(self, block: Block, q: Tensor, q_turned: Tensor, latent: Tensor, turned: Tensor) -> Tensor:
+        """Each head has keys and values of its own, and the part that is rotated is the same for all."""
+        n_nope, tokens = q.ne[0], latent.ne[1]
+        kv = split(linear(block.weights, "attn_kv_b", latent, self.n_head * (n_nope + self.d_v)), self.n_head)
+        turned = gg.repeat(turned, self.n_rot, self.n_head, tokens)
+        key = gg.concat(_of_heads(kv, 0, n_nope), turned, dim=0)
+        value = gg.cont(_of_heads(kv, n_nope, self.d_v))
+        return block.attend(gg.concat(q, q_turned, dim=0), key, value, scale=self.scale)
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        if self.experts is None or block.number < self.n_dense:
+            return gated(w, x, self.n_ff[block.number])
+        y = self.experts(w, x)
+        return y + gated(w, x, self.n_shared * self.experts.n_ff, of="_shexp") if self.n_shared else y
+
+
+def _of_heads(x: Tensor, first: int, count: int) -> Tensor:
+    """Some numbers of each head: a view [count, n_head, T] of [d, n_head, T]."""
+    return gg.view(x, count, *x.ne[1:3], nb=x.nb[1:3], offset=first * x.nb[0])

@@ -1,0 +1,117 @@
+"""Gemma 1 to 3 (arXiv:2403.08295, arXiv:2408.00118, arXiv:2503.19786); norms hold one more than in the papers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug_models.decoder import Decoder
+from ggplug_models.encoder import Encoder
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.linear import linear
+from ggplug_models.layers.rope import Rope
+from ggplug_models.model import architecture
+from ggplug_models.network import Block, Inputs
+from ggplug_models.transformer import Transformer
+from ggplug_models.weights import Weights
+
+
+class _Gemma(Transformer):
+    """Embeddings times the root of their width, and GELU gates."""
+
+    def embedding(self, inputs: Inputs) -> Tensor:
+        return gg.scale(super().embedding(inputs), self.n_embd**0.5)
+
+    def gate(self, x: Tensor, up: Tensor) -> Tensor:
+        return gg.geglu(x, up)
+
+
+class _Sandwich(_Gemma):
+    """Norms before and behind attention and the feed-forward network; blocks with a window rotate in their own way."""
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return self.local_rope if self.windows[block.number] else self.rope
+
+    def slide_with_rope(self, hp: Hyperparameters, every: int, default: int, local: Rope) -> None:
+        self.slide(hp, every, default=default)
+        self.local_rope = replace(local, base=hp.number("rope.freq_base_swa", local.base))
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        x = x + self.norm(w, "post_attention_norm", a)
+        y = self.feed_forward(self.norm(w, "ffn_norm", x), block)
+        return x + self.norm(w, "post_ffw_norm", y)
+
+
+class _NormedHeads(_Sandwich):
+    """Each head of queries and keys is normalised before it is rotated; blocks with a window do not scale positions."""
+
+    def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
+        return self.norm(w, "attn_q_norm", q), self.norm(w, "attn_k_norm", k)
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        assert self.rope is not None
+        self.slide_with_rope(hp, 6, 0, replace(self.rope, base=10000.0, scale=1.0))
+
+
+class _Capped(_Sandwich, Decoder):
+    """Logits that stay within limits, where the file gives them."""
+
+    largest: int
+    """Blocks of the largest model, whose queries are scaled by the width of the residual stream for each head."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.logit_cap = hp.number("final_logit_softcapping", 0.0, at_least=0)
+        if self.n_layer == self.largest:
+            self.scale = (self.n_embd // self.heads[0].n_head) ** -0.5
+
+    def scores(self, x: Tensor) -> Tensor:
+        y = super().scores(x)
+        return gg.scale(gg.tanh(gg.scale(y, 1 / self.logit_cap)), self.logit_cap) if self.logit_cap else y
+
+
+@architecture("gemma")
+class Gemma(_Gemma, Decoder):
+    """LLaMA's block."""
+
+
+@architecture("gemma2")
+class Gemma2(_Capped):
+    """Every other block has a window; logits of attention and of tokens are capped."""
+
+    largest = 46
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        assert self.rope is not None
+        self.slide_with_rope(hp, 2, 4096, self.rope)
+        self.softcap = hp.number("attn_logit_softcapping", 50.0, at_least=0)
+        self.logit_cap = hp.number("final_logit_softcapping", 30.0, at_least=0)
+
+
+@architecture("gemma3")
+class Gemma3(_NormedHeads, _Capped):
+    """Five blocks with a window, then one without."""
+
+    largest = 62
+
+
+@architecture("gemma-embedding")
+class GemmaEmbedding(_NormedHeads, Encoder):
+    """An encoder: windows reach in both directions, and two linear layers may follow the pooling (arXiv:2509.20354)."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.dense = [hp.integer(key, 0, at_least=0) for key in ("dense_2_feat_out", "dense_3_feat_out")]
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.norm(self.w, "output_norm", x)
+
+    def pooled(self, x: Tensor) -> Tensor:
+        for name, n_out in zip(("dense_2", "dense_3"), self.dense, strict=True):
+            x = linear(self.w, name, x, n_out) if f"{name}.weight" in self.w else x
+        return x

@@ -1,0 +1,40 @@
+"""GPT-2 (Radford et al. 2019), and its descendant StarCoder 2 (arXiv:2402.19173)."""
+
+from __future__ import annotations
+
+from ggplug.tensor import Tensor
+from ggplug.types import RopeMode
+from ggplug_models.decoder import Decoder
+from ggplug_models.layers.feed_forward import plain
+from ggplug_models.layers.linear import rows
+from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.model import architecture
+from ggplug_models.network import Block, Inputs
+from ggplug_models.transformer import Transformer
+
+
+class _LayerNormed(Transformer, Decoder):
+    """Layer norms, and a plain network with GELU; biases everywhere."""
+
+    norm_kind = LayerNorm
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        return plain(block.weights, x, self.n_ff[block.number])
+
+
+@architecture("gpt2")
+class Gpt2(_LayerNormed):
+    """Learned positions."""
+
+    rope_mode = None
+
+    def embedding(self, inputs: Inputs) -> Tensor:
+        self.w("position_embd.weight", self.n_embd, self.n_ctx)
+        return super().embedding(inputs) + rows(self.w, "position_embd", self.n_embd, inputs.positions)
+
+
+@architecture("starcoder2")
+class StarCoder2(_LayerNormed):
+    """Rotated heads, several of which share keys and values."""
+
+    rope_mode = RopeMode.NEOX

@@ -1,0 +1,36 @@
+"""gpt-oss (arXiv:2508.10925)."""
+
+from __future__ import annotations
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug_models.decoder import Decoder
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.attention import Heads
+from ggplug_models.layers.experts import Experts, Gating
+from ggplug_models.model import architecture
+from ggplug_models.network import Block
+from ggplug_models.transformer import Transformer
+from ggplug_models.weights import Weights
+
+
+@architecture("gpt-oss")
+class GptOss(Transformer, Decoder):
+    """Experts with biases and a clipped gate, weighted by a softmax of the chosen; sinks; every other block slides."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide(hp, 2)
+        self.experts = Experts.of(hp, gating=Gating.SOFTMAX_OF_CHOSEN, normalized=False)
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        x = x + a
+        return x + self.feed_forward(self.norm(w, "post_attention_norm", x), block)
+
+    def sinks(self, w: Weights, heads: Heads) -> Tensor:
+        return w("attn_sinks.weight", heads.n_head)
+
+    def gate(self, x: Tensor, up: Tensor) -> Tensor:
+        return gg.swiglu_oai(x, up, alpha=1.702, limit=7.0)

@@ -1,0 +1,57 @@
+"""Granite 3 (IBM, 2024): LLaMA's block with factors on embeddings, residuals, attention and logits."""
+
+from __future__ import annotations
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug_models.architectures.llama import Llama
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.feed_forward import gated
+from ggplug_models.layers.rope import Rope
+from ggplug_models.model import architecture
+from ggplug_models.network import Block, Inputs
+
+
+@architecture("granite")
+class Granite(Llama):
+    """``rope.scaling.finetuned`` false: no block rotates."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.embedding_scale = hp.number("embedding_scale", 0.0) or 1.0
+        self.residual_scale = hp.number("residual_scale", 0.0) or 1.0
+        self.logit_scale = hp.number("logit_scale")
+        if not self.logit_scale:
+            raise hp.refused("logit_scale", "a number that is not 0")
+        self.rotates = hp.boolean("rope.scaling.finetuned", True)
+        self.n_ff_shared = hp.integer("expert_shared_feed_forward_length", 0, at_least=0)
+
+    def embedding(self, inputs: Inputs) -> Tensor:
+        return gg.scale(super().embedding(inputs), self.embedding_scale)
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        x = x + a * self.residual_scale
+        return x + self.feed_forward(self.norm(w, "ffn_norm", x), block) * self.residual_scale
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return self.rope if self.rotates else None
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        y = super().feed_forward(x, block)
+        if self.experts is not None and self.n_ff_shared:
+            y = y + gated(block.weights, x, self.n_ff_shared, self.gate, of="_shexp")
+        return y
+
+    def scores(self, x: Tensor) -> Tensor:
+        return gg.scale(super().scores(x), 1 / self.logit_scale)
+
+
+@architecture("granitemoe")
+class GraniteMoe(Granite):
+    """Experts, and one that sees every token where the file has its width; every block rotates."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.rotates = True

@@ -1,0 +1,125 @@
+"""Mamba 1 and 2 (arXiv:2312.00752, arXiv:2405.21060): state spaces whose matrices follow from the token.
+
+Files hold -exp(A_log) as ``ssm_a``.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug_models.cache.memory import Kind, State
+from ggplug_models.decoder import Decoder
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.linear import linear
+from ggplug_models.layers.sequences import by_time, columns, convolved
+from ggplug_models.model import architecture
+from ggplug_models.network import Block
+from ggplug_models.steps import Step
+from ggplug_models.weights import Weights
+
+
+class _StateSpace(Decoder):
+    """A norm, a mixer that looks back through its state, and a residual."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.taps = hp.integer("ssm.conv_kernel", at_least=2)
+        self.n_inner = hp.integer("ssm.inner_size")
+        self.n_state = hp.integer("ssm.state_size")
+        self.rank = hp.integer("ssm.time_step_rank")
+        self.n_conv = self.n_inner
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The last columns before the convolution, and the state of each number or head."""
+        return (State(((self.taps - 1) * self.n_conv, self.n_state * self.n_inner)),) * self.n_layer
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        y, x = block.asked(self.mixer(self.norm(block.weights, "attn_norm", x), block), x)
+        return y + x
+
+    def mixer(self, x: Tensor, block: Block) -> Tensor:
+        """What a block adds to [n_embd, T]."""
+        raise NotImplementedError
+
+    def convolved(self, x: Tensor, w: Weights, state: Tensor) -> tuple[Tensor, Tensor]:
+        """silu of the convolution over time, with a bias."""
+        y, after = convolved(x, w("ssm_conv1d.weight", self.taps, self.n_conv), state)
+        return gg.silu(y + w("ssm_conv1d.bias", self.n_conv)), after
+
+    def scan(self, state: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, step: Step) -> list[Tensor]:
+        """What the state space answers, [D, H, t, n_seq] as x is, and its state after that."""
+        d, heads, count, n_seq = x.ne
+        which = step.input("states", gg.I32, (n_seq,), lambda _: np.arange(n_seq))
+        both = gg.ssm_scan(gg.reshape(state, self.n_state, d, heads, n_seq), x, dt, a, b, c, which)
+        y = gg.reshape(gg.view(both, x.size), d, heads, count, n_seq)
+        return [y, gg.view(both, self.n_state * self.n_inner, n_seq, nb=(4 * self.n_state * self.n_inner,),
+                           offset=4 * x.size)]  # fmt: skip
+
+
+@architecture("mamba")
+class Mamba(_StateSpace):
+    """Every number has a state of its own; B, C and the step size come from one product."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.normed = hp.boolean("ssm.dt_b_c_rms", False)
+
+    def mixer(self, x: Tensor, block: Block) -> Tensor:
+        w, step, n, k = block.weights, block.step, self.n_inner, self.n_state
+        n_seq, conv_state, state = step.shape.n_seq, *step.state(block.number)
+        xz = by_time(linear(w, "ssm_in", x, 2 * n), n_seq)
+        x, conv_state = self.convolved(columns(xz, 0, n), w, conv_state)
+        found = linear(w, "ssm_x", x, self.rank + 2 * k)
+        dt, b, c = (
+            gg.rms_norm(part, eps=self.norm.eps) if self.normed else gg.cont(part)
+            for part in (columns(found, 0, self.rank), columns(found, self.rank, k), columns(found, self.rank + k, k))
+        )
+        dt = linear(w, "ssm_dt", dt, n)
+        b, c = (gg.reshape(each, k, 1, *each.ne[1:3]) for each in (b, c))
+        heads = gg.reshape(x, 1, *x.ne[:3])
+        y, state = self.scan(state, heads, dt, w("ssm_a", k, n), b, c, step)
+        step.remember(block.number, conv_state, state)
+        y = gg.reshape(y, *x.ne[:3]) + x * w("ssm_d", n)
+        y = gg.swiglu(gg.cont(columns(xz, n, n)), y)
+        return linear(w, "ssm_out", gg.reshape(y, n, step.n_tokens), self.n_embd)
+
+
+@architecture("mamba2")
+class Mamba2(_StateSpace):
+    """Heads share a state's decay, and groups of heads B and C, which go through the convolution as well."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.n_head = self.rank
+        self.n_group = hp.integer("ssm.group_count")
+        if self.n_inner % self.n_head:
+            raise hp.refused("ssm.inner_size", f"a multiple of {hp.prefix}ssm.time_step_rank ({self.n_head})")
+        if self.n_head % self.n_group:
+            raise hp.refused("ssm.group_count", f"a divisor of {hp.prefix}ssm.time_step_rank ({self.n_head})")
+        self.n_conv = self.n_inner + 2 * self.n_group * self.n_state
+
+    def mixer(self, x: Tensor, block: Block) -> Tensor:
+        w, step, n, k, groups = block.weights, block.step, self.n_inner, self.n_state, self.n_group
+        n_seq, conv_state, state = step.shape.n_seq, *step.state(block.number)
+        found = by_time(linear(w, "ssm_in", x, n + self.n_conv + self.n_head), n_seq)
+        dt = gg.cont(columns(found, n + self.n_conv, self.n_head)) + w("ssm_dt.bias", self.n_head)
+        xbc, conv_state = self.convolved(columns(found, n, self.n_conv), w, conv_state)
+        x = _heads(xbc, 0, n // self.n_head, self.n_head)
+        b, c = (_heads(xbc, n + i * groups * k, k, groups) for i in (0, 1))
+        y, state = self.scan(state, x, dt, w("ssm_a", 1, self.n_head), b, c, step)
+        step.remember(block.number, conv_state, state)
+        y = y + x * w("ssm_d", 1, self.n_head)
+        z = gg.cont(columns(found, 0, n))
+        y = gg.swiglu(z, gg.reshape(y, *z.ne[:3]))
+        y = self.norm(w, "ssm_norm", gg.reshape(y, n // groups, groups, step.n_tokens), n // groups, groups)
+        return linear(w, "ssm_out", gg.reshape(y, n, step.n_tokens), self.n_embd)
+
+
+def _heads(x: Tensor, first: int, d: int, count: int) -> Tensor:
+    """Heads out of columns: a view [d, count, t, n_seq] of [n, t, n_seq]."""
+    return gg.view(x, d, count, *x.ne[1:3], nb=(d * x.nb[0], *x.nb[1:3]), offset=first * x.nb[0])

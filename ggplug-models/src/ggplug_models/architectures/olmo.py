@@ -1,0 +1,58 @@
+"""OLMo 2 and 3 (arXiv:2501.00656, arXiv:2512.13961), OLMoE (arXiv:2409.02060)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug_models.decoder import Decoder
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.attention import joined
+from ggplug_models.layers.rope import Rope
+from ggplug_models.model import architecture
+from ggplug_models.network import Block
+from ggplug_models.transformer import Transformer
+from ggplug_models.weights import Weights
+
+
+class _NormedWidth(Transformer, Decoder):
+    """Queries and keys are normalised before they are rotated, all heads of a token together."""
+
+    def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
+        return self._normed(q, w, "attn_q_norm"), self._normed(k, w, "attn_k_norm")
+
+    def _normed(self, x: Tensor, w: Weights, name: str) -> Tensor:
+        flat = joined(x)
+        return gg.reshape(self.norm(w, name, flat), *x.ne[:3])
+
+
+@architecture("olmo2")
+class Olmo2(_NormedWidth):
+    """Norms behind attention and the feed-forward network, none before.
+
+    Three of four blocks have a window in files of OLMo 3; those rotate without scaling.
+    """
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        if hp.integer("attention.sliding_window", 0, at_least=0):
+            self.slide(hp, 4)
+
+    def rope_of(self, block: Block) -> Rope | None:
+        assert self.rope is not None
+        slides = self.windows[block.number]
+        return replace(self.rope, scale=1.0, extrapolation=0.0, magnitude=1.0) if slides else self.rope
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        a, x = block.asked(self.attention(x, block), x)
+        x = x + self.norm(w, "post_attention_norm", a)
+        return x + self.norm(w, "post_ffw_norm", self.feed_forward(x, block))
+
+
+@architecture("olmoe")
+class Olmoe(_NormedWidth):
+    """Many small experts, whose weights stay as the softmax has them."""
+
+    normalized_experts = False

@@ -1,0 +1,57 @@
+"""Models with attention and a gated network side by side: Command R (Cohere, 2024), StableLM 2 (arXiv:2402.17834)."""
+
+from __future__ import annotations
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug.types import RopeMode
+from ggplug_models.decoder import Decoder
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.model import architecture
+from ggplug_models.network import Block
+from ggplug_models.transformer import Transformer
+from ggplug_models.weights import Weights
+
+
+class _Parallel(Transformer, Decoder):
+    """Layer norms; the larger models normalise heads, each with weights of its own."""
+
+    norm_kind = LayerNorm
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        h = self.norm(block.weights, "attn_norm", x)
+        a, h, x = block.asked(self.attention(h, block), h, x)
+        return x + a + self.feed_forward(h, block)
+
+    def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
+        if "attn_q_norm.weight" not in w:
+            return q, k
+        return self.norm(w, "attn_q_norm", q, *q.ne[:2]), self.norm(w, "attn_k_norm", k, *k.ne[:2])
+
+
+@architecture("command-r")
+class CommandR(_Parallel):
+    """Logits are scaled; the table of embeddings is the output matrix."""
+
+    rope_mode = RopeMode.NORMAL
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.logit_scale = hp.number("logit_scale", 0.0) or 1.0
+
+    def scores(self, x: Tensor) -> Tensor:
+        return gg.scale(super().scores(x), self.logit_scale)
+
+
+@architecture("stablelm")
+class StableLm(_Parallel):
+    """Only the largest are parallel: where there is a second norm, its network comes behind attention."""
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        if "ffn_norm.weight" not in w:
+            return super().block(x, block)
+        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        x = x + a
+        return x + self.feed_forward(self.norm(w, "ffn_norm", x), block)

@@ -1,0 +1,39 @@
+"""Phi 2 and 3 (Microsoft, 2023; arXiv:2404.14219)."""
+
+from __future__ import annotations
+
+from ggplug.tensor import Tensor
+from ggplug_models.decoder import Decoder
+from ggplug_models.layers.feed_forward import gated_together, plain
+from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.model import architecture
+from ggplug_models.network import Block
+from ggplug_models.transformer import Transformer
+
+
+@architecture("phi2")
+class Phi2(Transformer, Decoder):
+    """Attention and a plain network side by side, of one layer norm; biases everywhere, part of a head is rotated."""
+
+    norm_kind = LayerNorm
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        h = self.norm(block.weights, "attn_norm", x)
+        a, h, x = block.asked(self.attention(h, block), h, x)
+        return a + self.feed_forward(h, block) + x
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        return plain(block.weights, x, self.n_ff[block.number])
+
+
+@architecture("phi3")
+class Phi3(Transformer, Decoder):
+    """One matrix for queries, keys and values, one for gate and up; LongRoPE (arXiv:2402.13753).
+
+    Files name a window, too, which llama.cpp does not heed, nor does this.
+    """
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        if self.experts is not None:
+            return super().feed_forward(x, block)
+        return gated_together(block.weights, x, self.n_ff[block.number])

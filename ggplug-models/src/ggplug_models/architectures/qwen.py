@@ -1,0 +1,48 @@
+"""Qwen 2 and 3 (arXiv:2407.10671, arXiv:2505.09388), dense and with experts."""
+
+from __future__ import annotations
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug_models.decoder import Decoder
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.feed_forward import gated
+from ggplug_models.layers.linear import linear
+from ggplug_models.model import architecture
+from ggplug_models.network import Block
+from ggplug_models.transformer import Transformer
+from ggplug_models.weights import Weights
+
+
+@architecture("qwen2")
+class Qwen2(Transformer, Decoder):
+    """LLaMA's block with biases for queries, keys and values."""
+
+
+@architecture("qwen2moe")
+class Qwen2Moe(Qwen2):
+    """Experts whose weights stay as they are, and one that sees every token, behind a gate of one number."""
+
+    normalized_experts = False
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.n_ff_shared = hp.integer("expert_shared_feed_forward_length", self.n_ff[0])
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        shared = gated(block.weights, x, self.n_ff_shared, of="_shexp")
+        share = gg.sigmoid(linear(block.weights, "ffn_gate_inp_shexp", x, 1))
+        return super().feed_forward(x, block) + shared * share
+
+
+@architecture("qwen3")
+class Qwen3(Transformer, Decoder):
+    """Each head of queries and keys is normalised before it is rotated; there are no biases."""
+
+    def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
+        return self.norm(w, "attn_q_norm", q), self.norm(w, "attn_k_norm", k)
+
+
+@architecture("qwen3moe")
+class Qwen3Moe(Qwen3):
+    """Experts, whose weights are divided by their sum."""

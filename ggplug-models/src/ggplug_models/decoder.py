@@ -1,0 +1,126 @@
+"""Language models: from tokens to logits of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+import ggplug as gg
+from ggplug.backend import Device
+from ggplug.graph import Graph
+from ggplug.tensor import Tensor
+from ggplug_models.cache.cells import Cells
+from ggplug_models.cache.memory import KeysValues, Kind, Memory, State
+from ggplug_models.generation import Choose, generate, greedy
+from ggplug_models.layers.linear import linear
+from ggplug_models.network import Network
+from ggplug_models.session import Session
+from ggplug_models.steps import Asked, Shape, Step
+from ggplug_models.tokenizers import Tokenizer, load_tokenizer
+
+Floats = npt.NDArray[np.float32]
+
+
+class Decoder(Network):
+    """A language model.  A family says in :attr:`kinds` what each block remembers of the tokens before."""
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What each block remembers."""
+        raise NotImplementedError
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Logits of the next token, [n_vocab, ...]; a file without an output matrix uses the table of embeddings."""
+        return linear(self.w, "output" if "output.weight" in self.w else "token_embd", x, self.n_vocab)
+
+    # -- texts -------------------------------------------------------------------------------------
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The file's tokeniser, made when it is first needed.  Raises ModelError."""
+        return load_tokenizer(self.metadata)
+
+    def session(
+        self, n_ctx: int | None = None, n_seq: int = 1, cache_type: str = "f16", micro_batch: int = 512
+    ) -> Session:
+        """New sequences for this model; see :class:`~ggplug_models.session.Session`."""
+        return Session(self, n_ctx, n_seq, cache_type, micro_batch)
+
+    def logits(self, tokens: Sequence[int]) -> Floats:
+        """The logits after each of ``tokens``: float32 of shape ``(len(tokens), n_vocab)``.
+
+        Raises ParameterError, FreedError.
+        """
+        with self.session(max(1, len(tokens)), cache_type="f32") as session:
+            return session.decode({0: tokens}, Asked.ALL)[0]
+
+    def generate_ids(
+        self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Choose = greedy,
+        session: Session | None = None,
+    ) -> Iterator[int]:  # fmt: skip
+        """The tokens that follow those of ``prompt``, up to one that ends texts; see :func:`.generation.generate`.
+
+        ``choose``: takes the logits and gives a token; by default the most likely one.  ``session``: where the tokens
+        are remembered, by default in one that is made for this.
+        """
+        if session is None:
+            with self.session() as own:
+                yield from self.generate_ids(prompt, max_tokens, choose=choose, session=own)
+        else:
+            yield from generate(session, prompt, max_tokens, choose=choose, end=self.tokenizer.ends)
+
+    def generate(
+        self, text: str, max_tokens: int | None = None, *, choose: Choose = greedy, session: Session | None = None
+    ) -> Iterator[str]:
+        """The text that follows ``text``, in pieces that never end within a character; see :meth:`generate_ids`."""
+        prompt = self.tokenizer.encode(text, add_special=True)
+        stream = self.tokenizer.stream(skip_special=True)
+        for token in self.generate_ids(prompt, max_tokens, choose=choose, session=session):
+            if piece := stream.push(token):
+                yield piece
+        if piece := stream.finish():
+            yield piece
+
+    # -- graphs ------------------------------------------------------------------------------------
+
+    def build(self, shape: Shape, memory: Memory, cells: Mapping[int, Cells], n_ctx: int) -> Step:
+        """The graph of the steps of a shape, over what a session remembers."""
+        step = Step(shape, memory, cells, n_ctx)
+        x = self.forward(step)
+        result = None
+        if shape.asked is not Asked.NONE:
+            result = self.hidden(x)
+            result = result if shape.hidden else self.scores(result)
+        step.finish(x, result, f"{self.architecture} {shape.n_seq}x{shape.n}")
+        return step
+
+    def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
+        """By window of the model's blocks, where a session keeps positions."""
+        windows = {kind.window for kind in self.kinds if isinstance(kind, KeysValues)}
+        return {window: Cells(n_seq, n_ctx, n_step, window) for window in sorted(windows)}
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether there are blocks with a state, which has no way back to earlier tokens."""
+        return any(isinstance(kind, State) for kind in self.kinds)
+
+    def sample(self) -> Graph:
+        """The step of 64 tokens of one sequence, without memory of its own."""
+        n = min(64, self.n_ctx)
+        cells = self.cells(1, n, n)
+        memory = Memory(self.kinds, None, 1, {window: each.count for window, each in cells.items()}, gg.F32)
+        spans = tuple((window, each.span(n)) for window, each in cells.items())
+        graph = self.build(Shape(0, 1, n, spans, Asked.ALL), memory, cells, self.n_ctx).graph
+        assert graph is not None
+        return graph
+
+    def device_of(self, number: int) -> Device:
+        """Where a block is computed: the device that holds its weights."""
+        prefix = self.w.block(number).prefix
+        placed = (t.buffer_type for t in self.weights if t.name.startswith(prefix) and t.buffer_type is not None)
+        found = next(placed, None)
+        device = self.devices[0] if found is None else found.device
+        return device if device in self.devices else self.devices[-1]

@@ -1,0 +1,146 @@
+"""Replays recorded outputs of tiny models: ``python -m ggplug_models.goldens FOLDER --device CPU --json``.
+
+Beside every ``NAME.gguf`` lies a ``NAME.npz``.  ``tokens_0`` to ``tokens_N`` are ids.  Of language models
+``logits_f32_i``, float32 [n, n_vocab], are the logits of every position in float32 arithmetic, ``logits_i``, for files
+with quantised weights, those of llama.cpp on the file as it is, ``greedy`` the continuation of the last text, and
+``n_ctx`` the context.  Of encoders ``embd_f32_i``, [n, n_embd], and ``pooled_f32_i``, [n_embd], are the vectors, not of
+length 1.
+
+The distance is NMSE = sum((a - b)**2) / sum(b**2): at most 1e-5, or where weights are quantised at most 1.5 times
+llama.cpp's own, plus 1e-6.  Vectors of encoders have a cosine of at least 0.9999.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.backend import Device
+from ggplug.cli.output import Command, printable
+from ggplug.errors import ModelError
+from ggplug_models.decoder import Decoder
+from ggplug_models.encoder import Encoder
+from ggplug_models.generation import generate
+from ggplug_models.loading import load
+from ggplug_models.placement import LayerSplit
+from ggplug_models.session import Session
+from ggplug_models.steps import Asked
+
+Array = npt.NDArray[Any]
+
+PLAIN_LIMIT = 1e-5
+QUANTIZED_FACTOR, QUANTIZED_ROOM = 1.5, 1e-6
+LEAST_COSINE = 0.9999
+
+MICRO_BATCHES = (512, 16, 1)
+"""Tokens that are computed together: all of a text, some, one after the other."""
+
+
+def nmse(found: Array, wanted: Array) -> float:
+    """How far values are from what they should be; infinite where one is not finite."""
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+    distance = float(np.sum((found - wanted) ** 2) / np.sum(wanted**2))
+    return distance if np.isfinite(distance) else float("inf")
+
+
+def replay(path: Path, devices: Sequence[Device | str] | None, split: LayerSplit | None = None) -> dict[str, Any]:
+    """One model: ``{"name", "ok", "nmse", "greedy_equal", "error"}``; any error is told, and none raised."""
+    report: dict[str, Any] = {"name": path.stem, "ok": False, "nmse": None, "greedy_equal": None, "error": None}
+    try:
+        with np.load(path.with_suffix(".npz")) as archive:
+            golden = {name: archive[name] for name in archive.files}
+        with load(path, devices, placement=split) as model:
+            problems = list(_language_model(model, golden, report) if isinstance(model, Decoder)
+                            else _encoder(model, golden, report))
+        report["ok"] = not problems
+        report["error"] = "; ".join(problems) or None
+    except Exception as error:
+        report["error"] = f"{type(error).__name__}: {error}"
+    return report
+
+
+def _texts(golden: dict[str, Array]) -> list[list[int]]:
+    count = sum(name.startswith("tokens_") for name in golden)
+    if not count:
+        raise ModelError("the archive has no tokens_0")
+    return [golden[f"tokens_{i}"].tolist() for i in range(count)]
+
+
+def _language_model(model: Decoder, golden: dict[str, Array], report: dict[str, Any]) -> Iterator[str]:
+    texts = _texts(golden)
+    quantized = any(tensor.type.is_quantized for tensor in model.weights)
+    n_ctx = int(golden.get("n_ctx", model.n_ctx))
+    worst = 0.0
+    for micro_batch in MICRO_BATCHES:
+        with Session(model, n_ctx, cache_type="f32", micro_batch=micro_batch) as session:
+            for i, tokens in enumerate(texts):
+                session.clear()
+                distance = nmse(session.decode({0: tokens}, Asked.ALL)[0], golden[f"logits_f32_{i}"])
+                worst = max(worst, distance)
+                limit = PLAIN_LIMIT
+                if quantized:
+                    own = nmse(golden[f"logits_{i}"], golden[f"logits_f32_{i}"])
+                    limit = QUANTIZED_FACTOR * own + QUANTIZED_ROOM
+                if not distance <= limit:
+                    yield f"text {i}, {micro_batch} tokens at once: NMSE {distance:.2e}, more than {limit:.2e}"
+            if micro_batch == MICRO_BATCHES[0] and "greedy" in golden:
+                wanted = golden["greedy"].tolist()
+                found = list(generate(session, texts[-1], len(wanted)))
+                report["greedy_equal"] = found == wanted
+                if found != wanted:
+                    yield f"greedy: {found}, wanted {wanted}"
+    report["nmse"] = worst
+
+
+def _encoder(model: Encoder, golden: dict[str, Array], report: dict[str, Any]) -> Iterator[str]:
+    worst = 0.0
+    for i, tokens in enumerate(_texts(golden)):
+        vectors = {"embd": model.hidden_states(tokens), "pooled": model.embed_ids([tokens], normalize=False)[0]}
+        for name, found in vectors.items():
+            wanted = golden.get(f"{name}_f32_{i}")
+            if wanted is None:
+                continue
+            if found.shape != wanted.shape:
+                raise ModelError(f"{name}_f32_{i} has the shape {wanted.shape}, the model gives {found.shape}")
+            worst = max(worst, nmse(found, wanted))
+            lengths = np.linalg.norm(found, axis=-1) * np.linalg.norm(wanted, axis=-1)
+            cosine = float(np.min(np.sum(found * wanted, axis=-1) / lengths))
+            if not cosine >= LEAST_COSINE:
+                yield f"text {i}, {name}: cosine {cosine:.6f}, less than {LEAST_COSINE}"
+    report["nmse"] = worst
+
+
+@click.command(cls=Command)
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--device", "devices", multiple=True, metavar="NAME", help="Device to run on; several, to split layers.")
+@click.option("--split", metavar="SHARES", help="How layers are split between devices: 'even', or numbers as in 2,1.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+@click.option("--only", metavar="TEXT", default="", help="Only models with this in their name.")
+def main(folder: Path, devices: tuple[str, ...], split: str | None, as_json: bool, only: str) -> None:
+    """Replay every NAME.gguf of FOLDER that has a NAME.npz.  The exit code is 0 if all agree."""
+    names = [name for given in devices for name in given.split(",")]
+    shares = None if split is None else LayerSplit.parse(split)
+    paths = [p for p in sorted(folder.glob(f"*{only}*.gguf")) if p.with_suffix(".npz").exists()]
+    if not paths:
+        raise ModelError(f"{folder} has no NAME.gguf with a NAME.npz beside it", got=folder)
+    reports = []
+    for path in paths:
+        reports.append(replay(path, names or None, shares))
+        if not as_json:
+            each = reports[-1]
+            verdict = "ok " if each["ok"] else "BAD"
+            click.echo(printable(f"{verdict} {each['name']}  {each['nmse']}  {each['error'] or ''}"))
+    if as_json:
+        click.echo(json.dumps(reports, indent=1))
+    sys.exit(0 if all(each["ok"] for each in reports) else 1)
+
+
+if __name__ == "__main__":
+    main()

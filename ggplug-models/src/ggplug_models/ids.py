@@ -1,0 +1,33 @@
+"""Token ids as callers give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ParameterError
+
+
+def token_ids(tokens: Any, n_vocab: int, what: str) -> npt.NDArray[np.int64]:
+    """The ids of a text as an array, of at least one.
+
+    ``what``: names them in errors.  Raises ParameterError for what is no sequence of ids, empty, or holds an id that
+    the vocabulary of ``n_vocab`` tokens does not have.
+    """
+    try:
+        found = np.asarray(tokens)
+    except (TypeError, ValueError):  # lists in lists, of several lengths
+        found = np.empty(0, object)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu") or isinstance(tokens, (str, bytes, dict)):
+        raise ParameterError(f"{what} is {tokens!r}, not a sequence of token ids", got=tokens)
+    if not found.size:
+        raise ParameterError(f"{what} has no tokens", got=0)
+    outside = np.flatnonzero((found < 0) | (found >= n_vocab))
+    if outside.size:
+        raise ParameterError(
+            f"{what}[{outside[0]}] is {found[outside[0]]}; the vocabulary has the tokens 0 to {n_vocab - 1}",
+            got=int(found[outside[0]]), wanted=n_vocab,
+        )  # fmt: skip
+    return found.astype(np.int64)

@@ -1,0 +1,130 @@
+"""Attention: heads of queries, keys and values, and the two ways to mix values.
+
+Queries are [d_k, n_head, T], keys [d_k, n_head_kv, T] and values [d_v, n_head_kv, T]: several heads of queries share
+one of keys and values (arXiv:2305.13245).  What is mixed is [d_v n_head, T].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.linear import linear
+from ggplug_models.weights import Weights
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How many heads the attention of a block has, and how many numbers each of them."""
+
+    n_head: int
+    n_head_kv: int
+    d_k: int
+    d_v: int
+
+    @classmethod
+    def of(cls, hp: Hyperparameters, n_layer: int) -> list[Heads]:
+        """Of each block; a block that does not attend has no heads of keys.  Raises ModelError."""
+        n_embd = hp.integer("embedding_length")
+        counts = hp.of_blocks("attention.head_count", n_layer)
+        kv_counts = hp.of_blocks("attention.head_count_kv", n_layer, counts, at_least=0)
+        most = max(*counts, 1)
+        keys, values = hp.integer("attention.key_length", None), hp.integer("attention.value_length", None)
+        if (keys is None or values is None) and n_embd % most:
+            raise hp.refused("embedding_length", f"a multiple of {hp.prefix}attention.head_count ({most})")
+        for count, count_kv in zip(counts, kv_counts, strict=True):
+            if count_kv and count % count_kv:
+                raise hp.refused("attention.head_count_kv", f"a divisor of {hp.prefix}attention.head_count ({count})")
+        own = n_embd // most
+        return [cls(*each, keys or own, values or own) for each in zip(counts, kv_counts, strict=True)]
+
+    @property
+    def k_width(self) -> int:
+        """Numbers of the keys of a token."""
+        return self.d_k * self.n_head_kv
+
+    @property
+    def v_width(self) -> int:
+        """Numbers of the values of a token."""
+        return self.d_v * self.n_head_kv
+
+
+def projections(weights: Weights, x: Tensor, heads: Heads, clamp: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of ``x``: of one product, ``attn_qkv``, or three, ``attn_q``, ``attn_k``, ``attn_v``.
+
+    Biases are added where the file has them, also three beside one matrix.  ``clamp``: limits all of them.
+    """
+    widths = heads.d_k * heads.n_head, heads.k_width, heads.v_width
+    names = "attn_q", "attn_k", "attn_v"
+    if "attn_qkv.weight" in weights:
+        qkv = linear(weights, "attn_qkv", x, sum(widths))
+        if "attn_qkv.bias" not in weights and "attn_q.bias" in weights:
+            biases = [weights(f"{name}.bias", width) for name, width in zip(names, widths, strict=True)]
+            qkv = qkv + reduce(lambda a, b: gg.concat(a, b, dim=0), biases)
+        if clamp:
+            qkv = gg.clamp(qkv, -clamp, clamp)
+        q = part(qkv, 0, heads.d_k, heads.n_head)
+        k = part(qkv, widths[0], heads.d_k, heads.n_head_kv)
+        return q, k, part(qkv, widths[0] + widths[1], heads.d_v, heads.n_head_kv)
+    q, k, v = (linear(weights, name, x, width) for name, width in zip(names, widths, strict=True))
+    if clamp:
+        q, k, v = (gg.clamp(each, -clamp, clamp) for each in (q, k, v))
+    return split(q, heads.n_head), split(k, heads.n_head_kv), split(v, heads.n_head_kv)
+
+
+def split(x: Tensor, n_head: int) -> Tensor:
+    """Columns in heads: [n, T] as [n / n_head, n_head, T]."""
+    return gg.reshape(x, x.ne[0] // n_head, n_head, x.ne[1])
+
+
+def part(x: Tensor, first: int, d: int, n_head: int) -> Tensor:
+    """Heads out of the middle of columns, from number ``first`` on: a view [d, n_head, T] of [n, T]."""
+    size = x.nb[0]
+    return gg.view(x, d, n_head, x.ne[1], nb=(d * size, x.nb[1]), offset=first * size)
+
+
+def joined(x: Tensor) -> Tensor:
+    """Heads as columns: [d, n_head, T] as [d n_head, T]; of a part of columns, as a view."""
+    if x.is_contiguous():
+        return gg.reshape(x, x.ne[0] * x.ne[1], x.ne[2])
+    return gg.view(x, x.ne[0] * x.ne[1], x.ne[2], nb=(x.nb[2],))
+
+
+def by_sequence(x: Tensor, n_seq: int) -> Tensor:
+    """[d, n_head, T] as attention reads it: a view [d, T / n_seq, n_head, n_seq]."""
+    d, n_head, tokens = x.ne[:3]
+    n = tokens // n_seq
+    return gg.permute(gg.view(x, d, n_head, n, n_seq, nb=(x.nb[1], x.nb[2], n * x.nb[2])), 0, 2, 1, 3)
+
+
+def mixed(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, n_seq: int = 1, max_bias: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Attention of all tokens of each sequence to each other, as products and a softmax: [d_v n_head, T].
+
+    mask: F32 [T / n_seq, T / n_seq, 1, n_seq].  Devices have groups for this chain, which for texts of some hundred
+    tokens are faster than attention as one op.  ``max_bias``: ALiBi's, of a mask that holds distances.
+    """
+    q, k = by_sequence(q, n_seq), by_sequence(k, n_seq)
+    turned = gg.cont(gg.permute(by_sequence(v, n_seq), 1, 0, 2, 3))  # [n, d_v, n_head_kv, n_seq]
+    shares = gg.soft_max(gg.mul_mat(k, q), mask, scale=scale, max_bias=max_bias)
+    y = gg.cont(gg.permute(gg.mul_mat(turned, shares), 0, 2, 1, 3))
+    return gg.reshape(y, y.ne[0] * y.ne[1], y.ne[2] * y.ne[3])
+
+
+def mixed_as_one(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, softcap: float = 0.0, sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention to what a cache holds, as one op: [d_v n_head, T].
+
+    q: [d_k, n_head, T].  k: [d_k, m, n_head_kv, S], v: [d_v, m, n_head_kv, S], views of a cache, of any type.
+    mask: F16 [m, T / S, 1, S].  ``softcap``: c tanh(x / c) takes the place of a logit x (arXiv:2408.00118).
+    ``sinks``: F32 [n_head], a logit more for each head that mixes nothing (arXiv:2309.17453).
+    """
+    y = gg.flash_attn_ext(
+        by_sequence(q, k.ne[3]), k, v, mask, scale=scale, logit_softcap=softcap, sinks=sinks
+    )  # fmt: skip
+    return gg.reshape(y, y.ne[0] * y.ne[1], y.ne[2] * y.ne[3])

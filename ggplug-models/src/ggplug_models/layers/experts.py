@@ -1,0 +1,138 @@
+"""Mixtures of experts: each token goes through the feed-forward networks that a router chooses for it."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.feed_forward import Gate
+from ggplug_models.layers.linear import linear
+from ggplug_models.weights import Weights
+
+LEAST_SUM = 2.0**-14
+"""What the weights of the chosen experts sum up to at least, where they are divided by it: F16's smallest normal."""
+
+
+class Gating(enum.IntEnum):
+    """How scores of experts become weights (llama.cpp's ``expert_gating_func``)."""
+
+    SOFTMAX = 1
+    SIGMOID = 2
+    SOFTMAX_OF_CHOSEN = 3
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A router and its experts (arXiv:2101.03961).
+
+    ``n_used`` of ``n_expert`` experts of width ``n_ff`` see a token.  ``normalized``: their weights are divided by
+    their sum; ``scale``: multiplies them after that.  ``n_groups``: only experts of the best ``n_groups_used`` groups
+    are chosen (arXiv:2412.19437).
+    """
+
+    n_expert: int
+    n_used: int
+    n_ff: int
+    gating: Gating = Gating.SOFTMAX
+    normalized: bool = True
+    scale: float = 1.0
+    n_groups: int = 1
+    n_groups_used: int = 1
+
+    @classmethod
+    def of(
+        cls, hp: Hyperparameters, *, n_ff: int | None = None, gating: Gating = Gating.SOFTMAX,
+        normalized: bool = True,
+    ) -> Experts | None:  # fmt: skip
+        """From metadata; None if the model has no experts.
+
+        ``n_ff``: what counts where the file does not give the experts' width; ``gating`` and ``normalized``: the
+        family's.  Raises ModelError.
+        """
+        n_expert = hp.integer("expert_count", 0, at_least=0)
+        if not n_expert:
+            return None
+        n_groups = hp.integer("expert_group_count", 1)
+        if n_expert % n_groups:
+            raise hp.refused("expert_group_count", f"a divisor of {hp.prefix}expert_count ({n_expert})")
+        width = hp.integer("expert_feed_forward_length", n_ff)
+        if width is None:
+            width = hp.integer("feed_forward_length")
+        return cls(
+            n_expert, hp.integer("expert_used_count", at_most=n_expert), width, gating, normalized,
+            scale=hp.number("expert_weights_scale", 1.0) or 1.0,
+            n_groups=n_groups, n_groups_used=hp.integer("expert_group_used_count", n_groups, at_most=n_groups),
+        )  # fmt: skip
+
+    def __call__(self, weights: Weights, x: Tensor, gate: Gate = gg.swiglu) -> Tensor:
+        """What the chosen experts answer, weighted and summed: [n, T] of x [n, T]."""
+        n, tokens = x.ne[0], x.ne[1]
+        chosen, shares = self.route(weights, x)
+        x = gg.reshape(x, n, 1, tokens)
+        if "ffn_gate_up_exps.weight" in weights:
+            both = _linear(weights, "ffn_gate_up_exps", x, chosen, 2 * self.n_ff, self.n_expert)
+            h = gate(*_halves(both))
+        else:
+            a = _linear(weights, "ffn_gate_exps", x, chosen, self.n_ff, self.n_expert)
+            h = gate(a, _linear(weights, "ffn_up_exps", x, chosen, self.n_ff, self.n_expert))
+        y = _linear(weights, "ffn_down_exps", h, chosen, n, self.n_expert) * shares
+        total = _of_expert(y, 0)
+        for expert in range(1, self.n_used):
+            total = total + _of_expert(y, expert)
+        return gg.cont(total) if self.n_used == 1 else total
+
+    def route(self, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each token the experts that it goes to, I32 [n_used, T], and their weights, F32 [1, n_used, T]."""
+        tokens = x.ne[1]
+        scores = linear(weights, "ffn_gate_inp", x, self.n_expert)
+        if self.gating is Gating.SOFTMAX:
+            scores = gg.soft_max(scores)
+        elif self.gating is Gating.SIGMOID:
+            scores = gg.sigmoid(scores)
+        bias = weights.optional("exp_probs_b.bias", self.n_expert)
+        ranks = scores if bias is None else scores + bias  # they decide who is chosen, and have no part in the weights
+        if self.n_groups > 1:
+            ranks = self._of_best_groups(ranks)
+        chosen = gg.argsort_top_k(ranks, self.n_used)
+        shares = gg.get_rows(gg.reshape(scores, 1, self.n_expert, tokens), chosen)
+        flat = gg.reshape(shares, self.n_used, tokens)
+        if self.gating is Gating.SOFTMAX_OF_CHOSEN:
+            flat = gg.soft_max(flat)
+        if self.normalized:
+            flat = flat / gg.clamp(gg.sum_rows(flat), LEAST_SUM, math.inf)
+        if self.scale != 1:
+            flat = flat * self.scale
+        return chosen, gg.reshape(flat, 1, self.n_used, tokens)
+
+    def _of_best_groups(self, ranks: Tensor) -> Tensor:
+        """The ranks, -inf but in the groups whose two best experts have the largest sum."""
+        size, tokens = self.n_expert // self.n_groups, ranks.ne[1]
+        groups = gg.reshape(ranks, size, self.n_groups, tokens)
+        best = gg.argsort_top_k(groups, 2)
+        best = gg.get_rows(gg.reshape(groups, 1, size, self.n_groups, tokens), best)  # [1, 2, n_groups, T]
+        sums = gg.reshape(gg.sum_rows(gg.reshape(best, 2, self.n_groups, tokens)), self.n_groups, tokens)
+        kept = gg.argsort_top_k(sums, self.n_groups_used)
+        ranks = gg.set_rows(gg.fill(groups, -math.inf), gg.get_rows(groups, kept), kept)
+        return gg.reshape(ranks, self.n_expert, tokens)
+
+
+def _linear(weights: Weights, name: str, x: Tensor, chosen: Tensor, n_out: int, n_expert: int) -> Tensor:
+    y = gg.mul_mat_id(weights(f"{name}.weight", x.ne[0], n_out, n_expert), x, chosen, name=weights.prefix + name)
+    bias = weights.optional(f"{name}.bias", n_out, n_expert)
+    return y if bias is None else gg.add_id(y, bias, chosen)
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """[2n, U, T] as two tensors [n, U, T], the first half and the second."""
+    n = x.ne[0] // 2
+    first, second = (gg.view(x, n, *x.ne[1:3], nb=x.nb[1:3], offset=half * n * x.nb[0]) for half in (0, 1))
+    return gg.cont(first), gg.cont(second)
+
+
+def _of_expert(y: Tensor, number: int) -> Tensor:
+    """What one of the chosen experts answers to each token: a view [n, T] of [n, U, T]."""
+    return gg.view(y, y.ne[0], y.ne[2], nb=(y.nb[2],), offset=number * y.nb[1])

@@ -1,0 +1,50 @@
+"""Norms of columns, with their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.weights import Weights
+
+N = TypeVar("N", bound="Norm")
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Normalises over ne0, then multiplies with ``name.weight`` and adds ``name.bias``, as far as the file has them.
+
+    A norm has to have a weight, of the extents ``ne``, by default those of a column.
+    """
+
+    eps: float
+    key: ClassVar[str]
+    compute: ClassVar[Callable[..., Tensor]]
+
+    @classmethod
+    def of(cls: type[N], hp: Hyperparameters) -> N:
+        """With the ``eps`` that the file gives.  Raises ModelError."""
+        return cls(hp.number(cls.key, at_least=0))
+
+    def __call__(self, weights: Weights, name: str, x: Tensor, *ne: int) -> Tensor:
+        y = type(self).compute(x, eps=self.eps) * weights(f"{name}.weight", *(ne or x.ne[:1]))
+        bias = weights.optional(f"{name}.bias", *(ne or x.ne[:1]))
+        return y if bias is None else y + bias
+
+
+class RmsNorm(Norm):
+    """Root mean square norm (arXiv:1910.07467)."""
+
+    key = "attention.layer_norm_rms_epsilon"
+    compute = gg.rms_norm
+
+
+class LayerNorm(Norm):
+    """Layer norm (arXiv:1607.06450); some families leave the bias out."""
+
+    key = "attention.layer_norm_epsilon"
+    compute = gg.norm

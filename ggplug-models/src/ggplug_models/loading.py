@@ -1,0 +1,112 @@
+"""From a file to a model: which architecture, which device for each weight, which weights are packed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import ggplug as gg
+import ggplug_models.architectures  # noqa: F401  (registers the families)
+from ggplug import gguf
+from ggplug.backend import Device
+from ggplug.errors import ModelError, ParameterError
+from ggplug.tensor import Context
+from ggplug.types import DeviceKind
+from ggplug_models.files import MappedFiles
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.model import ARCHITECTURES, Model
+from ggplug_models.packing import GROWTH, PackedWeight, Packing
+from ggplug_models.placement import LayerSplit, Placement
+
+
+def load(
+    path: str | os.PathLike[str],
+    devices: Sequence[Device | str] | None = None,
+    *,
+    placement: Placement | LayerSplit | None = None,
+    pack: bool = True,
+    pack_growth: int = GROWTH,
+    progress: Callable[[int, int], None] | None = None,
+) -> Any:
+    """Opens a GGUF model.
+
+    ``devices``: in order of preference, by name or object; by default :func:`default_devices`.  A device that is
+    named never falls back to another one.  ``placement``: chooses the device of each weight, and so where it is
+    computed with (default: the first device); :class:`~ggplug_models.LayerSplit` spreads the layers over all of them.
+    ``pack``: whether devices that can keep packed weights do (:mod:`ggplug_models.packing`), so that products with many
+    columns need not pack them each time; ``model.packing`` tells of each weight.  ``pack_growth``: bytes by which that
+    may make the model larger.  ``progress(done, total)``: bytes of weights read.
+
+    Raises GGUFError, ModelError, ParameterError (a split that does not fit), DeviceNotFoundError, OutOfMemoryError.
+    """
+    chosen = default_devices() if devices is None else _chosen(devices)
+    with gguf.GGUFReader(path) as reader:
+        hyperparameters = Hyperparameters(reader.metadata)
+        paths = reader.paths
+    name = hyperparameters.architecture
+    cls = ARCHITECTURES.get(name)
+    if cls is None:
+        raise ModelError(
+            f"{os.fspath(path)}: architecture {name!r} is not supported", got=name,
+            remedy=f"supported: {', '.join(sorted(ARCHITECTURES))}",
+        )  # fmt: skip
+    chooses = placement
+    if isinstance(chooses, LayerSplit):
+        chooses = chooses.over(hyperparameters.integer("block_count"), len(chosen))
+
+    def place(tensor_name: str) -> Device:
+        return chooses(tensor_name, chosen) if chooses else chosen[0]
+
+    packing = _packing(cls, path, chosen, place, Packing(pack_growth)) if pack else ()
+    packed = {each.name: each.memory for each in packing if each.memory is not None}
+
+    weights, metadata = gguf.load(path, lambda tensor: packed.get(tensor) or place(tensor), progress=progress)
+    try:
+        model = cls(weights, metadata, chosen)
+        model.packing = tuple(packing)
+        if any(weight.buffer is not None and weight.buffer.is_read_only for weight in weights):
+            model.files = MappedFiles(paths)
+        return model
+    except BaseException:
+        weights.free()
+        raise
+
+
+def _packing(
+    cls: type[Model], path: str | os.PathLike[str], devices: Sequence[Device], place: Callable[[str], Device],
+    packing: Packing,
+) -> Sequence[PackedWeight]:  # fmt: skip
+    """What becomes of each weight, by the graph that the model would compute.  Nothing of the weights is read."""
+    if not any(device.extra_buffer_types for device in devices):
+        return ()
+    with gguf.GGUFReader(path) as reader, Context(os.fspath(path)) as unplaced:
+        for info in reader.tensors.values():
+            unplaced.new_tensor(info.type, info.ne, info.name)
+        with cls(unplaced, reader.metadata, devices) as model:
+            graph = model.sample()
+            return () if graph is None else packing.choose(unplaced, graph, place)
+
+
+def _chosen(devices: Sequence[Device | str]) -> list[Device]:
+    """Devices by name or object.  Raises ParameterError for what is no list of them, or an empty one."""
+    if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable):
+        raise ParameterError(
+            f"devices are a list of names or Device objects, got {devices!r}", got=devices,
+            remedy=f"load(path, [{devices!r}])" if isinstance(devices, (str, Device)) else None,
+        )  # fmt: skip
+    chosen = [gg.device(each) if isinstance(each, str) else each for each in devices]
+    for each in chosen:
+        if not isinstance(each, Device):
+            raise ParameterError(f"{each!r} is neither a device nor the name of one", got=each)
+    return chosen or default_devices()
+
+
+def default_devices() -> list[Device]:
+    """The best device that there is; if its memory is its own, the CPU after it, for what it does not do.
+
+    Raises DeviceNotFoundError if there is none.
+    """
+    best = gg.init_best().device
+    others = [] if best.buffer_type.is_host else [d for d in gg.devices_by_kind(DeviceKind.CPU) if d is not best]
+    return [best, *others[:1]]

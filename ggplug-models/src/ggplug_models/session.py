@@ -1,0 +1,300 @@
+"""Sessions: sequences of tokens that a language model has read, and goes on with."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+import ggplug as gg
+from ggplug.errors import ContextFullError, ParameterError
+from ggplug.sharing import Claim
+from ggplug.types import Type
+from ggplug_models.cache.cells import GRANULE
+from ggplug_models.cache.memory import Memory
+from ggplug_models.ids import token_ids
+from ggplug_models.steps import Asked, Shape, Step, Tokens
+
+if TYPE_CHECKING:
+    from ggplug_models.decoder import Decoder
+
+Floats = npt.NDArray[np.float32]
+
+CONTEXT = 4096
+"""Tokens of a sequence at most, unless another number is asked for, or the model takes fewer."""
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+
+FEW = 8
+"""Sequences that go on with at most so many tokens are computed together."""
+
+LARGEST_RESULT = 64 << 20
+"""Bytes of logits that a step returns at most, where it has several tokens."""
+
+
+class Session:
+    """``n_seq`` sequences of up to ``n_ctx`` tokens each, with what ``model`` remembers of them.
+
+    ``cache_type``: of keys and values, one of :data:`CACHE_TYPES`.  ``micro_batch``: tokens of a sequence that are
+    computed together at most.  Graphs are made once for each shape of step and computed again from then on.
+
+    A session takes turns with all else that computes with its model; it is itself used by one thread at a time.  Owns
+    memory: :meth:`free`, or a ``with`` block.  Raises ParameterError, OutOfMemoryError, FreedError.
+    """
+
+    GRAPHS = 64
+    """Graphs that are kept; the one used longest ago goes first."""
+
+    def __init__(
+        self, model: Decoder, n_ctx: int | None = None, n_seq: int = 1, cache_type: str | Type = "f16",
+        micro_batch: int = 512,
+    ) -> None:  # fmt: skip
+        n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
+        for name, value in (("n_ctx", n_ctx), ("n_seq", n_seq), ("micro_batch", micro_batch)):
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+                raise ParameterError(f"{name} must be an integer of at least 1, got {value!r}", got=value)
+        kind = gg.types.by_name(cache_type) if isinstance(cache_type, str) else cache_type
+        if kind.name not in CACHE_TYPES:
+            raise ParameterError(f"a cache of {kind.name}: there are {', '.join(CACHE_TYPES)}", got=cache_type)
+        self.model = model
+        self.n_ctx = int(n_ctx)
+        self.n_seq = int(n_seq)
+        self.micro_batch = int(min(micro_batch, n_ctx))
+        self._tokens: list[list[int]] = [[] for _ in range(n_seq)]
+        self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
+        self._steps: OrderedDict[Shape, Step] = OrderedDict()
+        counts = {window: each.count for window, each in self._cells.items()}
+        with model.call():
+            devices = [model.device_of(number) for number in range(len(model.kinds))]
+            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind)
+
+    # -- sequences ---------------------------------------------------------------------------------
+
+    def tokens(self, seq: int = 0) -> tuple[int, ...]:
+        """The tokens of a sequence that are remembered."""
+        return tuple(self._tokens[self._number(seq)])
+
+    def length(self, seq: int = 0) -> int:
+        """How many tokens a sequence has."""
+        return len(self._tokens[self._number(seq)])
+
+    def clear(self, seq: int | None = None) -> None:
+        """Forgets a sequence, or all."""
+        for each in range(self.n_seq) if seq is None else (self._number(seq),):
+            self._cut(each, 0)
+
+    def rewind(self, length: int, seq: int = 0) -> int:
+        """Forgets the tokens of a sequence from number ``length`` on; tells how many are still remembered.
+
+        That is 0 where what comes before is not remembered any more: windows slide, and states know no earlier token.
+        """
+        seq = self._number(seq)
+        if not 0 <= length <= len(self._tokens[seq]):
+            raise ParameterError(f"sequence {seq} has {len(self._tokens[seq])} tokens, not {length}", got=length)
+        if length == len(self._tokens[seq]):
+            return length
+        keeps = not self.model.keeps_states and all(cells.keeps(seq, length) for cells in self._cells.values())
+        self._cut(seq, length if keeps else 0)
+        return len(self._tokens[seq])
+
+    def keep_prefix(self, tokens: Sequence[int], seq: int = 0) -> int:
+        """Rewinds a sequence to what it has in common with ``tokens``, less the last of these; tells how much that is.
+
+        So all of ``tokens`` but these have to be decoded, and there is a result for the last.
+        """
+        held = self._tokens[self._number(seq)]
+        most = min(len(held), len(tokens) - 1)
+        common = next((i for i in range(most) if held[i] != tokens[i]), most)
+        return self.rewind(max(common, 0), seq)
+
+    def copy(self, source: int, target: int) -> None:
+        """Makes a sequence like another one, so that both go on from the same prefix."""
+        source, target = self._number(source), self._number(target)
+        if source == target:
+            return
+        with self.turn():
+            for a, b in zip(self.memory.of_sequence(source), self.memory.of_sequence(target), strict=True):
+                b.set_bytes(a.tobytes())
+            for cells in self._cells.values():
+                cells.copied(source, target)
+            self._tokens[target] = list(self._tokens[source])
+
+    def shift(self, keep: int, drop: int, seq: int = 0) -> None:
+        """Makes room: forgets ``drop`` tokens behind the first ``keep``, and reads those that come after once more.
+
+        So what follows is what the model says to the shorter text; that costs a prompt of that length.
+        """
+        seq = self._number(seq)
+        held = self._tokens[seq]
+        if keep < 0 or drop < 0 or keep + drop > len(held):
+            raise ParameterError(f"{drop} tokens behind {keep} are not there: there are {len(held)}", got=(keep, drop))
+        rest = held[keep + drop :]
+        kept = held[: self.rewind(keep, seq)] if rest or drop else held
+        again = [*held[len(kept) : keep], *rest]
+        if drop and again:
+            self.decode({seq: again}, Asked.NONE)
+
+    def _number(self, seq: int) -> int:
+        if not isinstance(seq, (int, np.integer)) or not 0 <= seq < self.n_seq:
+            raise ParameterError(f"there is no sequence {seq!r}, but 0 to {self.n_seq - 1}", got=seq)
+        return int(seq)
+
+    def _cut(self, seq: int, length: int) -> None:
+        if length == 0:
+            with self.turn():
+                for state in self.memory.states(seq):
+                    state.set_zero()
+            for cells in self._cells.values():
+                cells.clear(seq)
+        del self._tokens[seq][length:]
+
+    # -- computing ---------------------------------------------------------------------------------
+
+    def turn(self) -> Claim:
+        """A turn with the model."""
+        return self.model.turn()
+
+    def decode(
+        self, batch: Mapping[int, Sequence[int]], asked: Asked = Asked.LAST, *, hidden: bool = False
+    ) -> dict[int, Floats]:
+        """Reads tokens behind those that sequences have; by sequence what comes of it.
+
+        ``asked`` LAST: the logits after the last token, float32 [n_vocab]; ALL: after each, [n, n_vocab]; NONE: none.
+        ``hidden``: the last block's vectors, normed, in their place.
+
+        Sequences with few tokens are computed together, others one after the other, in pieces.  If it fails, or is
+        interrupted, each sequence has the tokens that were read so far.
+
+        Raises ParameterError for ids that the model does not have; ContextFullError where a sequence has no room,
+        before anything is computed; FreedError.
+        """
+        left = {self._number(seq): self._checked(seq, tokens) for seq, tokens in batch.items()}
+        parts: dict[int, list[Floats]] = {seq: [] for seq in left}
+        for chosen, n in self._pieces({seq: len(tokens) for seq, tokens in left.items()}, asked, hidden=hidden):
+            now = {seq: left[seq][:n] for seq in chosen}
+            last = {seq for seq in chosen if len(left[seq]) <= n}
+            wanted = asked if asked is Asked.ALL or last else Asked.NONE
+            for seq, found in self._compute(now, n, wanted, hidden=hidden).items():
+                if asked is Asked.ALL or seq in last:
+                    parts[seq].append(found)
+            for seq in chosen:
+                left[seq] = left[seq][n:]
+        if asked is Asked.NONE:
+            return {}
+        if asked is Asked.LAST:
+            return {seq: found[0][0] for seq, found in parts.items()}
+        return {seq: np.concatenate(found) for seq, found in parts.items()}
+
+    def _checked(self, seq: int, tokens: Sequence[int]) -> npt.NDArray[np.int64]:
+        found = token_ids(tokens, self.model.n_vocab, f"sequence {seq}")
+        room = self.n_ctx - len(self._tokens[seq])
+        if len(found) > room:
+            raise ContextFullError(
+                f"sequence {seq} has {self.n_ctx - room} of {self.n_ctx} tokens, and no room for {len(found)} more",
+                got=len(found), wanted=room,
+                remedy="make the session with a larger n_ctx, or call shift()",
+            )  # fmt: skip
+        return found
+
+    def _pieces(self, counts: dict[int, int], asked: Asked, *, hidden: bool) -> list[tuple[list[int], int]]:
+        """Which sequences are computed together, and how many tokens of each, step by step."""
+        most = self.micro_batch
+        if asked is Asked.ALL and not hidden:
+            most = max(1, min(most, LARGEST_RESULT // (4 * self.model.n_vocab)))
+        few = min(FEW, most)
+        pieces = []
+        together = {}
+        for seq, count in sorted(counts.items()):
+            if count <= few and not self.model.keeps_states:
+                together[seq] = count
+                continue
+            for start in range(0, count, most):
+                pieces.append(([seq], min(most, count - start)))
+        if together:
+            pieces.append((list(together), max(together.values())))
+        return pieces
+
+    def _compute(
+        self, batch: dict[int, npt.NDArray[np.int64]], n: int, asked: Asked, *, hidden: bool
+    ) -> dict[int, Floats]:
+        """One step: the tokens of ``batch``, at most ``n`` of each sequence."""
+        first, n_seq = min(batch), max(batch) - min(batch) + 1
+        n = n if self.model.keeps_states else _in_steps(n)
+        ids = np.zeros((n_seq, n), np.int64)
+        positions = np.full((n_seq, n), -1, np.int64)
+        lengths = np.array([len(self._tokens[first + i]) for i in range(n_seq)])
+        for seq, tokens in batch.items():
+            ids[seq - first, : len(tokens)] = tokens
+            positions[seq - first, : len(tokens)] = lengths[seq - first] + np.arange(len(tokens))
+            lengths[seq - first] += len(tokens)
+        longest = int(lengths[[seq - first for seq in batch]].max())
+        spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
+        with self.turn():
+            step = self._step(Shape(first, n_seq, n, spans, asked, hidden))
+            assert step.graph is not None
+            for seq in batch:
+                for cells in self._cells.values():
+                    cells.advance(seq, int(lengths[seq - first]))
+            self.model.scheduler.allocate(step.graph)
+            step.fill(Tokens(ids, positions, lengths))
+            try:
+                self.model.scheduler.compute(step.graph)
+            except BaseException:
+                if self.model.keeps_states:  # they may be those of some of the blocks, or of all
+                    for seq in batch:
+                        self._forget(seq)
+                raise
+            for seq, tokens in batch.items():
+                self._tokens[seq].extend(tokens.tolist())
+            if step.result is None:
+                return {}
+            found = step.result.numpy().reshape(n_seq, -1, step.result.ne[0])
+        if asked is Asked.LAST:
+            return {seq: found[seq - first] for seq in batch}
+        return {seq: found[seq - first, : len(tokens)] for seq, tokens in batch.items()}
+
+    def _forget(self, seq: int) -> None:
+        for state in self.memory.states(seq):
+            state.set_zero()
+        for cells in self._cells.values():
+            cells.clear(seq)
+        self._tokens[seq].clear()
+
+    def _step(self, shape: Shape) -> Step:
+        step = self._steps.get(shape)
+        if step is None:
+            step = self._steps[shape] = self.model.build(shape, self.memory, self._cells, self.n_ctx)
+            if len(self._steps) > self.GRAPHS:
+                self._steps.popitem(last=False)
+        else:
+            self._steps.move_to_end(shape)
+        return step
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def free(self) -> None:
+        """Gives the memory back, after waiting for the model's other threads."""
+        self._steps.clear()
+        self.memory.free()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.free()
+
+    def __repr__(self) -> str:
+        used = ", ".join(str(len(tokens)) for tokens in self._tokens)
+        size = f"{self.memory.nbytes / 2**20:.1f} MiB of {self.memory.type.name}"
+        return f"<Session of {self.model!r}: {used} of {self.n_ctx} tokens, {size}>"
+
+
+def _in_steps(n: int) -> int:
+    """Tokens of a step, rounded up so that few different numbers occur."""
+    if n <= FEW:
+        return n
+    step = min(max(8, 1 << (n - 1).bit_length() - 3), GRANULE)
+    return -(-n // step) * step

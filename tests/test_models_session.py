@@ -1,0 +1,210 @@
+"""Sessions: sequences beside each other, rewound, copied, shifted; what is asked for and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggplug_models
+from ggplug.errors import ContextFullError, ModelError, ParameterError
+from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug_models import Asked, Session
+from ggplug_models.cache.cells import Cells, rounded
+from ggplug_models.generation import generate
+
+TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 60)]
+
+
+@pytest.fixture(scope="module")
+def model(data: Path) -> Iterator[Any]:
+    """Gemma 3: six blocks, five of them with a window of 12."""
+    with ggplug_models.load(data / "gemma3.gguf", ["CPU"]) as model:
+        yield model
+
+
+def near(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.abs(a - b).max() < 1e-4 * np.abs(b).max())
+
+
+def test_sequences_of_different_lengths_give_what_each_gives_alone(model: Any) -> None:
+    with Session(model, 128, n_seq=3, cache_type="f32") as session:
+        together = session.decode({0: TEXT[:5], 2: TEXT[10:50]})
+        together = {0: together[0], 2: session.decode({0: TEXT[5:7], 2: TEXT[50:53]})[2]}
+        third = session.decode({0: TEXT[7:8]})[0]
+    with Session(model, 128, cache_type="f32") as alone:
+        assert near(together[0], alone.decode({0: TEXT[:5]})[0])
+        assert near(third, alone.decode({0: TEXT[5:8]})[0])
+        alone.clear()
+        assert near(together[2], alone.decode({0: TEXT[10:53]})[0])
+
+
+def test_a_ring_forgets_what_no_window_reaches_and_nothing_else(model: Any) -> None:
+    with Session(model, 512, cache_type="f32", micro_batch=8) as ring, Session(model, 512, cache_type="f32") as line:
+        assert ring._cells[12].ring == 64 < ring._cells[0].ring
+        long = TEXT * 3
+        assert near(ring.decode({0: long})[0], line.decode({0: long})[0])
+
+
+def test_a_sequence_is_rewound_as_far_as_windows_allow(model: Any) -> None:
+    with Session(model, 256, cache_type="f32", micro_batch=8) as session:
+        session.decode({0: TEXT})
+        wanted = session.decode({0: [7]})[0]
+        assert session.rewind(len(TEXT)) == len(TEXT)
+        session.decode({0: [9, 9, 9]})
+        assert session.rewind(len(TEXT)) == len(TEXT)
+        assert near(session.decode({0: [7]})[0], wanted)
+        session.decode({0: TEXT})
+        assert session.rewind(3) == 0
+        assert session.tokens() == ()
+        with pytest.raises(ParameterError, match="has 0 tokens, not 1"):
+            session.rewind(1)
+
+
+def test_a_prefix_is_kept_and_a_copy_goes_on_by_itself(model: Any) -> None:
+    with Session(model, 128, n_seq=2, cache_type="f32") as session:
+        session.decode({0: TEXT[:20]})
+        assert session.keep_prefix([*TEXT[:10], 1, 2]) == 10
+        session.copy(0, 1)
+        assert session.tokens(1) == tuple(TEXT[:10])
+        found = session.decode({0: TEXT[10:12], 1: TEXT[20:23]})
+    with Session(model, 128, cache_type="f32") as alone:
+        assert near(found[0], alone.decode({0: TEXT[:12]})[0])
+        alone.clear()
+        assert near(found[1], alone.decode({0: TEXT[:10] + TEXT[20:23]})[0])
+
+
+def test_a_full_context_is_an_error_before_anything_is_computed_and_a_shift_makes_room(model: Any) -> None:
+    with Session(model, 24, cache_type="f32") as session:
+        session.decode({0: TEXT[:20]})
+        with pytest.raises(ContextFullError, match="has 20 of 24 tokens, and no room for 5 more") as caught:
+            session.decode({0: TEXT[20:25]})
+        assert (caught.value.got, caught.value.wanted) == (5, 4)
+        assert session.length() == 20
+        session.shift(keep=4, drop=10)
+        assert session.tokens() == tuple(TEXT[:4] + TEXT[14:20])
+        found = session.decode({0: TEXT[20:25]})[0]
+        session.clear()
+        assert near(found, session.decode({0: TEXT[:4] + TEXT[14:25]})[0])
+
+
+@pytest.mark.parametrize(("kind", "least"), [("f16", 0.9999), ("q8_0", 0.999), ("q4_0", 0.95)])
+def test_caches_of_fewer_bits_come_close(model: Any, kind: str, least: float) -> None:
+    with Session(model, 128, cache_type="f32") as session:
+        wanted = session.decode({0: TEXT})[0]
+    with Session(model, 128, cache_type=kind) as session:
+        found = session.decode({0: TEXT})[0]
+    assert found @ wanted / np.linalg.norm(found) / np.linalg.norm(wanted) >= least
+
+
+def test_generation_goes_on_from_what_is_remembered(model: Any) -> None:
+    with Session(model, 64, cache_type="f32") as session:
+        first = list(generate(session, TEXT[:10], 6))
+        again = list(generate(session, TEXT[:10] + first[:3], 3))
+        assert again == first[3:]
+        assert list(generate(session, TEXT[:10], 6, end={first[2]})) == first[:3]
+        assert len(list(generate(session, TEXT[:60]))) == 5
+        assert session.length() == 64
+
+
+def test_results_are_those_that_were_asked_for(model: Any) -> None:
+    with Session(model, 64, cache_type="f32") as session:
+        everything = session.decode({0: TEXT[:9]}, Asked.ALL)[0]
+        assert everything.shape == (9, 300)
+        session.clear()
+        assert session.decode({0: TEXT[:5]}, Asked.NONE) == {}
+        assert near(session.decode({0: TEXT[5:9]})[0], everything[-1])
+        session.clear()
+        assert session.decode({0: TEXT[:9]}, Asked.ALL, hidden=True)[0].shape == (9, 64)
+
+
+def test_wrong_input_is_named_and_changes_nothing(model: Any) -> None:
+    with Session(model, 64) as session:
+        for batch, message in (
+            ({0: [5, 300]}, r"sequence 0\[1\] is 300; the vocabulary has the tokens 0 to 299"),
+            ({1: [5]}, "there is no sequence 1, but 0 to 0"),
+            ({0: []}, "sequence 0 has no tokens"),
+            ({0: "text"}, "not a sequence of token ids"),
+        ):
+            with pytest.raises(ParameterError, match=message):
+                session.decode(batch)
+        assert session.length() == 0
+    with pytest.raises(ParameterError, match="n_ctx must be an integer of at least 1"):
+        Session(model, 0)
+    with pytest.raises(ParameterError, match="a cache of i32"):
+        Session(model, 64, cache_type="i32")
+
+
+def test_few_different_numbers_of_cells_are_read() -> None:
+    assert [rounded(n) for n in (1, 64, 65, 512, 513, 4097)] == [64, 64, 128, 512, 576, 4608]
+    assert all(n <= rounded(n) <= max(64, 1.126 * n + 64) for n in range(1, 5000))
+
+
+def test_masks_show_what_lies_within_the_window() -> None:
+    cells = Cells(1, 512, 8, 12)
+    cells.advance(0, 70)
+    shown = cells.shown(0, np.array([[68, 69, -1]]), np.array([70]), 64)[0, 0]
+    positions = np.array([max(p for p in range(70) if p % 64 == cell) for cell in range(64)])
+    for row, position in ((0, 68), (1, 69)):
+        wanted = (positions <= position) & (position - positions < 12)
+        assert np.array_equal(shown[row] == 0, wanted)
+    assert np.all(np.isneginf(shown[2]))
+
+
+def test_a_model_gives_logits_and_goes_on_with_a_text(model: Any) -> None:
+    logits = model.logits(TEXT[:9])
+    assert logits.shape == (9, 300)
+    ids = list(model.generate_ids(TEXT[:9], 4))
+    assert ids[0] == logits[-1].argmax()
+    prompt = model.tokenizer.encode("hello", add_special=True)
+    wanted = model.tokenizer.decode([*prompt, *model.generate_ids(prompt, 4)], skip_special=True)
+    assert wanted.endswith("".join(model.generate("hello", 4)))
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_is_an_error_and_no_crash(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes((data / "qwen3.gguf").read_bytes())
+    size = path.stat().st_size
+    with ggplug_models.load(path, ["CPU"], pack=False) as cut, Session(cut, 64) as session:
+        session.decode({0: [5, 6]})
+        with path.open("r+b") as file:
+            file.truncate(4096)
+        with pytest.raises(ModelError, match=rf"was cut from {size} to 4096 bytes") as caught:
+            session.decode({0: [7]})
+        assert (caught.value.got, caught.value.wanted) == (4096, size)
+        assert session.tokens() == (5, 6)
+
+
+def test_a_tensor_of_other_extents_is_named_with_both(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "misshapen.gguf"
+    with GGUFReader(data / "qwen3.gguf") as reader, GGUFWriter(path, "qwen3") as writer:
+        writer.add_metadata_of(reader)
+        for name, info in reader.tensors.items():
+            ne = info.ne
+            if name == "blk.1.ffn_down.weight":
+                ne = (ne[1], ne[0])
+            writer.add_tensor(name, reader.data(name), info.type, ne)
+        writer.write()
+    with pytest.raises(ModelError, match=r"'blk\.1\.ffn_down\.weight' has ne \(64, 160, 1, 1\).* \(160, 64, 1, 1\)"):
+        ggplug_models.load(path, ["CPU"])
+
+
+@pytest.mark.parametrize("name", ["rwkv7-heads", "lfm2"])
+def test_states_go_on_in_pieces_and_know_no_earlier_token(name: str, data: Path) -> None:
+    with (
+        ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model,
+        Session(model, 64, cache_type="f32") as whole,
+        Session(model, 64, n_seq=2, cache_type="f32", micro_batch=8) as pieces,
+    ):
+        text = [token % model.n_vocab for token in TEXT[:20]]
+        wanted = whole.decode({0: text})[0]
+        assert near(pieces.decode({0: text[:3], 1: text})[1], wanted)
+        assert near(pieces.decode({0: text[3:]})[0], wanted)
+        pieces.copy(0, 1)
+        after = pieces.decode({0: [5], 1: [5]})
+        assert near(after[0], after[1])
+        assert pieces.rewind(20) == 0
+        assert near(pieces.decode({0: text})[0], wanted)
