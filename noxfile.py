@@ -265,6 +265,13 @@ def bench_peers(session: nox.Session) -> None:
     session.run("ggplug", "bench", "embeddings", "--peers", *session.posargs)
 
 
+@nox.session(name="bench-generation")
+def bench_generation(session: nox.Session) -> None:
+    """Language models against llama.cpp, which is compiled for this machine; that takes minutes."""
+    install(session, "llama-cpp-python>=0.3.36", "--no-binary", "llama-cpp-python")
+    session.run("ggplug", "bench", *(session.posargs or ["generation"]), "--peers")
+
+
 @nox.session
 def torch(session: nox.Session) -> None:
     """The example backend over PyTorch: its own tests, a model, and how its mistakes are shown."""
