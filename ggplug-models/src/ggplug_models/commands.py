@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,6 +17,9 @@ from ggplug.errors import ParameterError
 from ggplug.files import open_regular
 from ggplug_models.lines import windows, write_text
 from ggplug_models.packing import GROWTH
+
+if TYPE_CHECKING:
+    from ggplug_models.talk import Talk
 
 
 @click.command(cls=Command)
@@ -141,3 +147,107 @@ def _content(file: Path | None) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ParameterError(f"{name} is not UTF-8 at byte {error.start}", got=error.start) from None
+
+
+@click.command(cls=Command)
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "-p", "--prompt", metavar="TEXT",
+    help="Answer this, and end. Default: a chat; or standard input, where that is no terminal.",
+)
+@click.option("--raw", is_flag=True, help="Go on with the text as it is, without a chat template.")
+@click.option("--system", metavar="TEXT", help="What the model is told before the chat.")
+@click.option("-n", "--max-tokens", type=click.IntRange(1), metavar="N", help="Tokens that it writes at most.")
+@click.option("--context", type=click.IntRange(1), metavar="N", help="Tokens that it remembers. Default: up to 4096.")
+@click.option(
+    "--cache-type", default="f16", show_default=True, metavar="TYPE",
+    help="Of keys and values: f32, f16, bf16, q8_0 or q4_0.",
+)  # fmt: skip
+@click.option(
+    "--temperature", default=0.8, show_default=True, type=click.FloatRange(0), metavar="T",
+    help="0: the most likely tokens.",
+)  # fmt: skip
+@click.option(
+    "--top-k", default=40, show_default=True, type=click.IntRange(0), metavar="N", help="So many tokens; 0: all."
+)
+@click.option(
+    "--top-p", default=0.95, show_default=True, type=click.FloatRange(0, 1), metavar="P",
+    help="The likeliest tokens that have this probability together.",
+)  # fmt: skip
+@click.option(
+    "--min-p", default=0.05, show_default=True, type=click.FloatRange(0, 1), metavar="P",
+    help="Tokens with this part of the largest probability.",
+)  # fmt: skip
+@click.option(
+    "--repeat-penalty", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), metavar="X",
+    help="What logits of repeated tokens are divided by.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Equal seeds, equal texts. Default: any.")
+@click.option("--device", "devices", multiple=True, metavar="NAME", help="Device to run on; repeat it as preferred.")
+@click.option("--split", metavar="SHARES", help="Split the layers between the devices: 'even', or numbers as in 2,1.")
+@click.option("--pack/--no-pack", default=True, show_default=True, help="Whether weights are packed when loaded.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell what runs where, and how fast.")
+def run(
+    model: Path, prompt: str | None, raw: bool, system: str | None, max_tokens: int | None, context: int | None,
+    cache_type: str, devices: tuple[str, ...], split: str | None, pack: bool, verbose: bool, **sampling: Any,
+) -> None:  # fmt: skip
+    """Let the language model MODEL.gguf answer, or chat with it.
+
+    In a chat Ctrl-C stops an answer, /clear begins anew, and /exit or Ctrl-D ends it.
+    """
+    from ggplug_models.decoder import Decoder
+    from ggplug_models.loading import load
+    from ggplug_models.placement import LayerSplit
+    from ggplug_models.sampling import Sampler, Sampling
+    from ggplug_models.talk import Talk
+
+    names = [name for given in devices for name in given.split(",")]
+    placement = None if split is None else LayerSplit.parse(split)
+    err = console(stderr=True)
+    with load(model, names or None, placement=placement, pack=pack) as loaded:
+        if not isinstance(loaded, Decoder):
+            raise ParameterError(f"{model} is a {loaded.architecture} model, which writes no texts")
+        if verbose:
+            err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
+        with loaded.session(context, cache_type=cache_type) as session:
+            talk = Talk(loaded, session, Sampler(Sampling(**sampling)), system=system)
+            if prompt is None and sys.stdin is not None and sys.stdin.isatty():
+                _chat(talk, raw=raw, max_tokens=max_tokens)
+                return
+            text = _content(Path("-")) if prompt is None else prompt
+            raw = raw or "tokenizer.chat_template" not in loaded.metadata
+            _say((talk.go_on if raw else talk.answer)(text, max_tokens))
+            if verbose:
+                err.print(str(talk.pace), style="dim")
+
+
+def _say(pieces: Iterator[str]) -> None:
+    """Writes pieces as they come; to a terminal, control characters as escapes."""
+    out = stdout()
+    shown = printable if out.isatty() else str
+    for piece in pieces:
+        out.write(shown(piece))
+        out.flush()
+    out.write("\n")
+    out.flush()
+
+
+def _chat(talk: Talk, *, raw: bool, max_tokens: int | None) -> None:
+    err = console(stderr=True)
+    while True:
+        try:
+            text = input("> ")
+        except (EOFError, KeyboardInterrupt):
+            stdout().write("\n")
+            return
+        command = text.strip()
+        if command == "/exit":
+            return
+        if command == "/clear":
+            talk.forget()
+        elif command:
+            try:
+                _say((talk.go_on if raw else talk.answer)(text, max_tokens))
+            except KeyboardInterrupt:
+                stdout().write("\n")
+            err.print(str(talk.pace), style="dim")

@@ -14,11 +14,13 @@ from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 from ggplug_models.cache.cells import Cells
 from ggplug_models.cache.memory import KeysValues, Kind, Memory, State
-from ggplug_models.generation import Choose, generate, greedy
+from ggplug_models.chat_template import ChatTemplate, Message
+from ggplug_models.generation import generate, greedy
 from ggplug_models.layers.linear import linear
 from ggplug_models.long_text import LongText, pieces_of
 from ggplug_models.network import Network
 from ggplug_models.pooling import Pooling
+from ggplug_models.sampling import Chooses, StopStrings
 from ggplug_models.session import Session
 from ggplug_models.steps import Asked, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
@@ -60,13 +62,13 @@ class Decoder(Network):
             return session.decode({0: tokens}, Asked.ALL)[0]
 
     def generate_ids(
-        self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Choose = greedy,
+        self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
         session: Session | None = None,
     ) -> Iterator[int]:  # fmt: skip
         """The tokens that follow those of ``prompt``, up to one that ends texts; see :func:`.generation.generate`.
 
-        ``choose``: takes the logits and gives a token; by default the most likely one.  ``session``: where the tokens
-        are remembered, by default in one that is made for this.
+        ``choose``: such as a :class:`~ggplug_models.sampling.Sampler`; by default the most likely token is taken.
+        ``session``: where the tokens are remembered, by default in one that is made for this.
         """
         if session is None:
             with self.session() as own:
@@ -75,15 +77,44 @@ class Decoder(Network):
             yield from generate(session, prompt, max_tokens, choose=choose, end=self.tokenizer.ends)
 
     def generate(
-        self, text: str, max_tokens: int | None = None, *, choose: Choose = greedy, session: Session | None = None
-    ) -> Iterator[str]:
-        """The text that follows ``text``, in pieces that never end within a character; see :meth:`generate_ids`."""
+        self, text: str, max_tokens: int | None = None, *, choose: Chooses = greedy, stop: Sequence[str] = (),
+        session: Session | None = None,
+    ) -> Iterator[str]:  # fmt: skip
+        """The text that follows ``text``, in pieces that never end within a character; see :meth:`generate_ids`.
+
+        ``stop``: strings that end it; they are not part of it.
+        """
         prompt = self.tokenizer.encode(text, add_special=True)
-        stream = self.tokenizer.stream(skip_special=True)
+        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session)
+
+    def chat(
+        self, messages: Sequence[Message], max_tokens: int | None = None, *, choose: Chooses = greedy,
+        stop: Sequence[str] = (), session: Session | None = None,
+    ) -> Iterator[str]:  # fmt: skip
+        """The answer to the last of ``messages``, in pieces, by the file's own template; see :meth:`generate`.
+
+        Raises ModelError for a file without a template.
+        """
+        prompt = self.template.encode(messages)
+        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session)
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The file's chat template.  Raises ModelError where there is none."""
+        return ChatTemplate.of(self.metadata, self.tokenizer)
+
+    def texts(
+        self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
+        stop: Sequence[str] = (), session: Session | None = None,
+    ) -> Iterator[str]:  # fmt: skip
+        """As :meth:`generate`, behind token ids."""
+        stream, stops = self.tokenizer.stream(skip_special=True), StopStrings(stop)
         for token in self.generate_ids(prompt, max_tokens, choose=choose, session=session):
-            if piece := stream.push(token):
+            if piece := stops.push(stream.push(token)):
                 yield piece
-        if piece := stream.finish():
+            if stops.stopped is not None:
+                return
+        if piece := stops.push(stream.finish()) + stops.finish():
             yield piece
 
     def embed(

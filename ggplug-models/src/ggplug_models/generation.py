@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
+from ggplug_models.sampling.sampler import Chooses, Logits
 from ggplug_models.session import Session
 
-Floats = npt.NDArray[np.float32]
-Choose = Callable[[Floats], int]
-"""Chooses a token by the logits, float32 [n_vocab]."""
 
-
-def greedy(logits: Floats) -> int:
+def greedy(logits: Logits, history: Sequence[int]) -> int:
     """The token with the largest logit."""
     return int(logits.argmax())
 
 
 def generate(
-    session: Session, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Choose = greedy,
+    session: Session, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
     end: Collection[int] = (), seq: int = 0,
 ) -> Iterator[int]:  # fmt: skip
     """The tokens that follow ``prompt``, each as soon as it is chosen.
@@ -32,9 +26,11 @@ def generate(
     """
     kept = session.keep_prefix(prompt, seq)
     logits = session.decode({seq: prompt[kept:]})[seq]
+    history = list(prompt)
     most = session.n_ctx - len(prompt) + 1
     for remaining in range(most if max_tokens is None else min(most, max_tokens), 0, -1):
-        token = choose(logits)
+        token = choose(logits, history)
+        history.append(token)
         yield token
         if token in end or remaining == 1:
             return

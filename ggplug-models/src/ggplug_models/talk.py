@@ -1,0 +1,88 @@
+"""A chat or a text with one language model, and how fast it went: what ``ggplug run`` does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ggplug_models.chat_template import ChatTemplate, Message
+from ggplug_models.decoder import Decoder
+from ggplug_models.sampling import Sampler
+from ggplug_models.sampling.sampler import Logits
+from ggplug_models.session import Session
+
+
+@dataclass
+class Pace:
+    """``read`` tokens and the first of ``written`` ones took ``first`` seconds, the others ``rest`` seconds."""
+
+    read: int = 0
+    first: float = 0.0
+    written: int = 0
+    rest: float = 0.0
+
+    def __str__(self) -> str:
+        texts = [f"{self.read} tokens read in {self.first:.2f} s"]
+        if self.written > 1 and self.rest:
+            texts.append(f"{self.written} written, {(self.written - 1) / self.rest:.1f} a second")
+        return ", ".join(texts)
+
+
+class Talk:
+    """Goes on with texts, or answers messages and remembers them.
+
+    ``template``: by default the file's own, where it has one.  ``messages``: the chat so far, which a ``system``
+    message may begin.  ``pace``: of the last text or answer.  It uses ``session`` alone.
+    """
+
+    def __init__(
+        self, model: Decoder, session: Session, sampler: Sampler, *, system: str | None = None,
+        template: ChatTemplate | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.session, self.sampler = model, session, sampler
+        self.template = template
+        self.messages: list[Message] = []
+        self.pace = Pace()
+        self._system = system
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins a new chat."""
+        self.messages = [] if self._system is None else [{"role": "system", "content": self._system}]
+
+    def answer(self, text: str, max_tokens: int | None = None) -> Iterator[str]:
+        """The answer to ``text``, in pieces.  What was said of it is remembered, also if the caller stops it.
+
+        Raises ModelError where there is no template; ContextFullError for a chat that has become too long.
+        """
+        if self.template is None:
+            self.template = self.model.template
+        messages = [*self.messages, {"role": "user", "content": text}]
+        said: list[str] = []
+        try:
+            for piece in self._timed(self.template.encode(messages), max_tokens):
+                said.append(piece)
+                yield piece
+        finally:
+            if said:
+                self.messages = [*messages, {"role": "assistant", "content": "".join(said)}]
+
+    def go_on(self, text: str, max_tokens: int | None = None) -> Iterator[str]:
+        """The text that follows ``text``, in pieces."""
+        return self._timed(self.model.tokenizer.encode(text, add_special=True), max_tokens)
+
+    def _timed(self, prompt: Sequence[int], max_tokens: int | None) -> Iterator[str]:
+        pace = self.pace = Pace(len(prompt))
+        start = time.perf_counter()
+
+        def choose(logits: Logits, history: Sequence[int]) -> int:
+            token = self.sampler(logits, history)
+            now = time.perf_counter() - start
+            if not pace.written:
+                pace.first = now
+            pace.written += 1
+            pace.rest = now - pace.first
+            return token
+
+        return self.model.texts(prompt, max_tokens, choose=choose, session=self.session)
