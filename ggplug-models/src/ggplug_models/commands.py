@@ -195,6 +195,7 @@ def run(
 
     In a chat Ctrl-C stops an answer, /clear begins anew, and /exit or Ctrl-D ends it.
     """
+    from ggplug_models.chat_template import KEY as CHAT_TEMPLATE
     from ggplug_models.decoder import Decoder
     from ggplug_models.loading import load
     from ggplug_models.placement import LayerSplit
@@ -210,12 +211,12 @@ def run(
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
         with loaded.session(context, cache_type=cache_type) as session:
+            raw = raw or CHAT_TEMPLATE not in loaded.metadata
             talk = Talk(loaded, session, Sampler(Sampling(**sampling)), system=system)
             if prompt is None and sys.stdin is not None and sys.stdin.isatty():
                 _chat(talk, raw=raw, max_tokens=max_tokens)
                 return
             text = _content(Path("-")) if prompt is None else prompt
-            raw = raw or "tokenizer.chat_template" not in loaded.metadata
             _say((talk.go_on if raw else talk.answer)(text, max_tokens))
             if verbose:
                 err.print(str(talk.pace), style="dim")
