@@ -236,6 +236,26 @@ def test_a_saved_session_goes_on_identically(name: str, kind: str, data: Path, t
         session.restore(path)
 
 
+def test_a_restored_session_knows_which_cells_of_a_ring_were_overwritten(data: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"cache_type": "f32", "micro_batch": 4}
+    with ggplug_models.load(data / "gemma3.gguf", ["CPU"]) as model, Session(model, 200, **how) as session:
+        session.decode({0: [3 + i % 90 for i in range(100)]})
+        assert session.rewind(70) == 70
+        session.save(tmp_path / "held.gguf")
+        with Session(model, 200, **how) as other:
+            other.restore(tmp_path / "held.gguf")
+            assert other.rewind(20) == session.rewind(20) == 0
+
+
+def test_a_shift_that_drops_nothing_changes_nothing(model: Any) -> None:
+    with Session(model, 64, cache_type="f32") as session:
+        session.decode({0: [5, 6, 7, 8]})
+        session.shift(1, 0)
+        assert session.tokens() == (5, 6, 7, 8)
+        session.shift(1, 2)
+        assert session.tokens() == (5, 8)
+
+
 def test_a_language_model_embeds_texts_by_their_last_token(model: Any) -> None:
     found = model.embed_ids([TEXT[:9], TEXT[3:5]], normalize=False)
     with Session(model, 64, cache_type="f32") as session:

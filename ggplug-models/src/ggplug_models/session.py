@@ -133,10 +133,11 @@ class Session:
         held = self._tokens[seq]
         if keep < 0 or drop < 0 or keep + drop > len(held):
             raise ParameterError(f"{drop} tokens behind {keep} are not there: there are {len(held)}", got=(keep, drop))
-        rest = held[keep + drop :]
-        kept = held[: self.rewind(keep, seq)] if rest or drop else held
-        again = [*held[len(kept) : keep], *rest]
-        if drop and again:
+        if not drop:
+            return
+        tokens = [*held[:keep], *held[keep + drop :]]
+        again = tokens[self.rewind(keep, seq) :]
+        if again:
             self.decode({seq: again}, Asked.NONE)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -150,12 +151,15 @@ class Session:
         """
         restore(self, path)
 
-    def adopt(self, sequences: Sequence[Sequence[int]]) -> None:
-        """Takes as read what the memory was set to: the tokens of each sequence, which were empty before."""
-        for seq, tokens in enumerate(sequences):
-            for cells in self._cells.values():
-                cells.advance(seq, len(tokens))
-            self._tokens[seq] = [int(token) for token in tokens]
+    def overwritten(self, seq: int) -> list[int]:
+        """For each kind of cells, before which position those of a sequence were overwritten."""
+        return [cells.lost(self._number(seq)) for cells in self._cells.values()]
+
+    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
+        """Takes as read what the memory of a sequence, which was empty, was set to; see :meth:`overwritten`."""
+        for cells, lost in zip(self._cells.values(), overwritten, strict=True):
+            cells.lose(seq, lost)
+        self._tokens[seq] = [int(token) for token in tokens]
 
     def _number(self, seq: int) -> int:
         if not isinstance(seq, (int, np.integer)) or not 0 <= seq < self.n_seq:

@@ -31,6 +31,7 @@ def save(session: Session, path: str | os.PathLike[str]) -> None:
         writer.add(SHAPE, _shape(session))
         for seq in range(session.n_seq):
             writer.add(f"{ARCHITECTURE}.{seq}.tokens", np.array(session.tokens(seq), np.int32))
+            writer.add(f"{ARCHITECTURE}.{seq}.overwritten", np.array(session.overwritten(seq), np.int64))
             if not session.length(seq):
                 continue
             for number, view in enumerate(session.memory.of_sequence(seq)):
@@ -60,9 +61,11 @@ def restore(session: Session, path: str | os.PathLike[str]) -> None:
             tokens = reader.metadata.get(f"{ARCHITECTURE}.{seq}.tokens")
             if not isinstance(tokens, np.ndarray):
                 raise ModelError(f"{os.fspath(path)}: {ARCHITECTURE}.{seq}.tokens is no array of ids", got=tokens)
-            kept.append(tokens.tolist())
+            count = len(session.overwritten(seq))
+            overwritten = values.integers(f"{ARCHITECTURE}.{seq}.overwritten", length=count)
+            kept.append((tokens.tolist(), overwritten.tolist()))
         views: list[tuple[Any, Any]] = []
-        for seq, tokens in enumerate(kept):
+        for seq, (tokens, _) in enumerate(kept):
             for number, view in enumerate(session.memory.of_sequence(seq) if tokens else ()):
                 info = reader.tensors.get(f"{seq}.{number}")
                 if info is None or info.nbytes != view.nbytes or info.type is not view.type:
@@ -72,7 +75,8 @@ def restore(session: Session, path: str | os.PathLike[str]) -> None:
         with session.turn():
             for view, data in views:
                 view.set_bytes(data)
-        session.adopt(kept)
+        for seq, (tokens, overwritten) in enumerate(kept):
+            session.adopt(seq, tokens, overwritten)
 
 
 def _fingerprint(session: Session) -> str:

@@ -54,7 +54,15 @@ class Cells:
 
     def advance(self, seq: int, length: int) -> None:
         """Notes that a sequence is about to have ``length`` positions."""
-        self._lost[seq] = max(self._lost[seq], length - self.ring)
+        self.lose(seq, length - self.ring)
+
+    def lost(self, seq: int) -> int:
+        """The position before which cells of a sequence were overwritten."""
+        return int(self._lost[seq])
+
+    def lose(self, seq: int, position: int) -> None:
+        """Notes that cells of positions before this one were overwritten."""
+        self._lost[seq] = max(self._lost[seq], position)
 
     def keeps(self, seq: int, length: int) -> bool:
         """Whether a sequence that is cut to ``length`` positions has all that the next one sees."""
