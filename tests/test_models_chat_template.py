@@ -112,6 +112,19 @@ def test_what_is_no_template_is_an_error(tokenizer: Tokenizer, source: str) -> N
         ChatTemplate(source, tokenizer)
 
 
+@pytest.mark.parametrize("source", ["{% break %}", "{{ dict(a=1, a=2) }}", "{% if 1 %}" * 120 + "{% endif %}" * 120])
+def test_what_python_refuses_of_a_template_is_the_templates_fault(tokenizer: Tokenizer, source: str) -> None:
+    with pytest.raises(ModelError, match="is no template"):
+        ChatTemplate(source, tokenizer)
+
+
+@pytest.mark.parametrize("source", ["{{ cycler() }}", "{{ 'aaaa'|truncate(1) }}"])
+def test_whatever_a_template_raises_is_the_templates_fault(tokenizer: Tokenizer, source: str) -> None:
+    with pytest.raises(ModelError, match="fails with these messages"):
+        ChatTemplate(source, tokenizer).render([{"role": "user", "content": "hello"}])
+
+
+
 @pytest.mark.parametrize(
     "source",
     [
