@@ -66,7 +66,7 @@ def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
             yield simple(m, n, middle)
         for m, n, k in ((64, 1, 1024), (33, 70, 256), (128, 40, 96), (257, 1, 128), (16, 129, 64)):
             yield simple(m, n, in_blocks(k, types[0]))
-        for a2, a3, b2, b3 in ((3, 2, 3, 2), (1, 1, 4, 2), (2, 1, 4, 3), (2, 2, 6, 2)):
+        for a2, a3, b2, b3 in ((3, 2, 3, 4), (1, 1, 4, 2), (2, 1, 4, 3), (2, 2, 6, 2)):
             yield _case(cls, f"{pair} batches {a2}x{a3} for {b2}x{b3}", types, (middle, 6, a2, a3), (middle, 5, b2, b3))
         for layout in ("offset", "rows apart", "window", "permuted"):
             a, b = (middle, 6, 3), (middle, 5, 3)
@@ -154,7 +154,8 @@ def out_prod_cases(cls: type[Op]) -> Iterator[Case]:
     for kind in (F16, BF16):
         yield case(f"f32 and {kind.name}", (33, 6), (5, 6), b_type=kind)
     yield case("batches", (32, 5, 2, 3), (7, 5, 2, 3))
-    yield case("batches that repeat", (32, 5, 2, 1), (7, 5, 4, 3))
+    yield case("batches that repeat", (32, 5, 2, 2), (7, 5, 4, 4))
+    yield case("batches that repeat for all", (32, 5, 2, 1), (7, 5, 4, 3))
     for layout in ROWWISE:
         yield case(f"a {layout}", (33, 5, 3, 2), (7, 5, 3, 2), layouts=(layout, "packed"))
     for layout in LAYOUTS:
