@@ -70,9 +70,10 @@ class Talk:
 
     def go_on(self, text: str, max_tokens: int | None = None) -> Iterator[str]:
         """The text that follows ``text``, in pieces."""
-        return self._timed(self.model.tokenizer.encode(text, add_special=True), max_tokens)
+        prompt = self.model.tokenizer.encode(text, add_special=True)
+        return self._timed(prompt, max_tokens, begins=not text)
 
-    def _timed(self, prompt: Sequence[int], max_tokens: int | None) -> Iterator[str]:
+    def _timed(self, prompt: Sequence[int], max_tokens: int | None, *, begins: bool = True) -> Iterator[str]:
         pace = self.pace = Pace(len(prompt))
         start = time.perf_counter()
 
@@ -85,4 +86,4 @@ class Talk:
             pace.rest = now - pace.first
             return token
 
-        return self.model.texts(prompt, max_tokens, choose=choose, session=self.session)
+        return self.model.texts(prompt, max_tokens, choose=choose, session=self.session, begins=begins)
