@@ -21,10 +21,11 @@ from ggplug_models.layers.linear import linear
 from ggplug_models.long_text import LongText, pieces_of
 from ggplug_models.network import Network
 from ggplug_models.pooling import Pooling
-from ggplug_models.sampling import Chooses, StopStrings
+from ggplug_models.sampling import Chooses
 from ggplug_models.session import Session
 from ggplug_models.steps import Asked, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
+from ggplug_models.written import Written
 
 Floats = npt.NDArray[np.float32]
 
@@ -87,7 +88,9 @@ class Decoder(Network):
         ``stop``: strings that end it; they are not part of it.
         """
         prompt = self.tokenizer.encode(text, add_special=True)
-        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft)
+        return self.texts(
+            prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft, begins=not text
+        )  # fmt: skip
 
     def chat(
         self, messages: Sequence[Message], max_tokens: int | None = None, *, choose: Chooses = greedy,
@@ -107,16 +110,16 @@ class Decoder(Network):
 
     def texts(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
-        stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None,
+        stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None, begins: bool = True,
     ) -> Iterator[str]:  # fmt: skip
-        """As :meth:`generate`, behind token ids."""
-        stream, stops = self.tokenizer.stream(skip_special=True), StopStrings(stop)
+        """As :meth:`generate`, behind token ids.  ``begins``: see :class:`~ggplug_models.written.Written`."""
+        written = Written(self.tokenizer, stop, begins=begins)
         for token in self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft):
-            if piece := stops.push(stream.push(token)):
+            if piece := written.push(token):
                 yield piece
-            if stops.stopped is not None:
+            if written.stopped:
                 return
-        if piece := stops.push(stream.finish()) + stops.finish():
+        if piece := written.finish():
             yield piece
 
     def embed(
