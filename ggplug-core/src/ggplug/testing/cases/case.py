@@ -65,9 +65,10 @@ class Leafs:
     ) -> Tensor:
         """A tensor of these extents, perhaps a view of a larger leaf, with random values.
 
-        Floats are normally distributed, or uniform between ``low`` and ``high``; integers uniform from ``low`` (0) to
-        ``high - 1`` (99); ``values`` makes others.  What a view leaves out of its leaf is random too.  Of a type that
-        nothing can be rounded to, blocks are random bytes with scales of some hundredths.
+        Floats are normally distributed, or uniform between ``low`` and ``high``; integers uniform from ``low`` to
+        ``high - 1``, or over the whole range of their type, most of which a float of the same size does not hold;
+        ``values`` makes others.  What a view leaves out of its leaf is random too.  Of a type that nothing can be
+        rounded to, blocks are random bytes with scales of some hundredths.
         """
         full, rank = extents(ne)
         made = self._lay(type, full, rank, layout)
@@ -149,8 +150,9 @@ def _random(
     random: np.random.Generator, shape: tuple[int, ...], type: Type, low: float | None, high: float | None
 ) -> Array:
     if type.dtype.kind == "i" and not type.is_quantized:
-        bounds = 0 if low is None else int(low), 100 if high is None else int(high)
-        return random.integers(*bounds, shape).astype(type.dtype)
+        limits = np.iinfo(type.dtype)
+        first, last = limits.min if low is None else int(low), limits.max if high is None else int(high) - 1
+        return random.integers(first, last, shape, type.dtype, endpoint=True)
     if low is None and high is None:
         return random.standard_normal(shape).astype(np.float32)
     return random.uniform(low or 0, 1 if high is None else high, shape).astype(np.float32)
