@@ -14,10 +14,11 @@ from ggplug import types
 from ggplug.errors import ParameterError
 from ggplug.ops.base import OPS, Array, Op, is_multiple
 from ggplug.ops.elementwise import Binary
-from ggplug.tensor import Spec, extents, like
+from ggplug.tensor import Spec, like
 from ggplug.testing import FakeDevice, ReferenceDevice, cases_of, generates
 from ggplug.testing.cases import GENERATORS, LAYOUTS, Case, Layout, Leafs, graph_cases, node
 from ggplug.testing.cases.ones import ones_cases
+from ggplug.testing.offers import Outlines
 from ggplug.testing.oracle import evaluate
 from ggplug.testing.runner import run_case, run_op
 
@@ -79,15 +80,6 @@ def test_given_values_are_what_the_tensor_shows(layout: Layout) -> None:
     np.testing.assert_array_equal(evaluate(gg.Graph(x), leafs.values)[x][0], values)
 
 
-class Zeros(Leafs):
-    """Tensors of zeros, which cost nothing, where only shapes are looked at."""
-
-    def tensor(self, type: types.Type, *ne: int, layout: Layout = "packed", **values: Any) -> gg.Tensor:
-        made = self._lay(type, *extents(ne), layout)
-        self.values[made.root] = np.zeros(made.root.nbytes, np.uint8)
-        return made
-
-
 def test_what_repeats_to_another_extent_is_met_with_more_than_one_and_fewer_than_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -106,9 +98,20 @@ def test_what_repeats_to_another_extent_is_met_with_more_than_one_and_fewer_than
         if "is_multiple" in op.result.__globals__ and not issubclass(op, Binary):
             monkeypatch.setitem(op.result.__globals__, "is_multiple", repeats)
             for case in cases_of(op):
-                case.make(Zeros(0))
+                case.make(Outlines())
     assert len({name for name, _, _ in met}) == 10
     assert [key for key, between in met.items() if True not in between] == []
+
+
+def test_a_case_that_is_declined_costs_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(leafs: Leafs) -> None:
+        raise AssertionError("values were made")
+
+    monkeypatch.setattr(Leafs, "_make_pending", drawn)
+    device = FakeDevice(declines=lambda node: "no time")
+    stream = device.init()
+    for name in ("add", "get_rows", "im2col", "norm", "set_rows", "soft_max"):
+        assert {run_case(device, stream, case).verdict for case in cases_of(OPS[name])} == {"declined"}
 
 
 def test_distinct_indices_differ_within_a_row() -> None:

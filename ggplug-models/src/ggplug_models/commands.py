@@ -28,6 +28,25 @@ if TYPE_CHECKING:
 AUTO = "auto"
 """In place of a device's name: the best device there is."""
 
+device_option = click.option(
+    "--device", "devices", multiple=True, metavar="NAME",
+    help="Device to run on; repeat it in order of preference. A named device never falls back to another. "
+    "Default, or 'auto': the best there is, and the CPU for what that does not do.",
+)  # fmt: skip
+split_option = click.option(
+    "--split", metavar="SHARES",
+    help="Split the layers between the named devices, in their order: 'even', or a number for each as in 2,1. "
+    "Default: all layers on the first device.",
+)  # fmt: skip
+pack_option = click.option(
+    "--pack/--no-pack", default=True, show_default=True,
+    help="Whether weights are packed once, when they are loaded, for products with many columns.",
+)
+cache_option = click.option(
+    "--cache-type", default="f16", show_default=True, metavar="TYPE",
+    help="Of keys and values: f32, f16, bf16, q8_0 or q4_0.",
+)  # fmt: skip
+
 
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -65,20 +84,9 @@ def _placed(devices: tuple[str, ...], split: str | None) -> tuple[list[str] | No
 
 @click.command(cls=Command)
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--device", "devices", multiple=True, metavar="NAME",
-    help="Device to run on; repeat it in order of preference. A named device never falls back to another. "
-    "Default, or 'auto': the best there is, and the CPU for what that does not do.",
-)  # fmt: skip
-@click.option(
-    "--split", metavar="SHARES",
-    help="Split the layers between the named devices, in their order: 'even', or a number for each as in 2,1. "
-    "Default: all layers on the first device.",
-)  # fmt: skip
-@click.option(
-    "--pack/--no-pack", default=True, show_default=True,
-    help="Whether weights are packed once, when they are loaded, for products with many columns.",
-)
+@device_option
+@split_option
+@pack_option
 @click.option(
     "--pack-growth", type=click.IntRange(0), metavar="MIB", default=GROWTH >> 20, show_default=True,
     help="MiB by which packed weights may make the model larger.",
@@ -176,10 +184,7 @@ def _content(file: Path | None) -> str:
 @click.option("--system", metavar="TEXT", help="What the model is told before the chat.")
 @click.option("-n", "--max-tokens", type=click.IntRange(1), metavar="N", help="Tokens that it writes at most.")
 @click.option("--context", type=click.IntRange(1), metavar="N", help="Tokens that it remembers. Default: up to 4096.")
-@click.option(
-    "--cache-type", default="f16", show_default=True, metavar="TYPE",
-    help="Of keys and values: f32, f16, bf16, q8_0 or q4_0.",
-)  # fmt: skip
+@cache_option
 @click.option(
     "--temperature", default=0.8, show_default=True, type=click.FloatRange(0), metavar="T",
     help="0: the most likely tokens.",
@@ -200,12 +205,9 @@ def _content(file: Path | None) -> str:
     help="What logits of repeated tokens are divided by.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Equal seeds, equal texts. Default: any.")
-@click.option(
-    "--device", "devices", multiple=True, metavar="NAME",
-    help="Device to run on; repeat it as preferred. Default, or 'auto': the best there is.",
-)
-@click.option("--split", metavar="SHARES", help="Split the layers between the devices: 'even', or numbers as in 2,1.")
-@click.option("--pack/--no-pack", default=True, show_default=True, help="Whether weights are packed when loaded.")
+@device_option
+@split_option
+@pack_option
 @click.option(
     "--draft", "drafter", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="GGUF",
     help="A smaller model with the same vocabulary that guesses tokens, to be confirmed several at once.",
@@ -301,3 +303,48 @@ def _chat(talk: Talk, *, raw: bool, max_tokens: int | None) -> None:
             except KeyboardInterrupt:
                 stdout().write("\n")
             err.print(str(talk.pace), style="dim")
+
+
+@click.command(cls=Command)
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--context", type=click.IntRange(4), metavar="N",
+    help="Tokens of a chunk; those of its second half count. Default: 512, or as many as the model takes.",
+)  # fmt: skip
+@click.option("--chunks", type=click.IntRange(1), metavar="N", help="Only the first N chunks. Default: all.")
+@cache_option
+@device_option
+@split_option
+@pack_option
+@json_option
+def perplexity(
+    model: Path, file: Path, context: int | None, chunks: int | None, cache_type: str, devices: tuple[str, ...],
+    split: str | None, pack: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure how well the language model MODEL.gguf predicts the text of FILE.
+
+    Prints the perplexity of the text with its standard error, as llama-perplexity defines them; smaller is better.
+    With FILE - the text comes from standard input.
+    """
+    from ggplug_models.perplexity import chunks_of, perplexities
+
+    names, placement = _placed(devices, split)
+    text = _content(file)
+    with _language_model(model, names, placement=placement, pack=pack) as loaded:
+        tokens = loaded.tokenizer.encode(text, add_special=True)
+        count, n_ctx = chunks_of(loaded, len(tokens), context)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        err = console(stderr=True)
+        with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
+            task = bar.add_task("reading chunks", total=min(count, chunks or count))
+            for found in perplexities(loaded, tokens, n_ctx, chunks=chunks, cache_type=cache_type):
+                bar.update(task, completed=found.chunks, description=f"perplexity {found.value:.4f}")
+    if as_json:
+        print_json({
+            "perplexity": found.value, "standard_error": found.error, "chunks": found.chunks, "context": n_ctx,
+            "tokens": found.tokens,
+        })  # fmt: skip
+        return
+    echo(f"perplexity {found.value:.4f} +/- {found.error:.4f}")
+    err.print(f"{found.tokens} tokens of {found.chunks} chunks of {n_ctx}", style="dim")
