@@ -36,11 +36,11 @@ _LEAST_STEP, _LEAST_PART = 128, 384
 class Layout:
     """How numbers of one ``kind`` are packed, and how its tiles fit the target's registers.
 
-    Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or fewer at the end: ``some``, where that
-    is not 0, or ``few``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row are adjacent in packed activations.  A step
-    of the inner loop takes ``step_numbers`` numbers of each row, which are ``step_bytes`` bytes of packed activations.
-    A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the last padded.  Of int8, ``has_minima`` says
-    whether weights have them.
+    Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or fewer at the end: ``some``, where
+    that is not 0, or ``few``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row are
+    adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
+    ``step_bytes`` bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the
+    last padded.  Of int8, ``has_minima`` says whether weights have them.
     """
 
     kind: str
