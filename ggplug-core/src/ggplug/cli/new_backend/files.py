@@ -42,9 +42,9 @@ A ggplug backend: the device `$device`, with memory $memory_words.
     ggplug conformance $device --op $first    # one op, without pytest
 
 A new op is a function in `src/$module/kernels.py` and a line in its table, with the types of its result and of each
-source; the suite tests it from then on. Ops without a kernel are declined, and so are types that its line does not name;
-other devices compute them. Block types such as Q8_0 are read by `numbers()` and written by `store(...)`, which rounds to
-the type of the result. `ggplug ops` lists all ops and types.
+source; the suite tests it from then on. Ops without a kernel are declined, and so are types that its line does not
+name; other devices compute them. Block types such as Q8_0 are read by `numbers()` and written by `store(...)`,
+which rounds to the type of the result. `ggplug ops` lists all ops and types.
 ggplug's page "Writing a backend" goes on from here: queues, plans of one's own, several nodes at once, block types.
 """
 
