@@ -252,10 +252,11 @@ def test_vectors_for_a_client_that_left_are_not_computed(model: Decoder, monkeyp
 
         monkeypatch.setattr(model, "embed_ids", counted)
         connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=PATIENCE)
-        sent = json.dumps({"input": ["a"] * 20})
+        sent = json.dumps({"input": ["a"] * 100})
         connection.request("POST", "/v1/embeddings", sent, {"Content-Type": "application/json"})
         until(lambda: computed and live.service.inside == 0)
-        assert computed == [1]
+        assert len(computed) == 1
+        assert sum(computed) < 100
 
 
 def _gone(progress: Any) -> bool:

@@ -254,13 +254,3 @@ def test_a_shift_that_drops_nothing_changes_nothing(model: Any) -> None:
         assert session.tokens() == (5, 6, 7, 8)
         session.shift(1, 2)
         assert session.tokens() == (5, 8)
-
-
-def test_a_language_model_embeds_texts_by_their_last_token(model: Any) -> None:
-    found = model.embed_ids([TEXT[:9], TEXT[3:5]], normalize=False)
-    with Session(model, 64, cache_type="f32") as session:
-        every = session.decode({0: TEXT[:9]}, Asked.ALL, hidden=True)[0]
-    assert near(found[0], every[-1])
-    together = model.embed(["hello", "hello world"])
-    assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
-    assert together.shape == (2, 64)

@@ -16,7 +16,7 @@ from ggplug.sharing import Claim
 from ggplug.types import Type
 from ggplug_models.cache.cells import GRANULE
 from ggplug_models.cache.memory import Memory
-from ggplug_models.ids import token_ids
+from ggplug_models.ids import in_common, token_ids
 from ggplug_models.session_files import restore, save
 from ggplug_models.steps import Asked, Shape, Step, Tokens
 
@@ -108,9 +108,7 @@ class Session:
         So all of ``tokens`` but these have to be decoded, and there is a result for the last.
         """
         held = self._tokens[self._number(seq)]
-        most = min(len(held), len(tokens) - 1)
-        common = next((i for i in range(most) if held[i] != tokens[i]), most)
-        return self.rewind(max(common, 0), seq)
+        return self.rewind(max(min(in_common(held, tokens), len(tokens) - 1), 0), seq)
 
     def copy(self, source: int, target: int) -> None:
         """Makes a sequence like another one, so that both go on from the same prefix."""
@@ -182,22 +180,23 @@ class Session:
         return self.model.turn()
 
     def decode(
-        self, batch: Mapping[int, Sequence[int]], asked: Asked = Asked.LAST, *, hidden: bool = False
+        self, batch: Mapping[int, Sequence[int]], asked: Asked = Asked.LAST, *, hidden: bool = False, few: int = FEW
     ) -> dict[int, Floats]:
         """Reads tokens behind those that sequences have; by sequence what comes of it.
 
         ``asked`` LAST: the logits after the last token, float32 [n_vocab]; ALL: after each, [n, n_vocab]; NONE: none.
         ``hidden``: the last block's vectors, normed, in their place.
 
-        Sequences with few tokens are computed together, others one after the other, in pieces.  If it fails, or is
-        interrupted, each sequence has the tokens that were read so far.
+        Sequences with at most ``few`` tokens, and about as many, are computed together, others one after the other, in
+        pieces; of models with states those that are neighbours and have equally many.  If it fails, or is interrupted,
+        each sequence has the tokens that were read so far.
 
         Raises ParameterError for ids that the model does not have; ContextFullError where a sequence has no room,
         before anything is computed; FreedError.
         """
         left = {self._number(seq): self._checked(seq, tokens) for seq, tokens in batch.items()}
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
-        for chosen, n in self._pieces({seq: len(tokens) for seq, tokens in left.items()}, asked, hidden=hidden):
+        for chosen, n in self._pieces({seq: len(tokens) for seq, tokens in left.items()}, few, asked, hidden=hidden):
             now = {seq: left[seq][:n] for seq in chosen}
             last = {seq for seq in chosen if len(left[seq]) <= n}
             wanted = asked if asked is Asked.ALL or last else Asked.NONE
@@ -223,30 +222,40 @@ class Session:
             )  # fmt: skip
         return found
 
-    def _pieces(self, counts: dict[int, int], asked: Asked, *, hidden: bool) -> list[tuple[list[int], int]]:
+    def _pieces(self, counts: dict[int, int], few: int, asked: Asked, *, hidden: bool) -> list[tuple[list[int], int]]:
         """Which sequences are computed together, and how many tokens of each, step by step."""
         most = self.micro_batch
         if asked is Asked.ALL and not hidden:
             most = max(1, min(most, LARGEST_RESULT // (4 * self.model.n_vocab)))
-        few = min(FEW, most)
-        pieces = []
-        together = {}
+        pieces: list[tuple[list[int], int]] = []
+        together: list[int] = []
         for seq, count in sorted(counts.items()):
-            if count <= few and not self.model.keeps_states:
-                together[seq] = count
+            if count > min(few, most):
+                pieces += [([seq], min(most, count - start)) for start in range(0, count, most)]
                 continue
-            for start in range(0, count, most):
-                pieces.append(([seq], min(most, count - start)))
+            if together and not self._fit([counts[each] for each in together], count, seq - together[-1]):
+                pieces.append((together, max(counts[each] for each in together)))
+                together = []
+            together.append(seq)
         if together:
-            pieces.append((list(together), max(together.values())))
+            pieces.append((together, max(counts[each] for each in together)))
         return pieces
+
+    def _fit(self, counts: list[int], count: int, distance: int) -> bool:
+        """Whether a sequence that comes so far behind others is computed with them: the step is filled up for it.
+
+        States would read what only fills up, and what lies between.
+        """
+        if self.model.keeps_states:
+            return distance == 1 and count == counts[-1]
+        return in_steps(max(*counts, count)) - min(*counts, count) <= GRANULE
 
     def _compute(
         self, batch: dict[int, npt.NDArray[np.int64]], n: int, asked: Asked, *, hidden: bool
     ) -> dict[int, Floats]:
         """One step: the tokens of ``batch``, at most ``n`` of each sequence."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
-        n = n if self.model.keeps_states else _in_steps(n)
+        n = n if self.model.keeps_states else in_steps(n)
         ids = np.zeros((n_seq, n), np.int64)
         positions = np.full((n_seq, n), -1, np.int64)
         lengths = np.array([len(self._tokens[first + i]) for i in range(n_seq)])
@@ -316,8 +325,8 @@ class Session:
         return f"<Session of {self.model!r}: {used} of {self.n_ctx} tokens, {size}>"
 
 
-def _in_steps(n: int) -> int:
-    """Tokens of a step, rounded up so that few different numbers occur."""
+def in_steps(n: int) -> int:
+    """Tokens of a sequence in a step, rounded up so that few different numbers occur."""
     if n <= FEW:
         return n
     step = min(max(8, 1 << (n - 1).bit_length() - 3), GRANULE)

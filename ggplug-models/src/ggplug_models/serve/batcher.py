@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import FreedError, GGPlugError, ParameterError
+from ggplug_models.ids import in_common
 from ggplug_models.serve.request import Finish, Request
 
 Floats = npt.NDArray[np.float32]
@@ -233,8 +234,8 @@ class Batcher:
         """The sequence for a request, which then has only what they have in common."""
         free = [number for number in range(self.sequences.n_seq) if number not in self._slots]
         held = {number: self.sequences.tokens(number)[: self._reusable[number]] for number in free}
-        number = max(free, key=lambda n: (_common(held[n], request.prompt), -len(held[n])))
-        kept = self._usable(len(request.prompt), _common(held[number], request.prompt))
+        number = max(free, key=lambda n: (in_common(held[n], request.prompt), -len(held[n])))
+        kept = self._usable(len(request.prompt), in_common(held[number], request.prompt))
         request.reused = self._reusable[number] = self.sequences.keep_prefix(request.prompt[: kept + 1], number)
         return number
 
@@ -317,11 +318,3 @@ class Batcher:
             else:
                 self._counts.failed += 1
         request.deliver(event)
-
-
-def _common(held: Sequence[int], prompt: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
-    most = min(len(held), len(prompt))
-    if list(held[:most]) == list(prompt[:most]):
-        return most
-    return next(n for n in range(most) if held[n] != prompt[n])

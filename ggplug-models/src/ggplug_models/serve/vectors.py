@@ -54,7 +54,7 @@ class Embedder:
         return found
 
     def vectors(self, ids: list[list[int]], cancelled: threading.Event) -> npt.NDArray[np.float32]:
-        """A vector of length 1 for each text.  Raises CancelledError between two of them, once that is set."""
+        """A vector of length 1 for each text.  Raises CancelledError between two steps, once that is set."""
 
         def check(done: int) -> None:
             if cancelled.is_set():
