@@ -134,7 +134,7 @@ def test_wrong_input_is_named_and_changes_nothing(model: Any) -> None:
         assert session.length() == 0
     with pytest.raises(ParameterError, match="n_ctx must be an integer of at least 1"):
         Session(model, 0)
-    with pytest.raises(ParameterError, match="a cache of i32"):
+    with pytest.raises(ParameterError, match="cache_type is 'i32': there are f32, f16"):
         Session(model, 64, cache_type="i32")
 
 

@@ -12,11 +12,12 @@ import ggplug as gg
 from ggplug.backend import Device
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
+from ggplug_models.arguments import check_sequence
 from ggplug_models.cache.cells import Cells
 from ggplug_models.cache.memory import KeysValues, Kind, Memory, State
 from ggplug_models.chat_template import ChatTemplate, Message
 from ggplug_models.drafts import Drafts
-from ggplug_models.embedding import check_batch, check_sequence, check_texts, normalized
+from ggplug_models.embedding import check_batch, check_texts, normalized
 from ggplug_models.generation import generate, greedy
 from ggplug_models.ids import token_ids
 from ggplug_models.layers.linear import linear

@@ -14,7 +14,8 @@ from ggplug.backend import Device
 from ggplug.errors import ModelError, ParameterError
 from ggplug.graph import Graph
 from ggplug.tensor import Context, Tensor
-from ggplug_models.embedding import check_batch, check_sequence, check_texts, normalized
+from ggplug_models.arguments import check_sequence
+from ggplug_models.embedding import check_batch, check_texts, normalized
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.ids import token_ids
 from ggplug_models.layers.attention import mixed
