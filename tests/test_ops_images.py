@@ -187,6 +187,24 @@ def test_channels_side_by_side_stay_so_in_a_convolution_of_each() -> None:
     assert y.nb == (24, 24 * 7, 4, 24 * 7 * 6)
 
 
+@pytest.mark.parametrize("weight", [np.inf, -np.inf, np.nan])
+def test_beyond_the_image_is_zero_for_whole_convolutions_and_nothing_for_those_of_each_channel(weight: float) -> None:
+    x, kernel = np.ones((1, 1, 4, 4)), np.ones((1, 1, 3, 3))
+    kernel[0, 0, 0, 0] = weight  # of the element above and to the left
+    border = np.zeros((4, 4), bool)
+    border[0] = border[:, 0] = True
+    with np.errstate(invalid="ignore"):
+        whole = ops.Conv2dDirect(p0=1, p1=1).reference(kernel, x)[0, 0]
+        volumes = ops.Conv3dDirect(channels=1, images=1, out_channels=1, p0=1, p1=1).reference(kernel, x)[0, 0]
+        each = ops.Conv2dDwDirect(p0=1, p1=1).reference(kernel, x)[0, 0]
+    for y in (whole, volumes):
+        assert np.isnan(y[border]).all()
+        assert not np.isfinite(y[~border]).any()
+    ones = ops.Conv2dDwDirect(p0=1, p1=1).reference(np.ones((1, 1, 3, 3)), x)[0, 0]
+    np.testing.assert_array_equal(each[border], ones[border])
+    np.testing.assert_array_equal(each[~border], np.full(9, weight))
+
+
 def test_a_window_that_lacks_less_than_a_stride_is_counted_as_ggml_does() -> None:
     assert gg.conv_2d_direct(t(1, 3, 2, 4), t(1, 1, 2), 1, 5, 0, 2, 1, 4).ne == (1, 1, 4, 1)
 

@@ -1,6 +1,7 @@
 """Convolutions, and transposed ones.  Kernels are not turned around (a cross-correlation), as in all of this field.
 
-Images are [W, H, C, N] and kernels [KW, KH, C, OC].  Beyond the ends of an image there is 0.
+Images are [W, H, C, N] and kernels [KW, KH, C, OC].  Beyond the ends of an image there is 0; so where a window reaches
+there, a weight that is infinite or NaN makes NaN of it, as in ggml.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Conv2dDwDirect(_Planar):
 
     kernel: F32, F16 or BF16 [KW, KH, 1, C].  x: F32 [W, H, C, N], any strides.
     Result: F32 [OW, OH, C, N], OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH likewise.  Where neighbouring
-    channels of x lie side by side (``nb2 < nb0``), they do so in the result too.
+    channels of x lie side by side (``nb2 < nb0``), they do so in the result too.  Taps beyond the ends of x are left
+    out of the sums: an infinite weight makes no NaN of them.
     """
 
     name = "conv_2d_dw_direct"
@@ -86,8 +88,9 @@ class Conv2dDwDirect(_Planar):
         return Spec(F32, (width, height, channels, x.ne[3]), 4, nb)
 
     def reference(self, kernel: Array, x: Array) -> Array:
-        w = unfold(x, self.axes(kernel.shape[3], kernel.shape[2]))
-        return np.einsum("nchkwl,ckl->nchw", w, kernel[:, 0], optimize=True)
+        axes = self.axes(kernel.shape[3], kernel.shape[2])
+        inside = unfold(np.ones(x.shape, bool), axes)
+        return np.where(inside, unfold(x, axes) * kernel[:, 0, np.newaxis, :, np.newaxis], 0).sum(axis=(3, 5))
 
     def cost(self, node: Tensor) -> Cost:
         return Cost(2 * _taps(node, 2) * node.size, super().cost(node).bytes)

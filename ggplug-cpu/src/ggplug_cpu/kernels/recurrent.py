@@ -103,6 +103,20 @@ class Delta(Parameters):
     scale = real()
 
 
+def _sum_of_first() -> DeviceFunction:
+    """``add(x, y, total, m)``: ``total`` and the products of the first ``m`` lanes.
+
+    Behind them are zeros, which by a state or a factor that is infinite make NaN; so these lanes stay as they are.
+    """
+    lanes = simd.first_lanes(simd.width("f32"))
+
+    @device_function
+    def add(x, y, total, m):  # type: ignore[no-untyped-def]
+        return simd.select(lanes(m), simd.fma(x, y, total), total)
+
+    return add
+
+
 #: Channels of a piece of :func:`convolve`.
 _PIECE = 1024
 #: Rows in scratch are padded to a multiple of the widest vector.
@@ -174,7 +188,7 @@ def softplus_of(x: Value) -> Value:
 def scan(several: bool) -> Body:
     """``several``: each number of a state has a decay of its own."""
     F, step = simd.vec("f32"), simd.width("f32")
-    load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
+    load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 
     def body(ctx: int, params: int) -> None:
         size, dim, heads = Scanned.size(params), Scanned.dim(params), Scanned.heads(params)
@@ -214,7 +228,7 @@ def scan(several: bool) -> Body:
                         if several:
                             decay = simd.exp(simd.mul(load(a + 4 * i, m), dt))
                         now = simd.fma(load(row + 4 * i, m), decay, simd.mul(load(b + 4 * i, m), into))
-                        total = simd.fma(now, load(c + 4 * i, m), total)
+                        total = add(now, load(c + 4 * i, m), total, m)
                         store(row + 4 * i, now, m)
                     simd.store_f32(y + 4 * d, simd.hsum(total))
                 kept = tokens - 1 - t
@@ -294,7 +308,7 @@ def _gated_linear() -> DeviceFunction:
 
 def _wkv7() -> DeviceFunction:
     F, step = simd.vec("f32"), simd.width("f32")
-    load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
+    load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 
     @device_function
     def token(params, state, at, of_head, size):  # type: ignore[no-untyped-def]
@@ -306,14 +320,14 @@ def _wkv7() -> DeviceFunction:
             total = zero()
             for j in range(0, size, step):
                 m = min(step, size - j)
-                total = simd.fma(load(row + 4 * j, m), load(a + 4 * j, m), total)
+                total = add(load(row + 4 * j, m), load(a + 4 * j, m), total, m)
             along = simd.hsum(total)
             total = zero()
             for j in range(0, size, step):
                 m = min(step, size - j)
                 s = simd.fma(load(row + 4 * j, m), load(w + 4 * j, m), simd.mul(load(k + 4 * j, m), value))
                 s = simd.fma(load(b + 4 * j, m), along, s)
-                total = simd.fma(s, load(r + 4 * j, m), total)
+                total = add(s, load(r + 4 * j, m), total, m)
                 store(row + 4 * j, s, m)
             simd.store_f32(Matrices.y.address(params) + at + 4 * i, simd.hsum(total))
 
@@ -327,7 +341,7 @@ def _wkv7() -> DeviceFunction:
 def delta() -> Body:
     """Row by row of a head's state."""
     F, step = simd.vec("f32"), simd.width("f32")
-    load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
+    load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 
     def body(ctx: int, params: int) -> None:
         size, heads, sequences = Delta.size(params), Delta.heads(params), Delta.sequences(params)
@@ -362,14 +376,14 @@ def delta() -> Body:
                     for j in range(0, size, step):
                         m = min(step, size - j)
                         s = simd.mul(load(row + 4 * j, m), load(decays + 4 * j, m))
-                        total = simd.fma(s, load(k + 4 * j, m), total)
+                        total = add(s, load(k + 4 * j, m), total, m)
                         store(row + 4 * j, s, m)
                     change = (simd.load_f32(v + 4 * i) - simd.hsum(total)) * beta
                     total = zero()
                     for j in range(0, size, step):
                         m = min(step, size - j)
                         s = simd.fma(load(k + 4 * j, m), change, load(row + 4 * j, m))
-                        total = simd.fma(s, load(q + 4 * j, m), total)
+                        total = add(s, load(q + 4 * j, m), total, m)
                         store(row + 4 * j, s, m)
                     simd.store_f32(y + 4 * i, simd.hsum(total) * Delta.scale(params))
                 kept = tokens - 1 - t

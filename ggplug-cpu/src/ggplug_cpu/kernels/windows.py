@@ -139,7 +139,8 @@ def _some_windows(rule: str, reach: str) -> Intrinsic:
                     tap = (ky * taps0 + kx).convert(F32).splat(lanes)
                     if rule == "weighted":
                         weight = other + kx * number(Windows.other.nb0) + ky * number(Windows.other.nb1)
-                        return [read.fma(values.load(weight, F32).splat(lanes), carried[0])]
+                        sums = read.fma(values.load(weight, F32).splat(lanes), carried[0])
+                        return [inside.select(sums, carried[0])]  # 0 by an infinite weight is NaN
                     if rule == "chosen":
                         mine = values.masked_gather(beside, offsets, floats, inside).equal(tap) & inside
                         return [carried[0] + mine.select(read, zero)]

@@ -247,11 +247,13 @@ _OTHERS: dict[type[Op], Sketch] = {
     Im2colBack: Sketch(("12 6 6 b", "3 2 2 M"), parameters=lambda sizes: {"ne": (8, 7, 2, sizes["b"])}),
     Im2col3d: Sketch(("3 2 2 M", "8 7 4 b"), parameters=lambda sizes: {"channels": 1}),
     Col2im1d: Sketch(("20 r",), parameters=lambda sizes: {"s0": 2, "channels": 4}),
-    Conv2dDirect: Sketch(("3 2 c M", "8 7 c b")),
-    Conv2dDwDirect: Sketch(("3 2 1 c", "8 7 c b")),
+    Conv2dDirect: Sketch(("3 2 c M", "8 7 c b"), parameters=lambda sizes: {"p0": 1, "p1": 1}),
+    Conv2dDwDirect: Sketch(("3 2 1 c", "8 7 c b"), parameters=lambda sizes: {"p0": 1, "p1": 1}),
     Conv3dDirect: Sketch(
         ("3 2 2 M", "8 7 4 b"),
-        parameters=lambda sizes: {"channels": 1, "images": sizes["b"], "out_channels": sizes["M"]},
+        parameters=lambda sizes: {
+            "channels": 1, "images": sizes["b"], "out_channels": sizes["M"], "p0": 1, "p1": 1, "p2": 1
+        },
     ),
     ConvTranspose1d: Sketch(("3 M c", "8 c"), parameters=lambda sizes: {"s0": 2}),
     ConvTranspose2d: Sketch(("3 2 M c", "8 7 c b"), parameters=lambda sizes: {"stride": 2}),
@@ -264,10 +266,12 @@ _OTHERS: dict[type[Op], Sketch] = {
     GetRelPos: Sketch(("r 5",), parameters=lambda sizes: {"qh": 3, "kh": 3}),
     AddRelPos: Sketch(("9 6 b", "3 2 3 b", "3 2 3 b")),
     SsmConv: Sketch(("6 n b", "4 n")),
-    SsmScan: Sketch(("8 3 4 r", "3 4 N 2", "4 N 2", "1 4", "8 2 N 2", "8 2 N 2", "2"), (F32,) * 6 + (I32,), zeros="N"),
-    RwkvWkv6: Sketch(("8 2 N",) * 3 + ("8 2", "8 2 N", "128 1")),
-    RwkvWkv7: Sketch(("8 2 N",) * 6 + ("128 1",)),
-    GatedLinearAttn: Sketch(("8 2 N",) * 4 + ("128 1",), parameters=lambda sizes: {"scale": 0.5}),
+    SsmScan: Sketch(
+        ("19 3 4 r", "3 4 N 2", "4 N 2", "1 4", "19 2 N 2", "19 2 N 2", "2"), (F32,) * 6 + (I32,), zeros="N"
+    ),
+    RwkvWkv6: Sketch(("19 2 N",) * 3 + ("19 2", "19 2 N", "722 1")),
+    RwkvWkv7: Sketch(("19 2 N",) * 6 + ("722 1",)),
+    GatedLinearAttn: Sketch(("19 2 N",) * 4 + ("722 1",), parameters=lambda sizes: {"scale": 0.5}),
     MapCustom1: Sketch(("n r b c",), parameters=lambda sizes: of_python(MapCustom1)),
     MapCustom2: Sketch(("n r b c",) * 2, parameters=lambda sizes: of_python(MapCustom2)),
     MapCustom3: Sketch(("n r b c",) * 3, parameters=lambda sizes: of_python(MapCustom3)),
@@ -279,7 +283,7 @@ _OTHERS: dict[type[Op], Sketch] = {
     Dsv4HcComb: Sketch(("24 N", "3", "24")),
     Dsv4HcPre: Sketch(("n 4 N", "4 N")),
     Dsv4HcPost: Sketch(("n N", "n 4 N", "4 N", "4 4 N")),
-    GatedDeltaNet: Sketch(("8 2 N b",) * 3 + ("1 2 N b", "1 2 N b", "8 8 2 b"), zeros="N"),
+    GatedDeltaNet: Sketch(("19 2 N b",) * 3 + ("1 2 N b", "1 2 N b", "19 19 2 b"), zeros="N"),
 }
 """What each of the other ops takes; extents that may not be zero are numbers."""
 
@@ -296,7 +300,10 @@ def maker(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout])
                 ids = np.resize(np.arange(max(ne[0], 1)), ne[::-1])
                 sources.append(leafs.array(type, ids, layouts[position]))
             else:
-                sources.append(leafs.tensor(type, *ne, layout=layouts[position]))
+                # positions within a long text: a device need not know the sine of any angle
+                most = 100 if op.sources[position] == "pos" else None
+                low = None if most is None else 0
+                sources.append(leafs.tensor(type, *ne, low=low, high=most, layout=layouts[position]))
         if sketch.shown is not None:
             return node(Cont, sketch.shown(sources[0], sizes))
         return node(op, *sources, **sketch.parameters(sizes))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan, as_bytes
-from ggplug.discrete import Call
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan, as_bytes, check_parameters
+from ggplug.discrete import Batch, Call, Job
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.ops.matrix import MulMat
@@ -90,6 +91,7 @@ class CopiesAtOnce(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _CopiesAtOnceStream(self)
 
 
@@ -108,6 +110,7 @@ class Forgetful(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _ForgetfulStream(self)
 
 
@@ -131,6 +134,7 @@ class Reorders(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _ReordersStream(self)
 
 
@@ -147,6 +151,7 @@ class LooksUpLate(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _LooksUpLateStream(self)
 
 
@@ -172,6 +177,7 @@ class ComputesProductsAtOnce(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _ComputesProductsAtOnceStream(self)
 
 
@@ -196,6 +202,7 @@ class Repeats(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _RepeatsStream(self)
 
 
@@ -218,6 +225,7 @@ class Swallows(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _SwallowsStream(self)
 
 
@@ -234,6 +242,7 @@ class Spreads(FakeDevice):
         self.wrong: Any = None
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _SpreadsStream(self)
 
 
@@ -258,6 +267,7 @@ class SharesStaging(FakeDevice):
         self.staging = np.empty(0, np.uint8)
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _SharesStagingStream(self)
 
 
@@ -301,6 +311,7 @@ class Returns(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _ReturnsStream(self)
 
 
@@ -316,5 +327,96 @@ class Stumbles(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         self.fail("kernel", 1, ComputeError("the first launch fails"))
         return super().init(**params)
+
+
+class Cancels(FakeDevice):
+    """Streams that drop their pending work when they are freed."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
+        return _CancelsStream(self)
+
+
+class _CancelsStream(FakeBackend):
+    _cancelled = False
+
+    def give(self, run: Callable[[], None], *, batch: Batch | None = None, after: Job | None = None) -> Job:
+        return super().give(lambda: None if self._cancelled else run(), batch=batch, after=after)
+
+    def free(self) -> None:
+        self._cancelled = True
+        super().free()
+
+
+class CancelsWithPlans(FakeDevice):
+    """Plans whose pending computations are dropped when they are freed."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
+        return _CancelsWithPlansStream(self)
+
+
+class _CancelsWithPlansStream(FakeBackend):
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return _CancelsPlan(self, graph, groups)
+
+
+class _CancelsPlan(FakePlan):
+    _freed = False
+
+    def call(self, call: Call) -> None:
+        if not self._freed:
+            super().call(call)
+
+    def free(self) -> None:
+        self._freed = True
+        super().free()
+
+
+class ForgetsFreedEvents(FakeDevice):
+    """Streams that do not wait any longer for an event that is freed."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def event(self) -> Event:
+        return _ForgottenWhenFreed(self)
+
+
+class _ForgottenWhenFreed(FakeEvent):
+    def wait(self, stream: Backend) -> None:
+        job = self.job
+        assert isinstance(stream, FakeBackend)
+        if job is not None:
+
+            def passed() -> None:
+                if self.job is not None:
+                    job.wait()
+
+            stream.give(passed)
+
+
+class KeepsWhatFailed(FakeDevice):
+    """Streams that are not freed where something failed: ``free`` raises, and leaves plans and stream as they are."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
+        return _KeepsWhatFailedStream(self)
+
+
+class _KeepsWhatFailedStream(FakeBackend):
+    def free(self) -> None:
+        self.synchronize()
+        super().free()

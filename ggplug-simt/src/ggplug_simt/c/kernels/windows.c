@@ -87,8 +87,8 @@ KERNEL void gradient_of_largest(PARAMETERS)
 #endif
 
 #ifdef CONVOLVE
-/* dst[window, o, n] = sum over channels and taps: DIMS says how many axes windows slide along.  A TRANSPOSED kernel has its
-   channels behind what comes out. */
+/* dst[window, o, n] = sum over channels and taps: DIMS says how many axes windows slide along.  Beyond the image there is 0, which by
+   a weight that is not finite makes NaN.  A TRANSPOSED kernel has its channels behind what comes out, and sums what there is. */
 #if DIMS == 3
 #define IMAGE_ROW(c, z, y) ROW(x, y, z, n * args.channels + (c))
 #define KERNEL_ROW(c, kz, ky) ROW(weights, ky, kz, o * args.channels + (c))
@@ -102,6 +102,12 @@ KERNEL void gradient_of_largest(PARAMETERS)
 #else
 #define IMAGE_ROW(c, z, y) ROW(x, c, 0, 0)
 #define KERNEL_ROW(c, kz, ky) ROW(weights, o, c, 0)
+#endif
+
+#ifdef TRANSPOSED
+#define PASSED(beyond) (beyond)
+#else
+#define PASSED(beyond) 0
 #endif
 
 KERNEL void convolve(PARAMETERS)
@@ -118,20 +124,24 @@ KERNEL void convolve(PARAMETERS)
     for (int j = 0; j < VEC; j++) sums[j] = 0.0f;
     for (int kz = 0; kz < args.taps2; kz++) {
         const int pz = w2 * args.stride2 - args.padding2 + kz * args.dilation2;
-        if (!INSIDE(pz, args.quotient2, args.extent2)) continue;
+        const int in_plane = INSIDE(pz, args.quotient2, args.extent2);
+        if (PASSED(!in_plane)) continue;
         for (int ky = 0; ky < args.taps1; ky++) {
             const int py = w1 * args.stride1 - args.padding1 + ky * args.dilation1;
-            if (!INSIDE(py, args.quotient1, args.extent1)) continue;
+            const int in_row = in_plane && INSIDE(py, args.quotient1, args.extent1);
+            if (PASSED(!in_row)) continue;
             for (int kx = 0; kx < args.taps0; kx++) {
                 const int px = i0 * args.stride0 - args.padding0 + kx * args.dilation0;
                 for (int c = 0; c < args.channels; c++) {
                     const float weight = LOAD(TW)(KERNEL_ROW(c, kz, ky), args.weights.nb[0], kx);
-                    GLOBAL const char *row =
-                        IMAGE_ROW(c, ELEMENT(pz, args.quotient2), ELEMENT(py, args.quotient1));
+                    GLOBAL const char *row = in_row
+                        ? IMAGE_ROW(c, ELEMENT(pz, args.quotient2), ELEMENT(py, args.quotient1)) : IMAGE_ROW(c, 0, 0);
                     for (int j = 0; j < VEC; j++) {
                         const int p = px + j * args.stride0;
-                        if (i0 + j < args.dst.ne[0] && INSIDE(p, args.quotient0, args.extent0))
-                            sums[j] = FMA(weight, LOAD(f32)(row, args.x.nb[0], ELEMENT(p, args.quotient0)), sums[j]);
+                        const int inside = in_row && i0 + j < args.dst.ne[0] && INSIDE(p, args.quotient0, args.extent0);
+                        if (PASSED(!inside)) continue;
+                        const float v = inside ? LOAD(f32)(row, args.x.nb[0], ELEMENT(p, args.quotient0)) : 0.0f;
+                        sums[j] = FMA(weight, v, sums[j]);
                     }
                 }
             }
