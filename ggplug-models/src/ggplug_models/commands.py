@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 
 from ggplug.cli.output import Command, byte_count, console, echo, json_option, on_one_line, print_json, printable
 from ggplug.cli.streams import ended_by_signals, stdin, stdout
-from ggplug.errors import ParameterError
+from ggplug.errors import ModelError, ParameterError
 from ggplug.files import open_regular
 from ggplug_models.lines import windows, write_text
 from ggplug_models.packing import GROWTH
@@ -120,9 +121,11 @@ def embed(
                 bar.update(task, total=total)
                 vectors = encoder.embed(texts, batch=batch, progress=lambda n: bar.advance(task, n))
                 for text, vector in zip(texts, vectors, strict=True):
+                    if not all(map(math.isfinite, found := vector.tolist())):
+                        raise ModelError(f"{model}: vectors are not finite, so its weights are damaged", got=found)
                     out.write('{"text": ')
                     write_text(text, out.write, ascii_only=ascii_only)
-                    numbers = json.dumps([float(f"{x:.9g}") for x in vector.tolist()])
+                    numbers = json.dumps([float(f"{x:.9g}") for x in found])
                     out.write(f', "embedding": {numbers}}}\n')
                 out.flush()
 
