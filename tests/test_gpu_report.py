@@ -22,7 +22,7 @@ from ggplug import registry
 from ggplug.errors import DeviceNotFoundError
 from ggplug.testing import vectors_choice
 from ggplug.testing.vectors import Recording
-from ggplug_simt.report import Door, folder, main, run
+from ggplug_simt.report import Door, Step, folder, main, run
 from ggplug_simt.report.run import Report, work
 from ggplug_simt.report.table import markdown
 
@@ -254,6 +254,31 @@ def test_what_cannot_be_begun_is_one_line_and_code_2(
     assert "no device 'Nowhere7'" in capsys.readouterr().err
     assert main(["--data", str(tiny), "out.json", "--device", "Nowhere7"], door) == 2
     assert "there is no Nowhere7" in capsys.readouterr().err
+
+
+def test_without_a_device_it_says_what_it_would_run(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nowhere(name: str | None) -> list[Any]:
+        raise DeviceNotFoundError("no driver of a GPU is installed", got=None, remedy="install one")
+
+    def figures(device: Any) -> list[Step]:
+        return [Step("the vendor's product", lambda: pytest.fail("it was run"))]
+
+    out = tmp_path / "out.json"
+    door = Door("nowhere", nowhere, figures=figures)
+    assert main(["--data", str(tiny), str(out), "--seconds", "77"], door) == 2
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1
+    assert "no driver of a GPU is installed" in told.err
+    assert "in at most 77 seconds" in told.out
+    for name in ("facts", "model", "recorded", "figures", "suite"):
+        assert f"| {name} | " in told.out
+    for step in ("F16 on the device", "the vendor's product", "contract: ", "mul_mat; ", "ssm_scan"):
+        assert step in told.out
+    assert main(["--data", str(tiny), str(out), "--parts", "facts,figures"], door) == 2
+    assert "| suite |" not in capsys.readouterr().out
+    assert not out.exists()
 
 
 def test_a_device_of_another_kind_is_refused(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
