@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -93,3 +94,12 @@ def test_products_on_arm_use_what_the_processor_has() -> None:
     with features.forced(TARGETS["Cortex-A53"]):
         for what in ("q4_0, one column", "q8_0, 64 columns"):
             assert not {"sdot", "smmla", "usdot", "bfdot", "bfmmla"} & set(count(what))
+
+
+def test_attention_widens_each_value_once_for_four_heads_that_share_it() -> None:
+    q, k = new_tensor("f32", (64, 1, 4)), new_tensor("f16", (64, 256, 1))
+    with features.forced(TARGETS["AVX-512 with VNNI"]):
+        (kernel,) = kernels_of(ops.flash_attn_ext(q, k, k))
+        mixing = [block for block in kernel.assembly().split(":\n") if re.search(r"vfmadd.*\{%k", block)]
+    most = max(mixing, key=lambda block: block.count("vfmadd"))
+    assert most.count("vfmadd") == 4 * most.count("vcvtph2ps") == 16

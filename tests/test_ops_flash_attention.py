@@ -182,3 +182,24 @@ def test_results_do_not_depend_on_the_number_of_threads(cpu: Any) -> None:
                 found.append(graph.nodes[-1].numpy())
         assert np.array_equal(found[0], found[1])
         assert np.array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("numbers", [64, 80, 36])
+def test_heads_that_share_keys_have_each_what_it_has_alone(cpu: Any, numbers: int) -> None:
+    heads, keys = 7, 300
+    q = drawn(heads, 1, numbers).astype(np.float32)
+    k, v = drawn(1, keys, numbers).astype(np.float16), drawn(1, keys, numbers).astype(np.float16)
+    hidden = np.arange(keys) % 3 == 1
+    k[0, hidden], v[0, hidden] = np.nan, np.inf
+    mask = np.where(hidden, -np.inf, 0).astype(np.float16).reshape(1, keys)
+
+    def attended(some: Any) -> Any:
+        y = gg.flash_attn_ext(*map(gg.tensor, (some, k, v, mask)), scale=0.1)
+        gg.compute(y, backends=[cpu])
+        return y.numpy()
+
+    together = attended(q)
+    wanted = ops.FlashAttnExt(0.1).reference(*(each[np.newaxis] for each in (q, k, v)), mask[np.newaxis, np.newaxis])
+    np.testing.assert_allclose(together.reshape(heads, -1), wanted.reshape(heads, -1), rtol=1e-3, atol=1e-4)
+    for count in (1, 2, 3, 4):
+        assert np.array_equal(attended(q[:count]).reshape(count, -1), together.reshape(heads, -1)[:count])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -11,11 +12,13 @@ import pytest
 import ggplug as gg
 from ggplug import types
 from ggplug.errors import ParameterError
-from ggplug.ops.base import OPS, Array, Op
+from ggplug.ops.base import OPS, Array, Op, is_multiple
+from ggplug.ops.elementwise import Binary
 from ggplug.tensor import Spec, like
 from ggplug.testing import FakeDevice, ReferenceDevice, cases_of, generates
 from ggplug.testing.cases import GENERATORS, LAYOUTS, Case, Layout, Leafs, graph_cases, node
 from ggplug.testing.cases.ones import ones_cases
+from ggplug.testing.offers import Outlines
 from ggplug.testing.oracle import evaluate
 from ggplug.testing.runner import run_case, run_op
 
@@ -75,6 +78,40 @@ def test_given_values_are_what_the_tensor_shows(layout: Layout) -> None:
     leafs = Leafs(0)
     x = leafs.array(types.I32, values, layout)
     np.testing.assert_array_equal(evaluate(gg.Graph(x), leafs.values)[x][0], values)
+
+
+def test_what_repeats_to_another_extent_is_met_with_more_than_one_and_fewer_than_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked of each question of a shape rule, told apart by op, line and turn in the call."""
+    met: dict[tuple[str, int, int], set[bool]] = {}
+    last: list[Any] = [None, 0]
+
+    def repeats(n: int, m: int) -> bool:
+        asking = sys._getframe(1)
+        last[:] = asking, last[1] + 1 if asking is last[0] else 0
+        if is_multiple(n, m):
+            met.setdefault((op.name, asking.f_lineno, last[1]), set()).add(1 < m < n)
+        return is_multiple(n, m)
+
+    for op in OPS.values():
+        if "is_multiple" in op.result.__globals__ and not issubclass(op, Binary):
+            monkeypatch.setitem(op.result.__globals__, "is_multiple", repeats)
+            for case in cases_of(op):
+                case.make(Outlines())
+    assert len({name for name, _, _ in met}) == 10
+    assert [key for key, between in met.items() if True not in between] == []
+
+
+def test_a_case_that_is_declined_costs_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(leafs: Leafs) -> None:
+        raise AssertionError("values were made")
+
+    monkeypatch.setattr(Leafs, "_make_pending", drawn)
+    device = FakeDevice(declines=lambda node: "no time")
+    stream = device.init()
+    for name in ("add", "get_rows", "im2col", "norm", "set_rows", "soft_max"):
+        assert {run_case(device, stream, case).verdict for case in cases_of(OPS[name])} == {"declined"}
 
 
 def test_distinct_indices_differ_within_a_row() -> None:

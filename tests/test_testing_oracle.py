@@ -111,6 +111,36 @@ def test_what_overflows_float32_is_infinite() -> None:
     assert 0 < got[1] < 1e-40
 
 
+# what float32 has of integers, their limits and what lies beyond: as a processor converts them, and as dup says
+FLOATS = [np.nan, np.inf, -np.inf, 3e9, -3e9, 2147483648.0, -2147483648.0, 2147483520.0, 1.9, -1.9, 16777216.0, -0.0]
+CUT = [0, 2**31 - 1, -(2**31), 2**31 - 1, -(2**31), 2**31 - 1, -(2**31), 2147483520, 1, -1, 16777216, 0]
+
+
+def test_floats_become_integers_alike_wherever_they_are_written() -> None:
+    given, old = np.array(FLOATS, np.float32), np.arange(2**24 + 1, 2**24 + 25, dtype=np.int32).reshape(2, 12)
+    x, target, cache, ids = leaf("f32", 12), leaf("i32", 12), leaf("i32", 12, 2), leaf("i64", 1)
+    for node, values in (
+        (gg.cast(x, "i32"), {x: given}),
+        (gg.cpy(x, target), {x: given, target: old[0]}),
+        (gg.set_rows(cache, x, ids), {x: given, cache: old, ids: np.array([1])}),
+    ):
+        got = evaluate(gg.Graph(node), values)[node][0, 0]
+        assert got[-1].tolist() == CUT, node.op
+    assert got[0].tolist() == old[0].tolist(), "the row that set_rows leaves as it is"
+
+
+def test_integers_beyond_a_type_become_the_nearest_of_its_integers() -> None:
+    x = leaf("i64", 5)
+    values = np.array([2**40 + 1, -(2**40), 2**31 - 1, -129, 127])
+    for type, want in (
+        ("i32", [2**31 - 1, -(2**31), 2**31 - 1, -129, 127]),
+        ("i16", [2**15 - 1, -(2**15), 2**15 - 1, -129, 127]),
+        ("i8", [127, -128, 127, -128, 127]),
+    ):
+        node = gg.cast(x, type)
+        assert evaluate(gg.Graph(node), {x: values})[node].reshape(-1).tolist() == want
+
+
 def test_integers_stay_integers() -> None:
     a, ids = leaf("i32", 3, 4), leaf("i32", 2)
     table = np.arange(12, dtype=np.int32).reshape(4, 3) + 2**30

@@ -406,7 +406,7 @@ class Event:
             self._stream.synchronize()
 
     def free(self) -> None:
-        """Gives the event back."""
+        """Gives the event back.  Streams that were told to wait for it still do."""
         self._stream = None
 
 
@@ -495,10 +495,20 @@ class Backend:
 
     @alone
     def free(self) -> None:
-        """Waits, and gives plans and stream back.  Raises BusyError while another thread computes on the stream."""
-        self.synchronize()
+        """Waits until everything given is done, and gives plans and stream back; nothing that is pending is cancelled.
+
+        Raises what went wrong in the work, as :meth:`synchronize` does; the stream is freed all the same.  Raises
+        BusyError while another thread computes on the stream, which then is not freed.
+        """
+        failed: GGPlugError | None = None
+        try:
+            self.synchronize()
+        except GGPlugError as error:
+            failed = error
         self._plans.free()
         self.freed = True
+        if failed is not None:
+            raise failed
 
     def __enter__(self) -> Backend:
         return self

@@ -109,4 +109,7 @@ class Plan(ABC):
         return []
 
     def free(self) -> None:
-        """Gives what the plan holds back (default: nothing)."""
+        """Gives what the plan holds back (default: nothing).
+
+        Computations that are pending are not cancelled: it waits for them, or leaves them what they need.
+        """

@@ -23,7 +23,7 @@ def likely_kernels() -> list[Kernel]:
     device = CpuDevice()
     (packed,) = device.extra_buffer_types
     assert isinstance(packed, PackedBufferType)
-    graphs = [Graph(chain) for chain in _chains()]
+    graphs = [Graph(chain) for chain in (*_chains(), *_layers(packed))]
     together = [group for graph in graphs for group in device.groups(graph).of(graph)]
     found: dict[Kernel, None] = {}
     for group in [*(Group((node,)) for node in (*_nodes(), *_products(packed))), *together]:
@@ -62,8 +62,22 @@ def _products(packed: BufferType) -> Iterator[Tensor]:
     for name in _WEIGHTS:
         w = new_tensor(name, (256, 512))
         if packed.refusal(w) is None:
-            w.place(packed.alloc(packed.alloc_size(w)))
-            yield ops.mul_mat(w, new_tensor("f32", (256, 64)))
+            yield ops.mul_mat(_placed(w, packed), new_tensor("f32", (256, 64)))
+
+
+def _placed(weights: Tensor, memory: BufferType) -> Tensor:
+    weights.place(memory.alloc(memory.alloc_size(weights)))
+    return weights
+
+
+def _layers(packed: BufferType) -> Iterator[Tensor]:
+    """An encoder's feed-forward layer over many tokens, of the types that encoders come in."""
+    for name in ("f32", "f16", "bf16", "q8_0"):
+        up, down = (_placed(new_tensor(name, ne), packed) for ne in ((256, 512), (512, 256)))
+        x, inside, bias = new_tensor("f32", (256, 1024)), new_tensor("f32", 512), new_tensor("f32", 256)
+        hidden = ops.gelu_erf(ops.add(ops.mul_mat(up, x), inside))
+        total = ops.add(ops.add(ops.mul_mat(down, hidden), bias), x)
+        yield ops.add(ops.mul(ops.norm(total), bias), bias)
 
 
 def _chains() -> Iterator[Tensor]:

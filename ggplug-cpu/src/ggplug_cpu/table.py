@@ -28,6 +28,7 @@ from ggplug_cpu.choices import (
     copy,
     deepseek,
     elementwise,
+    feed_forward,
     flash_attention,
     fused_products,
     generated,
@@ -190,6 +191,13 @@ def _attended(k: Hole, q: Hole, v: Element, mask: Hole, sinks: Hole) -> Step:
     return MIXED(v, SHARES(LOGITS(k, q), mask, sinks))
 
 
+SHIFTED, HIDDEN, UP = of(ops.Add, name="shifted"), of(ops.Unary, name="hidden"), of(ops.MulMat, name="up")
+
+
+def _fed_forward(v: Hole, w: Hole, x: Hole, b: Hole | None = None) -> Step:
+    return PRODUCT(v, HIDDEN(UP(w, x) if b is None else SHIFTED(UP(w, x), b)))
+
+
 #: In the order of preference: a node belongs to the first group that is found from the end of the graph on.
 FUSED: tuple[FusedRow, ...] = (
     FusedRow(
@@ -210,6 +218,22 @@ FUSED: tuple[FusedRow, ...] = (
     FusedRow(
         pattern("attention", lambda k, q, v, mask=None, sinks=None: _attended(k, q, v, mask, sinks)),
         attention.attention,
+    ),
+    FusedRow(
+        chain(
+            "norm of a feed-forward layer",
+            *KINDS,
+            start=lambda w, x, b, v, c, d: NORM(AGAIN(ADD(_fed_forward(v, w, x, b), c), d)),
+        ),
+        feed_forward.feed_forward,
+    ),
+    FusedRow(
+        chain("feed-forward layer", *KINDS, start=lambda w, x, b, v: _fed_forward(v, w, x, b)),
+        feed_forward.feed_forward,
+    ),
+    FusedRow(
+        chain("feed-forward layer without a bias", *KINDS, start=lambda w, x, v: _fed_forward(v, w, x)),
+        feed_forward.feed_forward,
     ),
     FusedRow(
         chain("norm of a product and two sums", *KINDS, start=lambda w, x, b, c: NORM(AGAIN(ADD(PRODUCT(w, x), b), c))),

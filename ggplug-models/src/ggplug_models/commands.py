@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,32 @@ from ggplug_models.lines import windows, write_text
 from ggplug_models.packing import GROWTH
 
 if TYPE_CHECKING:
+    from ggplug_models.decoder import Decoder
+    from ggplug_models.drafts import Drafts
+    from ggplug_models.placement import LayerSplit
     from ggplug_models.talk import Talk
+
+AUTO = "auto"
+"""In place of a device's name: the best device there is."""
+
+device_option = click.option(
+    "--device", "devices", multiple=True, metavar="NAME",
+    help="Device to run on; repeat it in order of preference. A named device never falls back to another. "
+    "Default, or 'auto': the best there is, and the CPU for what that does not do.",
+)  # fmt: skip
+split_option = click.option(
+    "--split", metavar="SHARES",
+    help="Split the layers between the named devices, in their order: 'even', or a number for each as in 2,1. "
+    "Default: all layers on the first device.",
+)  # fmt: skip
+pack_option = click.option(
+    "--pack/--no-pack", default=True, show_default=True,
+    help="Whether weights are packed once, when they are loaded, for products with many columns.",
+)
+cache_option = click.option(
+    "--cache-type", default="f16", show_default=True, metavar="TYPE",
+    help="Of keys and values: f32, f16, bf16, q8_0 or q4_0.",
+)  # fmt: skip
 
 
 @click.command(cls=Command)
@@ -42,22 +68,25 @@ def convert(folder: Path, out: Path, kind: str) -> None:
     err.print(printable(f"{path}: {byte_count(path.stat().st_size)}"), soft_wrap=True)
 
 
+def _placed(devices: tuple[str, ...], split: str | None) -> tuple[list[str] | None, LayerSplit | None]:
+    """The devices that were named, None for the best there is, and how layers are split between them."""
+    from ggplug_models.placement import LayerSplit
+
+    names = [name for given in devices for name in given.split(",")]
+    if AUTO in names:
+        if len(names) > 1:
+            raise click.UsageError(f"--device {AUTO} chooses the devices itself; name no other with it.")
+        names = []
+    if split is not None and len(names) < 2:
+        raise click.UsageError("--split needs two or more devices to split between: name each with --device.")
+    return names or None, None if split is None else LayerSplit.parse(split)
+
+
 @click.command(cls=Command)
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--device", "devices", multiple=True, metavar="NAME",
-    help="Device to run on; repeat it in order of preference. A named device never falls back to another. "
-    "Default: the best there is, and the CPU for what that does not do.",
-)  # fmt: skip
-@click.option(
-    "--split", metavar="SHARES",
-    help="Split the layers between the named devices, in their order: 'even', or a number for each as in 2,1. "
-    "Default: all layers on the first device.",
-)  # fmt: skip
-@click.option(
-    "--pack/--no-pack", default=True, show_default=True,
-    help="Whether weights are packed once, when they are loaded, for products with many columns.",
-)
+@device_option
+@split_option
+@pack_option
 @click.option(
     "--pack-growth", type=click.IntRange(0), metavar="MIB", default=GROWTH >> 20, show_default=True,
     help="MiB by which packed weights may make the model larger.",
@@ -74,15 +103,11 @@ def embed(
     {"text": ..., "embedding": [...]}.
     """
     from ggplug_models.loading import load
-    from ggplug_models.placement import LayerSplit
 
-    names = [name for given in devices for name in given.split(",")]
-    if split is not None and len(names) < 2:
-        raise click.UsageError("--split needs two or more devices to split between: name each with --device.")
-    placement = None if split is None else LayerSplit.parse(split)
+    names, placement = _placed(devices, split)
     out = stdout()
     ascii_only = not (out.encoding or "").lower().startswith("utf")
-    with load(model, names or None, placement=placement, pack=pack, pack_growth=pack_growth << 20) as encoder:
+    with load(model, names, placement=placement, pack=pack, pack_growth=pack_growth << 20) as encoder:
         if not hasattr(encoder, "embed"):
             raise ParameterError(f"{model} is a {encoder.architecture} model, which does not embed texts")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -159,10 +184,7 @@ def _content(file: Path | None) -> str:
 @click.option("--system", metavar="TEXT", help="What the model is told before the chat.")
 @click.option("-n", "--max-tokens", type=click.IntRange(1), metavar="N", help="Tokens that it writes at most.")
 @click.option("--context", type=click.IntRange(1), metavar="N", help="Tokens that it remembers. Default: up to 4096.")
-@click.option(
-    "--cache-type", default="f16", show_default=True, metavar="TYPE",
-    help="Of keys and values: f32, f16, bf16, q8_0 or q4_0.",
-)  # fmt: skip
+@cache_option
 @click.option(
     "--temperature", default=0.8, show_default=True, type=click.FloatRange(0), metavar="T",
     help="0: the most likely tokens.",
@@ -183,36 +205,41 @@ def _content(file: Path | None) -> str:
     help="What logits of repeated tokens are divided by.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Equal seeds, equal texts. Default: any.")
-@click.option("--device", "devices", multiple=True, metavar="NAME", help="Device to run on; repeat it as preferred.")
-@click.option("--split", metavar="SHARES", help="Split the layers between the devices: 'even', or numbers as in 2,1.")
-@click.option("--pack/--no-pack", default=True, show_default=True, help="Whether weights are packed when loaded.")
+@device_option
+@split_option
+@pack_option
+@click.option(
+    "--draft", "drafter", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="GGUF",
+    help="A smaller model with the same vocabulary that guesses tokens, to be confirmed several at once.",
+)  # fmt: skip
+@click.option("--lookup", is_flag=True, help="Guess tokens by what followed the same words before.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell what runs where, and how fast.")
 def run(
     model: Path, prompt: str | None, raw: bool, system: str | None, max_tokens: int | None, context: int | None,
-    cache_type: str, devices: tuple[str, ...], split: str | None, pack: bool, verbose: bool, **sampling: Any,
+    cache_type: str, devices: tuple[str, ...], split: str | None, pack: bool, drafter: Path | None, lookup: bool,
+    verbose: bool, **sampling: Any,
 ) -> None:  # fmt: skip
     """Let the language model MODEL.gguf answer, or chat with it.
 
-    In a chat Ctrl-C stops an answer, /clear begins anew, and /exit or Ctrl-D ends it.
+    In a chat Ctrl-C stops an answer, /clear begins anew, and /exit or Ctrl-D ends it. Guessed tokens (--draft,
+    --lookup) make it faster where they are right, and never change the text.
     """
     from ggplug_models.chat_template import KEY as CHAT_TEMPLATE
-    from ggplug_models.decoder import Decoder
-    from ggplug_models.loading import load
-    from ggplug_models.placement import LayerSplit
     from ggplug_models.sampling import Sampler, Sampling
     from ggplug_models.talk import Talk
 
-    names = [name for given in devices for name in given.split(",")]
-    placement = None if split is None else LayerSplit.parse(split)
+    if drafter is not None and lookup:
+        raise click.UsageError("Give either --draft or --lookup.")
+    names, placement = _placed(devices, split)
     err = console(stderr=True)
-    with load(model, names or None, placement=placement, pack=pack) as loaded:
-        if not isinstance(loaded, Decoder):
-            raise ParameterError(f"{model} is a {loaded.architecture} model, which writes no texts")
+    with contextlib.ExitStack() as stack:
+        loaded = stack.enter_context(_language_model(model, names, placement=placement, pack=pack))
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
+        draft = stack.enter_context(_draft(drafter, names, context, pack=pack)) if drafter or lookup else None
         with loaded.session(context, cache_type=cache_type) as session:
             raw = raw or CHAT_TEMPLATE not in loaded.metadata
-            talk = Talk(loaded, session, Sampler(Sampling(**sampling)), system=system)
+            talk = Talk(loaded, session, Sampler(Sampling(**sampling)), system=system, draft=draft)
             if prompt is None and sys.stdin is not None and sys.stdin.isatty():
                 _chat(talk, raw=raw, max_tokens=max_tokens)
                 return
@@ -220,6 +247,30 @@ def run(
             _say((talk.go_on if raw else talk.answer)(text, max_tokens))
             if verbose:
                 err.print(str(talk.pace), style="dim")
+
+
+def _language_model(path: Path, names: list[str] | None, **how: Any) -> Decoder:
+    """A model that writes texts.  Raises ParameterError for another one, and what loading it raises."""
+    from ggplug_models.decoder import Decoder
+    from ggplug_models.loading import load
+
+    loaded = load(path, names, **how)
+    if isinstance(loaded, Decoder):
+        return loaded
+    loaded.free()
+    raise ParameterError(f"{path} is a {loaded.architecture} model, which writes no texts", got=loaded.architecture)
+
+
+@contextlib.contextmanager
+def _draft(path: Path | None, names: list[str] | None, context: int | None, *, pack: bool) -> Iterator[Drafts]:
+    """What guesses tokens: the model of a file, or without one what came before."""
+    from ggplug_models.drafts import DraftModel, PromptLookup
+
+    if path is None:
+        yield PromptLookup()
+    else:
+        with _language_model(path, names, pack=pack) as model, DraftModel(model, context) as draft:
+            yield draft
 
 
 def _say(pieces: Iterator[str]) -> None:
@@ -252,3 +303,48 @@ def _chat(talk: Talk, *, raw: bool, max_tokens: int | None) -> None:
             except KeyboardInterrupt:
                 stdout().write("\n")
             err.print(str(talk.pace), style="dim")
+
+
+@click.command(cls=Command)
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--context", type=click.IntRange(4), metavar="N",
+    help="Tokens of a chunk; those of its second half count. Default: 512, or as many as the model takes.",
+)  # fmt: skip
+@click.option("--chunks", type=click.IntRange(1), metavar="N", help="Only the first N chunks. Default: all.")
+@cache_option
+@device_option
+@split_option
+@pack_option
+@json_option
+def perplexity(
+    model: Path, file: Path, context: int | None, chunks: int | None, cache_type: str, devices: tuple[str, ...],
+    split: str | None, pack: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure how well the language model MODEL.gguf predicts the text of FILE.
+
+    Prints the perplexity of the text with its standard error, as llama-perplexity defines them; smaller is better.
+    With FILE - the text comes from standard input.
+    """
+    from ggplug_models.perplexity import chunks_of, perplexities
+
+    names, placement = _placed(devices, split)
+    text = _content(file)
+    with _language_model(model, names, placement=placement, pack=pack) as loaded:
+        tokens = loaded.tokenizer.encode(text, add_special=True)
+        count, n_ctx = chunks_of(loaded, len(tokens), context)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        err = console(stderr=True)
+        with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
+            task = bar.add_task("reading chunks", total=min(count, chunks or count))
+            for found in perplexities(loaded, tokens, n_ctx, chunks=chunks, cache_type=cache_type):
+                bar.update(task, completed=found.chunks, description=f"perplexity {found.value:.4f}")
+    if as_json:
+        print_json({
+            "perplexity": found.value, "standard_error": found.error, "chunks": found.chunks, "context": n_ctx,
+            "tokens": found.tokens,
+        })  # fmt: skip
+        return
+    echo(f"perplexity {found.value:.4f} +/- {found.error:.4f}")
+    err.print(f"{found.tokens} tokens of {found.chunks} chunks of {n_ctx}", style="dim")

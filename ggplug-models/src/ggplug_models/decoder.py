@@ -15,6 +15,7 @@ from ggplug.tensor import Tensor
 from ggplug_models.cache.cells import Cells
 from ggplug_models.cache.memory import KeysValues, Kind, Memory, State
 from ggplug_models.chat_template import ChatTemplate, Message
+from ggplug_models.drafts import Drafts
 from ggplug_models.generation import generate, greedy
 from ggplug_models.layers.linear import linear
 from ggplug_models.long_text import LongText, pieces_of
@@ -63,40 +64,41 @@ class Decoder(Network):
 
     def generate_ids(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
-        session: Session | None = None,
+        session: Session | None = None, draft: Drafts | None = None,
     ) -> Iterator[int]:  # fmt: skip
         """The tokens that follow those of ``prompt``, up to one that ends texts; see :func:`.generation.generate`.
 
         ``choose``: such as a :class:`~ggplug_models.sampling.Sampler`; by default the most likely token is taken.
-        ``session``: where the tokens are remembered, by default in one that is made for this.
+        ``session``: where the tokens are remembered, by default in one that is made for this.  ``draft``: guesses
+        tokens, so that several are computed at once; the text is the same (:mod:`ggplug_models.drafts`).
         """
         if session is None:
             with self.session() as own:
-                yield from self.generate_ids(prompt, max_tokens, choose=choose, session=own)
+                yield from self.generate_ids(prompt, max_tokens, choose=choose, session=own, draft=draft)
         else:
-            yield from generate(session, prompt, max_tokens, choose=choose, end=self.tokenizer.ends)
+            yield from generate(session, prompt, max_tokens, choose=choose, end=self.tokenizer.ends, draft=draft)
 
     def generate(
         self, text: str, max_tokens: int | None = None, *, choose: Chooses = greedy, stop: Sequence[str] = (),
-        session: Session | None = None,
+        session: Session | None = None, draft: Drafts | None = None,
     ) -> Iterator[str]:  # fmt: skip
         """The text that follows ``text``, in pieces that never end within a character; see :meth:`generate_ids`.
 
         ``stop``: strings that end it; they are not part of it.
         """
         prompt = self.tokenizer.encode(text, add_special=True)
-        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session)
+        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft)
 
     def chat(
         self, messages: Sequence[Message], max_tokens: int | None = None, *, choose: Chooses = greedy,
-        stop: Sequence[str] = (), session: Session | None = None,
+        stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None,
     ) -> Iterator[str]:  # fmt: skip
         """The answer to the last of ``messages``, in pieces, by the file's own template; see :meth:`generate`.
 
         Raises ModelError for a file without a template.
         """
         prompt = self.template.encode(messages)
-        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session)
+        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft)
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -105,11 +107,11 @@ class Decoder(Network):
 
     def texts(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
-        stop: Sequence[str] = (), session: Session | None = None,
+        stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None,
     ) -> Iterator[str]:  # fmt: skip
         """As :meth:`generate`, behind token ids."""
         stream, stops = self.tokenizer.stream(skip_special=True), StopStrings(stop)
-        for token in self.generate_ids(prompt, max_tokens, choose=choose, session=session):
+        for token in self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft):
             if piece := stops.push(stream.push(token)):
                 yield piece
             if stops.stopped is not None:

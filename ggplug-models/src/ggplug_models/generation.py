@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from ggplug_models.drafts import Drafts
 from ggplug_models.sampling.sampler import Chooses, Logits
 from ggplug_models.session import Session
+from ggplug_models.steps import Asked
 
 
 def greedy(logits: Logits, history: Sequence[int]) -> int:
@@ -15,23 +17,52 @@ def greedy(logits: Logits, history: Sequence[int]) -> int:
 
 def generate(
     session: Session, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
-    end: Collection[int] = (), seq: int = 0,
+    end: Collection[int] = (), seq: int = 0, draft: Drafts | None = None,
 ) -> Iterator[int]:  # fmt: skip
     """The tokens that follow ``prompt``, each as soon as it is chosen.
 
     What a sequence of the session has in common with the prompt is not computed again; the rest of it is forgotten.
     Ends behind a token of ``end``, which is yielded too, after ``max_tokens``, and where the context is full.  A token
-    that was yielded last is not yet part of the session.  Raises ParameterError, ContextFullError for a prompt that is
-    too long.
+    that was yielded last is not yet part of the session.
+
+    ``draft``: guesses tokens, so that several are computed in one step (:mod:`ggplug_models.drafts`); the text is the
+    same as without.  Raises ParameterError, ContextFullError for a prompt that is too long, ModelError for a draft that
+    the model has no use for.
     """
+    if draft is not None:
+        draft.check(session.model)
     kept = session.keep_prefix(prompt, seq)
-    logits = session.decode({seq: prompt[kept:]})[seq]
+    logits = [session.decode({seq: prompt[kept:]})[seq]]
     history = list(prompt)
-    most = session.n_ctx - len(prompt) + 1
-    for remaining in range(most if max_tokens is None else min(most, max_tokens), 0, -1):
-        token = choose(logits, history)
-        history.append(token)
-        yield token
-        if token in end or remaining == 1:
-            return
-        logits = session.decode({seq: [token]})[seq]
+    room = session.n_ctx - len(prompt) + 1
+    remaining = room if max_tokens is None else min(room, max_tokens)
+    guessed: list[int] = []
+    read = history
+    try:
+        while remaining > 0:
+            for each, guess in zip(logits, [*guessed, None], strict=True):
+                token = choose(each, history)
+                history.append(token)
+                remaining -= 1
+                right = token == guess
+                if draft is not None and right:
+                    draft.accepted += 1
+                if guessed and (not right or remaining == 0):
+                    session.rewind(len(history) - 1, seq)
+                yield token
+                if token in end or remaining == 0:
+                    return
+                if not right:
+                    break
+            # A ring has room for one step behind its window: so much can be taken back.
+            most = min(remaining, session.micro_batch) - 1
+            guessed = [] if draft is None else draft.next(history, most, session.model.n_vocab)
+            read = [*history, *guessed] if guessed else history
+            if draft is None or not guessed:
+                logits = [session.decode({seq: [token]})[seq]]
+            else:
+                draft.drafted += len(guessed)
+                logits = list(session.decode({seq: [token, *guessed]}, Asked.ALL)[seq])
+    finally:
+        if guessed and session.tokens(seq) == tuple(read):  # the caller left between drafted tokens
+            session.rewind(len(history) - 1, seq)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,3 +32,11 @@ def token_ids(tokens: Any, n_vocab: int, what: str) -> npt.NDArray[np.int64]:
             got=int(found[outside[0]]), wanted=n_vocab,
         )  # fmt: skip
     return found.astype(np.int64)
+
+
+def in_common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    most = min(len(a), len(b))
+    if list(a[:most]) == list(b[:most]):  # mostly so, and several times as fast as the loop
+        return most
+    return next(n for n in range(most) if a[n] != b[n])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from ggplug.backend import Device
 from ggplug.errors import FreedError, GGPlugError
@@ -85,7 +85,7 @@ class Model:
             self.files.close()
             self.freed = True
 
-    def __enter__(self) -> Model:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -16,7 +16,7 @@ from ggplug.sharing import Claim
 from ggplug.types import Type
 from ggplug_models.cache.cells import GRANULE
 from ggplug_models.cache.memory import Memory
-from ggplug_models.ids import token_ids
+from ggplug_models.ids import in_common, token_ids
 from ggplug_models.session_files import restore, save
 from ggplug_models.steps import Asked, Shape, Step, Tokens
 
@@ -108,9 +108,7 @@ class Session:
         So all of ``tokens`` but these have to be decoded, and there is a result for the last.
         """
         held = self._tokens[self._number(seq)]
-        most = min(len(held), len(tokens) - 1)
-        common = next((i for i in range(most) if held[i] != tokens[i]), most)
-        return self.rewind(max(common, 0), seq)
+        return self.rewind(max(min(in_common(held, tokens), len(tokens) - 1), 0), seq)
 
     def copy(self, source: int, target: int) -> None:
         """Makes a sequence like another one, so that both go on from the same prefix."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ggplug_models.chat_template import ChatTemplate, Message
 from ggplug_models.decoder import Decoder
+from ggplug_models.drafts import Drafts
 from ggplug_models.sampling import Sampler
 from ggplug_models.sampling.sampler import Logits
 from ggplug_models.session import Session
@@ -15,17 +16,24 @@ from ggplug_models.session import Session
 
 @dataclass
 class Pace:
-    """``read`` tokens and the first of ``written`` ones took ``first`` seconds, the others ``rest`` seconds."""
+    """``read`` tokens and the first of ``written`` ones took ``first`` seconds, the others ``rest`` seconds.
+
+    ``accepted`` of the ``drafted`` tokens were right; None without a draft.
+    """
 
     read: int = 0
     first: float = 0.0
     written: int = 0
     rest: float = 0.0
+    drafted: int | None = None
+    accepted: int = 0
 
     def __str__(self) -> str:
         texts = [f"{self.read} tokens read in {self.first:.2f} s"]
         if self.written > 1 and self.rest:
             texts.append(f"{self.written} written, {(self.written - 1) / self.rest:.1f} a second")
+        if self.drafted is not None:
+            texts.append(f"{self.accepted} of {self.drafted} guesses right")
         return ", ".join(texts)
 
 
@@ -33,14 +41,15 @@ class Talk:
     """Goes on with texts, or answers messages and remembers them.
 
     ``template``: by default the file's own, where it has one.  ``messages``: the chat so far, which a ``system``
-    message may begin.  ``pace``: of the last text or answer.  It uses ``session`` alone.
+    message may begin.  ``pace``: of the last text or answer.  ``draft``: guesses tokens, see
+    :mod:`ggplug_models.drafts`.  It uses ``session`` alone.
     """
 
     def __init__(
         self, model: Decoder, session: Session, sampler: Sampler, *, system: str | None = None,
-        template: ChatTemplate | None = None,
+        template: ChatTemplate | None = None, draft: Drafts | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.session, self.sampler = model, session, sampler
+        self.model, self.session, self.sampler, self.draft = model, session, sampler, draft
         self.template = template
         self.messages: list[Message] = []
         self.pace = Pace()
@@ -74,6 +83,8 @@ class Talk:
 
     def _timed(self, prompt: Sequence[int], max_tokens: int | None) -> Iterator[str]:
         pace = self.pace = Pace(len(prompt))
+        draft = self.draft
+        drafted, accepted = (0, 0) if draft is None else (draft.drafted, draft.accepted)
         start = time.perf_counter()
 
         def choose(logits: Logits, history: Sequence[int]) -> int:
@@ -85,4 +96,8 @@ class Talk:
             pace.rest = now - pace.first
             return token
 
-        return self.model.texts(prompt, max_tokens, choose=choose, session=self.session)
+        try:
+            yield from self.model.texts(prompt, max_tokens, choose=choose, session=self.session, draft=draft)
+        finally:
+            if draft is not None:
+                pace.drafted, pace.accepted = draft.drafted - drafted, draft.accepted - accepted

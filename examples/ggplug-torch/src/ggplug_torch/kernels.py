@@ -37,10 +37,13 @@ def wide(x: Any) -> T:
 
 def store(dst: T, values: T) -> None:
     """Rounds values to the type of the result.  Floats become integers by cutting; what does not fit, the nearest."""
-    if dst.dtype.is_floating_point or not values.dtype.is_floating_point:
+    if dst.dtype.is_floating_point or dst.dtype == values.dtype:
         dst.copy_(values)
         return
     limits = torch.iinfo(dst.dtype)
+    if not values.dtype.is_floating_point:
+        dst.copy_(values.long().clamp(limits.min, limits.max))
+        return
     cut = values.double().nan_to_num(0.0, float(limits.max), float(limits.min)).trunc()
     whole = cut.clamp(float(limits.min), math.nextafter(float(limits.max), 0)).to(dst.dtype)
     dst.copy_(torch.where(cut >= float(limits.max), torch.full_like(whole, limits.max), whole))
@@ -260,8 +263,9 @@ def set_rows(op: Any, dst: T, written: T, rows: T, ids: T) -> None:
         for j in range(rows.shape[1]):
             chosen = ids[0, k % ids.shape[1], j % ids.shape[2]].long()
             inside = (chosen >= 0) & (chosen < dst.shape[2])
-            part = rows[k, j, inside]
-            dst[k, j, chosen[inside]] = part if part.dtype == dst.dtype else converted(part, dst.dtype)
+            moved = torch.empty((int(inside.sum()), dst.shape[3]), dtype=dst.dtype)
+            move(moved, rows[k, j, inside])
+            dst[k, j, chosen[inside]] = moved
 
 
 KERNELS: dict[Any, Callable[..., None]] = {

@@ -111,7 +111,7 @@ class QueuedBackend(Backend, ABC):
     # Optional
 
     def close(self) -> None:
-        """Ends the queue, when the stream was freed and nothing is pending (default: nothing)."""
+        """Ends the queue, when the stream was freed and everything given to it is done (default: nothing)."""
 
     def can_wait_for(self, other: Backend) -> bool:
         """Whether jobs of this stream may wait for those of another one (default: for those of any queue).
@@ -218,8 +218,11 @@ class QueuedBackend(Backend, ABC):
 
     def free(self) -> None:
         if not self.freed:
-            super().free()
-            self.close()
+            try:
+                super().free()
+            finally:
+                if self.freed:
+                    self.close()
 
 
 class QueuedEvent(Event):

@@ -58,9 +58,11 @@ class MulMat(Op):
 
 
 class MulMatId(Op):
-    """y[:, u, t] = as[:, :, ids[u, t]]ᵀ b[:, u, t], the product with the chosen expert  (ggml_mul_mat_id).
+    """y[:, u, t] = as[:, :, ids[u, t]]ᵀ b[:, u mod R, t], the product with the chosen expert  (ggml_mul_mat_id).
 
-    as_: [K, M, E], of any float or quantised type.  b: [K, U or 1, T] float.  ids: I32 [U, T], each in 0..E-1.
+    as_: [K, M, E], of any float or quantised type, not transposed.  ids: I32 [U, T], each in 0..E-1.
+    b: [K, R, T] float, U a multiple of R: a token has a row for each of its U experts (R = U), one for all of them
+    (R = 1), or R rows that its experts take in turns.
     Result: F32 [M, U, T].  An id that is out of range gives a row of zeros and raises a ComputeError; for the rest see
     :class:`MulMat`.
     """
@@ -94,7 +96,6 @@ class MulMatId(Op):
         chosen, experts = ids[0, 0], as_[0]
         token, slot = np.nonzero((chosen >= 0) & (chosen < len(experts)))
         result = np.zeros((1, *chosen.shape, experts.shape[1]))
-        # Slots take turns with the rows of b, of which there are as many or one.
         rows = b[0][token, slot % max(1, b.shape[2])]
         result[0, token, slot] = np.einsum("imk,ik->im", experts[chosen[token, slot]], rows)
         return result

@@ -106,7 +106,7 @@ class SetRows(Op):
         return Spec(dst.type, nd, dst.rank, dst.nb, dst)
 
     def reference(self, dst: Array, rows: Array, ids: Array) -> Array:
-        out = dst.copy()
+        out = dst.astype(np.result_type(dst, rows))  # what does not fit into integers is cut where it is stored
         for k in range(rows.shape[0]):
             for j in range(rows.shape[1]):
                 chosen = ids[0, k % ids.shape[1], j % ids.shape[2]]

@@ -256,8 +256,10 @@ def nearest(values: Array, type: Type) -> Array:
 
 
 def cut(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Floats as integers: towards zero, the nearest limit beyond the range, 0 for NaN."""
+    """Numbers as integers: towards zero, the nearest limit beyond the range, 0 for NaN."""
     limits = np.iinfo(dtype)
+    if values.dtype.kind == "i":
+        return np.clip(values, limits.min, limits.max).astype(dtype)
     inside = (values > limits.min) & (values < limits.max)
     result = np.where(inside, values, 0).astype(dtype)
     result[values <= limits.min] = limits.min
@@ -279,7 +281,7 @@ def round_into(stored: Array, tensor: Tensor, values: Array, *, keep: Array | No
     else:
         if kind.dtype.kind != "i" and values.dtype != np.float64:
             values = values.astype(np.float64)
-        if kind.dtype.kind == "i" and not kind.is_quantized and values.dtype.kind == "f":
+        if kind.dtype.kind == "i" and not kind.is_quantized:
             values = cut(values, kind.dtype)
         with np.errstate(all="ignore"):
             rounded = encode(values, kind, stored=True).view(stored.dtype).reshape(stored.shape)

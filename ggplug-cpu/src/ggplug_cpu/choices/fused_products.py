@@ -10,7 +10,7 @@ from ggplug.groups import Group
 from ggplug.patterns import Names
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import F32
-from ggplug_cpu.choices.mul_mat import Placed, single
+from ggplug_cpu.choices.mul_mat import IN_SCRATCH, Placed, single
 from ggplug_cpu.choices.nest import Shape, row_nest, words_of
 from ggplug_cpu.choices.programs import NOTHING, Source, chained, sources_of
 from ggplug_cpu.choices.steps import RESULT, Steps, given, slot_of
@@ -23,48 +23,76 @@ from ggplug_cpu.tape import WORKSPACE
 
 def with_epilogue(group: Group, names: Names) -> Steps | Decline:
     """y = f(g(a b, c), d) and so on: a product, and elementwise nodes on the tile that is still in the cache."""
-    node, product = group.node, group.nodes[0]
-    if sum(group.kept) > 1:
-        return Decline("a result between the product and the last node has to be written")
-    if node.type is not F32:
-        return Decline(f"what becomes of a product is f32, not {node.type.name}")
-    bias, rest, known = _biased(group, product, group.nodes[1:])
-    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
-    if not rest:
-        return single(product, Placed(a, b, Ref(RESULT), node.nb, bias=bias))
-    program = chained(rest, known, sources=1)
-    if isinstance(program, Decline):
-        return program
-    kinds = _kinds(group, program.sources)
-    if isinstance(kinds, Decline):
-        return kinds
-    places = {f"x{i + 1}": Place(Ref(slot_of(group, s.tensor), s.offset)) for i, s in enumerate(program.sources)}
-    words = epilogue_parameters(len(places)).words(result=Place(Ref(RESULT)), constants=program.constants, **places)
-    epilogue = mul_mat_epilogue(program.text, kinds)
-    residual = _residual(group, program.sources, kinds)
-    return single(product, Placed(a, b, Ref(RESULT), node.nb, epilogue, words, residual=residual, bias=bias))
+    product = group.nodes[0]
+    placed = finished(group, product, group.nodes[1:], *_operands(group, product))
+    return placed if isinstance(placed, Decline) else single(product, placed)
 
 
 def normed(group: Group, names: Names) -> Steps | Decline:
     """y = f(norm(g(a b, c, d)), w): rows of a product that are sums with others, and normalised, while in the cache."""
-    node, product = group.node, names["product"]
-    at = next(i for i, each in enumerate(group.nodes) if isinstance(each.op, ops.RowNorm))
-    norm = group.nodes[at]
+    product = names["product"]
+    placed = finished_rows(group, product, group.nodes[1:], *_operands(group, product))
+    return placed if isinstance(placed, Decline) else single(product, placed)
+
+
+def _operands(group: Group, product: Tensor) -> tuple[Ref, Ref]:
+    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
+    return a, b
+
+
+def finished(
+    group: Group, product: Tensor, nodes: Sequence[Tensor], a: Ref, b: Ref | int, *, inside: bool = False
+) -> Placed | Decline:
+    """The places of a product, its weights at ``a``, and as its epilogue the elementwise ``nodes`` behind it.
+
+    ``inside``: the result of these stays in a kernel's scratch.
+    """
+    result: Ref | int = IN_SCRATCH if inside else Ref(RESULT)
+    node = nodes[-1]
+    if sum(group.kept) > 1:
+        return Decline("a result between the product and the last node has to be written")
+    if node.type is not F32:
+        return Decline(f"what becomes of a product is f32, not {node.type.name}")
+    bias, rest, known = _biased(group, product, nodes)
+    if not rest:
+        return Placed(a, b, result, node.nb, bias=bias)
+    program = chained(rest, known, sources=1)
+    if isinstance(program, Decline):
+        return program
+    kinds = _kinds(group, program.sources, node)
+    if isinstance(kinds, Decline):
+        return kinds
+    if "r" in kinds and inside:
+        return Decline("a result that is not in memory has no residual that is laid out like it")
+    places = {f"x{i + 1}": Place(Ref(slot_of(group, s.tensor), s.offset)) for i, s in enumerate(program.sources)}
+    words = epilogue_parameters(len(places)).words(result=Place(result), constants=program.constants, **places)
+    epilogue = mul_mat_epilogue(program.text, kinds)
+    residual = _residual(group, program.sources, kinds)
+    return Placed(a, b, result, node.nb, epilogue, words, residual=residual, bias=bias)
+
+
+def finished_rows(
+    group: Group, product: Tensor, nodes: Sequence[Tensor], a: Ref, b: Ref | int
+) -> Placed | Decline:
+    """As :func:`finished`, where a norm is among the ``nodes``, the last ones of the group."""
+    node = group.node
+    at = next(i for i, each in enumerate(nodes) if isinstance(each.op, ops.RowNorm))
+    norm = nodes[at]
     assert isinstance(norm.op, ops.RowNorm)
     if sum(group.kept) > 1:
         return Decline("a result between the product and the last node has to be written")
     if any(each.type is not F32 for each in group.nodes):
         return Decline("what becomes of a product is f32")
-    bias, rest, known = _biased(group, product, group.nodes[1:at])
+    bias, rest, known = _biased(group, product, nodes[:at])
     before = chained(rest, known, sources=1) if rest else NOTHING
     if isinstance(before, Decline):
         return before
     step, _ = FIRST_STEPS[norm.op.name]
-    behind = chained(group.nodes[at + 1 :], {norm: "r0"}, before=step, sources=1)
+    behind = chained(nodes[at + 1 :], {norm: "r0"}, before=step, sources=1)
     if isinstance(behind, Decline):
         return behind
     sources = [*before.sources, *behind.sources]
-    kinds = _kinds(group, sources)
+    kinds = _kinds(group, sources, node)
     if isinstance(kinds, Decline):
         return kinds
     parameters = norm_parameters(1 + len(before.sources), len(behind.sources), False)
@@ -74,10 +102,9 @@ def normed(group: Group, names: Names) -> Steps | Decline:
         parameters, nest, *places, eps=norm.op.eps,
         constants=[*before.constants, *behind.constants],
     )  # fmt: skip
-    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
     epilogue = mul_mat_norm(norm.op.name, before.text, behind.text, kinds)
     residual = _residual(group, sources, kinds)
-    return single(product, Placed(a, b, Ref(RESULT), node.nb, epilogue, words, True, residual, bias))
+    return Placed(a, b, Ref(RESULT), node.nb, epilogue, words, True, residual, bias)
 
 
 def _biased(
@@ -97,9 +124,9 @@ def _biased(
     return 0, nodes, {product: "x0"}
 
 
-def _kinds(group: Group, sources: Iterable[Source]) -> str | Decline:
-    """A letter for each source: how its rows are found."""
-    kinds = [_kind(group, source, group.node) for source in sources]
+def _kinds(group: Group, sources: Iterable[Source], node: Tensor) -> str | Decline:
+    """A letter for each source of a program whose result is ``node``: how its rows are found."""
+    kinds = [_kind(group, source, node) for source in sources]
     refusal = next((kind for kind in kinds if isinstance(kind, Decline)), None)
     return "".join(map(str, kinds)) if refusal is None else refusal
 

@@ -153,6 +153,54 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
     return InBlocks(arguments, words, work.matrices, work.rows, panels_bytes, scratch, work.tasks)
 
 
+@dataclass(frozen=True)
+class OfPacked:
+    """A product with packed weights that another kernel computes, a block of rows at a time.
+
+    ``kind`` and ``weights`` are arguments of :func:`.mul_mat_gemm.product_of_blocks`; ``activations`` are those it
+    reads, rounded before if ``totals`` is not None, which is then as for :func:`.mul_mat_round`.  A step along K has
+    ``k_block`` numbers.  ``nbytes``: of the packed weights.
+    """
+
+    kind: str
+    weights: str
+    activations: _Activations
+    totals: int | None
+    words: Words
+    k_block: int
+    scratch_bytes: int
+    nbytes: int
+    tasks: int
+
+
+def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = False) -> OfPacked | Decline:
+    """A product of which one kernel computes all rows of the result, ``v_block`` at a time.
+
+    ``inside``: that kernel makes its activations, f32.  Declines weights that are not one packed matrix, and products
+    that are computed in another way.
+    """
+    a, b = given(node, 0), given(node, 1)
+    assert isinstance(node.op, MulMat)
+    refusal = _refusal(node, a, b, node.op.precision)
+    if refusal is not None:
+        return refusal
+    if _packed(a) is None or a.ne[2] * a.ne[3] != 1:
+        return Decline("weights that are not one packed matrix would be packed for each block of rows")
+    work = _Work(node, a, b, 1, b.nrows, b.ne[2], b.ne[3], placed)
+    kind = _kind(a, b, node.op.precision)
+    if work.rows <= _dot_columns(a, kind):
+        return Decline("few columns are computed by mul_mat_dot")
+    m_block, k_block = _rows_of_weights(work, kind), _k_block(a, kind)
+    if placed.whole_rows and m_block < a.ne[1]:
+        return Decline("the rows of the result are computed in parts")
+    activations = _in_place(b, placed.b) if inside else _for_gemm(kind, b, placed.b, 0)
+    shape = layout(kind)
+    totals = (shape.quantum if shape.has_minima else 0) if shape.kind == "i8" else None
+    x_offset, scratch = _scratch_plan(a, kind, m_block, k_block)
+    words = _words(work, activations, m_block, v_block, 1, work.rows, k_block, x_offset, packed=True)
+    return OfPacked(kind, a.type.name, activations, totals, words, k_block, scratch, a.nbytes, work.tasks)
+
+
 def mul_mat_id(node: Tensor) -> Steps | Decline:
     """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
     a, b, ids = given(node, 0), given(node, 1), given(node, 2)
@@ -462,9 +510,7 @@ def _k_block(a: Tensor, kind: str) -> int:
 def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     """Rows of weights, and rows of activations, of a chunk of ``mul_mat_gemm``."""
     shape = layout(kind)
-    K, M = work.a.ne[0], work.a.ne[1]
-    most = PANEL_BYTES // max(1, shape.panel_bytes(min(K, _k_block(work.a, kind))))
-    panels = -(-M // shape.columns)
+    panels, most = _panels_of_a_chunk(work, kind)
     least = _LEAST_ROWS[base_of(kind)]
     if _packed(work.a) is not None:  # what a chunk packs is activations alone
         least = _LEAST_TILES * shape.rows
@@ -479,3 +525,16 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
         m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
     v_block = max(1, -(-work.rows // v_chunks))
     return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows
+
+
+def _rows_of_weights(work: _Work, kind: str) -> int:
+    """Rows of weights of a chunk, where only their size in a cache matters: parts as equal as can be."""
+    panels, most = _panels_of_a_chunk(work, kind)
+    return -(-panels // -(-panels // max(1, most))) * layout(kind).columns
+
+
+def _panels_of_a_chunk(work: _Work, kind: str) -> tuple[int, int]:
+    """How many panels the weights have, and how many of them a chunk may have."""
+    shape = layout(kind)
+    most = PANEL_BYTES // max(1, shape.panel_bytes(min(work.a.ne[0], _k_block(work.a, kind))))
+    return -(-work.a.ne[1] // shape.columns), most

@@ -7,9 +7,9 @@ to the bit.  Keys and values are the weights of products, queries and shares of 
 
 from __future__ import annotations
 
-from ggplug_cpu.compiler import Body, device_function, kernel
-from ggplug_cpu.context import aborted, next_chunk, scratch, store_word
-from ggplug_cpu.kernels.mul_mat_gemm import product_of_blocks
+from ggplug_cpu.compiler import Body, kernel
+from ggplug_cpu.context import aborted, next_chunk, scratch
+from ggplug_cpu.kernels.mul_mat_gemm import activations_in_room, product_of_blocks, results_in_room
 from ggplug_cpu.kernels.mul_mat_rows import Product
 from ggplug_cpu.kernels.soft_max import soft_max_row
 from ggplug_cpu.parameters import Parameters, integer
@@ -34,18 +34,6 @@ class Attention(Parameters):
     """Where the products have their packed weights and activations."""
 
 
-@device_function
-def _result_in_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
-    for r in range(capacity):
-        store_word(table + 8 * r, room + (row + min(r, count - 1)) * stride)
-
-
-@device_function
-def _activations_in_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
-    for r in range(capacity):
-        store_word(table + 8 * (capacity + r), room + (row + min(r, count - 1)) * stride)
-
-
 @kernel
 def attention(
     kind: str,
@@ -61,8 +49,8 @@ def attention(
 
     The first four and the last three arguments are those of :func:`.mul_mat_gemm.mul_mat_gemm`.
     """
-    to_logits = product_of_blocks(kind, keys, queries, keys_order, queries_order, elsewhere=_result_in_room)
-    mix = product_of_blocks(mixing_kind, values, "f32", values_order, elsewhere=_activations_in_room)
+    to_logits = product_of_blocks(kind, keys, queries, keys_order, queries_order, elsewhere=results_in_room)
+    mix = product_of_blocks(mixing_kind, values, "f32", values_order, elsewhere=activations_in_room)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         logits, mixed = params + 8 * Attention.logits(params), params + 8 * Attention.mixed(params)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from ggplug_cpu import simd
+from ggplug_cpu import features, simd
 from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
 from ggplug_cpu.kernels.nest import share
 from ggplug_cpu.kernels.rows import read as read_row
@@ -259,14 +259,18 @@ def scaled(row: Value, n: Value, factor: Value) -> None:
 
 
 @functools.cache
-def mixing(type_name: str) -> Intrinsic:
-    """``mix(mixed, n, powers, rows, stride, count)``: adds ``count`` rows of values times their powers to ``mixed``.
+def mixing(type_name: str, rows: int = 1) -> Intrinsic:
+    """``mix(mixed, kept_bytes, n, powers, values, stride, count)``: adds values times their powers to ``mixed``.
 
-    Rows of ``n`` numbers of a plain type, ``stride`` bytes apart.  Those with a power of 0 count for nothing.
+    ``count`` rows of ``n`` values of a plain type, ``stride`` bytes apart, each read once for ``rows`` rows of
+    attention.  What these mix lies ``kept_bytes`` apart from ``mixed`` on, their powers :data:`KEYS` apart.  Values
+    with a power of 0 count for nothing, whatever they are.
     """
     t = PLAIN[type_name]
 
-    def emit(mixed: Value, n: Value, powers: Value, rows: Value, stride: Value, count: Value) -> None:
+    def emit(
+        mixed: Value, kept_bytes: Value, n: Value, powers: Value, held: Value, stride: Value, count: Value
+    ) -> None:
         width = simd.width("f32")
         lanes = vector(F32, width)
 
@@ -278,38 +282,50 @@ def mixing(type_name: str) -> Intrinsic:
                 return t.read(place + v * width * t.elem_bytes, width)
 
             def one(j: Value, sums: list[Value]) -> list[Value]:
-                power = values.load(powers + j * 4, F32).splat(width)
-                counts = power.unequal(0.0)
-                place = rows + j * stride + at * t.elem_bytes
-                return [
-                    counts.select(read_values(place, v), 0.0).fma(power, each) for v, each in enumerate(sums)
-                ]
+                place = held + j * stride + at * t.elem_bytes
+                found = [read_values(place, v) for v in range(vectors)]
+                sums = list(sums)
+                for r in range(rows):
+                    power = values.load(powers + j * 4, F32, 4 * KEYS * r).splat(width)
+                    counts = power.unequal(0.0)
+                    for v in range(vectors):
+                        i = r * vectors + v
+                        sums[i] = counts.select(found[v].fma(power, sums[i]), sums[i])
+                return sums
 
-            place = mixed + at * 4
-            sums = loop(count, [values.load(place, lanes, 4 * width * v) for v in range(vectors)], one)
-            for v, each in enumerate(sums):
-                values.store(place, each, 4 * width * v)
+            places = [mixed + kept_bytes * r + at * 4 for r in range(rows)]
+            begun = [values.load(place, lanes, 4 * width * v) for place in places for v in range(vectors)]
+            for i, each in enumerate(loop(count, begun, one)):
+                values.store(places[i // vectors], each, 4 * width * (i % vectors))
 
-        many = _VECTORS * width
-        whole = n.lshr(many.bit_length() - 1)
+        # Sums of one vector alone would each wait for the one before, so what is left is taken in halves.
+        vectors = min(_VECTORS, _SUMS[features.has("avx512f") or not features.has("sse2")] // rows)
+        done = constant(n.b, I64, 0)
+        while vectors:
+            many = vectors * width
 
-        def block(i: Value, _: list[Value]) -> list[Value]:
-            add(i * many, _VECTORS, None)
+            def some(i: Value, _: list[Value], start: Value = done, vectors: int = vectors) -> list[Value]:
+                add(start + i * (vectors * width), vectors, None)
+                return []
+
+            whole = (n - done).lshr(many.bit_length() - 1)
+            loop(whole, [], some)
+            done = done + whole * many
+            vectors //= 2
+
+        def rest(_: Value, __: list[Value]) -> list[Value]:
+            add(done, 1, first_lanes(width, n - done))
             return []
 
-        def single(i: Value, _: list[Value]) -> list[Value]:
-            at = whole * many + i * width
-            add(at, 1, first_lanes(width, n - at))
-            return []
+        loop(done.unequal(n).zext(I64), [], rest)
 
-        loop(whole, [], block)
-        loop((n - whole * many + (width - 1)).lshr(width.bit_length() - 1), [], single)
-
-    return emitted("void(i64, i64, i64, i64, i64, i64)")(emit)
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
 
 
-#: Vectors of a row that are mixed at once: half of the registers of AVX2.
+#: Vectors of a row that are mixed at once, at most.
 _VECTORS = 8
+#: Sums of several rows that stay in registers: of 16, and of 32.
+_SUMS = (8, 16)
 
 
 # -- the end of a row ----------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def flash_attention_back_queries() -> Body:
             left = Back.left.address(params) + head * 4 * row_bytes + 4 * (row % queries)
             _moved_of_query(powers, wanted, dots, seen, kept, sink, scale, cap, left, row_bytes)
             simd.fill_bytes(sums, 0, Flash.kept_bytes(params))
-            mix(sums, dk, powers, k, k_stride, seen)
+            mix(sums, 0, dk, powers, k, k_stride, seen)
             place = head * queries + row % queries
             simd.copy_bytes(Flash.y.address(params) + 4 * dk * place, sums, 4 * dk)
 
@@ -213,8 +213,8 @@ def flash_attention_back_keys() -> Body:
                 head, scale, cap = _number_of_head(params, matrix, first_row), Flash.scale(params), Flash.cap(params)
                 left = Back.left.address(params) + head * 4 * row_bytes + 4 * start
                 _moved_of_key(powers, wanted, shown, count, has_mask, scale, cap, left, row_bytes)
-                mix(sums, dk, wanted, query, q_stride, count)
-                mix(mixed, dv, powers, d, d_stride, count)
+                mix(sums, 0, dk, wanted, query, q_stride, count)
+                mix(mixed, 0, dv, powers, d, d_stride, count)
             simd.copy_bytes(Flash.y.address(params) + Back.keys_at(params) + 4 * dk * number, sums, 4 * dk)
             simd.copy_bytes(Flash.y.address(params) + Back.values_at(params) + 4 * dv * number, mixed, 4 * dv)
 

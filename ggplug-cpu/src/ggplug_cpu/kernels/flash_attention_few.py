@@ -34,8 +34,10 @@ MOST_ROWS = 16
 _TABLE = ARGUMENTS
 #: Where in a thread's scratch the rest begins.
 ROOM = 512
-#: Keys, and queries, that are multiplied at once.
+#: Keys that are multiplied at once.
 _TOGETHER = 4
+#: Values that are mixed between fetching as many keys.
+_MIXED = 16
 #: Bytes that are fetched at once: a line of the cache.
 _LINE = 64
 
@@ -43,8 +45,8 @@ _LINE = 64
 @kernel
 def flash_attention_few(keys_type: str, values_type: str) -> Body:
     """Units of up to :data:`MOST_ROWS` rows.  Types: those that rows are read as, ``f32`` for converted ones."""
-    one, some = dot_plain(keys_type, _TOGETHER, 1), dot_plain(keys_type, _TOGETHER, _TOGETHER)
-    mix = mixing(values_type)
+    one, two, four = (dot_plain(keys_type, _TOGETHER, rows) for rows in (1, 2, 4))
+    mix_one, mix_two, mix_four = (mixing(values_type, rows) for rows in (1, 2, 4))
 
     @device_function
     def products(k, k_stride, count, table, queries, rows, dk, beside, beside_stride, beside_bytes):  # type: ignore[no-untyped-def]
@@ -54,12 +56,26 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                     simd.prefetch(beside + other * beside_stride + line)
             valid = min(count - j, _TOGETHER)
             row = 0
-            while row + _TOGETHER <= rows:
-                some(k + j * k_stride, k_stride, valid, table + 8 * row, queries + 8 * row, 4 * j, dk)
-                row += _TOGETHER
-            while row < rows:
+            while row + 4 <= rows:
+                four(k + j * k_stride, k_stride, valid, table + 8 * row, queries + 8 * row, 4 * j, dk)
+                row += 4
+            if row + 2 <= rows:
+                two(k + j * k_stride, k_stride, valid, table + 8 * row, queries + 8 * row, 4 * j, dk)
+                row += 2
+            if row < rows:
                 one(k + j * k_stride, k_stride, valid, table + 8 * row, queries + 8 * row, 4 * j, dk)
-                row += 1
+
+    @device_function
+    def mix(kept, kept_bytes, dv, logits, v, stride, count, rows):  # type: ignore[no-untyped-def]
+        row = 0
+        while row + 4 <= rows:
+            mix_four(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
+            row += 4
+        if row + 2 <= rows:
+            mix_two(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
+            row += 2
+        if row < rows:
+            mix_one(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
@@ -92,15 +108,17 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                 k, stride = converted(ctx, Flash.k.convert(params), keys, k_stride, count, dk, room)
                 products(k, stride, count, table, queries, rows, dk, values, v_stride, v_bytes)
                 v, stride = converted(ctx, Flash.v.convert(params), values, v_stride, count, dv, room)
-                for j in range(count if key + KEYS < end else 0):
-                    for line in range(0, k_bytes, _LINE):
-                        simd.prefetch(keys + (KEYS + j) * k_stride + line)
                 for r in range(rows):
                     kept = memory + mixed + r * kept_bytes
                     factor = take_in(params, matrix, first + r, key, count, kept, logits + r * (4 * KEYS))
                     if factor != 1.0:
                         scaled(kept + KEPT, dv, factor)
-                    mix(kept + KEPT, dv, logits + r * (4 * KEYS), v, stride, count)
+                for j in range(0, count, _MIXED):
+                    for other in range(j, min(j + _MIXED, end - KEYS - key)):
+                        for line in range(0, k_bytes, _LINE):
+                            simd.prefetch(keys + (KEYS + other) * k_stride + line)
+                    some = min(_MIXED, count - j)
+                    mix(memory + mixed + KEPT, kept_bytes, dv, logits + 4 * j, v + j * stride, stride, some, rows)
             for r in range(rows):
                 leave(params, matrix, first + r, number, memory + mixed + r * kept_bytes)
 

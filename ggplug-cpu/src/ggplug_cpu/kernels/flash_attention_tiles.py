@@ -140,7 +140,7 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
                     past(powers, panels, v_panel, -(-count // step), mixed_table, rows, count, dv, 1)
                 else:
                     for r in range(rows):
-                        mix(load_word(mixed_table + 8 * r), dv, load_word(logits_table + 8 * r), v, stride, count)
+                        mix(load_word(mixed_table + 8 * r), 0, dv, load_word(logits_table + 8 * r), v, stride, count)
             for r in range(rows):
                 leave(params, matrix, first + r, number, load_word(mixed_table + 8 * r) - KEPT)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
-from ggplug_cpu.context import aborted, load_word, next_chunk, scratch
+from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
 from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout, layout_beside
@@ -76,6 +76,20 @@ def _as_they_lie(table, capacity, row, count, room, stride):  # type: ignore[no-
     pass
 
 
+@device_function
+def results_in_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
+    """For :func:`product_of_blocks`: rows of the result are those of the room."""
+    for r in range(capacity):
+        store_word(table + 8 * r, room + (row + min(r, count - 1)) * stride)
+
+
+@device_function
+def activations_in_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
+    """For :func:`product_of_blocks`: rows of activations are those of the room."""
+    for r in range(capacity):
+        store_word(table + 8 * (capacity + r), room + (row + min(r, count - 1)) * stride)
+
+
 def product_of_blocks(
     kind: str,
     weights: str,
@@ -92,6 +106,51 @@ def product_of_blocks(
     addresses in the table of ``count`` rows, of which the first is number ``row`` of the block (see
     :func:`.mul_mat_rows.fill_table`), by some in a ``room`` whose rows are ``stride`` bytes apart.
     """
+    part = _part(kind, weights, activations, weights_order, activations_order, routed, elsewhere)
+    begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
+
+    @device_function
+    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride):  # type: ignore[no-untyped-def]
+        k_all, k_block = Product.K(params), Product.k_block(params)
+        begin(x)
+        for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
+            numbers = min(k_block, k_all - k)
+            part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)
+        end(x)
+
+    return multiply
+
+
+def slice_of_blocks(
+    kind: str, weights: str, activations: str, weights_order: str, elsewhere: DeviceFunction
+) -> DeviceFunction:
+    """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)``: a step along K.
+
+    What :func:`product_of_blocks` does with ``numbers`` numbers of each row from ``k`` on, a whole step of the product.
+    Steps are taken in order; the last one has the epilogue run.
+    """
+    part = _part(kind, weights, activations, weights_order, "rows", False, elsewhere)
+    begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
+
+    @device_function
+    def add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
+        begin(x)
+        part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)
+        end(x)
+
+    return add
+
+
+def _part(
+    kind: str,
+    weights: str,
+    activations: str,
+    weights_order: str,
+    activations_order: str,
+    routed: bool,
+    elsewhere: DeviceFunction,
+) -> DeviceFunction:
+    """As :func:`slice_of_blocks`, between what makes tile registers ours and what gives them up."""
     shape = layout(kind)
     many, few = shape.rows, shape.few
     step_numbers = shape.step_numbers
@@ -101,34 +160,29 @@ def product_of_blocks(
     stored = stored_as(kind, weights) if in_place else ""
     run_many = _run_rows(kind, activations, activations_order, many, stored)
     run_few = _run_rows(kind, activations, activations_order, few, stored, _AHEAD if in_place else 0)
-    begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride):  # type: ignore[no-untyped-def]
-        k_all, k_block, base = Product.K(params), Product.k_block(params), matrix_address(params, matrix)
-        begin(x)
-        for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
-            numbers = min(k_block, k_all - k)
-            steps = -(-numbers // step_numbers)
-            packed = pack(params, base, m_first, m_last, k, numbers, panels, x)
-            v = v_first
-            while v < v_last:
-                count = min(v_last - v, many)
-                if count > many - few:
-                    fill(params, matrix, v, count, x, many)
-                    elsewhere(x, many, v - v_first, count, room, stride)
-                    run_many(params, packed, x, m_first, m_last, k, numbers, steps, count)
-                else:
-                    count = min(count, few)
-                    fill(params, matrix, v, count, x, few)
-                    elsewhere(x, few, v - v_first, count, room, stride)
-                    run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
-                if k + k_block >= k_all:
-                    finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
-                v += count
-        end(x)
+    def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
+        is_last = k + numbers >= Product.K(params)
+        steps = -(-numbers // step_numbers)
+        packed = pack(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
+        v = v_first
+        while v < v_last:
+            count = min(v_last - v, many)
+            if count > many - few:
+                fill(params, matrix, v, count, x, many)
+                elsewhere(x, many, v - v_first, count, room, stride)
+                run_many(params, packed, x, m_first, m_last, k, numbers, steps, count)
+            else:
+                count = min(count, few)
+                fill(params, matrix, v, count, x, few)
+                elsewhere(x, few, v - v_first, count, room, stride)
+                run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
+            if is_last:
+                finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
+            v += count
 
-    return multiply
+    return part
 
 
 def scratch_plan(kind: str, m_block: int, k_block: int, stored: str = "") -> tuple[int, int]:

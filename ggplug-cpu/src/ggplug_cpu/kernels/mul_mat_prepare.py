@@ -60,7 +60,7 @@ def mul_mat_round(activations: str, order: str = "rows", offset: int = 0, totals
     With sums for ``offset`` unless that is 0, with totals of every ``totals`` numbers unless that is 0.  ``order`` is
     ``scattered`` where the numbers of a row are not adjacent.
     """
-    convert = _round_blocks(activations, offset, totals) if activations in BLOCKS else _round_floats(offset, totals)
+    convert = _round_blocks(activations, offset, totals) if activations in BLOCKS else round_floats(offset, totals)
     gather = order == "scattered"
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -75,7 +75,7 @@ def mul_mat_round(activations: str, order: str = "rows", offset: int = 0, totals
                 for i in range(K):
                     simd.store_f32(room + 4 * i, simd.load_f32(source + i * stride))
                 source = room
-            convert(Prepared.y.address(params) + row * Prepared.row_bytes(params), source, K)
+            convert(Prepared.y.address(params) + row * Prepared.row_bytes(params), source, K, 0, K)
 
     return body
 
@@ -97,8 +97,15 @@ def _write_group(row: Value, K: Value, i: Value, quants: Value, scale: Value, of
         values.store(behind + i * GROUP, sums)
 
 
-def _round_floats(offset: int, totals: int) -> Intrinsic:
-    def emit(row: Value, source: Value, K: Value) -> None:
+def round_floats(offset: int, totals: int) -> Intrinsic:
+    """``convert(row, source, K, k, numbers)``: of a row of ``K`` numbers those from ``k`` on, f32 at ``source``.
+
+    Both counts are multiples of 32; the rest is as for :func:`mul_mat_round`.
+    """
+
+    def emit(row: Value, source: Value, K: Value, k: Value, numbers: Value) -> None:
+        first = k.lshr(GROUP.bit_length() - 1)
+
         def group(i: Value, _: list[Value]) -> list[Value]:
             x = values.load(source + i * (4 * GROUP), vector(F32, GROUP))
             # as integers, so that a NaN is larger than any number and makes all products of the group NaN
@@ -109,30 +116,33 @@ def _round_floats(offset: int, totals: int) -> Intrinsic:
             # of what is not finite the scale alone makes products NaN; converted, it would be any integer
             scaled = (largest < float("inf")).select(x * inverse.splat(GROUP), 0.0)
             quants = scaled.round_even().convert(I32).convert(I8)
-            _write_group(row, K, i, quants, tiny.select(0.0, largest / 127.0), offset, totals)
+            _write_group(row, K, first + i, quants, tiny.select(0.0, largest / 127.0), offset, totals)
             return []
 
-        loop(K.lshr(GROUP.bit_length() - 1), [], group)
+        loop(numbers.lshr(GROUP.bit_length() - 1), [], group)
 
-    return emitted("void(i64, i64, i64)")(emit)
+    return emitted("void(i64, i64, i64, i64, i64)")(emit)
 
 
 def _round_blocks(activations: str, offset: int, totals: int) -> Intrinsic:
+    """As :func:`round_floats`, of blocks."""
     t = BLOCKS[activations]
     assert t.group == GROUP
 
-    def emit(row: Value, source: Value, K: Value) -> None:
+    def emit(row: Value, source: Value, K: Value, k: Value, numbers: Value) -> None:
+        first = k.lshr(GROUP.bit_length() - 1)
+
         def of_block(i: Value, _: list[Value]) -> list[Value]:
             block = source + i * t.block_bytes
             scales = t.factors([block]).scales
             for part in range(t.parts):
                 quants = t.signed(block, constant(K.b, I64, part))
-                _write_group(row, K, i * t.parts + part, quants, scales.lane(part), offset, totals)
+                _write_group(row, K, first + i * t.parts + part, quants, scales.lane(part), offset, totals)
             return []
 
-        loop(K.lshr(t.block_size.bit_length() - 1), [], of_block)
+        loop(numbers.lshr(t.block_size.bit_length() - 1), [], of_block)
 
-    return emitted("void(i64, i64, i64)")(emit)
+    return emitted("void(i64, i64, i64, i64, i64)")(emit)
 
 
 @kernel

@@ -44,15 +44,50 @@ ENCODED: tuple[Type, ...] = tuple(filter(quants.can_store, QUANTIZED))
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1025)
 """Row lengths around the widths of vector registers, work groups and blocks, and odd ones."""
 
+Bytes = npt.NDArray[np.uint8]
 Values = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 
 class Leafs:
-    """Makes the leafs of one case and remembers their bytes; the same seed makes the same ones."""
+    """Makes the leafs of one case and remembers their bytes; the same seed makes the same ones.
+
+    The bytes are made, in the order of the leafs, when :attr:`values` or :attr:`random` is asked for first: a case
+    that a device declines costs none.
+    """
 
     def __init__(self, seed: int) -> None:
-        self.random = np.random.default_rng(seed)
-        self.values: dict[Tensor, npt.NDArray[np.uint8]] = {}
+        self._random = np.random.default_rng(seed)
+        self._values: dict[Tensor, Bytes] = {}
+        self._pending: list[Callable[[], object]] = []
+
+    @property
+    def values(self) -> dict[Tensor, Bytes]:
+        """The bytes of each leaf, which may be changed."""
+        self._make_pending()
+        return self._values
+
+    @property
+    def random(self) -> np.random.Generator:
+        """Draws what comes next; what leafs that are there already need was drawn before."""
+        self._make_pending()
+        return self._random
+
+    def change(self, how: Callable[[dict[Tensor, Bytes]], object]) -> None:
+        """Changes the bytes of leafs that are there already, when they are made."""
+        self._pending.append(lambda: how(self._values))
+
+    def _make_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        for make in pending:
+            make()
+
+    def _later(self, root: Tensor, make: Callable[[], Bytes]) -> None:
+        """The bytes of a root are what ``make`` answers."""
+
+        def store() -> None:
+            self._values[root] = make()
+
+        self._pending.append(store)
 
     def tensor(
         self,
@@ -65,41 +100,30 @@ class Leafs:
     ) -> Tensor:
         """A tensor of these extents, perhaps a view of a larger leaf, with random values.
 
-        Floats are normally distributed, or uniform between ``low`` and ``high``; integers uniform from ``low`` (0) to
-        ``high - 1`` (99); ``values`` makes others.  What a view leaves out of its leaf is random too.  Of a type that
-        nothing can be rounded to, blocks are random bytes with scales of some hundredths.
+        Floats are normally distributed, or uniform between ``low`` and ``high``; integers uniform from ``low`` to
+        ``high - 1``, or over the whole range of their type, most of which a float of the same size does not hold;
+        ``values`` makes others.  What a view leaves out of its leaf is random too.  Of a type that nothing can be
+        rounded to, blocks are random bytes with scales of some hundredths.
         """
         full, rank = extents(ne)
         made = self._lay(type, full, rank, layout)
         root = made.root
         if type.is_quantized and not quants.can_store(type):
-            self.values[root] = _random_blocks(self.random, root)
+            self._later(root, lambda: _random_blocks(self._random, root))
             return made
         generate = values or (lambda random, shape: _random(random, shape, type, low, high))
-        self.values[root] = encode(generate(self.random, root.ne[::-1]), type)
+        self._later(root, lambda: encode(generate(self._random, root.ne[::-1]), type))
         return made
 
     def array(self, type: Type, values: Array, layout: Layout = "packed") -> Tensor:
         """A tensor that holds these values, given in NumPy order."""
-        full, rank = extents(values.shape[::-1])
-        made = self._lay(type, full, rank, layout)
-        shaped = values.reshape(full[::-1])
-        if made.op is None:
-            self.values[made] = encode(shaped, type)
-            return made
-        # What surrounds a view is filled with the first value, so that it is a valid one (an index, say).
-        root = made.root
-        raw = encode(np.full(root.ne[::-1], values.flat[0] if values.size else 0), type)
-        target = np.ndarray(made.ne[::-1], type.dtype, raw.data, made.view_offset, made.nb[::-1])
-        target[...] = encode(shaped, type).view(type.dtype).reshape(made.ne[::-1])
-        self.values[root] = raw
-        return made
+        return self._array(type, values.shape, lambda: values, layout)
 
     def bits(self, type: Type, words: Array) -> Tensor:
         """A contiguous tensor of a plain type with these bits, given as unsigned integers in NumPy order."""
         full, rank = extents(words.shape[::-1])
         made = self._lay(type, full, rank, "packed")
-        self.values[made] = as_bytes(words.astype(f"u{type.block_bytes}"))
+        self._later(made, lambda: as_bytes(words.astype(f"u{type.block_bytes}")))
         return made
 
     def indices(
@@ -107,12 +131,21 @@ class Leafs:
     ) -> Tensor:
         """Indices of ``count`` (ne order) in 0 .. ``below`` - 1; ``distinct`` ones differ within each row."""
         shape = count[::-1]
-        if distinct:
-            rows = [self.random.permutation(below)[: shape[-1]] for _ in range(math.prod(shape[:-1]))]
-            chosen = np.array(rows, np.int64).reshape(shape)
-        else:
-            chosen = self.random.integers(0, max(below, 1), shape)
-        return self.array(type, chosen.astype(type.dtype), layout)
+
+        def chosen() -> Array:
+            if not distinct:
+                return self._random.integers(0, max(below, 1), shape)
+            rows = [self._random.permutation(below)[: shape[-1]] for _ in range(math.prod(shape[:-1]))]
+            return np.array(rows, np.int64).reshape(shape)
+
+        return self._array(type, shape, chosen, layout)
+
+    def _array(self, type: Type, shape: tuple[int, ...], make: Callable[[], Array], layout: Layout) -> Tensor:
+        """A tensor of this shape, in NumPy order, which holds the values that ``make`` answers."""
+        full, rank = extents(shape[::-1])
+        made = self._lay(type, full, rank, layout)
+        self._later(made.root, lambda: _surrounded(made, make().reshape(full[::-1])))
+        return made
 
     def _lay(self, type: Type, ne: Extents, rank: int, layout: Layout) -> Tensor:
         block = type.block_size
@@ -145,18 +178,33 @@ class Leafs:
         raise ParameterError(f"no layout {layout!r}; there are {', '.join(LAYOUTS)}", got=layout)
 
 
+def _surrounded(tensor: Tensor, values: Array) -> Bytes:
+    """The bytes of a tensor's root, of which the tensor shows these values.
+
+    What surrounds a view is filled with the first value, so that it is a valid one (an index, say).
+    """
+    type, root = tensor.type, tensor.root
+    if root is tensor:
+        return encode(values, type)
+    raw = encode(np.full(root.ne[::-1], values.flat[0] if values.size else 0), type)
+    target = np.ndarray(tensor.ne[::-1], type.dtype, raw.data, tensor.view_offset, tensor.nb[::-1])
+    target[...] = encode(values, type).view(type.dtype).reshape(tensor.ne[::-1])
+    return raw
+
+
 def _random(
     random: np.random.Generator, shape: tuple[int, ...], type: Type, low: float | None, high: float | None
 ) -> Array:
     if type.dtype.kind == "i" and not type.is_quantized:
-        bounds = 0 if low is None else int(low), 100 if high is None else int(high)
-        return random.integers(*bounds, shape).astype(type.dtype)
+        limits = np.iinfo(type.dtype)
+        first, last = limits.min if low is None else int(low), limits.max if high is None else int(high) - 1
+        return random.integers(first, last, shape, type.dtype, endpoint=True)
     if low is None and high is None:
         return random.standard_normal(shape).astype(np.float32)
     return random.uniform(low or 0, 1 if high is None else high, shape).astype(np.float32)
 
 
-def _random_blocks(random: np.random.Generator, tensor: Tensor) -> npt.NDArray[np.uint8]:
+def _random_blocks(random: np.random.Generator, tensor: Tensor) -> Bytes:
     """Blocks of any bits, but for scales of some hundredths, which leave numbers of about one."""
     raw = random.integers(0, 256, tensor.size // tensor.type.block_size * tensor.type.block_bytes, np.uint8)
     quants.put_scales(raw, tensor.type, random.uniform(0.01, 0.04, tensor.size // tensor.type.block_size))

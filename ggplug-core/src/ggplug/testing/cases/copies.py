@@ -76,9 +76,15 @@ def cpy_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"{block.name} from shorter rows", (F32, block), ((n // 2, 24), (3 * n, 4)))
         yield case(f"{block.name} from permuted shorter rows", (F32, block), ((n // 2, 4, 6), (3 * n, 4)), _TURNED[0])
     for target in (*KERNEL_FLOATS, *ENCODED[:2]):
-        ne = whole_blocks((33, 4), target)
-        yield case(f"i32 into {target.name}", (I32, target), (ne, ne))
+        yield Case(cls.name, f"i32 into {target.name}", lambda leafs, t=target: _of_integers(cls, leafs, t))  # type: ignore[misc]
     yield Case(cls.name, "into a part, read as a whole", lambda leafs: _into_part(cls, leafs))
+
+
+def _of_integers(cls: type[Op], leafs: Leafs, target: Type) -> Any:
+    """A copy of integers into ``target``; f32 gets some that lie between its numbers, the others what f32 holds."""
+    ne = whole_blocks((33, 4), target)
+    x = leafs.tensor(I32, *ne) if target is F32 else leafs.tensor(I32, *ne, low=-60000, high=60000)
+    return node(cls, x, leafs.tensor(target, *ne))
 
 
 def _into_part(cls: type[Op], leafs: Leafs) -> Any:

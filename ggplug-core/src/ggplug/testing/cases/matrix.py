@@ -66,7 +66,7 @@ def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
             yield simple(m, n, middle)
         for m, n, k in ((64, 1, 1024), (33, 70, 256), (128, 40, 96), (257, 1, 128), (16, 129, 64)):
             yield simple(m, n, in_blocks(k, types[0]))
-        for a2, a3, b2, b3 in ((3, 2, 3, 2), (1, 1, 4, 2), (2, 1, 4, 3), (2, 2, 6, 2)):
+        for a2, a3, b2, b3 in ((3, 2, 3, 4), (1, 1, 4, 2), (2, 1, 4, 3), (2, 2, 6, 2)):
             yield _case(cls, f"{pair} batches {a2}x{a3} for {b2}x{b3}", types, (middle, 6, a2, a3), (middle, 5, b2, b3))
         for layout in ("offset", "rows apart", "window", "permuted"):
             a, b = (middle, 6, 3), (middle, 5, 3)
@@ -83,21 +83,22 @@ def mul_mat_cases(cls: type[Op]) -> Iterator[Case]:
 
 @generates(MulMatId)
 def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
-    """Few and many experts, one activation for all of a token's experts or one for each, experts that none chose."""
+    """Few and many experts, a row of b for all of a token's experts, for some or for each, experts that none chose."""
 
     def case(
-        types: tuple[Type, Type], k: int, m: int, experts: int, used: int, tokens: int, own: bool, layouts: Any,
+        types: tuple[Type, Type], k: int, m: int, experts: int, used: int, tokens: int, rows: int, layouts: Any,
         chosen: int | None = None,
     ) -> Case:  # fmt: skip
         k = in_blocks(k, *types)
 
         def make(leafs: Leafs) -> Any:
             weights = leafs.tensor(types[0], k, m, experts, layout=layouts[0])
-            b = leafs.tensor(types[1], k, used if own else 1, tokens, layout=layouts[1])
+            b = leafs.tensor(types[1], k, rows, tokens, layout=layouts[1])
             ids = leafs.indices((used, tokens), chosen or experts, distinct=True, layout=layouts[2])
             return node(cls, weights, b, ids)
 
-        shape = f"k={k} m={m} experts={experts} used={used} tokens={tokens}{'' if own else ' shared'}"
+        shared = {used: "", 1: " shared"}.get(rows, f" in turns with {rows} rows")
+        shape = f"k={k} m={m} experts={experts} used={used} tokens={tokens}{shared}"
         special = [f", {name} {how}" for name, how in zip(cls.sources, layouts, strict=True) if how != "packed"]
         how = "".join(special) + (f", {chosen} chosen" if chosen else "")
         return Case(cls.name, f"{types[0].name} x {types[1].name} {shape}{how}", make)
@@ -107,24 +108,29 @@ def mul_mat_id_cases(cls: type[Op]) -> Iterator[Case]:
         for own in (True, False):
             sizes = ((4, 2, 1), (4, 2, 7), (8, 8, 3), (1, 1, 5), (16, 3, 33), (3, 2, 60))
             for experts, used, tokens in sizes if weights not in QUANTIZED or weights is Q8_0 else sizes[1::4]:
-                yield case((weights, F32), 64, 9, experts, used, tokens, own, packed)
-        yield case((weights, F32), 256, 33, 4, 2, 40, True, packed)
+                if own or used > 1:
+                    yield case((weights, F32), 64, 9, experts, used, tokens, used if own else 1, packed)
+        yield case((weights, F32), 256, 33, 4, 2, 40, 2, packed)
         for layouts in (
             ("rows apart", "packed", "packed"),
             ("packed", "window", "packed"),
             ("packed", "packed", "window"),
         ):
             for tokens in (6, 90):
-                yield case((weights, F32), 96, 7, 5, 2, tokens, True, layouts)
-        yield case((weights, F32), 64, 70, 7, 3, 120, False, packed, chosen=4)
+                yield case((weights, F32), 96, 7, 5, 2, tokens, 2, layouts)
+        yield case((weights, F32), 64, 70, 7, 3, 120, 1, packed, chosen=4)
         for rounded in (Q8_0, _rounded(weights)) if weights in QUANTIZED else ():
             if rounded is not None:
-                yield case((weights, rounded), 64, 9, 4, 2, 7, True, packed)
+                yield case((weights, rounded), 64, 9, 4, 2, 7, 2, packed)
     for weights in (F32, F16, Q8_0):
-        yield case((weights, F32), 4099, 3, 3, 2, 5, True, packed)
+        yield case((weights, F32), 4099, 3, 3, 2, 5, 2, packed)
     for tokens in (4, 60):
-        yield case((F32, F32), 37, 5, 3, 2, tokens, True, packed)
-    yield case((F16, F16), 40, 5, 3, 2, 4, False, packed)
+        yield case((F32, F32), 37, 5, 3, 2, tokens, 2, packed)
+    yield case((F16, F16), 40, 5, 3, 2, 4, 1, packed)
+    for weights in (F32, BF16, Q8_0):
+        for used, rows, tokens in ((4, 2, 1), (6, 3, 5), (4, 2, 40)):
+            yield case((weights, F32), 64, 9, 7, used, tokens, rows, packed)
+    yield case((F32, F32), 64, 9, 7, 6, 5, 2, ("packed", "window", "packed"))
 
 
 @generates(OutProd)
@@ -148,7 +154,8 @@ def out_prod_cases(cls: type[Op]) -> Iterator[Case]:
     for kind in (F16, BF16):
         yield case(f"f32 and {kind.name}", (33, 6), (5, 6), b_type=kind)
     yield case("batches", (32, 5, 2, 3), (7, 5, 2, 3))
-    yield case("batches that repeat", (32, 5, 2, 1), (7, 5, 4, 3))
+    yield case("batches that repeat", (32, 5, 2, 2), (7, 5, 4, 4))
+    yield case("batches that repeat for all", (32, 5, 2, 1), (7, 5, 4, 3))
     for layout in ROWWISE:
         yield case(f"a {layout}", (33, 5, 3, 2), (7, 5, 3, 2), layouts=(layout, "packed"))
     for layout in LAYOUTS:

@@ -102,7 +102,7 @@ def gated_delta_net_cases(cls: type[Op]) -> Iterator[Case]:
 
     def make(
         leafs: Leafs, size: int, heads: int, tokens: int, sequences: int, gates: bool = False, shared: int = 1,
-        snapshots: int = 1, apart: bool = False, of_all: bool = False,
+        snapshots: int = 1, apart: bool = False, serves: int = 1,
     ) -> Any:  # fmt: skip
         def rows(count: int, images: int) -> Tensor:
             if not apart:
@@ -110,7 +110,7 @@ def gated_delta_net_cases(cls: type[Op]) -> Iterator[Case]:
             wide = leafs.tensor(F32, size, count + 2, tokens, images)
             return view(wide, size, count, tokens, images, nb=wide.nb[1:], offset=wide.nb[1])
 
-        q, k = (node(L2Norm, rows(heads // shared, 1 if of_all else sequences), eps=1e-6) for _ in range(2))
+        q, k = (node(L2Norm, rows(heads // shared, sequences // serves), eps=1e-6) for _ in range(2))
         if apart:
             q = rows(heads // shared, sequences)
         gate = leafs.tensor(F32, size if gates else 1, heads, tokens, sequences, low=-2, high=-0.05)
@@ -126,8 +126,8 @@ def gated_delta_net_cases(cls: type[Op]) -> Iterator[Case]:
                 lambda leafs, n=size, h=heads, t=tokens, s=sequences, g=gates: make(leafs, n, h, t, s, g),  # type: ignore[misc]
             )  # fmt: skip
     more: tuple[dict[str, Any], ...] = (
-        {"shared": 2}, {"shared": 4}, {"snapshots": 3}, {"snapshots": 7}, {"apart": True}, {"of_all": True},
+        {"shared": 2}, {"shared": 4}, {"snapshots": 3}, {"snapshots": 7}, {"apart": True}, {"serves": 2}, {"serves": 4},
     )  # fmt: skip
     for given in more:
         label = " ".join(f"{name}={value}" for name, value in given.items())
-        yield Case(cls.name, label, lambda leafs, g=given: make(leafs, 16, 4, 5, 2, **g))  # type: ignore[misc]
+        yield Case(cls.name, label, lambda leafs, g=given: make(leafs, 16, 4, 5, 4, **g))  # type: ignore[misc]

@@ -197,6 +197,7 @@ def soft_max_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"{name} mask with more rows", (32, 5, 4), mask=(32, 64), mask_type=mask_type)
         yield case(f"{name} mask for each head and batch", (32, 5, 4, 2), mask=(32, 5, 4, 2), mask_type=mask_type)
         yield case(f"{name} mask for every other head", (32, 5, 4, 2), mask=(32, 5, 2, 1), mask_type=mask_type)
+        yield case(f"{name} mask for every other batch", (32, 5, 2, 4), mask=(32, 5, 1, 2), mask_type=mask_type)
         for heads in (1, 2, 3, 8, 12):
             yield case(
                 f"{name} ALiBi, {heads} heads",

@@ -77,11 +77,12 @@ def set_rows_cases(cls: type[Op]) -> Iterator[Case]:
         for rows in (F32, F16, BF16):
             for kind in (I64, I32):
                 yield case(f"{rows.name} into {dst.name} by {kind.name}", dst, rows, (96, 8), 5, kind=kind)
-        yield case(f"batches of {dst.name}", dst, F32, (64, 6, 4, 2), 3, (3, 2, 2))
+        yield case(f"batches of {dst.name}", dst, F32, (64, 6, 4, 4), 3, (3, 2, 2))
         yield case(f"ids for each batch of {dst.name}", dst, F32, (64, 6, 2, 2), 3, (3, 2, 2))
         for layout in ("offset", "rows apart", "window", "permuted"):
             yield case(f"{dst.name} {layout}", dst, F32, (64, 6, 3), 2, layouts=(layout, "packed", "packed"))
             yield case(f"rows {layout} into {dst.name}", dst, F32, (64, 6, 3), 2, layouts=("packed", layout, "packed"))
+    yield case("ids for all batches", F32, F32, (16, 8, 3, 2), 4)
     yield case("ids in a window", F32, F32, (16, 8), 4, layouts=("packed", "packed", "window"))
     yield case("all rows", F32, F32, (17, 5), 5)
     yield Case(cls.name, "read again through the cache", lambda leafs: _read_again(cls, leafs, F32))

@@ -25,7 +25,7 @@ from ggplug.ops.unary import Unary
 from ggplug.testing.cases.case import ENCODED, Case, Leafs, in_blocks, node
 from ggplug.testing.cases.elementwise import parameters_of
 from ggplug.testing.compare import Agreement
-from ggplug.types import BF16, F16, F32, F64, I16, I32, I64, KERNEL_FLOATS, Q8_0, Type
+from ggplug.types import BF16, F16, F32, F64, I8, I16, I32, I64, INTEGERS, KERNEL_FLOATS, Q8_0, Type
 
 NAN, INF = float("nan"), float("inf")
 
@@ -242,16 +242,30 @@ _NARROWED = np.array(
 _WHOLE = np.array(
     [
         NAN, -NAN, INF, -INF, 2147483647.0, 2147483520.0, -2147483648.0, -2147483904.0, 1e20, -1e20, 0.9999, -0.9999,
-        -0.0, 2.5, -2.5, 16777217.0,
+        -0.0, 2.5, -2.5, 16777217.0, 3e9, -3e9, 4294967808.0, -8589935616.0,
     ],
     np.float32,
 )  # fmt: skip
+"""What becomes of floats in I32: NaN, limits and what lies beyond them, also what a cut to 32 bits takes for small."""
 
 
 def _words(count: int = 8) -> Array:
     """Floats of all kinds as their bits, [rows, 32]; the first rows are finite."""
     finite = np.resize(_NARROWED, 64).view(np.uint32)
     return np.concatenate([finite, np.resize(_FLOAT_WORDS, 32 * (count - 2))]).reshape(count, 32)
+
+
+def _integers(leafs: Leafs, type: Type) -> Any:
+    """The limits of all types of integers, as far as this one has them, and what lies between two numbers of F32."""
+    limits = [sign * 2**bits + delta for bits in (7, 15, 24, 31, 40) for sign in (1, -1) for delta in (-1, 0, 1)]
+    own = np.iinfo(type.dtype)
+    fitting = [number for number in (0, own.min, own.max, *limits) if own.min <= number <= own.max]
+    return leafs.array(type, np.resize(np.array(fitting, type.dtype), (2, _LONG)))
+
+
+def _whole_rows() -> Array:
+    """Rows of what becomes of floats in I32."""
+    return np.resize(_WHOLE, (3, _LONG))
 
 
 def _blocks(type: Type) -> Array:
@@ -300,9 +314,15 @@ def _conversions(op: type[Op], case: CaseOf) -> Iterator[Case]:
 
         yield converted(f"f32 to {block.name}", lambda leafs, b=block: leafs.array(F32, _blocks(b)), block)  # type: ignore[misc]
         yield converted(f"{block.name} to f32", blocks, F32, "values")
-    yield converted("f32 to i32", lambda leafs: leafs.array(F32, np.resize(_WHOLE, (3, _LONG))), I32)
-    limits = np.array([2**31 - 1, -(2**31), 2**24 + 1, -(2**24) - 3, 0], np.int32)
-    yield converted("i32 to f32", lambda leafs: leafs.array(I32, np.resize(limits, (2, _LONG))), F32)
+    for source in KERNEL_FLOATS:
+        yield converted(f"{source.name} to i32", lambda leafs, s=source: leafs.array(s, _whole_rows()), I32)  # type: ignore[misc]
+    yield converted("q8_0 to i32", lambda leafs: leafs.array(Q8_0, _blocks(Q8_0)), I32)
+    for source in INTEGERS:
+        for other in (F32, *INTEGERS):
+            if other is not source:
+                yield converted(f"{source.name} to {other.name}", lambda leafs, s=source: _integers(leafs, s), other)  # type: ignore[misc]
+    for target in (I8, I16, I64):
+        yield converted(f"f32 to {target.name}", lambda leafs: leafs.array(F32, _whole_rows()), target)
     # Between two numbers, halfway between them, and beyond the largest f16; all of them are numbers of f32.
     whole = np.array([257, -259, 771, 2049, -2051, 4095, 65519, 65520, -70001, 2**24 - 1, 1, 0], np.int32)
     for target in (F16, BF16):
@@ -379,6 +399,13 @@ def _set_rows(op: type[Op], case: CaseOf) -> Iterator[Case]:
             return node(op, leafs.tensor(t, r.shape[1], len(r) + 1), leafs.array(F32, r), places)
 
         yield case(f"f32 into {type.name}", converted, "bits")
+    for source in KERNEL_FLOATS:
+
+        def cut(leafs: Leafs, s: Type = source) -> Any:
+            places = leafs.indices((3,), 4, type=I64, distinct=True)
+            return node(op, leafs.tensor(I32, _LONG, 4), leafs.array(s, _whole_rows()), places)
+
+        yield case(f"{source.name} into i32", cut)
 
 
 # -- products --------------------------------------------------------------------------------------

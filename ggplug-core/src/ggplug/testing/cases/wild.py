@@ -18,7 +18,8 @@ from ggplug.errors import GGPlugError
 from ggplug.ops.base import Op
 from ggplug.ops.custom import PythonCall
 from ggplug.ops.matrix import MulMat, MulMatId
-from ggplug.testing.cases.case import Case, Leafs
+from ggplug.tensor import Tensor
+from ggplug.testing.cases.case import Bytes, Case, Leafs
 from ggplug.testing.cases.sketches import EXTENTS, Sketch, maker, sketches
 from ggplug.types import KERNEL_FLOATS
 
@@ -62,14 +63,17 @@ def _accepted(op: type[Op], sketch: Sketch) -> Callable[[Leafs], Any] | None:
 def _with(make: Callable[[Leafs], Any], position: int, number: float) -> Callable[[Leafs], Any]:
     """What makes the same node of positive floats, with ``number`` in the middle of the source at ``position``."""
 
+    def put(values: dict[Tensor, Bytes]) -> None:
+        for each in values:
+            if each.type in KERNEL_FLOATS:
+                values[each] = encode(np.abs(decode(values[each], each)), each.type)
+        root = list(values)[position]
+        elements = values[root].view(root.type.dtype)
+        elements[len(elements) // 2] = encode(np.array([number]), root.type).view(root.type.dtype)[0]
+
     def changed(leafs: Leafs) -> Any:
         made = make(leafs)
-        for each in leafs.values:
-            if each.type in KERNEL_FLOATS:
-                leafs.values[each] = encode(np.abs(decode(leafs.values[each], each)), each.type)
-        root = list(leafs.values)[position]
-        elements = leafs.values[root].view(root.type.dtype)
-        elements[len(elements) // 2] = encode(np.array([number]), root.type).view(root.type.dtype)[0]
+        leafs.change(put)
         return made
 
     return changed

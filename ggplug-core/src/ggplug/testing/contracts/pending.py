@@ -7,7 +7,7 @@ import numpy as np
 from ggplug.backend import Backend, Buffer, Device
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
-from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, pattern, read
+from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern, read
 from ggplug.testing.contracts.holding import failing_node, held, patience, require_pending
 from ggplug.testing.contracts.sample import Sample
 from ggplug.testing.placement import Placement
@@ -268,6 +268,63 @@ def a_buffer_that_a_held_stream_uses_is_freed_afterwards(device: Device) -> None
 
 
 @clause
+def a_held_stream_is_freed_afterwards(device: Device) -> None:
+    """``Backend.free`` waits until everything that the stream was given is done; it cancels none of it."""
+    out = np.empty(_SIZE, np.uint8)
+    with _buffer(device, OLD) as buffer:
+        stream = device.init()
+        moment = _moment(device, stream)
+        with held(stream, moment) as aside:
+            stream.set_async(buffer, 0, pattern(_SIZE, NEW))
+            stream.get_async(buffer, 0, out)
+            freeing = aside(stream.free)
+            expect(not freeing.returned(moment), "a stream that is held before its work was freed")
+        freeing.join("freeing a stream")
+        expect_equal(out, pattern(_SIZE, NEW), "fetched by a stream that was freed with work pending")
+        expect_equal(read(buffer), pattern(_SIZE, NEW), "stored by a stream that was freed with work pending")
+
+
+@clause
+def work_of_a_held_stream_outlives_its_plan(device: Device) -> None:
+    """``Plan.free`` cancels no computation that was given: it waits for it, or leaves it what it needs."""
+    sample = Sample(device, 2)
+    with sample.place(device, 1) as placement, device.init() as stream:
+        moment = _moment(device, stream)
+        plan = stream.plan(sample.graph)
+        plan.rebind(sample.graph, placement.allocation)
+        with held(stream, moment) as aside:
+            plan.compute()
+            freeing = aside(plan.free)
+            freeing.returned(moment)
+        freeing.join("freeing a plan")
+        stream.synchronize()
+        sample.check(placement.read(sample.y), 1, "computed by a plan that was freed with the computation pending")
+
+
+@clause
+def an_event_that_a_stream_waits_for_can_be_freed(device: Device) -> None:
+    """``Event.free`` changes nothing for streams that were told to wait for the event."""
+    require_pending(device)
+    with _buffer(device, OLD) as source, _buffer(device, 3) as target, device.init() as first, device.init() as second:
+        moment = _moment(device, second)
+        event = device.event()
+        with held(first, moment) as aside:
+            first.set_async(source, 0, pattern(_SIZE, NEW))
+            event.record(first)
+
+            def copy() -> None:
+                event.wait(second)
+                event.free()
+                second.copy_async(source, 0, target, 0, _SIZE)
+                second.synchronize()
+
+            waiting = aside(copy)
+            expect(not waiting.returned(moment), "a stream passed an event that was freed, before its mark")
+        waiting.join("a stream that waited for an event that was freed")
+        expect_equal(read(target), pattern(_SIZE, NEW), "copied behind an event that was freed")
+
+
+@clause
 def a_held_stream_keeps_its_order(device: Device) -> None:
     """What is given to a stream waits for its turn, however it is done."""
     with _buffer(device, OLD) as buffer, _buffer(device, 3) as target, device.init() as stream:
@@ -427,3 +484,15 @@ def a_failure_stays_with_its_stream(device: Device) -> None:
         sample.check(placement.read(sample.y), 1, "computed by another stream")
         error = _raised(stream)
         expect(isinstance(error, ComputeError), f"the stream in which a computation failed raised {error!r}")
+
+
+@clause
+def a_failure_does_not_keep_its_stream_from_being_freed(device: Device) -> None:
+    """``Backend.free`` raises what went wrong in pending work, and frees the stream; freeing it again does nothing."""
+    require_pending(device)
+    stream = device.init()
+    with _fail(device, stream):
+        with expect_raises(ComputeError, "freeing a stream in which a computation failed"):
+            stream.free()
+        expect(stream.freed, "a stream in which a computation failed is not freed when free has raised that")
+        stream.free()

@@ -57,6 +57,12 @@ FAULTS: tuple[Fault, ...] = (
     _kernel("lets a NaN pass", kernels.passes_nan, "relu"),
     _kernel("reads what is not there", kernels.reads_what_is_not_there, "sum", "sum_rows", "mul_mat", "mul_mat_id"),
     _kernel("sorts to one index", kernels.sorts_to_one_index, "argsort"),
+    _kernel(
+        "moves integers as floats", kernels.moves_integers_as_floats, "cpy", "cont", "dup", "concat", "repeat",
+        "get_rows", "set_rows", "set", "pad_reflect_1d", "roll",
+    ),
+    _kernel("cuts floats as the processor does", kernels.cuts_as_the_processor_does, "cpy", "dup", "set_rows"),
+    _kernel("takes the last row of b", kernels.takes_the_last_row_of_b, "mul_mat_id"),
     _memory("memory is not aligned", memory.Misaligned, "buffer types describe their memory"),
     _memory("memset leaves the end", memory.ShortMemset, "memset fills a range"),
     _memory("memset is not checked", memory.UncheckedMemset, "accesses out of bounds raise"),
@@ -134,6 +140,18 @@ FAULTS: tuple[Fault, ...] = (
         "copies do not wait for their source",
         streams.CopiesAtOnce,
         ("copies follow the stream that writes their source", "a held stream holds copies of what it writes"),
+    ),
+    Fault("work is cancelled with its stream", streams.Cancels, ("a held stream is freed afterwards",)),
+    Fault("work is cancelled with its plan", streams.CancelsWithPlans, ("work of a held stream outlives its plan",)),
+    Fault(
+        "streams pass events that are freed",
+        streams.ForgetsFreedEvents,
+        ("an event that a stream waits for can be freed",),
+    ),
+    Fault(
+        "streams that failed are not freed",
+        streams.KeepsWhatFailed,
+        ("a failure does not keep its stream from being freed",),
     ),
     Fault("errors are forgotten", streams.Forgetful, ("asynchronous transfers check bounds",)),
     Fault(

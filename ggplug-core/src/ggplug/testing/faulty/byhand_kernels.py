@@ -299,6 +299,12 @@ _MATRICES = (
         "weights[k % weights.shape[0], j % weights.shape[1]]",
     ),
     _kernel(
+        "takes the last matrix of weights where they repeat",
+        "products",
+        "weights[k // (outer // weights.shape[0]), j",
+        "weights[min(k, weights.shape[0] - 1), j",
+    ),
+    _kernel(
         "takes the first matrix of weights for all",
         "products",
         "weights[k // (outer // weights.shape[0]), j",
@@ -358,6 +364,19 @@ _MATRICES = (
         "set_rows",
         "ids.bits[0, k % ids.bits.shape[1], j % ids.bits.shape[2]]",
         "ids.bits[0, 0, 0]",
+    ),
+    _kernel(
+        "takes the last ids where they repeat",
+        "set_rows",
+        "ids.bits[0, k % ids.bits.shape[1]",
+        "ids.bits[0, min(k, ids.bits.shape[1] - 1)",
+    ),
+    _kernel(
+        "takes the last mask where they repeat",
+        "soft_max",
+        "repeated(wide(mask)[:, :, : logits.shape[2]], logits.shape)",
+        "repeated(wide(mask)[np.minimum(np.arange(len(logits)), len(mask.bits) - 1), :, : logits.shape[2]], "
+        "logits.shape)",
     ),
     _kernel(
         "reads ids of 64 bits as 32", "set_rows", "j % ids.bits.shape[2]]", "j % ids.bits.shape[2]].astype(np.int32)"

@@ -12,8 +12,9 @@ from ggplug.errors import UnsupportedOpError
 from ggplug.ops.base import Array, Op
 from ggplug.ops.elementwise import Binary
 from ggplug.tensor import Spec, Tensor
-from ggplug.testing.oracle import decoded, round_into
+from ggplug.testing.oracle import cut, decoded, round_into
 from ggplug.testing.reference import ReferenceDevice, interpret
+from ggplug.types import I32, KERNEL_FLOATS
 
 Kernel = Callable[..., None]
 
@@ -169,3 +170,36 @@ def sorts_to_one_index(op: Op, dst: Operand, *src: Operand | None) -> None:
     interpret(op, dst, *src)
     if op.name == "argsort":
         dst.array()[...] = dst.array()[..., :1]
+
+
+def moves_integers_as_floats(op: Op, dst: Operand, *src: Operand | None) -> None:
+    """Lets integers of 32 bits pass through float32, which holds those of 24."""
+    interpret(op, dst, *src)
+    if op.moves and dst.tensor.type is I32:
+        with np.errstate(invalid="ignore"):
+            dst.array()[...] = cut(dst.array().astype(np.float32), np.dtype(np.int32))
+
+
+def cuts_as_the_processor_does(op: Op, dst: Operand, *src: Operand | None) -> None:
+    """Floats become integers by the instruction of x86: its smallest number stands for NaN and all beyond the range."""
+    before = dst.array().copy()
+    interpret(op, dst, *src)
+    values = dst.array()
+    if dst.tensor.type is I32 and any(s is not None and s.tensor.type in KERNEL_FLOATS for s in src):
+        lowest, highest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+        values[(values == highest) & (before != highest)] = lowest
+
+
+def takes_the_last_row_of_b(op: Op, dst: Operand, *src: Operand | None) -> None:
+    """Where several experts share a row of b, all but the first take the last one, and not each its turn."""
+    ids, b = (src[2], src[1]) if op.name == "mul_mat_id" else (None, None)
+    if ids is None or b is None:
+        return interpret(op, dst, *src)
+    slots, rows = ids.tensor.ne[0], b.tensor.ne[1]
+    arrays = [None if s is None else s.array().copy() for s in src]
+    assert arrays[1] is not None
+    arrays[1] = arrays[1][:, :, np.minimum(np.arange(slots), rows - 1)]
+    values = [None if a is None or s is None else decoded(a, s.tensor) for a, s in zip(arrays, src, strict=True)]
+    with np.errstate(all="ignore"):
+        round_into(dst.array(), dst.tensor, np.asarray(op.reference(*values)).reshape(dst.tensor.ne[::-1]))
+    return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan, as_bytes
-from ggplug.discrete import Call
+from ggplug.discrete import Batch, Call, Job
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.ops.matrix import MulMat
@@ -318,3 +319,90 @@ class Stumbles(FakeDevice):
     def init(self, **params: Any) -> FakeBackend:
         self.fail("kernel", 1, ComputeError("the first launch fails"))
         return super().init(**params)
+
+
+class Cancels(FakeDevice):
+    """Streams that drop their pending work when they are freed."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _CancelsStream(self)
+
+
+class _CancelsStream(FakeBackend):
+    _cancelled = False
+
+    def give(self, run: Callable[[], None], *, batch: Batch | None = None, after: Job | None = None) -> Job:
+        return super().give(lambda: None if self._cancelled else run(), batch=batch, after=after)
+
+    def free(self) -> None:
+        self._cancelled = True
+        super().free()
+
+
+class CancelsWithPlans(FakeDevice):
+    """Plans whose pending computations are dropped when they are freed."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _CancelsWithPlansStream(self)
+
+
+class _CancelsWithPlansStream(FakeBackend):
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return _CancelsPlan(self, graph, groups)
+
+
+class _CancelsPlan(FakePlan):
+    _freed = False
+
+    def call(self, call: Call) -> None:
+        if not self._freed:
+            super().call(call)
+
+    def free(self) -> None:
+        self._freed = True
+        super().free()
+
+
+class ForgetsFreedEvents(FakeDevice):
+    """Streams that do not wait any longer for an event that is freed."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def event(self) -> Event:
+        return _ForgottenWhenFreed(self)
+
+
+class _ForgottenWhenFreed(FakeEvent):
+    def wait(self, stream: Backend) -> None:
+        job = self.job
+        assert isinstance(stream, FakeBackend)
+        if job is not None:
+
+            def passed() -> None:
+                if self.job is not None:
+                    job.wait()
+
+            stream.give(passed)
+
+
+class KeepsWhatFailed(FakeDevice):
+    """Streams that are not freed where something failed: ``free`` raises, and leaves plans and stream as they are."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty", execution="late")
+
+    def init(self, **params: Any) -> FakeBackend:
+        return _KeepsWhatFailedStream(self)
+
+
+class _KeepsWhatFailedStream(FakeBackend):
+    def free(self) -> None:
+        self.synchronize()
+        super().free()

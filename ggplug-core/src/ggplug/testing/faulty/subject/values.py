@@ -110,6 +110,9 @@ def move(dst: Values, x: Values) -> None:
         moved = converted(x, dst.type)
     elif is_float(x.type):
         moved = cut(wide(x), dst.bits.dtype)
+    elif not is_float(dst.type):
+        limits = np.iinfo(dst.bits.dtype)
+        moved = np.clip(x.bits, limits.min, limits.max)
     elif dst.type is BF16:
         moved = to_bf16(x.bits.astype(np.float32).view(np.uint32))
     else:
