@@ -34,7 +34,9 @@ COMPILER = "ziglang>=0.14; sys_platform == 'linux' and platform_machine == 'x86_
 DISASSEMBLER = "iced-x86>=1.21"
 PORTABLE_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100"]
 GRAMMAR = "llguidance>=1.0"
-TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR]
+# The server, and the client that most people use with it.
+SERVE = ["fastapi>=0.115", "uvicorn>=0.32", "prometheus_client>=0.21", "openai>=2"]
+TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR, *SERVE]
 STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
 # Language models of other hands, which tests compare with by what was recorded of them.
 ORACLE_NEEDS = ["torch==2.13.0", "transformers==5.23.0", "safetensors>=0.4", "gguf>=0.17"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,22 +10,16 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
+from cpu_groups import OTHERS, check, shown
+
 import ggplug as gg
 from ggplug import ops
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups
-from ggplug.memory import Allocation, GraphAllocator
-from ggplug.memory.layout import PERSISTENT
+from ggplug.memory import GraphAllocator
 from ggplug.tensor import Tensor
 from ggplug_cpu import features
 from ggplug_cpu.device import CpuDevice
-from ggplug_cpu.packed import PackedBufferType
-
-#: Instructions whose products add a bias in kernels of their own, with the type of weights that does so.
-OTHERS = [(name, kind) for name, kind in (("generic", "f32"), ("avx2", "bf16")) if name in features.choices()]
-if features.has("avx512f"):
-    OTHERS.append(("native+amx-emulated", "bf16"))
 
 
 @pytest.fixture(scope="module")
@@ -39,47 +32,6 @@ def device() -> Iterator[CpuDevice]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(77)
-
-
-def shown(graph: Graph, groups: Groups) -> list[str]:
-    """The groups of several nodes as ``add norm mul``, results that are written with a star."""
-    return [
-        " ".join(n.op.name + "*" * (kept and n is not g.node) for n, kept in zip(g.nodes, g.kept, strict=True) if n.op)
-        for g in groups.of(graph)
-        if len(g) > 1
-    ]
-
-
-def check(device: CpuDevice, outputs: Tensor | list[Tensor], *expected: str) -> None:
-    """Exactly these groups are formed, and what they write equals the results of single nodes."""
-    graph = Graph(*([outputs] if isinstance(outputs, Tensor) else outputs))
-    groups = device.groups(graph)
-    assert shown(graph, groups) == list(expected)
-    inner = {graph.tensors[position] for position in groups.inner}
-    nodes = [node for node in graph.nodes if node.view_src is None]
-    own = {node: device.buffer_type.alloc(node.nbytes) for node in nodes}  # every result in memory of its own
-    caches = {node.root: node.root.buffer for node in graph.nodes if node.op.writes}  # type: ignore[union-attr]
-    before = {cache: bytes(buffer.bytes(0, buffer.size)) for cache, buffer in caches.items()}  # type: ignore[union-attr]
-    slots = [nodes.index(tensor.root) if tensor.root in own else PERSISTENT for tensor in graph.tensors]
-    offsets = [tensor.view_offset for tensor in graph.tensors]
-    results = []
-    with device.init() as stream:
-        for together in (UNGROUPED, groups):
-            for buffer in own.values():
-                buffer.clear(0x55)
-            for cache, where in caches.items():
-                where.set(0, before[cache])  # type: ignore[union-attr]
-            plan = stream.plan(graph, together)
-            allocation = Allocation(graph, list(own.values()), slots, offsets, groups=together)
-            plan.rebind(graph, allocation)
-            plan.compute()
-            places = own | caches
-            results.append([bytes(places[node].bytes(0, node.nbytes)) for node in places])  # type: ignore[union-attr]
-    for node, alone, together in zip((*nodes, *caches), *results, strict=True):  # type: ignore[assignment]
-        if node in inner:
-            assert set(together) == {0x55}, f"{node!r} was written"
-        else:
-            assert together == alone, f"{node!r} differs"
 
 
 # -- chains of elementwise ops ----------------------------------------------------------------------
@@ -298,109 +250,6 @@ def test_a_norm_behind_a_product_is_computed_where_f32_ends(device: CpuDevice, r
     x[5, 1] = np.nan
     w, bias = gg.tensor(1e19 * rng.standard_normal((40, 32)), "f32"), gg.tensor(np.zeros(40), "f32")
     check(device, ops.norm(ops.add(ops.mul_mat(w, gg.tensor(x, "f32")), bias), eps=0.0), "mul_mat add norm")
-
-
-# -- feed-forward layers ----------------------------------------------------------------------------
-
-
-def packed(device: CpuDevice, values: Any, kind: str) -> Tensor:
-    """Weights that lie packed."""
-    plain = gg.tensor(values, kind)
-    memory = next(each for each in device.extra_buffer_types if isinstance(each, PackedBufferType))
-    made = gg.new_tensor(plain.type, plain.ne[:2])
-    made.place(memory.alloc(memory.alloc_size(made)))
-    return made.set_bytes(plain.tobytes())
-
-
-def layer(
-    device: CpuDevice,
-    rng: np.random.Generator,
-    kind: str = "f32",
-    inside: int = 160,
-    rows: int = 397,
-    bias: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """Rows of so many numbers between two products, and the second product, of 70 numbers."""
-    x = gg.tensor(rng.standard_normal((rows, 256)), "f32")
-    w, v = (packed(device, rng.standard_normal(shape), kind) for shape in ((inside, 256), (70, inside)))
-    total = ops.mul_mat(w, x)
-    if bias:
-        total = ops.add(total, gg.tensor(rng.standard_normal(inside), "f32"))
-    hidden = ops.gelu_erf(total)
-    return hidden, ops.mul_mat(v, hidden)
-
-
-def finished(rng: np.random.Generator, product: Tensor) -> Tensor:
-    """The product with bias, residual and norm."""
-    bias, scale, shift = (gg.tensor(rng.standard_normal(70), "f32") for _ in range(3))
-    residual = gg.tensor(rng.standard_normal((product.ne[1], 70)), "f32")
-    return ops.add(ops.mul(ops.norm(ops.add(ops.add(product, bias), residual)), scale), shift)
-
-
-LAYER = "mul_mat add gelu_erf mul_mat add"
-
-
-@pytest.mark.parametrize(
-    ("instructions", "kind", "inside"),
-    [
-        ("", "f32", 700), ("", "f16", 160), ("", "bf16", 1300), ("", "q8_0", 2144), ("", "q4_1", 160),
-        ("", "q6_K", 256), *((instructions, kind, 1300) for instructions, kind in OTHERS),
-    ],
-)  # fmt: skip
-def test_a_feed_forward_layer_is_computed_in_one_pass(
-    instructions: str, kind: str, inside: int, device: CpuDevice, rng: np.random.Generator
-) -> None:
-    with features.forced(instructions) if instructions else nullcontext():
-        _, product = layer(device, rng, kind, inside)
-        check(device, finished(rng, product), f"{LAYER} add norm mul add")
-
-
-def test_a_feed_forward_layer_is_the_same_with_and_without_what_is_around_it(
-    device: CpuDevice, rng: np.random.Generator
-) -> None:
-    _, product = layer(device, rng)
-    check(device, ops.add(product, gg.tensor(rng.standard_normal((397, 70)), "f32")), LAYER)
-    _, product = layer(device, rng, bias=False)
-    check(device, ops.add(product, gg.tensor(rng.standard_normal(70), "f32")), "mul_mat gelu_erf mul_mat add")
-
-
-def test_a_feed_forward_layer_is_the_same_for_any_number_of_threads(
-    device: CpuDevice, rng: np.random.Generator
-) -> None:
-    _, product = layer(device, rng, "bf16")
-    result, before = finished(rng, product), device.n_threads
-    for threads in (1, 3, before):
-        device.with_team(lambda team, n=threads: team.set_n_threads(n))
-        check(device, result, f"{LAYER} add norm mul add")
-
-
-def test_a_feed_forward_layer_whose_inside_is_needed_is_computed_step_by_step(
-    device: CpuDevice, rng: np.random.Generator
-) -> None:
-    hidden, product = layer(device, rng)
-    check(device, [hidden.set_output(), finished(rng, product)], "mul_mat add gelu_erf", "mul_mat add add norm mul add")
-    hidden, product = layer(device, rng)
-    check(device, [ops.neg(hidden), finished(rng, product)], "mul_mat add gelu_erf", "mul_mat add add norm mul add")
-
-
-def test_a_feed_forward_layer_that_reads_its_weights_too_often_is_computed_step_by_step(
-    device: CpuDevice, rng: np.random.Generator
-) -> None:
-    _, product = layer(device, rng, rows=380)  # blocks of 48 rows
-    check(device, ops.relu(product), "mul_mat add gelu_erf", "mul_mat relu")
-    x, w, v = (gg.tensor(rng.standard_normal((n, 64)), "f32") for n in (397, 64, 64))  # not packed
-    check(device, ops.relu(ops.mul_mat(v, ops.relu(ops.mul_mat(w, x)))), "mul_mat relu", "mul_mat relu")
-    w, v = packed(device, np.ones((16400, 64)), "f32"), packed(device, np.ones((70, 16400)), "f32")  # many
-    check(device, ops.relu(ops.mul_mat(v, ops.relu(ops.mul_mat(w, x)))), "mul_mat relu", "mul_mat relu")
-
-
-def test_a_feed_forward_layer_inside_of_which_rows_are_added_is_computed_step_by_step(
-    device: CpuDevice, rng: np.random.Generator
-) -> None:
-    x, rows = (gg.tensor(rng.standard_normal((397, n)), "f32") for n in (64, 160))
-    w, v = (packed(device, rng.standard_normal(shape), "f32") for shape in ((160, 64), (70, 160)))
-    hidden = ops.relu(ops.add(ops.mul_mat(w, x), rows))
-    check(device, ops.relu(ops.mul_mat(v, hidden)), "mul_mat add relu", "mul_mat relu")
 
 
 # -- attention --------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
 from ggplug.types import by_name
 from ggplug_cpu import features
+from ggplug_cpu.instruction_sets import X86_64
+from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.packed import PackedBufferType
 
 FLOATS = ("f32", "f16", "bf16")
@@ -106,6 +108,27 @@ def test_any_bits_come_back_from_packed_memory(cpu: Device, type_name: str) -> N
         assert bytes(tensor.buffer._memory) != raw.tobytes() or min(ne) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("type_name", ["f32", "q4_0", TWICE[0]])
+def test_packed_bytes_do_not_depend_on_how_many_threads_put_them_in_order(
+    cpu: Device, type_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = packed_type_for(cpu, type_name)
+    tensor = gg.new_tensor(type_name, (1280, 97, 2))
+    raw = bits(type_name, *tensor.ne)
+    found = []
+    for threads, least in ((1, 1 << 18), (3, 1 << 10)):
+        monkeypatch.setattr("ggplug_cpu.packed.default_threads", lambda threads=threads: threads)
+        monkeypatch.setattr("ggplug_cpu.packed.BYTES_OF_A_THREAD", least)
+        buffer = kind.alloc(kind.alloc_size(tensor))
+        buffer._memory[:] = 7  # type: ignore[attr-defined]  # what fills up is written, too
+        tensor.place(None)
+        tensor.place(buffer)
+        tensor.set_bytes(raw)
+        assert tensor.tobytes() == raw.tobytes()
+        found.append(bytes(buffer._memory)[: kind.alloc_size(tensor)])  # type: ignore[attr-defined]
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS])
 def test_packed_weights_grow_only_by_what_fills_up_panels(cpu: Device, type_name: str) -> None:
     kind, type = packed_type_for(cpu, type_name), by_name(type_name)
@@ -180,6 +203,21 @@ def test_on_other_instructions_too(cpu: Device, type_name: str, target: str) -> 
         assert packed.tobytes() == plain.tobytes()
 
 
+def test_a_tile_of_eight_rows_reads_weights_of_int8_once_and_takes_all_of_them_on_avx512() -> None:
+    with features.forced(features.elsewhere(X86_64, "sapphirerapids", (*X86_64.levels["avx512"][1], "avx512vnni"))):
+        assert [n for n in range(1, 18) if layout("i8").is_one_tile(n)] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "i8", "amx"])
+def test_tiles_take_any_number_of_rows(kind: str) -> None:
+    sizes = layout(kind).tiles
+    for rows in range(1, 50):
+        left = rows
+        while left > 0:
+            left -= next(size for size, least in sizes if left >= least)
+        assert left > -sizes[0][0]
+
+
 @pytest.mark.parametrize("type_name", [*FLOATS, "q4_1"])
 def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
     cpu: Device, stream: Backend, type_name: str
@@ -189,7 +227,7 @@ def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
     _, packed = pair(cpu, type_name, 608, 200)
     x = np.random.default_rng(3).standard_normal((40, 608)).astype(np.float32)
     many = result(stream, gg.mul_mat(packed, gg.tensor(x)))
-    for columns in (1, 5, 12):
+    for columns in (1, 3, 5, 8, 12):
         few = result(stream, gg.mul_mat(packed, gg.tensor(x[:columns])))
         np.testing.assert_array_equal(few.reshape(columns, -1), many[:columns])
     before = stream.n_threads  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ import pytest
 from ggplug.errors import FreedError, ParameterError
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.serve import Batcher, Finish, QueueFullError, Request
+from ggplug_models.serve.batcher import LEAST
 
 N_VOCAB = 50
 
@@ -27,8 +28,8 @@ def logits_after(tokens: Sequence[int]) -> npt.NDArray[np.float32]:
 class Held:
     """Sequences whose steps a test can hold and make fail."""
 
-    def __init__(self, n_seq: int = 3, n_ctx: int = 40) -> None:
-        self.n_ctx, self.n_seq = n_ctx, n_seq
+    def __init__(self, n_seq: int = 3, n_ctx: int = 40, micro_batch: int = 512) -> None:
+        self.n_ctx, self.n_seq, self.micro_batch = n_ctx, n_seq, micro_batch
         self.steps: list[dict[int, int]] = []
         self.begun, self.go = threading.Semaphore(0), threading.Event()
         self.go.set()
@@ -102,31 +103,65 @@ def test_many_clients_at_once_get_what_each_would_get_alone(piece: int) -> None:
 
 
 def test_a_long_prompt_does_not_hold_up_the_others() -> None:
-    sequences = Held(n_seq=2)
+    sequences = Held(n_seq=2, n_ctx=200)
     sequences.go.clear()
-    with Batcher(sequences, piece=4) as batcher:
+    with Batcher(sequences, piece=LEAST) as batcher:
         first = Request([1], sampler(1), 12)
         batcher.submit(first)
         assert sequences.begun.acquire(timeout=30)
-        second = Request(list(range(1, 25)), sampler(2), 2)
+        prompt = list(np.arange(5 * LEAST) % N_VOCAB)
+        second = Request(prompt, sampler(2), 2)
         batcher.submit(second)
         sequences.go.set()
         assert list(first.tokens()) == alone([1], sampler(1), 12)
-        assert list(second.tokens()) == alone(list(range(1, 25)), sampler(2), 2)
-    both = [step for step in sequences.steps if len(step) == 2]
-    assert [sorted(step.values()) for step in both[:6]] == [[1, 4]] * 6
+        assert list(second.tokens()) == alone(prompt, sampler(2), 2)
+    begin = sequences.steps.index({1: LEAST})
+    assert sequences.steps[begin - 1 : begin + 9] == [{0: 1}, {1: LEAST}] * 5
 
 
-def test_what_a_sequence_has_read_is_not_read_again() -> None:
-    with Batcher(Held(n_seq=2)) as batcher:
-        first = Request([5, 6, 7, 8], sampler(1), 3)
+def test_each_token_is_computed_with_as_many_as_alone_or_with_enough() -> None:
+    random = np.random.default_rng(1)
+    prompts = [random.integers(0, N_VOCAB, random.integers(1, 250)).tolist() for _ in range(30)]
+    prompts += [prompts[3] + prompts[4][:n] for n in (1, 20, 50)]
+    sequences = Held(n_seq=3, n_ctx=400, micro_batch=100)
+    with Batcher(sequences, waiting=100, piece=40) as batcher:
+        requests = [Request(prompt, sampler(1), 2) for prompt in prompts]
+        for request in requests:
+            batcher.submit(request)
+        for request in requests:
+            assert list(request.tokens()) == alone(request.prompt, sampler(1), 2)
+    assert all(len(step) == 1 or set(step.values()) == {1} for step in sequences.steps)
+    pieces = [count for step in sequences.steps if len(step) == 1 for count in step.values() if count > 1]
+    ends = [len(prompt) % 100 for prompt in prompts]
+    assert {count for count in pieces if count < LEAST} <= {end for end in ends if end < LEAST}
+    assert max(pieces) <= 40 + LEAST
+
+
+def test_what_a_sequence_has_read_of_a_prompt_is_not_read_again() -> None:
+    prompt = list(np.arange(3 * LEAST) % N_VOCAB)
+    with Batcher(Held(n_seq=2, n_ctx=200)) as batcher:
+        first = Request(prompt, sampler(1), 3)
         batcher.submit(first)
         answer = list(first.tokens())
-        again = Request([5, 6, 7, 8, *answer[:2], 9], sampler(2), 3)
-        batcher.submit(again)
-        assert list(again.tokens()) == alone(again.prompt, sampler(2), 3)
+        again, longer = Request(prompt, sampler(2), 3), Request([*prompt, *answer, *prompt[:LEAST]], sampler(2), 3)
+        for request in (again, longer):
+            batcher.submit(request)
+            assert list(request.tokens()) == alone(request.prompt, sampler(2), 3)
     assert first.reused == 0
-    assert again.reused == 6
+    assert again.reused == 2 * LEAST  # the last are read together, as they were
+    assert longer.reused == 3 * LEAST  # answers were read one by one, which rounds otherwise
+
+
+def test_a_block_that_is_too_short_is_read_again_as_a_whole() -> None:
+    prompt = list(np.arange(64 + 5) % N_VOCAB)
+    sequences = Held(n_seq=1, n_ctx=200, micro_batch=64)
+    with Batcher(sequences) as batcher:
+        requests = [Request(prompt, sampler(1), 1), Request(prompt, sampler(1), 1), Request(prompt * 2, sampler(1), 1)]
+        for request in requests:
+            batcher.submit(request)
+            assert list(request.tokens()) == alone(request.prompt, sampler(1), 1)
+    assert [request.reused for request in requests] == [0, 64, 64]
+    assert sequences.steps == [{0: 64}, {0: 5}, {0: 5}, {0: 64}, {0: 10}]
 
 
 def test_a_client_that_leaves_frees_its_place_at_once() -> None:
@@ -161,6 +196,65 @@ def test_more_requests_than_may_wait_are_refused() -> None:
         sequences.go.set()
         for request in requests[:2]:
             assert list(request.tokens()) == alone(request.prompt, sampler(request.prompt[0]), 1)
+
+
+def test_a_request_that_was_cancelled_while_it_waited_makes_room_at_once() -> None:
+    sequences = Held(n_seq=1)
+    sequences.go.clear()
+    with Batcher(sequences, waiting=1) as batcher:
+        working, leaving, coming = (Request([n], sampler(n), 1) for n in range(1, 4))
+        batcher.submit(working)
+        assert sequences.begun.acquire(timeout=30)
+        batcher.submit(leaving)
+        leaving.cancel()
+        assert batcher.status.waiting == 0
+        batcher.submit(coming)
+        assert list(leaving.tokens()) == []
+        sequences.go.set()
+        assert list(coming.tokens()) == alone([3], sampler(3), 1)
+    assert batcher.status.finished == 3
+
+
+def test_a_prompt_that_is_cancelled_is_read_no_further() -> None:
+    sequences = Held(n_seq=1, n_ctx=200)
+    sequences.go.clear()
+    with Batcher(sequences, piece=LEAST) as batcher:
+        leaving = Request([1] * 5 * LEAST, sampler(1), 1)
+        batcher.submit(leaving)
+        assert sequences.begun.acquire(timeout=30)
+        leaving.cancel()
+        sequences.go.set()
+        assert list(leaving.tokens()) == []
+    assert sequences.steps == [{0: LEAST}]
+
+
+def test_events_come_to_a_listener() -> None:
+    events: list[object] = []
+    done = threading.Event()
+
+    def listener(event: object) -> None:
+        events.append(event)
+        if isinstance(event, Finish):
+            done.set()
+
+    with Batcher(Held()) as batcher:
+        batcher.submit(Request([1], sampler(1), 3, listener=listener))
+        assert done.wait(30)
+    assert events == [*alone([1], sampler(1), 3), Finish.LENGTH]
+
+
+def test_sequences_that_cannot_be_prepared_fail_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sequences = Held()
+    with Batcher(sequences) as batcher:
+        with monkeypatch.context() as patched:
+            patched.setattr(sequences, "tokens", lambda seq: 1 / 0)
+            request = Request([1], sampler(1), 3)
+            batcher.submit(request)
+            with pytest.raises(ZeroDivisionError):
+                list(request.tokens())
+        after = Request([1], sampler(1), 3)
+        batcher.submit(after)
+        assert list(after.tokens()) == alone([1], sampler(1), 3)
 
 
 def test_a_text_ends_where_the_context_is_full() -> None:

@@ -16,6 +16,8 @@ import logging
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -75,13 +77,19 @@ class Notes(logging.Handler):
             self.bar.update(self.bar.task_ids[0], note=record.getMessage())
 
 
-def listen(console: Console) -> Notes:
-    """Hears what ggplug and its plugins report from now on."""
+@contextmanager
+def listening(console: Console) -> Iterator[Notes]:
+    """Hears what ggplug and its plugins report in the meantime."""
     notes = Notes(console)
     log = logging.getLogger("ggplug")
+    before = log.level
     log.addHandler(notes)
     log.setLevel(logging.INFO)
-    return notes
+    try:
+        yield notes
+    finally:
+        log.setLevel(before)
+        log.removeHandler(notes)
 
 
 def embed(
@@ -148,7 +156,7 @@ def sharing(used: Device) -> str:
 @click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="Passages to show.")
 def main(question: str, folder: Path, names: tuple[str, ...], split: str | None, kind: str, top: int) -> None:
     console = Console(highlight=False)
-    notes = listen(console)
+    notes = click.get_current_context().with_resource(listening(console))
     passages = read_folder(folder)
     if not passages:
         raise click.ClickException(f"{folder} has no .md, .txt or .rst files")

@@ -198,8 +198,30 @@ def _fed_forward(v: Hole, w: Hole, x: Hole, b: Hole | None = None) -> Step:
     return PRODUCT(v, HIDDEN(UP(w, x) if b is None else SHIFTED(UP(w, x), b)))
 
 
+def _mixed_by_all_heads(k: Hole, q: Hole, v: Hole, w: Hole, mask: Hole, sinks: Hole) -> Step:
+    return PRODUCT(w, viewed(COPY(viewed(_attended(k, q, TURNED(v), mask, sinks)))))
+
+
 #: In the order of preference: a node belongs to the first group that is found from the end of the graph on.
 FUSED: tuple[FusedRow, ...] = (
+    FusedRow(
+        chain(
+            "norm of an attention layer",
+            *KINDS,
+            start=lambda k, q, v, w, c, d, mask=None, sinks=None: NORM(
+                AGAIN(ADD(_mixed_by_all_heads(k, q, v, w, mask, sinks), c), d)
+            ),
+        ),
+        attention.attention_layer,
+    ),
+    FusedRow(
+        chain(
+            "attention layer",
+            *KINDS,
+            start=lambda k, q, v, w, mask=None, sinks=None: _mixed_by_all_heads(k, q, v, w, mask, sinks),
+        ),
+        attention.attention_layer,
+    ),
     FusedRow(
         pattern(
             "attention",

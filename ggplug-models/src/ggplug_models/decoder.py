@@ -12,19 +12,24 @@ import ggplug as gg
 from ggplug.backend import Device
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
+from ggplug_models.arguments import check_sequence
 from ggplug_models.cache.cells import Cells
 from ggplug_models.cache.memory import KeysValues, Kind, Memory, State
 from ggplug_models.chat_template import ChatTemplate, Message
 from ggplug_models.drafts import Drafts
+from ggplug_models.embedding import check_batch, check_texts, normalized
 from ggplug_models.generation import generate, greedy
+from ggplug_models.ids import token_ids
 from ggplug_models.layers.linear import linear
 from ggplug_models.long_text import LongText, pieces_of
 from ggplug_models.network import Network
 from ggplug_models.pooling import Pooling
-from ggplug_models.sampling import Chooses, StopStrings
+from ggplug_models.reading import vectors_of
+from ggplug_models.sampling import Chooses
 from ggplug_models.session import Session
 from ggplug_models.steps import Asked, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
+from ggplug_models.written import Written
 
 Floats = npt.NDArray[np.float32]
 
@@ -87,7 +92,9 @@ class Decoder(Network):
         ``stop``: strings that end it; they are not part of it.
         """
         prompt = self.tokenizer.encode(text, add_special=True)
-        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft)
+        return self.texts(
+            prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft, begins=not text
+        )  # fmt: skip
 
     def chat(
         self, messages: Sequence[Message], max_tokens: int | None = None, *, choose: Chooses = greedy,
@@ -107,16 +114,16 @@ class Decoder(Network):
 
     def texts(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
-        stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None,
+        stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None, begins: bool = True,
     ) -> Iterator[str]:  # fmt: skip
-        """As :meth:`generate`, behind token ids."""
-        stream, stops = self.tokenizer.stream(skip_special=True), StopStrings(stop)
+        """As :meth:`generate`, behind token ids.  ``begins``: see :class:`~ggplug_models.written.Written`."""
+        written = Written(self.tokenizer, stop, begins=begins)
         for token in self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft):
-            if piece := stops.push(stream.push(token)):
+            if piece := written.push(token):
                 yield piece
-            if stops.stopped is not None:
+            if written.stopped:
                 return
-        if piece := stops.push(stream.finish()) + stops.finish():
+        if piece := written.finish():
             yield piece
 
     def embed(
@@ -124,8 +131,10 @@ class Decoder(Network):
         progress: Callable[[int], None] | None = None,
     ) -> Floats:  # fmt: skip
         """One vector for each text, as :meth:`embed_ids` makes it; a text that the model has no room for is cut off."""
-        ids = [self.tokenizer.encode("".join(pieces_of(text)), add_special=True)[: self.n_ctx] for text in texts]
-        return self.embed_ids(ids, batch=batch, normalize=normalize, progress=progress)
+        check_texts(texts)
+        with self.call():
+            ids = [self.tokenizer.encode("".join(pieces_of(text)), add_special=True)[: self.n_ctx] for text in texts]
+            return self.embed_ids(ids, batch=batch, normalize=normalize, progress=progress)
 
     def embed_ids(
         self, ids: Sequence[Sequence[int]], *, batch: int = 32, normalize: bool = True,
@@ -134,23 +143,24 @@ class Decoder(Network):
         """One vector for each text: float32 of shape ``(len(ids), n_embd)``, of length 1 if ``normalize``.
 
         The normed vectors of a text's tokens become one as the file says (``pooling_type``), by default that of the
-        last token, which has seen all others.  Texts are computed one after the other, whatever ``batch`` says.
+        last token, which has seen all others.  ``batch``: texts computed together at most; long ones are fewer.
         ``progress(n)``: called when ``n`` more are done.  Raises ParameterError, FreedError.
         """
+        batch = check_batch(batch)
+        check_sequence(ids, "ids")
         found = self.hyperparameters.integer("pooling_type", Pooling.LAST, at_least=0)
         pooling = Pooling(found) if found in set(Pooling) else Pooling.LAST
-        out = np.empty((len(ids), self.n_embd), np.float32)
         asked = Asked.LAST if pooling is Pooling.LAST else Asked.ALL
-        with self.session(max(map(len, ids), default=1) or 1, cache_type="f32") as session:
-            for position, tokens in enumerate(ids):
-                session.clear()
-                vectors = session.decode({0: tokens}, asked, hidden=True)[0].reshape(-1, self.n_embd)
-                out[position] = pooling.shares(np.ones((1, len(vectors)), bool))[0] @ vectors
+        with self.call():
+            checked = [token_ids(each, self.n_vocab, f"ids[{n}]") for n, each in enumerate(ids)]
+            out = np.empty((len(checked), self.n_embd), np.float32)
+            for chosen, vectors in vectors_of(self, checked, batch, asked):
+                for position, each in zip(chosen, vectors, strict=True):
+                    rows = each.reshape(-1, self.n_embd)
+                    out[position] = pooling.shares(np.ones((1, len(rows)), bool))[0] @ rows
                 if progress is not None:
-                    progress(1)
-        if normalize:
-            out /= np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
-        return out
+                    progress(len(chosen))
+        return normalized(out) if normalize else out
 
     # -- graphs ------------------------------------------------------------------------------------
 
@@ -170,7 +180,7 @@ class Decoder(Network):
         windows = {kind.window for kind in self.kinds if isinstance(kind, KeysValues)}
         return {window: Cells(n_seq, n_ctx, n_step, window) for window in sorted(windows)}
 
-    @property
+    @cached_property
     def keeps_states(self) -> bool:
         """Whether there are blocks with a state, which has no way back to earlier tokens."""
         return any(isinstance(kind, State) for kind in self.kinds)

@@ -14,6 +14,8 @@ from ggplug.backend import Device
 from ggplug.errors import ModelError, ParameterError
 from ggplug.graph import Graph
 from ggplug.tensor import Context, Tensor
+from ggplug_models.arguments import check_sequence
+from ggplug_models.embedding import check_batch, check_texts, normalized
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.ids import token_ids
 from ggplug_models.layers.attention import mixed
@@ -179,12 +181,7 @@ class Encoder(Network):
         raises ends the call.  ``normalize``: to length 1.  Raises ParameterError; ModelError for a tokeniser that does
         not work; FreedError for a model that was freed; and what a LongText's callable raises.
         """
-        if isinstance(texts, str):
-            raise ParameterError("embed takes a sequence of texts, got one string", got=type(texts))
-        _check_sequence(texts, "texts")
-        for position, text in enumerate(texts):
-            if not isinstance(text, (str, LongText)):
-                raise ParameterError(f"texts[{position}] is {type(text).__name__}, not a string", got=type(text))
+        check_texts(texts)
         with self.call():
             return self.embed_ids(self.tokenizer.encode(texts), batch=batch, normalize=normalize, progress=progress)
 
@@ -197,26 +194,17 @@ class Encoder(Network):
         progress: Callable[[int], None] | None = None,
     ) -> Floats:
         """As :meth:`embed`, for token ids with their special tokens."""
-        if not isinstance(batch, (int, np.integer)) or isinstance(batch, bool) or batch < 1:
-            raise ParameterError(f"batch must be an integer of at least 1, got {batch!r}", got=batch)
-        _check_sequence(ids, "ids")
+        batch = check_batch(batch)
+        check_sequence(ids, "ids")
         with self.call():
-            return self._embed_ids([self._checked(each, f"ids[{n}]") for n, each in enumerate(ids)], int(batch),
-                                   normalize=normalize, progress=progress)
-
-    def _embed_ids(
-        self, ids: Sequence[npt.NDArray[np.int64]], batch: int, *, normalize: bool,
-        progress: Callable[[int], None] | None,
-    ) -> Floats:  # fmt: skip
-        out = np.empty((len(ids), self.n_embd), np.float32)
-        for chosen in batches([len(tokens) for tokens in ids], batch):
-            with self.turn():
-                out[chosen] = self._compute([ids[i] for i in chosen]).pooled.numpy()
-            if progress is not None:
-                progress(len(chosen))
-        if normalize:
-            out /= np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
-        return out
+            checked = [self._checked(each, f"ids[{n}]") for n, each in enumerate(ids)]
+            out = np.empty((len(checked), self.n_embd), np.float32)
+            for chosen in batches([len(tokens) for tokens in checked], batch):
+                with self.turn():
+                    out[chosen] = self._compute([checked[i] for i in chosen]).pooled.numpy()
+                if progress is not None:
+                    progress(len(chosen))
+        return normalized(out) if normalize else out
 
     def _checked(self, tokens: Any, what: str) -> npt.NDArray[np.int64]:
         """The token ids of one text, as an array.  Raises ParameterError for what cannot be such."""
@@ -242,12 +230,6 @@ class Encoder(Network):
         batch.fill(texts, self.pooling)
         self.scheduler.compute(batch.graph)
         return batch
-
-
-def _check_sequence(values: Any, what: str) -> None:
-    """Raises ParameterError for what has no length and order: generators, numbers, dicts, sets."""
-    if not isinstance(values, (Sequence, np.ndarray)) or isinstance(values, (str, bytes)):
-        raise ParameterError(f"{what} must be a sequence, got {type(values).__name__}", got=type(values))
 
 
 def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:

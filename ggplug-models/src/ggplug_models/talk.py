@@ -79,9 +79,10 @@ class Talk:
 
     def go_on(self, text: str, max_tokens: int | None = None) -> Iterator[str]:
         """The text that follows ``text``, in pieces."""
-        return self._timed(self.model.tokenizer.encode(text, add_special=True), max_tokens)
+        prompt = self.model.tokenizer.encode(text, add_special=True)
+        return self._timed(prompt, max_tokens, begins=not text)
 
-    def _timed(self, prompt: Sequence[int], max_tokens: int | None) -> Iterator[str]:
+    def _timed(self, prompt: Sequence[int], max_tokens: int | None, *, begins: bool = True) -> Iterator[str]:
         pace = self.pace = Pace(len(prompt))
         draft = self.draft
         drafted, accepted = (0, 0) if draft is None else (draft.drafted, draft.accepted)
@@ -97,7 +98,9 @@ class Talk:
             return token
 
         try:
-            yield from self.model.texts(prompt, max_tokens, choose=choose, session=self.session, draft=draft)
+            yield from self.model.texts(
+                prompt, max_tokens, choose=choose, session=self.session, draft=draft, begins=begins
+            )  # fmt: skip
         finally:
             if draft is not None:
                 pace.drafted, pace.accepted = draft.drafted - drafted, draft.accepted - accepted

@@ -98,7 +98,7 @@ class Values:
     def refused(self, key: str, wanted: str) -> ModelError:
         """The error for a value that is there but of no use: ``key`` must be ``wanted``."""
         value = self.values.get(self.prefix + key)
-        return ModelError(f"{self._named(key)} must be {wanted}, got {_short(value)}", got=value, wanted=wanted)
+        return ModelError(f"{self._named(key)} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
 
     def _checked(
         self, key: str, default: D, wanted: str, fits: Callable[[Any], bool], made: Callable[[Any], T]
@@ -137,6 +137,10 @@ def _finite(value: Any) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _short(value: Any) -> str:
-    text = repr(value[:100] if isinstance(value, (str, list, np.ndarray)) else value)
+def shown(value: Any) -> str:
+    """A value as an error tells it: 100 characters of it at most."""
+    try:
+        text = repr(value[:100] if isinstance(value, (str, bytes, list, tuple, np.ndarray)) else value)
+    except ValueError:  # Python writes no integers of thousands of digits
+        text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
     return text if len(text) <= 100 else f"{text[:100]}..."

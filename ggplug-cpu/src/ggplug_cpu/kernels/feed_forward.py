@@ -7,10 +7,10 @@ alone, with the same results to the bit.  Their weights lie packed, and every bl
 
 from __future__ import annotations
 
-from ggplug_cpu.compiler import Body, device_function, kernel
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch
 from ggplug_cpu.kernels.mul_mat_gemm import activations_in_room, product_of_blocks, results_in_room, slice_of_blocks
-from ggplug_cpu.kernels.mul_mat_prepare import round_floats
+from ggplug_cpu.kernels.mul_mat_prepare import round_rows
 from ggplug_cpu.kernels.mul_mat_rows import Product
 from ggplug_cpu.parameters import Parameters, integer
 
@@ -82,14 +82,13 @@ def _as_they_are(params, memory, hidden, count, K, k, numbers):  # type: ignore[
     return hidden, FeedForward.hidden_bytes(params)
 
 
-def _rounded(totals: int):  # type: ignore[no-untyped-def]
-    convert = round_floats(0, totals)
+def _rounded(totals: int) -> DeviceFunction:
+    round_all = round_rows(totals)
 
     @device_function
     def prepare(params, memory, hidden, count, K, k, numbers):  # type: ignore[no-untyped-def]
-        room, stride = memory + FeedForward.rounded(params), FeedForward.rounded_bytes(params)
-        for row in range(count):
-            convert(room + row * stride, hidden + row * FeedForward.hidden_bytes(params) + 4 * k, K, k, numbers)
-        return room, stride
+        rows, row_bytes = memory + FeedForward.rounded(params), FeedForward.rounded_bytes(params)
+        round_all(rows, row_bytes, hidden + 4 * k, FeedForward.hidden_bytes(params), count, K, k, numbers)
+        return rows, row_bytes
 
     return prepare

@@ -124,6 +124,20 @@ def round_floats(offset: int, totals: int) -> Intrinsic:
     return emitted("void(i64, i64, i64, i64, i64)")(emit)
 
 
+def round_rows(totals: int) -> DeviceFunction:
+    """``rounded(rows, row_bytes, source, source_bytes, count, K, k, numbers)``: of ``count`` rows what
+    :func:`round_floats` does to one, to ``rows``; number ``k`` of the first is at ``source``.
+    """
+    convert = round_floats(0, totals)
+
+    @device_function
+    def rounded(rows, row_bytes, source, source_bytes, count, K, k, numbers):  # type: ignore[no-untyped-def]
+        for row in range(count):
+            convert(rows + row * row_bytes, source + row * source_bytes, K, k, numbers)
+
+    return rounded
+
+
 def _round_blocks(activations: str, offset: int, totals: int) -> Intrinsic:
     """As :func:`round_floats`, of blocks."""
     t = BLOCKS[activations]

@@ -1,10 +1,20 @@
-"""Continuous batching (Yu et al. 2022, "Orca"): requests enter and leave the batch between two tokens."""
+"""Continuous batching (Yu et al. 2022, "Orca"): requests enter and leave the batch between two tokens.
+
+What a request is answered depends on the request alone, bit by bit, as far as a device computes a token alike whatever
+is computed beside it.  Devices do so for tokens that are written, one of each sequence, and for the tokens of a prompt
+where there are at least :data:`LEAST` of them; but the kernels for the former and for the latter round differently.  So
+
+- the tokens that are written and each piece of a prompt are steps of their own;
+- a prompt is cut where the session would cut it (:attr:`Sequences.micro_batch`), and else only into pieces of at least
+  :data:`LEAST` tokens;
+- of what a sequence holds, only what was read as a prompt, in such pieces, is used for another request.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -12,9 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import FreedError, GGPlugError, ParameterError
+from ggplug_models.ids import in_common
 from ggplug_models.serve.request import Finish, Request
 
 Floats = npt.NDArray[np.float32]
+
+
+LEAST = 32
+"""Tokens of a prompt from which on it makes no difference how many are computed together."""
 
 
 class QueueFullError(GGPlugError):
@@ -26,6 +41,7 @@ class Sequences(Protocol):
 
     n_ctx: int
     n_seq: int
+    micro_batch: int
 
     def tokens(self, seq: int, /) -> Sequence[int]:
         """The tokens that a sequence has."""
@@ -51,13 +67,20 @@ class Status(NamedTuple):
 
 @dataclass
 class _Slot:
-    """A sequence at work.  ``left``: tokens that it has to read; ``history``: those of prompt and answer."""
+    """A sequence at work.
+
+    ``read``: tokens of its prompt that it has read; ``history``: those of prompt and answer; ``room``: how many may
+    still come.
+    """
 
     request: Request
-    left: list[int]
+    read: int
     history: list[int]
     room: int
-    prompt: bool = True
+
+    @property
+    def writes(self) -> bool:
+        return self.read == len(self.request.prompt)
 
 
 @dataclass
@@ -74,26 +97,29 @@ class _Shared:
     """What other threads change; only under the condition."""
 
     waiting: deque[Request] = field(default_factory=deque)
+    active: int = 0
     closed: bool = False
 
 
 class Batcher:
     """Continues the texts of many requests, as many at once as ``sequences`` has.
 
-    In each step every text that is being written gets one token, and prompts get ``piece`` tokens together, so that a
-    long prompt does not hold up the others.  A request takes the free sequence that has most of its prompt already.
-    ``waiting``: requests that may wait for a sequence.
+    In each round every text that is being written gets one token, and prompts get about ``piece`` tokens together, so
+    that a long prompt does not hold up the others.  A request takes the free sequence that has most of its prompt
+    already.  ``waiting``: requests that may wait for a sequence.
 
     Its thread is the only one that uses ``sequences``; they belong to the caller, who frees them after :meth:`close`.
     """
 
-    def __init__(self, sequences: Sequences, *, waiting: int = 64, piece: int = 512) -> None:
+    def __init__(self, sequences: Sequences, *, waiting: int = 64, piece: int = 128) -> None:
         if waiting < 0 or piece < 1:
             raise ParameterError(f"waiting must be at least 0 and piece at least 1, got {waiting} and {piece}")
         self.sequences = sequences
         self._most_waiting = waiting
         self._piece = piece
         self._slots: dict[int, _Slot] = {}
+        self._reusable = [0] * sequences.n_seq
+        """By sequence: how many of its tokens serve another request that begins with them."""
         self._counts = _Counts()
         self._shared = _Shared()
         self._changed = threading.Condition()
@@ -114,9 +140,10 @@ class Batcher:
         with self._changed:
             if self._shared.closed:
                 raise FreedError("the batcher was closed", thing=self)
-            free = self.sequences.n_seq - len(self._slots)
-            if len(self._shared.waiting) >= self._most_waiting + max(free, 0):
-                raise QueueFullError(f"{len(self._shared.waiting)} requests are waiting", got=len(self._shared.waiting))
+            free = self.sequences.n_seq - self._shared.active
+            waiting = self._forget_cancelled()
+            if waiting >= self._most_waiting + free:
+                raise QueueFullError(f"{waiting} requests are waiting", got=waiting)
             self._shared.waiting.append(request)
             self._changed.notify()
 
@@ -125,10 +152,25 @@ class Batcher:
         """How it goes now."""
         with self._changed:
             c = self._counts
+            waiting = self._forget_cancelled()
             return Status(
-                len(self._shared.waiting), len(self._slots), c.finished, c.failed, c.prompt_tokens, c.reused_tokens,
+                waiting, self._shared.active, c.finished, c.failed, c.prompt_tokens, c.reused_tokens,
                 c.generated_tokens,
             )  # fmt: skip
+
+    def _forget_cancelled(self) -> int:
+        """Ends requests that were cancelled while they waited; tells how many others wait.  Under the condition."""
+        waiting = self._shared.waiting
+        for request in [each for each in waiting if each.cancelled]:
+            waiting.remove(request)
+            request.deliver(Finish.CANCELLED)
+            self._counts.finished += 1
+        return len(waiting)
+
+    @property
+    def closed(self) -> bool:
+        """Whether requests are refused, because of :meth:`close` or because the thread failed."""
+        return self._shared.closed
 
     def close(self) -> None:
         """Ends all requests, as cancelled, and the thread."""
@@ -147,24 +189,17 @@ class Batcher:
     # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._ready():
-            batch = self._batch()
-            if not batch:
-                continue
-            try:
-                logits = self.sequences.decode(batch)
-            except BaseException as error:
-                # The sequences know what they have read; the texts end, and sequences that read nothing go on.
-                for number in batch:
-                    self._end(number, error)
-                continue
-            for number, tokens in batch.items():
-                self._read(number, len(tokens), logits[number])
-        with self._changed:
-            for number in list(self._slots):
-                self._end(number, Finish.CANCELLED)
-            while self._shared.waiting:
-                self._shared.waiting.popleft().deliver(Finish.CANCELLED)
+        try:
+            while self._ready():
+                for batch in self._steps():
+                    self._compute(batch)
+        finally:  # nobody may wait for a thread that is no more
+            with self._changed:
+                self._shared.closed = True
+                for number in list(self._slots):
+                    self._end(number, Finish.CANCELLED)
+                while self._shared.waiting:
+                    self._shared.waiting.popleft().deliver(Finish.CANCELLED)
 
     def _ready(self) -> bool:
         """Waits until there is work, and gives free sequences to requests; False once the batcher was closed."""
@@ -175,52 +210,88 @@ class Batcher:
             self._changed.wait_for(lambda: self._shared.closed or self._shared.waiting or self._slots)
             if self._shared.closed:
                 return False
-            while self._shared.waiting and len(self._slots) < self.sequences.n_seq:
-                request = self._shared.waiting.popleft()
-                if request.cancelled:
-                    request.deliver(Finish.CANCELLED)
-                    self._counts.finished += 1
-                else:
-                    self._admit(request)
+            taken = []
+            while self._forget_cancelled() and self._shared.active < self.sequences.n_seq:
+                taken.append(self._shared.waiting.popleft())
+                self._shared.active += 1
+        for request in taken:  # which may take a while: others may wait for the condition
+            self._admit(request)
         return True
 
     def _admit(self, request: Request) -> None:
         """Gives a request the free sequence with which it has most in common; of equals the emptiest."""
-        free = [number for number in range(self.sequences.n_seq) if number not in self._slots]
-        held = {number: self.sequences.tokens(number) for number in free}
-        number = max(free, key=lambda n: (_common(held[n], request.prompt), -len(held[n])))
         try:
-            request.reused = self.sequences.keep_prefix(request.prompt, number)
+            number = self._prepared(request)
         except Exception as error:
-            request.deliver(error)
-            self._counts.failed += 1
+            self._leave(request, error)
             return
         room = self.sequences.n_ctx - len(request.prompt) + 1
         most = room if request.max_tokens is None else min(room, request.max_tokens)
-        self._slots[number] = _Slot(request, request.prompt[request.reused :], list(request.prompt), most)
+        self._slots[number] = _Slot(request, request.reused, list(request.prompt), most)
         self._counts.reused_tokens += request.reused
 
-    def _batch(self) -> dict[int, list[int]]:
-        """The tokens that each sequence reads next."""
-        left = self._piece
-        batch = {}
-        for number, slot in self._slots.items():
-            tokens = slot.left[:left] if slot.prompt else slot.left
-            if slot.prompt:
-                left -= len(tokens)
-            if tokens:
-                batch[number] = tokens
-        return batch
+    def _prepared(self, request: Request) -> int:
+        """The sequence for a request, which then has only what they have in common."""
+        free = [number for number in range(self.sequences.n_seq) if number not in self._slots]
+        held = {number: self.sequences.tokens(number)[: self._reusable[number]] for number in free}
+        number = max(free, key=lambda n: (in_common(held[n], request.prompt), -len(held[n])))
+        kept = self._usable(len(request.prompt), in_common(held[number], request.prompt))
+        request.reused = self._reusable[number] = self.sequences.keep_prefix(request.prompt[: kept + 1], number)
+        return number
 
-    def _read(self, number: int, count: int, logits: Floats) -> None:
+    def _usable(self, length: int, common: int) -> int:
+        """How many of the ``common`` first tokens of a prompt need not be read again."""
+        end = self._end_of_block(min(common, length - 1), length)
+        return min(common, max(end - LEAST, end - 1 - (end - 1) % self.sequences.micro_batch))
+
+    def _end_of_block(self, place: int, length: int) -> int:
+        """Where the micro-batch ends that the token at ``place`` belongs to."""
+        block = self.sequences.micro_batch
+        return min((place // block + 1) * block, length)
+
+    def _steps(self) -> Iterator[dict[int, list[int]]]:
+        """The tokens that sequences read next, step by step."""
+        writing = {number: slot.history[-1:] for number, slot in self._slots.items() if slot.writes}
+        if writing:
+            yield writing
+        left = self._piece
+        for number, slot in list(self._slots.items()):
+            if slot.writes or slot.request.cancelled:
+                continue
+            tokens = self._next_piece(slot)
+            if left < min(self._piece, len(tokens)):
+                break
+            left -= len(tokens)
+            yield {number: tokens}
+
+    def _next_piece(self, slot: _Slot) -> list[int]:
+        """What is left of a micro-batch, in about equal parts of at most ``piece`` tokens, if these are not too few."""
+        prompt, start = slot.request.prompt, slot.read
+        left = self._end_of_block(start, len(prompt)) - start
+        parts = max(1, min(-(-left // self._piece), left // LEAST))
+        return prompt[start : start + left // parts]
+
+    def _compute(self, batch: dict[int, list[int]]) -> None:
+        try:
+            logits = self.sequences.decode(batch)
+        except BaseException as error:
+            # The sequences know what they have read; the texts end, and sequences that read nothing go on.
+            for number in batch:
+                self._end(number, error)
+            return
+        for number, tokens in batch.items():
+            self._go_on(number, len(tokens), logits[number])
+
+    def _go_on(self, number: int, count: int, logits: Floats) -> None:
         """Goes on with a sequence that has read so many tokens."""
         slot = self._slots[number]
-        del slot.left[:count]
-        if slot.prompt:
+        if not slot.writes:
             self._counts.prompt_tokens += count
-        if slot.left:
-            return
-        slot.prompt = False
+            slot.read += count
+            if slot.read % self.sequences.micro_batch == 0 or slot.read % self.sequences.micro_batch >= LEAST:
+                self._reusable[number] = slot.read
+            if not slot.writes:
+                return
         try:
             token = int(slot.request.choose(logits, slot.history))
         except BaseException as error:  # a sampler's fault ends its own text alone
@@ -232,23 +303,18 @@ class Batcher:
         slot.request.deliver(token)
         self._counts.generated_tokens += 1
         slot.history.append(token)
-        slot.left = [token]
         slot.room -= 1
         if slot.room == 0:
             self._end(number, Finish.LENGTH)
 
     def _end(self, number: int, event: Finish | BaseException) -> None:
-        slot = self._slots.pop(number)
-        if isinstance(event, Finish):
-            self._counts.finished += 1
-        else:
-            self._counts.failed += 1
-        slot.request.deliver(event)
+        self._leave(self._slots.pop(number).request, event)
 
-
-def _common(held: Sequence[int], prompt: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
-    most = min(len(held), len(prompt))
-    if list(held[:most]) == list(prompt[:most]):
-        return most
-    return next(n for n in range(most) if held[n] != prompt[n])
+    def _leave(self, request: Request, event: Finish | BaseException) -> None:
+        with self._changed:
+            self._shared.active -= 1
+            if isinstance(event, Finish):
+                self._counts.finished += 1
+            else:
+                self._counts.failed += 1
+        request.deliver(event)

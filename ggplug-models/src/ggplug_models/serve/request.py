@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import queue
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ggplug_models.sampling import Chooses
 
@@ -20,6 +20,10 @@ class Finish(enum.Enum):
     """Nobody waits for it any more, or the batcher was closed."""
 
 
+Event = int | Finish | BaseException
+"""A token, the end, or what failed."""
+
+
 class Request:
     """The tokens that are to follow ``prompt``.
 
@@ -28,11 +32,13 @@ class Request:
     it.
 
     One thread reads :meth:`tokens`; any thread may :meth:`cancel`.  ``finish``: why the text ended; None before.
+    ``listener``: is called with each event in place of :meth:`tokens`, by the batcher's thread, and must not raise.
     """
 
     def __init__(
-        self, prompt: Sequence[int], choose: Chooses, max_tokens: int | None = None, ends: Collection[int] = ()
-    ) -> None:
+        self, prompt: Sequence[int], choose: Chooses, max_tokens: int | None = None, ends: Collection[int] = (), *,
+        listener: Callable[[Event], None] | None = None,
+    ) -> None:  # fmt: skip
         self.prompt = list(prompt)
         self.choose = choose
         self.max_tokens = max_tokens
@@ -41,7 +47,8 @@ class Request:
         self.cancelled = False
         self.reused = 0
         """Tokens of the prompt that were not computed, because a sequence began with them."""
-        self._events: queue.SimpleQueue[int | Finish | BaseException] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._deliver = listener or self._events.put
 
     def tokens(self) -> Iterator[int]:
         """The tokens as they come.  Raises what failed while they were computed or chosen.
@@ -65,6 +72,6 @@ class Request:
         """Frees the request's place before the next token is computed."""
         self.cancelled = True
 
-    def deliver(self, event: int | Finish | BaseException) -> None:
+    def deliver(self, event: Event) -> None:
         """Gives the reader a token, the end, or what failed; for the batcher."""
-        self._events.put(event)
+        self._deliver(event)

@@ -1,0 +1,265 @@
+"""The server's paths: the OpenAI API, the chat page, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
+
+from ggplug_models.serve.answers import Answers, Gone
+from ggplug_models.serve.bodies import ChatBody, CompletionBody, EmbeddingBody, TextBody
+from ggplug_models.serve.event_stream import DONE, EventStream, event, watched
+from ggplug_models.serve.guard import Guard
+from ggplug_models.serve.metrics import CONTENT_TYPE
+from ggplug_models.serve.page import Page
+from ggplug_models.serve.problems import Problem, problem_of
+from ggplug_models.serve.replies import ChatReply, CompletionReply, Reply
+from ggplug_models.serve.service import Service
+from ggplug_models.serve.vectors import CancelledError, embeddings
+from ggplug_models.serve.writer import Text, Writer
+
+LOG = logging.getLogger("ggplug.serve")
+
+BODY_SECONDS = 60
+"""How long a body may take to arrive."""
+
+CHAT, COMPLETIONS, EMBEDDINGS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Who may use a server, and how much of it.
+
+    ``keys``: API keys; none: no key is needed.  ``hosts``: further names by which a server without keys may be asked,
+    beside those of this machine; None: any.  ``origins``: whose pages browsers let read answers.  ``body_limit``: bytes
+    of a request's body.
+    """
+
+    keys: Sequence[str] = ()
+    hosts: Collection[str] | None = ()
+    origins: Sequence[str] = ()
+    body_limit: int = 8 << 20
+
+
+def application(service: Service, rules: Rules | None = None) -> ASGIApp:
+    """The application for one model."""
+    rules = rules or Rules()
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    paths = _Paths(service, rules)
+    page = Page()
+    app.add_api_route("/", page.response, methods=["GET", "HEAD"])
+    app.add_api_route("/health", paths.health, methods=["GET", "HEAD"])
+    app.add_api_route("/metrics", paths.metrics)
+    app.add_api_route(MODELS, paths.models)
+    app.add_api_route(MODELS + "/{name:path}", paths.model)
+    app.add_api_route(COMPLETIONS, paths.completions, methods=["POST"])
+    app.add_api_route(CHAT, paths.chat, methods=["POST"])
+    app.add_api_route(EMBEDDINGS, paths.embeddings, methods=["POST"])
+    app.add_exception_handler(Problem, _told)
+    app.add_exception_handler(HTTPException, _told)
+    known = ["/", "/health", "/metrics", MODELS, COMPLETIONS, CHAT, EMBEDDINGS]
+    guarded: ASGIApp = Guard(
+        app, keys=rules.keys, hosts=None if rules.keys else rules.hosts, metrics=service.metrics, paths=known
+    )
+    if rules.origins:
+        guarded = CORSMiddleware(
+            guarded, allow_origins=rules.origins, allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )  # fmt: skip
+    return guarded
+
+
+def _told(request: Request, error: Exception) -> Response:
+    """The answer to a request that failed before its answer began."""
+    headers: Mapping[str, str] = {}
+    if isinstance(error, HTTPException):
+        headers = error.headers or {}
+        what = "there is nothing at" if error.status_code == 404 else f"{error.detail}:"
+        error = Problem(error.status_code, f"{what} {request.method} {request.url.path}")
+    problem = problem_of(error)
+    return JSONResponse(problem.body, problem.status, {**problem.headers, **headers})
+
+
+class _Paths:
+    """What is done for each path."""
+
+    def __init__(self, service: Service, rules: Rules) -> None:
+        self._service = service
+        self._rules = rules
+
+    async def health(self) -> Response:
+        healthy = self._service.healthy
+        return JSONResponse({"status": "ok" if healthy else "shutting down"}, 200 if healthy else 503)
+
+    async def metrics(self) -> Response:
+        return Response(self._service.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def models(self) -> Response:
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, name: str) -> Response:
+        self._service.check_name(name)
+        return JSONResponse(self._model())
+
+    def _model(self) -> dict[str, Any]:
+        service = self._service
+        context = service.model.n_ctx if service.writer is None else service.writer.session.n_ctx
+        return {
+            "id": service.name, "object": "model", "created": service.created, "owned_by": "ggplug",
+            "architecture": service.model.architecture, "writes": service.writer is not None, "context": context,
+            "embedding_length": service.model.n_embd,
+        }  # fmt: skip
+
+    # -- texts -------------------------------------------------------------------------------------
+
+    async def completions(self, request: Request) -> Response:
+        return await self._texts(request, CompletionBody, Writer.completion, CompletionReply)
+
+    async def chat(self, request: Request) -> Response:
+        return await self._texts(request, ChatBody, Writer.chat, ChatReply)
+
+    async def _texts(
+        self, request: Request, body_type: type[TextBody], texts_of: Callable[[Writer, Any], list[Text]],
+        reply_type: type[Reply],
+    ) -> Response:  # fmt: skip
+        begun = time.monotonic()
+        service = self._service
+        writer = service.texts
+        service.enter("texts")
+        answers: Answers | None = None
+        try:
+            raw = await self._body(request)
+
+            def prepare() -> tuple[TextBody, list[Text]]:
+                body = body_type.model_validate_json(raw)
+                service.check_name(body.model)
+                return body, texts_of(writer, body)
+
+            body, texts = await service.prepared(prepare)
+            answers = Answers(texts, writer.tokenizer.ends)
+            answers.submit(writer.batcher)
+            reply = reply_type(service.name, writer.tokenizer)
+            if body.stream:
+                usage = body.stream_options is not None and body.stream_options.include_usage
+                events = self._events(answers, reply, begun, usage=usage)
+                return EventStream(events, answers.leave, lambda: self._leave(answers))
+            async with watched(request.receive, answers.leave):
+                pieces = [piece async for piece in answers.pieces()]
+        except Gone:
+            await self._leave(answers)
+            return Response(status_code=499)  # to nobody
+        except BaseException as error:
+            await self._leave(answers)
+            raise _logged(error) from error
+        await self._leave(answers)
+        service.metrics.first.observe(time.monotonic() - begun)
+        return JSONResponse(reply.whole(pieces, answers))
+
+    async def _leave(self, answers: Answers | None) -> None:
+        if answers is not None:
+            answers.cancel()
+        self._service.leave("texts")
+
+    async def _events(self, answers: Answers, reply: Reply, begun: float, *, usage: bool) -> AsyncIterator[bytes]:
+        """The chunks of the answers.  What fails now is an event, too: the status was sent."""
+        more: dict[str, Any] = {"usage": None} if usage else {}
+        try:
+            for index in range(len(answers.texts)):
+                if (chunk := reply.begin(index)) is not None:
+                    yield event(chunk | more)
+            waits = True
+            async for piece in answers.pieces():
+                if waits:
+                    self._service.metrics.first.observe(time.monotonic() - begun)
+                    waits = False
+                yield event(reply.chunk(piece, scored=answers.texts[piece.index].scores is not None) | more)
+            if usage:
+                yield event(reply.last(answers))
+            yield DONE
+        except Gone:
+            return
+        except Exception as error:
+            yield event(_logged(error).body)
+
+    # -- vectors -----------------------------------------------------------------------------------
+
+    async def embeddings(self, request: Request) -> Response:
+        service = self._service
+        service.enter("vectors")
+        cancelled = threading.Event()
+        try:
+            raw = await self._body(request)
+
+            def prepare() -> tuple[EmbeddingBody, list[list[int]]]:
+                body = EmbeddingBody.model_validate_json(raw)
+                service.check_name(body.model)
+                return body, service.embedder.ids(body)
+
+            body, ids = await service.prepared(prepare)
+
+            def compute(cancelled: threading.Event) -> bytes:
+                vectors = service.embedder.vectors(ids, cancelled)
+                return json.dumps(embeddings(service.name, ids, vectors, body.encoding_format)).encode()
+
+            async with watched(request.receive, cancelled.set):
+                found = await service.embedded(compute, cancelled)
+        except (Gone, CancelledError):
+            return Response(status_code=499)
+        except BaseException as error:
+            cancelled.set()
+            raise _logged(error) from error
+        finally:
+            service.leave("vectors")
+        return Response(found, media_type="application/json")
+
+    # -- bodies ------------------------------------------------------------------------------------
+
+    async def _body(self, request: Request) -> bytes:
+        """The body of a request.  Raises Problem for one that is too long, too slow or of another type, and Gone."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":  # which a page from elsewhere cannot send without being asked about first
+            raise Problem(415, f"the body has to be application/json, got {kind or 'no Content-Type'!r}")
+        limit = self._rules.body_limit
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > limit:
+            raise _too_long(limit)
+        parts = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while True:
+                    message = await request.receive()
+                    if message["type"] == "http.disconnect":
+                        raise Gone
+                    parts += message.get("body", b"")
+                    if len(parts) > limit:
+                        raise _too_long(limit)
+                    if not message.get("more_body", False):
+                        return bytes(parts)
+        except TimeoutError:
+            raise Problem(408, f"the body did not arrive within {BODY_SECONDS} seconds") from None
+
+
+def _too_long(limit: int) -> Problem:
+    return Problem(413, f"the body may have {limit} bytes", code="body_too_long")
+
+
+def _logged(error: BaseException) -> Problem:
+    """What the client is told; faults of the server stand in its log, with their place."""
+    if isinstance(error, asyncio.CancelledError):  # the server ends at once
+        raise error
+    problem = problem_of(error)
+    if problem.status >= 500 and not isinstance(error, Problem):
+        LOG.error("%s", problem.message, exc_info=error)
+    return problem

@@ -1,0 +1,68 @@
+"""Answers in pieces: server-sent events, and clients that leave before the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """An event with a JSON object."""
+    return b"data: " + json.dumps(data, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+
+
+@asynccontextmanager
+async def watched(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[None]:
+    """Inside of the block ``leave`` is called when the client leaves; the body of its request was read."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        leave()
+
+    task = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+class EventStream(Response):
+    """Sends events as they come.
+
+    ``leave``: is called when the client leaves; ``events`` may then end by any exception.  ``close``: is awaited in any
+    case, when nothing more is sent.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: AsyncIterator[bytes], leave: Callable[[], None], close: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._events = events
+        self._leave = leave
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with watched(receive, self._leave):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                async for data in self._events:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await self._close()

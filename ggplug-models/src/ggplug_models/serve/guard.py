@@ -1,0 +1,112 @@
+"""Who may come in: API keys, names of hosts, and headers that every answer has."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import time
+from collections.abc import Collection, Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ggplug_models.serve.metrics import Metrics
+from ggplug_models.serve.problems import Problem
+
+OPEN = frozenset(["/", "/health"])
+"""Paths that need no key: a page that asks for it, and whether the server lives."""
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address of a host is this machine's own, as seen from itself."""
+    host = host.strip("[]")
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Around an application: refuses who has no key, counts what is answered, and adds headers.
+
+    ``keys``: any of them will do; none: everybody may come in.  ``hosts``: names by which the server may be asked,
+    beside this machine's own; None: any.  Names are checked where there is no key, so that no page from elsewhere can
+    reach the server under a name of its own (DNS rebinding).  ``paths``: those that are counted by name.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, keys: Sequence[str], hosts: Collection[str] | None, metrics: Metrics,
+        paths: Collection[str],
+    ) -> None:  # fmt: skip
+        self._app = app
+        self._keys = [_digest(key.strip().encode("utf-8", "surrogateescape")) for key in keys]
+        self._hosts = hosts
+        self._metrics = metrics
+        self._paths = frozenset(paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = time.monotonic()
+        path = scope["path"] if scope["path"] in self._paths else "other"
+        status = 499  # nginx's number for a client that left before it was answered
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            problem = self._refused(scope)
+            if problem is not None:
+                await JSONResponse(problem.body, problem.status, problem.headers)(scope, receive, counted)
+            else:
+                await self._app(scope, receive, counted)
+        finally:
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.whole.labels(path).observe(time.monotonic() - begun)
+
+    def _refused(self, scope: Scope) -> Problem | None:
+        headers = Headers(scope=scope)
+        if self._hosts is not None:
+            host = _name(headers.get("host", ""))
+            if not is_loopback(host) and host not in self._hosts:
+                return Problem(403, f"this server is not known as {host!r}; start it with --allow-host, or with a key",
+                               code="host_not_allowed")  # fmt: skip
+        known = not self._keys or self._knows(headers.get("authorization", "").encode("latin-1"))
+        if not known and scope["path"] not in OPEN:
+            return Problem(401, "an API key is needed: send it as 'Authorization: Bearer KEY'", code="invalid_api_key")
+        return None
+
+    def _knows(self, authorization: bytes) -> bool:
+        kind, _, key = authorization.partition(b" ")
+        given = _digest(key.strip())
+        # Every key is compared, each in constant time, so that the time tells nothing.
+        matches = [hmac.compare_digest(given, known) for known in self._keys]
+        return kind.lower() == b"bearer" and any(matches)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without the port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0].lower()

@@ -1,0 +1,58 @@
+"""What Prometheus is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ggplug_models.serve.batcher import Status
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+
+
+class Metrics:
+    """Counters of one server.  ``status``: of its batcher, asked when Prometheus asks; None: it writes no texts."""
+
+    def __init__(self, status: Callable[[], Status] | None, slots: int) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "ggplug_http_requests", "Requests answered, by path and status.", ["path", "status"],
+            registry=self._registry,
+        )  # fmt: skip
+        self.first = Histogram(
+            "ggplug_time_to_first_token_seconds", "From a request's arrival to its first token.",
+            registry=self._registry, buckets=SECONDS,
+        )  # fmt: skip
+        self.whole = Histogram(
+            "ggplug_request_seconds", "From a request's arrival to the end of its answer.", ["path"],
+            registry=self._registry, buckets=SECONDS,
+        )  # fmt: skip
+        if status is not None:
+            self._registry.register(_OfBatcher(status, slots))
+
+    def text(self) -> bytes:
+        """In Prometheus's format."""
+        return generate_latest(self._registry)
+
+
+class _OfBatcher(Collector):
+    def __init__(self, status: Callable[[], Status], slots: int) -> None:
+        self._status = status
+        self._slots = slots
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._status()
+        yield GaugeMetricFamily("ggplug_slots", "Texts that can be written at once.", self._slots)
+        yield GaugeMetricFamily("ggplug_texts_active", "Texts that are being written.", now.active)
+        yield GaugeMetricFamily("ggplug_texts_waiting", "Texts that wait for a slot.", now.waiting)
+        yield CounterMetricFamily("ggplug_texts_finished", "Texts that ended, or were cancelled.", now.finished)
+        yield CounterMetricFamily("ggplug_texts_failed", "Texts whose computation failed.", now.failed)
+        yield CounterMetricFamily("ggplug_prompt_tokens", "Tokens of prompts that were computed.", now.prompt_tokens)
+        yield CounterMetricFamily(
+            "ggplug_prompt_tokens_reused", "Tokens of prompts that a slot had already.", now.reused_tokens
+        )
+        yield CounterMetricFamily("ggplug_generated_tokens", "Tokens that were written.", now.generated_tokens)

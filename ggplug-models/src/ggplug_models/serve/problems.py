@@ -1,0 +1,83 @@
+"""What a request is refused with, in the form of the OpenAI API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from ggplug.errors import ContextFullError, FreedError, GGPlugError, ModelError, ParameterError, told
+from ggplug_models.serve.batcher import QueueFullError
+
+RETRY_AFTER = 2
+"""Seconds after which a client that was refused for too much load may come again."""
+
+_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 500: "server_error",
+          503: "service_unavailable_error"}  # fmt: skip
+
+
+class Problem(Exception):
+    """A request cannot be met: ``status`` of HTTP, and what the client is told.
+
+    ``param``: which part of the request it is about.  ``code``: a name for programs.
+    """
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """As the OpenAI API tells errors."""
+        kind = _KINDS.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What belongs to the status."""
+        if self.status == 401:
+            return {"WWW-Authenticate": "Bearer"}
+        return {"Retry-After": str(RETRY_AFTER)} if self.status in (429, 503) else {}
+
+
+def shutting_down() -> Problem:
+    """The server takes no more requests, or does not go on with this one."""
+    return Problem(503, "the server is shutting down", code="shutting_down")
+
+
+def problem_of(error: BaseException) -> Problem:
+    """What a client is told of an error.  Errors that the request is not to blame for have the status 500."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, ValidationError):
+        return _invalid(error)
+    if isinstance(error, QueueFullError):
+        return Problem(429, f"too many requests: {error}; try again later", code="rate_limit_exceeded")
+    if isinstance(error, FreedError):
+        return shutting_down()
+    if isinstance(error, ContextFullError):
+        return Problem(400, str(error), code="context_length_exceeded")
+    if isinstance(error, (ParameterError, ModelError)):
+        return Problem(400, str(error))
+    if isinstance(error, (GGPlugError, MemoryError)):
+        return Problem(500, f"the computation failed: {told(error)}", code="computation_failed")
+    return Problem(500, f"the server failed: {told(error)}", code="internal_error")
+
+
+def _invalid(error: ValidationError) -> Problem:
+    """The first thing that is wrong with a body, and how many more there are."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    first = found[0]
+    if first["type"] == "json_invalid":
+        return Problem(400, f"the body is no JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json")
+    names = [str(part) for part in first["loc"] if not str(part).startswith(("list[", "function-"))]
+    param = ".".join(names) or None
+    if first["type"] == "extra_forbidden":
+        return Problem(400, f"{param} is not known to this server", param=param, code="unknown_parameter")
+    if first["type"] == "missing":
+        return Problem(400, f"{param} is missing", param=param, code="missing_required_parameter")
+    message = first["msg"].removeprefix("Value error, ")
+    return Problem(400, f"{param}: {message}" if param else message, param=param, code="invalid_value")

@@ -1,0 +1,81 @@
+"""Texts to vectors for many clients: one request after the other, beside the texts that are written."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug_models.decoder import Decoder
+from ggplug_models.encoder import Encoder
+from ggplug_models.ids import token_ids
+from ggplug_models.serve.bodies import EmbeddingBody, several
+from ggplug_models.serve.problems import Problem
+
+MOST_INPUTS = 2048
+"""Texts of one request."""
+
+
+class CancelledError(Exception):
+    """Nobody waits for the vectors any more."""
+
+
+class Embedder:
+    """What makes vectors of texts: an encoder, or a language model by its last hidden states."""
+
+    def __init__(self, model: Decoder | Encoder) -> None:
+        self.model = model
+
+    def ids(self, body: EmbeddingBody) -> list[list[int]]:
+        """The token ids of the inputs.  Raises Problem, ParameterError, ModelError."""
+        model, inputs = self.model, several(body.input)
+        if not 1 <= len(inputs) <= MOST_INPUTS:
+            raise Problem(400, f"input has {len(inputs)} texts; there may be 1 to {MOST_INPUTS}", param="input")
+        if body.dimensions not in (None, model.n_embd):
+            raise Problem(400, f"dimensions: this model's vectors have {model.n_embd}", param="dimensions")
+        texts = [each for each in inputs if isinstance(each, str)]
+        if not texts:
+            found = [token_ids(each, model.n_vocab, f"input[{n}]").tolist() for n, each in enumerate(inputs)]
+        elif isinstance(model, Encoder):
+            found = model.tokenizer.encode(texts)
+        else:
+            found = [model.tokenizer.encode(text, add_special=True) for text in texts]
+        for number, each in enumerate(found):
+            if not each:
+                raise Problem(400, f"input[{number}] has no tokens", param="input")
+            if len(each) > model.n_ctx:
+                raise Problem(
+                    400, f"input[{number}] has {len(each)} tokens; this model takes {model.n_ctx}", param="input",
+                    code="context_length_exceeded",
+                )  # fmt: skip
+        return found
+
+    def vectors(self, ids: list[list[int]], cancelled: threading.Event) -> npt.NDArray[np.float32]:
+        """A vector of length 1 for each text.  Raises CancelledError between two steps, once that is set."""
+
+        def check(done: int) -> None:
+            if cancelled.is_set():
+                raise CancelledError
+
+        check(0)
+        return self.model.embed_ids(ids, progress=check)
+
+
+def embeddings(model: str, ids: list[list[int]], vectors: npt.NDArray[np.float32], form: str) -> dict[str, Any]:
+    """The OpenAI API's object; ``form``: ``float``, or ``base64`` of little-endian float32."""
+    data = [
+        {
+            "object": "embedding", "index": number,
+            "embedding": (
+                base64.b64encode(vector.astype("<f4").tobytes()).decode() if form == "base64" else vector.tolist()
+            ),
+        }
+        for number, vector in enumerate(vectors)
+    ]  # fmt: skip
+    count = sum(map(len, ids))
+    return {
+        "object": "list", "data": data, "model": model, "usage": {"prompt_tokens": count, "total_tokens": count},
+    }  # fmt: skip

@@ -1,0 +1,161 @@
+"""A language model that writes for many clients: from the bodies of requests to texts that the batcher continues."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ggplug.errors import ParameterError
+from ggplug_models.chat_template import KEY, ChatTemplate
+from ggplug_models.decoder import Decoder
+from ggplug_models.ids import token_ids
+from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
+from ggplug_models.sampling.penalties import Breakers
+from ggplug_models.serve.batcher import Batcher
+from ggplug_models.serve.bodies import MOST_TEXTS, ChatBody, CompletionBody, TextBody, several
+from ggplug_models.serve.log_probabilities import LogProbabilities
+from ggplug_models.serve.problems import Problem
+from ggplug_models.written import Written
+
+if TYPE_CHECKING:
+    from ggplug_models.sampling.grammar import Grammars
+
+PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+"""How chats are written down for a model whose file does not say it."""
+
+_SETTINGS = (
+    "temperature", "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "typical_p", "top_n_sigma",
+    "repeat_penalty", "penalty_last_n", "mirostat", "mirostat_tau", "mirostat_eta", "xtc_probability", "xtc_threshold",
+    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_last_n",
+)  # fmt: skip
+
+
+@dataclass
+class Text:
+    """A text to be written: what it continues, how its tokens are chosen, and what becomes of them."""
+
+    prompt: list[int]
+    choose: Chooses
+    max_tokens: int | None
+    written: Written
+    scores: LogProbabilities | None = None
+
+
+class Writer:
+    """A model, the session of its sequences and the batcher that computes them.
+
+    ``slots``: texts that are written at once.  ``context``: tokens that each of them may have; None: as many as the
+    session takes by itself.  ``waiting``: requests that may wait.  ``template``: of Jinja, in place of the file's.
+    Owns memory: :meth:`close`.  Raises ParameterError, ModelError, OutOfMemoryError.
+    """
+
+    def __init__(
+        self, model: Decoder, *, slots: int = 4, context: int | None = None, cache_type: str = "f16",
+        waiting: int = 64, template: str | None = None,
+    ) -> None:  # fmt: skip
+        self.model = model
+        self.tokenizer = model.tokenizer
+        self.has_template = template is not None or KEY in model.metadata
+        if template is None and self.has_template:
+            self.template = model.template
+        else:
+            self.template = ChatTemplate(template or PLAIN, self.tokenizer)
+        self.slots = slots
+        self._lock = threading.Lock()
+        self._breakers: Breakers | None = None
+        self.session = model.session(context, slots, cache_type)
+        self.batcher = Batcher(self.session, waiting=waiting)
+
+    def close(self) -> None:
+        """Ends all texts and frees the session; the model is the caller's."""
+        self.batcher.close()
+        self.session.free()
+
+    # -- what clients ask for ----------------------------------------------------------------------
+
+    def completion(self, body: CompletionBody) -> list[Text]:
+        """The texts of a completion, ``n`` for each prompt.  Raises Problem, ParameterError, ModelError."""
+        prompts = several(body.prompt)
+        if not 1 <= len(prompts) * body.n <= MOST_TEXTS:
+            raise Problem(400, f"prompt: there are {len(prompts)}, with n = {body.n}; a request may ask for 1 to "
+                          f"{MOST_TEXTS} texts", param="prompt", code="invalid_value")  # fmt: skip
+        found = []
+        for number, prompt in enumerate(prompts):
+            begins = not prompt
+            if isinstance(prompt, str):
+                ids = self.tokenizer.encode(prompt, add_special=True)
+            else:
+                ids = token_ids(prompt, self.model.n_vocab, f"prompt[{number}]").tolist()
+            found += self._texts(self._fitting(ids, "prompt"), body, body.max_tokens, body.logprobs, begins=begins)
+        return found
+
+    def chat(self, body: ChatBody) -> list[Text]:
+        """The ``n`` answers to a chat.  Raises Problem, ParameterError, ModelError."""
+        ids = self.template.encode([message.as_template_sees_it() for message in body.messages])
+        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        scores = body.top_logprobs or 0 if body.logprobs else None
+        return self._texts(self._fitting(ids, "messages"), body, most, scores)
+
+    def _fitting(self, ids: list[int], param: str) -> list[int]:
+        n_ctx = self.session.n_ctx
+        if not ids:
+            raise Problem(400, f"{param} has no tokens", param=param, code="invalid_value")
+        if len(ids) > n_ctx:
+            raise Problem(
+                400, f"{param} has {len(ids)} tokens; the context of this server is {n_ctx} tokens, for the prompt and "
+                "the answer together", param=param, code="context_length_exceeded",
+            )  # fmt: skip
+        return ids
+
+    def _texts(
+        self, prompt: list[int], body: TextBody, most: int | None, scores: int | None, *, begins: bool = True
+    ) -> list[Text]:
+        """``n`` texts behind one prompt; each further one has the next seed."""
+        found = []
+        for number in range(body.n):
+            choose: Chooses = self._sampler(body, number)
+            kept = None if scores is None else LogProbabilities(choose, scores)
+            written = Written(self.tokenizer, body.stops, begins=begins)
+            found.append(Text(prompt, kept or choose, most, written, kept))
+        return found
+
+    # -- how tokens are chosen ---------------------------------------------------------------------
+
+    def _sampler(self, body: TextBody, number: int) -> Sampler:
+        given: dict[str, Any] = {name: getattr(body, name) for name in _SETTINGS}
+        given = {name: value for name, value in given.items() if value is not None}
+        seed = None if body.seed is None else (body.seed + number) % 2**64
+        sampling = Sampling(**given, logit_bias=self._biases(body.logit_bias or {}), seed=seed)
+        breakers = self._dry_breakers(sampling.dry_breakers) if sampling.dry_multiplier else None
+        return Sampler(sampling, breakers=breakers, constraint=self._constraint(body))
+
+    def _biases(self, given: dict[str, float]) -> dict[int, float]:
+        found = {}
+        for token, value in given.items():
+            if not token.isdecimal() or not token.isascii() or int(token) >= self.model.n_vocab:
+                raise ParameterError(f"logit_bias has the token {token!r:.40}; there are 0 to {self.model.n_vocab - 1}")
+            found[int(token)] = value
+        return found
+
+    def _constraint(self, body: TextBody) -> Constraint | None:
+        wanted = body.response_format
+        if wanted is None or wanted.type == "text":
+            return None
+        with self._lock:
+            grammars = self._grammars
+        return grammars.json_schema(None if wanted.json_schema is None else wanted.json_schema.schema_)
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        from ggplug_models.sampling.grammar import Grammars
+
+        return Grammars(self.tokenizer, self.model.n_vocab)
+
+    def _dry_breakers(self, strings: Sequence[str]) -> Breakers:
+        with self._lock:
+            if self._breakers is None:
+                self._breakers = breakers_of(self.tokenizer, strings)
+            return self._breakers

@@ -1,0 +1,34 @@
+"""The text of an answer, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ggplug_models.sampling import StopStrings
+from ggplug_models.tokenizers import Tokenizer
+
+
+class Written:
+    """Turns the tokens of an answer into text, in pieces that never end within a character.
+
+    ``stop``: strings that end it; they are not part of it.  ``begins``: whether the tokens begin a text, as the answer
+    in a chat does; False for what continues a text, which keeps a space that it begins with.  Control tokens are left
+    out.  Raises ParameterError for stop strings that are none.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), *, begins: bool = True) -> None:
+        self._stream = tokenizer.stream(skip_special=True, begins=begins)
+        self._stops = StopStrings(stop)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found; nothing comes after it."""
+        return self._stops.stopped is not None
+
+    def push(self, token: int) -> str:
+        """The text that is certain now."""
+        return self._stops.push(self._stream.push(token))
+
+    def finish(self) -> str:
+        """What was held back, now that no more tokens come."""
+        return self._stops.push(self._stream.finish()) + self._stops.finish()

@@ -1,0 +1,166 @@
+"""Language models embed texts: several in one step, with the vectors that each has alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import ggplug_models
+from ggplug.cli.app import app
+from ggplug.errors import FreedError, ParameterError
+from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug_models import Asked, Decoder, Session
+from ggplug_models.cache.cells import GRANULE, Cells
+from ggplug_models.reading import TOGETHER, groups
+
+RNG = np.random.default_rng(5)
+TEXTS = [RNG.integers(3, 60, n).tolist() for n in (9, 3, 70, 1, 12, 9, 64, 5, 9, 30, 2, 9)]
+
+
+@pytest.fixture(scope="module")
+def model(data: Path) -> Iterator[Decoder]:
+    """Gemma 3: six blocks, five of them with a window of 12."""
+    with ggplug_models.load(data / "gemma3.gguf", ["CPU"]) as model:
+        yield model
+
+
+def near(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.abs(a - b).max() < 1e-4 * np.abs(b).max())
+
+
+def alone(model: Decoder) -> np.ndarray:
+    return np.concatenate([model.embed_ids([text], normalize=False) for text in TEXTS])
+
+
+def test_a_text_has_the_normed_vector_of_its_last_token(model: Decoder) -> None:
+    found = model.embed_ids(TEXTS, normalize=False)
+    with Session(model, 128, cache_type="f32") as session:
+        for text, vector in zip(TEXTS, found, strict=True):
+            session.clear()
+            assert near(vector, session.decode({0: text}, Asked.ALL, hidden=True)[0][-1])
+    together = model.embed(["hello", "hello world"])
+    assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
+    assert together.shape == (2, 64)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "rwkv7-heads", "lfm2", "mamba", "mamba2"])
+def test_texts_in_one_step_have_the_vectors_that_they_have_alone(
+    name: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model:
+        wanted = alone(model)
+        done: list[int] = []
+        steps: list[int] = []
+        step = Session._compute
+
+        def counted(session: Session, now: dict[int, Any], *how: Any, **more: Any) -> dict[int, Any]:
+            steps.append(len(now))
+            return step(session, now, *how, **more)
+
+        monkeypatch.setattr(Session, "_compute", counted)
+        assert near(model.embed_ids(TEXTS, normalize=False, progress=done.append), wanted)
+        assert sum(done) == len(TEXTS)
+        assert steps == done
+        assert max(steps) >= 4
+        assert near(model.embed_ids(TEXTS, batch=2, normalize=False), wanted)
+
+
+@pytest.mark.parametrize(("pooling", "wanted"), [(1, "mean"), (2, "first"), (3, "last")])
+def test_vectors_are_pooled_as_the_file_says(pooling: int, wanted: str, data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pooled.gguf"
+    with GGUFReader(data / "qwen3.gguf") as reader, GGUFWriter(path, "qwen3") as writer:
+        writer.add_metadata_of(reader)
+        writer.add("qwen3.pooling_type", pooling)
+        for name, info in reader.tensors.items():
+            writer.add_tensor(name, reader.data(name), info.type, info.ne)
+        writer.write()
+    with ggplug_models.load(path, ["CPU"]) as model, Session(model, 128, cache_type="f32") as session:
+        for text, vector in zip(TEXTS, model.embed_ids(TEXTS, normalize=False), strict=True):
+            session.clear()
+            every = session.decode({0: text}, Asked.ALL, hidden=True)[0]
+            assert near(vector, {"mean": every.mean(axis=0), "first": every[0], "last": every[-1]}[wanted])
+
+
+def test_texts_that_are_computed_together_are_few_and_of_similar_length() -> None:
+    rng = np.random.default_rng(0)
+    lengths = [int(n) for n in rng.integers(1, 700, 200)]
+    for batch, alike in ((32, False), (32, True), (3, False)):
+        found = list(groups(lengths, batch, alike=alike))
+        assert sorted(place for group in found for place in group) == list(range(200))
+        for group in found:
+            own = [lengths[place] for place in group]
+            assert own[0] == max(own)
+            assert len(group) == 1 or len(group) * own[0] <= TOGETHER
+            assert len(group) <= batch
+            assert own[0] - own[-1] <= (0 if alike else 64)
+    assert [len(group) for group in groups([8] * 100, 32, alike=False)] == [32, 32, 32, 4]
+
+
+def test_sequences_of_many_tokens_are_together_if_about_as_many(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, steps = Cells.rows, []
+    monkeypatch.setattr(Cells, "rows", lambda cells, *given: steps.append(given[1]) or rows(cells, *given))
+    with Session(model, 256, n_seq=4, cache_type="f32") as session:
+        texts = {0: TEXTS[2] * 3, 1: TEXTS[6], 3: TEXTS[2]}
+        found = session.decode(texts, few=512)
+        assert {len(positions) for positions in steps} == {1, 3}
+        assert all(int((row < 0).sum()) <= GRANULE for positions in steps for row in positions if row[0] >= 0)
+        for seq, text in texts.items():
+            session.clear(2)
+            assert near(found[seq], session.decode({2: text})[2])
+
+
+@pytest.mark.parametrize("name", ["rwkv7-heads", "mamba2", "lfm2"])
+def test_states_are_computed_together_where_nothing_fills_up(name: str, data: Path) -> None:
+    with (
+        ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model,
+        Session(model, 64, n_seq=5, cache_type="f32") as session,
+    ):
+        text = TEXTS[2]
+        session.decode({1: text[:7]})
+        found = session.decode({0: text[5:9], 2: text[8:12], 3: text[2:6], 4: text[:3]})
+        for seq, part in ((0, text[5:9]), (2, text[8:12]), (3, text[2:6]), (4, text[:3])):
+            session.clear(seq)
+            assert near(found[seq], session.decode({seq: part})[seq])
+        session.clear(0)
+        assert near(session.decode({1: text[7:9]})[1], session.decode({0: text[:9]})[0])
+
+
+def test_what_is_no_text_is_named(model: Decoder) -> None:
+    for wrong, message in (
+        ([[5, 6], [5, 300]], r"ids\[1\]\[1\] is 300"),
+        ([[5], []], r"ids\[1\] has no tokens"),
+        (5, "ids must be a sequence"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            model.embed_ids(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="batch must be"):
+        model.embed_ids([[5]], batch=0)
+    with pytest.raises(ParameterError, match="got one string"):
+        model.embed("hello")
+    with pytest.raises(ParameterError, match=r"texts\[1\] is int"):
+        model.embed(["hello", 5])  # type: ignore[list-item]
+    assert model.embed_ids([]).shape == (0, 64)
+
+
+def test_a_model_that_was_freed_says_so(data: Path) -> None:
+    model = ggplug_models.load(data / "qwen3.gguf", ["CPU"])
+    model.free()
+    with pytest.raises(FreedError, match="was freed"):
+        model.embed(["hello"])
+
+
+def test_the_command_embeds_lines_with_a_language_model(model: Decoder, data: Path) -> None:
+    lines = ["hello world", "a", "hello"]
+    done = CliRunner().invoke(app, ["embed", str(data / "gemma3.gguf"), "--device", "CPU"], input="\n".join(lines))
+    assert done.exit_code == 0, done.output
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["text"] for each in found] == lines
+    assert near(np.array([each["embedding"] for each in found]), model.embed(lines))

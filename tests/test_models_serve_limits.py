@@ -1,0 +1,375 @@
+"""``ggplug serve``: who may come in, who has to wait, who leaves early, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from held import PATIENCE, Doing, until
+
+import ggplug_models
+from ggplug_models.decoder import Decoder
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+
+from served import Live, served
+
+from ggplug_models.serve.app import Rules
+from ggplug_models.serve.batcher import LEAST
+from ggplug_models.serve.guard import is_loopback
+
+COMPLETIONS = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def model(data: Path) -> Iterator[Decoder]:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
+        yield loaded
+
+
+def body(prompt: str = "hello", most: int = 4, **settings: Any) -> dict[str, Any]:
+    return {"prompt": prompt, "max_tokens": most, "temperature": 0, **settings}
+
+
+def text(model: Decoder, prompt: str = "hello", most: int = 4) -> str:
+    return "".join(model.generate(prompt, most))
+
+
+class Client:
+    """A connection with one request, which is not waited for."""
+
+    def __init__(self, live: Live, sent: dict[str, Any]) -> None:
+        data = json.dumps(sent).encode()
+        self._socket = socket.create_connection(("127.0.0.1", live.port), PATIENCE)
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        self._socket.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+
+    def answer(self) -> tuple[int, bytes]:
+        """Status and body."""
+        with self._socket, contextlib.closing(http.client.HTTPResponse(self._socket)) as found:
+            found.begin()
+            return found.status, found.read()
+
+    def text(self) -> str:
+        """What was written."""
+        status, data = self.answer()
+        assert status == 200
+        return str(json.loads(data)["choices"][0]["text"])
+
+    def events(self) -> list[Any]:
+        """What a stream says."""
+        lines = [line.removeprefix("data: ") for line in self.answer()[1].decode().split("\n\n") if line]
+        return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+    def leave(self) -> None:
+        """Closes the connection, as a process that ends does."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
+
+
+# -- who may come in -------------------------------------------------------------------------------
+
+
+def test_without_a_key_nobody_comes_in_where_one_is_set(model: Decoder) -> None:
+    with served(model, Rules(keys=["first key", "sécond"]), slots=1) as live:
+        for path in ("/v1/models", "/v1/models/tiny", COMPLETIONS, "/metrics", "/else"):
+            for given in ({}, {"Authorization": "Bearer other"}, {"Authorization": "first key"},
+                          {"Authorization": "Basic first key"}, {"Authorization": "Bearer "}):  # fmt: skip
+                method = "POST" if path == COMPLETIONS else "GET"
+                status, headers, told = live.ask(method, path, body() if method == "POST" else None, given)
+                assert (status, headers["www-authenticate"]) == (401, "Bearer")
+                assert told["error"]["code"] == "invalid_api_key"
+        for path in ("/", "/health"):
+            assert live.ask("GET", path)[0] == 200
+        for key in ("first key", "sécond"):
+            header = {"Authorization": f"Bearer {key}".encode().decode("latin-1")}
+            assert live.ask("GET", "/v1/models", None, header)[0] == 200
+        assert live.service.writer is not None
+        assert live.service.writer.batcher.status.finished == 0
+
+
+def test_pages_under_other_names_do_not_reach_a_server_without_keys(model: Decoder) -> None:
+    with served(model, Rules(hosts=["model.example"]), slots=1) as live:
+        for host in ("localhost:8080", "127.0.0.1", "[::1]:80", "model.example:1"):
+            assert live.ask("GET", "/v1/models", None, {"Host": host})[0] == 200, host
+        status, _, told = live.ask("GET", "/v1/models", None, {"Host": "evil.example"})
+        assert (status, told["error"]["code"]) == (403, "host_not_allowed")
+        assert "access-control-allow-origin" not in live.ask("GET", "/health", None, {"Origin": "https://a.example"})[1]
+
+
+def test_pages_of_named_origins_may_use_the_server(model: Decoder) -> None:
+    with served(model, Rules(keys=["key"], origins=["https://a.example"]), slots=1) as live:
+        asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST",
+                 "Access-Control-Request-Headers": "authorization,content-type"}  # fmt: skip
+        status, headers, _ = live.ask("OPTIONS", COMPLETIONS, None, asked)
+        assert (status, headers["access-control-allow-origin"]) == (200, "https://a.example")
+        assert live.ask("OPTIONS", COMPLETIONS, None, {**asked, "Origin": "https://b.example"})[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("host", "wanted"),
+    [("localhost", True), ("127.1.2.3", True), ("::1", True), ("[::1]", True), ("a.localhost", True),
+     ("0.0.0.0", False), ("example.org", False), ("localhost.example.org", False), ("", False)],
+)  # fmt: skip
+def test_names_of_this_machine(host: str, wanted: bool) -> None:
+    assert is_loopback(host) is wanted
+
+
+def test_bodies_that_are_too_long_are_refused(model: Decoder) -> None:
+    with served(model, Rules(body_limit=1000), slots=1) as live:
+        status, _, told = live.ask("POST", COMPLETIONS, b"x" * 1001)
+        assert (status, told["error"]["code"]) == (413, "body_too_long")
+        connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=PATIENCE)
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", COMPLETIONS, iter([b"x" * 600] * 2), headers, encode_chunked=True)
+        with contextlib.closing(connection), connection.getresponse() as response:
+            assert response.status == 413
+        assert live.ask("POST", COMPLETIONS, body())[0] == 200
+
+
+# -- who has to wait, and who leaves ---------------------------------------------------------------
+
+
+def test_more_than_may_wait_are_told_to_come_again(model: Decoder) -> None:
+    with served(model, slots=1, waiting=1) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        first = Client(live, body())
+        live.gate.wait()
+        second = Client(live, body())
+        until(lambda: _status(live).waiting == 1)
+        status, headers, told = live.ask("POST", COMPLETIONS, body())
+        assert (status, told["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert int(headers["retry-after"]) > 0
+        live.gate.open()
+        for client in (first, second):
+            assert client.text() == text(model)
+        assert live.ask("POST", COMPLETIONS, body())[0] == 200
+        assert live.ask("POST", COMPLETIONS, body(n=3))[0] == 429  # which are too many for this server
+
+
+def _status(live: Live) -> Any:
+    assert live.service.writer is not None
+    return live.service.writer.batcher.status
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_slot_at_once(model: Decoder, stream: bool) -> None:
+    with served(model, slots=1) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        leaving = Client(live, body(most=400, stream=stream))
+        live.gate.wait()
+        live.gate.let(3)
+        for _ in range(3):
+            live.gate.wait()
+        coming = Client(live, body())
+        until(lambda: _status(live).waiting == 1)
+        leaving.leave()
+        until(lambda: _cancelled(live, 0))
+        live.gate.open()
+        assert coming.text() == text(model)
+        assert _status(live).generated_tokens <= 3 + 1 + 4
+
+
+def _cancelled(live: Live, number: int) -> bool:
+    assert live.service.writer is not None
+    return live.service.writer.batcher._slots[number].request.cancelled
+
+
+def test_a_client_that_leaves_while_it_waits_makes_room(model: Decoder) -> None:
+    with served(model, slots=1, waiting=1) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        working = Client(live, body())
+        live.gate.wait()
+        leaving = Client(live, body(stream=True))
+        until(lambda: _status(live).waiting == 1)
+        leaving.leave()
+        until(lambda: _status(live).waiting == 0)
+        coming = Client(live, body("other"))
+        until(lambda: _status(live).waiting == 1)
+        live.gate.open()
+        assert working.text() == text(model)
+        assert coming.text() == text(model, "other")
+
+
+def test_the_prompt_of_a_client_that_leaves_is_read_no_further(model: Decoder) -> None:
+    with served(model, slots=1) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        leaving = Client(live, body("word " * 80))
+        live.gate.wait()
+        leaving.leave()
+        until(lambda: _cancelled(live, 0))
+        live.gate.open()
+        until(lambda: _status(live).active == 0)
+        (first,) = live.gate.batches[0].values()
+        assert LEAST <= first < 300
+        assert _status(live).prompt_tokens == first
+        assert live.ask("POST", COMPLETIONS, body())[2]["choices"][0]["text"] == text(model)
+
+
+def test_a_client_that_leaves_within_its_body_is_forgotten(model: Decoder) -> None:
+    with served(model, slots=1, waiting=0) as live:
+        for _ in range(3):
+            client = socket.create_connection(("127.0.0.1", live.port), PATIENCE)
+            head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+            until(lambda: live.service.inside == 1)
+            client.close()
+            until(lambda: live.service.inside == 0)
+        assert live.ask("POST", COMPLETIONS, body())[0] == 200
+
+
+def test_vectors_for_a_client_that_left_are_not_computed(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(model, slots=1) as live:
+        computed, embed = [], model.embed_ids
+
+        def counted(ids: Any, progress: Any) -> Any:
+            def one(done: int) -> None:
+                computed.append(done)
+                if len(computed) == 1:
+                    connection.close()
+                    until(lambda: _gone(progress))
+                progress(done)
+
+            return embed(ids, progress=one)
+
+        monkeypatch.setattr(model, "embed_ids", counted)
+        connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=PATIENCE)
+        sent = json.dumps({"input": ["a"] * 100})
+        connection.request("POST", "/v1/embeddings", sent, {"Content-Type": "application/json"})
+        until(lambda: computed and live.service.inside == 0)
+        assert len(computed) == 1
+        assert sum(computed) < 100
+
+
+def _gone(progress: Any) -> bool:
+    try:
+        progress(1)
+    except Exception:
+        return True
+    return False
+
+
+# -- what fails, and the end -----------------------------------------------------------------------
+
+
+def test_a_failed_computation_is_told_and_the_server_goes_on(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served(model, slots=1) as live:
+        assert live.service.writer is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(live.service.writer.session, "decode", _out_of_memory)
+            status, _, told = live.ask("POST", COMPLETIONS, body())
+            assert (status, told["error"]["type"]) == (500, "server_error")
+            assert "the computation failed: MemoryError: no room" in told["error"]["message"]
+            found = Client(live, body(stream=True)).events()
+            assert [each["error"]["code"] for each in found] == ["computation_failed"]
+        assert "MemoryError: no room" in caplog.text
+        assert live.ask("POST", COMPLETIONS, body())[2]["choices"][0]["text"] == text(model)
+
+
+def _out_of_memory(batch: Any) -> Any:
+    raise MemoryError("no room")
+
+
+def test_answers_under_way_end_before_the_server_does_and_no_more_are_begun(model: Decoder) -> None:
+    with served(model, slots=1) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        under_way = Client(live, body(stream=True))
+        live.gate.wait()
+        live.server.stop()
+        until(lambda: not live.service.healthy)
+        assert live.ask("GET", "/health")[::2] == (503, {"status": "shutting down"})
+        status, headers, told = live.ask("POST", COMPLETIONS, body())
+        assert (status, told["error"]["code"], "retry-after" in headers) == (503, "shutting_down", True)
+        live.gate.open()
+        found = under_way.events()
+        assert "".join(each["choices"][0]["text"] for each in found[:-1]) == text(model)
+        assert found[-1] == "[DONE]"
+
+
+def test_an_answer_that_takes_too_long_is_cut_off_and_its_client_is_told(model: Decoder) -> None:
+    with served(model, slots=1, patience=0) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        streamed, whole = Client(live, body(most=400, stream=True)), Client(live, body(most=400))
+        live.gate.wait()
+        until(lambda: _status(live).waiting == 1)
+        live.server.stop()
+        assert live.service.writer is not None
+        until(lambda: live.service.writer.batcher.closed)
+        live.gate.open()
+        assert streamed.events()[-1]["error"]["code"] == "shutting_down"
+        status, told = whole.answer()
+        assert (status, json.loads(told)["error"]["code"]) == (503, "shutting_down")
+
+
+def test_metrics_count_what_was_done(model: Decoder) -> None:
+    with served(model, slots=2) as live:
+        live.ask("POST", COMPLETIONS, body(most=5))
+        live.ask("POST", COMPLETIONS, {})
+        live.ask("GET", "/some/thing")
+        status, headers, found = live.ask("GET", "/metrics")
+        assert (status, headers["content-type"].split(";")[0]) == (200, "text/plain")
+        lines = found.decode().splitlines()
+        for line in (
+            'ggplug_http_requests_total{path="/v1/completions",status="200"} 1.0',
+            'ggplug_http_requests_total{path="/v1/completions",status="400"} 1.0',
+            'ggplug_http_requests_total{path="other",status="404"} 1.0',
+            "ggplug_slots 2.0", "ggplug_texts_active 0.0", "ggplug_texts_waiting 0.0",
+            "ggplug_texts_finished_total 1.0", "ggplug_generated_tokens_total 5.0",
+            "ggplug_time_to_first_token_seconds_count 1.0",
+        ):  # fmt: skip
+            assert line in lines
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
+def test_the_command_serves_until_ctrl_c(data: Path) -> None:
+    command = [sys.executable, "-m", "ggplug", "serve", str(data / "qwen3.gguf"), "--port", "0", "--device", "CPU"]
+    environment = {**os.environ, "GGPLUG_API_KEY": "key", "COLUMNS": "200"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    reading = Doing(lambda: _address(process))
+    try:
+        port = reading.result()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        headers = {"Content-Type": "application/json", "Authorization": "Bearer key"}
+        with contextlib.closing(connection):
+            connection.request("POST", COMPLETIONS, json.dumps(body()), headers)
+            found = json.load(connection.getresponse())
+        assert (found["model"], found["usage"]["completion_tokens"]) == ("qwen3", 4)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+        assert "Traceback" not in errors
+        with pytest.raises(OSError), contextlib.closing(socket.create_connection(("127.0.0.1", port), 5)):
+            pass
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _address(process: subprocess.Popen[str]) -> int:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
+            return int(found[1])
+    raise AssertionError("the server ended")
