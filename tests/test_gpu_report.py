@@ -319,14 +319,18 @@ def test_a_prepared_folder_is_small_and_holds_what_its_texts_need(data: Path, tm
     ],
     ids=["without CuPy", "without a GPU"],
 )
-def test_without_a_gpu_there_is_one_line_and_code_2(tiny: Path, tmp_path: Path, lines: str, wanted: str) -> None:
+def test_without_a_gpu_a_line_says_why_and_a_table_what_would_run(
+    tiny: Path, tmp_path: Path, lines: str, wanted: str
+) -> None:
     pytest.importorskip("ggplug_cuda")
     if lines:
         (tmp_path / "cupy.py").write_text(lines)
     done = start(
         "ggplug_cuda.gpu_report", "--data", tiny, tmp_path / "out.json", paths=(tmp_path,), CUDA_VISIBLE_DEVICES=""
     )
-    assert (done.returncode, done.stdout) == (2, "")
+    assert done.returncode == 2
+    assert "| figures | " in done.stdout
+    assert "the same by cupy.matmul, float16" in done.stdout
     assert wanted in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert not (tmp_path / "out.json").exists()
