@@ -19,6 +19,8 @@ from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
 from ggplug.types import by_name
 from ggplug_cpu import features
+from ggplug_cpu.instruction_sets import X86_64
+from ggplug_cpu.kernels.mul_mat_layout import layout
 from ggplug_cpu.packed import PackedBufferType
 
 FLOATS = ("f32", "f16", "bf16")
@@ -201,6 +203,21 @@ def test_on_other_instructions_too(cpu: Device, type_name: str, target: str) -> 
         assert packed.tobytes() == plain.tobytes()
 
 
+def test_a_tile_of_eight_rows_reads_weights_of_int8_once_and_takes_all_of_them_on_avx512() -> None:
+    with features.forced(features.elsewhere(X86_64, "sapphirerapids", (*X86_64.levels["avx512"][1], "avx512vnni"))):
+        assert [n for n in range(1, 18) if layout("i8").is_one_tile(n)] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "i8", "amx"])
+def test_tiles_take_any_number_of_rows(kind: str) -> None:
+    sizes = layout(kind).tiles
+    for rows in range(1, 50):
+        left = rows
+        while left > 0:
+            left -= next(size for size, least in sizes if left >= least)
+        assert left > -sizes[0][0]
+
+
 @pytest.mark.parametrize("type_name", [*FLOATS, "q4_1"])
 def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
     cpu: Device, stream: Backend, type_name: str
@@ -210,7 +227,7 @@ def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
     _, packed = pair(cpu, type_name, 608, 200)
     x = np.random.default_rng(3).standard_normal((40, 608)).astype(np.float32)
     many = result(stream, gg.mul_mat(packed, gg.tensor(x)))
-    for columns in (1, 5, 12):
+    for columns in (1, 3, 5, 8, 12):
         few = result(stream, gg.mul_mat(packed, gg.tensor(x[:columns])))
         np.testing.assert_array_equal(few.reshape(columns, -1), many[:columns])
     before = stream.n_threads  # type: ignore[attr-defined]

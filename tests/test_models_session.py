@@ -139,8 +139,8 @@ def test_wrong_input_is_named_and_changes_nothing(model: Any) -> None:
 
 
 def test_few_different_numbers_of_cells_are_read() -> None:
-    assert [rounded(n) for n in (1, 64, 65, 512, 513, 4097)] == [64, 64, 128, 512, 576, 4608]
-    assert all(n <= rounded(n) <= max(64, 1.126 * n + 64) for n in range(1, 5000))
+    assert [rounded(n) for n in (1, 256, 257, 512, 513, 4097)] == [256, 256, 512, 512, 768, 4608]
+    assert all(n <= rounded(n) <= max(256, 1.126 * n + 256) for n in range(1, 5000))
 
 
 def test_masks_show_what_lies_within_the_window() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from ggplug.backend import Device, Operand
+from ggplug.cli.app import run
 from ggplug.errors import ComputeError, ParameterError
 from ggplug.host import HostBuffer, HostBufferType
 from ggplug.ops import OPS, Add, Mul, Op, Relu
@@ -328,7 +329,7 @@ def test_what_failed_before_a_run_was_stopped_is_shown_with_its_command(
     monkeypatch.setattr("ggplug.testing.conformance.find_device", lambda name: WithKernels(kernels))
     assert main(["toy", "--op", "mul", "--op", "relu"]) == 130
     out = capsys.readouterr().out
-    assert "again: python -m ggplug.testing.conformance toy --op mul --case" in out
+    assert "again: ggplug conformance toy --op mul --case" in out
     *_, failed, stopped = out.splitlines()
     assert failed.startswith("FAILED: toy: ")
     assert stopped.startswith("STOPPED: toy: by SIGINT at relu: ")
@@ -360,9 +361,9 @@ def test_every_failure_ends_with_a_command_that_shows_it_alone(capsys: pytest.Ca
     report = check(WithKernels({Add: misspelt}), ops=["add"], clauses=["long graphs compute"], graphs=False)
     for finding in (report.bad[0], report.bad[-1]):
         program, *arguments = shlex.split(finding.command)
-        assert (program, *arguments[:3]) == ("python", "-m", "ggplug.testing.conformance", "toy")
+        assert (program, *arguments[:2]) == ("ggplug", "conformance", "toy")
         # The device is not installed; the same command for one that is computes this case alone, and it passes.
-        assert main(["reference", *arguments[3:]]) == 0
+        assert main(["reference", *arguments[2:]]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "PASSED: reference: 1 of 1 case passed"
 
 
@@ -370,6 +371,19 @@ def test_a_command_names_a_variant_in_the_place_of_a_source() -> None:
     label = "f32[9], in the place of x"
     report = check(ReferenceDevice(), ops=["relu"], clauses=[], graphs=False, groups=False, case=label)
     assert [finding.case for finding in report.findings] == ["f32[9]"]
+
+
+def test_ggplug_conformance_is_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conformance", "reference", "--op", "relu", "--case", "f32[9]"]) == 0
+    assert capsys.readouterr().out == "PASSED: reference: 1 of 1 case passed\n"
+    assert run(["conformance", "reference", "--op", "nonsense"]) == 2
+    assert "`ggplug conformance --list` tells them" in capsys.readouterr().err
+    assert run(["conformance", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: ggplug conformance ")
+    assert run(["conformance"]) == 2
+    assert "ggplug conformance: error: name a device" in capsys.readouterr().err
+    assert run(["--help"]) == 0
+    assert "  conformance  Put a device to the conformance suite.\n" in capsys.readouterr().out
 
 
 def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

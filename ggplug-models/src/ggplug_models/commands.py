@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ggplug.cli.output import Command, byte_count, console, echo, json_option, on_one_line, print_json, printable
+from ggplug.cli.output import (
+    Command,
+    byte_count,
+    console,
+    echo,
+    json_option,
+    on_one_line,
+    print_json,
+    print_table,
+    printable,
+)
 from ggplug.cli.streams import ended_by_signals, stdin, stdout
 from ggplug.errors import ParameterError
 from ggplug.files import open_regular
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
     from ggplug_models.decoder import Decoder
     from ggplug_models.drafts import Drafts
     from ggplug_models.placement import LayerSplit
+    from ggplug_models.session import Session
     from ggplug_models.talk import Talk
 
 AUTO = "auto"
@@ -245,11 +256,28 @@ def run(
             talk = Talk(loaded, session, Sampler(Sampling(**sampling)), system=system, draft=draft)
             if prompt is None and sys.stdin is not None and sys.stdin.isatty():
                 _chat(talk, raw=raw, max_tokens=max_tokens)
-                return
-            text = _content(Path("-")) if prompt is None else prompt
-            _say((talk.go_on if raw else talk.answer)(text, max_tokens))
-            if verbose:
-                err.print(str(talk.pace), style="dim")
+            else:
+                text = _content(Path("-")) if prompt is None else prompt
+                _say((talk.go_on if raw else talk.answer)(text, max_tokens))
+                if verbose:
+                    err.print(str(talk.pace), style="dim")
+            if verbose and talk.pace.written:
+                _print_shares(session)
+
+
+def _print_shares(session: Session) -> None:
+    """What runs where: a line for each device."""
+    from ggplug_models.shares import runs, shares
+
+    rows = [
+        (
+            each.device, runs(each.layers), byte_count(each.nbytes), byte_count(each.packed), str(each.nodes),
+            byte_count(each.copied),
+        )
+        for each in shares(session.model, session.explain())
+    ]  # fmt: skip
+    headings = ("device", "layers", "weights", "packed", "nodes", "copied to it")
+    print_table(headings, rows, right=headings[2:], stderr=True)
 
 
 def _language_model(path: Path, names: list[str] | None, **how: Any) -> Decoder:

@@ -180,7 +180,7 @@ class Decoder(Network):
         windows = {kind.window for kind in self.kinds if isinstance(kind, KeysValues)}
         return {window: Cells(n_seq, n_ctx, n_step, window) for window in sorted(windows)}
 
-    @property
+    @cached_property
     def keeps_states(self) -> bool:
         """Whether there are blocks with a state, which has no way back to earlier tokens."""
         return any(isinstance(kind, State) for kind in self.kinds)

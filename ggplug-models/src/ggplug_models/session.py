@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 import ggplug as gg
 from ggplug.errors import ContextFullError, ParameterError
+from ggplug.scheduler import Explanation
 from ggplug.sharing import Claim
 from ggplug.types import Type
 from ggplug_models.arguments import check_sequence, whole
@@ -222,6 +223,18 @@ class Session:
         if asked is Asked.LAST:
             return {seq: found[0][0] for seq, found in parts.items()}
         return {seq: np.concatenate(found) for seq, found in parts.items()}
+
+    def explain(self) -> Explanation:
+        """What the scheduler does in the step that was computed last: which device computes which node, and why.
+
+        Raises ParameterError before the first step.
+        """
+        if not self._steps:
+            raise ParameterError("no step was computed yet, so there is nothing to explain")
+        step = next(reversed(self._steps.values()))
+        assert step.graph is not None
+        with self.turn():
+            return self.model.scheduler.explain(step.graph)
 
     def _checked(self, seq: int, tokens: Sequence[int]) -> npt.NDArray[np.int64]:
         found = token_ids(tokens, self.model.n_vocab, f"sequence {seq}")

@@ -82,6 +82,8 @@ class Step:
         self.n_tokens = shape.n_seq * shape.n
         self._cells = cells
         self._inputs: dict[str, tuple[Tensor, Values]] = {}
+        self._parts: dict[str, tuple[Tensor, Values]] = {}
+        self._most_parts = 3 + len(cells)
         self._writes: list[Tensor] = []
         self._states: list[Tensor] = []
         self.shared: dict[str, Tensor] = {}
@@ -97,16 +99,34 @@ class Step:
             self._inputs[name] = gg.new_tensor(type, ne, name).set_input(), values
         return self._inputs[name][0]
 
+    def whole_numbers(self, name: str, count: int, values: Values) -> Tensor:
+        """As :meth:`input`, I32 [count], at most one for each token: a part of the one input that holds all of these.
+
+        Each input costs calls in every step, so there are few.
+        """
+        if name not in self._parts:
+            numbers = self.input("numbers", gg.I32, (self.n_tokens, self._most_parts), self._numbers_of)
+            offset = len(self._parts) * numbers.nb[1]
+            assert len(self._parts) < self._most_parts
+            self._parts[name] = gg.view(numbers, count, offset=offset), values
+        return self._parts[name][0]
+
+    def _numbers_of(self, tokens: Tokens) -> npt.NDArray[np.int32]:
+        numbers = np.zeros((self._most_parts, self.n_tokens), np.int32)
+        for row, (tensor, values) in zip(numbers, self._parts.values(), strict=False):
+            row[: tensor.ne[0]] = values(tokens)
+        return numbers
+
     @property
     def tokens(self) -> Tensor:
         """The ids, I32 [T]: sequences one after the other."""
-        return self.input("tokens", gg.I32, (self.n_tokens,), lambda tokens: tokens.ids.reshape(-1))
+        return self.whole_numbers("tokens", self.n_tokens, lambda tokens: tokens.ids.reshape(-1))
 
     @property
     def positions(self) -> Tensor:
         """The positions, I32 [T]."""
-        return self.input(
-            "positions", gg.I32, (self.n_tokens,), lambda tokens: np.maximum(tokens.positions, 0).reshape(-1)
+        return self.whole_numbers(
+            "positions", self.n_tokens, lambda tokens: np.maximum(tokens.positions, 0).reshape(-1)
         )
 
     def of_positions(self, name: str, values: Callable[[Ints], npt.NDArray[np.floating[Any]]]) -> Tensor:
@@ -119,8 +139,8 @@ class Step:
 
     def _rows(self, window: int) -> Tensor:
         first, cells = self.shape.first, self._cells[window]
-        return self.input(
-            f"rows {window}", gg.I32, (self.n_tokens,), lambda tokens: cells.rows(first, tokens.positions)
+        return self.whole_numbers(
+            f"rows {window}", self.n_tokens, lambda tokens: cells.rows(first, tokens.positions)
         )
 
     def _mask(self, window: int) -> Tensor:
@@ -135,7 +155,7 @@ class Step:
     def asked(self, x: Tensor) -> Tensor:
         """The columns of ``x`` whose results are wanted; of one that has no others, itself."""
         if self.shape.asked is Asked.LAST and self.shape.n > 1 and x.ne[1] == self.n_tokens:
-            return gg.get_rows(x, self.input("asked", gg.I32, (self.shape.n_seq,), lambda tokens: tokens.last))
+            return gg.get_rows(x, self.whole_numbers("asked", self.shape.n_seq, lambda tokens: tokens.last))
         return x
 
     def attend(
@@ -202,4 +222,8 @@ class Step:
     def fill(self, tokens: Tokens) -> None:
         """Sets all inputs; the graph was allocated."""
         for tensor, values in self._inputs.values():
-            tensor.set(np.asarray(values(tokens)))
+            given = np.asarray(values(tokens))
+            if given.dtype == tensor.type.dtype and given.shape == tensor.shape:
+                tensor.set_bytes(given)
+            else:
+                tensor.set(given)

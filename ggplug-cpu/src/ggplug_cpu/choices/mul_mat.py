@@ -514,7 +514,7 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     least = _LEAST_ROWS[base_of(kind)]
     if _packed(work.a) is not None:  # what a chunk packs is activations alone
         least = _LEAST_TILES * shape.rows
-        if work.rows <= shape.few or shape.rows - shape.few < work.rows <= shape.rows:  # one tile's: nothing twice
+        if shape.is_one_tile(work.rows):  # nothing twice
             most = panels
     m_chunks = -(-panels // max(1, most))
     matrices = max(1, work.matrices)  # there may be no expert

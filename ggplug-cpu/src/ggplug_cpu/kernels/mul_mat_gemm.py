@@ -151,15 +151,9 @@ def _part(
     elsewhere: DeviceFunction,
 ) -> DeviceFunction:
     """As :func:`slice_of_blocks`, between what makes tile registers ours and what gives them up."""
-    shape = layout(kind)
-    many, few = shape.rows, shape.few
-    step_numbers = shape.step_numbers
-    fill = fill_table(routed)
+    step_numbers = layout(kind).step_numbers
     pack = _pack_block(kind, weights, weights_order)
-    in_place = weights_order == "packed"
-    stored = stored_as(kind, weights) if in_place else ""
-    run_many = _run_rows(kind, activations, activations_order, many, stored)
-    run_few = _run_rows(kind, activations, activations_order, few, stored, _AHEAD if in_place else 0)
+    run_tile = _run_tile(kind, weights, activations, weights_order, activations_order, routed, elsewhere)
 
     @device_function
     def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
@@ -168,21 +162,61 @@ def _part(
         packed = pack(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
         v = v_first
         while v < v_last:
-            count = min(v_last - v, many)
-            if count > many - few:
-                fill(params, matrix, v, count, x, many)
-                elsewhere(x, many, v - v_first, count, room, stride)
-                run_many(params, packed, x, m_first, m_last, k, numbers, steps, count)
-            else:
-                count = min(count, few)
-                fill(params, matrix, v, count, x, few)
-                elsewhere(x, few, v - v_first, count, room, stride)
-                run_few(params, packed, x, m_first, m_last, k, numbers, steps, count)
+            count = run_tile(
+                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, v_last - v, room, stride, v_first
+            )
             if is_last:
                 finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
             v += count
 
     return part
+
+
+def _run_tile(
+    kind: str, weights: str, activations: str, weights_order: str, activations_order: str, routed: bool,
+    elsewhere: DeviceFunction,
+) -> DeviceFunction:  # fmt: skip
+    """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first)``.
+
+    The rows of a tile from number ``v`` on, of ``left`` in a block that begins at ``v_first``, past all panels.
+    Returns how many they are.
+    """
+    fill = fill_table(routed)
+    in_place = weights_order == "packed"
+    stored = stored_as(kind, weights) if in_place else ""
+
+    def of_size(size: int, least: int, otherwise: DeviceFunction | None) -> DeviceFunction:
+        """Runs a tile of ``size`` rows where at least ``least`` are left, and else what ``otherwise`` runs."""
+        run = _run_rows(kind, activations, activations_order, size, stored, _AHEAD if in_place else 0)
+
+        @device_function
+        def tile_of_size(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first):  # type: ignore[no-untyped-def]
+            count = min(left, size)
+            fill(params, matrix, v, count, x, size)
+            elsewhere(x, size, v - v_first, count, room, stride)
+            run(params, packed, x, m_first, m_last, k, numbers, steps, count)
+            return count
+
+        if otherwise is None:
+            return tile_of_size
+
+        @device_function
+        def one_of_them(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first):  # type: ignore[no-untyped-def]
+            if left >= least:
+                return tile_of_size(
+                    params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first
+                )
+            return otherwise(
+                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first
+            )
+
+        return one_of_them
+
+    found = None
+    for size, least in reversed(layout(kind).tiles):
+        found = of_size(size, least, found)
+    assert found is not None
+    return found
 
 
 def scratch_plan(kind: str, m_block: int, k_block: int, stored: str = "") -> tuple[int, int]:

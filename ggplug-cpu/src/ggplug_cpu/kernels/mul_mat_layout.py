@@ -36,11 +36,11 @@ _LEAST_STEP, _LEAST_PART = 128, 384
 class Layout:
     """How numbers of one ``kind`` are packed, and how its tiles fit the target's registers.
 
-    Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or by ``few`` rows at the end.  A unit
-    holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row are adjacent in packed activations.  A step
-    of the inner loop takes ``step_numbers`` numbers of each row, which are ``step_bytes`` bytes of packed activations.
-    A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the last padded.  Of int8, ``has_minima`` says
-    whether weights have them.
+    Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or fewer at the end: ``some``, where
+    that is not 0, or ``few``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row are
+    adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
+    ``step_bytes`` bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the
+    last padded.  Of int8, ``has_minima`` says whether weights have them.
     """
 
     kind: str
@@ -56,6 +56,18 @@ class Layout:
     quantum: int
     quantum_bytes: int
     has_minima: bool = False
+    some: int = 0
+
+    @property
+    def tiles(self) -> tuple[tuple[int, int], ...]:
+        """(rows of a tile, how many have to be left for it), the largest first."""
+        if self.some:
+            return (self.rows, self.some + 1), (self.some, self.few + 1), (self.few, 1)
+        return (self.rows, self.rows - self.few + 1), (self.few, 1)
+
+    def is_one_tile(self, rows: int) -> bool:
+        """Whether a single tile has so many rows."""
+        return any(least <= rows <= size for size, least in self.tiles)
 
     @property
     def columns(self) -> int:
@@ -143,7 +155,7 @@ def layout(kind: str) -> Layout:
         return Layout(kind, 2, 4, width, 2, 32, 16, 16, 32, 64, 2 * width, 4 * columns * width)
     unit_bytes = 8 if _multiplies_matrices(kind) else 4
     unit = unit_bytes // {"f32": 4, "bf16": 2, "i8": 1}[kind]
-    rows, few = _rows(kind)
+    rows, some, few = _rows(kind)
     has_minima = name.endswith("with minima")
     if kind == "i8":
         step = 16 if "by 16" in name else GROUP
@@ -156,7 +168,7 @@ def layout(kind: str) -> Layout:
         together = 1
     return Layout(
         kind, unit, unit_bytes, width, 2, rows, few, together, step, step_bytes, quantum, columns * column_bytes,
-        has_minima,
+        has_minima, some,
     )  # fmt: skip
 
 
@@ -164,18 +176,21 @@ def _width() -> int:
     return features.target().vector_bytes // 4
 
 
-def _rows(kind: str) -> tuple[int, int]:
-    """``rows`` and ``few`` of a tile: accumulators must leave registers for the operands.
+def _rows(kind: str) -> tuple[int, int, int]:
+    """``rows``, ``some`` and ``few`` of a tile: accumulators must leave registers for the operands.
 
     Of 16 registers they may take 12.  Of AVX-512's 32 they may take 24, for activations are operands in memory.  Of
     AArch64's 32 they may take 16, beside the weights of four units, and 24 where a pair of rows is one operand.  int8
-    needs two for each sum, the integer one and the scaled one.
+    needs two for each sum, the integer one and the scaled one; of AVX-512's all 32 are taken, since a scaled sum that
+    is stored and loaded again, once for 32 products, costs less than reading weights again for rows that are left.
     """
+    if features.has("avx512f"):
+        return (8, 4, 2) if kind == "i8" else (12, 0, 4)
     if features.has("sse2"):
-        rows, few = (12, 4) if features.has("avx512f") else (6, 2)
+        rows, few = 6, 2
     else:
         rows, few = (12, 4) if kind == "bf16" and _multiplies_matrices(kind) else (8, 4)
-    return (rows // 2, few // 2) if kind == "i8" else (rows, few)
+    return (rows // 2, 0, few // 2) if kind == "i8" else (rows, 0, few)
 
 
 # -- the instructions of a kind --------------------------------------------------------------------------

@@ -10,15 +10,18 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 GRANULE = 64
-"""Cells are read in multiples of this many, so that one graph serves many steps.
+"""Sequences have multiples of so many cells.
 
-As many lie behind those of a sequence, for tokens that only fill a step up.
+As many lie behind them, for tokens that only fill a step up.
 """
+
+READ = 256
+"""Cells are read in multiples of this many, so that one graph serves many steps: what is masked costs little."""
 
 
 def rounded(count: int) -> int:
-    """``count`` rounded up so that at most an eighth is too much, and few different numbers occur."""
-    step = max(GRANULE, 1 << max((count - 1).bit_length() - 4, 0))
+    """``count`` rounded up to whole :data:`READ`, and so that of many at most an eighth is too much."""
+    step = max(READ, 1 << max((count - 1).bit_length() - 4, 0))
     return -(-count // step) * step
 
 

@@ -39,7 +39,7 @@ A ggplug backend: the device `$device`, with memory $memory_words.
     pip install ".[test]"
     ggplug devices                                        # lists it
     pytest                                                # the conformance suite
-    python -m ggplug.testing.conformance $device --op $first    # one op, without pytest
+    ggplug conformance $device --op $first    # one op, without pytest
 
 A new op is a function in `src/$module/kernels.py` and a line in its table, with the types that it computes with; the
 suite tests it from then on. Ops without a kernel are declined, and so are types that its line does not name; other
