@@ -169,7 +169,7 @@ def attention_layer(
 @pytest.mark.parametrize(
     ("instructions", "kind", "how"),
     [
-        ("", "f32", {}), ("", "bf16", {"queries": 300, "texts": 2}), ("", "q8_0", {}), ("", "q4_1", {"texts": 9}),
+        ("", "f32", {}), ("", "bf16", {"queries": 300, "texts": 3}), ("", "q8_0", {}), ("", "q4_1", {"texts": 9}),
         *((instructions, kind, {}) for instructions, kind in OTHERS),
     ],
 )  # fmt: skip
