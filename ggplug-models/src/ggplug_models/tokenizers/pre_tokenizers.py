@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ggplug.errors import ModelError
+from ggplug_models.values import Values
+
+PRE = "tokenizer.ggml.pre"
 
 _SUFFIX = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -217,12 +219,8 @@ ROWS = (
 BY_NAME = {name: row for row in ROWS for name in row.names}
 
 
-def named(pre: str | None) -> PreTokenizer:
+def splitting(values: Values) -> PreTokenizer:
     """The way of splitting of a file's ``tokenizer.ggml.pre``.  Raises ModelError for an unknown one."""
-    found = BY_NAME.get(pre or DEFAULT)
-    if found is None:
-        raise ModelError(
-            f"tokenizer.ggml.pre is {pre!r}, a way of splitting text into words that is not known", got=pre,
-            remedy=f"known: {', '.join(sorted(BY_NAME))}",
-        )  # fmt: skip
-    return found
+    if not values.text(PRE, None):
+        return BY_NAME[DEFAULT]
+    return values.entry(PRE, BY_NAME, "a way of splitting text into words")

@@ -183,14 +183,7 @@ def load_tokenizer(source: str | os.PathLike[str] | Mapping[str, Any]) -> Tokeni
 
 def _of(metadata: Mapping[str, Any]) -> Tokenizer:
     values = Values(metadata)
-    model = values.text(MODEL)
-    kind = KINDS.get(model)
-    if kind is None:
-        raise ModelError(
-            f"{MODEL} is {model!r}, a kind of tokeniser that is not known", got=model,
-            remedy=f"known: {', '.join(sorted(KINDS))}",
-        )  # fmt: skip
-    return Tokenizer(kind(values))
+    return Tokenizer(values.entry(MODEL, KINDS, "a kind of tokeniser")(values))
 
 
 __all__ = ["KINDS", "Attribute", "Tokenizer", "load_tokenizer"]
