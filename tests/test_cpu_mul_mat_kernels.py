@@ -308,6 +308,21 @@ def test_blocks_that_are_read_at_once_have_the_numbers_that_are_read_part_by_par
     assert results[0].tobytes() == results[1].tobytes()
 
 
+@pytest.mark.skipif("avx512vbmi" not in host_features(), reason="the processor permutes no bytes")
+@pytest.mark.parametrize("weights", [name for name, type in BLOCKS.items() if type.sums_of_groups is not None])
+@pytest.mark.parametrize("N", [1, 4])
+def test_sums_of_groups_are_those_of_all_rows_of_the_grid_by_the_largest_activations(
+    teams: dict[int, Team], weights: str, N: int
+) -> None:
+    K, rows = 1024, 65  # 8320 indices of 2048 rows
+    a, b = operand(weights, K, rows, seed=1), operand("f32", K, N, seed=2)
+    signs = np.sign(a.values[0, 0, :N])
+    b.raw.view(np.float32)[:] = 127.0 * np.where(signs == 0, 1, signs).reshape(-1)  # exact in int8
+    got, _ = compute(teams[1], gg.mul_mat(a.tensor, b.tensor), a, b)
+    sizes = product(np.abs(a.values), np.abs(b.values))
+    assert (np.abs(got - product(a.values, b.values)) <= 1e-6 * sizes).all()
+
+
 @pytest.mark.parametrize(("weights", "activations"), PAIRS)
 @pytest.mark.parametrize("N", [1, 3, 20])
 def test_weights_are_broadcast_over_the_matrices_of_activations(

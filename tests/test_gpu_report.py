@@ -22,7 +22,7 @@ from ggplug import registry
 from ggplug.errors import DeviceNotFoundError
 from ggplug.testing import vectors_choice
 from ggplug.testing.vectors import Recording
-from ggplug_simt.report import Door, folder, main, run
+from ggplug_simt.report import Door, Step, folder, main, run
 from ggplug_simt.report.run import Report, work
 from ggplug_simt.report.table import markdown
 
@@ -256,6 +256,31 @@ def test_what_cannot_be_begun_is_one_line_and_code_2(
     assert "there is no Nowhere7" in capsys.readouterr().err
 
 
+def test_without_a_device_it_says_what_it_would_run(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nowhere(name: str | None) -> list[Any]:
+        raise DeviceNotFoundError("no driver of a GPU is installed", got=None, remedy="install one")
+
+    def figures(device: Any) -> list[Step]:
+        return [Step("the vendor's product", lambda: pytest.fail("it was run"))]
+
+    out = tmp_path / "out.json"
+    door = Door("nowhere", nowhere, figures=figures)
+    assert main(["--data", str(tiny), str(out), "--seconds", "77"], door) == 2
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1
+    assert "no driver of a GPU is installed" in told.err
+    assert "in at most 77 seconds" in told.out
+    for name in ("facts", "model", "recorded", "figures", "suite"):
+        assert f"| {name} | " in told.out
+    for step in ("F16 on the device", "the vendor's product", "contract: ", "mul_mat; ", "ssm_scan"):
+        assert step in told.out
+    assert main(["--data", str(tiny), str(out), "--parts", "facts,figures"], door) == 2
+    assert "| suite |" not in capsys.readouterr().out
+    assert not out.exists()
+
+
 def test_a_device_of_another_kind_is_refused(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ggplug_cpu")
     assert main(["--data", str(tiny), "out.json", "--device", "CPU"]) == 2
@@ -294,14 +319,18 @@ def test_a_prepared_folder_is_small_and_holds_what_its_texts_need(data: Path, tm
     ],
     ids=["without CuPy", "without a GPU"],
 )
-def test_without_a_gpu_there_is_one_line_and_code_2(tiny: Path, tmp_path: Path, lines: str, wanted: str) -> None:
+def test_without_a_gpu_a_line_says_why_and_a_table_what_would_run(
+    tiny: Path, tmp_path: Path, lines: str, wanted: str
+) -> None:
     pytest.importorskip("ggplug_cuda")
     if lines:
         (tmp_path / "cupy.py").write_text(lines)
     done = start(
         "ggplug_cuda.gpu_report", "--data", tiny, tmp_path / "out.json", paths=(tmp_path,), CUDA_VISIBLE_DEVICES=""
     )
-    assert (done.returncode, done.stdout) == (2, "")
+    assert done.returncode == 2
+    assert "| figures | " in done.stdout
+    assert "the same by cupy.matmul, float16" in done.stdout
     assert wanted in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert not (tmp_path / "out.json").exists()

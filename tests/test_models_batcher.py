@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+import ggplug_models
 from ggplug.errors import FreedError, ParameterError
+from ggplug.quantizing import quantize_file
+from ggplug_models.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.serve import Batcher, Finish, QueueFullError, Request
 from ggplug_models.serve.batcher import LEAST
+from ggplug_models.synthetic import LlamaShape, write_llama
 
 N_VOCAB = 50
 
@@ -319,3 +323,43 @@ def test_closing_ends_what_waits_and_what_is_computed() -> None:
 def test_requests_that_cannot_be_met_are_refused(prompt: list[int], most: int | None, message: str) -> None:
     with Batcher(Held()) as batcher, pytest.raises(ParameterError, match=message):
         batcher.submit(Request(prompt, sampler(1), most))
+
+
+# -- what the batcher relies on --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["Q4_0", "Q4_K_M", "Q8_0", "F16"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decoder]:
+    folder = tmp_path_factory.mktemp("models")
+    shape = LlamaShape(n_embd=256, n_ff=512, n_layer=2, n_head=4, n_head_kv=2, n_vocab=320, n_ctx=256)
+    plain = write_llama(folder / "plain.gguf", shape, seed=1)
+    path = plain if request.param == "F16" else folder / "quantised.gguf"
+    if path is not plain:
+        quantize_file(plain, path, request.param)
+    with ggplug_models.load(path, ["CPU"]) as loaded:
+        yield loaded
+
+
+def test_eight_sequences_go_on_together_bit_by_bit_as_each_alone(model: Decoder) -> None:
+    random = np.random.default_rng(0)
+    prompts = [random.integers(3, 320, LEAST + 7 * n).tolist() for n in range(8)]
+    with model.session(256) as one, model.session(256, 8) as many:
+        for n, prompt in enumerate(prompts):
+            many.decode({n: prompt})
+        together = [many.decode({n: [9 + n + step] for n in range(8)}) for step in range(2)]
+        for n, prompt in enumerate(prompts):
+            one.clear()
+            one.decode({0: prompt})
+            for step in range(2):
+                assert np.array_equal(one.decode({0: [9 + n + step]})[0], together[step][n])
+
+
+def test_prompts_in_pieces_are_read_bit_by_bit_as_whole_ones(model: Decoder) -> None:
+    prompt = np.random.default_rng(1).integers(3, 320, 100).tolist()
+    with model.session(256, 3) as session:
+        whole = session.decode({0: prompt})[0]
+        for cuts in ([LEAST], [68], [33, 66]):
+            session.clear(2)
+            for start, end in zip([0, *cuts], [*cuts, 100], strict=True):
+                found = session.decode({2: prompt[start:end]})[2]
+            assert np.array_equal(found, whole), cuts

@@ -17,6 +17,7 @@ from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Asked, Session
 from ggplug_models.cache.cells import Cells, rounded
 from ggplug_models.generation import generate
+from ggplug_models.ids import listed_ids
 from ggplug_models.sampling import Sampler, Sampling
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 60)]
@@ -179,6 +180,38 @@ def test_wrong_input_is_named_and_changes_nothing(model: Any) -> None:
 def test_few_different_numbers_of_cells_are_read() -> None:
     assert [rounded(n) for n in (1, 256, 257, 512, 513, 4097)] == [256, 256, 512, 512, 768, 4608]
     assert all(n <= rounded(n) <= max(256, 1.126 * n + 256) for n in range(1, 5000))
+
+
+def test_a_step_sets_one_input_for_all_whole_numbers_and_a_mask_for_each_window(model: Any) -> None:
+    with Session(model, 64, n_seq=2) as session:
+        session.decode({0: TEXT[:3], 1: TEXT[:2]})
+        session.decode({0: TEXT[3:4], 1: TEXT[2:3]})
+        for step in session._steps.values():
+            assert sorted(step._inputs) == ["mask 0", "mask 12", "numbers"]
+
+
+def test_a_line_shows_every_position_up_to_a_token_and_writes_where_positions_are() -> None:
+    cells = Cells(n_seq=3, n_ctx=100, n_step=4)
+    positions = np.array([[7, 8], [5, -1]])
+    shown = cells.shown(1, positions, np.array([9, 6]), 16)
+    assert [[int((row == 0).sum()) for row in sequence[0]] for sequence in shown] == [[8, 9], [6, 0]]
+    assert (shown[..., :6] == 0).sum() == 18
+    assert cells.rows(1, positions).tolist() == [192 + 7, 192 + 8, 2 * 192 + 5, 2 * 192 + 129]
+    assert cells.rows(0, positions[:1]).tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("tokens", [[3, 4], list(range(20)), np.array([3, 4]), [np.int64(5)], (1, 2)])
+def test_ids_are_listed_as_plain_integers(tokens: Any) -> None:
+    found = listed_ids(tokens, 300, "text")
+    assert found == list(tokens)
+    assert found is not tokens
+    assert all(type(each) is int for each in found)
+
+
+@pytest.mark.parametrize("tokens", [[True], [300], [-1], [2.0], [], ["a"], None])
+def test_what_is_no_id_is_refused_in_a_short_list_too(tokens: Any) -> None:
+    with pytest.raises(ParameterError, match="text"):
+        listed_ids(tokens, 300, "text")
 
 
 def test_masks_show_what_lies_within_the_window() -> None:

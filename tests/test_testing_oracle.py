@@ -141,6 +141,15 @@ def test_integers_beyond_a_type_become_the_nearest_of_its_integers() -> None:
         assert evaluate(gg.Graph(node), {x: values})[node].reshape(-1).tolist() == want
 
 
+def test_integers_become_bf16_by_way_of_f32() -> None:
+    """Which makes a tie of the number above one, and that goes to the even side."""
+    x = leaf("i32", 3)
+    values = np.array([2**30 + 2**22, 2**30 + 2**22 + 1, 2**30 + 2**22 + 65], np.int32)
+    node = gg.cast(x, "bf16")
+    got = evaluate(gg.Graph(node), {x: values})[node].reshape(-1)
+    assert got.tolist() == [2**30, 2**30, 2**30 + 2**23]
+
+
 def test_integers_stay_integers() -> None:
     a, ids = leaf("i32", 3, 4), leaf("i32", 2)
     table = np.arange(12, dtype=np.int32).reshape(4, 3) + 2**30

@@ -28,40 +28,13 @@ from ggplug.cli.streams import ended_by_signals, stdin, stdout
 from ggplug.errors import ModelError, ParameterError
 from ggplug.files import open_regular
 from ggplug_models.lines import windows, write_text
+from ggplug_models.options import cache_option, device_option, growth_option, pack_option, placed, split_option
 
 if TYPE_CHECKING:
     from ggplug_models.decoder import Decoder
     from ggplug_models.drafts import Drafts
-    from ggplug_models.placement import LayerSplit
     from ggplug_models.session import Session
     from ggplug_models.talk import Talk
-
-AUTO = "auto"
-"""In place of a device's name: the best device there is."""
-
-device_option = click.option(
-    "--device", "devices", multiple=True, metavar="NAME",
-    help="Device to run on; repeat it in order of preference. A named device never falls back to another. "
-    "Default, or 'auto': the best there is, and the CPU for what that does not do.",
-)  # fmt: skip
-split_option = click.option(
-    "--split", metavar="SHARES",
-    help="Split the layers between the named devices, in their order: 'even', or a number for each as in 2,1. "
-    "Default: all layers on the first device.",
-)  # fmt: skip
-pack_option = click.option(
-    "--pack/--no-pack", default=True, show_default=True,
-    help="Whether weights are packed once, when they are loaded, for products with many columns.",
-)
-growth_option = click.option(
-    "--pack-growth", type=click.IntRange(0), metavar="MIB",
-    callback=lambda _, __, mib: None if mib is None else mib << 20,
-    help="MiB by which packed weights may make the model larger. Default: those are packed that stay as large.",
-)
-cache_option = click.option(
-    "--cache-type", default="f16", show_default=True, metavar="TYPE",
-    help="Of keys and values: f32, f16, bf16, q8_0 or q4_0.",
-)  # fmt: skip
 
 
 @click.command(cls=Command)
@@ -84,20 +57,6 @@ def convert(folder: Path, out: Path, kind: str) -> None:
     err.print(printable(f"{path}: {byte_count(path.stat().st_size)}"), soft_wrap=True)
 
 
-def _placed(devices: tuple[str, ...], split: str | None) -> tuple[list[str] | None, LayerSplit | None]:
-    """The devices that were named, None for the best there is, and how layers are split between them."""
-    from ggplug_models.placement import LayerSplit
-
-    names = [name for given in devices for name in given.split(",")]
-    if AUTO in names:
-        if len(names) > 1:
-            raise click.UsageError(f"--device {AUTO} chooses the devices itself; name no other with it.")
-        names = []
-    if split is not None and len(names) < 2:
-        raise click.UsageError("--split needs two or more devices to split between: name each with --device.")
-    return names or None, None if split is None else LayerSplit.parse(split)
-
-
 @click.command(cls=Command)
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @device_option
@@ -117,7 +76,7 @@ def embed(
     """
     from ggplug_models.loading import load
 
-    names, placement = _placed(devices, split)
+    names, placement = placed(devices, split)
     out = stdout()
     ascii_only = not (out.encoding or "").lower().startswith("utf")
     with load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:
@@ -246,7 +205,7 @@ def run(
 
     if drafter is not None and lookup:
         raise click.UsageError("Give either --draft or --lookup.")
-    names, placement = _placed(devices, split)
+    names, placement = placed(devices, split)
     err = console(stderr=True)
     with contextlib.ExitStack() as stack:
         how = {"placement": placement, "pack": pack, "pack_growth": pack_growth}
@@ -364,7 +323,7 @@ def perplexity(
     """
     from ggplug_models.perplexity import chunks_of, perplexities
 
-    names, placement = _placed(devices, split)
+    names, placement = placed(devices, split)
     text = _content(file)
     with _language_model(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
         tokens = loaded.tokenizer.encode(text, add_special=True)

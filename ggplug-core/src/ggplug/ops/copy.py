@@ -63,8 +63,8 @@ class Dup(Op):
     and becomes quiet.  A block of a quantised type that is given a NaN or an infinity is NaN as a whole (of MXFP4,
     which has no NaN, infinite).  Blocks are those of :func:`ggplug.quants.quantize` with ``stored``; types that ggml
     encodes with an importance matrix only cannot be written.
-    To integers: floats are cut towards zero; what lies beyond the integers' range becomes the nearest of them, also
-    from wider integers, NaN becomes 0.
+    Integers become F16, BF16 and blocks by way of F32.  To integers: floats are cut towards zero; what lies beyond the
+    integers' range becomes the nearest of them, also from wider integers, NaN becomes 0.
     """
 
     moves = True

@@ -228,7 +228,8 @@ def _add_blocks(
     factors = [t.factors(each) for each in addresses]
     first_part = block * t.parts
     at_once = None
-    if t.at_once is not None and product == "u8i8" and permutes_bytes() and blocks == 1 and in_a_vector == 2:
+    permutes = product == "u8i8" and permutes_bytes() and blocks == 1 and in_a_vector == 2
+    if t.at_once is not None and permutes:
         at_once = t.at_once(places)
     # of every group: the scale of weights times that of the part's activations
     of_groups = [part * GROUP // t.group + i for part in range(parts) for i in range(GROUP // t.group)]
@@ -238,6 +239,13 @@ def _add_blocks(
         if t.group < GROUP:
             factor = factor.shuffle([group * t.group // GROUP for group in of_groups])
         scaled.append([each.scales.part(0, len(of_groups)) * factor for each in factors])
+    if t.sums_of_groups is not None and permutes:
+        assert not t.has_minima
+        of_rows = t.sums_of_groups(places, [column.numbers + first_part * GROUP for column in x])
+        for r, of_columns in enumerate(of_rows):
+            for c, term in enumerate(of_columns):
+                sums[r * columns + c] = _fma_of_lanes(scaled[c][r], term, sums[r * columns + c])
+        return sums
     for first in range(0, parts, in_a_vector):
         chosen = [divmod(first + j, t.parts) for j in range(in_a_vector)]
         if at_once is None:
@@ -366,15 +374,15 @@ def _plain_columns(weights: str, columns: int) -> DeviceFunction:
 
 
 def _block_columns(weights: str, columns: int) -> DeviceFunction:
-    dot = dot_blocks(weights, 2, columns)
+    # Several streams, each through its part of the rows, so that what lies ahead of any is what it reads next.
+    streams = 2 if BLOCKS[weights].sums_of_groups is None else 4
+    dot = dot_blocks(weights, streams, columns)
     most = MOST_COLUMNS
 
     @device_function
     def run(table, base, stride, m_first, m_last, rows, k):  # type: ignore[no-untyped-def]
-        # Two streams, each through half of the rows, so that what lies ahead of either is what it reads next.
-        half = (m_last - m_first + 1) // 2
-        for m in range(m_first, m_first + half):
-            distance = half if m + half < m_last else 0
+        distance = (m_last - m_first) // streams
+        for m in range(m_first, m_last - (streams - 1) * distance):  # the last rows of a part are the next one's first
             for column in range(0, rows, columns):
                 results = table + 8 * column
                 dot(base + m * stride, distance, results, results + 8 * most, 4 * m, stride, k)

@@ -77,6 +77,34 @@ def emit_lookup_of_many(table: Sequence[int], low: Value, higher: Sequence[Value
     return chosen
 
 
+def emit_lookup_of_rising(table: Sequence[int], low: Value, high: Value) -> Value:
+    """Bytes of a table of 2048 that rise with the index, in at most two steps in each 32: for :func:`permutes_bytes`.
+
+    Of the index the lower eight bits are in 64 int8 lanes of ``low``, the other three in the lowest bits of ``high``.
+    Instead of half of the table's bytes in registers this takes which of the different bytes each 32 begin with, and
+    where the next two of these do.
+    """
+    step = 32
+    bytes_ = sorted({byte & 255 for byte in table})
+    rank = [bytes_.index(byte & 255) for byte in table]
+    begins, firsts, seconds = [], [], []
+    for at in range(0, len(table), step):
+        here = rank[at : at + step]
+        begins.append(here[0])
+        firsts.append(sum(each == here[0] for each in here))
+        seconds.append(sum(each <= here[0] + 1 for each in here))
+        assert here == [here[0] + (i >= firsts[-1]) + (i >= seconds[-1]) for i in range(step)]
+    pairs = vector(ir.IntType(16), BYTES // 2)
+    above = (high.bitcast(pairs) << 3).bitcast(low.type)
+    which = (low.bitcast(pairs).lshr(5).bitcast(low.type) & 7) | (above & ~7)
+    within = low & (step - 1)
+    found = emit_lookup_of_64(begins, which)
+    for starts in (firsts, seconds):
+        found = (within >= emit_lookup_of_64(starts, which)).select(found + 1, found)
+    content = [byte - 256 if byte > 127 else byte for byte in bytes_]
+    return emit_lookup_of_many(content + [0] * (2 * BYTES - len(content)), found, [])
+
+
 def emit_lookup_of_64(table: Sequence[int], indices: Value) -> Value:
     """Bytes of a table of 64, by the lower six bits of 64 int8 lanes.  See :func:`permutes_bytes`."""
     content = constants(indices.b, I8, table)

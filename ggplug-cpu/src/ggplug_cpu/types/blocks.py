@@ -72,6 +72,8 @@ class Blocks:
     products take rows of such a type as activations, without rounding them again.
     ``at_once(addresses)``: all numbers of a block of each of several rows, as ``quants`` gives them, in vectors of two
     parts; for processors with :func:`~ggplug_cpu.simd.lookup.permutes_bytes`, where that takes fewer instructions.
+    ``sums_of_groups(addresses, columns)``: in place of the numbers, the products of a block of each of several rows
+    with 256 int8 at each of several addresses, the sum of each group as a lane (f32) of its own; likewise.
     """
 
     type: Type
@@ -86,6 +88,7 @@ class Blocks:
     side_by_side: SideBySide | None = None
     is_activation: bool = False
     at_once: Callable[[Sequence[Value]], list[list[Value]]] | None = None
+    sums_of_groups: Callable[[Sequence[Value], Sequence[Value]], list[list[Value]]] | None = None
 
     @property
     def name(self) -> str:

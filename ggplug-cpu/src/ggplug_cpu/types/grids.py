@@ -6,6 +6,8 @@ Ops do not encode them: a good encoding takes too long.  Files do, by the encode
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,8 +16,17 @@ from llvmlite import ir
 
 from ggplug import types
 from ggplug.quants import grids
-from ggplug_cpu.simd import halves, values
-from ggplug_cpu.simd.lookup import BYTES, bits_from, constant_words, emit_lookup_of_64, emit_lookup_of_many
+from ggplug_cpu import features
+from ggplug_cpu.simd import dots, halves, values
+from ggplug_cpu.simd.lookup import (
+    BYTES,
+    bits_from,
+    constant_words,
+    emit_lookup_of_64,
+    emit_lookup_of_many,
+    emit_lookup_of_rising,
+    permutes_bytes,
+)
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, constants, joined, vector
 from ggplug_cpu.types.blocks import GROUP, Blocks, Factors, bits_at, f16_at, offset_of, shifted
 
@@ -151,6 +162,8 @@ def _scale_iq3_s(address: Value) -> Value:
 _EIGHTHS = _words(8 * grids.IQ1_GRID + np.int8(8))
 _TWOS = 0x0202_0202_0202_0202
 _ZERO = 9
+#: Four times three bits in each of two words.
+_THREES_OF_TWO_WORDS = (0, 3, 6, 9, 16, 19, 22, 25)
 _QS_1S, _QH_1S = offset_of(types.IQ1_S, "qs"), offset_of(types.IQ1_S, "qh")
 _QS_1M, _QH_1M, _SCALES_1M = (offset_of(types.IQ1_M, field) for field in ("qs", "qh", "scales"))
 
@@ -184,11 +197,16 @@ def _quants_iq1_m(block: Value, part: Value) -> Value:
 def _scale_iq1_m(address: Value) -> Value:
     """Four words have four scales of three bits each, and above them four bits of the scale of all."""
     words = values.load(address, I64, _SCALES_1M)
-    d = constant(words.b, I64, 0)
-    for i in range(4):
-        d = d | (words.lshr(16 * i + 12) & 15) << 4 * i
-    shifts = constants(words.b, I64, [16 * i + 3 * j for i in range(4) for j in range(4)])
-    scales = (words.splat(16).lshr(shifts) & 7).convert(I32)
+    if permutes_bytes() and features.has("bmi2"):
+        d = values.call(words.b, "llvm.x86.bmi.pext.64", I64, words, words.constant(-0x0FFF_0FFF_0FFF_1000))
+        twice = values.load(address, vector(I32, 2), _SCALES_1M).shuffle([0, 0, 1, 1] * 4)
+        scales = bits_from(twice, _THREES_OF_TWO_WORDS).part(0, 16).zext(I32) & 7
+    else:
+        d = constant(words.b, I64, 0)
+        for i in range(4):
+            d = d | (words.lshr(16 * i + 12) & 15) << 4 * i
+        shifts = constants(words.b, I64, [16 * i + 3 * j for i in range(4) for j in range(4)])
+        scales = (words.splat(16).lshr(shifts) & 7).convert(I32)
     whole = halves.emit_widen_f16(d.convert(I16).splat(4)).lane(0).splat(16)
     return whole * ((scales << 1) + 1).convert(F32) * 0.125
 
@@ -222,7 +240,10 @@ class _Planes:
 
         Each has ``bits`` bits; above them are others, which do not matter.
         """
-        first, second = (emit_lookup_of_many([_as_int8(byte) for byte in t], low, higher) for t in self.tables)
+        return self.spread(*(emit_lookup_of_many([_as_int8(byte) for byte in t], low, higher) for t in self.tables))
+
+    def spread(self, first: Value, second: Value) -> list[Value]:
+        """The numbers of 64 rows, whose lower and upper bytes these are, as :meth:`numbers` gives them."""
         words = [
             first.shuffle([start + i // 2 + i % 2 * BYTES for i in range(BYTES)], second) for start in (0, BYTES // 2)
         ]
@@ -347,14 +368,11 @@ def _one_iq3_s(addresses: Sequence[Value]) -> list[list[Value]]:
     return found
 
 
-def _ones(low: Value, high: Value, down: Sequence[Value]) -> tuple[list[Value], list[Value]]:
-    """``high``: three bits of the indices; ``down``: vectors whose fourth bits say whether numbers are moved down."""
-    numbers = _ONE.numbers(low, [_is_set(low, 128), *(_is_set(high, 1 << i) for i in range(3))])
-    table = [8 * (i & 3) + (0 if i & 8 else 2) for i in range(BYTES)]
-    found = [
-        emit_lookup_of_64(table, each & 3 | (moved & ~3)) for each, moved in zip(numbers, down, strict=True)
-    ]
-    return found[:4], found[4:]
+def _bytes_of_ones(low: Value, high: Value) -> tuple[Value, Value]:
+    """The lower and the upper bytes of 64 rows of the grid of one bit, whose rows are in the order of their numbers."""
+    lower, upper = ([_as_int8(byte) for byte in table] for table in _ONE.tables)
+    masks = [_is_set(low, 128), *(_is_set(high, 1 << i) for i in range(3))]
+    return emit_lookup_of_many(lower, low, masks), emit_lookup_of_rising(upper, low, high)
 
 
 def _dwords_apart(bytes: Value) -> Value:
@@ -362,23 +380,82 @@ def _dwords_apart(bytes: Value) -> Value:
     return bytes.shuffle([i // 8 * 4 + i % 4 for i in range(BYTES)])
 
 
-@_by_pairs
-def _two_iq1_s(one: Value, two: Value) -> tuple[list[Value], list[Value]]:
-    low = joined([_bytes_at(block, _QS_1S, 32) for block in (one, two)])
-    words = joined([values.load(block, vector(I16, 8), _QH_1S) for block in (one, two)])
-    high = bits_from(_dwords_apart(words.bitcast(vector(I8, 32))), (0, 3, 6, 9, 16, 19, 22, 25))
-    moved = words.lshr(12).bitcast(vector(I8, 32))
-    down = [moved.shuffle([start + i // 32 * 2 for i in range(BYTES)]) for start in range(0, 32, 4)]
-    return _ones(low, high, down)
+def _sums_iq1_s(addresses: Sequence[Value], columns: Sequence[Value]) -> list[list[Value]]:
+    """A group is four rows of the grid: a product of bytes adds up what one scale belongs to."""
+    across = [_numbers_across(column) for column in columns]
+    zero = constant(addresses[0].b, vector(I32, 16), 0)
+    ones = [constant(zero.b, vector(I8, BYTES), 1)] * 8
+    totals = [_added_fours(ones, each).part(0, 8).convert(F32) for each in across]
+    found = []
+    for blocks in _pairs(addresses):
+        low = joined([_bytes_at(block, _QS_1S, 32) for block in blocks])
+        words = joined([values.load(block, vector(I16, 8), _QH_1S) for block in blocks])
+        high = bits_from(_dwords_apart(words.bitcast(vector(I8, 32))), _THREES_OF_TWO_WORDS)
+        numbers = [shifted(plane, 2 * k) & 3 for plane in _bytes_of_ones(low, high) for k in range(4)]
+        # 0, 1 and 2 stand for -1, 0 and 1, all an eighth lower or higher
+        moved = (words < 0).select(constant(zero.b, vector(F32, 16), -9), constant(zero.b, vector(F32, 16), -7))
+        sums = [(_added_fours(numbers, each) << 3).convert(F32) for each in across]
+        for at in (0, 8):
+            found.append([moved.part(at, 8).fma(y, x.part(at, 8)) for x, y in zip(sums, totals, strict=True)])
+    return found[: len(addresses)]
 
 
-@_by_pairs
-def _two_iq1_m(one: Value, two: Value) -> tuple[list[Value], list[Value]]:
-    low = joined([_bytes_at(block, _QS_1M, 32) for block in (one, two)])
-    packed = joined([_bytes_at(block, _QH_1M, 16) for block in (one, two)])
-    high = bits_from(_dwords_apart(packed), _FOURS_OF_TWO_WORDS)
-    down = [high.shuffle([start + i // 8 for i in range(BYTES)]) for start in range(0, BYTES, 8)]
-    return _ones(low, high, down)
+def _sums_iq1_m(addresses: Sequence[Value], columns: Sequence[Value]) -> list[list[Value]]:
+    """A group is two rows of the grid, each with a direction of its own, which is a bit below the number's."""
+    across = [_numbers_across(column) for column in columns]
+    ones = [constant(addresses[0].b, vector(I8, BYTES), 1)] * 8
+    totals = [_added_twos(ones, each).part(0, 16).convert(F32) * -9.0 for each in across]
+    found = []
+    for blocks in _pairs(addresses):
+        low = joined([_bytes_at(block, _QS_1M, 32) for block in blocks])
+        packed = joined([_bytes_at(block, _QH_1M, 16) for block in blocks])
+        high = bits_from(_dwords_apart(packed), _FOURS_OF_TWO_WORDS)
+        up = _is_set(high, 8).select(low.constant(0), low.constant(1))
+        numbers = []
+        for plane in _bytes_of_ones(low, high):
+            above = (plane.bitcast(vector(I16, BYTES // 2)) << 2).bitcast(plane.type)
+            numbers += [each & 12 | up for each in (above, plane, shifted(plane, 2), shifted(plane, 4))]
+        sums = [_added_twos(numbers, each) for each in across]
+        for at in (0, 16):
+            found.append([x.part(at, 16).convert(F32).fma(2.0, y) for x, y in zip(sums, totals, strict=True)])
+    return found[: len(addresses)]
+
+
+def _pairs(addresses: Sequence[Value]) -> list[list[Value]]:
+    """Two at once, the last perhaps twice."""
+    return [[addresses[i], addresses[min(i + 1, len(addresses) - 1)]] for i in range(0, len(addresses), 2)]
+
+
+def _added_fours(numbers: Sequence[Value], across: Sequence[Value]) -> Value:
+    """The sums of the products of unsigned with signed bytes, of each four lanes in one."""
+    sums = constant(across[0].b, vector(I32, BYTES // 4), 0)
+    for q, x in zip(numbers, across, strict=True):
+        sums = dots.emit_dot("u8i8", sums, q, x)
+    return sums
+
+
+def _added_twos(numbers: Sequence[Value], across: Sequence[Value]) -> Value:
+    """The same of each two lanes: int16, which hold the sums of numbers up to 9."""
+    products = [
+        values.call(q.b, "llvm.x86.avx512.pmaddubs.w.512", vector(I16, BYTES // 2), q, x)
+        for q, x in zip(numbers, across, strict=True)
+    ]
+    return functools.reduce(operator.add, products)
+
+
+def _numbers_across(address: Value) -> list[Value]:
+    """Of 32 times eight int8 the first of each, then the second of each, and so on, each 32 twice in a vector."""
+    turned = []
+    for at in range(0, 4 * BYTES, BYTES):
+        rows = values.load(address + at, vector(I8, BYTES)).shuffle([8 * (i % 8) + i // 8 for i in range(BYTES)])
+        turned.append(rows.bitcast(vector(I64, 8)))
+    found = []
+    for half in (0, 4):
+        pairs = [half + i // 2 + i % 2 * 8 for i in range(8)]
+        a, b = (turned[i].shuffle(pairs, turned[i + 1]) for i in (0, 2))
+        for k in range(0, 8, 2):
+            found.append(a.shuffle([k, k + 1, k + 8, k + 9] * 2, b).bitcast(vector(I8, BYTES)))
+    return found
 
 
 FAMILY = (
@@ -387,6 +464,6 @@ FAMILY = (
     Blocks(types.IQ2_S, _quants_iq2_s, _of_each(_scale_iq2_s), offset=128, group=16, at_once=_two_iq2_s),
     Blocks(types.IQ3_XXS, _quants_iq3_xxs, _of_each(_scale_iq3_xxs), offset=128, at_once=_one_iq3_xxs),
     Blocks(types.IQ3_S, _quants_iq3_s, _of_each(_scale_iq3_s), offset=128, at_once=_one_iq3_s),
-    Blocks(types.IQ1_S, _quants_iq1_s, _of_each(_scale_iq1_s), offset=_ZERO, at_once=_two_iq1_s),
-    Blocks(types.IQ1_M, _quants_iq1_m, _of_each(_scale_iq1_m), offset=_ZERO, group=16, at_once=_two_iq1_m),
+    Blocks(types.IQ1_S, _quants_iq1_s, _of_each(_scale_iq1_s), offset=_ZERO, sums_of_groups=_sums_iq1_s),
+    Blocks(types.IQ1_M, _quants_iq1_m, _of_each(_scale_iq1_m), offset=_ZERO, group=16, sums_of_groups=_sums_iq1_m),
 )

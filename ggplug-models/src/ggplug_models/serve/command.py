@@ -10,6 +10,7 @@ import click
 from ggplug.cli.output import Command, console, printable
 from ggplug.errors import ParameterError
 from ggplug.files import open_regular
+from ggplug_models.options import cache_option, device_option, growth_option, pack_option, placed, split_option
 from ggplug_models.requirements import required
 
 
@@ -37,10 +38,7 @@ from ggplug_models.requirements import required
     "--context", type=click.IntRange(1), metavar="N",
     help="Tokens of a prompt and its answer, in each slot. Default: up to 4096.",
 )  # fmt: skip
-@click.option(
-    "--cache-type", default="f16", show_default=True, metavar="TYPE",
-    help="Of keys and values: f32, f16, bf16, q8_0 or q4_0.",
-)  # fmt: skip
+@cache_option
 @click.option("--name", metavar="NAME", help="What clients call the model. Default: the file's name.")
 @click.option(
     "--chat-template", "template", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
@@ -58,14 +56,16 @@ from ggplug_models.requirements import required
     "--body-limit", default=8, show_default=True, type=click.IntRange(1, 1024), metavar="MIB",
     help="MiB that a request may have.",
 )  # fmt: skip
-@click.option("--device", "devices", multiple=True, metavar="NAME", help="Device to run on; repeat it as preferred.")
-@click.option("--split", metavar="SHARES", help="Split the layers between the devices: 'even', or numbers as in 2,1.")
-@click.option("--pack/--no-pack", default=True, show_default=True, help="Whether weights are packed when loaded.")
+@device_option
+@split_option
+@pack_option
+@growth_option
 @click.option("-v", "--verbose", is_flag=True, help="Tell what runs where, and each request.")
 def serve(
     model: Path, host: str, port: int, keys: tuple[str, ...], slots: int, waiting: int, context: int | None,
     cache_type: str, name: str | None, template: Path | None, origins: tuple[str, ...], hosts: tuple[str, ...],
-    body_limit: int, devices: tuple[str, ...], split: str | None, pack: bool, verbose: bool,
+    body_limit: int, devices: tuple[str, ...], split: str | None, pack: bool,
+    pack_growth: int | None, verbose: bool,
 ) -> None:  # fmt: skip
     """Serve MODEL.gguf over HTTP, by the OpenAI API, with a page to chat.
 
@@ -76,7 +76,6 @@ def serve(
         with required(library, "ggplug serve", extra="serve"):
             importlib.import_module(library)
     from ggplug_models.loading import load
-    from ggplug_models.placement import LayerSplit
     from ggplug_models.serve.app import Rules
     from ggplug_models.serve.guard import is_loopback
     from ggplug_models.serve.server import Server, listen, run
@@ -84,13 +83,15 @@ def serve(
 
     if any(not key.strip() for key in keys):
         raise click.UsageError("An API key is empty.")
-    names = [each for given in devices for each in given.split(",")]
-    placement = None if split is None else LayerSplit.parse(split)
+    names, placement = placed(devices, split)
     source = None if template is None else _text(template)
     err = console(stderr=True)
     here = is_loopback(host)
     rules = Rules(keys, hosts if here else None, origins, body_limit << 20)
-    with listen(host, port) as listening, load(model, names or None, placement=placement, pack=pack) as loaded:
+    with (
+        listen(host, port) as listening,
+        load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded,
+    ):
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
         with serving(

@@ -13,9 +13,9 @@ from ggplug.backend import Device
 from ggplug.errors import GGPlugError, ParameterError
 from ggplug.files import check_target
 from ggplug_simt.report.folder import prepare
-from ggplug_simt.report.run import PARTS, Report, work
+from ggplug_simt.report.run import PARTS, Report, planned, work
 from ggplug_simt.report.step import Door
-from ggplug_simt.report.table import markdown
+from ggplug_simt.report.table import markdown, plan
 
 BUDGET = 480.0
 """Seconds in all."""
@@ -27,7 +27,10 @@ def find(name: str | None) -> Sequence[Device]:
 
 
 def main(arguments: Sequence[str] | None = None, door: Door | None = None) -> int:
-    """Runs the command.  Answers the exit code: 0 all was run and passed, 1 something was not, 2 nothing could be."""
+    """Runs the command.  Answers the exit code: 0 all was run and passed, 1 something was not, 2 nothing could be.
+
+    Where there is no device it prints what it would run.
+    """
     door = door or Door("ggplug_simt.report", find)
     parser = _parser(door.program)
     given = parser.parse_args(arguments)
@@ -46,7 +49,12 @@ def main(arguments: Sequence[str] | None = None, door: Door | None = None) -> in
         if not given.data.is_dir():
             raise ParameterError(f"{given.data} is no folder", got=given.data, remedy="--prepare makes one")
         check_target(given.out)
-        devices = door.devices(given.device)
+        try:
+            devices = door.devices(given.device)
+        except GGPlugError:
+            if given.device is None:
+                print(plan(planned(door, given.data, given.parts), given.seconds), end="")
+            raise
         report = Report(door, given.data, given.out, given.seconds, given.parts)
         report.make(devices)
     except (GGPlugError, OSError) as error:

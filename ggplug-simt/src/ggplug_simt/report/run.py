@@ -18,11 +18,12 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from ggplug.files import replacing
+from ggplug.testing.reference import ReferenceDevice
 from ggplug_simt.device import SimtDevice
 from ggplug_simt.report.figures import figures
 from ggplug_simt.report.folder import Folder
@@ -153,6 +154,13 @@ class Report:
                     return "it was ended: the time of its part was over"
                 if now > heard + PATIENCE:
                     return f"it was ended: nothing happened for {PATIENCE:.0f} seconds"
+
+
+def planned(door: Door, folder: Path, parts: Sequence[str] = tuple(PARTS)) -> dict[str, list[str]]:
+    """The names of each part's steps.  None is run, so no device is needed.  Raises what reading ``folder`` does."""
+    absent = cast("SimtDevice", ReferenceDevice("the device"))  # only its name is asked for
+    subject = Subject(absent, Folder(folder, folder), door)
+    return {name: [step.name for step in PARTS[name].steps(subject)] for name in parts}
 
 
 def _blank() -> dict[str, Any]:

@@ -33,6 +33,13 @@ def markdown(content: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def plan(steps: Mapping[str, Sequence[str]], seconds: float) -> str:
+    """What a report would run, by the names of each part's steps."""
+    rows = [(part, len(names), "; ".join(names)) for part, names in steps.items()]
+    lines = [f"On a device this would be run, in at most {seconds:.0f} seconds:", ""]
+    return "\n".join([*lines, *_table(("part", "steps", "which"), rows)]) + "\n"
+
+
 def _device(parts: Mapping[str, Record]) -> Iterator[str]:
     for record in parts.values():
         for answer in record["results"].values():

@@ -323,8 +323,9 @@ def _conversions(op: type[Op], case: CaseOf) -> Iterator[Case]:
                 yield converted(f"{source.name} to {other.name}", lambda leafs, s=source: _integers(leafs, s), other)  # type: ignore[misc]
     for target in (I8, I16, I64):
         yield converted(f"f32 to {target.name}", lambda leafs: leafs.array(F32, _whole_rows()), target)
-    # Between two numbers, halfway between them, and beyond the largest f16; all of them are numbers of f32.
-    whole = np.array([257, -259, 771, 2049, -2051, 4095, 65519, 65520, -70001, 2**24 - 1, 1, 0], np.int32)
+    # Between two numbers, halfway between them, and beyond the largest f16; f32, by way of which, makes ties of some.
+    near = [2**30 + 2**22 + 1, -(2**30) - 2**22 - 33, 2**30 + 3 * 2**22 - 1, 2**31 - 1, 2**24 + 2**16 + 1]
+    whole = np.array([257, -259, 771, 2049, -2051, 4095, 65519, 65520, -70001, 2**24 - 1, 1, 0, *near], np.int32)
     for target in (F16, BF16):
         yield converted(f"i32 to {target.name}", lambda leafs: leafs.array(I32, np.resize(whole, (2, _LONG))), target)
 
