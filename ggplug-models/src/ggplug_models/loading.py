@@ -18,6 +18,7 @@ from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.model import ARCHITECTURES, Model
 from ggplug_models.packing import PackedWeight, Packing
 from ggplug_models.placement import LayerSplit, Placement
+from ggplug_models.values import shown
 
 
 def load(
@@ -49,7 +50,7 @@ def load(
     cls = ARCHITECTURES.get(name)
     if cls is None:
         raise ModelError(
-            f"{os.fspath(path)}: architecture {name!r} is not supported", got=name,
+            f"{os.fspath(path)}: architecture {shown(name)} is not supported", got=name,
             remedy=f"supported: {', '.join(sorted(ARCHITECTURES))}",
         )  # fmt: skip
     chooses = placement
