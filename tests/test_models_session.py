@@ -14,6 +14,7 @@ import pytest
 import ggplug_models
 from ggplug.errors import ContextFullError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug.memory import allocate
 from ggplug_models import Asked, Session
 from ggplug_models.cache.cells import Cells, rounded
 from ggplug_models.generation import generate
@@ -325,3 +326,18 @@ def test_a_shift_that_drops_nothing_changes_nothing(model: Any) -> None:
         assert session.tokens() == (5, 6, 7, 8)
         session.shift(1, 2)
         assert session.tokens() == (5, 8)
+
+
+def test_what_memory_held_before_makes_no_difference(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = np.random.default_rng(3).integers(0, model.n_vocab, 140).tolist()
+    with Session(model, 256, 2) as session:
+        wanted = session.decode({1: prompt})[1]
+
+    def dirty(context: Any, device: Any) -> None:
+        allocate(context, device)
+        for tensor in context:
+            tensor.set_bytes(np.full(tensor.nbytes, 0xFF, np.uint8))  # which is NaN
+
+    monkeypatch.setattr("ggplug_models.cache.memory.allocate", dirty)
+    with Session(model, 256, 2) as session:
+        assert np.array_equal(session.decode({1: prompt})[1], wanted)
