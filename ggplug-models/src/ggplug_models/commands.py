@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from ggplug.cli.output import (
     printable,
 )
 from ggplug.cli.streams import ended_by_signals, stdin, stdout
-from ggplug.errors import ParameterError
+from ggplug.errors import ModelError, ParameterError
 from ggplug.files import open_regular
 from ggplug_models.lines import windows, write_text
 from ggplug_models.options import cache_option, device_option, growth_option, pack_option, placed, split_option
@@ -91,9 +92,11 @@ def embed(
                 bar.update(task, total=total)
                 vectors = encoder.embed(texts, batch=batch, progress=lambda n: bar.advance(task, n))
                 for text, vector in zip(texts, vectors, strict=True):
+                    if not all(map(math.isfinite, found := vector.tolist())):
+                        raise ModelError(f"{model}: vectors are not finite, so its weights are damaged", got=found)
                     out.write('{"text": ')
                     write_text(text, out.write, ascii_only=ascii_only)
-                    numbers = json.dumps([float(f"{x:.9g}") for x in vector.tolist()])
+                    numbers = json.dumps([float(f"{x:.9g}") for x in found])
                     out.write(f', "embedding": {numbers}}}\n')
                 out.flush()
 

@@ -160,6 +160,10 @@ class Session:
         """For each kind of cells, before which position those of a sequence were overwritten."""
         return [cells.lost(self._number(seq)) for cells in self._cells.values()]
 
+    def overwritable(self, length: int) -> list[tuple[int, int]]:
+        """For each kind of cells the least and the most that :meth:`overwritten` is of a sequence of this length."""
+        return [cells.losable(length) for cells in self._cells.values()]
+
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
         """Takes as read what the memory of a sequence, which was empty, was set to; see :meth:`overwritten`."""
         for cells, lost in zip(self._cells.values(), overwritten, strict=True):

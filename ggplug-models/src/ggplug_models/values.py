@@ -44,10 +44,18 @@ class Values:
             wanted = f"an integer of at least {at_least}"
         return self._checked(key, default, wanted, lambda x: _is_integer(x) and at_least <= x <= at_most, int)
 
-    def number(self, key: str, default: D = REQUIRED, *, at_least: float = -math.inf) -> float | D:
-        """A finite number of at least ``at_least``."""
+    def number(
+        self, key: str, default: D = REQUIRED, *, at_least: float = -math.inf, at_most: float = math.inf
+    ) -> float | D:  # fmt: skip
+        """A finite number from ``at_least`` to ``at_most`` that float32 holds; what is too small for it is 0."""
         wanted = "a finite number" + (f" of at least {at_least:g}" if at_least > -math.inf else "")
-        return self._checked(key, default, wanted, lambda x: _is_number(x) and _finite(x) >= at_least, float)
+        if at_most < math.inf:
+            wanted = f"a number from {at_least:g} to {at_most:g}"
+
+        def fits(value: Any) -> bool:
+            return _is_number(value) and at_least <= _single(value) <= at_most
+
+        return self._checked(key, default, wanted, fits, _single)
 
     def boolean(self, key: str, default: D = REQUIRED) -> bool | D:
         """A truth value."""
@@ -128,13 +136,22 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _finite(value: Any) -> float:
-    """The value as a float; NaN, which fits no limit, if it is none that is finite."""
+def _single(value: Any) -> float:
+    """The value as a float; NaN, which fits no limit, if it is none that float32 holds; 0 where it has no digits there.
+
+    Such a number is finite, and so is what one is divided by it: devices compute with float32.
+    """
     try:
         number = float(value)
     except OverflowError:
         return math.nan
-    return number if math.isfinite(number) else math.nan
+    if not abs(number) <= _LARGEST_SINGLE:
+        return math.nan
+    return number if abs(number) >= _SMALLEST_SINGLE else 0.0
+
+
+_LARGEST_SINGLE = float(np.finfo(np.float32).max)
+_SMALLEST_SINGLE = float(np.finfo(np.float32).tiny)
 
 
 def shown(value: Any) -> str:
