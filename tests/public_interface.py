@@ -147,9 +147,11 @@ def breaks(recorded: list[str], now: list[str]) -> list[str]:
 
 
 def extends(old: str, new: str) -> bool:
-    """Whether callers of a function, or writers of a hook, need not know what it takes now."""
+    """Whether callers of a function, makers of an object, or writers of a hook, need not know what it takes now."""
     kind = old.partition("(")[0]
-    if kind not in ("function", "hook") or new.partition("(")[0] != kind:
+    if kind not in ("function", "hook", "class") or new.partition("(")[0] != kind:
+        return False
+    if old.rpartition(")")[2] != new.rpartition(")")[2]:  # the bases of a class
         return False
     (placed, named), (placed_now, named_now) = parameters(old), parameters(new)
     added = [*placed_now[len(placed) :], *named_now[len(named) :]]
@@ -159,7 +161,8 @@ def extends(old: str, new: str) -> bool:
 
 def parameters(line: str) -> tuple[list[tuple[str, str | None]], list[tuple[str, str | None]]]:
     """Those that are given by their place, and those by name alone: each with its default."""
-    (written,) = ast.parse(re.sub(r"<\w+>", "None", f"def {line}: ...")).body
+    takes = line[line.index("(") : line.rindex(")") + 1]
+    (written,) = ast.parse(re.sub(r"<\w+>", "None", f"def each{takes}: ...")).body
     assert isinstance(written, ast.FunctionDef)
     given = written.args
     places = [*given.posonlyargs, *given.args]

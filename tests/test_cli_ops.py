@@ -84,6 +84,11 @@ def test_the_page_of_ops_is_current() -> None:
     assert current == wanted, "run: ggplug ops --markdown --device CPU --device OpenCL0 > docs/ops.md"
 
 
+def test_the_page_names_the_class_of_each_op() -> None:
+    listed = (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
+    assert [name for name, op in OPS.items() if f"\n| `{name}` | `{op.__name__}` | " not in listed] == []
+
+
 def test_ops_and_types_are_listed_where_there_is_no_device(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

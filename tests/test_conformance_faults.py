@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from ggplug.backend import Operand
 from ggplug.errors import ParameterError
-from ggplug.ops.base import OPS
+from ggplug.ops.base import OPS, Op
 from ggplug.testing import ReferenceDevice, cases_of, check
-from ggplug.testing.cases import graph_cases
+from ggplug.testing.cases import Case, graph_cases, node
 from ggplug.testing.cases.chains import group_cases
 from ggplug.testing.contracts import CLAUSES, run_clause
 from ggplug.testing.faulty import FAULTS, Fault
+from ggplug.testing.faulty.kernels import FaultyKernels, cuts_as_the_processor_does
 from ggplug.testing.groups import run_group_case
+from ggplug.testing.reference import interpret
 from ggplug.testing.report import Finding
 from ggplug.testing.runner import run_case
+from ggplug.types import F32
 
 CLAUSE = {clause.name: clause for clause in CLAUSES}
 
@@ -45,7 +50,29 @@ def test_a_result_that_was_not_written_is_called_so() -> None:
     finding = first_bad(fault, "silu")
     assert finding is not None
     assert finding.verdict == "failed"
-    assert "were not written" in finding.reason
+    assert finding.reason == "silu: 1 of 1 elements were not written, the first at [0, 0, 0, 0] (ne order)"
+
+
+def test_what_was_not_written_comes_before_what_is_wrong_beside_it() -> None:
+    def half(op: Op, dst: Operand, *src: Operand | None) -> None:
+        interpret(op, dst, *src)
+        dst.array()[..., :4] *= 3
+        dst.array()[..., 5:] = np.frombuffer(b"\xff\xff\xff\xff", np.float32)
+
+    device = FaultyKernels(half)
+    stream = device.init()
+    case = Case("relu", "a row", lambda leafs: node(OPS["relu"], leafs.tensor(F32, 8, low=1, high=2)))
+    reason = run_case(device, stream, case).reason
+    assert reason.startswith("relu: 3 of 8 elements were not written, the first at [5, 0, 0, 0] (ne order); and ")
+    assert "and 4 of 8 elements are wrong: got " in reason
+
+
+def test_what_a_write_leaves_is_not_called_unwritten() -> None:
+    device = FaultyKernels(cuts_as_the_processor_does)
+    stream = device.init()
+    reasons = [run_case(device, stream, case).reason for case in cases_of(OPS["set_rows"]) if "into i32" in case.label]
+    assert any("elements are wrong" in reason for reason in reasons)
+    assert not any("not written" in reason for reason in reasons)
 
 
 def test_a_claim_that_is_not_kept_is_called_so() -> None:

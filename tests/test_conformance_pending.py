@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from ggplug.backend import Backend, Capabilities
+import ggplug as gg
+from ggplug.backend import Backend, Capabilities, Places
 from ggplug.ops import add, relu
-from ggplug.ops.base import OPS
+from ggplug.ops.base import OPS, Op
 from ggplug.ops.custom import PythonCall
 from ggplug.testing.cases import cases_of
 from ggplug.testing.contracts import CLAUSES, Clause, holding, loading, racing, run_clause
 from ggplug.testing.contracts.clause import ATTEMPTS
 from ggplug.testing.contracts.loading import Load, Unit, Work
 from ggplug.testing.fake import FakeBackend, FakeDevice, FakeRegistration
-from ggplug.testing.faulty import FAULTS, Fault, streams
+from ggplug.testing.faulty import FAULTS, Fault, plans, streams
 from ggplug.testing.reference import ReferenceDevice
 
 HELD = [clause for clause in CLAUSES if clause.check.__module__.endswith((".pending", ".racing"))]
@@ -48,10 +49,41 @@ def test_without_a_way_to_hold_a_stream_they_are_not_proven() -> None:
 
 
 def test_without_a_node_that_fails_a_failure_is_not_proven() -> None:
-    device = FakeDevice(execution="late", declines=lambda node: "no ids" if node.op.name == "get_rows" else "")
+    device = FakeDevice(execution="late", declines=lambda node: "no ids" if node.op.indexes is not None else "")
     (finding,) = (run_clause(device, clause) for clause in HELD if "only once" in clause.name)
     assert finding.verdict == "not proven"
     assert "failing_node" in finding.reason
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if op.indexes is not None], ids=lambda op: op.name)
+def test_an_id_out_of_range_of_any_op_proves_what_becomes_of_failures(op: type[Op]) -> None:
+    def declines(node: gg.Tensor) -> str:
+        assert node.op is not None
+        return "no ids" if node.op.indexes is not None and not isinstance(node.op, op) else ""
+
+    for clause in HELD:
+        if "failure" in clause.name:
+            assert run_clause(FakeDevice(execution="late", declines=declines), clause).verdict == "passed"
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if op.indexes is not None], ids=lambda op: op.name)
+def test_every_op_with_ids_is_asked_whether_it_looks_at_them(op: type[Op]) -> None:
+    class Forgets(plans.ForgetsFaults):
+        def rebind(self, graph: gg.Graph, allocation: Places) -> None:
+            self.forgets = any(isinstance(node.op, op) for node in graph.nodes)
+            super().rebind(graph, allocation)
+
+        def compute(self) -> None:
+            if self.forgets:
+                super().compute()
+            else:
+                self.inner.compute()
+
+    (clause,) = (each for each in CLAUSES if each.name == "ids are looked at in each computation")
+    finding = run_clause(plans.OtherStreams(Forgets), clause)
+    assert finding.verdict == "failed"
+    assert f"= {op.name}" in finding.reason
+    assert run_clause(ReferenceDevice(), clause).verdict == "passed"
 
 
 class WithHook(FakeRegistration):

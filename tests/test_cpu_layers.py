@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ import ggplug as gg
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu import features
+from ggplug_cpu.choices.steps import Steps
 from ggplug_cpu.device import CpuDevice
+from ggplug_cpu.kernels.mul_mat_prepare import mul_mat_round
 from ggplug_cpu.packed import PackedBufferType
+from ggplug_cpu.tape import Entry
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +169,7 @@ def attention_layer(
 @pytest.mark.parametrize(
     ("instructions", "kind", "how"),
     [
-        ("", "f32", {}), ("", "bf16", {"queries": 300, "texts": 2}), ("", "q8_0", {}), ("", "q4_1", {"texts": 9}),
+        ("", "f32", {}), ("", "bf16", {"queries": 300, "texts": 3}), ("", "q8_0", {}), ("", "q4_1", {"texts": 9}),
         *((instructions, kind, {}) for instructions, kind in OTHERS),
     ],
 )  # fmt: skip
@@ -206,3 +210,10 @@ def test_what_all_heads_mix_is_written_where_it_is_read(device: CpuDevice, rng: 
     halves = ops.reshape(heads, 32, 2 * 53 * 8)
     w = packed(device, rng.standard_normal((70, 32)), "f32")
     check(device, ops.relu(ops.mul_mat(w, halves)), ATTENTION, "mul_mat relu")
+
+
+def test_the_first_entry_of_a_node_waits_for_the_nodes_before() -> None:
+    entry = Entry(mul_mat_round("f32"), [], barrier_before=False)
+    with pytest.raises(AssertionError, match="waits for no node before"):
+        Steps((entry,))
+    Steps((replace(entry, barrier_before=True), entry))

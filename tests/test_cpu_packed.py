@@ -108,6 +108,27 @@ def test_any_bits_come_back_from_packed_memory(cpu: Device, type_name: str) -> N
         assert bytes(tensor.buffer._memory) != raw.tobytes() or min(ne) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("type_name", ["f32", "q4_0", TWICE[0]])
+def test_packed_bytes_do_not_depend_on_how_many_threads_put_them_in_order(
+    cpu: Device, type_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = packed_type_for(cpu, type_name)
+    tensor = gg.new_tensor(type_name, (1280, 97, 2))
+    raw = bits(type_name, *tensor.ne)
+    found = []
+    for threads, least in ((1, 1 << 18), (3, 1 << 10)):
+        monkeypatch.setattr("ggplug_cpu.packed.default_threads", lambda threads=threads: threads)
+        monkeypatch.setattr("ggplug_cpu.packed.BYTES_OF_A_THREAD", least)
+        buffer = kind.alloc(kind.alloc_size(tensor))
+        buffer._memory[:] = 7  # type: ignore[attr-defined]  # what fills up is written, too
+        tensor.place(None)
+        tensor.place(buffer)
+        tensor.set_bytes(raw)
+        assert tensor.tobytes() == raw.tobytes()
+        found.append(bytes(buffer._memory)[: kind.alloc_size(tensor)])  # type: ignore[attr-defined]
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS])
 def test_packed_weights_grow_only_by_what_fills_up_panels(cpu: Device, type_name: str) -> None:
     kind, type = packed_type_for(cpu, type_name), by_name(type_name)

@@ -209,7 +209,7 @@ def test_settings_out_of_range_are_named(model: Decoder) -> None:
             PromptLookup(wrong)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="shortest"):
         PromptLookup(longest=2, shortest=3)
-    with pytest.raises(ParameterError, match="least must be a probability"):
+    with pytest.raises(ParameterError, match="least must be a number from 0 to 1"):
         DraftModel(model, least=1.5)
 
 

@@ -52,6 +52,20 @@ def records(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def test_vectors_that_are_not_finite_are_an_error_and_no_line(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.gguf"
+    with GGUFReader(model) as reader, GGUFWriter(path) as writer:
+        writer.add_metadata_of(reader)
+        for name, info in reader.tensors.items():
+            raw = np.array(reader.data(info))
+            raw = np.full_like(raw, 255) if name == "token_embd_norm.weight" else raw
+            writer.add_tensor(name, raw, info.type, info.ne)
+        writer.write()
+    done = embed(path, b"w1 w2\n", "--device", "CPU")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "vectors are not finite" in str(done.exception)
+
+
 def test_each_line_is_answered_in_order(model: Path) -> None:
     done = embed(model, b"w1 w2\r\nw250\n\nw9", "--device", "CPU")
     assert done.exit_code == 0, done.output

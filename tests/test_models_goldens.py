@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import ggplug as gg
+from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import ARCHITECTURES, LayerSplit
-from ggplug_models.goldens import replay
+from ggplug_models.goldens import main, replay
 
 HERE = Path(__file__).parent
 ORACLES = HERE / "data" / "oracles"
@@ -76,6 +78,25 @@ def test_every_architecture_has_a_recording(data: Path) -> None:
             seen.add(reader.metadata["general.architecture"])
     wanted = set(ARCHITECTURES) - {"tied"}
     assert wanted - seen <= ({"phi3", "qwen2"} if not OF_LLAMA_CPP else set())
+
+
+def test_what_is_not_finite_is_told_in_json_that_every_reader_takes(tmp_path: Path) -> None:
+    shutil.copy(ORACLES / "gpt2.npz", tmp_path / "gpt2.npz")
+    with GGUFReader(ORACLES / "gpt2.gguf") as reader, GGUFWriter(tmp_path / "gpt2.gguf") as writer:
+        writer.add_metadata_of(reader)
+        for name, info in reader.tensors.items():
+            raw = np.array(reader.data(info))
+            writer.add_tensor(name, np.full_like(raw, 255) if name == "output_norm.weight" else raw, info.type, info.ne)
+        writer.write()
+    done = CliRunner().invoke(main, [str(tmp_path), "--device", "CPU", "--json"])
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    (report,) = json.loads(done.stdout, parse_constant=refuse)
+    assert done.exit_code == 1
+    assert (report["ok"], report["nmse"]) == (False, None)
+    assert "NMSE inf, more than" in report["error"]
 
 
 def test_the_command_prints_a_list_and_tells_by_its_exit_code(tmp_path: Path) -> None:

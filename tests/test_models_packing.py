@@ -19,9 +19,11 @@ from ggplug.backend import Decline, Device, Group, Memory
 from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.graph import Graph
+from ggplug.quantizing import quantize_file
 from ggplug.tensor import Context
 from ggplug.testing import FakeDevice
 from ggplug.testing.packing import PADDING, PackingDevice
+from ggplug.types import MXFP4
 from ggplug_models import commands
 from ggplug_models.model import ARCHITECTURES, Model
 from ggplug_models.placement import in_turn
@@ -75,6 +77,20 @@ def test_packing_stops_where_it_would_make_the_model_larger_than_allowed(data: P
         np.testing.assert_allclose(one.embed_ids(IDS), none.embed_ids(IDS), rtol=0, atol=1e-6)
     with pytest.raises(ParameterError, match="-1 bytes"):
         ggplug_models.load(data / "bert.gguf", [device], pack_growth=-1)
+
+
+def test_unless_it_is_asked_for_only_weights_are_packed_that_stay_about_as_large(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mxfp4.gguf"
+    quantize_file(data / "qwen3.gguf", path, "F16", overrides=[("attn_q", MXFP4)])
+    with ggplug_models.load(path, ["CPU"]) as model:
+        for each in model.packing:
+            assert each.memory is None or each.packed_bytes <= each.nbytes * 17 / 16
+        assert any(each.memory is not None for each in model.packing)
+        growing = [each for each in model.packing if each.packed_bytes > each.nbytes * 17 / 16]
+        assert growing
+        assert all("which pack_growth has to allow" in each.reason for each in growing)
+    with ggplug_models.load(path, ["CPU"], pack_growth=1 << 20) as model:
+        assert all({each.name: each for each in model.packing}[each.name].memory is not None for each in growing)
 
 
 def test_nothing_is_packed_where_memory_is_short(data: Path) -> None:
@@ -178,7 +194,7 @@ def test_a_packed_model_is_saved_as_it_was_read(data: Path, tmp_path: Path) -> N
             assert before.data(name).tobytes() == after.data(name).tobytes()
 
 
-@pytest.mark.parametrize("options", [["--no-pack"], [], ["--pack-growth", "0"]], ids=" ".join)
+@pytest.mark.parametrize("options", [["--no-pack"], [], ["--pack-growth", "2"]], ids=" ".join)
 def test_the_command_passes_its_options_on(data: Path, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
@@ -193,4 +209,4 @@ def test_the_command_passes_its_options_on(data: Path, options: list[str], monke
     found = CliRunner().invoke(commands.embed, [str(data / "bert.gguf"), *options])
     assert isinstance(found.exception, Stop)
     assert given["pack"] is ("--no-pack" not in options)
-    assert given["pack_growth"] == (0 if "--pack-growth" in options else 256 << 20)
+    assert given["pack_growth"] == (2 << 20 if "--pack-growth" in options else None)

@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import ggplug as gg
 import ggplug_models
 from ggplug.cli.app import app
-from ggplug.errors import ModelError
+from ggplug.errors import ModelError, ParameterError
+from ggplug.testing import FakeDevice
+from ggplug_models import LayerSplit
 from ggplug_models.chat_template import ChatTemplate
 from ggplug_models.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
+from ggplug_models.shares import runs, shares
 from ggplug_models.talk import Talk
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -87,3 +91,38 @@ def test_of_an_answer_that_is_stopped_the_beginning_is_remembered(model: Decoder
 def test_a_chat_needs_a_template(model: Decoder) -> None:
     with pytest.raises(ModelError, match="chat_template"):
         list(model.chat([{"role": "user", "content": "hello"}]))
+
+
+def test_it_is_told_which_layers_run_where(data: Path) -> None:
+    fake, cpu = FakeDevice("Fake0", inner=gg.device("CPU")), gg.device("CPU")
+    with ggplug_models.load(data / "qwen3.gguf", [fake, cpu], placement=LayerSplit([1, 3])) as model:
+        with model.session(64) as session:
+            with pytest.raises(ParameterError, match="nothing to explain"):
+                session.explain()
+            session.decode({0: [5, 6]})
+            first, second = shares(model, session.explain())
+            (step,) = session._steps.values()
+            computed = sum(not node.op.is_view for node in step.graph.nodes)  # type: ignore[union-attr]
+        weights = {weight.name: weight.nbytes for weight in model.weights}
+    assert (first.device, second.device) == ("Fake0", "CPU")
+    assert set(first.layers) | set(second.layers) == set(range(model.n_layer))
+    assert max(first.layers) < min(second.layers)
+    assert first.nbytes == sum(
+        size for name, size in weights.items()
+        if name == "token_embd.weight" or name.startswith(tuple(f"blk.{layer}." for layer in first.layers))
+    )  # fmt: skip
+    assert first.nbytes + second.nbytes == sum(weights.values())
+    assert first.packed == 0 < second.packed < second.nbytes
+    assert first.nodes + second.nodes == computed
+    assert 0 < first.nodes < second.nodes
+    assert second.copied > 0
+    assert [runs(numbers) for numbers in ((), (3,), (0, 1, 2, 5), (1, 3))] == ["none", "3", "0-2, 5", "1, 3"]
+
+
+def test_verbose_ends_with_a_table_of_devices(data: Path) -> None:
+    command = ["run", str(data / "qwen3.gguf"), "-p", "hello", "-n", "3", "--device", "CPU", "-v"]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "80"})
+    *_, headings, rule, row = done.stderr.splitlines()
+    assert headings.split() == ["device", "layers", "weights", "packed", "nodes", "copied", "to", "it"]
+    assert row.startswith("CPU      0-")
+    assert len(rule) <= 80

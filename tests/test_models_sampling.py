@@ -227,7 +227,7 @@ def test_logits_that_are_none_are_refused(row: Any, message: str) -> None:
 
 
 def test_a_history_with_tokens_that_there_are_not_is_refused() -> None:
-    with pytest.raises(ParameterError, match="the tokens before have 1 to 9; there are 4"):
+    with pytest.raises(ParameterError, match=r"history\[1\] is 9; the vocabulary has the tokens 0 to 3"):
         Sampler(Sampling(presence_penalty=1.0))(np.zeros(4, np.float32), [1, 9])
 
 

@@ -46,6 +46,7 @@ LISTED = [
         ("m.ask: function(device)", "m.ask: function(device, known=())"),
         ("m.ask: function(device)", "m.ask: function(device, *, known=(1, 2), more=None)"),
         ("m.seen: hook(graph)", "m.seen: hook(graph, start)"),
+        ("m.Base: class(), abstract", "m.Base: class(more=()), abstract"),
         ("m.ask: function(device)", "m.ask: function(device)\nm.new: function(a, b)"),
         ("m.ask: function(device)", "m.ask: function(device)\nm.Base.new: method(self)"),
         ("m.seen", "m.New: class(), abstract\nm.New.run: method(self), abstract\nm.seen"),
@@ -65,6 +66,8 @@ def test_within_a_version_names_and_parameters_that_nobody_has_to_give_may_be_ad
         ("m.seen: hook(graph)", "m.seen: hook(start, graph)", "m.seen was"),
         ("run: method(self, x)", "run: method(self, x, y=1)", "m.Base.run was"),
         ("run: method(self, x)", "run: method(self, x), abstract", "m.Base.run was"),
+        ("m.Base: class(), abstract", "m.Base: class(more), abstract", "m.Base was"),
+        ("m.Base: class(), abstract", "m.Base: class(more=1), a Thing, abstract", "m.Base was"),
         ("m.Base: class()", "m.Base.new: method(self), abstract\nm.Base: class()", "m.Base.new is new and has to be"),
     ],
 )

@@ -15,16 +15,18 @@ import numpy as np
 import pytest
 
 from ggplug.backend import Device, Operand
+from ggplug.cli.app import run
 from ggplug.errors import ComputeError, ParameterError
 from ggplug.host import HostBuffer, HostBufferType
 from ggplug.ops import OPS, Add, Mul, Op, Relu
 from ggplug.testing import Case, cases_of, check
 from ggplug.testing.cases.case import labelled
 from ggplug.testing.conformance import main
-from ggplug.testing.contracts import CLAUSES, run_clause
+from ggplug.testing.contracts import CLAUSES, Clause, run_clause
+from ggplug.testing.contracts.bases import bases_of
 from ggplug.testing.reference import ReferenceDevice, interpret
-from ggplug.testing.rendering import FULL, markdown, text
-from ggplug.testing.report import Finding, Report
+from ggplug.testing.rendering import markdown, text
+from ggplug.testing.report import GROUND, Finding, Report
 from ggplug.testing.runner import run_op
 
 pytest_plugins = ["pytester"]
@@ -93,21 +95,22 @@ def test_what_one_line_breaks_is_one_cause() -> None:
     clauses = ["bytes come back as they were stored", "a stream keeps its order", "synchronous reads wait"]
     report = check(device, ops=["add", "mul", "relu"], clauses=clauses, graphs=False, groups=False)
     (cause,) = report.causes()
-    assert cause == sorted(report.bad, key=lambda each: each.subject == "contract")
-    assert {"add", "mul", "relu", "contract"} <= {each.subject for each in cause}
-    assert cause[0].subject == "add"
+    assert cause.findings == sorted(report.bad, key=lambda each: each.subject == "contract")
+    assert cause.consequences == []
+    assert {"add", "mul", "relu", "contract"} <= {each.subject for each in cause.findings}
+    assert cause.findings[0].subject == "add"
     shown = text(report)
     assert shown.count("AttributeError") == 1
-    assert f"and {len(cause) - 1:,} more cases: " in shown
+    assert f"and {cause.cases - 1:,} more cases: " in shown
 
 
 def test_wrong_values_name_the_kernel_and_are_one_cause_for_each_op() -> None:
     report = of_ops({Add: doubled, Mul: doubled})
     causes = report.causes()
-    assert {each.subject for each in causes[0]} == {"add"}
-    assert sum(map(len, causes)) == len(report.bad) > 100
+    assert {each.subject for each in causes[0].findings} == {"add"}
+    assert sum(each.cases for each in causes) == len(report.bad) > 100
     assert len(causes) < 20
-    assert f"{HERE}:{line_of('def doubled')} in doubled" in causes[0][0].where
+    assert f"{HERE}:{line_of('def doubled')} in doubled" in causes[0].findings[0].where
 
 
 def test_a_buffer_that_raises_is_a_failure_of_each_case_and_its_line_is_named() -> None:
@@ -124,8 +127,8 @@ def test_a_buffer_that_raises_is_a_failure_of_each_case_and_its_line_is_named() 
     device._buffer_type = Memory("toy", device)
     report = check(device, ops=["add"], clauses=["bytes come back as they were stored"], graphs=False, groups=False)
     (cause,) = report.causes()
-    assert len(cause) == len(report.findings) > 50
-    assert f"{HERE}:{line_of('# of ' + 'storing')} in _set" in cause[0].where
+    assert len(cause.findings) == len(report.findings) > 50
+    assert f"{HERE}:{line_of('# of ' + 'storing')} in _set" in cause.findings[0].where
 
 
 def test_typed_errors_of_different_ops_are_different_causes() -> None:
@@ -133,10 +136,91 @@ def test_typed_errors_of_different_ops_are_different_causes() -> None:
         raise ComputeError("too hot", tensor=dst.tensor, op=op)
 
     report = of_ops({Add: fails, Mul: fails})
-    assert [{each.subject for each in cause} for cause in report.causes()] == [{"add"}, {"mul"}]
+    assert [{each.subject for each in cause.findings} for cause in report.causes()] == [{"add"}, {"mul"}]
 
 
-@pytest.mark.parametrize("causes", [1, FULL, FULL + 4, 60])
+class Forgetful(HostBuffer):
+    """Memory that loses the last byte of what is stored."""
+
+    def _set(self, offset: int, data: Any) -> None:
+        super()._set(offset, data[:-1])
+
+
+def losing() -> Device:
+    class Memory(HostBufferType):
+        def _alloc(self, size: int) -> HostBuffer:
+            return Forgetful(self, np.zeros(size, np.uint8))
+
+    device = ReferenceDevice("toy")
+    device._buffer_type = Memory("toy", device)
+    return device
+
+
+def test_what_builds_on_a_clause_that_is_broken_is_told_with_it() -> None:
+    clauses = [each for each in CLAUSES if each.check.__module__.endswith((".buffers", ".streams"))]
+    report = check(losing(), ops=["add", "relu"], clauses=clauses, graphs=False, groups=False)
+    first, *others = report.causes()
+    assert (first.findings[0].subject, first.findings[0].case) == ("contract", "bytes come back as they were stored")
+    assert {"add", "relu", "contract"} <= {each.subject for each in first.consequences}
+    assert len(first.consequences) > 100
+    assert not others
+    assert f"which others build on: {len(first.consequences)} more cases: " in text(report)
+
+
+def test_wrong_values_of_an_op_are_the_cause_of_what_is_computed_with_it() -> None:
+    names = ["a plan computes again with new values", "long graphs compute", "bytes come back as they were stored"]
+    report = check(WithKernels({Add: doubled}), ops=["add"], clauses=names, groups=False)
+    causes = report.causes()
+    assert {each.subject for cause in causes for each in cause.findings} == {"add"}
+    assert {each.case for cause in causes for each in cause.consequences} >= set(names[:2])
+
+
+def test_failures_of_their_own_are_causes_of_their_own() -> None:
+    findings = [
+        Finding("contract", "simple", "failed", "a"), Finding("contract", "one", "failed", "b", builds_on=("simple",)),
+        Finding("contract", "two", "failed", "c", builds_on=("one", "kept")),
+        Finding("contract", "three", "failed", "d", builds_on=("kept",)),
+        Finding("add", "x", "failed", "e"), Finding("mul", "x", "failed", "f", builds_on=("add", "mul")),
+        Finding("sub", "x", "failed", "g"), Finding("sub", "y", "failed", "g", builds_on=("add",)),
+        Finding("contract", "circle", "failed", "h", builds_on=("back",)),
+        Finding("contract", "back", "failed", "i", builds_on=("circle",)),
+    ]  # fmt: skip
+    causes = Report("d", findings).causes()
+    told = [[[each.reason for each in some] for some in cause] for cause in causes]
+    assert sorted(map(tuple, told)) == [
+        (["a"], ["b", "c"]), (["d"], []), (["e"], ["f"]), (["g", "g"], []), (["h"], []), (["i"], []),
+    ]  # fmt: skip
+    assert sum(cause.cases for cause in causes) == len(findings)
+
+
+def test_what_clauses_build_on_is_checked() -> None:
+    def clause(name: str) -> Clause:
+        return next(each for each in CLAUSES if each.name == name)
+
+    first, second = clause("synchronous reads wait"), clause("a read waits for held streams")
+    with pytest.raises(ParameterError, match="the contract has no clause"):
+        bases_of([first, second, *map(clause, GROUND), clause("the host waits for a held stream")])
+    position = {each.name: number for number, each in enumerate(CLAUSES)}
+    assert position["bytes come back as they were stored"] < position["asynchronous transfers arrive"]
+    assert position["asynchronous transfers arrive"] < position["a held stream keeps its order"]
+
+
+def test_every_cause_is_told_alike_and_all_of_them_with_v() -> None:
+    findings = [
+        Finding(f"op{n}", "case", "failed", f"reason {chr(97 + n)}", where=f"x.py:{n} in f", command=f"pytest {n}")
+        for n in range(12)
+    ]
+    told = text(Report("d", findings)).splitlines()
+    count = sum(line.startswith("    again: ") for line in told)
+    assert 3 < count < 12
+    for n in range(count):
+        at = told.index(f"{n + 1:2}. failed: reason {chr(97 + n)}")
+        assert told[at + 1 : at + 4] == [f"    x.py:{n} in f", f"    in op{n}: case", f"    again: pytest {n}"]
+    assert f"    ... and {12 - count} more causes, which -v shows: in op{count}" in "\n".join(told)
+    assert text(Report("d", findings), verbose=True).count("    again: ") == 12
+
+
+@pytest.mark.parametrize("causes", [1, 3, 7, 60])
 def test_a_report_of_failures_is_short_whatever_failed(causes: int) -> None:
     findings = [
         Finding(f"op{n}", f"case {m}", "raised", "a\nlong\nreason\nof\nlines" + "x" * 500, where="x.py:1 in f",
@@ -245,7 +329,7 @@ def test_what_failed_before_a_run_was_stopped_is_shown_with_its_command(
     monkeypatch.setattr("ggplug.testing.conformance.find_device", lambda name: WithKernels(kernels))
     assert main(["toy", "--op", "mul", "--op", "relu"]) == 130
     out = capsys.readouterr().out
-    assert "again: python -m ggplug.testing.conformance toy --op mul --case" in out
+    assert "again: ggplug conformance toy --op mul --case" in out
     *_, failed, stopped = out.splitlines()
     assert failed.startswith("FAILED: toy: ")
     assert stopped.startswith("STOPPED: toy: by SIGINT at relu: ")
@@ -277,9 +361,9 @@ def test_every_failure_ends_with_a_command_that_shows_it_alone(capsys: pytest.Ca
     report = check(WithKernels({Add: misspelt}), ops=["add"], clauses=["long graphs compute"], graphs=False)
     for finding in (report.bad[0], report.bad[-1]):
         program, *arguments = shlex.split(finding.command)
-        assert (program, *arguments[:3]) == ("python", "-m", "ggplug.testing.conformance", "toy")
+        assert (program, *arguments[:2]) == ("ggplug", "conformance", "toy")
         # The device is not installed; the same command for one that is computes this case alone, and it passes.
-        assert main(["reference", *arguments[3:]]) == 0
+        assert main(["reference", *arguments[2:]]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "PASSED: reference: 1 of 1 case passed"
 
 
@@ -287,6 +371,19 @@ def test_a_command_names_a_variant_in_the_place_of_a_source() -> None:
     label = "f32[9], in the place of x"
     report = check(ReferenceDevice(), ops=["relu"], clauses=[], graphs=False, groups=False, case=label)
     assert [finding.case for finding in report.findings] == ["f32[9]"]
+
+
+def test_ggplug_conformance_is_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conformance", "reference", "--op", "relu", "--case", "f32[9]"]) == 0
+    assert capsys.readouterr().out == "PASSED: reference: 1 of 1 case passed\n"
+    assert run(["conformance", "reference", "--op", "nonsense"]) == 2
+    assert "`ggplug conformance --list` tells them" in capsys.readouterr().err
+    assert run(["conformance", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: ggplug conformance ")
+    assert run(["conformance"]) == 2
+    assert "ggplug conformance: error: name a device" in capsys.readouterr().err
+    assert run(["--help"]) == 0
+    assert "  conformance  Put a device to the conformance suite.\n" in capsys.readouterr().out
 
 
 def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -383,7 +480,7 @@ def test_a_typo_in_a_helper_is_a_report_of_forty_lines(pytester: pytest.Pytester
     assert "1 of 1 cases went wrong" in alone.stdout
 
 
-STOPPING = TOY.replace("return operand.aray()", "os.kill(WHOM(), signal.SIGTERM)").replace(
+STOPPING = TOY.replace("return operand.aray()", "os.kill(WHOM(), signal.SIGTERM)\n    signal.pause()").replace(
     "from typing", "import os\nimport signal\nfrom typing"
 )
 
@@ -403,6 +500,7 @@ def test_a_session_that_is_stopped_tells_what_was_proven(pytester: pytest.Pytest
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("STOPPED: toy: by SIGTERM at add: "))
+    assert lines[at].endswith("; 3 of 5 tests had not begun, test_op[argmax] the first of them")
     assert lines[at - 1] == "until then: 1 of 1 case passed; none went wrong"
     (told,) = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
     assert told["stopped"].startswith("by SIGTERM at add: ")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 from rich import box
 from rich.table import Table
 
@@ -16,6 +14,7 @@ import ggplug as gg
 from ggplug.cli.output import byte_count
 from ggplug.hookspecs import HOOKS
 from ggplug_models import Encoder
+from ggplug_models.shares import runs, shares
 
 BATCH = 32
 """Passages that are watched."""
@@ -59,9 +58,6 @@ def what_ran_where(model: Encoder, texts: list[str]) -> Table:
     for row in explanation.rows:
         if row.split >= 0:  # views compute nothing
             ops[row.device][row.op] += 1
-    copied: Counter[str] = Counter()
-    for copy in explanation.copies:
-        copied[copy.target] += copy.nbytes
 
     title = f"what ran where: sequences of up to {max(map(len, ids))} tokens, {len(ids)} at once, {rate:.0f} per second"
     table = Table(
@@ -69,17 +65,9 @@ def what_ran_where(model: Encoder, texts: list[str]) -> Table:
     )
     for column in ("device", "layers", "nodes", "ops", "copied to it", "time"):
         table.add_column(column, justify="right" if column in ("nodes", "copied to it", "time") else "left")
-    for device, counts in ops.items():
-        named = " ".join(f"{op}×{count}" for op, count in counts.most_common())
-        share = watch.busy[device] / max(watch.busy.total(), 1)
-        size = byte_count(copied[device]) if copied[device] else "nothing"
-        table.add_row(device, layers(model, device), str(counts.total()), named, size, f"{share:.0%}")
+    for each in shares(model, explanation):
+        named = " ".join(f"{op}×{count}" for op, count in ops[each.device].most_common())
+        share = watch.busy[each.device] / max(watch.busy.total(), 1)
+        size = byte_count(each.copied) if each.copied else "nothing"
+        table.add_row(each.device, runs(each.layers), str(each.nodes), named, size, f"{share:.0%}")
     return table
-
-
-def layers(model: Encoder, device: str) -> str:
-    """The layers whose weights a device holds, such as ``0-2``."""
-    names = [weight.name for weight in model.weights if weight.buffer and weight.buffer.type.device.name == device]
-    held = sorted({int(found[1]) for name in names if (found := re.match(r"blk\.(\d+)\.", name))})
-    runs = np.split(held, np.flatnonzero(np.diff(held) > 1) + 1) if held else []
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs) or "none"

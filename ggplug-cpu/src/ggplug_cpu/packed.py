@@ -8,6 +8,9 @@ kernels are compiled for.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,10 +23,18 @@ from ggplug.sharing import accessing
 from ggplug.tensor import Tensor
 from ggplug_cpu import features
 from ggplug_cpu.parameters import Place
+from ggplug_cpu.topology import default_threads
 
 if TYPE_CHECKING:
     from ggplug_cpu.device import CpuDevice
     from ggplug_cpu.kernels.mul_mat_packed import Form
+
+
+BYTES_OF_A_THREAD = 1 << 18
+"""For fewer a thread would not be worth its start."""
+
+MOST_THREADS = 8
+"""Some threads use all of what memory gives."""
 
 
 class PackedBufferType(BufferType):
@@ -120,18 +131,36 @@ class PackedBuffer(HostBuffer):
                 tensor=tensor, remedy="place it in the device's extra buffer type as it is now",
             )  # fmt: skip
         K, M = tensor.ne[0], tensor.ne[1]
-        matrix = form.matrix_bytes(K, M)
+        count, matrix, step = -(-M // form.rows), form.matrix_bytes(K, M), form.slice_numbers(K, M)
         rows, panels = packed[: raw.size], packed[form.panels_at(raw.size) :]
-        rows[...] = raw
-        panels[...] = 0
-        run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(pack_panels(form.kind, tensor.type.name).address())
-        for number in range(panels.size // matrix):
-            words = Packing.words(
-                weights=Place(rows.ctypes.data + number * tensor.nb[2], tensor.nb),
-                panels=Place(panels.ctypes.data + number * matrix), K=K, M=M, k_block=form.slice_numbers(K, M),
-            )  # fmt: skip
-            parameters = np.array(words, np.int64)
-            run(0, parameters.ctypes.data)
+        pack = pack_panels(form.kind, tensor.type.name).address()
+        run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(pack)
+
+        def copy(first: int, last: int) -> None:
+            rows[first:last] = raw[first:last]
+
+        def clear(first: int, last: int) -> None:
+            panels[first:last] = 0
+
+        def fill(first: int, last: int) -> None:
+            there = panels.ctypes.data
+            for number in range(panels.size // matrix):
+                source = rows.ctypes.data + number * tensor.nb[2]
+                for k in range(0, K, step):
+                    numbers = min(step, K - k)
+                    size = -(-numbers // form.numbers) * form.block_bytes * form.rows
+                    place = source + first * form.rows * tensor.nb[1] + tensor.type.row_bytes(k)
+                    words = Packing.words(
+                        weights=Place(place, tensor.nb), panels=Place(there + first * size), K=numbers,
+                        M=min(last * form.rows, M) - first * form.rows, k_block=numbers,
+                    )  # fmt: skip
+                    parameters = np.array(words, np.int64)
+                    run(0, parameters.ctypes.data)
+                    there += count * size
+
+        _shared_out(copy, rows.size, rows.size)
+        _shared_out(clear, panels.size, panels.size)
+        _shared_out(fill, count, panels.size)
 
     def _packed(self, root: Tensor, start: int) -> tuple[Form, Bytes]:
         """The form of a tensor that lies at ``start``, and its packed bytes."""
@@ -156,22 +185,53 @@ def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed:
     panels, width = -(-M // form.rows), form.block_bytes
     rows = raw.reshape(-1, M, raw.size // M // (packed.size // form.matrix_bytes(K, M)))
     step = form.slice_numbers(K, M) // form.numbers * width  # of a row's bytes
-    room = np.zeros((form.rows, step), np.uint8)
+    whole = -(-K // form.numbers) * width
+    parts = []
     at = 0
     for matrix in rows:
-        for start in range(0, -(-K // form.numbers) * width, step):
-            size = min(step, -(-K // form.numbers) * width - start)
-            for first in range(0, panels * form.rows, form.rows):
-                part = matrix[first : first + form.rows, start : start + size]
-                panel = packed[at : at + form.rows * size].reshape(-1, form.rows * width)
-                at += panel.size
-                if into_packed:
-                    room[len(part) :] = 0
-                    room[:, part.shape[1] :] = 0
-                    room[: len(part), : part.shape[1]] = part
-                _move_panel(form, room[:, :size], panel, into_packed=into_packed)
-                if not into_packed:
-                    part[...] = room[: len(part), : part.shape[1]]
+        for start in range(0, whole, step):
+            size = form.rows * min(step, whole - start)  # of a panel in bytes
+            parts.append((matrix[:, start : start + step], packed[at : at + panels * size].reshape(panels, size)))
+            at += panels * size
+
+    def move(first: int, last: int) -> None:
+        for matrix, places in parts:
+            _move_slice(form, matrix[first * form.rows :], places[first:last], into_packed=into_packed)
+
+    _shared_out(move, panels, packed.size)
+
+
+def _shared_out(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
+    """``work(first, last)`` on parts of ``count`` things, by several threads where there are enough bytes for that.
+
+    NumPy copies without Python's lock, and new memory is made by the operating system where it is first written to.
+    """
+    threads = min(default_threads(), MOST_THREADS, nbytes // BYTES_OF_A_THREAD, count)
+    if threads < 2:
+        work(0, count)
+        return
+    bounds = [count * number // threads for number in range(threads + 1)]
+    with ThreadPoolExecutor(threads - 1, "ggplug packing") as pool:
+        others = [pool.submit(work, *each) for each in pairwise(bounds[1:])]
+        work(*bounds[:2])
+        for each in others:
+            each.result()
+
+
+def _move_slice(form: Form, matrix: Bytes, places: Bytes, *, into_packed: bool) -> None:
+    """Between rows of weights, cut to a slice, and its panels, [panel][byte]."""
+    size = places.shape[1] // form.rows
+    room = np.zeros((form.rows, size), np.uint8)
+    for number, place in enumerate(places):
+        part = matrix[number * form.rows : (number + 1) * form.rows]
+        panel = place.reshape(-1, form.rows * form.block_bytes)
+        if into_packed:
+            room[len(part) :] = 0
+            room[:, part.shape[1] :] = 0
+            room[: len(part), : part.shape[1]] = part
+        _move_panel(form, room, panel, into_packed=into_packed)
+        if not into_packed:
+            part[...] = room[: len(part), : part.shape[1]]
 
 
 def _move_panel(form: Form, rows: Bytes, panel: Bytes, *, into_packed: bool) -> None:

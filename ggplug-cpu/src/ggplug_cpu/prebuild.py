@@ -71,15 +71,18 @@ def _placed(weights: Tensor, memory: BufferType) -> Tensor:
 
 
 def _layers(packed: BufferType) -> Iterator[Tensor]:
-    """An encoder's layers over many tokens, of the types that encoders come in."""
-    for name in ("f32", "f16", "bf16", "q8_0"):
-        up, down = (_placed(new_tensor(name, ne), packed) for ne in ((256, 512), (512, 256)))
+    """An encoder's layers over many tokens, of types that encoders come in: those of eight bits or more."""
+    for name in _WEIGHTS:
+        weights = new_tensor(name, (256, 512)), new_tensor(name, (512, 256))
+        if weights[0].nbytes < weights[0].size or packed.refusal(weights[0]) is not None:
+            continue
+        up, down = (_placed(each, packed) for each in weights)
         x, inside, bias = new_tensor("f32", (256, 1024)), new_tensor("f32", 512), new_tensor("f32", 256)
         hidden = ops.gelu_erf(ops.add(ops.mul_mat(up, x), inside))
         total = ops.add(ops.add(ops.mul_mat(down, hidden), bias), x)
         yield ops.add(ops.mul(ops.norm(total), bias), bias)
-        heads = ops.reshape(_encoder_attention(8), 128, 64 * 8)
-        out, y = _placed(new_tensor(name, (128, 256)), packed), new_tensor("f32", (256, 64 * 8))
+        heads = ops.reshape(_encoder_attention(8), 256, 64 * 8)
+        out, y = _placed(new_tensor(name, (256, 256)), packed), new_tensor("f32", (256, 64 * 8))
         total = ops.add(ops.add(ops.mul_mat(out, heads), bias), y)
         yield ops.add(ops.mul(ops.norm(total), bias), bias)
 
@@ -109,8 +112,8 @@ def _chains() -> Iterator[Tensor]:
 
 
 def _encoder_attention(texts: int) -> Tensor:
-    """Of 64 tokens of each text, with 4 heads of 32 numbers; values are turned by a copy, as ggml's models do."""
-    q, k, v = (new_tensor("f32", (32, 4, 64, texts)) for _ in range(3))
+    """Of 64 tokens of each text, with 8 heads of 32 numbers; values are turned by a copy, as ggml's models do."""
+    q, k, v = (new_tensor("f32", (32, 8, 64, texts)) for _ in range(3))
     logits = ops.mul_mat(ops.permute(k, 0, 2, 1, 3), ops.permute(q, 0, 2, 1, 3))
     shares = ops.soft_max(logits, new_tensor("f32", (64, 64, 1, texts)))
     mixed = ops.mul_mat(ops.cont(ops.permute(v, 1, 2, 0, 3)), shares)

@@ -2,13 +2,12 @@
 
 Templates are Jinja's, as Hugging Face's ``apply_chat_template`` defines them: they see ``messages``, ``tools``,
 ``add_generation_prompt``, ``bos_token`` and ``eos_token``, and may call ``raise_exception`` and ``strftime_now``.  They
-come with files from anywhere, so they run in Jinja's sandbox.
+come with files from anywhere, so they run in a sandbox (``template_sandbox.py``).
 """
 
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from ggplug_models.tokenizers import Tokenizer
 from ggplug_models.values import Values
 
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Template
 
 KEY = "tokenizer.chat_template"
 
@@ -28,8 +27,8 @@ Message = Mapping[str, Any]
 NAMED = ("bos", "eos", "unk", "pad", "sep")
 """Special tokens whose texts templates see, as ``bos_token`` and so on."""
 
-LARGEST = 1 << 20
-"""Characters, items or bits that one multiplication or power in a template may make."""
+LONGEST = 1 << 20
+"""Characters of a template."""
 
 
 class ChatTemplate:
@@ -81,14 +80,24 @@ class ChatTemplate:
             "messages": checked, "add_generation_prompt": add_generation_prompt,
             "tools": None if tools is None else list(tools), "documents": None, **variables,
         }  # fmt: skip
+        from jinja2.exceptions import SecurityError
+
+        from ggplug_models.template_allowance import Allowance
+        from ggplug_models.template_sandbox import RefusedError, allowed
+
         try:
-            return self._template.render(everything)
-        except _RefusedError as refused:
-            raise ParameterError(f"{KEY} refuses these messages: {refused}", got=messages) from None
+            allowance = Allowance(everything, len(checked))
+        except SecurityError as error:
+            raise ParameterError(f"these messages, tools or variables are no chat: {error}", got=messages) from None
+        try:
+            with allowed(allowance):
+                return self._template.render(everything)
+        except RefusedError as refused:
+            raise ParameterError(f"{KEY} refuses these messages: {refused!s:.2000}", got=messages) from None
         except GGPlugError:
             raise
         except Exception as error:  # a template calls whatever Jinja has
-            what = f"{type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error!s:.2000}"
             raise ModelError(f"{KEY} fails with these messages: {what}", got=messages) from error
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
@@ -103,10 +112,6 @@ class ChatTemplate:
             before = [bos]
             text = text.removeprefix(vocabulary.texts[bos])
         return before + self.tokenizer.encode(text, parse_special=True)
-
-
-class _RefusedError(Exception):
-    """What ``raise_exception`` raises."""
 
 
 def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -140,64 +145,10 @@ def now() -> datetime.datetime:
 
 def _compiled(source: str) -> Template:
     with required("jinja2", "making prompts of chats"):
-        environment = _environment()
+        from ggplug_models.template_sandbox import Sandbox
+    if len(source) > LONGEST:
+        raise ModelError(f"{KEY} has {len(source)} characters; a template has {LONGEST} at the most", got=len(source))
     try:
-        return environment.from_string(source)
+        return Sandbox(lambda: now()).from_string(source)  # late, so that tests can set the clock
     except Exception as error:  # Jinja makes Python of it, which Python may refuse in its own words
         raise ModelError(f"{KEY} is no template: {error}", got=source) from error
-
-
-def _environment() -> Environment:
-    from jinja2 import nodes
-    from jinja2.exceptions import SecurityError
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """``{% generation %}`` marks what the model itself said, for training; here it makes no difference."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    class Sandbox(ImmutableSandboxedEnvironment):
-        """A template may not fill the memory with one operation."""
-
-        intercepted_binops = frozenset(["*", "**"])
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            if _size(operator, left, right) > LARGEST:
-                raise SecurityError(f"{operator} would make something too large")
-            return super().call_binop(context, operator, left, right)
-
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: now().strftime(form)
-    return environment
-
-
-def _size(operator: str, left: Any, right: Any) -> int:
-    """How large a product or power would be: in items, or for integers in bits."""
-    if isinstance(left, int) and isinstance(right, int):
-        bits, more = left.bit_length(), right.bit_length()
-        return bits * abs(right) if operator == "**" else bits + more
-    times, of = (left, right) if isinstance(left, int) else (right, left)
-    return times * len(of) if isinstance(times, int) and isinstance(of, (str, bytes, list, tuple)) else 0
-
-
-def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    """JSON as it is: Jinja's own filter would escape it for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _refuse(message: str) -> None:
-    raise _RefusedError(message)
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +13,27 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ggplug.cli.output import Command, byte_count, console, echo, json_option, on_one_line, print_json, printable
+from ggplug.cli.output import (
+    Command,
+    byte_count,
+    console,
+    echo,
+    json_option,
+    on_one_line,
+    print_json,
+    print_table,
+    printable,
+)
 from ggplug.cli.streams import ended_by_signals, stdin, stdout
-from ggplug.errors import ParameterError
+from ggplug.errors import ModelError, ParameterError
 from ggplug.files import open_regular
 from ggplug_models.lines import windows, write_text
-from ggplug_models.packing import GROWTH
 
 if TYPE_CHECKING:
     from ggplug_models.decoder import Decoder
     from ggplug_models.drafts import Drafts
     from ggplug_models.placement import LayerSplit
+    from ggplug_models.session import Session
     from ggplug_models.talk import Talk
 
 AUTO = "auto"
@@ -41,6 +52,11 @@ split_option = click.option(
 pack_option = click.option(
     "--pack/--no-pack", default=True, show_default=True,
     help="Whether weights are packed once, when they are loaded, for products with many columns.",
+)
+growth_option = click.option(
+    "--pack-growth", type=click.IntRange(0), metavar="MIB",
+    callback=lambda _, __, mib: None if mib is None else mib << 20,
+    help="MiB by which packed weights may make the model larger. Default: those are packed that stay as large.",
 )
 cache_option = click.option(
     "--cache-type", default="f16", show_default=True, metavar="TYPE",
@@ -87,15 +103,12 @@ def _placed(devices: tuple[str, ...], split: str | None) -> tuple[list[str] | No
 @device_option
 @split_option
 @pack_option
-@click.option(
-    "--pack-growth", type=click.IntRange(0), metavar="MIB", default=GROWTH >> 20, show_default=True,
-    help="MiB by which packed weights may make the model larger.",
-)
+@growth_option
 @click.option(
     "--batch", default=32, show_default=True, type=click.IntRange(1), metavar="N", help="Texts computed together."
 )
 def embed(
-    model: Path, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int, batch: int
+    model: Path, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int | None, batch: int
 ) -> None:
     """Embed texts with MODEL.gguf.
 
@@ -107,7 +120,7 @@ def embed(
     names, placement = _placed(devices, split)
     out = stdout()
     ascii_only = not (out.encoding or "").lower().startswith("utf")
-    with load(model, names, placement=placement, pack=pack, pack_growth=pack_growth << 20) as encoder:
+    with load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:
         if not hasattr(encoder, "embed"):
             raise ParameterError(f"{model} is a {encoder.architecture} model, which does not embed texts")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -120,9 +133,11 @@ def embed(
                 bar.update(task, total=total)
                 vectors = encoder.embed(texts, batch=batch, progress=lambda n: bar.advance(task, n))
                 for text, vector in zip(texts, vectors, strict=True):
+                    if not all(map(math.isfinite, found := vector.tolist())):
+                        raise ModelError(f"{model}: vectors are not finite, so its weights are damaged", got=found)
                     out.write('{"text": ')
                     write_text(text, out.write, ascii_only=ascii_only)
-                    numbers = json.dumps([float(f"{x:.9g}") for x in vector.tolist()])
+                    numbers = json.dumps([float(f"{x:.9g}") for x in found])
                     out.write(f', "embedding": {numbers}}}\n')
                 out.flush()
 
@@ -208,6 +223,7 @@ def _content(file: Path | None) -> str:
 @device_option
 @split_option
 @pack_option
+@growth_option
 @click.option(
     "--draft", "drafter", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="GGUF",
     help="A smaller model with the same vocabulary that guesses tokens, to be confirmed several at once.",
@@ -216,8 +232,8 @@ def _content(file: Path | None) -> str:
 @click.option("-v", "--verbose", is_flag=True, help="Tell what runs where, and how fast.")
 def run(
     model: Path, prompt: str | None, raw: bool, system: str | None, max_tokens: int | None, context: int | None,
-    cache_type: str, devices: tuple[str, ...], split: str | None, pack: bool, drafter: Path | None, lookup: bool,
-    verbose: bool, **sampling: Any,
+    cache_type: str, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int | None,
+    drafter: Path | None, lookup: bool, verbose: bool, **sampling: Any,
 ) -> None:  # fmt: skip
     """Let the language model MODEL.gguf answer, or chat with it.
 
@@ -233,7 +249,8 @@ def run(
     names, placement = _placed(devices, split)
     err = console(stderr=True)
     with contextlib.ExitStack() as stack:
-        loaded = stack.enter_context(_language_model(model, names, placement=placement, pack=pack))
+        how = {"placement": placement, "pack": pack, "pack_growth": pack_growth}
+        loaded = stack.enter_context(_language_model(model, names, **how))
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
         draft = stack.enter_context(_draft(drafter, names, context, pack=pack)) if drafter or lookup else None
@@ -242,11 +259,28 @@ def run(
             talk = Talk(loaded, session, Sampler(Sampling(**sampling)), system=system, draft=draft)
             if prompt is None and sys.stdin is not None and sys.stdin.isatty():
                 _chat(talk, raw=raw, max_tokens=max_tokens)
-                return
-            text = _content(Path("-")) if prompt is None else prompt
-            _say((talk.go_on if raw else talk.answer)(text, max_tokens))
-            if verbose:
-                err.print(str(talk.pace), style="dim")
+            else:
+                text = _content(Path("-")) if prompt is None else prompt
+                _say((talk.go_on if raw else talk.answer)(text, max_tokens))
+                if verbose:
+                    err.print(str(talk.pace), style="dim")
+            if verbose and talk.pace.written:
+                _print_shares(session)
+
+
+def _print_shares(session: Session) -> None:
+    """What runs where: a line for each device."""
+    from ggplug_models.shares import runs, shares
+
+    rows = [
+        (
+            each.device, runs(each.layers), byte_count(each.nbytes), byte_count(each.packed), str(each.nodes),
+            byte_count(each.copied),
+        )
+        for each in shares(session.model, session.explain())
+    ]  # fmt: skip
+    headings = ("device", "layers", "weights", "packed", "nodes", "copied to it")
+    print_table(headings, rows, right=headings[2:], stderr=True)
 
 
 def _language_model(path: Path, names: list[str] | None, **how: Any) -> Decoder:
@@ -317,10 +351,11 @@ def _chat(talk: Talk, *, raw: bool, max_tokens: int | None) -> None:
 @device_option
 @split_option
 @pack_option
+@growth_option
 @json_option
 def perplexity(
     model: Path, file: Path, context: int | None, chunks: int | None, cache_type: str, devices: tuple[str, ...],
-    split: str | None, pack: bool, as_json: bool,
+    split: str | None, pack: bool, pack_growth: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure how well the language model MODEL.gguf predicts the text of FILE.
 
@@ -331,7 +366,7 @@ def perplexity(
 
     names, placement = _placed(devices, split)
     text = _content(file)
-    with _language_model(model, names, placement=placement, pack=pack) as loaded:
+    with _language_model(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
         tokens = loaded.tokenizer.encode(text, add_special=True)
         count, n_ctx = chunks_of(loaded, len(tokens), context)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -12,15 +12,16 @@ import ggplug as gg
 from ggplug.backend import Device
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
+from ggplug_models.arguments import check_sequence
 from ggplug_models.cache.cells import Cells
 from ggplug_models.cache.memory import KeysValues, Kind, Memory, State
 from ggplug_models.chat_template import ChatTemplate, Message
 from ggplug_models.drafts import Drafts
-from ggplug_models.embedding import check_batch, check_sequence, check_texts, normalized
+from ggplug_models.embedding import check_batch, check_texts, normalized
 from ggplug_models.generation import generate, greedy
 from ggplug_models.ids import token_ids
 from ggplug_models.layers.linear import linear
-from ggplug_models.long_text import LongText, pieces_of
+from ggplug_models.long_text import LongText
 from ggplug_models.network import Network
 from ggplug_models.pooling import Pooling
 from ggplug_models.reading import vectors_of
@@ -28,6 +29,7 @@ from ggplug_models.sampling import Chooses
 from ggplug_models.session import Session
 from ggplug_models.steps import Asked, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
+from ggplug_models.tokenizers.encoders import VocabularyTokenizer
 from ggplug_models.written import Written
 
 Floats = npt.NDArray[np.float32]
@@ -132,7 +134,7 @@ class Decoder(Network):
         """One vector for each text, as :meth:`embed_ids` makes it; a text that the model has no room for is cut off."""
         check_texts(texts)
         with self.call():
-            ids = [self.tokenizer.encode("".join(pieces_of(text)), add_special=True)[: self.n_ctx] for text in texts]
+            ids = VocabularyTokenizer(self.tokenizer, self.n_ctx, self.n_vocab).encode(texts)
             return self.embed_ids(ids, batch=batch, normalize=normalize, progress=progress)
 
     def embed_ids(

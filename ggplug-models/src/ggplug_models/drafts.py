@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ggplug.errors import ModelError, ParameterError
+from ggplug_models.arguments import number, whole
 
 if TYPE_CHECKING:
     from ggplug_models.decoder import Decoder
@@ -38,9 +39,7 @@ class Drafts(ABC):
     """
 
     def __init__(self, most: int = MOST) -> None:
-        if not isinstance(most, (int, np.integer)) or isinstance(most, bool) or most < 1:
-            raise ParameterError(f"most must be an integer of at least 1, got {most!r}", got=most)
-        self.most = int(most)
+        self.most = whole("most", most, 1)
         self.drafted = 0
         self.accepted = 0
 
@@ -128,8 +127,7 @@ class DraftModel(Drafts):
         cache_type: str = "f16",
     ) -> None:  # fmt: skip
         super().__init__(most)
-        if not 0 <= least <= 1:
-            raise ParameterError(f"least must be a probability, got {least!r}", got=least)
+        least = number("least", least, 0, 1)
         super().check(model)
         self.model = model
         self.least = least

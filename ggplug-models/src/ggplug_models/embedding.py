@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ParameterError
+from ggplug_models.arguments import check_sequence, whole
 from ggplug_models.long_text import LongText
 
 
@@ -22,17 +22,9 @@ def check_texts(texts: Any) -> None:
             raise ParameterError(f"texts[{position}] is {type(text).__name__}, not a string", got=type(text))
 
 
-def check_sequence(values: Any, what: str) -> None:
-    """Raises ParameterError for what has no length and order: generators, numbers, dicts, sets."""
-    if not isinstance(values, (Sequence, np.ndarray)) or isinstance(values, (str, bytes)):
-        raise ParameterError(f"{what} must be a sequence, got {type(values).__name__}", got=type(values))
-
-
 def check_batch(batch: Any) -> int:
     """How many texts are computed together.  Raises ParameterError for what is no positive integer."""
-    if not isinstance(batch, (int, np.integer)) or isinstance(batch, bool) or batch < 1:
-        raise ParameterError(f"batch must be an integer of at least 1, got {batch!r}", got=batch)
-    return int(batch)
+    return whole("batch", batch, 1)
 
 
 def normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from ggplug_models.arguments import whole
 from ggplug_models.drafts import Drafts
+from ggplug_models.ids import token_ids
 from ggplug_models.sampling.sampler import Chooses, Logits
 from ggplug_models.session import Session
 from ggplug_models.steps import Asked
@@ -31,6 +33,10 @@ def generate(
     """
     if draft is not None:
         draft.check(session.model)
+    if max_tokens is not None:
+        max_tokens = whole("max_tokens", max_tokens)
+    n_vocab = session.model.n_vocab
+    token_ids(prompt, n_vocab, "prompt")
     kept = session.keep_prefix(prompt, seq)
     logits = [session.decode({seq: prompt[kept:]})[seq]]
     history = list(prompt)
@@ -41,7 +47,7 @@ def generate(
     try:
         while remaining > 0:
             for each, guess in zip(logits, [*guessed, None], strict=True):
-                token = choose(each, history)
+                token = whole("the token that was chosen", choose(each, history), 0, n_vocab - 1)
                 history.append(token)
                 remaining -= 1
                 right = token == guess
@@ -56,7 +62,7 @@ def generate(
                     break
             # A ring has room for one step behind its window: so much can be taken back.
             most = min(remaining, session.micro_batch) - 1
-            guessed = [] if draft is None else draft.next(history, most, session.model.n_vocab)
+            guessed = [] if draft is None else draft.next(history, most, n_vocab)
             read = [*history, *guessed] if guessed else history
             if draft is None or not guessed:
                 logits = [session.decode({seq: [token]})[seq]]

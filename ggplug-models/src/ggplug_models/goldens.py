@@ -12,7 +12,6 @@ llama.cpp's own, plus 1e-6.  Vectors of encoders have a cosine of at least 0.999
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import Device
-from ggplug.cli.output import Command, printable
+from ggplug.cli.output import Command, print_json, printable
 from ggplug.errors import ModelError
 from ggplug_models.decoder import Decoder
 from ggplug_models.encoder import Encoder
@@ -46,7 +45,8 @@ MICRO_BATCHES = (512, 16, 1)
 def nmse(found: Array, wanted: Array) -> float:
     """How far values are from what they should be; infinite where one is not finite."""
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
-    distance = float(np.sum((found - wanted) ** 2) / np.sum(wanted**2))
+    with np.errstate(all="ignore"):
+        distance = float(np.sum((found - wanted) ** 2) / np.sum(wanted**2))
     return distance if np.isfinite(distance) else float("inf")
 
 
@@ -59,6 +59,9 @@ def replay(path: Path, devices: Sequence[Device | str] | None, split: LayerSplit
         with load(path, devices, placement=split) as model:
             problems = list(_language_model(model, golden, report) if isinstance(model, Decoder)
                             else _encoder(model, golden, report))
+        if report["nmse"] is not None and not np.isfinite(report["nmse"]):
+            problems.append("NMSE is not finite")
+            report["nmse"] = None  # JSON has no number for it
         report["ok"] = not problems
         report["error"] = "; ".join(problems) or None
     except Exception as error:
@@ -138,7 +141,7 @@ def main(folder: Path, devices: tuple[str, ...], split: str | None, as_json: boo
             verdict = "ok " if each["ok"] else "BAD"
             click.echo(printable(f"{verdict} {each['name']}  {each['nmse']}  {each['error'] or ''}"))
     if as_json:
-        click.echo(json.dumps(reports, indent=1))
+        print_json(reports)
     sys.exit(0 if all(each["ok"] for each in reports) else 1)
 
 

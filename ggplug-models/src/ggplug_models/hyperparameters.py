@@ -39,6 +39,7 @@ class Hyperparameters(Values):
         value = self.values.get(self.prefix + key)
         if value is None or not isinstance(value, (list, np.ndarray)):
             return None
-        if len(value) != n_layer:
+        fits = value.dtype.kind in "biu" if isinstance(value, np.ndarray) else all(isinstance(v, bool) for v in value)
+        if len(value) != n_layer or not fits:
             raise self.refused(key, f"an array of {n_layer} truth values")
         return [bool(each) for each in value]

@@ -16,8 +16,9 @@ from ggplug.types import DeviceKind
 from ggplug_models.files import MappedFiles
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.model import ARCHITECTURES, Model
-from ggplug_models.packing import GROWTH, PackedWeight, Packing
+from ggplug_models.packing import PackedWeight, Packing
 from ggplug_models.placement import LayerSplit, Placement
+from ggplug_models.values import shown
 
 
 def load(
@@ -26,7 +27,7 @@ def load(
     *,
     placement: Placement | LayerSplit | None = None,
     pack: bool = True,
-    pack_growth: int = GROWTH,
+    pack_growth: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """Opens a GGUF model.
@@ -36,7 +37,8 @@ def load(
     computed with (default: the first device); :class:`~ggplug_models.LayerSplit` spreads the layers over all of them.
     ``pack``: whether devices that can keep packed weights do (:mod:`ggplug_models.packing`), so that products with many
     columns need not pack them each time; ``model.packing`` tells of each weight.  ``pack_growth``: bytes by which that
-    may make the model larger.  ``progress(done, total)``: bytes of weights read.
+    may make the model larger; by default only weights are packed that stay about as large.  ``progress(done, total)``:
+    bytes of weights read.
 
     Raises GGUFError, ModelError, ParameterError (a split that does not fit), DeviceNotFoundError, OutOfMemoryError.
     """
@@ -48,7 +50,7 @@ def load(
     cls = ARCHITECTURES.get(name)
     if cls is None:
         raise ModelError(
-            f"{os.fspath(path)}: architecture {name!r} is not supported", got=name,
+            f"{os.fspath(path)}: architecture {shown(name)} is not supported", got=name,
             remedy=f"supported: {', '.join(sorted(ARCHITECTURES))}",
         )  # fmt: skip
     chooses = placement

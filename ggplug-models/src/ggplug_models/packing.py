@@ -16,8 +16,11 @@ from ggplug.errors import GGPlugError, ParameterError
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 
-GROWTH = 256 << 20
-"""Bytes by which packing makes a model larger at most, unless ``load`` is told otherwise."""
+LARGER = 16
+"""A weight grows by at most one such part of itself, unless ``load`` is told otherwise.
+
+Filling up panels takes less; panels that lie beside the rows take more.
+"""
 
 MANY_COLUMNS = 16
 """Products with fewer columns read a weight about as fast plain."""
@@ -48,11 +51,11 @@ class Packing:
     """Chooses for each weight of a model whether it is packed.
 
     ``growth``: bytes by which packed weights may exceed the plain ones, together; 0 packs only what grows by nothing.
-    Raises ParameterError if it is negative.
+    None packs what grows by next to nothing (:data:`LARGER`).  Raises ParameterError if it is negative.
     """
 
-    def __init__(self, growth: int = GROWTH) -> None:
-        if growth < 0:
+    def __init__(self, growth: int | None = None) -> None:
+        if growth is not None and growth < 0:
             raise ParameterError(f"packing cannot make a model larger by {growth} bytes", got=growth)
         self._growth = growth
         self._room: dict[Device, int | None] = {}
@@ -73,15 +76,18 @@ class Packing:
             found = kind.refusal(weight) or _unread(weight, readers, device, kind)
             if found is None:
                 taken = kind.alloc_size(weight)
-                found = self._no_room(device, taken, taken - weight.nbytes)
+                found = self._no_room(device, taken, weight.nbytes)
             if found is None:
                 memory, reason = kind, ""
                 break
             reason = found
         return PackedWeight(weight.name, weight.type.name, device, memory, weight.nbytes, taken, reason)
 
-    def _no_room(self, device: Device, taken: int, growth: int) -> str | None:
-        if growth > self._growth:
+    def _no_room(self, device: Device, taken: int, nbytes: int) -> str | None:
+        growth = taken - nbytes
+        if self._growth is None and LARGER * growth > nbytes:
+            return f"packed it takes {growth} bytes more, which pack_growth has to allow"
+        if self._growth is not None and growth > self._growth:
             return f"packed it takes {growth} bytes more, of {self._growth} that packing may still add"
         if device not in self._room:
             self._room[device] = device.memory().free
@@ -90,7 +96,8 @@ class Packing:
             if 2 * taken > room:  # the file's pages and the computation want their share
                 return f"packed it takes {taken} of the {room} bytes that are free"
             self._room[device] = room - taken
-        self._growth -= growth
+        if self._growth is not None:
+            self._growth -= growth
         return None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ModelError, ParameterError
+from ggplug_models.arguments import whole
 from ggplug_models.ids import token_ids
 from ggplug_models.session import LARGEST_RESULT
 from ggplug_models.steps import Asked
@@ -42,8 +43,7 @@ def chunks_of(model: Decoder, n_tokens: int, n_ctx: int | None = None) -> tuple[
     :data:`LEAST_CONTEXT`, and for a text that is shorter than two chunks.
     """
     n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
-    if not isinstance(n_ctx, (int, np.integer)) or isinstance(n_ctx, bool) or n_ctx < LEAST_CONTEXT:
-        raise ParameterError(f"n_ctx must be an integer of at least {LEAST_CONTEXT}, got {n_ctx!r}", got=n_ctx)
+    n_ctx = whole("n_ctx", n_ctx, LEAST_CONTEXT)
     if n_tokens < 2 * n_ctx:
         raise ParameterError(
             f"the text has {n_tokens} tokens; two chunks of {n_ctx} are the least that is measured",

@@ -12,13 +12,16 @@ import numpy.typing as npt
 
 import ggplug as gg
 from ggplug.errors import ContextFullError, ParameterError
+from ggplug.scheduler import Explanation
 from ggplug.sharing import Claim
 from ggplug.types import Type
+from ggplug_models.arguments import check_sequence, whole
 from ggplug_models.cache.cells import GRANULE
 from ggplug_models.cache.memory import Memory
 from ggplug_models.ids import in_common, listed_ids
 from ggplug_models.session_files import restore, save
 from ggplug_models.steps import Asked, Shape, Step, Tokens
+from ggplug_models.values import shown
 
 if TYPE_CHECKING:
     from ggplug_models.decoder import Decoder
@@ -27,6 +30,9 @@ Floats = npt.NDArray[np.float32]
 
 CONTEXT = 4096
 """Tokens of a sequence at most, unless another number is asked for, or the model takes fewer."""
+
+SEQUENCES = 1 << 16
+"""Sequences of a session at most."""
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
@@ -55,17 +61,15 @@ class Session:
         micro_batch: int = 512,
     ) -> None:  # fmt: skip
         n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
-        for name, value in (("n_ctx", n_ctx), ("n_seq", n_seq), ("micro_batch", micro_batch)):
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise ParameterError(f"{name} must be an integer of at least 1, got {value!r}", got=value)
         kind = gg.types.by_name(cache_type) if isinstance(cache_type, str) else cache_type
-        if kind.name not in CACHE_TYPES:
-            raise ParameterError(f"a cache of {kind.name}: there are {', '.join(CACHE_TYPES)}", got=cache_type)
+        if not isinstance(kind, Type) or kind.name not in CACHE_TYPES:
+            there = ", ".join(CACHE_TYPES)
+            raise ParameterError(f"cache_type is {shown(cache_type)}: there are {there}", got=cache_type, wanted=there)
         self.model = model
-        self.n_ctx = int(n_ctx)
-        self.n_seq = int(n_seq)
-        self.micro_batch = int(min(micro_batch, n_ctx))
-        self._tokens: list[list[int]] = [[] for _ in range(n_seq)]
+        self.n_ctx = whole("n_ctx", n_ctx, 1)
+        self.n_seq = whole("n_seq", n_seq, 1, SEQUENCES)
+        self.micro_batch = min(whole("micro_batch", micro_batch, 1), self.n_ctx)
+        self._tokens: list[list[int]] = [[] for _ in range(self.n_seq)]
         self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
         self._steps: OrderedDict[Shape, Step] = OrderedDict()
         counts = {window: each.count for window, each in self._cells.items()}
@@ -94,7 +98,8 @@ class Session:
         That is 0 where what comes before is not remembered any more: windows slide, and states know no earlier token.
         """
         seq = self._number(seq)
-        if not 0 <= length <= len(self._tokens[seq]):
+        length = whole("length", length)
+        if length > len(self._tokens[seq]):
             raise ParameterError(f"sequence {seq} has {len(self._tokens[seq])} tokens, not {length}", got=length)
         if length == len(self._tokens[seq]):
             return length
@@ -108,6 +113,7 @@ class Session:
         So all of ``tokens`` but these have to be decoded, and there is a result for the last.
         """
         held = self._tokens[self._number(seq)]
+        check_sequence(tokens, "tokens")
         return self.rewind(max(min(in_common(held, tokens), len(tokens) - 1), 0), seq)
 
     def copy(self, source: int, target: int) -> None:
@@ -129,7 +135,8 @@ class Session:
         """
         seq = self._number(seq)
         held = self._tokens[seq]
-        if keep < 0 or drop < 0 or keep + drop > len(held):
+        keep, drop = whole("keep", keep), whole("drop", drop)
+        if keep + drop > len(held):
             raise ParameterError(f"{drop} tokens behind {keep} are not there: there are {len(held)}", got=(keep, drop))
         if not drop:
             return
@@ -153,6 +160,10 @@ class Session:
         """For each kind of cells, before which position those of a sequence were overwritten."""
         return [cells.lost(self._number(seq)) for cells in self._cells.values()]
 
+    def overwritable(self, length: int) -> list[tuple[int, int]]:
+        """For each kind of cells the least and the most that :meth:`overwritten` is of a sequence of this length."""
+        return [cells.losable(length) for cells in self._cells.values()]
+
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
         """Takes as read what the memory of a sequence, which was empty, was set to; see :meth:`overwritten`."""
         for cells, lost in zip(self._cells.values(), overwritten, strict=True):
@@ -160,8 +171,9 @@ class Session:
         self._tokens[seq] = [int(token) for token in tokens]
 
     def _number(self, seq: int) -> int:
-        if not isinstance(seq, (int, np.integer)) or not 0 <= seq < self.n_seq:
-            raise ParameterError(f"there is no sequence {seq!r}, but 0 to {self.n_seq - 1}", got=seq)
+        if not isinstance(seq, (int, np.integer)) or isinstance(seq, bool) or not 0 <= seq < self.n_seq:
+            there = f"0 to {self.n_seq - 1}"
+            raise ParameterError(f"there is no sequence {shown(seq)}, but {there}", got=seq, wanted=there)
         return int(seq)
 
     def _cut(self, seq: int, length: int) -> None:
@@ -194,6 +206,11 @@ class Session:
         Raises ParameterError for ids that the model does not have; ContextFullError where a sequence has no room,
         before anything is computed; FreedError.
         """
+        if not isinstance(batch, Mapping) or not isinstance(asked, Asked):
+            raise ParameterError(
+                f"decode takes a dict of token ids by sequence and an Asked, got {shown(batch)} and {shown(asked)}",
+                got=(batch, asked),
+            )  # fmt: skip
         left = {self._number(seq): self._checked(seq, tokens) for seq, tokens in batch.items()}
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
         for chosen, n in self._pieces({seq: len(tokens) for seq, tokens in left.items()}, few, asked, hidden=hidden):
@@ -210,6 +227,18 @@ class Session:
         if asked is Asked.LAST:
             return {seq: found[0][0] for seq, found in parts.items()}
         return {seq: np.concatenate(found) for seq, found in parts.items()}
+
+    def explain(self) -> Explanation:
+        """What the scheduler does in the step that was computed last: which device computes which node, and why.
+
+        Raises ParameterError before the first step.
+        """
+        if not self._steps:
+            raise ParameterError("no step was computed yet, so there is nothing to explain")
+        step = next(reversed(self._steps.values()))
+        assert step.graph is not None
+        with self.turn():
+            return self.model.scheduler.explain(step.graph)
 
     def _checked(self, seq: int, tokens: Sequence[int]) -> list[int]:
         found = listed_ids(tokens, self.model.n_vocab, f"sequence {seq}")

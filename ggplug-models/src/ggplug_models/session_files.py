@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter
@@ -19,9 +20,13 @@ from ggplug_models.values import Values
 if TYPE_CHECKING:
     from ggplug_models.session import Session
 
+Ints = npt.NDArray[np.integer[Any]]
+
 ARCHITECTURE = "ggplug-session"
 MODEL = f"{ARCHITECTURE}.model"
 SHAPE = f"{ARCHITECTURE}.shape"
+DIGEST = f"{ARCHITECTURE}.sha256"
+"""Of tokens and cells: a file that was damaged is refused, since nothing else would show it."""
 
 
 def save(session: Session, path: str | os.PathLike[str]) -> None:
@@ -29,21 +34,26 @@ def save(session: Session, path: str | os.PathLike[str]) -> None:
     with session.turn(), GGUFWriter(path, ARCHITECTURE) as writer:
         writer.add(MODEL, _fingerprint(session))
         writer.add(SHAPE, _shape(session))
+        digest = hashlib.sha256()
         for seq in range(session.n_seq):
-            writer.add(f"{ARCHITECTURE}.{seq}.tokens", np.array(session.tokens(seq), np.int32))
-            writer.add(f"{ARCHITECTURE}.{seq}.overwritten", np.array(session.overwritten(seq), np.int64))
+            tokens, overwritten = np.array(session.tokens(seq), np.int32), np.array(session.overwritten(seq), np.int64)
+            writer.add(f"{ARCHITECTURE}.{seq}.tokens", tokens)
+            writer.add(f"{ARCHITECTURE}.{seq}.overwritten", overwritten)
+            _digest(digest, tokens, overwritten)
             if not session.length(seq):
                 continue
             for number, view in enumerate(session.memory.of_sequence(seq)):
                 raw = np.frombuffer(view.tobytes(), np.uint8)
                 writer.add_tensor(f"{seq}.{number}", raw, view.type, view.ne[:2])
+                digest.update(raw.data)
+        writer.add(DIGEST, digest.hexdigest())
         writer.write()
 
 
 def restore(session: Session, path: str | os.PathLike[str]) -> None:
-    """Takes over what :func:`save` wrote.  On an error the session stays as it is, or is empty.
+    """Takes over what :func:`save` wrote.  The file is checked first: if it is refused, the session stays as it is.
 
-    Raises GGUFError; ModelError for a file of another model, or of a session of another shape.
+    Raises GGUFError; ModelError for a file that was damaged, is of another model, or of a session of another shape.
     """
     with GGUFReader(path) as reader:
         values = Values(reader.metadata, where=os.fspath(path))
@@ -56,27 +66,50 @@ def restore(session: Session, path: str | os.PathLike[str]) -> None:
                     f"{os.fspath(path)}: {key} is {values.text(key)}, of {what} it is {wanted}",
                     got=values.text(key), wanted=wanted,
                 )  # fmt: skip
-        kept = []
-        for seq in range(session.n_seq):
-            tokens = reader.metadata.get(f"{ARCHITECTURE}.{seq}.tokens")
-            if not isinstance(tokens, np.ndarray):
-                raise ModelError(f"{os.fspath(path)}: {ARCHITECTURE}.{seq}.tokens is no array of ids", got=tokens)
-            count = len(session.overwritten(seq))
-            overwritten = values.integers(f"{ARCHITECTURE}.{seq}.overwritten", length=count)
-            kept.append((tokens.tolist(), overwritten.tolist()))
+        kept = [_sequence(session, values, seq) for seq in range(session.n_seq)]
         views: list[tuple[Any, Any]] = []
-        for seq, (tokens, _) in enumerate(kept):
-            for number, view in enumerate(session.memory.of_sequence(seq) if tokens else ()):
+        digest = hashlib.sha256()
+        for seq, (tokens, overwritten) in enumerate(kept):
+            _digest(digest, tokens, overwritten)
+            for number, view in enumerate(session.memory.of_sequence(seq) if len(tokens) else ()):
                 info = reader.tensors.get(f"{seq}.{number}")
                 if info is None or info.nbytes != view.nbytes or info.type is not view.type:
-                    raise ModelError(f"{os.fspath(path)}: tensor '{seq}.{number}' is missing or of another size")
+                    raise ModelError(
+                        f"{os.fspath(path)}: tensor '{seq}.{number}' is missing or of another size",
+                        got=None if info is None else info.nbytes, wanted=view.nbytes,
+                    )  # fmt: skip
                 views.append((view, reader.data(info)))
+                digest.update(np.ascontiguousarray(views[-1][1]).reshape(-1).view(np.uint8).data)
+        if values.text(DIGEST) != digest.hexdigest():
+            raise ModelError(
+                f"{os.fspath(path)}: the file was damaged: {DIGEST} is not that of its tokens and cells",
+                got=digest.hexdigest(), wanted=values.text(DIGEST), remedy="save the session again",
+            )  # fmt: skip
         session.clear()
         with session.turn():
             for view, data in views:
                 view.set_bytes(data)
         for seq, (tokens, overwritten) in enumerate(kept):
-            session.adopt(seq, tokens, overwritten)
+            session.adopt(seq, tokens.tolist(), overwritten.tolist())
+
+
+def _sequence(session: Session, values: Values, seq: int) -> tuple[Ints, Ints]:
+    """The ids of a sequence in a file, and what was overwritten of its cells.  Raises ModelError."""
+    key, n_vocab = f"{ARCHITECTURE}.{seq}.tokens", session.model.n_vocab
+    tokens: Any = values.values.get(key)
+    fits = isinstance(tokens, np.ndarray) and (tokens.dtype.kind in "iu" or not tokens.size) and tokens.ndim == 1
+    if not fits or len(tokens) > session.n_ctx or np.any((tokens < 0) | (tokens >= n_vocab)):
+        raise values.refused(key, f"at most {session.n_ctx} ids from 0 to {n_vocab - 1}")
+    key = f"{ARCHITECTURE}.{seq}.overwritten"
+    overwritten = values.integers(key, length=len(session.overwritten(seq)))
+    limits = session.overwritable(len(tokens))
+    if any(not least <= lost <= most for lost, (least, most) in zip(overwritten.tolist(), limits, strict=True)):
+        raise values.refused(key, f"positions of a sequence of {len(tokens)} tokens, from and to {limits}")
+    return tokens.astype(np.int32), overwritten.astype(np.int64)
+
+
+def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints) -> None:
+    digest.update(np.int64(len(tokens)).tobytes() + tokens.tobytes() + overwritten.tobytes())
 
 
 def _fingerprint(session: Session) -> str:

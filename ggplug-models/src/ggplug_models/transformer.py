@@ -25,20 +25,22 @@ class Transformer(Network):
 
     As they stand, the methods compute LLaMA's block (arXiv:2302.13971).  ``rope_mode``: which numbers of a head turn
     together, None: no rotation.  ``normalized_experts``: see :class:`~ggplug_models.layers.experts.Experts`.
+    ``all_attend``: whether there are no blocks without heads of keys.
     """
 
     rope_mode: ClassVar[RopeMode | None] = RopeMode.NEOX
     normalized_experts: ClassVar[bool] = True
+    all_attend: ClassVar[bool] = True
 
     def read(self, hp: Hyperparameters) -> None:
         """Heads, widths, experts and rotation; a family goes on with what it has of its own."""
         super().read(hp)
-        self.heads = Heads.of(hp, self.n_layer)
+        self.heads = Heads.of(hp, self.n_layer, all_attend=self.all_attend)
         self.windows = [0] * self.n_layer
         """Of each block, how many positions it sees; 0: all."""
         self.scale = self.heads[0].d_k ** -0.5
         self.softcap = 0.0
-        self.clamp = hp.number("attention.clamp_kqv", 0.0)
+        self.clamp = hp.number("attention.clamp_kqv", 0.0, at_least=0)
         self.experts = Experts.of(hp, normalized=self.normalized_experts)
         self.n_ff = hp.of_blocks("feed_forward_length", self.n_layer, REQUIRED if self.experts is None else 0)
         self.rope = None if self.rope_mode is None else Rope.of(hp, self.rope_mode, self.heads[0].d_k)

@@ -44,10 +44,18 @@ class Values:
             wanted = f"an integer of at least {at_least}"
         return self._checked(key, default, wanted, lambda x: _is_integer(x) and at_least <= x <= at_most, int)
 
-    def number(self, key: str, default: D = REQUIRED, *, at_least: float = -math.inf) -> float | D:
-        """A finite number of at least ``at_least``."""
+    def number(
+        self, key: str, default: D = REQUIRED, *, at_least: float = -math.inf, at_most: float = math.inf
+    ) -> float | D:  # fmt: skip
+        """A finite number from ``at_least`` to ``at_most`` that float32 holds; what is too small for it is 0."""
         wanted = "a finite number" + (f" of at least {at_least:g}" if at_least > -math.inf else "")
-        return self._checked(key, default, wanted, lambda x: _is_number(x) and _finite(x) >= at_least, float)
+        if at_most < math.inf:
+            wanted = f"a number from {at_least:g} to {at_most:g}"
+
+        def fits(value: Any) -> bool:
+            return _is_number(value) and at_least <= _single(value) <= at_most
+
+        return self._checked(key, default, wanted, fits, _single)
 
     def boolean(self, key: str, default: D = REQUIRED) -> bool | D:
         """A truth value."""
@@ -98,7 +106,7 @@ class Values:
     def refused(self, key: str, wanted: str) -> ModelError:
         """The error for a value that is there but of no use: ``key`` must be ``wanted``."""
         value = self.values.get(self.prefix + key)
-        return ModelError(f"{self._named(key)} must be {wanted}, got {_short(value)}", got=value, wanted=wanted)
+        return ModelError(f"{self._named(key)} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
 
     def _checked(
         self, key: str, default: D, wanted: str, fits: Callable[[Any], bool], made: Callable[[Any], T]
@@ -128,15 +136,28 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _finite(value: Any) -> float:
-    """The value as a float; NaN, which fits no limit, if it is none that is finite."""
+def _single(value: Any) -> float:
+    """The value as a float; NaN, which fits no limit, if it is none that float32 holds; 0 where it has no digits there.
+
+    Such a number is finite, and so is what one is divided by it: devices compute with float32.
+    """
     try:
         number = float(value)
     except OverflowError:
         return math.nan
-    return number if math.isfinite(number) else math.nan
+    if not abs(number) <= _LARGEST_SINGLE:
+        return math.nan
+    return number if abs(number) >= _SMALLEST_SINGLE else 0.0
 
 
-def _short(value: Any) -> str:
-    text = repr(value[:100] if isinstance(value, (str, list, np.ndarray)) else value)
+_LARGEST_SINGLE = float(np.finfo(np.float32).max)
+_SMALLEST_SINGLE = float(np.finfo(np.float32).tiny)
+
+
+def shown(value: Any) -> str:
+    """A value as an error tells it: 100 characters of it at most."""
+    try:
+        text = repr(value[:100] if isinstance(value, (str, bytes, list, tuple, np.ndarray)) else value)
+    except ValueError:  # Python writes no integers of thousands of digits
+        text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
     return text if len(text) <= 100 else f"{text[:100]}..."

@@ -59,9 +59,11 @@ def echo(line: str) -> None:
     stdout().write(f"{printable(line)}\n")
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), stderr: bool = False
+) -> None:
     """Prints rows of text from anywhere; see :func:`ggplug.cli.table.layout`."""
-    out = console()
+    out = console(stderr=stderr)
     rule = "─" if out.encoding.startswith("utf") else "-"
     lines = layout(headings, [tuple(map(printable, row)) for row in rows], out.width, right, rule)
     out.print(Text(next(lines, ""), style="bold"), soft_wrap=True)

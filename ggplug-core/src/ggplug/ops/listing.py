@@ -27,11 +27,11 @@ _WIDTH = 120
 _PAGE = """# Ops
 
 Every op is one class and one builder: `gg.rms_norm(x, eps=1e-6)` makes a tensor whose `op` is
-`ops.RmsNorm(eps=1e-6)`. This page is made from the declarations, and from what devices answer, by
-`ggplug ops --markdown --device CPU --device OpenCL0`. Extents are in `ne` order, innermost first; NumPy's last axis is
-dimension 0. The docstrings (`help(gg.rope)`) give shapes, types and errors in full. Behind each table stand the
-formulas, `reference` of each class, in float64, and what these call, where it is first called; an op without one has
-that of its family.
+`ops.RmsNorm(eps=1e-6)`, and `ops.RmsNorm` is what a backend's table of kernels has. This page is made from the
+declarations, and from what devices answer, by `ggplug ops --markdown --device CPU --device OpenCL0`. Extents are in
+`ne` order, innermost first; NumPy's last axis is dimension 0. The docstrings (`help(gg.rope)`) give shapes, types and
+errors in full. Behind each table stand the formulas, `reference` of each class, in float64, and what these call,
+where it is first called; an op without one has that of its family.
 
 Sources in brackets are optional. "In place" names sources whose bytes the allocator may hand to the result. An op
 that "writes" changes the bytes of that source, and its result is a view of it. A view op computes nothing: its result
@@ -53,7 +53,7 @@ def markdown(names: Iterable[str] | None = None) -> str:
     for module, classes in sorted(modules.items()):
         summary = " ".join((sys.modules[module].__doc__ or "").partition("\n\n")[0].split())
         text.append(f"## {module.rpartition('.')[2]}\n\n{summary}")
-        rows = ["| op | what it computes | sources | parameters | notes |", "| --- | --- | --- | --- | --- |"]
+        rows = ["| op | class | what it computes | sources | parameters | notes |", f"|{' --- |' * 6}"]
         rows += [_row(cls) for cls in classes]
         text.append("\n".join(rows))
         formulas = _formulas(classes, seen)
@@ -75,7 +75,7 @@ def _row(cls: type[Op]) -> str:
         notes.append(f"writes {', '.join(cls.sources[i] for i in cls.writes)}")
     if cls.inplace:
         notes.append(f"in place: {', '.join(cls.sources[i] for i in cls.inplace)}")
-    return f"| `{cls.name}` | {formula} | {sources} | {parameters} | {'; '.join(notes)} |"
+    return f"| `{cls.name}` | `{cls.__name__}` | {formula} | {sources} | {parameters} | {'; '.join(notes)} |"
 
 
 def _formulas(classes: Iterable[type[Op]], seen: set[object]) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import ggplug
 from ggplug.backend import Decline, Device, Group
 from ggplug.errors import GGPlugError, UnsupportedOpError
+from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 from ggplug.testing.report import Finding, Verdict, without_numbers
 
@@ -102,6 +103,11 @@ def of_kernel(device: Device, node: Tensor | None) -> str:
     if code is None or code.co_filename.startswith(CORE) or not Path(code.co_filename).is_file():
         return ""
     return f"kernel {Line(code.co_filename, code.co_firstlineno, code.co_name)}"
+
+
+def names_of_ops(graph: Graph, besides: str = "") -> tuple[str, ...]:
+    """The ops of a graph, ``besides`` this one."""
+    return tuple(dict.fromkeys(node.op.name for node in graph.nodes if node.op is not None and node.op.name != besides))
 
 
 def of_dump(dump: str) -> str:

@@ -55,7 +55,7 @@ def nmse(got: Array, want: Array) -> float:
     if error == 0:
         return 0.0
     reference = float(np.dot(wide, wide))
-    return error / reference if reference else float("inf")
+    return error / reference if reference else math.inf
 
 
 class Allowed(NamedTuple):
@@ -81,11 +81,11 @@ def compare(got: Array, want: Array, allowed: float | Allowed, agreement: Agreem
     # Near a type's largest number infinity may be inside.
     for what, differs in _special(got, want, agreement):
         if (differs & ~inside).any():
-            return Comparison(False, math.inf, _first(what, got, want, differs & ~inside))
+            return Comparison(False, math.inf, _told(what, got, want, differs & ~inside))
     if agreement == "signs":
         differs = (want == 0) & (got == 0) & (np.signbit(got) != np.signbit(want))
         if differs.any():
-            return Comparison(False, math.inf, _first("of another sign", got, want, differs))
+            return Comparison(False, math.inf, _told("have the wrong sign", got, want, differs))
     finite = np.isfinite(want) & np.isfinite(got)
     error = nmse(got[finite], want[finite])
     outside = finite & ~inside
@@ -95,18 +95,25 @@ def compare(got: Array, want: Array, allowed: float | Allowed, agreement: Agreem
     if error <= limit:
         return Comparison(True, error, "")
     distance = np.where(finite, np.abs(np.where(finite, got, 0) - np.where(finite, want, 0)), 0)
-    worst = _first("largest difference", got, want, distance == distance.max())
-    return Comparison(False, error, f"NMSE {error:.3g} > {limit:.3g}; {worst}")
+    largest = _told("are furthest off", got, want, distance == distance.max())
+    return Comparison(False, error, f"NMSE {error:.3g} > {limit:.3g}; {largest}")
 
 
 def _special(got: Array, want: Array, agreement: Agreement) -> Iterator[tuple[str, Array]]:
     """Where NaNs and infinities do not agree."""
     if agreement == "not finite":
-        yield "finite in one of them", np.isfinite(got) != np.isfinite(want)
+        yield "should not be finite", np.isfinite(got) & ~np.isfinite(want)
+        yield "should be finite", ~np.isfinite(got) & np.isfinite(want)
         return
-    yield "NaN in one of them", np.isnan(got) != np.isnan(want)
-    yield "infinite in one of them", np.isinf(got) != np.isinf(want)
-    yield "of another sign", np.isinf(got) & np.isinf(want) & (np.signbit(got) != np.signbit(want))
+    yield "should not be NaN", np.isnan(got) & ~np.isnan(want)
+    yield "should be NaN", ~np.isnan(got) & np.isnan(want)
+    yield "should not be infinite", np.isinf(got) & ~np.isinf(want)
+    yield "should be infinite", ~np.isinf(got) & np.isinf(want)
+    yield "have the wrong sign", np.isinf(got) & np.isinf(want) & (np.signbit(got) != np.signbit(want))
+
+
+FAR = 0.05
+"""The part of a value, or of what values are on the average, from which on a difference comes from no rounding."""
 
 
 def _beyond(got: Array, want: Array, allowed: Allowed, outside: Array) -> str:
@@ -116,11 +123,33 @@ def _beyond(got: Array, want: Array, allowed: Allowed, outside: Array) -> str:
         ratio = np.where(outside, np.abs(got - want) / room, 0)
     worst = np.nanmax(ratio) if not np.isnan(ratio).all() else ratio  # NaN where infinities are apart
     place = tuple(int(i) for i in np.argwhere((ratio == worst) | np.isnan(ratio) & np.isnan(worst))[0])
-    count = f"{int(outside.sum())} of {want.size} elements are not precise enough"
-    shown = f"got {got[place]}, want {want[place]}"
-    if allowed.low[place] == allowed.high[place]:
-        return f"{count}: {shown} exactly, at {list(place[::-1])} (ne order)"
-    return f"{count}: {shown}, from {allowed.low[place]} to {allowed.high[place]}, at {list(place[::-1])} (ne order)"
+    if _is_far(got, want, outside):
+        return _told("are wrong", got, want, outside, place) + _taken_from(got, want, outside)
+    told = _told("are not precise enough", got, want, outside, place)
+    low, high = allowed.low[place], allowed.high[place]
+    return f"{told}, exactly" if low == high else f"{told}, from {low} to {high}"
+
+
+def _is_far(got: Array, want: Array, outside: Array) -> bool:
+    """Whether most of these elements are further from what was wanted than less precise arithmetic would be."""
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(want)
+        usual = math.sqrt(float(np.mean(np.square(want[finite])))) if finite.any() else 0.0
+        off = np.abs(got - want)[outside] > FAR * np.maximum(np.abs(want[outside]), usual)
+    return bool(2 * np.count_nonzero(off) > off.size)
+
+
+def _taken_from(got: Array, want: Array, wrong: Array) -> str:
+    """Which row the first wrong row holds the values of, if it is one of the others; else an empty string."""
+    row = tuple(int(i) for i in np.argwhere(wrong.any(axis=-1))[0])
+    held = got[row]
+    if held.size < 2 or not held.any():
+        return ""
+    near = np.isclose(want, held, rtol=FAR / 5, atol=0, equal_nan=True).all(axis=-1)
+    if near[row] or not near.any():
+        return ""
+    other = np.argwhere(near)[0]
+    return f"; row {list(row[::-1])} has the values of row {[int(i) for i in other[::-1]]}"
 
 
 def compare_bits(got: Array, want: Array) -> Comparison:
@@ -132,8 +161,10 @@ def compare_bits(got: Array, want: Array) -> Comparison:
         return Comparison(True, 0.0, "")
     place = tuple(int(i) for i in np.argwhere(differs.reshape(got.shape))[0])
     shown = [each[place].tobytes()[::-1].hex() for each in (got, want)]
-    reason = f"bits differ: got {shown[0]}, want {shown[1]} at {list(place[::-1])} (ne order, in blocks)"
-    return Comparison(False, float("inf"), reason)
+    what = "blocks" if got.dtype.fields else "elements"
+    count = f"{int(differs.sum())} of {differs.size} {what} differ in their bits"
+    reason = f"{count}: got {shown[0]}, want {shown[1]} at {list(place[::-1])} (ne order)"
+    return Comparison(False, math.inf, reason)
 
 
 def compare_selected(
@@ -150,14 +181,14 @@ def compare_selected(
     width = values.shape[-1]
     outside = (got < 0) | (got >= width)
     if outside.any():
-        return Comparison(False, float("inf"), _first(f"not an index into a row of {width}", got, want, outside))
+        return Comparison(False, math.inf, _told(f"are no indices into a row of {width}", got, want, outside))
     if not want.size:
         return Comparison(True, 0.0, "")
     rows = values.reshape(-1, width)
     chosen, wanted = got.reshape(len(rows), -1), want.reshape(len(rows), -1)
     sorted_indices = np.sort(chosen, axis=-1)
     if (sorted_indices[:, 1:] == sorted_indices[:, :-1]).any():
-        return Comparison(False, float("inf"), "a row holds an index twice")
+        return Comparison(False, math.inf, "a row holds an index twice")
     selected = np.take_along_axis(rows, chosen.astype(np.int64), axis=-1)
     expected = np.take_along_axis(rows, wanted.astype(np.int64), axis=-1)
     if not ordered:
@@ -166,7 +197,7 @@ def compare_selected(
         same = (selected == expected) | (np.isnan(selected) & np.isnan(expected))
         later = same & (chosen != wanted)
         if later.any():
-            return Comparison(False, float("inf"), _first("not the first of equal values", chosen, wanted, later))
+            return Comparison(False, math.inf, _told("are not the first of equal values", chosen, wanted, later))
     expected = expected.astype(np.float64)
     outcome = compare(selected.astype(np.float64), expected, Allowed(expected - within, expected + within))
     return outcome if outcome else outcome._replace(reason=f"of the selected values: {outcome.reason}")
@@ -176,11 +207,11 @@ def _exactly(got: Array, want: Array) -> Comparison:
     differs = got != want
     if not differs.any():
         return Comparison(True, 0.0, "")
-    what = f"{int(differs.sum())} of {want.size} integers differ"
-    return Comparison(False, float("inf"), _first(what, got, want, differs))
+    return Comparison(False, math.inf, _told("are wrong", got, want, differs) + _taken_from(got, want, differs))
 
 
-def _first(what: str, got: Array, want: Array, where: Array) -> str:
-    place = tuple(int(i) for i in np.argwhere(where)[0])
-    ne = place[::-1]
-    return f"{what}: got {got[place]}, want {want[place]} at {list(ne)} (ne order)"
+def _told(what: str, got: Array, want: Array, where: Array, place: tuple[int, ...] | None = None) -> str:
+    """How many elements are ``what``, and one of them: at ``place``, or the first."""
+    chosen = tuple(int(i) for i in np.argwhere(where)[0]) if place is None else place
+    count = f"{int(where.sum())} of {want.size} elements {what}"
+    return f"{count}: got {got[chosen]}, want {want[chosen]} at {list(chosen[::-1])} (ne order)"

@@ -1,6 +1,6 @@
 """The whole conformance suite as one call, and as a command, for programs that are not tests.
 
-``python -m ggplug.testing.conformance NAME`` puts a device to it; ``--help`` tells more.
+``ggplug conformance NAME`` puts a device to it; ``--help`` tells more.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _command(device: str, finding: Finding) -> str:
         finding.subject, ["--op", finding.subject]
     )
     case = [] if finding.subject == CONTRACT else ["--case", finding.case]
-    return shlex.join(["python", "-m", "ggplug.testing.conformance", device, *what, *case])
+    return shlex.join(["ggplug", "conformance", device, *what, *case])
 
 
 def units(
@@ -131,7 +131,7 @@ def units(
         yield Unit(GROUPS)
 
 
-_LISTED = "`python -m ggplug.testing.conformance --list` tells them"
+_LISTED = "`ggplug conformance --list` tells them"
 
 
 def _op(given: type[Op] | str) -> type[Op]:
@@ -158,14 +158,14 @@ def serve(channel: Channel, name: str) -> None:
     channel.serve(lambda unit, watch: (device.name, known[unit].run(device, watch)))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line.
+def main(arguments: list[str] | None = None, program: str = "python -m ggplug.testing.conformance") -> int:
+    """The command line, which help and errors call ``program``.
 
     Answers the exit code: 0 nothing went wrong, 1 something did, 2 there is nothing to test, 128 and the number of a
     signal that stopped the run.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m ggplug.testing.conformance",
+        prog=program,
         description="Put a device to the conformance suite: all of it, or the parts that are named.",
     )
     parser.add_argument("device", nargs="?", help="a device's name, or 'reference' for the ops' references")

@@ -24,13 +24,14 @@ from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.testing.cases import Case, Leafs, graph_cases
 from ggplug.testing.cases.chains import SUBJECT, group_cases
-from ggplug.testing.causes import Failure, of_exception
+from ggplug.testing.causes import Failure, names_of_ops, of_exception
 from ggplug.testing.compare import compare
 from ggplug.testing.expected import Expected
+from ggplug.testing.judging import changed_outside, judge_all
 from ggplug.testing.oracle import decoded, first_fault
 from ggplug.testing.placement import Bytes, Placement
 from ggplug.testing.report import Finding
-from ggplug.testing.runner import GUARDED, changed_outside, compute_between_guards, judge_all, run_each
+from ggplug.testing.runner import GUARDED, compute_between_guards, run_each
 from ggplug.testing.watching import EVERYTHING, Watch
 
 
@@ -75,7 +76,7 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
         failure, worst = compute(device, stream, graph, groups, leafs.values, expected, max_nmse)
         if failure is not None:
             told = failure._replace(reason=f"in {shown}, {failure.reason}").finding(SUBJECT, case.label)
-            return told._replace(nmse=worst)
+            return told._replace(nmse=worst, builds_on=names_of_ops(graph) if told.verdict == "failed" else ())
     return Finding(SUBJECT, case.label, "passed", shown, worst)
 
 

@@ -6,14 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ggplug.testing.report import VERDICTS, Finding, Report, Verdict, without_numbers
+from ggplug.testing.report import VERDICTS, Cause, Finding, Report, Verdict, without_numbers
 from ggplug.types import TYPES
 
-FULL = 3
-"""Causes that are shown with their lines, where something failed."""
-
-BRIEF = 3
-"""Causes beyond these that are shown in a line each."""
+ROOM = 26
+"""Lines that causes may take where something failed; those that do not fit are counted."""
 
 ROWS = 5
 """Subjects that the table has where something failed."""
@@ -39,7 +36,7 @@ def text(report: Report, *, verbose: bool = False) -> str:
     Without ``verbose`` this is a screen at most if nothing failed, and else about thirty lines, whatever failed.
     ``verbose``: every subject and every reason, too.
     """
-    shown = failures(report) if report.bad else []
+    shown = failures(report, verbose=verbose) if report.bad else []
     if verbose:
         shown = [*shown, *([""] if shown else []), *table(report), *declined(report)]
     elif report.bad:
@@ -110,17 +107,17 @@ def _reason(same: Sequence[Finding]) -> str:
     return (line if len(line) + len(tail) <= _LINE else line[: _LINE - len(tail) - 3] + "...") + tail
 
 
-def failures(report: Report) -> list[str]:
-    """What went wrong, cause by cause, the first few in full."""
+def failures(report: Report, *, verbose: bool = False) -> list[str]:
+    """What went wrong, cause by cause, each told alike: those that there is room for, or all if ``verbose``."""
     causes = _ordered(report)
     lines = [f"{len(report.bad)} of {len(report.findings)} cases went wrong, {_plural(len(causes), 'cause')}:"]
-    for number, same in enumerate(causes[:FULL], 1):
-        lines += [f"{number:2}. {line}" if i == 0 else f"    {line}" for i, line in enumerate(_cause(same))]
-    for number, same in enumerate(causes[FULL : FULL + BRIEF], FULL + 1):
-        where = f" ({same[0].where})" if same[0].where else ""
-        lines.append(f"{number:2}. {_heading(same[0])[0]}{where}: {_which(same)}")
-    if len(causes) > FULL + BRIEF:
-        lines.append(f"    ... and {_plural(len(causes) - FULL - BRIEF, 'more cause')}")
+    for number, cause in enumerate(causes, 1):
+        told = [f"{number:2}. {line}" if i == 0 else f"    {line}" for i, line in enumerate(_cause(cause))]
+        if len(lines) + len(told) > ROOM and not verbose and number > 1:
+            subjects = dict.fromkeys(each.findings[0].subject for each in causes[number - 1 :])
+            left = _plural(len(causes) - number + 1, "more cause")
+            return [*lines, f"    ... and {left}, which -v shows: in {_enumerated(list(subjects))}"]
+        lines += told
     return lines
 
 
@@ -164,8 +161,8 @@ def markdown(report: Report) -> str:
         lines += [f"The run was stopped {_escaped(report.stopped)}.", ""]
     if report.bad:
         lines += ["## What went wrong", ""]
-        for same in _ordered(report):
-            first, *rest = _cause(same)
+        for cause in _ordered(report):
+            first, *rest = _cause(cause)
             lines += [f"1. {_escaped(first)}", "", *("       " + line for line in rest), ""]
     header, *rows = _rows(report)
     lines += ["## Verdicts", "", _row(header), _row(["---", *("---:" for _ in header[1:-1]), "---"]), *map(_row, rows)]
@@ -190,16 +187,16 @@ def _rows(report: Report) -> list[tuple[str, ...]]:
     return rows
 
 
-def _ordered(report: Report) -> list[list[Finding]]:
+def _ordered(report: Report) -> list[Cause]:
     """Causes, those with the most cases first."""
-    return sorted(report.causes(), key=len, reverse=True)
+    return sorted(report.causes(), key=lambda cause: cause.cases, reverse=True)
 
 
-def _cause(same: Sequence[Finding]) -> list[str]:
-    """What a cause is, where, what it concerns, and how to see it again."""
-    first = same[0]
-    lines = [*_heading(first), *filter(None, [first.where]), *first.trace, _which(same)]
-    return [*lines, f"again: {first.command}"] if first.command else lines
+def _cause(cause: Cause) -> list[str]:
+    """What a cause is, where, what it concerns and what follows from it, and how to see it again."""
+    first = cause.findings[0]
+    again = f"again: {first.command}" if first.command else ""
+    return [line for line in (*_heading(first), first.where, *first.trace, _which(cause), again) if line]
 
 
 def _heading(finding: Finding) -> list[str]:
@@ -208,16 +205,30 @@ def _heading(finding: Finding) -> list[str]:
     return [first, *more[:2]]
 
 
-def _which(same: Sequence[Finding]) -> str:
-    """The first case of a cause, and what else it concerns."""
-    others = Counter(finding.subject for finding in same[1:])
-    if not others:
-        return f"in {same[0].subject}: {_named(same[0])}"
-    shown = f"in {same[0].subject}: {_named(same[0])}; and {_plural(len(same) - 1, 'more case')}"
-    if list(others) == [same[0].subject]:
-        return shown
-    counted = [f"{count} of {subject}" for subject, count in others.most_common()]
-    return f"{shown}: {', '.join([*counted[:4], *([_plural(len(counted) - 4, 'other')] if len(counted) > 4 else [])])}"
+def _which(cause: Cause) -> str:
+    """The first case of a cause, what else it concerns, and what builds on these."""
+    first, *others = cause.findings
+    told = [f"in {first.subject}: {_named(first)}"]
+    if others:
+        told.append(f"and {_counted(others, first.subject)}")
+    if cause.consequences:
+        told.append(f"which others build on: {_counted(cause.consequences)}")
+    return "; ".join(told)
+
+
+def _counted(same: Sequence[Finding], subject: str = "") -> str:
+    """``3 more cases: 2 of add, 1 of sub``; without the ops where all are of ``subject``."""
+    found = Counter(finding.subject for finding in same)
+    more = _plural(len(same), "more case")
+    if list(found) == [subject]:
+        return more
+    counted = [f"{count} of {each}" for each, count in found.most_common()]
+    return f"{more}: {', '.join([*counted[:4], *([_plural(len(counted) - 4, 'other')] if len(counted) > 4 else [])])}"
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    """The first few of these, and how many others."""
+    return ", ".join(names[:4]) + (f" and {_plural(len(names) - 4, 'other')}" if names[4:] else "")
 
 
 def _named(finding: Finding) -> str:

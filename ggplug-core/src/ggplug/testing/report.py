@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 Verdict = Literal[
@@ -29,6 +29,10 @@ cannot happen on the device; ``declined``: the device said no; ``never run``: th
 BAD: frozenset[Verdict] = frozenset({"failed", "raised", "claimed but failed", "crashed", "hung"})
 
 
+GROUND = ("bytes come back as they were stored", "tensors keep their values")
+"""Clauses that all values of ops build on: how they come to the device, and back."""
+
+
 class Finding(NamedTuple):
     """One case of an op, or one clause of the contract.
 
@@ -36,7 +40,9 @@ class Finding(NamedTuple):
     where there is one; ``types``: those of the op's sources.
 
     Of what is bad: ``where``: file, line and function of the author's code, and the text of the line; ``trace``: the
-    lines around it; ``cause``: findings in which it is equal have the same fault; ``command``: what runs this alone.
+    lines around it; ``cause``: findings in which it is equal have the same fault; ``command``: what runs this alone;
+    ``builds_on``: ops, and clauses of the contract, that it takes for right: where one of them is bad, too, this may be
+    a consequence.
     """
 
     subject: str
@@ -49,6 +55,7 @@ class Finding(NamedTuple):
     trace: tuple[str, ...] = ()
     cause: str = ""
     command: str = ""
+    builds_on: tuple[str, ...] = ()
 
     @property
     def bad(self) -> bool:
@@ -61,6 +68,21 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.case}: {self.verdict}" + (f": {self.reason}" if self.reason else "")
+
+
+class Cause(NamedTuple):
+    """What has one fault: ``findings``, and ``consequences``, which build on one of these.
+
+    Cases of ops come before clauses of the contract: what a clause computes is one of them.
+    """
+
+    findings: list[Finding]
+    consequences: list[Finding]
+
+    @property
+    def cases(self) -> int:
+        """How many went wrong."""
+        return len(self.findings) + len(self.consequences)
 
 
 class Passed(NamedTuple):
@@ -115,15 +137,19 @@ class Report:
                 found[finding.subject] = Passed(count + 1, finding if finding.nmse > worst.nmse else worst)
         return found
 
-    def causes(self) -> list[list[Finding]]:
-        """What failed, those of one cause together, in the order in which causes came up.
-
-        Cases of ops come before clauses of the contract: what a clause computes is one of them.
-        """
-        found: dict[str, list[Finding]] = {}
+    def causes(self) -> list[Cause]:
+        """What failed, by cause, in the order in which causes came up; consequences are with what they build on."""
+        same: dict[str, list[Finding]] = {}
         for finding in self.bad:
-            found.setdefault(finding.fault, []).append(finding)
-        return [sorted(same, key=lambda each: each.subject == "contract") for same in found.values()]
+            same.setdefault(finding.fault, []).append(finding)
+        at = {name: fault for fault, findings in reversed(same.items()) for name in map(_name, findings)}
+        causes = {fault: Cause(sorted(each, key=_is_clause), []) for fault, each in same.items()}
+        for fault, findings in same.items():
+            first = _first_cause(fault, same, at)
+            if first != fault:
+                causes[first].consequences.extend(findings)
+                del causes[fault]
+        return list(causes.values())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; an error that is not finite is None."""
@@ -156,6 +182,35 @@ class Report:
         return report
 
 
+def _is_clause(finding: Finding) -> bool:
+    return finding.subject == "contract"
+
+
+def _name(finding: Finding) -> str:
+    """What others call a finding by that build on it: a clause's name, or an op's."""
+    return finding.case if _is_clause(finding) else finding.subject
+
+
+def _bases(finding: Finding) -> tuple[str, ...]:
+    wrong = finding.verdict == "failed" and not _is_clause(finding)
+    return (*finding.builds_on, *GROUND) if wrong else finding.builds_on
+
+
+def _first_cause(fault: str, same: Mapping[str, Sequence[Finding]], at: Mapping[str, str]) -> str:
+    """The fault that this one is a consequence of, in the end: itself, unless each of its findings builds on others.
+
+    ``same``: the findings of each fault; ``at``: the fault of each op and clause that is bad, by name.
+    """
+    seen = [fault]
+    while True:
+        builds_on = [next((at[name] for name in _bases(each) if name in at), "") for each in same[seen[-1]]]
+        if not all(builds_on):
+            return seen[-1]
+        if builds_on[0] in seen:
+            return fault
+        seen.append(builds_on[0])
+
+
 def without_numbers(reason: str) -> str:
     """A reason with its numbers left out: what differs in nothing else has one cause."""
     return re.sub(r"[-+]?(?:\b\d[\w.]*(?:[-+]\d+)?|\bnan\b|\binf\b)", "#", reason)
@@ -164,7 +219,8 @@ def without_numbers(reason: str) -> str:
 def finding_of(plain: dict[str, Any]) -> Finding:
     """A finding of what :meth:`Report.as_dict` has for it."""
     nmse = float("inf") if plain["nmse"] is None else plain["nmse"]
-    return Finding(**{**plain, "nmse": nmse, "trace": tuple(plain.get("trace", ()))})
+    lists = {name: tuple(plain.get(name, ())) for name in ("trace", "builds_on")}
+    return Finding(**{**plain, "nmse": nmse, **lists})
 
 
 def _plain(finding: Finding) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Runs cases on a device and judges what came out.
+"""Runs cases on a device.
 
 Every tensor lies between guard bytes; results are NaN before they are computed; leafs have to be afterwards what they
 were before, unless an op declares that it writes them.  Ops that may work in place are computed a second time with
@@ -10,33 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from ggplug.arrays import strided
 from ggplug.backend import Backend, Decline, Device, limit_of_ids
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
-from ggplug.hazards import written_sources
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.testing.cases import Case, Leafs, cases_of, graph_cases
 from ggplug.testing.cases.graphs import SUBJECT as GRAPH
-from ggplug.testing.causes import Failure, of_exception, of_kernel
-from ggplug.testing.compare import (
-    FIRST,
-    SELECTING,
-    UNORDERED,
-    Agreement,
-    Comparison,
-    compare,
-    compare_bits,
-    compare_selected,
-)
+from ggplug.testing.causes import Failure, names_of_ops, of_exception, of_kernel
+from ggplug.testing.compare import Comparison
 from ggplug.testing.expected import Expected
-from ggplug.testing.oracle import evaluate, first_fault
-from ggplug.testing.placement import UNWRITTEN, Bytes, Placement, guard
+from ggplug.testing.judging import changed_outside, judge_all
+from ggplug.testing.oracle import first_fault
+from ggplug.testing.placement import UNWRITTEN, Bytes, Placement
 from ggplug.testing.report import Finding
 from ggplug.testing.watching import EVERYTHING, IN_THE_PLACE, Watch
 
@@ -127,7 +116,8 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
                 found = Comparison(not reason, float("inf") if reason else found.nmse, reason)
         worst = max(worst, found.nmse)
         if not found:
-            return Finding(case.op, label, "failed", found.reason, found.nmse, types, of_kernel(device, subject))
+            where, others = of_kernel(device, subject), names_of_ops(graph, case.op)
+            return Finding(case.op, label, "failed", found.reason, found.nmse, types, where, builds_on=others)
     return Finding(case.op, case.label, "passed", "", worst, types)
 
 
@@ -199,115 +189,3 @@ def _names(error: GGPlugError, node: Tensor, got: int) -> bool:
     """Whether an error is the one that the contract has for an id out of range."""
     same = error.tensor is node and (error.op, error.got, error.wanted) == (node.op, got, limit_of_ids(node))
     return isinstance(error, ComputeError) and same and str(got) in str(error)
-
-
-def judge_all(
-    nodes: Iterable[Tensor],
-    expected: Expected,
-    placement: Placement,
-    max_nmse: float | None,
-    agreement: Agreement,
-) -> Comparison:
-    """Whether the values of all nodes are what is expected; ``max_nmse`` as for :func:`run_case`."""
-    worst = 0.0
-    for node in nodes:
-        assert node.op is not None
-        if node.op.is_view:
-            continue
-        found = judge(node, placement, expected, max_nmse, agreement)
-        worst = max(worst, found.nmse)
-        if not found:
-            return found._replace(reason=f"{node.op.name}: {found.reason}{_unwritten(node, placement)}")
-        for source in written_sources(node)[1:]:  # the first is the result
-            limit = expected.allowed_beside(source) if max_nmse is None else max_nmse
-            found = compare(placement.read(source), expected[source], limit, agreement)
-            worst = max(worst, found.nmse)
-            if not found:
-                return found._replace(reason=f"{node.op.name}: {source!r}, which it writes, too: {found.reason}")
-    return Comparison(True, worst, "")
-
-
-def changed_outside(
-    graph: Graph, values: Mapping[Tensor, Bytes], expected: Expected, placement: Placement, before: list[Bytes]
-) -> str:
-    """What was changed that no node writes, or an empty string."""
-    after = placement.snapshot()
-    return stray_write(placement, after) or _changed_leaf(graph, values, expected, placement, before, after)
-
-
-def _unwritten(node: Tensor, placement: Placement) -> str:
-    """How much of a result still holds what it held before."""
-    raw = placement.read_bytes(node).reshape(-1, node.type.block_bytes)
-    count = int((raw == UNWRITTEN).all(axis=1).sum()) if node.is_contiguous() else 0
-    return f"; {count} of {len(raw)} elements or blocks were not written" if count else ""
-
-
-def judge(
-    node: Tensor, placement: Placement, expected: Expected, max_nmse: float | None, agreement: Agreement
-) -> Comparison:
-    """Whether a node's values on the device are what is expected."""
-    if agreement == "bits" and node.size:
-        return compare_bits(strided(placement.read_bytes(node), node), expected.values.bits(node))
-    got, want = placement.read(node), expected[node]
-    op = node.op
-    if op is not None and op.name in SELECTING:
-        source = node.src[SELECTING[op.name]]
-        assert source is not None
-        ordered, first = op.name not in UNORDERED, op.name in FIRST
-        reach = float(expected.drift(source).max(initial=0))
-        return compare_selected(got, want, expected[source], reach, ordered=ordered, first=first)
-    return compare(got, want, expected.allowed(node) if max_nmse is None else max_nmse, agreement)
-
-
-def stray_write(placement: Placement, after: list[Bytes]) -> str:
-    """Where a guard byte was changed, or an empty string."""
-    for number, raw in enumerate(after):
-        outside = np.ones(raw.size, bool)
-        for root, (buffer, start) in placement.roots.items():
-            if buffer == number:
-                outside[start : start + placement.buffers[number].type.alloc_size(root)] = False
-        changed = np.flatnonzero(outside & (raw != guard(raw.size)))
-        if changed.size:
-            return f"written out of bounds: {placement.whose(number, int(changed[0]))}"
-    return ""
-
-
-def _changed_leaf(
-    graph: Graph,
-    values: Mapping[Tensor, Bytes],
-    expected: Expected,
-    placement: Placement,
-    before: list[Bytes],
-    after: list[Bytes],
-) -> str:
-    """Which leaf changed that no op declares to write, or where one changed that should have been left; or empty."""
-    written = {source.root for node in graph.nodes for source in written_sources(node)}
-    for root, place in placement.roots.items():
-        if root.op is not None or not root.nbytes:
-            continue
-        number, start = place
-        old, new = (each[number][start : start + root.nbytes] for each in (before, after))
-        differs = old != new
-        for first, end in placement.shared(root):
-            differs[first:end] = False
-        changed = np.flatnonzero(differs)
-        if not changed.size:
-            continue
-        if root not in written:
-            return f"a source was modified: byte {int(changed[0])} of {root!r}"
-        kept = _kept_blocks(root, values[root], expected)
-        changes = (old != new).reshape(-1, root.type.block_bytes).any(axis=1)  # bytes: a NaN differs from itself
-        touched = changes.reshape(kept.shape) & kept
-        if touched.any():
-            place_in_root = tuple(int(i) for i in np.argwhere(touched)[0][::-1])
-            return f"block {place_in_root} (ne order) of {root!r} was modified, which the op leaves as it is"
-    return ""
-
-
-def _kept_blocks(root: Tensor, raw: Bytes, expected: Expected) -> Any:
-    """Of a leaf that is written, the blocks whose values are at the end what they were."""
-    first = evaluate(Graph(root), {root: raw})[root]
-    last = expected[root]
-    same = (first == last) | ((first != first) & (last != last))
-    kind = root.type
-    return same.reshape(*root.ne[:0:-1], root.ne[0] // kind.block_size, kind.block_size).all(axis=-1)

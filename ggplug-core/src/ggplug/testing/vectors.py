@@ -31,10 +31,10 @@ from ggplug.ops.base import Op
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides
 from ggplug.testing.compare import SELECTING, UNORDERED, Comparison, compare, compare_selected
 from ggplug.testing.ggml_ops import Result, Undefined, rewrite
+from ggplug.testing.judging import stray_write
 from ggplug.testing.oracle import decoded
 from ggplug.testing.placement import UNWRITTEN, Placement
 from ggplug.testing.progress import bar
-from ggplug.testing.runner import stray_write
 from ggplug.testing.stopping import in_words, number_of, stoppable
 from ggplug.types import by_name
 

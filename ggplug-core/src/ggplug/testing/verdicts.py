@@ -27,8 +27,8 @@ FOUND = pytest.StashKey["tuple[str, list[Finding]]"]()
 """In a test: the device's name, and what was found."""
 
 
-STOPPED = pytest.StashKey["Report"]()
-"""In a configuration: what the test found that was stopped."""
+STOPPED = pytest.StashKey["tuple[Report, str]"]()
+"""In a configuration: what the test found that was stopped, and where it was."""
 
 
 @contextmanager
@@ -43,8 +43,9 @@ def followed(test: pytest.Item, device: str, watch: Watch) -> Iterator[Watch]:
         with stoppable():
             yield following
     except KeyboardInterrupt as stop:
-        test.config.stash[STOPPED] = _report(test, device, following.findings)
-        test.config.stash[STOPPED].stopped = in_words(stop, following.current or test.name)
+        report, where = _report(test, device, following.findings), following.current or test.name
+        report.stopped = in_words(stop, where)
+        test.config.stash[STOPPED] = report, where
         raise
 
 
@@ -80,7 +81,17 @@ class Verdicts:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._found: list[dict[str, Any]] = []
+        self._tests: dict[str, str] = {}
+        """The names of all tests that have not begun, by id; nothing where other processes run them."""
+        self._count = 0
         self._ending = ExitStack()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._tests = {item.nodeid: item.name for item in session.items}
+        self._count = len(self._tests)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._tests.pop(nodeid, None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
@@ -91,10 +102,21 @@ class Verdicts:
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         stop, stopped = excinfo.value, self._config.stash.get(STOPPED, None)
+        if not isinstance(stop, KeyboardInterrupt):
+            return
         if stopped is not None:
-            self._found.append(json.loads(stopped.to_json()))
-        elif self._found and isinstance(stop, KeyboardInterrupt):
-            self._found[-1]["stopped"] = in_words(stop, "")
+            report, where = stopped
+            report.stopped = in_words(stop, where, self._left())
+            self._found.append(json.loads(report.to_json()))
+        elif self._found:
+            self._found[-1]["stopped"] = in_words(stop, "", self._left())
+
+    def _left(self) -> str:
+        """How many tests had not begun, and which was the next."""
+        if not self._tests:
+            return ""
+        first = next(iter(self._tests.values()))
+        return f"{len(self._tests)} of {self._count} tests had not begun, {first} the first of them"
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:

@@ -71,6 +71,6 @@ def _steps(up: OfPacked, down: OfPacked, K: int, v_block: int) -> Steps:
         up.kind, up.weights, x.elem, x.order, down.kind, down.weights, down.totals or 0, down.totals is not None
     )
     words = words.followed_by(up.words).followed_by(down.words)
-    entry = Entry(kernel, words, up.tasks + down.tasks, barrier_before=bool(x.entries))
+    entry = Entry(kernel, words, up.tasks + down.tasks)
     scratch = max(rounded + v_block * rounded_bytes, x.scratch_bytes)
     return Steps((*x.entries, entry), x.workspace_bytes, scratch)

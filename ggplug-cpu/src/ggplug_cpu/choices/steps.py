@@ -47,6 +47,7 @@ def given(node: Tensor, index: int) -> Tensor:
 class Steps:
     """The entries of one node, and what memory they use: ``workspace_bytes`` together, ``scratch_bytes`` a thread.
 
+    The first entry waits for the nodes before, which it may read, or overwrite what they read.
     ``python``: the tape stops there, and the node's Python function is called.
     """
 
@@ -58,6 +59,7 @@ class Steps:
     """For each entry the indices of its words that are references."""
 
     def __post_init__(self) -> None:
+        assert not self.entries or self.entries[0].barrier_before, f"{self.name} waits for no node before"
         found = [tuple(i for i, word in enumerate(entry.words) if isinstance(word, Ref)) for entry in self.entries]
         object.__setattr__(self, "references", tuple(found))
 

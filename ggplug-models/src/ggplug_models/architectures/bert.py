@@ -15,7 +15,7 @@ from ggplug_models.layers.attention import joined
 from ggplug_models.layers.feed_forward import gated, gated_together, plain
 from ggplug_models.layers.linear import rows
 from ggplug_models.layers.norms import LayerNorm
-from ggplug_models.layers.rope import Rope
+from ggplug_models.layers.rope import Rope, frequency_base
 from ggplug_models.model import architecture
 from ggplug_models.network import Block, Inputs
 from ggplug_models.transformer import Transformer
@@ -120,7 +120,7 @@ class ModernBert(Transformer, Encoder):
         self.slide(hp, 3, first=True)
         self.act = GATES[hp.text("hidden_activation", "gelu", one_of=GATES)]
         assert self.rope is not None
-        self.local_rope = replace(self.rope, base=hp.number("rope.freq_base_swa", 10000.0), scale=1.0)
+        self.local_rope = replace(self.rope, base=frequency_base(hp, "rope.freq_base_swa", 10000.0), scale=1.0)
 
     def embedding(self, inputs: Inputs) -> Tensor:
         return self.norm(self.w, "token_embd_norm", super().embedding(inputs))

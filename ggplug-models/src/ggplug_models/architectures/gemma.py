@@ -10,7 +10,7 @@ from ggplug_models.decoder import Decoder
 from ggplug_models.encoder import Encoder
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.linear import linear
-from ggplug_models.layers.rope import Rope
+from ggplug_models.layers.rope import Rope, frequency_base
 from ggplug_models.model import architecture
 from ggplug_models.network import Block, Inputs
 from ggplug_models.transformer import Transformer
@@ -35,7 +35,7 @@ class _Sandwich(_Gemma):
 
     def slide_with_rope(self, hp: Hyperparameters, every: int, default: int, local: Rope) -> None:
         self.slide(hp, every, default=default)
-        self.local_rope = replace(local, base=hp.number("rope.freq_base_swa", local.base))
+        self.local_rope = replace(local, base=frequency_base(hp, "rope.freq_base_swa", local.base))
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights

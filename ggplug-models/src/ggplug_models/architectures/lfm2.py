@@ -19,6 +19,8 @@ from ggplug_models.network import Block
 class Lfm2(Qwen3):
     """Blocks without heads of keys convolve; the others attend, with normed heads of queries and keys."""
 
+    all_attend = False
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.taps = hp.integer("shortconv.l_cache", at_least=2)

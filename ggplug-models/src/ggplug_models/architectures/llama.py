@@ -23,7 +23,7 @@ class Llama(Transformer, Decoder):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.scale = hp.number("attention.scale", 0.0) or self.scale
+        self.scale = hp.number("attention.scale", 0.0, at_least=0) or self.scale
 
 
 @architecture("mistral3")

@@ -75,8 +75,11 @@ class Cells:
 
     def keeps(self, seq: int, length: int) -> bool:
         """Whether a sequence that is cut to ``length`` positions has all that the next one sees."""
-        seen = max(length - self.window + 1, 0) if self.window else 0
-        return bool(seen >= self._lost[seq])
+        return bool(self.losable(length)[1] >= self._lost[seq])
+
+    def losable(self, length: int) -> tuple[int, int]:
+        """From and to which position cells of a sequence of ``length`` positions may be overwritten."""
+        return max(length - self.ring, 0), max(length - self.window + 1, 0) if self.window else 0
 
     def clear(self, seq: int) -> None:
         """Forgets what was overwritten: the sequence is empty."""

@@ -12,6 +12,7 @@ from ggplug.errors import ParameterError
 from ggplug.memory import allocate
 from ggplug.tensor import Context, Tensor
 from ggplug.types import Type
+from ggplug_models.arguments import LARGEST
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ class Memory:
                     wanted=self.type.block_size, remedy="take another cache type, such as f16",
                 )  # fmt: skip
             rows = cells[kind.window] * self.n_seq
+            if rows > LARGEST:
+                raise ParameterError(
+                    f"{self.n_seq} sequences of {cells[kind.window]} cells are more than {LARGEST} rows",
+                    got=rows, wanted=LARGEST, remedy="take a smaller n_ctx or n_seq",
+                )  # fmt: skip
             widths = {"k": kind.keys, "v": kind.values}
             return tuple(
                 context.new_tensor(self.type, (width, rows), f"cache.{number}.{name}")

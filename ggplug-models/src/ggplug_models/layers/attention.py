@@ -26,11 +26,14 @@ class Heads:
     d_v: int
 
     @classmethod
-    def of(cls, hp: Hyperparameters, n_layer: int) -> list[Heads]:
-        """Of each block; a block that does not attend has no heads of keys.  Raises ModelError."""
+    def of(cls, hp: Hyperparameters, n_layer: int, *, all_attend: bool = True) -> list[Heads]:
+        """Of each block; a block that does not attend has no heads of keys.
+
+        Raises ModelError, also for such blocks if ``all_attend``.
+        """
         n_embd = hp.integer("embedding_length")
         counts = hp.of_blocks("attention.head_count", n_layer)
-        kv_counts = hp.of_blocks("attention.head_count_kv", n_layer, counts, at_least=0)
+        kv_counts = hp.of_blocks("attention.head_count_kv", n_layer, counts, at_least=1 if all_attend else 0)
         most = max(*counts, 1)
         keys, values = hp.integer("attention.key_length", None), hp.integer("attention.value_length", None)
         if (keys is None or values is None) and n_embd % most:

@@ -56,16 +56,21 @@ class Experts:
         n_expert = hp.integer("expert_count", 0, at_least=0)
         if not n_expert:
             return None
-        n_groups = hp.integer("expert_group_count", 1)
-        if n_expert % n_groups:
-            raise hp.refused("expert_group_count", f"a divisor of {hp.prefix}expert_count ({n_expert})")
+        n_groups = hp.integer("expert_group_count", 0, at_least=0) or 1
+        if n_expert % n_groups or (n_groups > 1 and n_expert // n_groups < 2):
+            wanted = f"a divisor of {hp.prefix}expert_count ({n_expert}), with two experts or more in a group"
+            raise hp.refused("expert_group_count", wanted)
+        n_groups_used = n_groups
+        if n_groups > 1:
+            n_groups_used = hp.integer("expert_group_used_count", n_groups, at_most=n_groups)
+        most = n_groups_used * (n_expert // n_groups)
         width = hp.integer("expert_feed_forward_length", n_ff)
         if width is None:
             width = hp.integer("feed_forward_length")
         return cls(
-            n_expert, hp.integer("expert_used_count", at_most=n_expert), width, gating, normalized,
+            n_expert, hp.integer("expert_used_count", at_most=most), width, gating, normalized,
             scale=hp.number("expert_weights_scale", 1.0) or 1.0,
-            n_groups=n_groups, n_groups_used=hp.integer("expert_group_used_count", n_groups, at_most=n_groups),
+            n_groups=n_groups, n_groups_used=n_groups_used,
         )  # fmt: skip
 
     def __call__(self, weights: Weights, x: Tensor, gate: Gate = gg.swiglu) -> Tensor:

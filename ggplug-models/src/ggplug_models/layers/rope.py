@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
 from ggplug_models.hyperparameters import Hyperparameters
+
+D = TypeVar("D")
+
+LEAST, MOST = 1e-30, 1e30
+"""Of bases and factors: what the op takes."""
+
+NEAR_ZERO = 1e-6
+"""Smaller divisors are rounding errors."""
 
 SCALINGS = ("none", "linear", "yarn", "longrope")
 
@@ -38,25 +47,30 @@ class Rope:
         Raises ModelError.
         """
         kind = hp.text("rope.scaling.type", "linear", one_of=SCALINGS)
-        n_dims = hp.integer("rope.dimension_count", n_dims)
+        n_dims = hp.integer("rope.dimension_count", n_dims, at_most=n_dims)
         if n_dims % 2:
             raise hp.refused("rope.dimension_count", "even")
-        factor = hp.number("rope.scaling.factor", None, at_least=0)
+        factor = _factor(hp, "rope.scaling.factor", None)
         if factor is None:
-            factor = hp.number("rope.scale_linear", 0.0, at_least=0)
+            factor = _factor(hp, "rope.scale_linear", 0.0)
         scale = 1.0 if kind == "none" or not factor else 1 / factor
         magnitude = hp.number("rope.scaling.attn_factor", 1.0)
         extrapolation = hp.number("rope.scaling.yarn_ext_factor", 1.0 if kind == "yarn" else 0.0)
         if extrapolation < 0:  # "not set"
             extrapolation = 1.0 if kind == "yarn" else 0.0
+        base = frequency_base(hp, "rope.freq_base", 10000.0)
+        betas = {
+            name: hp.number(f"rope.scaling.yarn_{name}", default, at_least=LEAST if extrapolation else -math.inf)
+            for name, default in (("beta_fast", 32.0), ("beta_slow", 1.0))
+        }
         if extrapolation:
-            magnitude *= _yarn_magnitude(1 / scale, hp.number("rope.scaling.yarn_log_multiplier", 0.0), mscale)
+            if base <= 1:
+                raise hp.refused("rope.freq_base", "more than 1 with YaRN")
+            magnitude *= _yarn_magnitude(hp, 1 / scale, mscale)
         return cls(
-            mode, n_dims, base=hp.number("rope.freq_base", 10000.0, at_least=0), scale=scale,
+            mode, n_dims, base=base, scale=scale,
             n_ctx_orig=hp.integer("rope.scaling.original_context_length", hp.integer("context_length", 0)),
-            extrapolation=extrapolation, magnitude=magnitude,
-            beta_fast=hp.number("rope.scaling.yarn_beta_fast", 32.0),
-            beta_slow=hp.number("rope.scaling.yarn_beta_slow", 1.0),
+            extrapolation=extrapolation, magnitude=magnitude, **betas,
         )  # fmt: skip
 
     def __call__(self, x: Tensor, positions: Tensor, factors: Tensor | None = None) -> Tensor:
@@ -73,7 +87,30 @@ def grown(factor: float, multiplier: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
 
 
-def _yarn_magnitude(factor: float, log_multiplier: float, mscale: float) -> float:
-    """What the op has to be given: it multiplies with the paper's magnitude by itself."""
-    wanted = grown(factor, mscale) / grown(factor, log_multiplier) if log_multiplier else grown(factor, 1.0)
-    return wanted / (1.0 + 0.1 * math.log(factor))
+def frequency_base(hp: Hyperparameters, key: str, default: float) -> float:
+    """A base of frequencies, in the range that the op takes.  Raises ModelError."""
+    return hp.number(key, default, at_least=LEAST, at_most=MOST)
+
+
+def _factor(hp: Hyperparameters, key: str, default: D) -> float | D:
+    """By what positions are divided; 0: not at all.  Raises ModelError for what the op does not take."""
+    found = hp.number(key, None, at_least=0, at_most=MOST)
+    if found is not None and 0 < found < LEAST:
+        raise hp.refused(key, f"0, or a number from {LEAST:g} to {MOST:g}")
+    return default if found is None else found
+
+
+def _yarn_magnitude(hp: Hyperparameters, factor: float, mscale: float) -> float:
+    """What the op has to be given: it multiplies with the paper's magnitude by itself.
+
+    Raises ModelError where what it multiplies or divides by is 0, so that there is no such number.
+    """
+    log_multiplier = hp.number("rope.scaling.yarn_log_multiplier", 0.0)
+    own = 1.0 + 0.1 * math.log(factor)
+    of_all = grown(factor, log_multiplier) if log_multiplier else 1.0
+    if abs(own) < NEAR_ZERO:
+        raise hp.refused("rope.scaling.factor", "a number whose magnitude with YaRN is not 0")
+    if not NEAR_ZERO < abs(of_all) < math.inf:
+        raise hp.refused("rope.scaling.yarn_log_multiplier", "a number whose magnitude with YaRN is not 0")
+    wanted = grown(factor, mscale) / of_all if log_multiplier else grown(factor, 1.0)
+    return wanted / own

@@ -7,7 +7,7 @@ A step looks at all tokens of a vocabulary only until one has left few of them, 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,14 @@ class Candidates(NamedTuple):
     @property
     def probabilities(self) -> Floats:
         """Softmax of the logits."""
-        largest = self.logits[0] if self.sorted else self.logits.max()
-        weights = np.exp(self.logits - largest)
+        weights = np.exp(self.below(self.logits[0] if self.sorted else self.logits.max()))
         found: Floats = weights / weights.sum(dtype=np.float64)
+        return found
+
+    def below(self, largest: Any) -> Floats:
+        """By how much logits are below the largest; -inf where single precision does not hold it."""
+        with np.errstate(over="ignore"):
+            found: Floats = self.logits - largest
         return found
 
     def take(self, which: npt.NDArray[np.integer] | npt.NDArray[np.bool_] | slice, *, in_order: bool) -> Candidates:
@@ -59,7 +64,9 @@ def _smallest_first(values: Floats) -> npt.NDArray[np.int64]:
     """
     if len(values) <= FEW:
         return np.argsort(values, kind="stable")
-    bits = (values.astype(np.float32) + np.float32(0)).view(np.int32).astype(np.int64)  # 0 instead of -0
+    with np.errstate(over="ignore"):  # to infinity
+        single = values.astype(np.float32) + np.float32(0)  # 0 instead of -0
+    bits = single.view(np.int32).astype(np.int64)
     ordered = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # floats compare as their bits do, negative ones reversed
     keys = np.sort((ordered << 32) + np.arange(len(values)))
     return keys & 0xFFFFFFFF
@@ -74,12 +81,12 @@ def top_p(candidates: Candidates, p: float) -> Candidates:
     """The fewest most probable tokens that have the probability p together (Holtzman et al. 2020)."""
     if p >= 1:
         return candidates
-    total = np.exp(candidates.logits - candidates.logits.max()).sum(dtype=np.float64)
+    total = np.exp(candidates.below(candidates.logits.max())).sum(dtype=np.float64)
     count = len(candidates.ids)
     for many in (FEW, 16 * FEW, count):
         if many < count // 4 or many == count:
             best = candidates.best(many)
-            share = np.cumsum(np.exp(best.logits - best.logits[0]), dtype=np.float64)
+            share = np.cumsum(np.exp(best.below(best.logits[0])), dtype=np.float64)
             if share[-1] >= p * total:
                 break
     return best.take(slice(int(np.searchsorted(share, p * total)) + 1), in_order=True)
@@ -143,4 +150,10 @@ def temperature(candidates: Candidates, value: float, reach: float = 0.0, expone
         value = least + (value + reach - least) * float(entropy) ** exponent
     if value <= 0:
         return candidates.best(1)
-    return candidates._replace(logits=candidates.logits / value)
+    largest, most = candidates.logits.max(), np.finfo(candidates.logits.dtype)
+    if most.tiny <= value <= most.max and abs(float(largest)) <= float(most.max) * min(value, 1.0):
+        with np.errstate(over="ignore"):  # to -inf
+            return candidates._replace(logits=candidates.logits / value)
+    # Relative to the largest one, what is too large for a number is -inf.
+    with np.errstate(over="ignore"):
+        return candidates._replace(logits=(candidates.logits.astype(np.float64) - largest) / value)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from ggplug.errors import ParameterError
+from ggplug_models.arguments import LARGEST, LARGEST_NUMBER, number, whole
+from ggplug_models.values import shown
 
 ORDER = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
 """The order of the steps that leave tokens out or change their probabilities, as llama.cpp has it."""
@@ -71,59 +76,64 @@ class Sampling:
         for each in fields(self):
             limits = _LIMITS.get(each.name)
             if limits is not None:
-                _check(each.name, getattr(self, each.name), *limits)
+                object.__setattr__(self, each.name, _checked(each.name, getattr(self, each.name), limits))
         if self.seed is not None:
-            _check("seed", self.seed, True, 0, 2**64 - 1)
+            object.__setattr__(self, "seed", whole("seed", self.seed, 0, 2**64 - 1))
         self._check_collections()
 
     def _check_collections(self) -> None:
-        if isinstance(self.dry_breakers, str) or not all(isinstance(b, str) and b for b in self.dry_breakers):
-            raise ParameterError(f"dry_breakers must be strings that are not empty, got {self.dry_breakers!r}")
-        if isinstance(self.order, str) or len(set(self.order)) != len(self.order) or not set(self.order) <= set(ORDER):
-            raise ParameterError(f"order must name steps of {', '.join(ORDER)}, each once, got {self.order!r}")
+        for name in ("dry_breakers", "order"):
+            value = getattr(self, name)
+            if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) and each for each in value):
+                wanted = "a tuple of strings that are not empty"
+                raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
+        if len(set(self.order)) != len(self.order) or not set(self.order) <= set(ORDER):
+            wanted = f"steps of {', '.join(ORDER)}, each once"
+            raise ParameterError(f"order must name {wanted}, got {self.order!r}", got=self.order, wanted=wanted)
         if not isinstance(self.logit_bias, Mapping):
-            raise ParameterError(f"logit_bias must be a dict of numbers by token, got {self.logit_bias!r}")
-        for token, bias in self.logit_bias.items():
-            _check("logit_bias's token", token, True, 0, 2**31 - 1)
-            if isinstance(bias, bool) or not isinstance(bias, (int, float)) or math.isnan(bias) or bias == math.inf:
-                raise ParameterError(f"logit_bias[{token}] must be a number, or -inf, got {bias!r}", got=bias)
+            wanted = "a dict of numbers by token"
+            got = shown(self.logit_bias)
+            raise ParameterError(f"logit_bias must be {wanted}, got {got}", got=self.logit_bias, wanted=wanted)
+        object.__setattr__(self, "logit_bias", dict(_bias(*each) for each in self.logit_bias.items()))
 
 
-def _check(name: str, value: Any, whole: bool, least: float, most: float) -> None:
-    kind: Any = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most or not math.isfinite(value):
-        what = "an integer" if whole else "a number"
-        raise ParameterError(f"{name} must be {what} {_range(least, most)}, got {value!r}", got=value)
+def _bias(token: Any, bias: Any) -> tuple[int, float]:
+    token = whole("logit_bias's token", token)
+    if isinstance(bias, (float, np.floating)) and bias == -math.inf:
+        return token, -math.inf
+    return token, number(f"logit_bias[{token}]", bias, -LARGEST_BIAS, LARGEST_BIAS)
 
 
-def _range(least: float, most: float) -> str:
-    return f"of at least {least:g}" if most in (math.inf, 2**31 - 1) else f"from {least:g} to {most:g}"
+def _checked(name: str, value: Any, limits: tuple[bool, float, float]) -> float:
+    integer, least, most = limits
+    return whole(name, value, int(least), int(most)) if integer else number(name, value, least, most)
 
+
+LARGEST_BIAS = sys.float_info.max
+"""Biases that float32 does not hold are taken as the largest that it does."""
 
 _SMALL = 1e-9
-_COUNT = 2**31 - 1
 _LIMITS: Mapping[str, tuple[bool, float, float]] = {
-    "temperature": (False, 0, math.inf),
-    "dynamic_range": (False, 0, math.inf),
-    "dynamic_exponent": (False, 0, math.inf),
-    "top_k": (True, 0, _COUNT),
+    "temperature": (False, 0, LARGEST_NUMBER),
+    "dynamic_range": (False, 0, LARGEST_NUMBER),
+    "dynamic_exponent": (False, 0, LARGEST_NUMBER),
+    "top_k": (True, 0, LARGEST),
     "top_p": (False, 0, 1),
     "min_p": (False, 0, 1),
     "typical_p": (False, 0, 1),
-    "top_n_sigma": (False, 0, math.inf),
-    "repeat_penalty": (False, _SMALL, math.inf),
+    "top_n_sigma": (False, 0, LARGEST_NUMBER),
+    "repeat_penalty": (False, _SMALL, LARGEST_NUMBER),
     "presence_penalty": (False, -1e6, 1e6),
     "frequency_penalty": (False, -1e6, 1e6),
-    "penalty_last_n": (True, -1, _COUNT),
+    "penalty_last_n": (True, -1, LARGEST),
     "mirostat": (True, 0, 2),
-    "mirostat_tau": (False, 0, math.inf),
-    "mirostat_eta": (False, 0, math.inf),
+    "mirostat_tau": (False, 0, LARGEST_NUMBER),
+    "mirostat_eta": (False, 0, LARGEST_NUMBER),
     "xtc_probability": (False, 0, 1),
     "xtc_threshold": (False, 0, 1),
-    "dry_multiplier": (False, 0, math.inf),
-    "dry_base": (False, 1, math.inf),
-    "dry_allowed_length": (True, 0, _COUNT),
-    "dry_last_n": (True, -1, _COUNT),
+    "dry_multiplier": (False, 0, LARGEST_NUMBER),
+    "dry_base": (False, 1, LARGEST_NUMBER),
+    "dry_allowed_length": (True, 0, LARGEST),
+    "dry_last_n": (True, -1, LARGEST),
 }
 """Whether it is an integer, the least and the most."""
-

@@ -30,7 +30,9 @@ def bias(logits: Logits, biases: Mapping[int, float]) -> None:
     largest = max(biases)
     if largest >= len(logits):
         raise ParameterError(f"logit_bias has the token {largest}; there are {len(logits)}", got=largest)
-    logits[list(biases)] += np.array(list(biases.values()), np.float32)
+    tokens = list(biases)
+    added = np.array(list(biases.values()), np.float64)
+    logits[tokens] = _held(logits[tokens] + added, np.isneginf(logits[tokens]) | np.isneginf(added))
 
 
 def repetition(logits: Logits, before: Ids, repeat: float, presence: float, frequency: float) -> None:
@@ -42,9 +44,11 @@ def repetition(logits: Logits, before: Ids, repeat: float, presence: float, freq
     if not len(before) or (repeat == 1 and not presence and not frequency):
         return
     tokens, counts = np.unique(before, return_counts=True)
-    found = logits[tokens]
-    found = np.where(found > 0, found / np.float32(repeat), found * np.float32(repeat))
-    logits[tokens] = found - (counts * frequency + presence).astype(np.float32)
+    given = logits[tokens]
+    with np.errstate(over="ignore"):  # what becomes too large for single precision is held below
+        found = np.where(given > 0, given / np.float32(repeat), given * np.float32(repeat))
+        found = found - (counts * frequency + presence).astype(np.float32)
+    logits[tokens] = _held(found, np.isneginf(given))
 
 
 def dry(
@@ -67,7 +71,14 @@ def dry(
             exponents.update(dict.fromkeys(before[places + 1].tolist(), length - allowed))
     for token, exponent in exponents.items():
         if () not in breakers.get(token, ()):
-            logits[token] -= np.float32(multiplier * base**exponent)
+            given = logits[token]
+            logits[token] = _held(given - np.float64(multiplier) * base**exponent, np.isneginf(given))
+
+
+def _held(changed: npt.NDArray[np.floating], forbidden: npt.NDArray[np.bool_]) -> Logits:
+    """Changed logits, none of them larger than float32's; -inf for tokens that are forbidden, and for no other."""
+    largest = np.finfo(np.float32).max
+    return np.where(forbidden, -np.inf, np.clip(changed, -largest, largest)).astype(np.float32)
 
 
 def _unbroken(before: Ids, breakers: Breakers) -> int:

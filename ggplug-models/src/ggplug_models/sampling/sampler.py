@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ParameterError
+from ggplug_models.ids import token_ids
 from ggplug_models.sampling import candidates as steps
 from ggplug_models.sampling import penalties
 from ggplug_models.sampling.candidates import Candidates
 from ggplug_models.sampling.mirostat import Mirostat
 from ggplug_models.sampling.parameters import Sampling
+from ggplug_models.values import shown
 
 Logits = npt.NDArray[np.float32]
 
@@ -123,7 +125,7 @@ class Sampler:
     def _drawn(self, candidates: Candidates) -> int:
         share = np.cumsum(candidates.probabilities, dtype=np.float64)
         place = int(np.searchsorted(share, self.random.random() * share[-1], side="right"))
-        place = min(place, len(share) - 1)
+        place = min(place, int(np.searchsorted(share, share[-1])))  # the last one that can be chosen
         if self.mirostat is not None:
             self.mirostat.chosen(float(candidates.probabilities[place]))
         return int(candidates.ids[place])
@@ -146,18 +148,23 @@ def _checked(logits: Logits) -> Logits:
     if not isinstance(logits, np.ndarray) or logits.dtype != np.float32 or logits.ndim != 1 or not logits.size:
         got = f"{logits.dtype} of shape {logits.shape}" if isinstance(logits, np.ndarray) else type(logits).__name__
         raise ParameterError(f"logits are float32 of shape (n_vocab,), got {got}", got=got)
-    if not logits.max() < np.inf:
-        raise ParameterError("logits have values that are NaN or infinite: the computation before this went wrong")
+    largest = logits.max()
+    if not largest < np.inf:
+        raise ParameterError(
+            "logits have values that are NaN or infinite: the computation before this went wrong",
+            got=float(largest), wanted="numbers, or -inf",
+        )  # fmt: skip
     return logits
 
 
 def _last(history: Sequence[int], count: int, n_vocab: int) -> npt.NDArray[np.integer]:
     """The last tokens, as an array; -1: all.  Raises ParameterError for what is no token."""
-    found = np.asarray(history if count < 0 else history[max(len(history) - count, 0) :], np.int64)
-    if found.size and (found.min() < 0 or found.max() >= n_vocab):
-        raise ParameterError(f"the tokens before have {found.min()} to {found.max()}; there are {n_vocab}")
-    return found
+    if not isinstance(history, (Sequence, np.ndarray)):
+        wanted = "a sequence of token ids"
+        raise ParameterError(f"history must be {wanted}, got {shown(history)}", got=history, wanted=wanted)
+    found = history if count < 0 else history[max(len(history) - count, 0) :]
+    return token_ids(found, n_vocab, "history") if len(found) else np.zeros(0, np.int64)
 
 
 def _forbidden() -> ParameterError:
-    return ParameterError("every token is forbidden, by logit_bias or by a grammar")
+    return ParameterError("every token is forbidden: by logit_bias, by a grammar, or by logits that are all -inf")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 
 from ggplug.errors import ParameterError
+from ggplug_models.values import shown
 
 
 class StopStrings:
@@ -19,11 +20,13 @@ class StopStrings:
     Raises ParameterError for strings that are none, or empty.
     """
 
-    def __init__(self, strings: Sequence[str]) -> None:
-        if isinstance(strings, str) or not all(isinstance(each, str) and each for each in strings):
-            raise ParameterError(f"stop strings are a list of strings that are not empty, got {strings!r}", got=strings)
+    def __init__(self, strings: Collection[str]) -> None:
+        fits = isinstance(strings, (Sequence, Set)) and not isinstance(strings, (str, bytes))
+        if not fits or not all(isinstance(each, str) and each for each in strings):
+            wanted = "a list of strings that are not empty"
+            raise ParameterError(f"stop strings are {wanted}, got {shown(strings)}", got=strings, wanted=wanted)
         self._strings = tuple(strings)
-        self._longest = max(map(len, self._strings), default=0)
+        self._shorter = [_shorter(each) for each in self._strings]
         self._held = ""
         self.stopped: str | None = None
 
@@ -48,8 +51,24 @@ class StopStrings:
 
     def _beginning(self, text: str) -> int:
         """How long an end of the text is the beginning of a stop string; the longest."""
-        for length in range(min(self._longest - 1, len(text)), 0, -1):
-            end = text[-length:]
-            if any(each.startswith(end) for each in self._strings):
-                return length
-        return 0
+        found = 0
+        for string, shorter in zip(self._strings, self._shorter, strict=True):
+            length = 0
+            for character in text[-(len(string) - 1) :] if len(string) > 1 else "":
+                while length and string[length] != character:
+                    length = shorter[length - 1]
+                length += string[length] == character
+            found = max(found, length)
+        return found
+
+
+def _shorter(string: str) -> list[int]:
+    """For each beginning of a string, how long the longest shorter one is that it ends with (Knuth, Morris, Pratt)."""
+    found = [0] * len(string)
+    length = 0
+    for place in range(1, len(string)):
+        while length and string[length] != string[place]:
+            length = found[length - 1]
+        length += string[length] == string[place]
+        found[place] = length
+    return found

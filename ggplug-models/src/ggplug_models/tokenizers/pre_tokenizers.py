@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ggplug.errors import ModelError
+from ggplug_models.values import shown
 
 _SUFFIX = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -222,7 +223,7 @@ def named(pre: str | None) -> PreTokenizer:
     found = BY_NAME.get(pre or DEFAULT)
     if found is None:
         raise ModelError(
-            f"tokenizer.ggml.pre is {pre!r}, a way of splitting text into words that is not known", got=pre,
+            f"tokenizer.ggml.pre is {shown(pre)}, a way of splitting text into words that is not known", got=pre,
             remedy=f"known: {', '.join(sorted(BY_NAME))}",
         )  # fmt: skip
     return found

@@ -18,7 +18,7 @@ from ggplug_models.tokenizers.streaming import StreamDecoder
 from ggplug_models.tokenizers.unigram import Unigrams
 from ggplug_models.tokenizers.vocabulary import MODEL, PARSED, Attribute
 from ggplug_models.tokenizers.word_piece import WordPieces
-from ggplug_models.values import Values
+from ggplug_models.values import Values, shown
 
 KINDS: Mapping[str, Callable[[Values], Kind]] = {
     "bert": WordPieces.of,
@@ -187,7 +187,7 @@ def _of(metadata: Mapping[str, Any]) -> Tokenizer:
     kind = KINDS.get(model)
     if kind is None:
         raise ModelError(
-            f"{MODEL} is {model!r}, a kind of tokeniser that is not known", got=model,
+            f"{MODEL} is {shown(model)}, a kind of tokeniser that is not known", got=model,
             remedy=f"known: {', '.join(sorted(KINDS))}",
         )  # fmt: skip
     return Tokenizer(kind(values))

@@ -300,7 +300,10 @@ def maker(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout])
                 ids = np.resize(np.arange(max(ne[0], 1)), ne[::-1])
                 sources.append(leafs.array(type, ids, layouts[position]))
             else:
-                sources.append(leafs.tensor(type, *ne, layout=layouts[position]))
+                # positions within a long text: a device need not know the sine of any angle
+                most = 100 if op.sources[position] == "pos" else None
+                low = None if most is None else 0
+                sources.append(leafs.tensor(type, *ne, low=low, high=most, layout=layouts[position]))
         if sketch.shown is not None:
             return node(Cont, sketch.shown(sources[0], sizes))
         return node(op, *sources, **sketch.parameters(sizes))

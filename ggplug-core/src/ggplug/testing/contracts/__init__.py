@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ggplug.testing.contracts import again, buffers, devices, freeing, layouts, pending, plans, racing, streams
+from ggplug.testing.contracts.bases import bases_of
 from ggplug.testing.contracts.clause import (
+    BASES,
     CLAUSES,
     CONTRACT,
     Clause,
@@ -16,8 +18,12 @@ from ggplug.testing.contracts.clause import (
     run_clauses,
 )
 
-CHAPTERS = (devices, buffers, layouts, freeing, streams, pending, racing, plans, again)
-"""The modules whose clauses make up the contract."""
+CHAPTERS = (devices, buffers, streams, plans, again, freeing, pending, racing, layouts)
+"""The modules whose clauses make up the contract, the simplest first."""
+
+_ORDER = [chapter.__name__ for chapter in CHAPTERS]
+CLAUSES.sort(key=lambda each: _ORDER.index(each.check.__module__))
+BASES.update(bases_of(CLAUSES))
 
 __all__ = [
     "CHAPTERS", "CLAUSES", "CONTRACT", "Clause", "ContractError", "NotApplicable", "NotOffered", "NotProven", "clause",

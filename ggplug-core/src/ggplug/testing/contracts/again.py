@@ -20,6 +20,7 @@ from ggplug.ops.rows import get_rows, set_rows
 from ggplug.tensor import Tensor, new_tensor
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import clause, expect, expect_raises
+from ggplug.testing.contracts.ids import ids, ids_of, nodes_with_ids, values_of
 from ggplug.testing.expected import Expected
 from ggplug.testing.placement import Placement
 
@@ -92,19 +93,15 @@ def every_source_is_read_in_each_computation(device: Device) -> None:
 def ids_are_looked_at_in_each_computation(device: Device) -> None:
     """An id out of range raises in the computation that reads it, whatever the ids of others were."""
     with device.init() as stream:
-        for node in _supported(device):
-            if node.op is None or node.op.indexes is None:
-                continue
-            graph, ids = Graph(node), node.src[node.op.indexes.ids]
-            assert ids is not None
+        for node in nodes_with_ids(device):
+            graph = Graph(node)
             with Placement(graph, device.buffer_type) as placement:
                 plan = stream.plan(graph)
-                for leaf, raw in _values(graph, 1).items():
+                for leaf, raw in values_of(node).items():
                     placement.write(leaf, raw)
                 plan.rebind(graph, placement.allocation)
                 for wrong in (False, True, False, True):
-                    values = np.full(ids.ne[::-1], 4 if wrong else 3, ids.type.dtype)
-                    placement.write(ids, values)
+                    placement.write(ids_of(node), ids(node, wrong=wrong))
                     if wrong:
                         with expect_raises(ComputeError, f"an id out of range in {node!r}"):
                             plan.compute()

@@ -17,7 +17,11 @@ from ggplug.testing.watching import EVERYTHING, Watch
 
 
 class ContractError(AssertionError):
-    """A device broke a clause."""
+    """A device broke a clause.  ``builds_on``: ops that it would not have broken it with, were they right."""
+
+    def __init__(self, message: str, builds_on: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.builds_on = builds_on
 
 
 class NotOffered(Exception):
@@ -52,6 +56,9 @@ class Clause(NamedTuple):
         return (self.check.__doc__ or "").strip()
 
 
+BASES: dict[str, tuple[str, ...]] = {}
+"""Of each clause the names of those that it takes for kept; see :mod:`ggplug.testing.contracts.bases`."""
+
 CONTRACT = "contract"
 """The subject of findings about clauses."""
 
@@ -80,6 +87,12 @@ def run_clauses(device: Device, chosen: Iterable[Clause], watch: Watch = EVERYTH
 
 def run_clause(device: Device, chosen: Clause) -> Finding:
     """One clause; never raises for what the device does."""
+    finding, ops = _outcome(device, chosen)
+    return finding._replace(builds_on=(*BASES.get(chosen.name, ()), *ops)) if finding.bad else finding
+
+
+def _outcome(device: Device, chosen: Clause) -> tuple[Finding, tuple[str, ...]]:
+    """What becomes of a clause, and the ops that it has computed wrong values with."""
     try:
         for left in reversed(range(ATTEMPTS)):
             try:
@@ -89,30 +102,29 @@ def run_clause(device: Device, chosen: Clause) -> Finding:
                 if not left:
                     raise
     except NotOffered as reason:
-        return Finding(CONTRACT, chosen.name, "declined", str(reason))
+        return Finding(CONTRACT, chosen.name, "declined", str(reason)), ()
     except NotApplicable as reason:
-        return Finding(CONTRACT, chosen.name, "not applicable", str(reason))
+        return Finding(CONTRACT, chosen.name, "not applicable", str(reason)), ()
     except NotProven as reason:
-        return Finding(CONTRACT, chosen.name, "not proven", str(reason))
+        return Finding(CONTRACT, chosen.name, "not proven", str(reason)), ()
     except ContractError as error:
         reason_given = f"{error}; the contract: {chosen.meaning}"
         if error.__cause__ is None:
-            return Finding(CONTRACT, chosen.name, "failed", reason_given, float("inf"))
+            return Finding(CONTRACT, chosen.name, "failed", reason_given, float("inf")), error.builds_on
         # Something else was raised than the clause wants; where tells more than the clause does.
-        failure = of_exception(error.__cause__, device)
-        return failure._replace(verdict="failed", reason=reason_given).finding(CONTRACT, chosen.name)
+        failure = of_exception(error.__cause__, device)._replace(verdict="failed")
     except Exception as error:
         failure = of_exception(error, device)
-        return failure._replace(reason=f"{failure.reason}; the contract: {chosen.meaning}").finding(
-            CONTRACT, chosen.name
-        )
-    return Finding(CONTRACT, chosen.name, "passed")
+        reason_given = f"{failure.reason}; the contract: {chosen.meaning}"
+    else:
+        return Finding(CONTRACT, chosen.name, "passed"), ()
+    return failure._replace(reason=reason_given).finding(CONTRACT, chosen.name), ()
 
 
-def expect(condition: object, message: str) -> None:
-    """Raises ContractError unless ``condition`` holds."""
+def expect(condition: object, message: str, builds_on: tuple[str, ...] = ()) -> None:
+    """Raises ContractError unless ``condition`` holds; ``builds_on``: ops whose wrong values may be why."""
     if not condition:
-        raise ContractError(message)
+        raise ContractError(message, builds_on)
 
 
 @contextmanager

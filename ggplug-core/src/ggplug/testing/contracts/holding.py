@@ -14,16 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from ggplug.backend import Backend, Device
 from ggplug.discrete import QueuedBackend
 from ggplug.ops.base import Array
-from ggplug.ops.rows import get_rows
-from ggplug.tensor import Spec, Tensor
+from ggplug.tensor import Tensor
 from ggplug.testing.contracts.clause import ContractError, NotApplicable, NotProven, expect
+from ggplug.testing.contracts.ids import ids, ids_of, nodes_with_ids, values_of
 from ggplug.testing.contracts.loading import TIMES, Load
-from ggplug.types import F32, I32
 
 LONGEST = 120.0
 """Seconds after which a call that was let go hangs."""
@@ -148,14 +145,13 @@ def patience(call: Callable[[], object]) -> float:
 def failing_node(device: Device) -> tuple[Tensor, Mapping[Tensor, Array]]:
     """A node whose computation fails on the device, and values for its leafs.
 
-    ``get("failing_node")()`` of the registration, or a row that is not there.  Raises NotProven.
+    ``get("failing_node")()`` of the registration, or one with an id out of range.  Raises NotProven.
     """
     given = hook(device, "failing_node")
     if given is not None:
         made: tuple[Tensor, Mapping[Tensor, Array]] = given()
         return made
-    table, ids = Tensor(Spec(F32, (32, 4, 1, 1), 2)), Tensor(Spec(I32, (2, 1, 1, 1), 1))
-    node = get_rows(table, ids).set_output()
-    if not device.supports_op(node):
-        raise NotProven(f"{device.name} gives no hook 'failing_node', and has no get_rows that takes a wrong id")
-    return node, {table: np.ones((4, 32), np.float32), ids: np.array([1, 4], np.int32)}
+    node = next(nodes_with_ids(device), None)
+    if node is None:
+        raise NotProven(f"{device.name} gives no hook 'failing_node', and supports no op that takes a wrong id")
+    return node.set_output(), {**values_of(node), ids_of(node): ids(node, wrong=True)}

@@ -14,6 +14,7 @@ from ggplug.ops.elementwise import add, mul
 from ggplug.ops.matrix import mul_mat
 from ggplug.ops.unary import relu, scale
 from ggplug.tensor import Spec, Tensor
+from ggplug.testing.causes import names_of_ops
 from ggplug.testing.compare import compare
 from ggplug.testing.contracts.clause import NotOffered, expect
 from ggplug.testing.oracle import evaluate
@@ -86,7 +87,7 @@ class Sample:
         """Raises ContractError if ``got`` is not the result for the inputs of ``seed``."""
         want = self.expected(seed)
         found = compare(got.astype(np.float64).reshape(want.shape), want, 1e-6)
-        expect(found, f"{what}: {found.reason}")
+        expect(found, f"{what}: {found.reason}", names_of_ops(self.graph))
 
 
 def square(name: str = "", extent: int = WIDTH) -> Tensor:

@@ -97,7 +97,10 @@ FAULTS: tuple[Fault, ...] = (
         ("errors are typed", "a declined op raises and harms nothing"),
     ),
     _plan("binds once", plans.BindsOnce, "a plan binds to other places"),
-    _plan("says nothing of ids out of range", plans.ForgetsFaults, "get_rows", "set_rows", "mul_mat_id", "graph"),
+    _plan(
+        "says nothing of ids out of range", plans.ForgetsFaults, "get_rows", "set_rows", "mul_mat_id", "graph",
+        "get_rows_back", "add_id", "ssm_scan", "ids are looked at in each computation",
+    ),
     _plan("computes once", plans.ComputesOnce, "a plan computes again with new values"),
     Fault("writes come last", lambda: plans.WritesLast("faulty"), ("set_rows", "cpy", "graph")),
     Fault(

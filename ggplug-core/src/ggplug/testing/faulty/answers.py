@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggplug.backend import UNGROUPED, Accept, Backend, Decline, Group, Groups, Plan, Support
+from ggplug.backend import UNGROUPED, Accept, Backend, Decline, Group, Groups, Plan, Support, check_parameters
 from ggplug.errors import UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
@@ -42,6 +42,7 @@ class RefusesViews(ReferenceDevice):
 
 class UntypedErrors(ReferenceDevice):
     def init(self, **params: Any) -> Backend:
+        check_parameters(self, params)
         return _UntypedStream(self)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ggplug import ops
 from ggplug.arrays import strided
-from ggplug.backend import UNGROUPED, Backend, Group, Groups, Operand, Plan, WalkPlan
+from ggplug.backend import UNGROUPED, Backend, Group, Groups, Operand, Plan, WalkPlan, check_parameters
 from ggplug.graph import Graph
 from ggplug.groups import Missed
 from ggplug.ops.base import Array
@@ -206,6 +206,7 @@ class RunsAtTheFirstNode(FusingDevice):
     """Its plans compute a group at the place of its first node, before sources that are computed in between."""
 
     def init(self, **params: Any) -> Backend:
+        check_parameters(self, params)
         return _RunsAtTheFirstNodeStream(self)
 
 

@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 
 from ggplug.arrays import as_bytes, strided
-from ggplug.backend import UNGROUPED, Backend, Buffer, BufferType, Bytes, Decline, Device, Group, Groups, Operand, Plan
+from ggplug.backend import (
+    UNGROUPED,
+    Backend,
+    Buffer,
+    BufferType,
+    Bytes,
+    Decline,
+    Device,
+    Group,
+    Groups,
+    Operand,
+    Plan,
+    check_parameters,
+)
 from ggplug.graph import Graph
 from ggplug.graph import Layouts as KnownLayouts
 from ggplug.ops.base import Op
@@ -114,6 +127,7 @@ class ForgetsTheLayout(PackingDevice):
     """Its streams bind a plan to whatever memory the weights of an equal graph lie in."""
 
     def init(self, **params: Any) -> Backend:
+        check_parameters(self, params)
         return _ForgetfulStream(self)
 
 

@@ -7,7 +7,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ggplug.backend import UNGROUPED, Backend, Device, Groups, Operand, Places, Plan, WalkPlan, host_bytes
+from ggplug.backend import (
+    UNGROUPED,
+    Backend,
+    Device,
+    Groups,
+    Operand,
+    Places,
+    Plan,
+    WalkPlan,
+    check_parameters,
+    host_bytes,
+)
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
 from ggplug.host import HostBuffer
@@ -24,6 +35,7 @@ class OtherStreams(ReferenceDevice):
         self._wrap = wrap
 
     def init(self, **params: Any) -> Backend:
+        check_parameters(self, params)
         return _WrappedStream(self, self._wrap)
 
 
@@ -79,6 +91,7 @@ class ClaimsNothing(ReferenceDevice):
     """Computes in memory that others may write at the same time."""
 
     def init(self, **params: Any) -> Backend:
+        check_parameters(self, params)
         return _ClaimingNothingStream(self)
 
 
@@ -99,6 +112,7 @@ class WritesLast(ReferenceDevice):
     """Takes what an op writes for a result of its own, and so computes readers of the written tensor first."""
 
     def init(self, **params: Any) -> Backend:
+        check_parameters(self, params)
         return _WritesLastStream(self)
 
 
@@ -117,6 +131,7 @@ class WritesAnywhere(ReferenceDevice):
     """Looks its places up by itself, and takes all memory for writable."""
 
     def init(self, **params: Any) -> Backend:
+        check_parameters(self, params)
         return _WritesAnywhereStream(self)
 
 
@@ -148,6 +163,7 @@ class TakesAnyGraph(ReferenceDevice):
     """Binds its plans to graphs that they were not made for."""
 
     def init(self, **params: Any) -> Backend:
+        check_parameters(self, params)
         return _TakesAnyGraphStream(self)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan, as_bytes
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Event, Groups, Plan, as_bytes, check_parameters
 from ggplug.discrete import Batch, Call, Job
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
@@ -91,6 +91,7 @@ class CopiesAtOnce(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _CopiesAtOnceStream(self)
 
 
@@ -109,6 +110,7 @@ class Forgetful(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _ForgetfulStream(self)
 
 
@@ -132,6 +134,7 @@ class Reorders(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _ReordersStream(self)
 
 
@@ -148,6 +151,7 @@ class LooksUpLate(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _LooksUpLateStream(self)
 
 
@@ -173,6 +177,7 @@ class ComputesProductsAtOnce(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _ComputesProductsAtOnceStream(self)
 
 
@@ -197,6 +202,7 @@ class Repeats(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _RepeatsStream(self)
 
 
@@ -219,6 +225,7 @@ class Swallows(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _SwallowsStream(self)
 
 
@@ -235,6 +242,7 @@ class Spreads(FakeDevice):
         self.wrong: Any = None
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _SpreadsStream(self)
 
 
@@ -259,6 +267,7 @@ class SharesStaging(FakeDevice):
         self.staging = np.empty(0, np.uint8)
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _SharesStagingStream(self)
 
 
@@ -302,6 +311,7 @@ class Returns(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _ReturnsStream(self)
 
 
@@ -317,6 +327,7 @@ class Stumbles(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         self.fail("kernel", 1, ComputeError("the first launch fails"))
         return super().init(**params)
 
@@ -328,6 +339,7 @@ class Cancels(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _CancelsStream(self)
 
 
@@ -349,6 +361,7 @@ class CancelsWithPlans(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _CancelsWithPlansStream(self)
 
 
@@ -399,6 +412,7 @@ class KeepsWhatFailed(FakeDevice):
         super().__init__("faulty", execution="late")
 
     def init(self, **params: Any) -> FakeBackend:
+        check_parameters(self, params)
         return _KeepsWhatFailedStream(self)
 
 

@@ -1,0 +1,45 @@
+"""Numbers and sequences as callers give them; errors name the parameter, what it is and what it may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ggplug.errors import ParameterError
+from ggplug_models.values import shown
+
+LARGEST = 2**31 - 1
+"""Of integers, unless another limit is given."""
+
+LARGEST_NUMBER = float(np.finfo(np.float32).max)
+"""Of numbers, unless another limit is given: what devices compute with holds no larger ones."""
+
+
+def whole(name: str, value: Any, at_least: int = 0, at_most: int = LARGEST) -> int:
+    """An integer from ``at_least`` to ``at_most``, of Python or NumPy.  Raises ParameterError."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not at_least <= value <= at_most:
+        wanted = f"an integer {_range(at_least, at_most, LARGEST)}"
+        raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
+    return int(value)
+
+
+def number(name: str, value: Any, at_least: float = -LARGEST_NUMBER, at_most: float = LARGEST_NUMBER) -> float:
+    """A finite number from ``at_least`` to ``at_most``, of Python or NumPy.  Raises ParameterError."""
+    fits = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not fits or not at_least <= value <= at_most or not math.isfinite(value):
+        wanted = f"a number {_range(at_least, at_most, LARGEST_NUMBER)}"
+        raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
+    return float(value)
+
+
+def check_sequence(values: Any, what: str) -> None:
+    """Raises ParameterError for what has no length and order: generators, numbers, dicts, sets."""
+    if not isinstance(values, (Sequence, np.ndarray)) or isinstance(values, (str, bytes)):
+        raise ParameterError(f"{what} must be a sequence, got {type(values).__name__}", got=type(values))
+
+
+def _range(least: float, most: float, largest: float) -> str:
+    return f"of at least {least:g}" if most == largest and least > -largest else f"from {least:g} to {most:g}"

@@ -1,0 +1,139 @@
+"""Hyperparameters that a graph cannot be made of are refused by their key; absent ones have llama.cpp's defaults."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggplug_models
+from ggplug.errors import ModelError
+from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug.types import RopeMode
+from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.layers.attention import Heads
+from ggplug_models.layers.experts import Experts
+from ggplug_models.layers.rope import Rope
+
+GOOD: dict[str, Any] = {"embedding_length": 64, "attention.head_count": 4, "context_length": 512}
+MIXED: dict[str, Any] = {"expert_count": 8, "expert_used_count": 2, "feed_forward_length": 96}
+YARN: dict[str, Any] = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+
+
+def hyperparameters(**changed: Any) -> Hyperparameters:
+    return Hyperparameters({"general.architecture": "llama", **{f"llama.{key}": v for key, v in changed.items()}})
+
+
+def rope(**changed: Any) -> Rope:
+    return Rope.of(hyperparameters(**{**GOOD, **changed}), RopeMode.NORMAL, 16)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"rope.dimension_count": 18}, "rope.dimension_count must be an integer from 1 to 16, got 18"),
+        ({"rope.dimension_count": 2**31 - 2}, "rope.dimension_count must be an integer from 1 to 16"),
+        ({"rope.dimension_count": 15}, "rope.dimension_count must be even"),
+        ({"rope.freq_base": 0.0}, "rope.freq_base must be a number from 1e-30 to 1e+30, got 0.0"),
+        ({"rope.freq_base": 1e-45}, "rope.freq_base must be"), ({"rope.freq_base": 1e300}, "rope.freq_base must be"),
+        ({"rope.freq_base": 10**400}, "rope.freq_base must be"), ({"rope.freq_base": math.nan}, "rope.freq_base"),
+        ({"rope.scaling.factor": 1e-35}, "rope.scaling.factor must be 0, or a number from 1e-30 to 1e+30"),
+        ({"rope.scaling.factor": 1e35}, "rope.scaling.factor must be"),
+        ({"rope.scale_linear": 1e-35}, "rope.scale_linear must be 0, or"),
+        ({**YARN, "rope.scaling.factor": math.exp(-10)}, "rope.scaling.factor must be a number whose magnitude"),
+        ({**YARN, "rope.scaling.factor": 2.0, "rope.scaling.yarn_log_multiplier": -10 / math.log(2)},
+         "rope.scaling.yarn_log_multiplier must be a number whose magnitude"),
+        ({**YARN, "rope.scaling.yarn_log_multiplier": 1e308}, "rope.scaling.yarn_log_multiplier must be a finite"),
+        ({**YARN, "rope.scaling.yarn_ext_factor": 1e300}, "rope.scaling.yarn_ext_factor must be a finite number"),
+        ({**YARN, "rope.scaling.attn_factor": 1e300}, "rope.scaling.attn_factor must be a finite number"),
+        ({**YARN, "rope.scaling.yarn_beta_fast": 0.0}, "rope.scaling.yarn_beta_fast must be"),
+        ({**YARN, "rope.scaling.yarn_beta_slow": -1.0}, "rope.scaling.yarn_beta_slow must be"),
+        ({**YARN, "rope.freq_base": 1.0}, "rope.freq_base must be more than 1 with YaRN"),
+    ],
+)  # fmt: skip
+def test_a_rotation_that_cannot_be_computed_is_refused_by_its_key(changed: dict[str, Any], named: str) -> None:
+    with pytest.raises(ModelError, match=re.escape(f"llama.{named}")) as refused:
+        rope(**changed)
+    assert refused.value.wanted is not None
+
+
+@pytest.mark.parametrize("factor", [5e-324, 1e-300, 0.0, None])
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_a_factor_that_float32_has_no_digits_for_is_none(kind: str, factor: float | None) -> None:
+    assert rope(**{"rope.scaling.type": kind, "rope.scaling.factor": factor}).scale == 1.0
+
+
+def test_absent_keys_of_rotations_have_the_defaults_of_llama_cpp() -> None:
+    found = rope()
+    assert (found.n_dims, found.base, found.scale, found.n_ctx_orig) == (16, 10000.0, 1.0, 512)
+    assert (found.extrapolation, found.magnitude, found.beta_fast, found.beta_slow) == (0.0, 1.0, 32.0, 1.0)
+    assert rope(**{"rope.scaling.type": "yarn"}).extrapolation == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"expert_used_count": 9}, "expert_used_count must be an integer from 1 to 8, got 9"),
+        ({"expert_used_count": None}, "expert_used_count is missing"),
+        ({"expert_group_count": 3}, "expert_group_count must be a divisor of llama.expert_count (8)"),
+        ({"expert_group_count": 8}, "expert_group_count must be a divisor of llama.expert_count (8), with two experts"),
+        ({"expert_group_count": -1}, "expert_group_count must be an integer of at least 0"),
+        ({"expert_group_count": 4, "expert_group_used_count": 0}, "expert_group_used_count must be an integer"),
+        ({"expert_group_count": 4, "expert_group_used_count": 5}, "expert_group_used_count must be an integer"),
+        ({"expert_group_count": 4, "expert_group_used_count": 1, "expert_used_count": 3},
+         "expert_used_count must be an integer from 1 to 2, got 3"),
+        ({"expert_weights_scale": 1e300}, "expert_weights_scale must be a finite number"),
+    ],
+)  # fmt: skip
+def test_experts_that_do_not_go_together_are_refused_by_their_key(changed: dict[str, Any], named: str) -> None:
+    with pytest.raises(ModelError, match=re.escape(f"llama.{named}")):
+        Experts.of(hyperparameters(**{**MIXED, **changed}))
+
+
+@pytest.mark.parametrize("groups", [{}, {"count": 0}, {"count": 0, "used_count": 0}])
+def test_no_groups_of_experts_is_one_group(groups: dict[str, Any]) -> None:
+    found = Experts.of(hyperparameters(**MIXED, **{f"expert_group_{key}": value for key, value in groups.items()}))
+    assert found is not None
+    assert (found.n_groups, found.n_groups_used, found.scale) == (1, 1, 1.0)
+
+
+@pytest.mark.parametrize("count", [0, np.array([4, 0, 4]), np.array([4, -2, 4]), 3])
+def test_attention_without_keys_is_refused_by_its_key(count: Any) -> None:
+    with pytest.raises(ModelError, match=r"llama\.attention\.head_count_kv must be"):
+        Heads.of(hyperparameters(**GOOD, **{"attention.head_count_kv": count}), 3)
+
+
+def test_a_family_may_have_blocks_that_do_not_attend() -> None:
+    heads = Heads.of(hyperparameters(**GOOD, **{"attention.head_count_kv": np.array([2, 0, 4])}), 3, all_attend=False)
+    assert [each.n_head_kv for each in heads] == [2, 0, 4]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attention.clamp_kqv", -1.0), ("attention.clamp_kqv", math.nan), ("rope.dimension_count", 64),
+        ("rope.freq_base", 0.0), ("attention.head_count_kv", 0), ("block_count", 10**9),
+    ],
+)  # fmt: skip
+def test_the_error_of_a_file_names_the_key(data: Path, tmp_path: Path, key: str, value: Any) -> None:
+    path = tmp_path / "odd.gguf"
+    with GGUFReader(data / "qwen3.gguf") as reader, GGUFWriter(path) as writer:
+        writer.add_metadata_of(reader, without=(f"qwen3.{key}",))
+        writer.add(f"qwen3.{key}", value)
+        for name, info in reader.tensors.items():
+            writer.add_tensor(name, np.array(reader.data(info)), info.type, info.ne)
+        writer.write()
+    with pytest.raises(ModelError, match=re.escape(f"qwen3.{key} must be")) as refused:
+        ggplug_models.load(path, ["CPU"])
+    assert refused.value.got is not None
+    assert refused.value.wanted is not None
+
+
+@pytest.mark.parametrize("value", [["a"] * 3, np.array([math.nan] * 3), np.array([1, 0]), [True, "a", False]], ids=str)
+def test_what_is_no_truth_value_of_a_block_is_refused(value: Any) -> None:
+    with pytest.raises(ModelError, match=r"llama\.attention\.sliding_window_pattern must be an array of 3 truth"):
+        hyperparameters(**{"attention.sliding_window_pattern": value}).flags("attention.sliding_window_pattern", 3)
