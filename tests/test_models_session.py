@@ -14,9 +14,11 @@ import pytest
 import ggplug_models
 from ggplug.errors import ContextFullError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug.memory import allocate
 from ggplug_models import Asked, Session
 from ggplug_models.cache.cells import Cells, rounded
 from ggplug_models.generation import generate
+from ggplug_models.ids import listed_ids
 from ggplug_models.sampling import Sampler, Sampling
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 60)]
@@ -181,6 +183,38 @@ def test_few_different_numbers_of_cells_are_read() -> None:
     assert all(n <= rounded(n) <= max(256, 1.126 * n + 256) for n in range(1, 5000))
 
 
+def test_a_step_sets_one_input_for_all_whole_numbers_and_a_mask_for_each_window(model: Any) -> None:
+    with Session(model, 64, n_seq=2) as session:
+        session.decode({0: TEXT[:3], 1: TEXT[:2]})
+        session.decode({0: TEXT[3:4], 1: TEXT[2:3]})
+        for step in session._steps.values():
+            assert sorted(step._inputs) == ["mask 0", "mask 12", "numbers"]
+
+
+def test_a_line_shows_every_position_up_to_a_token_and_writes_where_positions_are() -> None:
+    cells = Cells(n_seq=3, n_ctx=100, n_step=4)
+    positions = np.array([[7, 8], [5, -1]])
+    shown = cells.shown(1, positions, np.array([9, 6]), 16)
+    assert [[int((row == 0).sum()) for row in sequence[0]] for sequence in shown] == [[8, 9], [6, 0]]
+    assert (shown[..., :6] == 0).sum() == 18
+    assert cells.rows(1, positions).tolist() == [192 + 7, 192 + 8, 2 * 192 + 5, 2 * 192 + 129]
+    assert cells.rows(0, positions[:1]).tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("tokens", [[3, 4], list(range(20)), np.array([3, 4]), [np.int64(5)], (1, 2)])
+def test_ids_are_listed_as_plain_integers(tokens: Any) -> None:
+    found = listed_ids(tokens, 300, "text")
+    assert found == list(tokens)
+    assert found is not tokens
+    assert all(type(each) is int for each in found)
+
+
+@pytest.mark.parametrize("tokens", [[True], [300], [-1], [2.0], [], ["a"], None])
+def test_what_is_no_id_is_refused_in_a_short_list_too(tokens: Any) -> None:
+    with pytest.raises(ParameterError, match="text"):
+        listed_ids(tokens, 300, "text")
+
+
 def test_masks_show_what_lies_within_the_window() -> None:
     cells = Cells(1, 512, 8, 12)
     cells.advance(0, 70)
@@ -292,3 +326,18 @@ def test_a_shift_that_drops_nothing_changes_nothing(model: Any) -> None:
         assert session.tokens() == (5, 6, 7, 8)
         session.shift(1, 2)
         assert session.tokens() == (5, 8)
+
+
+def test_what_memory_held_before_makes_no_difference(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = np.random.default_rng(3).integers(0, model.n_vocab, 140).tolist()
+    with Session(model, 256, 2) as session:
+        wanted = session.decode({1: prompt})[1]
+
+    def dirty(context: Any, device: Any) -> None:
+        allocate(context, device)
+        for tensor in context:
+            tensor.set_bytes(np.full(tensor.nbytes, 0xFF, np.uint8))  # which is NaN
+
+    monkeypatch.setattr("ggplug_models.cache.memory.allocate", dirty)
+    with Session(model, 256, 2) as session:
+        assert np.array_equal(session.decode({1: prompt})[1], wanted)

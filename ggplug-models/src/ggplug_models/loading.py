@@ -10,7 +10,7 @@ import ggplug as gg
 import ggplug_models.architectures  # noqa: F401  (registers the families)
 from ggplug import gguf
 from ggplug.backend import Device
-from ggplug.errors import ModelError, ParameterError
+from ggplug.errors import ParameterError
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
 from ggplug_models.files import MappedFiles
@@ -18,7 +18,7 @@ from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.model import ARCHITECTURES, Model
 from ggplug_models.packing import PackedWeight, Packing
 from ggplug_models.placement import LayerSplit, Placement
-from ggplug_models.values import shown
+from ggplug_models.values import Values
 
 
 def load(
@@ -46,13 +46,8 @@ def load(
     with gguf.GGUFReader(path) as reader:
         hyperparameters = Hyperparameters(reader.metadata)
         paths = reader.paths
-    name = hyperparameters.architecture
-    cls = ARCHITECTURES.get(name)
-    if cls is None:
-        raise ModelError(
-            f"{os.fspath(path)}: architecture {shown(name)} is not supported", got=name,
-            remedy=f"supported: {', '.join(sorted(ARCHITECTURES))}",
-        )  # fmt: skip
+    values = Values(hyperparameters.values, where=os.fspath(path))
+    cls = values.entry("general.architecture", ARCHITECTURES, "an architecture")
     chooses = placement
     if isinstance(chooses, LayerSplit):
         chooses = chooses.over(hyperparameters.integer("block_count"), len(chosen))

@@ -18,7 +18,7 @@ from ggplug.types import Type
 from ggplug_models.arguments import check_sequence, whole
 from ggplug_models.cache.cells import GRANULE
 from ggplug_models.cache.memory import Memory
-from ggplug_models.ids import in_common, token_ids
+from ggplug_models.ids import in_common, listed_ids
 from ggplug_models.session_files import restore, save
 from ggplug_models.steps import Asked, Shape, Step, Tokens
 from ggplug_models.values import shown
@@ -240,8 +240,8 @@ class Session:
         with self.turn():
             return self.model.scheduler.explain(step.graph)
 
-    def _checked(self, seq: int, tokens: Sequence[int]) -> npt.NDArray[np.int64]:
-        found = token_ids(tokens, self.model.n_vocab, f"sequence {seq}")
+    def _checked(self, seq: int, tokens: Sequence[int]) -> list[int]:
+        found = listed_ids(tokens, self.model.n_vocab, f"sequence {seq}")
         room = self.n_ctx - len(self._tokens[seq])
         if len(found) > room:
             raise ContextFullError(
@@ -279,29 +279,28 @@ class Session:
             return distance == 1 and count == counts[-1]
         return in_steps(max(*counts, count)) - min(*counts, count) <= GRANULE
 
-    def _compute(
-        self, batch: dict[int, npt.NDArray[np.int64]], n: int, asked: Asked, *, hidden: bool
-    ) -> dict[int, Floats]:
+    def _compute(self, batch: dict[int, list[int]], n: int, asked: Asked, *, hidden: bool) -> dict[int, Floats]:
         """One step: the tokens of ``batch``, at most ``n`` of each sequence."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         n = n if self.model.keeps_states else in_steps(n)
-        ids = np.zeros((n_seq, n), np.int64)
-        positions = np.full((n_seq, n), -1, np.int64)
-        lengths = np.array([len(self._tokens[first + i]) for i in range(n_seq)])
-        for seq, tokens in batch.items():
-            ids[seq - first, : len(tokens)] = tokens
-            positions[seq - first, : len(tokens)] = lengths[seq - first] + np.arange(len(tokens))
-            lengths[seq - first] += len(tokens)
-        longest = int(lengths[[seq - first for seq in batch]].max())
+        # Lists: each of NumPy's calls takes longer than a few tokens, in caches that hold weights.
+        ids, positions, lengths = [], [], []
+        for seq in range(first, first + n_seq):
+            tokens, held = batch.get(seq, []), len(self._tokens[seq])
+            filling = n - len(tokens)
+            ids.append(tokens + [0] * filling)
+            positions.append([*range(held, held + len(tokens))] + [-1] * filling)
+            lengths.append(held + len(tokens))
+        longest = max(lengths[seq - first] for seq in batch)
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
         with self.turn():
             step = self._step(Shape(first, n_seq, n, spans, asked, hidden))
             assert step.graph is not None
             for seq in batch:
                 for cells in self._cells.values():
-                    cells.advance(seq, int(lengths[seq - first]))
+                    cells.advance(seq, lengths[seq - first])
             self.model.scheduler.allocate(step.graph)
-            step.fill(Tokens(ids, positions, lengths))
+            step.fill(Tokens(np.array(ids), np.array(positions), np.array(lengths)))
             try:
                 self.model.scheduler.compute(step.graph)
             except BaseException:
@@ -310,7 +309,7 @@ class Session:
                         self._forget(seq)
                 raise
             for seq, tokens in batch.items():
-                self._tokens[seq].extend(tokens.tolist())
+                self._tokens[seq].extend(tokens)
             if step.result is None:
                 return {}
             found = step.result.numpy().reshape(n_seq, -1, step.result.ne[0])

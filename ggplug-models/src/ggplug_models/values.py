@@ -84,6 +84,16 @@ class Values:
 
         return self._checked(key, default, f"an array of {length} integers", fits, _same)
 
+    def entry(self, key: str, table: Mapping[str, T], what: str) -> T:
+        """What a table has under the text of the key.  ``what`` the text names there, for the error that lists them."""
+        name = self.text(key)
+        if name not in table:
+            raise ModelError(
+                f"{self._named(key)} is {shown(name)}, {what} that is not known", got=name, wanted=what,
+                remedy=f"known: {', '.join(sorted(table))}",
+            )  # fmt: skip
+        return table[name]
+
     def inner(self, key: str, default: D = REQUIRED) -> Values | D:
         """An object inside of the object."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ggplug import ops, types
-from ggplug.backend import Backend, Device
+from ggplug.backend import Device
 from ggplug.cli.products import SEED, MatrixVector, on, prepared, reader, stream_on
 from ggplug.cli.turns import best_times
 from ggplug.errors import UnsupportedOpError
@@ -175,7 +175,7 @@ class Convolution:
             ):
                 case = f"{name}, {kind.name}"
                 try:
-                    best = best_times({"ours": self._whole(stream, built), "product": product}, self.REPEATS)
+                    best = best_times({"ours": prepared(stream, built), "product": product}, self.REPEATS)
                 except UnsupportedOpError as error:
                     yield {"case": case, "note": error.reason or error.message}
                     continue
@@ -185,7 +185,3 @@ class Convolution:
                     "relative_to_product": best["product"] / best["ours"],
                 }  # fmt: skip
         stream.free()
-
-    @staticmethod
-    def _whole(stream: Backend, built: Tensor) -> Callable[[], None]:
-        return prepared(stream, built)

@@ -72,6 +72,15 @@ class Override:
             raise ParameterError(f"{self.pattern!r} is no regular expression: {error}", got=self.pattern) from None
 
     @classmethod
+    def of(cls, given: Override | tuple[str, Type]) -> Override:
+        """Itself, or one of a pattern and a type.  Raises ParameterError for what is neither."""
+        if isinstance(given, Override):
+            return given
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise ParameterError(f"{given!r} is neither an Override nor a pattern and a type", got=given)
+        return cls(*given)
+
+    @classmethod
     def parse(cls, text: str) -> Override:
         """``PATTERN=TYPE``.  Raises ParameterError."""
         pattern, equals, name = text.rpartition("=")

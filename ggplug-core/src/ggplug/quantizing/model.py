@@ -86,7 +86,7 @@ def quantize_file(
         OSError: a file cannot be read or written, or the disk is full.
     """
     chosen = None if name.upper() == COPY else mixture(name)
-    orders = [_override(each) for each in overrides]
+    orders = [Override.of(each) for each in overrides]
     with GGUFReader(source) as reader:
         _check_target(reader, out)
         importance = None if imatrix is None else read_importance(imatrix)
@@ -109,14 +109,6 @@ def quantize_file(
         )
         for each, weight in zip(choices, weights, strict=True)
     ]  # fmt: skip
-
-
-def _override(given: Override | tuple[str, Type]) -> Override:
-    if isinstance(given, Override):
-        return given
-    if not isinstance(given, tuple) or len(given) != 2:
-        raise ParameterError(f"{given!r} is neither an Override nor a pattern and a type", got=given)
-    return Override(*given)
 
 
 def _check_target(reader: GGUFReader, out: str | os.PathLike[str]) -> None:

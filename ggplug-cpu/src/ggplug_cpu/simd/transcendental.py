@@ -156,8 +156,8 @@ def _upper_by_power(size: Value) -> Value:
 def _positive_part(x: Value) -> Value:
     """x, or zero where it is negative; NaN of NaN and of minus infinity, as a product with zero has it."""
     # what becomes of each kind of number, the first in the lowest digit:
-    # quiet and signalling NaN, 0, 1, -inf and inf, negative, positive; 1: itself, 2 and 3: NaN, 8: zero
-    kinds, all_lanes, current = x.constant(0x18138121, I32), x.constant(-1, I16), x.constant(4, I32)
+    # quiet and signalling NaN, 0, +1, -inf and inf, negative, positive; 1: itself, 2 and 3: NaN, 8: zero
+    kinds, all_lanes, current = x.constant(0x18131121, I32), x.constant(-1, I16), x.constant(4, I32)
     kinds = kinds.splat(x.count)
     return x.call("llvm.x86.avx512.mask.fixupimm.ps.512", None, x, kinds, x.constant(0, I32), all_lanes, current)
 

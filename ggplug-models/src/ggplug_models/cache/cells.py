@@ -19,6 +19,9 @@ READ = 256
 """Cells are read in multiples of this many, so that one graph serves many steps: what is masked costs little."""
 
 
+_SHOWN, _HIDDEN = np.float16(0), np.float16(-np.inf)
+
+
 def rounded(count: int) -> int:
     """``count`` rounded up to whole :data:`READ`, and so that of many at most an eighth is too much."""
     step = max(READ, 1 << max((count - 1).bit_length() - 4, 0))
@@ -50,10 +53,13 @@ class Cells:
         a cell of a sequence, all cells of one together.
         """
         n_seq, n = positions.shape
-        spare = self.ring + np.arange(n) % GRANULE
-        cells = np.where(positions < 0, spare, positions % self.ring)
-        rows = cells + (first + np.arange(n_seq))[:, np.newaxis] * self.count
-        return rows.reshape(-1).astype(np.int32)
+        cells = positions % self.ring if self.window else positions
+        filling = positions < 0
+        if filling.any():
+            cells = np.where(filling, self.ring + np.arange(n) % GRANULE, cells)
+        if first or n_seq > 1:
+            cells = cells + (first + np.arange(n_seq))[:, np.newaxis] * self.count
+        return cells.reshape(-1).astype(np.int32)
 
     def advance(self, seq: int, length: int) -> None:
         """Notes that a sequence is about to have ``length`` positions."""
@@ -89,10 +95,12 @@ class Cells:
         positions: [S, n], -1 for tokens that only fill up, which see nothing.  lengths: [S], with the step's tokens.
         """
         cell = np.arange(span)
+        if not self.window:  # a line: what lies in a cell is its position
+            seen = cell <= positions[..., np.newaxis]
+            return np.where(seen, _SHOWN, _HIDDEN)[:, np.newaxis]
         held = cell + self.ring * ((lengths[:, np.newaxis] - 1 - cell) // self.ring)  # [S, span]
         lost = self._lost[first : first + len(lengths), np.newaxis]
         held = np.where((held >= 0) & (held >= lost), held, np.iinfo(np.int64).max)
         seen = held[:, np.newaxis] <= positions[..., np.newaxis]
-        if self.window:
-            seen &= positions[..., np.newaxis] - held[:, np.newaxis] < self.window
-        return np.where(seen, np.float16(0), np.float16(-np.inf))[:, np.newaxis]
+        seen &= positions[..., np.newaxis] - held[:, np.newaxis] < self.window
+        return np.where(seen, _SHOWN, _HIDDEN)[:, np.newaxis]

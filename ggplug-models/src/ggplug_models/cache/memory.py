@@ -65,9 +65,10 @@ class Memory:
             for device, context in self._contexts.items():
                 if device is not None:
                     allocate(context, device)
-            for kind, block in zip(kinds, self.blocks, strict=True) if devices is not None else ():
-                for tensor in block if isinstance(kind, State) else ():
-                    tensor.set_zero()
+            # Attention reads cells that no token was written to and hides them; what memory held before may be NaN,
+            # which takes another way through its kernels that rounds otherwise.
+            for tensor in (tensor for block in self.blocks for tensor in block) if devices is not None else ():
+                tensor.set_zero()
         except BaseException:
             self.free()
             raise

@@ -1,14 +1,15 @@
 """What clients send: the bodies of the OpenAI API's requests, checked.
 
 Numbers are checked for their kind alone; which values they may have is told where they are used, such as by
-:class:`~ggplug_models.sampling.Sampling`.
+:class:`~ggplug_models.sampling.Sampling`.  A check ends with the first item that is wrong, so that a body of a million
+wrong ones is refused as fast as one of a million right ones is read.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 MOST_TEXTS = 16
 """Texts that one request may ask for."""
@@ -16,7 +17,25 @@ MOST_TEXTS = 16
 MOST_STOPS = 16
 """Strings of which each ends a text."""
 
+MOST_KEYS = 256
+"""Of an object that this module checks."""
+
+MOST_BIASES = 4096
+"""Tokens with a bias."""
+
+T = TypeVar("T")
+
+Many: TypeAlias = Annotated[list[T], Field(fail_fast=True)]
 Count = Annotated[int, Field(ge=1)]
+Texts: TypeAlias = str | Many[int] | Many[str] | Many[Many[int]]
+"""A text, token ids, or a list of texts or of lists of token ids."""
+
+
+def _few(value: Any) -> Any:
+    """Dictionaries are checked to their ends, whatever is wrong with them, so they may not be large."""
+    if isinstance(value, dict) and len(value) > MOST_BIASES:
+        raise ValueError(f"{len(value)} tokens have a bias; there may be {MOST_BIASES}")
+    return value
 
 
 class Body(BaseModel):
@@ -27,6 +46,8 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MOST_KEYS:
+            raise ValueError(f"an object has {len(value)} keys; there may be {MOST_KEYS}")
         return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
@@ -68,11 +89,11 @@ class TextBody(Body):
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MOST_TEXTS)] = 1
-    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], BeforeValidator(_few)] | None = None
     seed: int | None = None
 
     temperature: float | None = None
@@ -116,9 +137,9 @@ class TextBody(Body):
 
 
 class CompletionBody(TextBody):
-    """``POST /v1/completions``.  ``prompt``: a text, token ids, or a list of texts or of lists of token ids."""
+    """``POST /v1/completions``."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: Texts
     max_tokens: Count = 16
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
 
@@ -136,7 +157,7 @@ class ChatMessage(Body):
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart] | None = None
+    content: str | Many[TextPart] | None = None
 
     def as_template_sees_it(self) -> dict[str, Any]:
         """With its text as a string; a developer's message is a system's."""
@@ -148,7 +169,7 @@ class ChatMessage(Body):
 class ChatBody(TextBody):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool = False
@@ -162,16 +183,16 @@ class ChatBody(TextBody):
 
 
 class EmbeddingBody(Body):
-    """``POST /v1/embeddings``.  ``input``: a text, token ids, or a list of texts or of lists of token ids."""
+    """``POST /v1/embeddings``."""
 
     model: str | None = None
-    input: str | list[int] | list[str] | list[list[int]]
+    input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Count | None = None
     user: str | None = None
 
 
-def several(found: str | list[int] | list[str] | list[list[int]]) -> list[str] | list[list[int]]:
+def several(found: Texts) -> list[str] | list[list[int]]:
     """One text, or the token ids of one, as a list of one."""
     if isinstance(found, str):
         return [found]

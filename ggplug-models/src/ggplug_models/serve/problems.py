@@ -68,16 +68,30 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def _invalid(error: ValidationError) -> Problem:
-    """The first thing that is wrong with a body, and how many more there are."""
+    """The first thing that is wrong with a body."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     first = found[0]
     if first["type"] == "json_invalid":
         return Problem(400, f"the body is no JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json")
-    names = [str(part) for part in first["loc"] if not str(part).startswith(("list[", "function-"))]
+    if _TEXT in first["loc"]:  # neither a text nor a list; what is wrong in a list is told if it has one kind of items
+        place = first["loc"][: first["loc"].index(_TEXT)]
+        in_lists = [each for each in found[1:] if each["loc"][: len(place)] == place]
+        kinds = {each["loc"][len(place)] for each in in_lists}
+        if len(kinds) != 1 or in_lists[0]["type"] == "list_type":
+            return _wrong(place, "Input should be a text, or a list of what this parameter takes")
+        first = in_lists[0]
+    return _wrong(first["loc"], first["msg"].removeprefix("Value error, "), first["type"])
+
+
+_TEXT = "str"
+"""What pydantic calls the first of the kinds that a value may have."""
+
+
+def _wrong(place: tuple[int | str, ...], message: str, kind: str = "") -> Problem:
+    names = [str(part) for part in place if not str(part).startswith(("list[", "function-"))]
     param = ".".join(names) or None
-    if first["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         return Problem(400, f"{param} is not known to this server", param=param, code="unknown_parameter")
-    if first["type"] == "missing":
+    if kind == "missing":
         return Problem(400, f"{param} is missing", param=param, code="missing_required_parameter")
-    message = first["msg"].removeprefix("Value error, ")
     return Problem(400, f"{param}: {message}" if param else message, param=param, code="invalid_value")

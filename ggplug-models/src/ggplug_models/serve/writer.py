@@ -134,8 +134,10 @@ class Writer:
 
     def _biases(self, given: dict[str, float]) -> dict[int, float]:
         found = {}
+        longest = len(str(self.model.n_vocab))
         for token, value in given.items():
-            if not token.isdecimal() or not token.isascii() or int(token) >= self.model.n_vocab:
+            known = token.isdecimal() and token.isascii() and len(token) <= longest
+            if not known or int(token) >= self.model.n_vocab:
                 raise ParameterError(f"logit_bias has the token {token!r:.40}; there are 0 to {self.model.n_vocab - 1}")
             found[int(token)] = value
         return found

@@ -10,12 +10,11 @@ from ggplug.errors import ModelError
 from ggplug_models.requirements import required
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
-from ggplug_models.tokenizers.pre_tokenizers import PreTokenizer, named
+from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE, PreTokenizer, splitting
 from ggplug_models.tokenizers.vocabulary import MODEL, SPACE, WHITE_SPACE, Rules, Vocabulary
 from ggplug_models.values import Values
 
 MERGES = "tokenizer.ggml.merges"
-PRE = "tokenizer.ggml.pre"
 
 
 def _letters() -> dict[str, int]:
@@ -55,9 +54,9 @@ class BytePairs(Kind):
 
     @classmethod
     def of(cls, values: Values) -> BytePairs:
-        """From metadata; see :class:`Vocabulary` and :func:`named`.  Raises ModelError."""
+        """From metadata; see :class:`Vocabulary` and :func:`splitting`.  Raises ModelError."""
         model = values.text(MODEL)
-        row = named(values.text(PRE, None) if model != "gemma4" else model)
+        row = splitting(values) if model != "gemma4" else BY_NAME[model]
         ids = {"bos": 11, "eos": 11} if model != "gemma4" else {}
         if not row.bos:
             del ids["bos"]

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ggplug.errors import ModelError
-from ggplug_models.values import shown
+from ggplug_models.values import Values
+
+PRE = "tokenizer.ggml.pre"
 
 _SUFFIX = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -46,7 +47,12 @@ _DEEPSEEK_3 = (
 )
 _NEWLINES = r"[^\n]+|[\n]+"
 _LETTERS_AND_MARKS = r"[\p{L}\p{M}]"
-_THREES_FROM_THE_RIGHT = r"\p{N}{1,3}(?=(?:\p{N}{3})*+(?!\p{N}))"
+# Threes from the right.  llama.cpp's \p{N}{1,3}(?=(?:\p{N}{3})*+(?!\p{N})) looks to the end of a run at each place in
+# it.  Here each run is split off, and what is left over of threes is looked for at its beginning alone.
+_THREES_FROM_THE_RIGHT = (r"\p{N}+", r"\A\p{N}{1,2}(?=(?:\p{N}{3})++\z)|\p{N}{1,3}")
+# The same between (?=([0-9]{3})+(?![0-9])), where other digits stay with what is before them.
+_OVER = "[0-9]{1,2}(?=(?:[0-9]{3})*+(?![0-9]))"
+_ASCII_THREES = rf"(?:\A{_OVER}|[0-9]{{3}})(?:[^0-9]++(?:{_OVER})?)*+|(?:[^0-9]++(?:{_OVER})?)++"
 _IDEOGRAPHS = rf"[{_ranges('4e00-9fa5 3040-309f 30a0-30ff')}]+"
 # From U+0800 to U+9FA5 and the syllables of Hangul, without white space.
 _CHINESE_AND_KOREAN = (
@@ -153,7 +159,7 @@ ROWS = (
     ),
     _row(
         "tiny_aya", "cohere2moe", clean_spaces=False,
-        split=(_THREES_FROM_THE_RIGHT, _by_case(_LETTERS_AND_MARKS, _LETTERS_AND_MARKS, r"\p{N}{1,3}")),
+        split=(*_THREES_FROM_THE_RIGHT, _by_case(_LETTERS_AND_MARKS, _LETTERS_AND_MARKS, r"\p{N}{1,3}")),
     ),
     _row(
         "youtu", clean_spaces=False, whole_words=True,
@@ -188,7 +194,7 @@ ROWS = (
     ),
     _row(
         "afmoe", clean_spaces=False,
-        split=(_THREES_FROM_THE_RIGHT,
+        split=(*_THREES_FROM_THE_RIGHT,
                rf"[{_ASIAN}]+",
                _DEEPSEEK_3),
     ),
@@ -204,7 +210,7 @@ ROWS = (
     _row("bloom", "gpt3-finnish", split=(_SENTENCES,)),
     _row("poro-chat", split=(_SENTENCES,), clean_spaces=False),
     _row("viking", split=(_SENTENCES, r"\p{N}"), clean_spaces=False),
-    _row("superbpe", split=(r"\p{N}+", r"(?=([0-9]{3})+(?![0-9]))"), clean_spaces=False),
+    _row("superbpe", split=(r"\p{N}+", _ASCII_THREES), clean_spaces=False),
     _row(
         "chameleon", clean_spaces=False, add_bos=True,
         split=(r"<sentinel:[0-9]+>", r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}",
@@ -218,12 +224,8 @@ ROWS = (
 BY_NAME = {name: row for row in ROWS for name in row.names}
 
 
-def named(pre: str | None) -> PreTokenizer:
+def splitting(values: Values) -> PreTokenizer:
     """The way of splitting of a file's ``tokenizer.ggml.pre``.  Raises ModelError for an unknown one."""
-    found = BY_NAME.get(pre or DEFAULT)
-    if found is None:
-        raise ModelError(
-            f"tokenizer.ggml.pre is {shown(pre)}, a way of splitting text into words that is not known", got=pre,
-            remedy=f"known: {', '.join(sorted(BY_NAME))}",
-        )  # fmt: skip
-    return found
+    if not values.text(PRE, None):
+        return BY_NAME[DEFAULT]
+    return values.entry(PRE, BY_NAME, "a way of splitting text into words")

@@ -13,15 +13,10 @@ from heapq import heapify, heappop, heappush
 
 from ggplug.errors import ModelError
 from ggplug_models.tokenizers.kind import Kind
+from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
 from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Rules, Vocabulary
 from ggplug_models.values import Values
-
-WORDS = 1 << 16
-"""Words whose ids are kept."""
-
-LONGEST = 64
-"""Characters of a word whose ids are kept."""
 
 Entry = tuple[float, int, int, int]
 """A pair that could be merged: minus its score, the places of its symbols, and how long they are together."""
@@ -39,7 +34,7 @@ class SentencePieces(Kind):
         if any(pair[1] == SPACE and pair[0] != SPACE for pair in self._side_by_side):
             self._words = re.compile(".+", re.DOTALL)
         self._bytes = self._byte_tokens()
-        self._known: dict[str, tuple[int, ...]] = {}
+        self._known = KnownWords(self._word)
 
     @classmethod
     def of(cls, values: Values) -> SentencePieces:
@@ -57,18 +52,7 @@ class SentencePieces(Kind):
         text = encodable(text)
         if self.vocabulary.add_space_prefix and after_special:
             text = " " + text
-        found: list[int] = []
-        known = self._known
-        for word in self._words.findall(text.replace(" ", SPACE)):
-            ids = known.get(word)
-            if ids is None:
-                ids = self._word(word)
-                if len(word) <= LONGEST:
-                    if len(known) >= WORDS:
-                        known.clear()
-                    known[word] = ids
-            found += ids
-        return found
+        return self._known.ids(self._words.findall(text.replace(" ", SPACE)))
 
     def _word(self, word: str) -> tuple[int, ...]:
         together = self._side_by_side

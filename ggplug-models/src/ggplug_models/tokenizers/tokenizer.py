@@ -18,7 +18,7 @@ from ggplug_models.tokenizers.streaming import StreamDecoder
 from ggplug_models.tokenizers.unigram import Unigrams
 from ggplug_models.tokenizers.vocabulary import MODEL, PARSED, Attribute
 from ggplug_models.tokenizers.word_piece import WordPieces
-from ggplug_models.values import Values, shown
+from ggplug_models.values import Values
 
 KINDS: Mapping[str, Callable[[Values], Kind]] = {
     "bert": WordPieces.of,
@@ -183,14 +183,7 @@ def load_tokenizer(source: str | os.PathLike[str] | Mapping[str, Any]) -> Tokeni
 
 def _of(metadata: Mapping[str, Any]) -> Tokenizer:
     values = Values(metadata)
-    model = values.text(MODEL)
-    kind = KINDS.get(model)
-    if kind is None:
-        raise ModelError(
-            f"{MODEL} is {shown(model)}, a kind of tokeniser that is not known", got=model,
-            remedy=f"known: {', '.join(sorted(KINDS))}",
-        )  # fmt: skip
-    return Tokenizer(kind(values))
+    return Tokenizer(values.entry(MODEL, KINDS, "a kind of tokeniser")(values))
 
 
 __all__ = ["KINDS", "Attribute", "Tokenizer", "load_tokenizer"]

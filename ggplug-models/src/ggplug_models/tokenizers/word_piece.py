@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from ggplug_models.tokenizers.kind import Kind
+from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
 from ggplug_models.tokenizers.vocabulary import SPACE, WHITE_SPACE, Rules, Vocabulary
 from ggplug_models.values import Values
@@ -19,12 +20,6 @@ IDEOGRAPHS = (
     range(0x2B740, 0x2B820), range(0x2B920, 0x2CEB0), range(0xF900, 0xFB00), range(0x2F800, 0x2FA20),
 )  # fmt: skip
 """Words of one character each."""
-
-WORDS = 1 << 16
-"""Words whose ids are kept."""
-
-LONGEST = 64
-"""Characters of a word whose ids are kept."""
 
 
 class _Normal(dict[int, str]):
@@ -64,7 +59,7 @@ class WordPieces(Kind):
         strip: bool = vocabulary.values.boolean("tokenizer.ggml.normalizer.strip_accents", lowercase)
         self._normal = _Normal(lowercase=lowercase, strip_accents=strip)
         self._longest = max(map(len, vocabulary.texts))
-        self._known: dict[str, tuple[int, ...]] = {}
+        self._known = KnownWords(self._word)
         if "unk" not in vocabulary.special:
             raise vocabulary.values.refused("tokenizer.ggml.unknown_token_id", "the id of a token")
 
@@ -76,22 +71,10 @@ class WordPieces(Kind):
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""
-        found: list[int] = []
-        known = self._known
-        for word in encodable(text).translate(self._normal).split(" "):
-            if not word:
-                continue
-            ids = known.get(word)
-            if ids is None:
-                ids = self._word(SPACE + word)
-                if len(word) <= LONGEST:
-                    if len(known) >= WORDS:
-                        known.clear()
-                    known[word] = ids
-            found += ids
-        return found
+        return self._known.ids(filter(None, encodable(text).translate(self._normal).split(" ")))
 
     def _word(self, word: str) -> tuple[int, ...]:
+        word = SPACE + word
         ids = self.vocabulary.ids
         found: list[int] = []
         place = 0
