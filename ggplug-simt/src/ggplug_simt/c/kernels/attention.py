@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from ggplug import ops
 from ggplug.backend import Decline
@@ -11,7 +12,7 @@ from ggplug.types import F16, F32
 from ggplug_simt.c.kernels.accepted import FLOATS, READABLE, refuse
 from ggplug_simt.c.launch import launch, launches_of, units
 from ggplug_simt.c.profile import Profile
-from ggplug_simt.library import DST, SCRATCH, Launch, Launches, argument, argument_of
+from ggplug_simt.library import DST, SCRATCH, Launch, Launches, TensorArgument, argument, argument_of
 
 _KEYS = (32, 16)
 """Keys of a block of attention, and queries: as many as local memory holds."""
@@ -57,6 +58,39 @@ def _slopes(heads: int, max_bias: float) -> dict[str, float | int]:
     }  # fmt: skip
 
 
+class _Attention(NamedTuple):
+    """What the kernels of attention and of its gradients are told alike; ``sunk`` and ``last`` go with sinks."""
+
+    tensors: dict[str, TensorArgument]
+    defines: dict[str, object]
+    last: dict[str, TensorArgument]
+    sunk: dict[str, object]
+    values: dict[str, float | int]
+
+
+def _of_attention(
+    profile: Profile, op: ops.FlashAttnExt | ops.FlashAttnBack, q: Tensor, k: Tensor, v: Tensor, position: int,
+    mask: Tensor | None, sinks: Tensor | None,
+) -> _Attention:  # fmt: skip
+    """``position``: that of the mask among the sources; the sinks are behind it."""
+    tensors = {"q": argument(0, q), "k": argument(1, k), "v": argument(2, v)}
+    defines: dict[str, object] = {
+        "VEC": profile.vec, "TK": k.type.name, "TV": v.type.name, "DK": k.ne[0], "DV": v.ne[0],
+    }  # fmt: skip
+    if mask is not None:
+        tensors["mask"] = argument(position, mask)
+        defines["MASKED"] = 1
+    last = {} if sinks is None else {"sinks": argument(position + 1, sinks)}
+    scale, cap = op.capped()
+    values = {"scale": scale, "cap": cap, "share": _share(q, k), **_slopes(q.ne[2], op.max_bias)}
+    return _Attention(tensors, defines, last, {} if sinks is None else {"SINKS": 1}, values)
+
+
+def _share(q: Tensor, k: Tensor) -> int:
+    """Heads of queries that have a head of keys together."""
+    return q.ne[2] // max(1, k.ne[2])
+
+
 def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
     """A group has some queries, and all keys or a part of them; parts are merged by a second launch."""
     refused = refuse(node, {F32}, {F32}, READABLE, READABLE, {F16}, {F32})
@@ -67,8 +101,7 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
     assert q is not None
     assert k is not None
     assert v is not None
-    share = q.ne[2] // k.ne[2]
-    rows = q.ne[1] * share
+    rows = q.ne[1] * _share(q, k)
     block = _block(profile, rows, k.ne[0], v.ne[0])
     if isinstance(block, Decline):
         return block
@@ -79,20 +112,9 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
     part = max(1, -(-k.ne[1] // (parts * keys))) * keys
     parts = max(1, -(-k.ne[1] // part))
     dst = argument(DST, node)
-    tensors = {"q": argument(0, q), "k": argument(1, k), "v": argument(2, v)}
-    defines: dict[str, object] = {
-        "VEC": profile.vec, "TK": k.type.name, "TV": v.type.name, "DK": k.ne[0], "DV": v.ne[0], "QUERIES": queries,
-        "KEYS": keys, "TOGETHER": min(queries, _TOGETHER),
-    }  # fmt: skip
-    if mask is not None:
-        tensors["mask"] = argument(3, mask)
-        defines["MASKED"] = 1
-    last = {} if sinks is None else {"sinks": argument(4, sinks)}
-    sunk: dict[str, object] = {} if sinks is None else {"SINKS": 1}
-    scale, cap = node.op.capped()
-    values: dict[str, float | int] = {
-        "scale": scale, "cap": cap, "share": share, "part": part, "parts": parts, **_slopes(q.ne[2], node.op.max_bias),
-    }  # fmt: skip
+    tensors, defines, last, sunk, values = _of_attention(profile, node.op, q, k, v, 3, mask, sinks)
+    defines |= {"QUERIES": queries, "KEYS": keys, "TOGETHER": min(queries, _TOGETHER)}
+    values |= {"part": part, "parts": parts}
     if parts == 1:
         return launches_of(
             launch(
@@ -150,21 +172,11 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
     queries, heads, batches = q.ne[1:]
     ne = (queries, 4, heads, batches)
     left = argument_of(SCRATCH, F32, ne, contiguous_strides(F32, ne))
-    tensors = {"q": argument(0, q), "k": argument(1, k), "v": argument(2, v), "d": argument(3, d)}
-    defines: dict[str, object] = {
-        "VEC": profile.vec, "TK": k.type.name, "TV": v.type.name, "DK": k.ne[0], "DV": v.ne[0], "ROWS": rows,
-        "KEYS": _keys_back(profile),
-    }  # fmt: skip
-    if mask is not None:
-        tensors["mask"] = argument(4, mask)
-        defines["MASKED"] = 1
-    last = {} if sinks is None else {"sinks": argument(5, sinks)}
-    sunk: dict[str, object] = {} if sinks is None else {"SINKS": 1}
-    scale, cap = node.op.capped()
-    share = heads // max(1, k.ne[2])
-    values: dict[str, float | int] = {
-        "scale": scale, "cap": cap, "share": share, "masked": int(node.op.masked), **_slopes(heads, node.op.max_bias),
-    }  # fmt: skip
+    tensors, defines, last, sunk, values = _of_attention(profile, node.op, q, k, v, 4, mask, sinks)
+    tensors["d"] = argument(3, d)
+    defines |= {"ROWS": rows, "KEYS": _keys_back(profile)}
+    values["masked"] = int(node.op.masked)
+    share = _share(q, k)
     matrices, lanes = k.ne[2] * k.ne[3], profile.row_lanes
     made: list[Launch | Decline] = []
     if queries * share * matrices:

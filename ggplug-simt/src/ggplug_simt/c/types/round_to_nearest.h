@@ -19,6 +19,29 @@ INLINE uint16_t odd_scale(const vec *unit, int negated)
 }
 #endif
 
+#if defined(USES_q8_0) || defined(USES_q8_1)
+/* Stores the numbers of a block and gives its scale, as ggml's kernels for processors do, not as its reference: by 127 over the
+   largest, and ties to even.  total: the sum of what is stored. */
+INLINE float rounded_to_int8(const vec *unit, GLOBAL int8_t *numbers, float *total)
+{
+    vec largest = VEC_OF(0.0f), sum = VEC_OF(0.0f);
+    for (int j = 0; j < 32 / VEC; j++) largest = VEC_MAX(largest, VEC_ABS(unit[j]));
+    const float most = vec_max(largest), inverse = ratio_of(127.0f, most);
+    for (int j = 0; j < 32 / VEC; j++) {
+        const vec rounded = VEC_ROUND(unit[j] * VEC_OF(inverse));
+        sum = sum + rounded;
+        VEC_PUT_I8(rounded, numbers + j * VEC);
+    }
+    *total = vec_sum(sum);
+    return most / 127.0f;
+}
+INLINE uint16_t odd_int8(const vec *unit, GLOBAL int8_t *numbers)
+{
+    for (int j = 0; j < 32; j++) numbers[j] = 0;
+    return odd_scale(unit, 0);
+}
+#endif
+
 #ifdef USES_q8_0
 #define GROUP_q8_0 32
 INLINE float scale_q8_0(GLOBAL const block_q8_0 *block, int j) { return GET_SCALE(&block->d); }
@@ -27,16 +50,11 @@ INLINE void store_q8_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
 {
     GLOBAL block_q8_0 *block = (GLOBAL block_q8_0 *)row + i / 32;
     if (is_odd(unit, 32)) {
-        block->d = odd_scale(unit, 0);
-        for (int j = 0; j < 32; j++) block->qs[j] = 0;
+        block->d = odd_int8(unit, block->qs);
         return;
     }
-    vec largest = VEC_OF(0.0f);
-    for (int j = 0; j < 32 / VEC; j++) largest = VEC_MAX(largest, VEC_ABS(unit[j]));
-    /* as ggml's kernels for processors, not as its reference: by 127 over the largest, and ties to even */
-    const float most = vec_max(largest), inverse = ratio_of(127.0f, most);
-    PUT_F16(most / 127.0f, &block->d);
-    for (int j = 0; j < 32 / VEC; j++) VEC_PUT_I8(VEC_ROUND(unit[j] * VEC_OF(inverse)), block->qs + j * VEC);
+    float total;
+    PUT_F16(rounded_to_int8(unit, block->qs, &total), &block->d);
 }
 BLOCKS_OF(q8_0)
 #endif
@@ -49,21 +67,14 @@ INLINE void store_q8_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
 {
     GLOBAL block_q8_1 *block = (GLOBAL block_q8_1 *)row + i / 32;
     if (is_odd(unit, 32)) {
-        block->d = odd_scale(unit, 0);
+        block->d = odd_int8(unit, block->qs);
         block->s = HALF_NAN;
-        for (int j = 0; j < 32; j++) block->qs[j] = 0;
         return;
     }
-    vec largest = VEC_OF(0.0f), sum = VEC_OF(0.0f);
-    for (int j = 0; j < 32 / VEC; j++) largest = VEC_MAX(largest, VEC_ABS(unit[j]));
-    const float most = vec_max(largest), inverse = ratio_of(127.0f, most), d = most / 127.0f;
-    for (int j = 0; j < 32 / VEC; j++) {
-        const vec numbers = VEC_ROUND(unit[j] * VEC_OF(inverse));
-        sum = sum + numbers;
-        VEC_PUT_I8(numbers, block->qs + j * VEC);
-    }
+    float total;
+    const float d = rounded_to_int8(unit, block->qs, &total);
     PUT_F16(d, &block->d);
-    PUT_F16(d * vec_sum(sum), &block->s);
+    PUT_F16(d * total, &block->s);
 }
 BLOCKS_OF(q8_1)
 #endif
