@@ -275,6 +275,13 @@ def bench_generation(session: nox.Session) -> None:
 
 
 @nox.session
+def serve(session: nox.Session) -> None:
+    """`ggplug serve` under 32 clients for five minutes, every answer checked; ``-- --minutes 1`` for less."""
+    install(session, *SERVE)
+    session.run("python", "-m", "tests.load", *session.posargs)
+
+
+@nox.session
 def torch(session: nox.Session) -> None:
     """The example backend over PyTorch: its own tests, a model, and how its mistakes are shown."""
     install(session, "-e", "./examples/ggplug-torch", "torch==2.13.0", *PORTABLE_NEEDS, model=True)

@@ -140,11 +140,14 @@ def test_kernels_compute_with_the_types_that_their_line_names_and_decline_others
         assert ran.returncode == 0, ran.stdout
         (told,) = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
         declined = {(each["subject"], each.get("reason")) for each in told["findings"] if each["verdict"] == "declined"}
-        words = "the kernel of this op does not compute with"
-        assert ("add", f"{words} f16") in declined
-        assert {("mul_mat", f"{words} f16"), ("get_rows", f"{words} q4_0")} <= declined
+        words = "the kernel of this op takes no"
+        assert ("add", "the kernel of this op gives no f16") in declined
+        assert {("mul_mat", f"{words} a of f16"), ("mul_mat", f"{words} b of q8_0")} <= declined
+        assert ("get_rows", f"{words} a of q4_0") in declined
         assert not [each for each in declined if each[1].endswith(("f32", "i32"))]
-        assert {each[0] for each in declined if each[1].endswith("q8_0")} <= {"add"}
+        assert {each for each in declined if each[1].endswith("q8_0")} == {
+            ("add", "the kernel of this op gives no q8_0"), ("mul_mat", f"{words} b of q8_0"),
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("fails", ["mkdir", "write_text"])

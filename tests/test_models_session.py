@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Asked, Session
 from ggplug_models.cache.cells import Cells, rounded
 from ggplug_models.generation import generate
+from ggplug_models.sampling import Sampler, Sampling
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 60)]
 
@@ -108,6 +111,41 @@ def test_generation_goes_on_from_what_is_remembered(model: Any) -> None:
         assert list(generate(session, TEXT[:10], 6, end={first[2]})) == first[:3]
         assert len(list(generate(session, TEXT[:60]))) == 5
         assert session.length() == 64
+
+
+def test_the_loop_in_the_readme_writes_what_the_model_says_and_goes_on(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read: list[int] = []
+    decode = Session.decode
+
+    def counted(session: Session, batch: Any, *options: Any, **more: Any) -> Any:
+        read.append(len(batch[0]))
+        return decode(session, batch, *options, **more)
+
+    readme = (data.parent.parent / "ggplug-models" / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", readme, re.S)
+    shutil.copy(data / "qwen3.gguf", tmp_path / "model.gguf")
+    monkeypatch.chdir(tmp_path)
+    ran: dict[str, Any] = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "decode", counted)
+        exec(compile(block, "README.md", "exec"), ran)
+    shown = capsys.readouterr().out
+    with ggplug_models.load(data / "qwen3.gguf") as whole, whole.session(1024) as session:
+        tokenizer = whole.tokenizer
+        prompt = tokenizer.encode("Once upon a time", add_special=True)
+        again = Sampler(Sampling(temperature=0.8, top_p=0.9, seed=1))
+        wanted = list(whole.generate_ids(prompt, 60, choose=again, session=session))
+        assert ran["said"] == wanted[:40]
+        texts = []
+        for part in (wanted[:40], wanted[40:]):
+            text = tokenizer.stream()
+            texts.append("".join(map(text.push, part)) + text.finish())
+    assert shown == f"{texts[0]}\n{texts[1]}\n"
+    assert ran["stop"].stopped is None
+    assert (read[0], {*read[1:]}, len(read)) == (len(prompt), {1}, len(wanted))
+    assert len(wanted) > 40
 
 
 def test_results_are_those_that_were_asked_for(model: Any) -> None:

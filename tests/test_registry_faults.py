@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from fake_distributions import ADDING, GOOD, Site
 
+from ggplug.backend import API_VERSION
+
 FAULTS = {
     "NoImport": "import a_module_that_nobody_has",
     "NoLibrary": "raise OSError('libmissing.so.7: cannot open shared object file')",
@@ -235,6 +237,50 @@ print(json.dumps([names, [[f.distribution, f.error] for f in gg.registry.failure
     names, failures = answer(site, code)
     assert "NPU0" in names
     assert {distribution for distribution, _ in failures} >= {"fake-damaged", "fake-binary"}
+
+
+def test_what_is_edited_in_a_folder_is_mended_and_installed_from_there(site: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "of the author"
+    folder.mkdir()
+    site.add_backend("Missing", "import nobody_has_this")
+    site.add_backend("Changed", "from json import nothing_like_it")
+    site.add_backend("Wrong", "1 / 0")
+    site.add_backend("Old", "raise SystemExit('imported')", group="ggplug.backends")
+    site.add_backend("Other", requires="ggplug-core<0.0.1")
+    site.add("fake-gone", {"ggplug.backends.v2": {"Gone": "fake_gone"}}, {})
+    for information in site.folder.glob("*.dist-info"):
+        told = {"url": folder.as_uri(), "dir_info": {"editable": True}}
+        (information / "direct_url.json").write_text(json.dumps(told), "utf-8")
+    code = """
+logging.disable()
+gg.devices()
+print(json.dumps({each.entry_point: each.remedy for each in gg.registry.failures()}))
+"""
+    told = answer(site, code)
+    install = f"pip install -e '{folder}'"
+    without = "GGPLUG_DISABLE=fake-{0}:{1} leaves it out"
+    assert told == {
+        "Missing": "install what provides the module nobody_has_this, and name it in the dependencies of "
+        f"{folder}; {without.format('missing', 'Missing')}",
+        "Changed": f"{install} installs the versions that it needs; {without.format('changed', 'Changed')}",
+        "Wrong": f"this is a fault of the plugin: mend it in {folder}; {without.format('wrong', 'Wrong')}",
+        "Old": f"change it in {folder} for api_version {API_VERSION}, or install a ggplug-core that accepts 1",
+        "Other": f"change what {folder} asks for, and {install}",
+        "Gone": f"its files are missing: {install}",
+    }
+
+
+@pytest.mark.parametrize(
+    "told", ["{", "[]", "{}", '{"url": 3, "dir_info": {"editable": true}}', '{"url": "https://x/y.whl"}',
+             '{"url": "file:///x", "dir_info": {}}'],
+)  # fmt: skip
+def test_what_is_installed_from_elsewhere_is_upgraded(told: str, site: Site) -> None:
+    site.add_backend("Missing", "import nobody_has_this")
+    (information,) = site.folder.glob("fake_missing-*.dist-info")
+    (information / "direct_url.json").write_text(told, "utf-8")
+    code = "logging.disable(); gg.devices(); print(json.dumps([each.remedy for each in gg.registry.failures()]))"
+    (remedy,) = answer(site, code)
+    assert remedy.startswith("pip install --upgrade fake-missing installs what it needs; ")
 
 
 def test_the_group_of_an_entry_point_keeps_what_was_written_for_another_version_from_being_imported(site: Site) -> None:

@@ -21,7 +21,7 @@ from ggplug_models.embedding import check_batch, check_texts, normalized
 from ggplug_models.generation import generate, greedy
 from ggplug_models.ids import token_ids
 from ggplug_models.layers.linear import linear
-from ggplug_models.long_text import LongText, pieces_of
+from ggplug_models.long_text import LongText
 from ggplug_models.network import Network
 from ggplug_models.pooling import Pooling
 from ggplug_models.reading import vectors_of
@@ -29,6 +29,7 @@ from ggplug_models.sampling import Chooses
 from ggplug_models.session import Session
 from ggplug_models.steps import Asked, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
+from ggplug_models.tokenizers.encoders import VocabularyTokenizer
 from ggplug_models.written import Written
 
 Floats = npt.NDArray[np.float32]
@@ -133,7 +134,7 @@ class Decoder(Network):
         """One vector for each text, as :meth:`embed_ids` makes it; a text that the model has no room for is cut off."""
         check_texts(texts)
         with self.call():
-            ids = [self.tokenizer.encode("".join(pieces_of(text)), add_special=True)[: self.n_ctx] for text in texts]
+            ids = VocabularyTokenizer(self.tokenizer, self.n_ctx, self.n_vocab).encode(texts)
             return self.embed_ids(ids, batch=batch, normalize=normalize, progress=progress)
 
     def embed_ids(

@@ -22,7 +22,7 @@ from ggplug_models.layers.attention import mixed
 from ggplug_models.long_text import LongText
 from ggplug_models.network import Network
 from ggplug_models.pooling import Pooling
-from ggplug_models.tokenizers.encoders import TextTokenizer, from_metadata
+from ggplug_models.tokenizers.encoders import TextTokenizer, VocabularyTokenizer, from_metadata
 
 Floats = npt.NDArray[np.float32]
 
@@ -95,7 +95,9 @@ class Texts:
         for window, mask in self._masks.items():
             seen = present[:, np.newaxis, np.newaxis, :]
             if window:
-                seen = seen & (apart <= window // 2)
+                # What only fills a text up sees all of it: a token that sees nothing gets values that are no numbers,
+                # and those have a part of nothing in the text's vector, which is no number either.
+                seen = seen & ((apart <= window // 2) | ~present[:, np.newaxis, :, np.newaxis])
             bias = -apart if self.max_bias else np.zeros_like(apart)
             shown = np.where(seen, bias.astype(np.float32), np.float32(-np.inf))
             mask.set(np.broadcast_to(shown, (self.n_seq, 1, self.n_tok, self.n_tok)))
@@ -109,7 +111,7 @@ class Encoder(Network):
     """Batches are padded to a multiple of this many tokens, so that few different graphs occur."""
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
-        self._tokenizer: TextTokenizer | None = None
+        self._tokenizer: TextTokenizer | VocabularyTokenizer | None = None
         self._batches: OrderedDict[tuple[int, int], Texts] = OrderedDict()
         super().__init__(weights, metadata, devices)
 
@@ -125,7 +127,7 @@ class Encoder(Network):
         self.max_bias = 0.0
 
     @property
-    def tokenizer(self) -> TextTokenizer:
+    def tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
         """The file's tokeniser, made when it is first needed."""
         if self._tokenizer is None:
             self._tokenizer = from_metadata(self.metadata, self.n_ctx, self.n_vocab)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ggplug.backend import Device
 from ggplug.errors import DeviceNotFoundError, DuplicateNameError, PluginError
 from ggplug.registry import naming
-from ggplug.registry.discover import Installed, Settings, backends
+from ggplug.registry.discover import Installed, Settings, backends, install_again
 from ggplug.registry.loading import PathModule, plugins_in
 from ggplug.registry.records import Failure, Plugin, Stage
 
@@ -186,7 +186,7 @@ def _of_entry_point(installed: Installed) -> Plugin:
         top_level=installed.value.partition(":")[0].partition(".")[0].strip(),
     )
     if installed.damage is not None:
-        remedy = f"pip install --force-reinstall {installed.distribution}"
+        remedy = install_again(installed.distribution, repair=True)
         plugin.failure = Failure(Stage.INSTALLED, installed.damage, remedy)
     return plugin
 

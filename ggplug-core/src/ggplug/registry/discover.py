@@ -15,9 +15,11 @@ installed one is outside of that, the plugin is not imported at all.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +149,32 @@ def _identity(distribution: Distribution) -> tuple[str, str | None, str]:
         name, _, folder_version = folder.partition("-")
         version = version or folder_version or None
     return normalise(name), version, restriction(requires)
+
+
+def edited_in(distribution: str | None) -> str:
+    """The folder that a distribution is edited in, if ``pip install -e`` installed it; else an empty string."""
+    from importlib import metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        told = json.loads(metadata.distribution(distribution or "").read_text("direct_url.json") or "{}")
+        parts = urlsplit(told["url"]) if told["dir_info"].get("editable") else None
+        return url2pathname(parts.path) if parts is not None and parts.scheme == "file" else ""
+    except Exception as error:  # not installed, or whatever damaged metadata makes of it
+        log.debug("where %s is edited: %s", distribution, error)
+        return ""
+
+
+def install_again(distribution: str | None, *, repair: bool = False) -> str:
+    """The command that installs a distribution anew: one that is edited in a folder from there.
+
+    ``repair``: of the version that there is.
+    """
+    folder = edited_in(distribution)
+    if folder:
+        return f"pip install -e {shlex.quote(folder)}"
+    return f"pip install {'--force-reinstall' if repair else '--upgrade'} {distribution}"
 
 
 def normalise(name: str) -> str:

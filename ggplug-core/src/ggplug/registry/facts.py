@@ -11,6 +11,7 @@ from numbers import Integral
 from typing import NamedTuple, cast
 
 from ggplug.backend import API_VERSION, API_VERSIONS, BufferType, Capabilities, Device, DeviceProps, Registration
+from ggplug.registry.discover import edited_in, install_again
 from ggplug.types import DeviceKind
 
 HOOK = "ggplug_backend_registration"
@@ -61,7 +62,11 @@ def check_api_version(version: int, distribution: str | None = None) -> None:
     accepted = " to ".join(dict.fromkeys((str(API_VERSIONS[0]), str(API_VERSIONS[-1]))))
     upgrade = "pip install --upgrade ggplug-core"
     if version < API_VERSIONS[0]:
-        upgrade = "upgrade the plugin" if distribution is None else f"pip install --upgrade {distribution}"
+        folder = edited_in(distribution)
+        if folder:
+            upgrade = f"change it in {folder} for api_version {API_VERSIONS[-1]}"
+        else:
+            upgrade = "upgrade the plugin" if distribution is None else install_again(distribution)
         upgrade += f", or install a ggplug-core that accepts {version}"
     raise RefusalError(
         f"it was written for api_version {version} of the interface, and this ggplug-core accepts {accepted}", upgrade

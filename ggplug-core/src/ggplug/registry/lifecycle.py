@@ -10,7 +10,7 @@ from ggplug.backend import Device, Registration
 from ggplug.errors import DeviceNotFoundError, PluginError
 from ggplug.hookspecs import Hooks
 from ggplug.registry.catalog import LOADING, Catalog
-from ggplug.registry.discover import core_version, fits
+from ggplug.registry.discover import core_version, edited_in, fits, install_again
 from ggplug.registry.facts import RefusalError, RegistrationFacts, check_api_version, check_devices, check_registration
 from ggplug.registry.isolation import FaultError, within
 from ggplug.registry.loading import importing, registration_hook
@@ -131,7 +131,7 @@ def _check_core(plugin: Plugin) -> None:
     """Refuses, from metadata alone, a plugin that was built for another ggplug-core."""
     have = core_version()
     if plugin.requires and have is not None and not fits(plugin.requires, have):
-        raise RefusalError(
-            f"its metadata asks for ggplug-core {plugin.requires}, and {have} is installed",
-            f'pip install --upgrade {plugin.distribution} "ggplug-core{plugin.requires}"',
-        )
+        remedy = f'{install_again(plugin.distribution)} "ggplug-core{plugin.requires}"'
+        if folder := edited_in(plugin.distribution):
+            remedy = f"change what {folder} asks for, and {install_again(plugin.distribution)}"
+        raise RefusalError(f"its metadata asks for ggplug-core {plugin.requires}, and {have} is installed", remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ggplug.errors import GGPlugError, KernelCompileError
+from ggplug.registry.discover import edited_in, install_again
 from ggplug.registry.facts import RefusalError
 from ggplug.registry.isolation import FaultError, HangError
 from ggplug.registry.records import Failure, Plugin, Stage, reason_of
@@ -11,7 +12,8 @@ from ggplug.registry.records import Failure, Plugin, Stage, reason_of
 def failure_of(plugin: Plugin, stage: Stage, error: Exception) -> Failure:
     """The record of why a plugin did not get to a stage."""
     without = f"GGPLUG_DISABLE={plugin.qualified} leaves it out"
-    fault = f"this is a fault of the plugin: upgrade it; {without}"
+    folder = edited_in(plugin.distribution)
+    fault = f"this is a fault of the plugin: {f'mend it in {folder}' if folder else 'upgrade it'}; {without}"
     if isinstance(error, HangError):
         return Failure(stage, str(error), f"raise GGPLUG_LOAD_TIMEOUT if it is only slow; {without}")
     if isinstance(error, RefusalError):
@@ -32,12 +34,15 @@ def _remedy(plugin: Plugin, cause: BaseException, without: str) -> str | None:
         if plugin.distribution is None:
             return f"install what provides the module {missing}"
         if missing == plugin.top_level:
-            return f"its files are missing: pip install --force-reinstall {plugin.distribution}"
-        return f"pip install --upgrade {plugin.distribution} installs what it needs; {without}"
+            return f"its files are missing: {install_again(plugin.distribution, repair=True)}"
+        if edited_in(plugin.distribution):
+            named = f"name it in the dependencies of {edited_in(plugin.distribution)}"
+            return f"install what provides the module {missing}, and {named}; {without}"
+        return f"{install_again(plugin.distribution)} installs what it needs; {without}"
     if isinstance(cause, ImportError):
         if plugin.distribution is None:
             return f"install the versions that it needs; {without}"
-        return f"pip install --upgrade {plugin.distribution} installs the versions that it needs; {without}"
+        return f"{install_again(plugin.distribution)} installs the versions that it needs; {without}"
     if isinstance(cause, (ValueError, RuntimeError)) and "main thread" in reason_of(cause):
         return f"GGPLUG_LOAD_TIMEOUT=0 loads plugins in the calling thread, without a time limit; {without}"
     if isinstance(cause, OSError):

@@ -12,6 +12,9 @@ from ggplug_cpu.kernels.rows_by_index import SCRATCH_BYTES, RowsByIndex, rows_by
 from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import Entry
 
+#: Bytes of a row that are fetched ahead: of longer ones the processor fetches the rest when it sees that they go on.
+_FETCHED = 2048
+
 
 def get_rows(node: Tensor) -> Steps:
     """y[:, i, j, k] = a[:, ids[i, j, k], j, k]."""
@@ -47,6 +50,7 @@ def _words(node: Tensor, x: Ref, rows: Tensor, at: Ref, ids: Tensor, numbered: T
         ids_nk=ids.ne[2],
         limit=limit,
         size=size,
+        fetched=min(rows.type.row_bytes(rows.ne[0]), _FETCHED) if rows.nb[0] == rows.type.block_bytes else 0,
     )
 
 

@@ -36,8 +36,12 @@ class RowsByIndex(Parameters):
     limit = integer()
     size = integer()
     """Bytes of a row that is copied as it is; 0 where rows are converted."""
+    fetched = integer()
+    """Bytes of a row that are fetched before it is read: rows picked here and there are in no cache."""
 
 
+#: How many rows ahead rows are fetched.
+_AHEAD = 4
 #: What the kernel needs of a thread's scratch.
 SCRATCH_BYTES = ARGUMENTS + ROOM
 
@@ -45,7 +49,7 @@ SCRATCH_BYTES = ARGUMENTS + ROOM
 @kernel
 def rows_by_index(direction: str, index_type: str) -> Body:
     """``get``: y's row i from x's row ``index``.  ``set``: y's row ``index`` from x's row i."""
-    load_index, getting = simd.LOADS[index_type], direction == "get"
+    load_index, getting, ahead = simd.LOADS[index_type], direction == "get", _AHEAD
 
     def body(ctx: int, params: int) -> None:
         n0, ni, nj = RowsByIndex.n(params), RowsByIndex.ni(params), RowsByIndex.nj(params)
@@ -61,6 +65,13 @@ def rows_by_index(direction: str, index_type: str) -> Body:
             place += j % RowsByIndex.ids_nj(params) * RowsByIndex.ids.nb1(params)
             place += k % RowsByIndex.ids_nk(params) * RowsByIndex.ids.nb2(params)
             index = load_index(place)
+            if getting and i + ahead < ni:
+                later = load_index(place + ahead * RowsByIndex.ids.nb0(params))
+                if later >= 0 and later < limit:
+                    beside = RowsByIndex.x.address(params) + RowsByIndex.x.nb1(params) * later
+                    beside += j * RowsByIndex.x.nb2(params) + k * RowsByIndex.x.nb3(params)
+                    for line in range(0, RowsByIndex.fetched(params), 64):
+                        simd.prefetch(beside + line)
             y = RowsByIndex.y.address(params) + j * RowsByIndex.y.nb2(params) + k * RowsByIndex.y.nb3(params)
             if index < 0 or index >= limit:
                 fault(RowsByIndex.faults.address(params), RowsByIndex.position(params), row, index)

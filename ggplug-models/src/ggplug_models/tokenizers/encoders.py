@@ -1,8 +1,12 @@
-"""The tokenisers of encoders: texts to token ids with those around them, cut off where the model ends.
+"""Texts to token ids with those around them, cut off where the model ends: what models that embed texts need.
 
-They do what the models' own tokenisers do, through the Hugging Face ``tokenizers`` library.
+Encoders with WordPiece, or with a complete ``tokenizer.json``, do what the models' own tokenisers do, through the
+Hugging Face ``tokenizers`` library (:class:`TextTokenizer`).  It is imported when a tokeniser is made: a model that is
+given token ids needs none.  Others, and language models, have the tokens that :func:`.load_tokenizer` makes
+(:class:`VocabularyTokenizer`).
 
-The library is imported when a tokeniser is made: a model that is given token ids needs none.
+Two ways for WordPiece, because they differ: llama.cpp, which ``load_tokenizer`` follows, keeps of each Hangul syllable
+only the first letter, splits words of more than 100 letters, and takes ``[CLS]`` within a text for three words.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ from ggplug.errors import ModelError
 from ggplug_models.long_text import LONG, LongText, Words, around, pieces_of
 from ggplug_models.requirements import required
 from ggplug_models.tokenizers.library import CallerFailed, library
-from ggplug_models.tokenizers.vocabulary import TOKENS
+from ggplug_models.tokenizers.tokenizer import Tokenizer as Vocabularies
+from ggplug_models.tokenizers.tokenizer import load_tokenizer
+from ggplug_models.tokenizers.vocabulary import MODEL, TOKENS
 from ggplug_models.values import Values
 
 if TYPE_CHECKING:
@@ -59,7 +65,7 @@ class TextTokenizer:
             tokenizer.enable_truncation(self.max_length)
             self._around = around(tokenizer)
             self._words = None if self._around is None else Words.of(tokenizer)
-        self._check([tokenizer.encode("").ids])
+        _check_ids([tokenizer.encode("").ids], n_vocab, source)
 
     def encode(self, texts: Sequence[str | LongText]) -> list[list[int]]:
         """Token ids with special tokens, at most ``max_length`` each.
@@ -82,7 +88,7 @@ class TextTokenizer:
                     self._short(waiting, found)
                     waiting, size = {}, 0
             self._short(waiting, found)
-        self._check(found)
+        _check_ids(found, self.n_vocab, self.source)
         return found
 
     def _short(self, texts: Mapping[int, str], found: list[list[int]]) -> None:
@@ -95,13 +101,56 @@ class TextTokenizer:
         before, behind = self._around
         return [*before, *words.ids(_read(text), self.max_length - len(before) - len(behind)), *behind]
 
-    def _check(self, found: Sequence[Sequence[int]]) -> None:
-        largest = max((max(ids, default=0) for ids in found), default=0)
-        if largest >= self.n_vocab:
-            raise ModelError(
-                f"{self.source} has a token {largest}, and the model knows {self.n_vocab} tokens", got=largest,
-                wanted=self.n_vocab,
-            )  # fmt: skip
+
+class VocabularyTokenizer:
+    """Text to token ids by a file's vocabulary, truncated to what the model takes; what ends a text stays at its end.
+
+    ``max_length``, ``n_vocab``: as for :class:`TextTokenizer`.
+    """
+
+    def __init__(self, tokenizer: Vocabularies, max_length: int, n_vocab: int) -> None:
+        self.max_length = max_length
+        self.n_vocab = n_vocab
+        self._tokenizer = tokenizer
+        around_texts = tokenizer.encode("", add_special=True)
+        begins = tokenizer.vocabulary.add_bos and around_texts[:1] == [tokenizer.bos]
+        self._behind = around_texts[1 if begins else 0 :]
+        longest = max(map(len, tokenizer.vocabulary.texts))
+        self._characters = 2 * max_length * longest
+
+    def encode(self, texts: Sequence[str | LongText]) -> list[list[int]]:
+        """Token ids with special tokens, at most ``max_length`` each.
+
+        Of a long text twice as much is read as so many of the longest tokens are.  Raises ModelError as
+        :meth:`TextTokenizer.encode` does, and what the callable of a long text raises.
+        """
+        found = [self._ids(text) for text in texts]
+        _check_ids(found, self.n_vocab, TOKENS)
+        return found
+
+    def _ids(self, text: str | LongText) -> list[int]:
+        ids = self._tokenizer.encode(self._beginning(text), add_special=True)
+        if len(ids) <= self.max_length:
+            return ids
+        return [*ids[: max(self.max_length - len(self._behind), 0)], *self._behind][: self.max_length]
+
+    def _beginning(self, text: str | LongText) -> str:
+        held, size = [], 0
+        for piece in pieces_of(text):
+            held.append(piece)
+            size += len(piece)
+            if size > self._characters:
+                break
+        return "".join(held)[: self._characters]
+
+
+def _check_ids(found: Sequence[Sequence[int]], n_vocab: int, source: str) -> None:
+    """Raises ModelError for an id that the model does not know."""
+    largest = max((max(ids, default=0) for ids in found), default=0)
+    if largest >= n_vocab:
+        raise ModelError(
+            f"{source} has a token {largest}, and the model knows {n_vocab} tokens", got=largest, wanted=n_vocab,
+        )  # fmt: skip
 
 
 def _read(text: str | LongText) -> Iterator[str]:
@@ -111,20 +160,22 @@ def _read(text: str | LongText) -> Iterator[str]:
         raise CallerFailed(error) from error
 
 
-def from_metadata(metadata: Mapping[str, Any], max_length: int, n_vocab: int) -> TextTokenizer:
-    """The tokeniser that a GGUF file describes; see :class:`TextTokenizer`.
+def from_metadata(
+    metadata: Mapping[str, Any], max_length: int, n_vocab: int
+) -> TextTokenizer | VocabularyTokenizer:  # fmt: skip
+    """The tokeniser that a GGUF file describes for encoders.
 
     Raises ModelError, which names the key, also where ``tokenizers`` is not installed.
     """
+    values = Values(metadata)
+    if HF_JSON not in values and values.text(MODEL) != "bert":
+        return VocabularyTokenizer(load_tokenizer(metadata), max_length, n_vocab)
     with required("tokenizers", "making token ids of texts"):
         from tokenizers import Tokenizer
-    values = Values(metadata)
     whole = values.text(HF_JSON, None)
     if whole is not None:
         with library(HF_JSON):
             return TextTokenizer(Tokenizer.from_str(whole), max_length, n_vocab, HF_JSON)
-    if values.text("tokenizer.ggml.model", None) != "bert":
-        raise values.refused("tokenizer.ggml.model", f"'bert' (WordPiece) for encoders, unless there is {HF_JSON}")
     with library(TOKENS):
         return TextTokenizer(_word_piece(values), max_length, n_vocab, TOKENS)
 

@@ -41,10 +41,10 @@ A ggplug backend: the device `$device`, with memory $memory_words.
     pytest                                                # the conformance suite
     ggplug conformance $device --op $first    # one op, without pytest
 
-A new op is a function in `src/$module/kernels.py` and a line in its table, with the types that it computes with; the
-suite tests it from then on. Ops without a kernel are declined, and so are types that its line does not name; other
-devices compute them. Block types such as Q8_0 are there where a kernel asks for `numbers()`. `ggplug ops` lists all ops
-and types.
+A new op is a function in `src/$module/kernels.py` and a line in its table, with the types of its result and of each
+source; the suite tests it from then on. Ops without a kernel are declined, and so are types that its line does not
+name; other devices compute them. Block types such as Q8_0 are read by `numbers()` and written by `store(...)`,
+which rounds to the type of the result. `ggplug ops` lists all ops and types.
 ggplug's page "Writing a backend" goes on from here: queues, plans of one's own, several nodes at once, block types.
 """
 
@@ -137,8 +137,8 @@ class Values(NamedTuple):
     type: Type
 
     def numbers(self) -> Array:
-        \"\"\"The values, of block types as float32.\"\"\"
-        if not self.type.is_quantized:
+        \"\"\"The values; of types that NumPy has not, such as blocks and BF16, as float32.\"\"\"
+        if self.array.dtype.kind in "fi":
             return self.array
         *outer, blocks = self.array.shape
         if self.array.size == 0:  # there are no bytes to decode
@@ -146,12 +146,32 @@ class Values(NamedTuple):
         rows = np.ascontiguousarray(self.array).view(np.uint8).reshape(*outer, -1)
         return quants.dequantize(rows, self.type)
 
+    def store(self, numbers: Array) -> None:
+        \"\"\"Makes these the values, rounded to the type.
+
+        Integers are cut towards zero; what lies beyond their range becomes the nearest of them, and NaN becomes 0.
+        \"\"\"
+        if self.array.dtype.kind == "i":
+            limits = np.iinfo(self.array.dtype)
+            inside = (numbers > limits.min) & (numbers < limits.max)
+            beyond = np.where(numbers >= limits.max, limits.max, np.where(numbers <= limits.min, limits.min, 0))
+            self.array[...] = np.where(inside, np.where(inside, numbers, 0).astype(self.array.dtype), beyond)
+        elif self.type is F32:
+            self.array[...] = numbers
+        else:
+            raw = quants.quantize(np.ascontiguousarray(numbers, np.float32), self.type, stored=True)
+            self.array[...] = raw.reshape(-1).view(self.array.dtype).reshape(self.array.shape)
+
 
 class Kernel(NamedTuple):
-    \"\"\"How an op is computed, and the types that its sources and its result may have.\"\"\"
+    \"\"\"How an op is computed, and the types that its result and each of its sources may have.
+
+    Sources beyond those that ``sources`` names have the types of the last.
+    \"\"\"
 
     compute: Callable[..., None]
-    types: tuple[Type, ...] = (F32,)
+    result: tuple[Type, ...] = (F32,)
+    sources: tuple[tuple[Type, ...], ...] = ((F32,),)
 
 
 def on_arrays(kernel: Callable[..., None]) -> Callable[..., None]:
@@ -185,9 +205,13 @@ $table
 def refusal(node: Tensor) -> str:
     \"\"\"Why the kernel of a node's op does not compute it, or an empty string.\"\"\"
     kernel = KERNELS.get(type(node.op))
-    for tensor in (node, *node.src):
-        if kernel is not None and tensor is not None and tensor.type not in kernel.types:
-            return f"the kernel of this op does not compute with {tensor.type.name}"
+    if node.op is None or kernel is None:
+        return ""
+    if node.type not in kernel.result:
+        return f"the kernel of this op gives no {node.type.name}"
+    for position, (name, source) in enumerate(zip(node.op.sources, node.src, strict=True)):
+        if source is not None and source.type not in kernel.sources[min(position, len(kernel.sources) - 1)]:
+            return f"the kernel of this op takes no {name} of {source.type.name}"
     return ""
 """
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
 class Snippet(NamedTuple):
     """``cls``: the op's class.  ``source``: the body of its kernel.  ``sources``: names of its arguments.
 
-    ``types``: with which it computes, other than float32 alone.  ``values``: whether it is given Values, not arrays.
+    ``result`` and ``takes``: the types that the result and each source may have, where that is not float32 alone.
+    ``values``: whether it is given Values, not arrays.
     """
 
     cls: str
     sources: tuple[str, ...]
     source: str
-    types: tuple[str, ...] = ()
+    result: tuple[str, ...] = ()
+    takes: tuple[tuple[str, ...], ...] = ()
     values: bool = False
 
 
@@ -30,9 +32,20 @@ def _binary(cls: str, sign: str) -> Snippet:
 SNIPPETS: dict[str, Snippet] = {
     "abs": _unary("Abs", "np.abs(x)"),
     "add": _binary("Add", "+"),
-    "cont": Snippet("Cont", ("x",), "dst[...] = x.reshape(dst.shape)", ("F32", "I32")),
+    "cont": Snippet("Cont", ("x",), "dst[...] = x.reshape(dst.shape)", ("F32", "I32"), (("F32", "I32"),)),
     "cos": _unary("Cos", "np.cos(wide(x))"),
     "div": _binary("Div", "/"),
+    "dup": Snippet(
+        "Dup",
+        ("x",),
+        "if dst.type is x.type:  # every bit stays, those of a NaN too\n"
+        "    dst.array[...] = x.array\n"
+        "else:\n"
+        "    dst.store(x.numbers())",
+        ("F32", "I32", "Q8_0"),
+        (("F32", "I32", "Q8_0"),),
+        True,
+    ),
     "exp": _unary("Exp", "np.exp(wide(x))"),
     "gelu": _unary("Gelu", "0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * wide(x) * (1 + 0.044715 * wide(x) ** 2)))"),
     "get_rows": Snippet(
@@ -42,8 +55,9 @@ SNIPPETS: dict[str, Snippet] = {
         "inside = (rows >= 0) & (rows < table.shape[2])\n"
         "dst.array[...] = 0  # where an id is out of range; the plan raises the error\n"
         "if inside.any():\n"
-        "    dst.array[...] = np.where(inside, np.take_along_axis(table, np.where(inside, rows, 0), axis=2), 0)",
-        ("F32", "I32", "Q8_0"),
+        "    dst.store(np.where(inside, np.take_along_axis(table, np.where(inside, rows, 0), axis=2), 0))",
+        ("F32", "I32"),
+        (("F32", "I32", "Q8_0"), ("I32",)),
         True,
     ),
     "mean": _unary("Mean", "wide(x).sum(axis=-1, keepdims=True) / x.shape[-1]"),
@@ -54,8 +68,9 @@ SNIPPETS: dict[str, Snippet] = {
         "weights, x = a.numbers(), b.numbers()\n"
         "for axis in (0, 1):  # a matrix of weights serves several consecutive ones of x\n"
         "    weights = np.repeat(weights, x.shape[axis] // max(1, weights.shape[axis]), axis=axis)\n"
-        "dst.array[...] = x @ weights.swapaxes(-1, -2)",
-        ("F32", "Q8_0"),
+        "dst.store(x @ weights.swapaxes(-1, -2))",
+        ("F32",),
+        (("F32", "Q8_0"), ("F32",)),
         True,
     ),
     "neg": _unary("Neg", "-x"),
@@ -81,7 +96,7 @@ SNIPPETS: dict[str, Snippet] = {
 }
 """By the op's name.  Every other op is declined until its kernel is written."""
 
-DEFAULT = ("add", "mul", "mul_mat", "relu", "rms_norm", "get_rows", "cont")
+DEFAULT = ("add", "mul", "mul_mat", "relu", "rms_norm", "get_rows", "cont", "dup")
 """The ops of a backend for which none are named."""
 
 
@@ -98,10 +113,17 @@ def function(name: str) -> str:
 def row(name: str) -> str:
     """The op's line in the table of kernels."""
     snippet = SNIPPETS[name]
-    types = f", ({', '.join(snippet.types)})" if snippet.types else ""
+    types = f", {_tuple(snippet.result)}, {_tuple(map(_tuple, snippet.takes))}" if snippet.result else ""
     return f"    ops.{snippet.cls}: Kernel({name}{types}),"
+
+
+def _tuple(parts: Iterable[str]) -> str:
+    """Source of a tuple of these."""
+    given = list(parts)
+    return f"({', '.join(given)}{',' if len(given) == 1 else ''})"
 
 
 def types_of(names: Sequence[str]) -> list[str]:
     """The types that the table of these ops' kernels names, sorted."""
-    return sorted({"F32", *(each for name in names for each in SNIPPETS[name].types)})
+    kinds = [kind for name in names for kind in (SNIPPETS[name].result, *SNIPPETS[name].takes)]
+    return sorted({"F32", *(each for kind in kinds for each in kind)})
