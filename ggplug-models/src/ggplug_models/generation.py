@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Sequence
 
+from ggplug.errors import BusyError, FreedError
 from ggplug_models.arguments import whole
 from ggplug_models.drafts import Drafts
 from ggplug_models.ids import token_ids
@@ -25,7 +27,8 @@ def generate(
 
     What a sequence of the session has in common with the prompt is not computed again; the rest of it is forgotten.
     Ends behind a token of ``end``, which is yielded too, after ``max_tokens``, and where the context is full.  A token
-    that was yielded last is not yet part of the session.
+    that was yielded last is not yet part of the session.  If the caller uses the sequence for another text in
+    between, this one is read again from where they differ.
 
     ``draft``: guesses tokens, so that several are computed in one step (:mod:`ggplug_models.drafts`); the text is the
     same as without.  Raises ParameterError, ContextFullError for a prompt that is too long, ModelError for a draft that
@@ -40,6 +43,7 @@ def generate(
     kept = session.keep_prefix(prompt, seq)
     logits = [session.decode({seq: prompt[kept:]})[seq]]
     history = list(prompt)
+    changes = session.changes(seq)
     room = session.n_ctx - len(prompt) + 1
     remaining = room if max_tokens is None else min(room, max_tokens)
     guessed: list[int] = []
@@ -53,8 +57,9 @@ def generate(
                 right = token == guess
                 if draft is not None and right:
                     draft.accepted += 1
-                if guessed and (not right or remaining == 0):
+                if guessed and (not right or remaining == 0) and session.changes(seq) == changes:
                     session.rewind(len(history) - 1, seq)
+                    changes = session.changes(seq)
                 yield token
                 if token in end or remaining == 0:
                     return
@@ -64,11 +69,16 @@ def generate(
             most = min(remaining, session.micro_batch) - 1
             guessed = [] if draft is None else draft.next(history, most, n_vocab)
             read = [*history, *guessed] if guessed else history
-            if draft is None or not guessed:
+            if session.changes(seq) != changes:  # somebody else went on with the sequence meanwhile
+                kept, guessed, read = session.keep_prefix(history, seq), [], history
+                logits = [session.decode({seq: history[kept:]})[seq]]
+            elif draft is None or not guessed:
                 logits = [session.decode({seq: [token]})[seq]]
             else:
                 draft.drafted += len(guessed)
                 logits = list(session.decode({seq: [token, *guessed]}, Asked.ALL)[seq])
+            changes = session.changes(seq)
     finally:
         if guessed and session.tokens(seq) == tuple(read):  # the caller left between drafted tokens
-            session.rewind(len(history) - 1, seq)
+            with contextlib.suppress(BusyError, FreedError):  # or ends this while something else is computed
+                session.rewind(len(history) - 1, seq)

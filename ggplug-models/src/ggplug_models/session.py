@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
-from ggplug.errors import ContextFullError, ParameterError
+from ggplug.errors import ContextFullError, FreedError, ParameterError
 from ggplug.scheduler import Explanation
-from ggplug.sharing import Claim
+from ggplug.sharing import Claim, alone
 from ggplug.types import Type
 from ggplug_models.arguments import check_sequence, whole
 from ggplug_models.cache.cells import GRANULE
@@ -49,8 +49,9 @@ class Session:
     ``cache_type``: of keys and values, one of :data:`CACHE_TYPES`.  ``micro_batch``: tokens of a sequence that are
     computed together at most.  Graphs are made once for each shape of step and computed again from then on.
 
-    A session takes turns with all else that computes with its model; it is itself used by one thread at a time.  Owns
-    memory: :meth:`free`, or a ``with`` block.  Raises ParameterError, OutOfMemoryError, FreedError.
+    A session takes turns with all else that computes with its model; it is itself used by one thread at a time, and
+    another one gets BusyError.  After an interrupt each sequence has the tokens that it was read with so far, or none.
+    Owns memory: :meth:`free`, or a ``with`` block.  Raises ParameterError, OutOfMemoryError, FreedError.
     """
 
     GRAPHS = 64
@@ -69,7 +70,10 @@ class Session:
         self.n_ctx = whole("n_ctx", n_ctx, 1)
         self.n_seq = whole("n_seq", n_seq, 1, SEQUENCES)
         self.micro_batch = min(whole("micro_batch", micro_batch, 1), self.n_ctx)
+        self.freed = False
+        self._entered_by = 0
         self._tokens: list[list[int]] = [[] for _ in range(self.n_seq)]
+        self._changes = [0] * self.n_seq
         self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
         self._steps: OrderedDict[Shape, Step] = OrderedDict()
         counts = {window: each.count for window, each in self._cells.items()}
@@ -87,11 +91,17 @@ class Session:
         """How many tokens a sequence has."""
         return len(self._tokens[self._number(seq)])
 
+    def changes(self, seq: int = 0) -> int:
+        """A number that grows when a sequence gets or loses tokens: whether somebody else went on with it."""
+        return self._changes[self._number(seq)]
+
+    @alone
     def clear(self, seq: int | None = None) -> None:
         """Forgets a sequence, or all."""
         for each in range(self.n_seq) if seq is None else (self._number(seq),):
             self._cut(each, 0)
 
+    @alone
     def rewind(self, length: int, seq: int = 0) -> int:
         """Forgets the tokens of a sequence from number ``length`` on; tells how many are still remembered.
 
@@ -116,12 +126,14 @@ class Session:
         check_sequence(tokens, "tokens")
         return self.rewind(max(min(in_common(held, tokens), len(tokens) - 1), 0), seq)
 
+    @alone
     def copy(self, source: int, target: int) -> None:
         """Makes a sequence like another one, so that both go on from the same prefix."""
         source, target = self._number(source), self._number(target)
         if source == target:
             return
         with self.turn():
+            self._cut(target, 0)  # it is empty until all is there
             for a, b in zip(self.memory.of_sequence(source), self.memory.of_sequence(target), strict=True):
                 b.set_bytes(a.tobytes())
             for cells in self._cells.values():
@@ -145,6 +157,7 @@ class Session:
         if again:
             self.decode({seq: again}, Asked.NONE)
 
+    @alone
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all sequences to a file; see :mod:`ggplug_models.session_files`."""
         save(self, path)
@@ -158,15 +171,19 @@ class Session:
 
     def overwritten(self, seq: int) -> list[int]:
         """For each kind of cells, before which position those of a sequence were overwritten."""
-        return [cells.lost(self._number(seq)) for cells in self._cells.values()]
+        empty = not self.length(seq)
+        return [0 if empty else cells.lost(seq) for cells in self._cells.values()]
 
     def overwritable(self, length: int) -> list[tuple[int, int]]:
         """For each kind of cells the least and the most that :meth:`overwritten` is of a sequence of this length."""
         return [cells.losable(length) for cells in self._cells.values()]
 
+    @alone
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
         """Takes as read what the memory of a sequence, which was empty, was set to; see :meth:`overwritten`."""
+        self._cut(seq, 0)
         for cells, lost in zip(self._cells.values(), overwritten, strict=True):
+            cells.clear(seq)
             cells.lose(seq, lost)
         self._tokens[seq] = [int(token) for token in tokens]
 
@@ -177,20 +194,28 @@ class Session:
         return int(seq)
 
     def _cut(self, seq: int, length: int) -> None:
-        if length == 0:
-            with self.turn():
-                for state in self.memory.states(seq):
-                    state.set_zero()
-            for cells in self._cells.values():
-                cells.clear(seq)
+        """Nothing but the tokens go, so that an interrupt finds a sequence as it was or as it will be."""
+        if self.freed:
+            raise self._freed_error()
+        self._changes[seq] += 1
         del self._tokens[seq][length:]
+
+    def _begin(self, seq: int) -> None:
+        """What a sequence without tokens remembers: nothing."""
+        for state in self.memory.states(seq):
+            state.set_zero()
+        for cells in self._cells.values():
+            cells.clear(seq)
 
     # -- computing ---------------------------------------------------------------------------------
 
     def turn(self) -> Claim:
-        """A turn with the model."""
+        """A turn with the model.  Raises FreedError."""
+        if self.freed:
+            raise self._freed_error()
         return self.model.turn()
 
+    @alone
     def decode(
         self, batch: Mapping[int, Sequence[int]], asked: Asked = Asked.LAST, *, hidden: bool = False, few: int = FEW
     ) -> dict[int, Floats]:
@@ -297,32 +322,28 @@ class Session:
             step = self._step(Shape(first, n_seq, n, spans, asked, hidden))
             assert step.graph is not None
             for seq in batch:
+                if not self._tokens[seq]:
+                    self._begin(seq)
                 for cells in self._cells.values():
                     cells.advance(seq, lengths[seq - first])
             self.model.scheduler.allocate(step.graph)
             step.fill(Tokens(np.array(ids), np.array(positions), np.array(lengths)))
             try:
                 self.model.scheduler.compute(step.graph)
+                for seq, tokens in batch.items():
+                    self._changes[seq] += 1
+                    self._tokens[seq].extend(tokens)
             except BaseException:
                 if self.model.keeps_states:  # they may be those of some of the blocks, or of all
                     for seq in batch:
-                        self._forget(seq)
+                        self._tokens[seq].clear()
                 raise
-            for seq, tokens in batch.items():
-                self._tokens[seq].extend(tokens)
             if step.result is None:
                 return {}
             found = step.result.numpy().reshape(n_seq, -1, step.result.ne[0])
         if asked is Asked.LAST:
             return {seq: found[seq - first] for seq in batch}
         return {seq: found[seq - first, : len(tokens)] for seq, tokens in batch.items()}
-
-    def _forget(self, seq: int) -> None:
-        for state in self.memory.states(seq):
-            state.set_zero()
-        for cells in self._cells.values():
-            cells.clear(seq)
-        self._tokens[seq].clear()
 
     def _step(self, shape: Shape) -> Step:
         step = self._steps.get(shape)
@@ -338,8 +359,12 @@ class Session:
 
     def free(self) -> None:
         """Gives the memory back, after waiting for the model's other threads."""
-        self._steps.clear()
         self.memory.free()
+        self._steps.clear()
+        self.freed = True
+
+    def _freed_error(self) -> FreedError:
+        return FreedError(f"{self!r} was freed", thing=self, remedy="make another one: model.session()")
 
     def __enter__(self) -> Session:
         return self

@@ -1,0 +1,157 @@
+"""Sessions that are shared, interrupted, freed or left in the middle: an error or the right text, never a wrong one."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggplug_models
+from ggplug.errors import BusyError, FreedError
+from ggplug_models import Asked, Session
+from tests.interrupts import interrupted_everywhere
+
+TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 40)]
+
+
+@pytest.fixture(scope="module")
+def model(data: Path) -> Iterator[Any]:
+    """Gemma 3: six blocks, five of them with a window of 12."""
+    with ggplug_models.load(data / "gemma3.gguf", ["CPU"]) as model:
+        yield model
+
+
+def near(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.abs(a - b).max() < 1e-4 * np.abs(b).max())
+
+
+def test_two_texts_that_take_turns_in_one_sequence_are_what_each_is_alone(model: Any) -> None:
+    prompts = ([5, 6, 7], [9, 9], [5, 6])
+    wanted = [list(model.generate_ids(prompt, 6)) for prompt in prompts]
+    with model.session(128) as session:
+        running = [model.generate_ids(prompt, 6, session=session) for prompt in prompts]
+        found: list[list[int]] = [[], [], []]
+        for _ in range(6):
+            for text, each in zip(found, running, strict=True):
+                text += [token for token in (next(each, None),) if token is not None]
+    assert found == wanted
+
+
+def test_a_session_that_was_used_in_between_is_read_again(model: Any) -> None:
+    wanted = list(model.generate_ids(TEXT[:9], 6))
+    for use in (
+        lambda session: session.clear(),
+        lambda session: session.rewind(3),
+        lambda session: session.decode({0: [77]}),
+        lambda session: (session.rewind(2), session.decode({0: TEXT[20:28]})),  # as many tokens as before
+        lambda session: session.copy(1, 0),
+    ):
+        with model.session(128, n_seq=2) as session:
+            found = []
+            for token in model.generate_ids(TEXT[:9], 6, session=session):
+                found.append(token)
+                use(session)
+        assert found == wanted
+
+
+def test_a_text_that_is_left_leaves_the_session_to_others(model: Any) -> None:
+    wanted = list(model.generate_ids([5, 6, 7], 6))
+    with model.session(128) as session:
+        left = model.generate_ids([5, 6, 7], 50, session=session)
+        next(left)
+        left.close()
+        assert list(model.generate_ids([5, 6, 7], 6, session=session)) == wanted
+        dropped = model.generate_ids([5, 6, 7], 50, session=session)
+        next(dropped)
+        del dropped
+        gc.collect()
+        assert list(model.generate_ids([5, 6, 7], 6, session=session)) == wanted
+
+
+def test_what_was_freed_says_so_and_stays_so(model: Any, tmp_path: Path) -> None:
+    session = model.session(64, n_seq=2)
+    running = model.generate_ids([5, 6], 9, session=session)
+    next(running)
+    session.free()
+    session.free()
+    for use in (
+        lambda: next(running),
+        lambda: session.decode({0: [1]}),
+        lambda: session.clear(),
+        lambda: session.rewind(0),
+        lambda: session.copy(0, 1),
+        lambda: session.save(tmp_path / "freed.gguf"),
+    ):
+        with pytest.raises(FreedError, match="was freed"):
+            use()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(FreedError, match="was freed"):
+        list(model.generate_ids([5], 3, session=(own := model.session(8)), choose=lambda *_: own.free() or 1))
+
+
+def test_a_thread_gets_busy_while_another_one_is_in_the_session(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, refused = threading.Event(), threading.Event()
+    compute = Session._compute
+
+    def held(self: Session, *args: Any, **kwargs: Any) -> Any:
+        inside.set()
+        assert refused.wait(60)
+        return compute(self, *args, **kwargs)
+
+    with Session(model, 64, n_seq=2, cache_type="f32") as session:
+        session.decode({0: TEXT[:5]})
+        monkeypatch.setattr(Session, "_compute", held)
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(session.decode({0: TEXT[5:9]})[0]))
+        thread.start()
+        assert inside.wait(60)
+        for use in (
+            lambda: session.decode({1: [1]}),
+            lambda: session.rewind(0),
+            lambda: session.clear(),
+            lambda: session.copy(0, 1),
+        ):
+            with pytest.raises(BusyError, match="is in use"):
+                use()
+        refused.set()
+        thread.join()
+        assert near(found[0], model.logits(TEXT[:9])[-1])
+
+
+@pytest.mark.parametrize("name", ["gemma3.gguf", "oracles/lfm2.gguf"])
+def test_an_interrupt_anywhere_leaves_what_was_read_or_nothing(name: str, data: Path) -> None:
+    with ggplug_models.load(data / name, ["CPU"]) as model, Session(model, 64, 2, "f32", 4) as session:
+        texts = {0: [each % 70 for each in TEXT[:5]], 1: [each % 70 for each in TEXT[20:24]]}
+        wanted = {seq: model.logits([*text, 7])[-1] for seq, text in texts.items()}
+
+        def action() -> None:
+            session.clear()
+            session.decode(dict(texts), Asked.NONE)
+            session.copy(0, 1)
+            session.rewind(2, 1)
+            session.rewind(0, 1)
+            session.decode({1: texts[1]}, Asked.NONE)
+
+        action()
+
+        def ours(frame: Any) -> bool:
+            package = frame.f_globals.get("__name__", "")
+            return bool(package.startswith("ggplug_models"))
+
+        interrupts = 0
+        for place in interrupted_everywhere(action, ours):
+            interrupts += 1
+            held = [list(session.tokens(seq)) for seq in (0, 1)]
+            for seq in (0, 1):  # goes on from what it says that it has
+                text = held[seq] + [7]
+                found = session.decode({seq: [7]})[seq]
+                if interrupts % 7 == 0 or held[seq] not in ([], texts[seq]):
+                    assert near(found, model.logits(text)[-1]), (place, held)
+                elif held[seq]:
+                    assert near(found, wanted[seq]), (place, held)
+        assert interrupts > 50
