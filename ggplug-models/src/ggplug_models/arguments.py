@@ -49,7 +49,7 @@ def _range(value: Any, least: float, most: float, largest: float) -> str:
 
 def _is_beyond(value: Any, most: float) -> bool:
     """Whether it is a number that is too large, so that the error has to name the limit that callers rarely meet."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and value > most
+    return isinstance(value, (int, float, np.integer, np.floating)) and bool(value > most)
 
 
 def _shown(limit: float) -> str:

@@ -24,7 +24,7 @@ SPACES = r"\n?[ \t]{0,20}"
 """White space that JSON may have between its parts; without a limit a model can go on with it for ever."""
 
 
-LIMITS = {
+LIMITS: Mapping[str, Any] = {
     "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 200_000, "step_max_items": 50_000, "max_items_in_row": 2000,
     "max_lexer_states": 50_000, "max_grammar_size": 500_000,
 }  # fmt: skip

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from starlette.requests import Request
+from starlette.types import Message
 
 from ggplug_models.serve.answers import Gone
 from ggplug_models.serve.problems import Problem
@@ -72,12 +73,12 @@ class Incoming:
         return Problem(413, f"the body may have {self._limit} bytes", code="body_too_long")
 
 
-async def _within(request: Request, end: float) -> dict[str, object]:
+async def _within(request: Request, end: float) -> Message:
     """The next part of a body.  Raises Problem for one that does not come in time."""
     seconds = min(PAUSE_SECONDS, max(end - time.monotonic(), 0))
     try:
         async with asyncio.timeout(seconds):
-            return dict(await request.receive())
+            return await request.receive()
     except TimeoutError:
         raise Problem(
             408, f"the body did not arrive: it may pause for {PAUSE_SECONDS:g} seconds and take {BODY_SECONDS:g} in all"
