@@ -109,7 +109,7 @@ def test_logits_beyond_the_vocabulary_are_forbidden(tokenizer: Tokenizer) -> Non
 @pytest.mark.parametrize(
     ("kind", "source", "message"),
     [
-        ("json_schema", "{bad", "the JSON schema is of no use: key must be a string"),
+        ("json_schema", "{bad", "the JSON schema is of no use: Expecting property name"),
         ("json_schema", {"type": "nothing"}, "the JSON schema is of no use: Invalid type: nothing"),
         ("json_schema", {"type": {1, 2}}, "the JSON schema is of no use: .*not JSON serializable"),
         ("regex", "([", "the regular expression is of no use"),
@@ -120,6 +120,85 @@ def test_logits_beyond_the_vocabulary_are_forbidden(tokenizer: Tokenizer) -> Non
 def test_what_cannot_be_followed_is_refused(grammars: Grammars, kind: str, source: Any, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         getattr(grammars, kind)(source)
+
+
+def chained(length: int, part: str) -> dict[str, Any]:
+    """A schema of definitions that refer to one another in a row."""
+
+    def one(number: int) -> dict[str, Any]:
+        reference = {"$ref": f"#/$defs/d{number + 1}"}
+        return {"properties": {"a": reference}} if part == "properties" else {part: [reference]}
+
+    definitions = {f"d{number}": one(number) for number in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": {**definitions, f"d{length}": {"type": "string"}}}
+
+
+def nested(depth: int) -> Any:
+    schema: Any = {"type": "string"}
+    for _ in range(depth):
+        schema = {"allOf": [schema]}
+    return schema
+
+
+HOSTILE = [
+    ("json_schema", chained(200, "allOf"), "the JSON schema has 60[0-9] levels through its references; there may be"),
+    ("json_schema", chained(200, "properties"), "levels through its references"),
+    ("json_schema", chained(3000, "anyOf"), "the JSON schema has [0-9]+ bytes; there may be 131072"),
+    ("json_schema", {"$defs": {f"d{n}": {"$anchor": f"a{n}", "$ref": f"#a{n + 1}"} for n in range(99)}}, "an .id or"),
+    ("json_schema", nested(40), "objects and lists within one another; there may be 64"),
+    ("json_schema", nested(5000), "recursion"),
+    ("json_schema", "[" * 20_000, "objects and lists within one another"),
+    ("json_schema", {"properties": {f"p{n}": {} for n in range(2001)}}, "2001 keys or items in one place"),
+    ("json_schema", {"type": "string", "pattern": "(" * 200 + ")" * 200}, "a pattern of the JSON schema has 200 paren"),
+    ("json_schema", {"patternProperties": {"(a{200}){200}": {}}}, "40000 repetitions; there may be 10000"),
+    ("json_schema", {"const": 1, "x": "a" * 200_000}, "bytes; there may be"),
+    ("regex", "a" * 5000, "the regular expression has 5000 characters; there may be 4096"),
+    ("regex", "(" * 101 + ")" * 101, "101 parentheses within one another"),
+    ("regex", "((a{100})?b|c){1,101}", "10100 repetitions"),
+    ("regex", "a{" + "9" * 5000 + "}", "characters|repetitions"),
+    ("regex", "a{1,9999999999}", "more repetitions"),
+    ("lark", "start: R0\n" + "".join(f"R{n}: R{n + 1}\n" for n in range(600)) + 'R600: "a"', "601|602 lines"),
+    ("lark", "start: %json " + json.dumps(chained(200, "allOf")), "levels through its references"),
+    ("lark", "start: " + "a " * 40_000, "the grammar has [0-9]+ characters; there may be 65536"),
+    ("gbnf", "#\n" * 40_000 + 'root ::= "a"', "characters; there may be 65536"),
+]
+
+
+@pytest.mark.parametrize(("kind", "source", "message"), HOSTILE, ids=[str(number) for number in range(len(HOSTILE))])
+def test_what_would_overflow_the_library_does_not_reach_it(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch, kind: str, source: Any, message: str
+) -> None:
+    def reached(*grammar: Any) -> None:
+        raise AssertionError("it reached the library")
+
+    monkeypatch.setattr(grammars, "_constraint", reached)
+    with pytest.raises(ParameterError, match=message):
+        getattr(grammars, kind)(source)
+
+
+TREE = {
+    "$ref": "#/$defs/a~1node",
+    "$defs": {
+        "a/node": {
+            "type": "object", "required": ["kind", "left"], "additionalProperties": False,
+            "properties": {"kind": {"enum": ["leaf", "fork"]}, "left": {"anyOf": [
+                {"$ref": "#/$defs/a~1node"}, {"$ref": "#/$defs/end"}, {"type": "null"},
+            ]}},
+        },
+        "end": {"$anchor": "end", "type": "array", "maxItems": 2, "items": {"$ref": "#"}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [TREE, {"type": "object", "properties": {"next": {"$ref": "#"}}}, chained(60, "allOf"),
+     {"enum": [f"v{n}" for n in range(5000)]},
+     {"type": "object", "properties": {f"p{n}": {"type": "string", "pattern": "^[a-z]{2,40}(-(a|b){3}){4}$"}
+                                       for n in range(200)}}],
+)  # fmt: skip
+def test_schemas_that_refer_to_themselves_and_large_ones_are_followed(grammars: Grammars, schema: Any) -> None:
+    assert grammars.json_schema(schema).allowed().any()
 
 
 def test_a_token_that_was_not_allowed_is_refused(tokenizer: Tokenizer, grammars: Grammars) -> None:

@@ -226,6 +226,8 @@ REFUSED = [
     ("completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens: Input should be greater than or equal to 1"),
     ("completions", {"prompt": "a", "max_tokens": "9"}, 400, "max_tokens: Input should be a valid integer"),
     ("completions", {"prompt": "a", "temperature": -1}, 400, "temperature must be a number of at least 0, got -1"),
+    ("completions", {"prompt": "a", "temperature": 1e300}, 400, "a number from 0 to 3.4028235e+38, got 1e+300"),
+    ("completions", {"prompt": "a", "top_k": 2**31}, 400, "top_k must be an integer from 0 to 2147483647, got"),
     ("completions", {"prompt": "a", "top_p": 1.5}, 400, "top_p must be a number from 0 to 1"),
     ("completions", {"prompt": "a", "n": 17}, 400, "n: Input should be less than or equal to 16"),
     ("completions", {"prompt": ["a"] * 9, "n": 2}, 400, "a request may ask for 1 to 16 texts"),
@@ -274,6 +276,19 @@ def test_malformed_requests_are_refused_in_words(live: Live, path: str, body: An
     assert told["error"].keys() == {"message", "type", "param", "code"}
     assert message in told["error"]["message"]
     assert headers["content-type"] == "application/json"
+
+
+def test_offsets_of_tokens_are_counted_in_each_text_of_a_stream(live: Live) -> None:
+    asked = {"prompt": ["hello", "other"], "n": 2, "max_tokens": 6, "temperature": 0, "logprobs": 0, "seed": 1}
+    _, _, found = live.ask("POST", "/v1/completions", asked)
+    wanted = {each["index"]: each["logprobs"]["text_offset"] for each in found["choices"]}
+    _, _, raw = live.ask("POST", "/v1/completions", {**asked, "stream": True})
+    chunks = [json.loads(line.removeprefix("data: ")) for line in raw.decode().split("\n\n") if "{" in line]
+    offsets: dict[int, list[int]] = {}
+    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+        offsets.setdefault(choice["index"], []).extend(choice["logprobs"]["text_offset"])
+    assert offsets == wanted
+    assert all(each[0] == 0 and len(each) == 6 for each in offsets.values())
 
 
 def test_other_paths_methods_and_types_are_refused(live: Live) -> None:

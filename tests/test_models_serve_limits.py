@@ -31,6 +31,7 @@ from served import Live, served
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
 from ggplug_models.serve.guard import is_loopback
+from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
 
 COMPLETIONS = "/v1/completions"
 
@@ -224,16 +225,73 @@ def test_the_prompt_of_a_client_that_leaves_is_read_no_further(model: Decoder) -
         assert live.ask("POST", COMPLETIONS, body())[2]["choices"][0]["text"] == text(model)
 
 
-def test_a_client_that_leaves_within_its_body_is_forgotten(model: Decoder) -> None:
+@pytest.fixture
+def incoming(monkeypatch: pytest.MonkeyPatch) -> list[Incoming]:
+    """What reads the bodies of each server that is made."""
+    made: list[Incoming] = []
+
+    def kept(limit: int) -> Incoming:
+        made.append(Incoming(limit))
+        return made[-1]
+
+    monkeypatch.setattr("ggplug_models.serve.app.Incoming", kept)
+    return made
+
+
+def _unfinished(live: Live, path: str, sent: int, length: int) -> socket.socket:
+    """A connection whose body does not go on."""
+    client = socket.create_connection(("127.0.0.1", live.port), PATIENCE)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    client.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode() + b"{" * sent)
+    return client
+
+
+def test_a_client_that_leaves_within_its_body_is_forgotten(model: Decoder, incoming: list[Incoming]) -> None:
     with served(model, slots=1, waiting=0) as live:
         for _ in range(3):
-            client = socket.create_connection(("127.0.0.1", live.port), PATIENCE)
-            head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
-            until(lambda: live.service.inside == 1)
+            client = _unfinished(live, COMPLETIONS, 1, 100)
+            until(lambda: incoming[0].reading == 1)
             client.close()
-            until(lambda: live.service.inside == 0)
+            until(lambda: incoming[0].reading == 0)
         assert live.ask("POST", COMPLETIONS, body())[0] == 200
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, "/v1/embeddings"])
+def test_bodies_that_do_not_go_on_keep_nobody_out(model: Decoder, incoming: list[Incoming], path: str) -> None:
+    with served(model, slots=1, waiting=1) as live, contextlib.ExitStack() as left:
+        for _ in range(5):
+            left.enter_context(_unfinished(live, path, 1, 100))
+        until(lambda: incoming[0].reading == 5)
+        asked = body() if path == COMPLETIONS else {"input": "a"}
+        assert live.ask("POST", path, asked)[0] == 200
+        assert live.service.inside == 0
+
+
+def test_long_bodies_that_do_not_go_on_hold_a_bounded_part_of_memory(model: Decoder, incoming: list[Incoming]) -> None:
+    limit = 2 * SMALL
+    most = LARGE_BODIES * limit // SMALL
+    with served(model, Rules(body_limit=limit), slots=1) as live, contextlib.ExitStack() as left:
+        for _ in range(most):
+            left.enter_context(_unfinished(live, COMPLETIONS, limit - 1, limit))
+        until(lambda: incoming[0].held == most * (SMALL - 1))
+        long = json.dumps(body()).encode().ljust(limit)
+        status, headers, told = live.ask("POST", COMPLETIONS, long)
+        assert (status, told["error"]["code"], "retry-after" in headers) == (429, "rate_limit_exceeded", True)
+        assert live.ask("POST", COMPLETIONS, body())[0] == 200
+        left.close()
+        until(lambda: incoming[0].reading == 0)
+        assert live.ask("POST", COMPLETIONS, long)[0] == 200
+    assert incoming[0].held == 0
+
+
+def test_a_body_that_pauses_too_long_is_refused(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.incoming.PAUSE_SECONDS", 0.05)
+    with served(model, slots=1) as live:
+        client = _unfinished(live, COMPLETIONS, 1, 100)
+        with client, contextlib.closing(http.client.HTTPResponse(client)) as found:
+            found.begin()
+            assert found.status == 408
+            assert "it may pause for 0.05 seconds" in json.loads(found.read())["error"]["message"]
 
 
 def test_vectors_for_a_client_that_left_are_not_computed(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,15 +337,23 @@ def test_a_failed_computation_is_told_and_the_server_goes_on(
             patched.setattr(live.service.writer.session, "decode", _out_of_memory)
             status, _, told = live.ask("POST", COMPLETIONS, body())
             assert (status, told["error"]["type"]) == (500, "server_error")
-            assert "the computation failed: MemoryError: no room" in told["error"]["message"]
+            assert told["error"]["message"] == "the computation failed; the server's log says why"
             found = Client(live, body(stream=True)).events()
             assert [each["error"]["code"] for each in found] == ["computation_failed"]
+            patched.setattr(live.service.writer.session, "decode", _without_a_file)
+            for failed in (live.ask("POST", COMPLETIONS, body())[2], *Client(live, body(stream=True)).events()):
+                assert failed["error"]["message"] == "the server failed; its log says why"
         assert "MemoryError: no room" in caplog.text
+        assert "/secret/place" in caplog.text
         assert live.ask("POST", COMPLETIONS, body())[2]["choices"][0]["text"] == text(model)
 
 
 def _out_of_memory(batch: Any) -> Any:
     raise MemoryError("no room")
+
+
+def _without_a_file(batch: Any) -> Any:
+    raise FileNotFoundError(2, "No such file", "/secret/place")
 
 
 def test_answers_under_way_end_before_the_server_does_and_no_more_are_begun(model: Decoder) -> None:
@@ -340,6 +406,24 @@ def test_metrics_count_what_was_done(model: Decoder) -> None:
             "ggplug_time_to_first_token_seconds_count 1.0",
         ):  # fmt: skip
             assert line in lines
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are Unicode there")
+def test_a_file_whose_name_is_not_utf_8_is_served_under_one_that_is(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"m\xff.gguf")
+    file.symlink_to(data / "qwen3.gguf")
+    command = [sys.executable, "-m", "ggplug", "serve", str(file), "--port", "0", "--device", "CPU"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    reading = Doing(lambda: _address(process))
+    try:
+        port = reading.result()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        with contextlib.closing(connection):
+            connection.request("GET", "/v1/models")
+            assert json.load(connection.getresponse())["data"][0]["id"] == "m\N{REPLACEMENT CHARACTER}"
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")

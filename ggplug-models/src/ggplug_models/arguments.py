@@ -21,7 +21,7 @@ LARGEST_NUMBER = float(np.finfo(np.float32).max)
 def whole(name: str, value: Any, at_least: int = 0, at_most: int = LARGEST) -> int:
     """An integer from ``at_least`` to ``at_most``, of Python or NumPy.  Raises ParameterError."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not at_least <= value <= at_most:
-        wanted = f"an integer {_range(at_least, at_most, LARGEST)}"
+        wanted = f"an integer {_range(value, at_least, at_most, LARGEST)}"
         raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
     return int(value)
 
@@ -30,7 +30,7 @@ def number(name: str, value: Any, at_least: float = -LARGEST_NUMBER, at_most: fl
     """A finite number from ``at_least`` to ``at_most``, of Python or NumPy.  Raises ParameterError."""
     fits = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not fits or not at_least <= value <= at_most or not math.isfinite(value):
-        wanted = f"a number {_range(at_least, at_most, LARGEST_NUMBER)}"
+        wanted = f"a number {_range(value, at_least, at_most, LARGEST_NUMBER)}"
         raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
     return float(value)
 
@@ -41,5 +41,16 @@ def check_sequence(values: Any, what: str) -> None:
         raise ParameterError(f"{what} must be a sequence, got {type(values).__name__}", got=type(values))
 
 
-def _range(least: float, most: float, largest: float) -> str:
-    return f"of at least {least:g}" if most == largest and least > -largest else f"from {least:g} to {most:g}"
+def _range(value: Any, least: float, most: float, largest: float) -> str:
+    if most == largest and least > -largest and not _is_beyond(value, most):
+        return f"of at least {least:g}"
+    return f"from {_shown(least)} to {_shown(most)}"
+
+
+def _is_beyond(value: Any, most: float) -> bool:
+    """Whether it is a number that is too large, so that the error has to name the limit that callers rarely meet."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and bool(value > most)
+
+
+def _shown(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:.8g}"

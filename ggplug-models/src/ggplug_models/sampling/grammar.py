@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ggplug.errors import ModelError, ParameterError
 from ggplug_models.requirements import required
+from ggplug_models.sampling.grammar_limits import check_grammar, check_pattern, read_schema
 from ggplug_models.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ MARK = b"\xff"
 
 SPACES = r"\n?[ \t]{0,20}"
 """White space that JSON may have between its parts; without a limit a model can go on with it for ever."""
+
+
+LIMITS: Mapping[str, Any] = {
+    "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 200_000, "step_max_items": 50_000, "max_items_in_row": 2000,
+    "max_lexer_states": 50_000, "max_grammar_size": 500_000,
+}  # fmt: skip
+"""What the library may compute at the beginning and for each token, about 20 ms each; states have up to 2 KiB."""
 
 
 class Grammars:
@@ -44,33 +52,37 @@ class Grammars:
     def json_schema(self, schema: Mapping[str, Any] | str | None = None) -> GrammarConstraint:
         """JSON that fits a schema; None: any JSON object.
 
-        Raises ParameterError for a schema that is none, or that uses what the library does not know.
+        Raises ParameterError for a schema that is none, that is larger than :mod:`.grammar_limits` allows, or that uses
+        what the library does not know.
         """
         if schema is None:
             schema = {"type": "object"}
         from llguidance import LLMatcher
 
         try:
-            text = schema if isinstance(schema, str) else json.dumps(schema)
+            text = json.dumps(read_schema(schema if isinstance(schema, str) else json.dumps(schema)))
             grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": SPACES})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ParameterError(f"the JSON schema is of no use: {error}", got=schema) from error
         return self._constraint(grammar, "JSON schema", schema)
 
     def regex(self, pattern: str) -> GrammarConstraint:
         """Text that a regular expression matches as a whole.  Raises ParameterError."""
+        check_pattern(pattern)
         from llguidance import LLMatcher
 
         return self._constraint(LLMatcher.grammar_from_regex(pattern), "regular expression", pattern)
 
     def lark(self, grammar: str) -> GrammarConstraint:
         """Text of a grammar in the notation of Lark, with a rule ``start``.  Raises ParameterError."""
+        check_grammar(grammar)
         from llguidance import LLMatcher
 
         return self._constraint(LLMatcher.grammar_from_lark(grammar), "grammar", grammar)
 
     def gbnf(self, grammar: str) -> GrammarConstraint:
         """Text of a grammar in llama.cpp's notation, with a rule ``root``.  Raises ParameterError."""
+        check_grammar(grammar)
         from llguidance.gbnf_to_lark import any_to_lark
 
         try:
@@ -81,9 +93,9 @@ class Grammars:
             raise ParameterError(f"the grammar is of no use: {error}", got=grammar) from error
 
     def _constraint(self, grammar: str, what: str, got: Any) -> GrammarConstraint:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
         if matcher.is_error():
             raise ParameterError(f"the {what} is of no use: {matcher.get_error()}", got=got)
         return GrammarConstraint(matcher, self.n_vocab)

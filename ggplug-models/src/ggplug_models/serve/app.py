@@ -18,10 +18,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
+from ggplug.errors import told
 from ggplug_models.serve.answers import Answers, Gone
 from ggplug_models.serve.bodies import ChatBody, CompletionBody, EmbeddingBody, TextBody
 from ggplug_models.serve.event_stream import DONE, EventStream, event, watched
 from ggplug_models.serve.guard import Guard
+from ggplug_models.serve.incoming import Incoming
 from ggplug_models.serve.metrics import CONTENT_TYPE
 from ggplug_models.serve.page import Page
 from ggplug_models.serve.problems import Problem, problem_of
@@ -31,9 +33,6 @@ from ggplug_models.serve.vectors import CancelledError, embeddings
 from ggplug_models.serve.writer import Text, Writer
 
 LOG = logging.getLogger("ggplug.serve")
-
-BODY_SECONDS = 60
-"""How long a body may take to arrive."""
 
 CHAT, COMPLETIONS, EMBEDDINGS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models"
 
@@ -69,6 +68,7 @@ def application(service: Service, rules: Rules | None = None) -> ASGIApp:
     app.add_api_route(EMBEDDINGS, paths.embeddings, methods=["POST"])
     app.add_exception_handler(Problem, _told)
     app.add_exception_handler(HTTPException, _told)
+    app.add_exception_handler(Gone, _to_nobody)
     known = ["/", "/health", "/metrics", MODELS, COMPLETIONS, CHAT, EMBEDDINGS]
     guarded: ASGIApp = Guard(
         app, keys=rules.keys, hosts=None if rules.keys else rules.hosts, metrics=service.metrics, paths=known
@@ -92,12 +92,21 @@ def _told(request: Request, error: Exception) -> Response:
     return JSONResponse(problem.body, problem.status, {**problem.headers, **headers})
 
 
+def _to_nobody(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)
+
+
 class _Paths:
     """What is done for each path."""
 
     def __init__(self, service: Service, rules: Rules) -> None:
         self._service = service
-        self._rules = rules
+        self._incoming = Incoming(rules.body_limit)
+
+    async def _body(self, request: Request, kind: str) -> bytes:
+        """The body of a request for texts or vectors.  Takes no place, so that slow clients hold none."""
+        self._service.check_room(kind)
+        return await self._incoming.read(request)
 
     async def health(self) -> Response:
         healthy = self._service.healthy
@@ -137,10 +146,10 @@ class _Paths:
         begun = time.monotonic()
         service = self._service
         writer = service.texts
+        raw = await self._body(request, "texts")
         service.enter("texts")
         answers: Answers | None = None
         try:
-            raw = await self._body(request)
 
             def prepare() -> tuple[TextBody, list[Text]]:
                 body = body_type.model_validate_json(raw)
@@ -197,10 +206,10 @@ class _Paths:
 
     async def embeddings(self, request: Request) -> Response:
         service = self._service
+        raw = await self._body(request, "vectors")
         service.enter("vectors")
         cancelled = threading.Event()
         try:
-            raw = await self._body(request)
 
             def prepare() -> tuple[EmbeddingBody, list[list[int]]]:
                 body = EmbeddingBody.model_validate_json(raw)
@@ -224,36 +233,6 @@ class _Paths:
             service.leave("vectors")
         return Response(found, media_type="application/json")
 
-    # -- bodies ------------------------------------------------------------------------------------
-
-    async def _body(self, request: Request) -> bytes:
-        """The body of a request.  Raises Problem for one that is too long, too slow or of another type, and Gone."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # which a page from elsewhere cannot send without being asked about first
-            raise Problem(415, f"the body has to be application/json, got {kind or 'no Content-Type'!r}")
-        limit = self._rules.body_limit
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > limit:
-            raise _too_long(limit)
-        parts = bytearray()
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while True:
-                    message = await request.receive()
-                    if message["type"] == "http.disconnect":
-                        raise Gone
-                    parts += message.get("body", b"")
-                    if len(parts) > limit:
-                        raise _too_long(limit)
-                    if not message.get("more_body", False):
-                        return bytes(parts)
-        except TimeoutError:
-            raise Problem(408, f"the body did not arrive within {BODY_SECONDS} seconds") from None
-
-
-def _too_long(limit: int) -> Problem:
-    return Problem(413, f"the body may have {limit} bytes", code="body_too_long")
-
 
 def _logged(error: BaseException) -> Problem:
     """What the client is told; faults of the server stand in its log, with their place."""
@@ -261,5 +240,5 @@ def _logged(error: BaseException) -> Problem:
         raise error
     problem = problem_of(error)
     if problem.status >= 500 and not isinstance(error, Problem):
-        LOG.error("%s", problem.message, exc_info=error)
+        LOG.error("%s: %s", problem.message, told(error), exc_info=error)
     return problem

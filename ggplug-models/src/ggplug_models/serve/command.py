@@ -83,6 +83,8 @@ def serve(
 
     if any(not key.strip() for key in keys):
         raise click.UsageError("An API key is empty.")
+    # Answers are UTF-8, which names of files need not be.
+    called = printable(name or model.stem.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     names, placement = placed(devices, split)
     source = None if template is None else _text(template)
     err = console(stderr=True)
@@ -95,7 +97,7 @@ def serve(
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
         with serving(
-            loaded, name or model.stem, slots=slots, context=context, cache_type=cache_type, waiting=waiting,
+            loaded, called, slots=slots, context=context, cache_type=cache_type, waiting=waiting,
             template=source,
         ) as service:  # fmt: skip
             if service.writer is not None and not service.writer.has_template:

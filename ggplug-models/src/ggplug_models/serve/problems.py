@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ggplug.errors import ContextFullError, FreedError, GGPlugError, ModelError, ParameterError, told
+from ggplug.errors import ContextFullError, FreedError, GGPlugError, ModelError, ParameterError
 from ggplug_models.serve.batcher import QueueFullError
 
 RETRY_AFTER = 2
@@ -49,7 +49,11 @@ def shutting_down() -> Problem:
 
 
 def problem_of(error: BaseException) -> Problem:
-    """What a client is told of an error.  Errors that the request is not to blame for have the status 500."""
+    """What a client is told of an error.
+
+    Errors that the request is not to blame for have the status 500; what they say may name files of the server, and is
+    for its log alone.
+    """
     if isinstance(error, Problem):
         return error
     if isinstance(error, ValidationError):
@@ -63,8 +67,8 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, (ParameterError, ModelError)):
         return Problem(400, str(error))
     if isinstance(error, (GGPlugError, MemoryError)):
-        return Problem(500, f"the computation failed: {told(error)}", code="computation_failed")
-    return Problem(500, f"the server failed: {told(error)}", code="internal_error")
+        return Problem(500, "the computation failed; the server's log says why", code="computation_failed")
+    return Problem(500, "the server failed; its log says why", code="internal_error")
 
 
 def _invalid(error: ValidationError) -> Problem:

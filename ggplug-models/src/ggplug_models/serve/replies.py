@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -32,10 +33,8 @@ class Reply:
             own = [piece for piece in pieces if piece.index == index]
             scores = [score for piece in own for score in piece.scores]
             choice = self.text("".join(piece.text for piece in own))
-            log_probabilities = None if answers.texts[index].scores is None else self.scores(scores)
-            choices.append(
-                {"index": index, **choice, "logprobs": log_probabilities, "finish_reason": own[-1].finish}
-            )
+            log_probabilities = None if answers.texts[index].scores is None else self.scores(scores, index)
+            choices.append({"index": index, **choice, "logprobs": log_probabilities, "finish_reason": own[-1].finish})
         return self._object(self.WHOLE, choices) | {"usage": usage(answers)}
 
     def begin(self, index: int) -> dict[str, Any] | None:
@@ -45,7 +44,7 @@ class Reply:
     def chunk(self, piece: Piece, *, scored: bool) -> dict[str, Any]:
         """The chunk of a piece."""
         choice = {"index": piece.index, **self.delta(piece.text)}
-        scores = self.scores(piece.scores) if scored else None
+        scores = self.scores(piece.scores, piece.index) if scored else None
         return self._object(self.CHUNK, [{**choice, "logprobs": scores, "finish_reason": piece.finish}])
 
     def last(self, answers: Answers) -> dict[str, Any]:
@@ -60,8 +59,8 @@ class Reply:
         """A part of it."""
         raise NotImplementedError
 
-    def scores(self, scores: Sequence[LogProbability]) -> dict[str, Any]:
-        """How probable the tokens were."""
+    def scores(self, scores: Sequence[LogProbability], index: int) -> dict[str, Any]:
+        """How probable the tokens that come next in the text with the number ``index`` were."""
         raise NotImplementedError
 
     def token(self, token: int) -> str:
@@ -79,24 +78,23 @@ class CompletionReply(Reply):
 
     def __init__(self, model: str, tokenizer: Tokenizer) -> None:
         super().__init__(model, tokenizer)
-        self._offset = 0
+        self._offsets: defaultdict[int, int] = defaultdict(int)
 
     def begin(self, index: int) -> dict[str, Any] | None:
         return None
 
     def text(self, text: str) -> dict[str, Any]:
-        self._offset = 0
         return {"text": text}
 
     def delta(self, text: str) -> dict[str, Any]:
         return {"text": text}
 
-    def scores(self, scores: Sequence[LogProbability]) -> dict[str, Any]:
+    def scores(self, scores: Sequence[LogProbability], index: int) -> dict[str, Any]:
         tokens = [self.token(score.token) for score in scores]
         offsets = []
         for token in tokens:
-            offsets.append(self._offset)
-            self._offset += len(token)
+            offsets.append(self._offsets[index])
+            self._offsets[index] += len(token)
         return {
             "tokens": tokens, "token_logprobs": [score.value for score in scores], "text_offset": offsets,
             "top_logprobs": [{self.token(other): value for other, value in score.others} for score in scores],
@@ -119,7 +117,7 @@ class ChatReply(Reply):
     def delta(self, text: str) -> dict[str, Any]:
         return {"delta": {"content": text} if text else {}}
 
-    def scores(self, scores: Sequence[LogProbability]) -> dict[str, Any]:
+    def scores(self, scores: Sequence[LogProbability], index: int) -> dict[str, Any]:
         content = [
             self._score(score.token, score.value) | {"top_logprobs": [self._score(*other) for other in score.others]}
             for score in scores

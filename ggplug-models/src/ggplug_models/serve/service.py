@@ -69,13 +69,17 @@ class Service:
         """Requests that are computed or wait."""
         return sum(self._inside.values())
 
-    def enter(self, kind: str) -> None:
-        """Lets a request in; :meth:`leave` has to follow.  Raises Problem where there are too many, or at the end."""
+    def check_room(self, kind: str) -> None:
+        """Raises Problem where there are too many requests, or at the end."""
         if self.draining:
             raise shutting_down()
         if self._inside[kind] >= self._most[kind]:
             raise Problem(429, f"too many requests: {self._inside[kind]} are computed or wait; try again later",
                           code="rate_limit_exceeded")  # fmt: skip
+
+    def enter(self, kind: str) -> None:
+        """Lets a request in; :meth:`leave` has to follow.  Raises what :meth:`check_room` does."""
+        self.check_room(kind)
         self._inside[kind] += 1
 
     def leave(self, kind: str) -> None:
@@ -132,4 +136,3 @@ def serving(
         yield service
     finally:
         service.close()
-
