@@ -233,7 +233,7 @@ def test_odd_numbers_of_tokens_and_odd_tokens_are_refused(model: Any) -> None:
         session.decode({0: [5, 6, 7]})
         for odd in ODD:
             if odd is not None:
-                with pytest.raises(ParameterError, match="max_tokens must be an integer (of at least|from) 0"):
+                with pytest.raises(ParameterError, match=r"max_tokens must be an integer (of at least|from) 0"):
                     list(model.generate_ids([5], odd, session=session))
         for prompt in ([], None, [10**30], "ab", [1.5]):
             with pytest.raises(ParameterError, match="prompt"):
@@ -247,5 +247,5 @@ def test_odd_numbers_of_tokens_and_odd_tokens_are_refused(model: Any) -> None:
 
 @pytest.mark.parametrize("odd", [*ODD, 0], ids=lambda odd: type(odd).__name__)
 def test_odd_numbers_of_texts_are_refused(odd: Any) -> None:
-    with pytest.raises(ParameterError, match="batch must be an integer (of at least|from) 1"):
+    with pytest.raises(ParameterError, match=r"batch must be an integer (of at least|from) 1"):
         check_batch(odd)
