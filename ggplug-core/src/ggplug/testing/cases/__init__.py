@@ -2,8 +2,9 @@
 
 A family of ops has a module with generators, each marked with :func:`generates`; an op without one gets the cases
 that its shape rule accepts.  Added to the ops of core are sources that lie elsewhere (:mod:`.sources`), special values
-(:mod:`.special`, :mod:`.wild`), extents of one (:mod:`.ones`) and tensors without elements (:mod:`.empty`).  Everything
-random is seeded by the case's name, so a case is the same wherever and whenever it runs.
+(:mod:`.special`, :mod:`.wild`), extents of one (:mod:`.ones`) and large ones (:mod:`.large`), and tensors without
+elements (:mod:`.empty`).  Everything random is seeded by the case's name, so a case is the same wherever and whenever
+it runs.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from ggplug.testing.cases.case import (
 from ggplug.testing.cases.derived import derived_cases
 from ggplug.testing.cases.empty import empty_cases
 from ggplug.testing.cases.graphs import graph_cases
+from ggplug.testing.cases.large import large_cases
 from ggplug.testing.cases.ones import ones_cases
 from ggplug.testing.cases.sources import source_cases
 from ggplug.testing.cases.special import special_cases
@@ -75,7 +77,7 @@ def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
     Cases that differ in nothing but a block type are many: of these, unless ``thorough``, a few types have their turn,
     others in the next such cases.  So every type meets something of everything, and everything meets some types.
     """
-    others = (source_cases(op), special_cases(op), wild_cases(op), ones_cases(op), empty_cases(op))
+    others = (source_cases(op), special_cases(op), wild_cases(op), ones_cases(op), large_cases(op), empty_cases(op))
     cases = labelled(itertools.chain(_own_cases(op), *others))
     return cases if thorough else _in_turn(cases)
 

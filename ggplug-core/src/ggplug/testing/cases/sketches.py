@@ -6,6 +6,7 @@ Cases that are made alike for all ops start from these: an extent that is zero i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -54,7 +55,8 @@ Sizes = Mapping[str, int]
 class Sketch(NamedTuple):
     """The sources of a case by the names of their extents; integers are extents that stay as they are.
 
-    ``types``: of each source, ids too (they are 0, 1, 2, ...).  ``parameters``: of the op, from the extents.
+    ``types``: of each source, ids too (0, 1, 2, ..., in each batch from another one on).  ``parameters``: of the op,
+    from the extents.
     """
 
     sources: tuple[str, ...]
@@ -297,8 +299,10 @@ def maker(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout])
             ne = [int(word) if word.isdigit() else sizes[word] for word in source.split()]
             type = sketch.type_of(position)
             if op.indexes is not None and position == op.indexes.ids:
-                ids = np.resize(np.arange(max(ne[0], 1)), ne[::-1])
-                sources.append(leafs.array(type, ids, layouts[position]))
+                # of each batch others, so that a kernel that takes another batch's is wrong
+                rows = np.arange(math.prod(ne[1:]))[:, None]
+                ids = (np.arange(ne[0]) + rows) % max(ne[0], 1)
+                sources.append(leafs.array(type, ids.reshape(ne[::-1]), layouts[position]))
             else:
                 # positions within a long text: a device need not know the sine of any angle
                 most = 100 if op.sources[position] == "pos" else None

@@ -13,6 +13,7 @@ from ggplug.graph import Graph
 from ggplug.ops.attention import soft_max
 from ggplug.ops.base import Array
 from ggplug.ops.copy import concat
+from ggplug.ops.elementwise import add, mul
 from ggplug.ops.matrix import mul_mat, mul_mat_id
 from ggplug.ops.norms import rms_norm
 from ggplug.ops.rotary import rope
@@ -40,8 +41,13 @@ _NODES: tuple[Callable[[], Tensor], ...] = (
     lambda: rope(new_tensor("f32", (64, 2, 4)), new_tensor("i32", 4), n_dims=64, freq_factors=new_tensor("f32", 32)),
     lambda: concat(new_tensor("f32", (64, 4)), new_tensor("f32", (64, 2)), dim=1),
     lambda: rms_norm(new_tensor("f32", (64, 4))),
+    lambda: add(new_tensor("f32", (64, 4)), new_tensor("f32", 1)),
+    lambda: mul(new_tensor("f32", (64, 4)), new_tensor("f16", 1)),
+    lambda: get_rows(new_tensor("f32", (64, 4)), new_tensor("i32", 1)),
+    lambda: rope(new_tensor("f32", (64, 2, 1)), new_tensor("i32", 1), n_dims=64),
+    lambda: soft_max(new_tensor("f32", (64, 1, 2)), mask=new_tensor("f16", (64, 1))),
 )
-"""Nodes whose sources a device may be tempted to prepare once: weights, tables, positions, masks."""
+"""Nodes whose sources a device may be tempted to prepare once: weights, tables, positions, masks, single numbers."""
 
 
 def _supported(device: Device) -> Iterator[Tensor]:

@@ -1,0 +1,47 @@
+"""Cases with one extent of more than 65,535, as vocabularies and long texts have, and all others one.
+
+A kernel that counts in 16 bits, or launches as many groups as a GPU has no place for along an axis, is wrong here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ggplug.errors import GGPlugError
+from ggplug.ops.base import Op
+from ggplug.tensor import Tensor
+from ggplug.testing.cases.case import Case, Leafs
+from ggplug.testing.cases.sketches import EXTENTS, maker, sketches
+
+LARGE = 65568
+"""A whole number of blocks."""
+
+_MOST = 4 * LARGE
+"""Numbers of a tensor, so that a case takes milliseconds."""
+
+
+def large_cases(op: type[Op]) -> Iterator[Case]:
+    """Each extent of the first sketch of an op made large, where the op's shape rule takes that."""
+    sketch = next((each for each in sketches(op) if each.shown is None), None)
+    if sketch is None or op.name in _SLOW:
+        return
+    for name in sketch.names():
+        sizes = {**dict.fromkeys(EXTENTS, 1), name: LARGE}
+        label = sketch.label(f"{name} = {LARGE}, all others 1")
+        case = Case(op.name, label, maker(op, sketch, sizes, sketch.layouts()))
+        if _fits(case):
+            yield case
+
+
+_SLOW = frozenset({"col2im_1d", "flash_attn_back", "flash_attn_ext"})
+"""Ops whose reference takes a second for so many numbers."""
+
+
+def _fits(case: Case) -> bool:
+    """Whether the op takes such extents, and no tensor has too many numbers."""
+    try:
+        made = case.make(Leafs(0))
+    except GGPlugError:
+        return False
+    assert isinstance(made, Tensor)
+    return all(tensor is None or tensor.size <= _MOST for tensor in (made, *made.src))
