@@ -159,7 +159,8 @@ class _Measured:
         self.prompt, self.generate = options.prompt, options.generate
         self.threads = options.threads or usable_processors()
         self.peers = options.peers
-        self.ids: list[int] = np.random.default_rng(0).integers(300, model.n_vocab - 1, FAR).tolist()
+        first = min(300, model.n_vocab // 2)
+        self.ids: list[int] = np.random.default_rng(0).integers(first, model.n_vocab, FAR).tolist()
 
     def rows(self) -> Iterator[Row]:
         """Prompts and generation, alone and several at once, far into a context, and what Python takes of a token."""
@@ -173,7 +174,7 @@ class _Measured:
             if peer is not None:
                 peer.close()
             yield self._python(session)
-        with Session(self.model, longest, TOGETHER) as session:
+        with Session(self.model, self.prompt + 4 * REPEATS * SETTLED, TOGETHER) as session:
             yield self._together(session)
         if self.model.n_ctx > FAR:
             with Session(self.model, FAR) as session:
