@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -305,9 +306,10 @@ def test_every_goal_is_a_case_of_an_instrument() -> None:
 
 def test_instruments_that_run_others_run_only_by_their_name() -> None:
     from ggplug.cli import bench
+    from ggplug.cli.overhead import Overhead
     from ggplug.cli.rates import Rates
 
-    there: Any = {"matvec": None, "overhead": None, Rates.name: None}
+    there: Any = {"matvec": None, "overhead": Overhead(), Rates.name: Rates()}
     assert bench.select(there, (), overhead=False) == ["matvec"]
     assert bench.select(there, ("rates",), overhead=False) == ["rates"]
 
@@ -317,7 +319,27 @@ def test_a_model_file_is_measured_by_the_instrument_of_files() -> None:
 
     assert bench.is_file("model.gguf")
     assert not bench.is_file("matvec")
-    there: Any = {"matvec": None, bench.OF_FILES: None}
-    assert bench.select(there, (bench.OF_FILES, bench.OF_FILES, "matvec"), overhead=False) == [bench.OF_FILES, "matvec"]
+    there: Any = {"matvec": None, "models": SimpleNamespace(measures_files=True, runs_by_name=True)}
+    assert bench.of_files(there) == "models"
+    assert bench.select(there, (), overhead=False) == ["matvec"]
+    assert bench.select(there, ("models", "models", "matvec"), overhead=False) == ["models", "matvec"]
     with pytest.raises(ParameterError, match="measures model files"):
-        bench.select({}, (bench.OF_FILES,), overhead=False)
+        bench.of_files({"matvec": there["matvec"]})
+
+
+def test_lines_of_the_random_model_are_held_against_their_goals_and_no_others() -> None:
+    generation = pytest.importorskip("ggplug_models.benchmarks.generation")
+
+    def met(case: str, **figures: float) -> Any:
+        return generation.judged({"case": case, **figures}).get("met")
+
+    near, far = "random-llama-Q4_0, written at 256", "random-llama-Q4_0, written at 4096"
+    assert met(near, share_of_streaming=0.95, relative_to_llama_cpp=1.5) == "yes"
+    assert met(near, share_of_streaming=0.95, relative_to_llama_cpp=1.0) == "falls short"
+    assert met(near, share_of_streaming=0.95) == "yes"
+    assert met(far, relative_to_short=0.69) == "falls short"
+    assert met("random-llama-F16, beside computing", milliseconds=0.4) == "yes"
+    assert met("random-llama-F16, first token", seconds=2.0) == "falls short"
+    assert met("random-llama-F16, 8 sequences", relative_to_one=1.0) is None
+    assert met("random-llama-F16, first token", note=0) is None
+    assert met("mine, first token", seconds=2.0) is None

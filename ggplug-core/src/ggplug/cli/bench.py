@@ -23,12 +23,6 @@ from ggplug.registry.records import reason_of
 
 GROUP = "ggplug.benchmarks"
 
-BY_NAME = ("overhead", "rates", "generation")
-"""Instruments that run only where they are named: the second runs others once more, the third writes large files."""
-
-OF_FILES = "generation"
-"""The instrument that measures model files."""
-
 UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds": "ms", "megabytes": "MB", "_per_": "/"}
 """What figures' names say in full and headings say in short."""
 
@@ -58,7 +52,7 @@ def bench(
     listing: bool,
     as_json: bool,
 ) -> None:
-    """Measure a device with the INSTRUMENTs named (default: all but overhead, rates and generation), or a MODEL.gguf.
+    """Measure a device with the INSTRUMENTs named, or a MODEL.gguf (default: all but those that run only by name).
 
     Times are those of the best run; what is compared takes turns in the same process.
     """
@@ -68,7 +62,7 @@ def bench(
         _list(there, broken)
         return
     files = tuple(Path(name) for name in instruments if name not in there and is_file(name))
-    names = tuple(OF_FILES if Path(name) in files else name for name in instruments)
+    names = tuple(of_files(there) if Path(name) in files else name for name in instruments)
     chosen = select(there, names, overhead)
     options = Options(threads, peers, None if beside is None else choose(beside), files, prompt, generate)
     results = []
@@ -90,6 +84,14 @@ def bench(
 def is_file(name: str) -> bool:
     """Whether an argument means a file rather than an instrument."""
     return name.endswith(".gguf") or os.sep in name
+
+
+def of_files(there: Mapping[str, Instrument]) -> str:
+    """The instrument that measures model files.  Raises ParameterError if there is none."""
+    found = next((name for name, each in there.items() if getattr(each, "measures_files", False)), None)
+    if found is None:
+        raise ParameterError("nothing measures model files here", remedy="pip install ggplug-models")
+    return found
 
 
 def choose(name: str | None) -> Device:
@@ -143,13 +145,13 @@ def _offered(instruments: Iterable[Instrument] | None) -> dict[str, Instrument]:
 def select(there: Mapping[str, Instrument], names: tuple[str, ...], overhead: bool) -> list[str]:
     """The instruments that were asked for.  Raises ParameterError."""
     unknown = [name for name in names if name not in there]
-    if unknown == [OF_FILES]:
-        raise ParameterError("nothing measures model files here", remedy="pip install ggplug-models")
     if unknown:
         raise ParameterError(f"there is no instrument {unknown[0]!r}", remedy=f"there are {', '.join(there)}")
     if overhead:
         return list(dict.fromkeys([*names, "overhead"]))
-    return list(dict.fromkeys(names)) or [name for name in there if name not in BY_NAME]
+    return list(dict.fromkeys(names)) or [
+        name for name, each in there.items() if not getattr(each, "runs_by_name", False)
+    ]
 
 
 def measure(instrument: Instrument, device: Device, options: Options) -> list[dict[str, Any]]:
@@ -188,7 +190,13 @@ def machine() -> dict[str, Any]:
 
 def _list(there: Mapping[str, Instrument], broken: Mapping[str, str]) -> None:
     out = console()
-    print_table(["instrument", "what it measures"], [(i.name, i.description) for i in there.values()])
+    print_table(
+        ["instrument", "runs", "what it measures"],
+        [
+            (each.name, "by name" if getattr(each, "runs_by_name", False) else "", each.description)
+            for each in there.values()
+        ],
+    )
     for name, reason in broken.items():
         out.print(text(f"{name} cannot be used: {reason}", "red"))
 

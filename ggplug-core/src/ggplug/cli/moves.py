@@ -9,7 +9,7 @@ import numpy as np
 
 from ggplug import ops, types
 from ggplug.backend import Device
-from ggplug.cli.products import SEED, MatrixVector, on, prepared, reader, stream_on
+from ggplug.cli.products import SEED, MatrixVector, beside_reading, on, prepared, reader, stream_on
 from ggplug.cli.turns import best_times
 from ggplug.errors import UnsupportedOpError
 from ggplug.registry.extras import Options
@@ -142,8 +142,7 @@ class Moves:
                 "gigabytes_per_second": speed,
             }  # fmt: skip
             if on_host:
-                row["streaming_gigabytes_per_second"] = memory.nbytes / best["read"] / 1e9
-                row["share_of_streaming"] = speed / row["streaming_gigabytes_per_second"]
+                row |= beside_reading(speed, memory.nbytes / best["read"] / 1e9)
             yield row
             del functions, operands, result
         stream.free()

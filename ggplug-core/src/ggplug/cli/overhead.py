@@ -32,6 +32,7 @@ class Overhead:
 
     name = "overhead"
     description = "what the framework costs beside the arithmetic, on a graph of tiny tensors"
+    runs_by_name = True
 
     def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
         yield {"case": "import ggplug beyond numpy", "milliseconds": import_time(), "limit_milliseconds": 60.0}

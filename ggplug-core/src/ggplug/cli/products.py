@@ -113,9 +113,7 @@ class MatrixVector:
                 "gigabytes_per_second": speed,
             }
             if on_host:
-                streaming = memory.nbytes / best["read"] / 1e9
-                row["streaming_gigabytes_per_second"] = streaming
-                row["share_of_streaming"] = speed / streaming
+                row |= beside_reading(speed, memory.nbytes / best["read"] / 1e9)
             yield row
             if options.beside is not None:
                 yield self.compared(kind, stream, stream_on(options.beside, options))
@@ -162,6 +160,11 @@ def reader(memory: npt.NDArray[np.float32], threads: int) -> Callable[[], None]:
             worker.join()
 
     return run
+
+
+def beside_reading(speed: float, streaming: float) -> dict[str, float]:
+    """The figures of a row that is held against a streaming read; both in gigabytes a second."""
+    return {"streaming_gigabytes_per_second": streaming, "share_of_streaming": speed / streaming}
 
 
 def largest_cache() -> int:

@@ -66,6 +66,7 @@ class Rates:
 
     name = "rates"
     description = "what each type and op reaches of what the machine gives, and where that falls short of its goal"
+    runs_by_name = True
 
     def __init__(self, instruments: Sequence[Instrument] | None = None) -> None:
         self.instruments = instruments or (MatrixVector(), MatrixMatrix(), Attention(), Moves(), Convolution())

@@ -64,7 +64,11 @@ class Options:
 
 
 class Instrument(Protocol):
-    """Something that measures a device.  ``name`` is one word; ``description`` one line."""
+    """Something that measures a device.  ``name`` is one word; ``description`` one line.
+
+    It may have ``runs_by_name``, true of one that runs only where it is named (it takes long, or runs others once
+    more), and ``measures_files``, true of one that measures the model files in ``Options.files``.
+    """
 
     name: str
     description: str

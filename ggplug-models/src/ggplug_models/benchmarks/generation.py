@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +15,8 @@ import numpy as np
 from ggplug import cache
 from ggplug.backend import Device
 from ggplug.cli.bench import usable_processors
-from ggplug.cli.products import reader
+from ggplug.cli.products import beside_reading, reader
+from ggplug.cli.turns import best_times
 from ggplug.gguf import GGUFReader
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
@@ -21,7 +24,9 @@ from ggplug.quantizing import quantize_file
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks.llama_cpp import LlamaCpp
 from ggplug_models.decoder import Decoder
+from ggplug_models.generation import generate
 from ggplug_models.loading import default_devices, load
+from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.session import Session
 from ggplug_models.synthetic import write_llama
 
@@ -38,6 +43,53 @@ SETTLED = 4
 
 Row: TypeAlias = dict[str, Any]
 
+WEIGHTS_OF_MEMORY = {"Q4_0": 0.9, "Q8_0": 0.9, "F16": 0.9, "Q4_K_M": 0.85}
+WRITTEN_OF_LLAMA_CPP = {"Q4_0": 1.05, "Q4_K_M": 1.5, "Q8_0": 1.0, "F16": 1.0}
+PROMPT_OF_LLAMA_CPP = dict.fromkeys(("Q4_0", "Q4_K_M", "Q8_0"), 2.0)
+FAR_OF_NEAR = {"Q4_0": 0.7, "Q4_K_M": 0.72, "Q8_0": 0.8, "F16": 0.88}
+EIGHT_OF_ONE = dict.fromkeys(("Q4_0", "Q8_0"), 5.0)
+GOALS: tuple[tuple[str, str, dict[str, float]], ...] = (
+    ("prompt of 256", "relative_to_llama_cpp", PROMPT_OF_LLAMA_CPP),
+    ("written at 256", "share_of_streaming", WEIGHTS_OF_MEMORY),
+    ("written at 256", "relative_to_llama_cpp", WRITTEN_OF_LLAMA_CPP),
+    (f"{TOGETHER} sequences", "relative_to_one", EIGHT_OF_ONE),
+    (f"written at {FAR}", "relative_to_short", FAR_OF_NEAR),
+)
+"""(what is measured, its figure, by the type of the random model what that has to be at least)."""
+MOST = {"beside computing": ("milliseconds", 0.5), "first token": ("seconds", 1.5)}
+"""What is measured: its figure, and what that may be at most, for every type."""
+RANDOM = "random-llama-"
+
+
+def judged(row: Row) -> Row:
+    """The goals that a row of the random model has, and whether it meets them; nothing for other rows."""
+    name, _, what = str(row["case"]).partition(", ")
+    kind = name.removeprefix(RANDOM)
+    if kind == name or kind not in TYPES:
+        return {}
+    held = [(key, least[kind], True) for case, key, least in GOALS if case == what and kind in least]
+    held += [(key, most, False) for case, (key, most) in MOST.items() if case == what]
+    held = [each for each in held if each[0] in row]
+    if not held:
+        return {}
+    met = all(row[key] >= goal if at_least else row[key] <= goal for key, goal, at_least in held)
+    said = (f"{key.replace('_', ' ')} {'at least' if at_least else 'at most'} {goal:g}" for key, goal, at_least in held)
+    return {"goal": ", ".join(said), "met": "yes" if met else "falls short"}
+
+
+def first_token(path: Path) -> Row:
+    """Seconds of a whole ``ggplug run`` that writes one token, with its file and its kernels in caches."""
+    command = [sys.executable, "-m", "ggplug", "run", str(path), "-p", "Hello", "--max-tokens", "1"]
+    taken = []
+    for _ in range(3):
+        start = time.perf_counter()
+        ended = subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL)
+        taken.append(time.perf_counter() - start)
+        if ended.returncode:
+            said = ended.stderr.decode(errors="replace").strip().splitlines()
+            return {"case": f"{path.stem}, first token", "note": said[-1] if said else f"exit {ended.returncode}"}
+    return {"case": f"{path.stem}, first token", "seconds": min(taken)}
+
 
 class Generation:
     """Prompts and generated tokens of language models, by file; llama.cpp is the peer.
@@ -46,24 +98,30 @@ class Generation:
     """
 
     name = "generation"
-    description = "language models: tokens read and written a second, and the share of what memory gives"
+    description = "language models: tokens read and written a second, the share of what memory gives, and the goals"
+    runs_by_name = True
+    measures_files = True
 
     def run(self, device: Device, options: Options) -> Iterator[Row]:
         """Rows of each file.  Raises GGUFError, ModelError, OSError."""
         for path in options.files or random_models():
             with load(path, [device, *(each for each in default_devices()[-1:] if each is not device)]) as model:
-                yield from _Measured(path, model, options).rows()
+                for row in _Measured(path, model, options).rows():
+                    yield row | judged(row)
+            if not options.files:
+                row = first_token(path)
+                yield row | judged(row)
 
 
 def random_models() -> Iterator[Path]:
     """The random model's files, in the cache folder; those that are missing are written."""
     folder = cache.folder("models")
     folder.mkdir(parents=True, exist_ok=True)
-    plain = folder / "random-llama-F16.gguf"
+    plain = folder / f"{RANDOM}F16.gguf"
     if not plain.exists():
         write_llama(plain)
     for kind in TYPES:
-        path = folder / f"random-llama-{kind}.gguf"
+        path = folder / f"{RANDOM}{kind}.gguf"
         if not path.exists():
             quantize_file(plain, path, kind)
         yield path
@@ -101,7 +159,8 @@ class _Measured:
         self.prompt, self.generate = options.prompt, options.generate
         self.threads = options.threads or usable_processors()
         self.peers = options.peers
-        self.ids: list[int] = np.random.default_rng(0).integers(300, model.n_vocab - 1, FAR).tolist()
+        first = min(300, model.n_vocab // 2)
+        self.ids: list[int] = np.random.default_rng(0).integers(first, model.n_vocab, FAR).tolist()
 
     def rows(self) -> Iterator[Row]:
         """Prompts and generation, alone and several at once, far into a context, and what Python takes of a token."""
@@ -114,8 +173,8 @@ class _Measured:
             yield from self._alone(readers)
             if peer is not None:
                 peer.close()
-            yield self._python(_Ours(session))
-        with Session(self.model, longest, TOGETHER) as session:
+            yield self._python(session)
+        with Session(self.model, self.prompt + 4 * REPEATS * SETTLED, TOGETHER) as session:
             yield self._together(session)
         if self.model.n_ctx > FAR:
             with Session(self.model, FAR) as session:
@@ -151,16 +210,12 @@ class _Measured:
                 if attempt:
                     prompts[name].append(seconds)
                     tokens[name].append(median)
-            start = time.perf_counter()
-            stream()
-            streamed.append(time.perf_counter() - start)
+            streamed.append(best_times({"read": stream}, REPEATS)["read"])
         row = self._compared(f"prompt of {self.prompt}", prompts, self.prompt)
         yield row
         row = self._compared(f"written at {self.prompt}", tokens, 1)
         row["gigabytes_per_second"] = weights.nbytes * row["tokens_per_second"] / 1e9
-        row["streaming_gigabytes_per_second"] = weights.nbytes / min(streamed) / 1e9
-        row["share_of_streaming"] = row["gigabytes_per_second"] / row["streaming_gigabytes_per_second"]
-        yield row
+        yield row | beside_reading(row["gigabytes_per_second"], weights.nbytes / min(streamed) / 1e9)
 
     def _compared(self, what: str, times: Mapping[str, Sequence[float]], n: int) -> Row:
         row: Row = {"case": self._case(what), "tokens_per_second": n / statistics.median(times["ours"])}
@@ -178,15 +233,21 @@ class _Measured:
             del sizes["token_embd.weight"]
         return sum(sizes.values())
 
-    def _python(self, ours: _Ours) -> Row:
-        """What a step takes beside its computation: inputs, Python, and bringing the logits over."""
+    def _python(self, session: Session) -> Row:
+        """What a token takes beside its computation: inputs, Python, bringing the logits over, and sampling."""
+        prompt = self.ids[: self.prompt]
+        sampler = Sampler(Sampling(seed=0))
         with _Busy() as busy:
-            self._steps(ours)
-            busy.nanoseconds.clear()
-            taken = self._steps(ours)
-        computing = busy.nanoseconds[-len(taken) :]
-        beside = statistics.median(step - 1e-9 * busy for step, busy in zip(taken, computing, strict=True))
-        return {"case": self._case("beside computing"), "milliseconds": beside * 1e3}
+            taken = []
+            for _ in range(REPEATS):
+                written = generate(session, prompt, self.generate, choose=sampler)
+                next(written)
+                busy.nanoseconds.clear()
+                start = time.perf_counter()
+                count = sum(1 for _ in written)
+                whole = time.perf_counter() - start
+                taken.append((whole - 1e-9 * sum(busy.nanoseconds)) / max(count, 1))
+        return {"case": self._case("beside computing"), "milliseconds": statistics.median(taken) * 1e3}
 
     def _together(self, session: Session) -> Row:
         one, all = _Ours(session), _Ours(session, TOGETHER)
