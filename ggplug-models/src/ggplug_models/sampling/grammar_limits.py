@@ -1,7 +1,7 @@
 """How large grammars may be, so that the library that reads them neither overflows its stack nor computes for minutes.
 
 The library follows the references of a JSON schema by recursion, each definition once; its stack overflows, and ends
-the process, at about 1500 levels in a thread with 8 MiB, and earlier in smaller ones.
+the process, between 2,100 and 3,000 levels in a thread with 8 MiB, and earlier in smaller ones.
 """
 
 from __future__ import annotations
