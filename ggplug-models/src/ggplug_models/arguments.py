@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug_models.values import shown
+from ggplug_models.values import LARGEST_SINGLE, shown
 
 LARGEST = 2**31 - 1
 """Of integers, unless another limit is given."""
-
-LARGEST_NUMBER = float(np.finfo(np.float32).max)
-"""Of numbers, unless another limit is given: what devices compute with holds no larger ones."""
 
 
 def whole(name: str, value: Any, at_least: int = 0, at_most: int = LARGEST) -> int:
@@ -26,11 +23,11 @@ def whole(name: str, value: Any, at_least: int = 0, at_most: int = LARGEST) -> i
     return int(value)
 
 
-def number(name: str, value: Any, at_least: float = -LARGEST_NUMBER, at_most: float = LARGEST_NUMBER) -> float:
+def number(name: str, value: Any, at_least: float = -LARGEST_SINGLE, at_most: float = LARGEST_SINGLE) -> float:
     """A finite number from ``at_least`` to ``at_most``, of Python or NumPy.  Raises ParameterError."""
     fits = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not fits or not at_least <= value <= at_most or not math.isfinite(value):
-        wanted = f"a number {_range(value, at_least, at_most, LARGEST_NUMBER)}"
+        wanted = f"a number {_range(value, at_least, at_most, LARGEST_SINGLE)}"
         raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
     return float(value)
 

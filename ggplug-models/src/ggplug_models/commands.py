@@ -28,7 +28,15 @@ from ggplug.cli.streams import ended_by_signals, stdin, stdout
 from ggplug.errors import ModelError, ParameterError
 from ggplug.files import open_regular
 from ggplug_models.lines import windows, write_text
-from ggplug_models.options import cache_option, device_option, growth_option, pack_option, placed, split_option
+from ggplug_models.options import (
+    cache_option,
+    device_option,
+    growth_option,
+    model_argument,
+    pack_option,
+    placed,
+    split_option,
+)
 
 if TYPE_CHECKING:
     from ggplug_models.decoder import Decoder
@@ -58,7 +66,7 @@ def convert(folder: Path, out: Path, kind: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@model_argument
 @device_option
 @split_option
 @pack_option
@@ -82,9 +90,7 @@ def embed(
     with load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:
         if not hasattr(encoder, "embed"):
             raise ParameterError(f"{model} is a {encoder.architecture} model, which does not embed texts")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        err = console(stderr=True)
-        with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
+        with _progress() as bar:
             task = bar.add_task("embedding", total=0)
             total = 0
             for texts in windows(stdin()):
@@ -102,7 +108,7 @@ def embed(
 
 
 @click.command(cls=Command)
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@model_argument
 @click.argument("text", required=False)
 @click.option(
     "--file", "file", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path), metavar="PATH",
@@ -149,7 +155,7 @@ def _content(file: Path | None) -> str:
 
 
 @click.command(cls=Command)
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@model_argument
 @click.option(
     "-p", "--prompt", metavar="TEXT",
     help="Answer this, and end. Default: a chat; or standard input, where that is no terminal.",
@@ -299,7 +305,7 @@ def _chat(talk: Talk, *, raw: bool, max_tokens: int | None) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@model_argument
 @click.argument("file", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path))
 @click.option(
     "--context", type=click.IntRange(4), metavar="N",
@@ -328,9 +334,7 @@ def perplexity(
     with _language_model(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
         tokens = loaded.tokenizer.encode(text, add_special=True)
         count, n_ctx = chunks_of(loaded, len(tokens), context)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        err = console(stderr=True)
-        with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
+        with _progress() as bar:
             task = bar.add_task("reading chunks", total=min(count, chunks or count))
             for found in perplexities(loaded, tokens, n_ctx, chunks=chunks, cache_type=cache_type):
                 bar.update(task, completed=found.chunks, description=f"perplexity {found.value:.4f}")
@@ -341,4 +345,11 @@ def perplexity(
         })  # fmt: skip
         return
     echo(f"perplexity {found.value:.4f} +/- {found.error:.4f}")
-    err.print(f"{found.tokens} tokens of {found.chunks} chunks of {n_ctx}", style="dim")
+    console(stderr=True).print(f"{found.tokens} tokens of {found.chunks} chunks of {n_ctx}", style="dim")
+
+
+def _progress() -> Progress:
+    """A bar on standard error where that is a terminal, which leaves nothing behind."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    err = console(stderr=True)
+    return Progress(*columns, console=err, disable=not err.is_terminal, transient=True)

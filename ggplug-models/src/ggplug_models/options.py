@@ -1,7 +1,8 @@
-"""Options that several commands have: which devices a model runs on, and how its weights and caches lie there."""
+"""What several commands take: a model, which devices it runs on, and how its weights and caches lie there."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 """In place of a device's name: the best device there is."""
 
+model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 device_option = click.option(
     "--device", "devices", multiple=True, metavar="NAME",
     help="Device to run on; repeat it in order of preference. A named device never falls back to another. "

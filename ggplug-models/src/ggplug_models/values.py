@@ -155,12 +155,13 @@ def _single(value: Any) -> float:
         number = float(value)
     except OverflowError:
         return math.nan
-    if not abs(number) <= _LARGEST_SINGLE:
+    if not abs(number) <= LARGEST_SINGLE:
         return math.nan
     return number if abs(number) >= _SMALLEST_SINGLE else 0.0
 
 
-_LARGEST_SINGLE = float(np.finfo(np.float32).max)
+LARGEST_SINGLE = float(np.finfo(np.float32).max)
+"""What devices compute with holds no larger numbers."""
 _SMALLEST_SINGLE = float(np.finfo(np.float32).tiny)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug_models.arguments import LARGEST, LARGEST_NUMBER, number, whole
-from ggplug_models.values import shown
+from ggplug_models.arguments import LARGEST, number, whole
+from ggplug_models.values import LARGEST_SINGLE, shown
 
 ORDER = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
 """The order of the steps that leave tokens out or change their probabilities, as llama.cpp has it."""
@@ -114,25 +114,25 @@ LARGEST_BIAS = sys.float_info.max
 
 _SMALL = 1e-9
 _LIMITS: Mapping[str, tuple[bool, float, float]] = {
-    "temperature": (False, 0, LARGEST_NUMBER),
-    "dynamic_range": (False, 0, LARGEST_NUMBER),
-    "dynamic_exponent": (False, 0, LARGEST_NUMBER),
+    "temperature": (False, 0, LARGEST_SINGLE),
+    "dynamic_range": (False, 0, LARGEST_SINGLE),
+    "dynamic_exponent": (False, 0, LARGEST_SINGLE),
     "top_k": (True, 0, LARGEST),
     "top_p": (False, 0, 1),
     "min_p": (False, 0, 1),
     "typical_p": (False, 0, 1),
-    "top_n_sigma": (False, 0, LARGEST_NUMBER),
-    "repeat_penalty": (False, _SMALL, LARGEST_NUMBER),
+    "top_n_sigma": (False, 0, LARGEST_SINGLE),
+    "repeat_penalty": (False, _SMALL, LARGEST_SINGLE),
     "presence_penalty": (False, -1e6, 1e6),
     "frequency_penalty": (False, -1e6, 1e6),
     "penalty_last_n": (True, -1, LARGEST),
     "mirostat": (True, 0, 2),
-    "mirostat_tau": (False, 0, LARGEST_NUMBER),
-    "mirostat_eta": (False, 0, LARGEST_NUMBER),
+    "mirostat_tau": (False, 0, LARGEST_SINGLE),
+    "mirostat_eta": (False, 0, LARGEST_SINGLE),
     "xtc_probability": (False, 0, 1),
     "xtc_threshold": (False, 0, 1),
-    "dry_multiplier": (False, 0, LARGEST_NUMBER),
-    "dry_base": (False, 1, LARGEST_NUMBER),
+    "dry_multiplier": (False, 0, LARGEST_SINGLE),
+    "dry_base": (False, 1, LARGEST_SINGLE),
     "dry_allowed_length": (True, 0, LARGEST),
     "dry_last_n": (True, -1, LARGEST),
 }

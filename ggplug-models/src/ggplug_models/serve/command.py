@@ -10,12 +10,20 @@ import click
 from ggplug.cli.output import Command, console, printable
 from ggplug.errors import ParameterError
 from ggplug.files import open_regular
-from ggplug_models.options import cache_option, device_option, growth_option, pack_option, placed, split_option
+from ggplug_models.options import (
+    cache_option,
+    device_option,
+    growth_option,
+    model_argument,
+    pack_option,
+    placed,
+    split_option,
+)
 from ggplug_models.requirements import required
 
 
 @click.command(cls=Command)
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@model_argument
 @click.option(
     "--host", default="127.0.0.1", show_default=True, metavar="NAME",
     help="Address to listen at; 0.0.0.0 for all, which other machines reach.",

@@ -43,6 +43,11 @@ def _moment(device: Device, stream: Backend) -> float:
 @clause
 def a_held_stream_holds_those_that_wait_for_its_event(device: Device) -> None:
     """A stream that waits for an event does nothing before the event's stream gets there."""
+    _copy_behind_an_event(device, "an event", free=False)
+
+
+def _copy_behind_an_event(device: Device, what: str, *, free: bool) -> None:
+    """A stream waits for the event of a held one, which is freed at once or in the end, and copies what that writes."""
     with _buffer(device, OLD) as source, _buffer(device, 3) as target, device.init() as first, device.init() as second:
         moment = _moment(device, second)
         event = device.event()
@@ -52,14 +57,17 @@ def a_held_stream_holds_those_that_wait_for_its_event(device: Device) -> None:
 
             def copy() -> None:
                 event.wait(second)  # a device whose streams wait for each other through the host waits here
+                if free:
+                    event.free()
                 second.copy_async(source, 0, target, 0, _SIZE)
                 second.synchronize()
 
             waiting = aside(copy)
-            expect(not waiting.returned(moment), "a stream passed an event whose stream is held before it")
-        waiting.join("a stream that waited for an event")
-        expect_equal(read(target), pattern(_SIZE, NEW), "copied behind an event")
-        event.free()
+            expect(not waiting.returned(moment), f"a stream passed {what} whose stream is held before it")
+        waiting.join(f"a stream that waited for {what}")
+        expect_equal(read(target), pattern(_SIZE, NEW), f"copied behind {what}")
+        if not free:
+            event.free()
 
 
 @clause
@@ -305,23 +313,7 @@ def work_of_a_held_stream_outlives_its_plan(device: Device) -> None:
 def an_event_that_a_stream_waits_for_can_be_freed(device: Device) -> None:
     """``Event.free`` changes nothing for streams that were told to wait for the event."""
     require_pending(device)
-    with _buffer(device, OLD) as source, _buffer(device, 3) as target, device.init() as first, device.init() as second:
-        moment = _moment(device, second)
-        event = device.event()
-        with held(first, moment) as aside:
-            first.set_async(source, 0, pattern(_SIZE, NEW))
-            event.record(first)
-
-            def copy() -> None:
-                event.wait(second)
-                event.free()
-                second.copy_async(source, 0, target, 0, _SIZE)
-                second.synchronize()
-
-            waiting = aside(copy)
-            expect(not waiting.returned(moment), "a stream passed an event that was freed, before its mark")
-        waiting.join("a stream that waited for an event that was freed")
-        expect_equal(read(target), pattern(_SIZE, NEW), "copied behind an event that was freed")
+    _copy_behind_an_event(device, "an event that was freed", free=True)
 
 
 @clause
