@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from held import PATIENCE, Doing, until
 
@@ -30,6 +31,7 @@ from served import Live, served
 
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
+from ggplug_models.serve.event_stream import event
 from ggplug_models.serve.guard import is_loopback
 from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
 
@@ -346,6 +348,75 @@ def test_a_failed_computation_is_told_and_the_server_goes_on(
         assert "MemoryError: no room" in caplog.text
         assert "/secret/place" in caplog.text
         assert live.ask("POST", COMPLETIONS, body())[2]["choices"][0]["text"] == text(model)
+
+
+def _strict(data: bytes) -> Any:
+    """What JSON says, which has no NaN and no infinity."""
+
+    def refuse(name: str) -> Any:
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(data, parse_constant=refuse)
+
+
+def test_logits_that_are_no_numbers_are_a_fault_of_the_server(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(model, slots=1) as live:
+        assert live.service.writer is not None
+        decode = live.service.writer.session.decode
+        for wrong in (np.nan, np.inf, -np.inf):
+
+            def damaged(batch: Any, wrong: float = wrong) -> Any:
+                return {seq: np.full_like(each, wrong) for seq, each in decode(batch).items()}
+
+            monkeypatch.setattr(live.service.writer.session, "decode", damaged)
+            for temperature in (0, 1):
+                sent = body(temperature=temperature, logprobs=2)
+                status, found = Client(live, sent).answer()
+                assert (status, _strict(found)["error"]["code"]) == (500, "computation_failed")
+                assert "NaN or infinite, or all are -inf" in _strict(found)["error"]["message"]
+                (told,) = Client(live, sent | {"stream": True}).events()
+                assert told["error"]["code"] == "computation_failed"
+
+
+def test_tokens_that_are_impossible_have_the_least_log_probability(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(model, slots=1) as live:
+        assert live.service.writer is not None
+        decode = live.service.writer.session.decode
+
+        def only_two(batch: Any) -> Any:
+            found = {seq: np.full_like(each, -np.inf) for seq, each in decode(batch).items()}
+            for each in found.values():
+                each[[65, 66]] = 3e38, -3e38
+            return found
+
+        monkeypatch.setattr(live.service.writer.session, "decode", only_two)
+        status, data = Client(live, body(most=1, logprobs=3)).answer()
+        (choice,) = _strict(data)["choices"]
+        assert (status, choice["logprobs"]["token_logprobs"]) == (200, [0])
+        assert sorted(choice["logprobs"]["top_logprobs"][0].values()) == [-9999, -9999, 0]
+        streamed = Client(live, body(most=1, logprobs=3, stream=True)).answer()[1].split(b"\n\n")
+        assert [_strict(line[6:]) for line in streamed if line and not line.endswith(b"[DONE]")]
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_vectors_that_are_not_finite_are_a_fault_of_the_server(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    found = np.ones((2, model.n_embd), np.float32)
+    found[1, 3] = np.nan
+    with served(model, slots=1) as live:
+        monkeypatch.setattr(model, "embed_ids", lambda ids, progress: found)
+        status, _, told = live.ask("POST", "/v1/embeddings", {"input": ["a", "b"], "encoding_format": form})
+        assert (status, told["error"]["code"]) == (500, "computation_failed")
+        assert told["error"]["message"].startswith("the vector of input 1 is not finite: the model's weights are")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_an_event_is_json_or_an_error(number: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        event({"number": number})
 
 
 def _out_of_memory(batch: Any) -> Any:
