@@ -71,6 +71,14 @@ def test_core_imports_no_other_distribution_of_the_family(path: Path) -> None:
     assert not [m for m, _ in imports(path) if m.split(".")[0] in BACKENDS]
 
 
+def test_progress_on_terminals_is_drawn_at_one_place() -> None:
+    for path in ROOT.glob("ggplug-*/src/**/*.py"):
+        if path != CORE / "bars.py":
+            drawing = {"rich.progress.Progress", "rich.live", "rich.status"} & {module for module, _ in imports(path)}
+            assert not drawing, f"{path}: ggplug.bars draws, and knows when not to"
+            assert "err.status(" not in path.read_text(encoding="utf-8"), path
+
+
 def check_order(edges: dict[str, set[str]]) -> int:
     """Fails with the circle if modules import each other in one; answers how many modules were visited."""
     done: set[str] = set()

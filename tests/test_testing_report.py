@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from ggplug.testing.reference import ReferenceDevice, interpret
 from ggplug.testing.rendering import markdown, text
 from ggplug.testing.report import GROUND, Finding, Report
 from ggplug.testing.runner import run_op
+from ggplug.testing.watching import EVERYTHING, Following
 
 pytest_plugins = ["pytester"]
 
@@ -316,10 +318,24 @@ def test_a_run_that_is_stopped_tells_what_was_proven_and_where_it_was(
     name = "SIGINT" if signal == SIGINT else "SIGTERM"
     *_, until, stopped = capsys.readouterr().out.splitlines()
     assert until == "until then: 2 of 2 cases passed; none went wrong"
-    assert stopped == f"STOPPED: toy: by {name} at relu: f32[3]; 2 of 3 parts had not begun, add the first of them"
+    running, rest = "which had been running for 0.25 s", "2 of 3 parts had not begun, add the first of them"
+    said = re.sub(r"\d+\.\d s", "0.25 s", stopped)
+    assert said == f"STOPPED: toy: by {name} at relu: f32[3], {running}; {rest}"
     told = json.loads(json_file.read_text(encoding="utf-8"))
     assert told["stopped"] == stopped.removeprefix("STOPPED: toy: ")
     assert [each["case"] for each in told["findings"]] == [case.label for case in cases[:2]]
+
+
+def test_the_time_that_a_case_has_been_running_is_counted_from_its_beginning() -> None:
+    now = iter([5.0, 1005.26, 2000.0, 2000.5])
+    watch = Following(EVERYTHING, clock=lambda: next(now))
+    assert watch.where == ""
+    watch.begins("add", "rows of 3")
+    assert watch.where == "add: rows of 3, which had been running for 1,000.3 s"
+    watch.ended(Finding("add", "rows of 3", "passed"))
+    assert watch.where == ""
+    watch.begins("add", "rows of 4")
+    assert watch.where == "add: rows of 4, which had been running for 0.5 s"
 
 
 def test_what_failed_before_a_run_was_stopped_is_shown_with_its_command(
@@ -500,7 +516,8 @@ def test_a_session_that_is_stopped_tells_what_was_proven(pytester: pytest.Pytest
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("STOPPED: toy: by SIGTERM at add: "))
-    assert lines[at].endswith("; 3 of 5 tests had not begun, test_op[argmax] the first of them")
+    left = "; 3 of 5 tests had not begun, test_op[argmax] the first of them"
+    assert re.search(rf" at add: .*, which had been running for \d+\.\d s{re.escape(left)}$", lines[at])
     assert lines[at - 1] == "until then: 1 of 1 case passed; none went wrong"
     (told,) = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
     assert told["stopped"].startswith("by SIGTERM at add: ")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from ggplug.cli.output import (
     Command,
@@ -22,6 +22,7 @@ from ggplug.cli.output import (
     print_json,
     print_table,
     printable,
+    progress,
 )
 from ggplug.cli.streams import ended_by_signals, stdin, stdout
 from ggplug.errors import ParameterError
@@ -38,6 +39,8 @@ from ggplug_models.options import (
 )
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from ggplug_models.decoder import Decoder
     from ggplug_models.drafts import Drafts
     from ggplug_models.session import Session
@@ -56,12 +59,10 @@ def convert(folder: Path, out: Path, kind: str) -> None:
     from ggplug_models.convert import convert as run
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    err = console(stderr=True)
-    progress = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
-    with ended_by_signals(), progress as bar:
+    with ended_by_signals(), progress(*columns) as bar:
         task = bar.add_task(printable(f"writing {out.name}"), total=None)
         path = run(folder, out, kind, progress=lambda done, total: bar.update(task, completed=done, total=total))
-    err.print(printable(f"{path}: {byte_count(path.stat().st_size)}"), soft_wrap=True)
+    console(stderr=True).print(printable(f"{path}: {byte_count(path.stat().st_size)}"), soft_wrap=True)
 
 
 @click.command(cls=Command)
@@ -350,5 +351,4 @@ def perplexity(
 def _progress() -> Progress:
     """A bar on standard error where that is a terminal, which leaves nothing behind."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    err = console(stderr=True)
-    return Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
+    return progress(*columns)

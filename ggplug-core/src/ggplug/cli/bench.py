@@ -13,7 +13,7 @@ import numpy as np
 
 from ggplug.backend import Device
 from ggplug.cli.app import debugging
-from ggplug.cli.output import Command, console, json_option, print_json, print_table, text
+from ggplug.cli.output import Command, busy, console, json_option, print_json, print_table, text
 from ggplug.errors import GGPlugError, ParameterError
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import scan
@@ -158,12 +158,8 @@ def select(there: Mapping[str, Instrument], names: tuple[str, ...], overhead: bo
 def measure(instrument: Instrument, device: Device, options: Options) -> list[dict[str, Any]]:
     """The rows of an instrument; what it could not do is a row with a note."""
     rows: list[dict[str, Any]] = []
-    err = console(stderr=True)
     try:
-        if err.is_terminal:
-            with err.status(f"{instrument.name}: {instrument.description}"):
-                rows.extend(map(dict, instrument.run(device, options)))
-        else:
+        with busy(f"{instrument.name}: {instrument.description}"):
             rows.extend(map(dict, instrument.run(device, options)))
     except Exception as error:
         # One that lacks what it needs, such as a model's weights, does not spoil the others.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from ggplug.cli.output import (
     Command,
@@ -20,6 +20,7 @@ from ggplug.cli.output import (
     print_json,
     print_table,
     printable,
+    progress,
 )
 from ggplug.errors import DeviceNotFoundError, GGPlugError, ParameterError
 from ggplug.registry import REGISTRY
@@ -104,15 +105,14 @@ def prebuild(backend: str | None, as_json: bool) -> int:
     """
     backend_name, kernel = TextColumn("{task.fields[backend]}"), TextColumn("{task.description}")
     columns = (backend_name, BarColumn(), MofNCompleteColumn(), kernel)
-    err = console(stderr=True)
     answers = _Answers(backend, patience=0)
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
+    with progress(*columns) as bar:
         task = bar.add_task("", total=None, backend="")
 
-        def progress(done: int, total: int, name: str) -> None:
+        def tell(done: int, total: int, name: str) -> None:
             bar.update(task, completed=done, total=total, description=printable(name), backend=answers.asked)
 
-        counts = dict(answers.of(lambda kernels: int(kernels.prebuild(progress))))
+        counts = dict(answers.of(lambda kernels: int(kernels.prebuild(tell))))
     if as_json:
         print_json([{"backend": name, "compiled": count} for name, count in counts.items()])
         return answers.code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 
 import click
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ggplug.cli.app import warnings_held_back
-from ggplug.cli.output import Command, advice, console, indented, json_option, print_json, printable
+from ggplug.cli.output import Command, advice, busy, console, indented, json_option, print_json, printable
 from ggplug.registry import REGISTRY, PluginStatus
 from ggplug.registry.discover import missing_extras
 
@@ -27,9 +26,7 @@ def doctor(plugins: tuple[str, ...], as_json: bool, tracebacks: bool, strict: bo
     started on each of them, and a tiny graph is computed there, whose values are compared with NumPy's.
     """
     out = console()
-    err = console(stderr=True)
-    busy = err.status("trying every plugin ...") if err.is_terminal else contextlib.nullcontext()
-    with warnings_held_back(), busy:
+    with warnings_held_back(), busy("trying every plugin ..."):
         findings = REGISTRY.doctor(plugins or None)
     if as_json:
         print_json([finding.as_dict() for finding in findings])

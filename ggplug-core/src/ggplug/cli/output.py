@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 import numpy as np
@@ -19,6 +19,9 @@ from rich.text import Text
 
 from ggplug.cli.streams import output_alone, stdout
 from ggplug.cli.table import layout
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -38,6 +41,20 @@ def console(*, stderr: bool = False) -> Console:
     """Prints to a terminal in colour, and elsewhere plainly, in 80 columns unless COLUMNS says otherwise."""
     file = sys.stderr if stderr else stdout()
     return Console(file=file, width=columns(file), highlight=False, markup=False, emoji=False)
+
+
+def progress(*shown: ProgressColumn) -> Progress:
+    """A bar of these columns on standard error; see :func:`ggplug.bars.bar`."""
+    from ggplug import bars  # most commands have none, and it takes long to import
+
+    return bars.bar(*shown, width=columns(sys.stderr))
+
+
+def busy(words: str) -> Progress:
+    """Says on standard error what takes long; see :func:`ggplug.bars.busy`."""
+    from ggplug import bars
+
+    return bars.busy(printable(words), width=columns(sys.stderr))
 
 
 def columns(file: TextIO | None = None) -> int:

@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
-from ggplug.cli.output import Command, byte_count, console, json_option, print_json, print_table, printable, text
+from ggplug.cli.output import (
+    Command,
+    byte_count,
+    console,
+    json_option,
+    print_json,
+    print_table,
+    printable,
+    progress,
+    text,
+)
 from ggplug.cli.streams import ended_by_signals
 from ggplug.quantizing import COPY, MIXTURES, Override, Quantized, quantize_file
 
@@ -46,9 +56,7 @@ def quantize(
     """
     orders = [Override.parse(each) for each in overrides]
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    err = console(stderr=True)
-    progress = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
-    with ended_by_signals(), progress as bar:
+    with ended_by_signals(), progress(*columns) as bar:
         task = bar.add_task(printable(f"writing {out.name}"), total=None)
         found = quantize_file(
             source, out, name, imatrix=imatrix, overrides=orders, allow_requantize=allow_requantize,

@@ -94,7 +94,7 @@ def _fill(
         except KeyboardInterrupt as stop:
             findings, left = watch.findings, units[number + 1 :]
             rest = f"{len(left)} of {len(units)} parts had not begun, {left[0].name} the first of them" if left else ""
-            report.stopped = in_words(stop, watch.current or unit.name, rest)
+            report.stopped = in_words(stop, watch.where or unit.name, rest)
             raise
         finally:
             report.add(*(_with_command(report.device, each) for each in findings))

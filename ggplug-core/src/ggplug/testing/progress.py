@@ -24,14 +24,17 @@ class Bar:
 
 @contextmanager
 def bar(total: int) -> Iterator[Bar]:
-    """A bar on standard error for ``total`` parts, which vanishes at the end; nothing where that is no terminal."""
-    from rich.console import Console  # which takes longer to import than most that imports this module
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    """A bar on standard error for ``total`` parts, which vanishes at the end; nothing where that is no terminal.
+
+    In the background of the terminal it waits for the foreground; see :mod:`ggplug.bars`.
+    """
+    # Rich takes longer to import than most that imports this module.
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.table import Column
 
+    from ggplug import bars
+
     shown = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    err = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    columns = (BarColumn(20), MofNCompleteColumn(), shown)
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
+    with bars.bar(BarColumn(20), MofNCompleteColumn(), shown) as progress:
         task = progress.add_task("", total=total)
         yield Bar(lambda text: progress.update(task, description=text), lambda: progress.advance(task))

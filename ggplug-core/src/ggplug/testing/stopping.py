@@ -29,7 +29,7 @@ def number_of(stop: KeyboardInterrupt) -> int:
     return stop.number if isinstance(stop, Stopped) else int(signal.SIGINT)
 
 
-def in_words(stop: KeyboardInterrupt, current: str, left: str = "") -> str:
-    """By which signal a run was stopped, at which case (``current``) if at one, and what did not run (``left``)."""
-    where = f" at {current}" if current else ""
-    return f"by {signal.Signals(number_of(stop)).name}{where}{f'; {left}' if left else ''}"
+def in_words(stop: KeyboardInterrupt, where: str, left: str = "") -> str:
+    """By which signal a run was stopped, at what (``where``), if at anything, and what did not run (``left``)."""
+    at = f" at {where}" if where else ""
+    return f"by {signal.Signals(number_of(stop)).name}{at}{f'; {left}' if left else ''}"

@@ -43,7 +43,7 @@ def followed(test: pytest.Item, device: str, watch: Watch) -> Iterator[Watch]:
         with stoppable():
             yield following
     except KeyboardInterrupt as stop:
-        report, where = _report(test, device, following.findings), following.current or test.name
+        report, where = _report(test, device, following.findings), following.where or test.name
         report.stopped = in_words(stop, where)
         test.config.stash[STOPPED] = report, where
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -37,32 +38,47 @@ EVERYTHING = Watch()
 class Following(Watch):
     """Passes on to another watch, and keeps what has ended.
 
-    ``findings``: of the cases that have ended since :meth:`forget`.  ``current``: the subject and the case that has
-    begun and not ended, in words, or an empty string.  ``told``: called with subject and case when one begins.
+    ``findings``: of the cases that have ended since :meth:`forget`.  ``told``: called with subject and case when one
+    begins.  ``clock``: seconds from whenever.
     """
 
-    def __init__(self, watch: Watch, told: Callable[[str, str], object] = lambda subject, case: None) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        told: Callable[[str, str], object] = lambda subject, case: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._watch = watch
         self._told = told
+        self._clock = clock
         self.findings: list[Finding] = []
-        self.current = ""
+        self._current = ""
+        self._began = 0.0
+
+    @property
+    def where(self) -> str:
+        """The subject and the case that has begun and not ended, and since when, in words; or an empty string."""
+        if not self._current:
+            return ""
+        return f"{self._current}, which had been running for {self._clock() - self._began:,.1f} s"
 
     def forget(self) -> None:
         """Begins anew, without findings."""
         self.findings = []
-        self.current = ""
+        self._current = ""
 
     def wants(self, subject: str, case: str) -> bool:
         return self._watch.wants(subject, case)
 
     def begins(self, subject: str, case: str) -> None:
-        self.current = f"{subject}: {case}"
+        self._current, self._began = f"{subject}: {case}", self._clock()
         self._watch.begins(subject, case)
         self._told(subject, case)
 
     def ended(self, finding: Finding) -> None:
         self.findings.append(finding)
-        self.current = ""
+        self._current = ""
         self._watch.ended(finding)
 
     def enough(self) -> bool:
