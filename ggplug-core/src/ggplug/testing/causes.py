@@ -55,6 +55,8 @@ class Failure(NamedTuple):
     where: str = ""
     trace: tuple[str, ...] = ()
     cause: str = ""
+    in_core: bool = False
+    """Whether ``where`` is a line of core, because no line of anybody else raised."""
 
     def finding(self, subject: str, case: str, types: str = "") -> Finding:
         return Finding(
@@ -80,7 +82,7 @@ def of_exception(error: BaseException, device: Device) -> Failure:
     if not lines:
         inside = list(_lines(error.__traceback__))
         where = str(inside[-1]) if inside else ""
-        return Failure(verdict, reason, where, (), f"{type(error).__name__} {without_numbers(str(error))}")
+        return Failure(verdict, reason, where, (), f"{type(error).__name__} {without_numbers(str(error))}", True)
     at = _authors(lines, device)
     line = lines[at]
     shown = [str(each) for each in lines[max(0, at + 1 - SHOWN) : at]]
@@ -151,13 +153,13 @@ def _lines(traceback: TracebackType | None) -> Iterator[Line]:
 
 def _authors(lines: list[Line], device: Device) -> int:
     """Which line is the author's: the innermost of the device's package, else of no library, else the innermost."""
-    home = _home(device)
+    home = home_of(device)
     preferred = [i for i, line in enumerate(lines) if home and line.file.startswith(home)]
     own = [i for i, line in enumerate(lines) if not line.file.startswith(_LIBRARIES)]
     return (preferred or own or range(len(lines)))[-1]
 
 
-def _home(device: Device) -> str:
+def home_of(device: Device) -> str:
     """Where the files of the package are that a device's class comes from; empty if that is core itself."""
     module = type(device).__module__
     top = sys.modules.get(module.partition(".")[0])

@@ -11,6 +11,7 @@ import numpy as np
 from ggplug.backend import Buffer, Device
 from ggplug.ops.base import Array
 from ggplug.testing.causes import of_exception
+from ggplug.testing.overrides import exercised
 from ggplug.testing.placement import Bytes
 from ggplug.testing.report import Finding
 from ggplug.testing.watching import EVERYTHING, Watch
@@ -39,6 +40,9 @@ class NotProven(Exception):
 class NotYetProven(NotProven):
     """What was to be seen was over too early; another attempt, with more of it, may show it."""
 
+
+OVERRIDES = 3
+"""How many of the author's methods are named with a clause that is broken."""
 
 ATTEMPTS = 4
 """How often a clause is checked until it is proven or not."""
@@ -110,7 +114,8 @@ def _outcome(device: Device, chosen: Clause) -> tuple[Finding, tuple[str, ...]]:
     except ContractError as error:
         reason_given = f"{error}; the contract: {chosen.meaning}"
         if error.__cause__ is None:
-            return Finding(CONTRACT, chosen.name, "failed", reason_given, float("inf")), error.builds_on
+            broken = Finding(CONTRACT, chosen.name, "failed", reason_given, float("inf"))
+            return _with_overrides(broken, device, chosen), error.builds_on
         # Something else was raised than the clause wants; where tells more than the clause does.
         failure = of_exception(error.__cause__, device)._replace(verdict="failed")
     except Exception as error:
@@ -118,7 +123,19 @@ def _outcome(device: Device, chosen: Clause) -> tuple[Finding, tuple[str, ...]]:
         reason_given = f"{failure.reason}; the contract: {chosen.meaning}"
     else:
         return Finding(CONTRACT, chosen.name, "passed"), ()
-    return failure._replace(reason=reason_given).finding(CONTRACT, chosen.name), ()
+    finding = failure._replace(reason=reason_given).finding(CONTRACT, chosen.name)
+    return (_with_overrides(finding, device, chosen) if failure.in_core else finding), ()
+
+
+def _with_overrides(finding: Finding, device: Device, chosen: Clause) -> Finding:
+    """With the author's methods that a broken clause exercises, where no traceback tells a line of theirs."""
+    found = [str(each) for each in exercised(chosen.check, [each.check for each in CLAUSES], device)[:OVERRIDES]]
+    if not found:
+        return finding
+    others = [f"and {', and '.join(found[1:])}"] if found[1:] else []
+    if finding.where:
+        return finding._replace(trace=(*finding.trace, f"exercised {found[0]}", *others))
+    return finding._replace(where=f"exercised {found[0]}", trace=(*finding.trace, *others))
 
 
 def expect(condition: object, message: str, builds_on: tuple[str, ...] = ()) -> None:

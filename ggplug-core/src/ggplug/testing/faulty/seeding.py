@@ -17,6 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from ggplug.testing.faulty.operators import Function, changed, functions
+from ggplug.testing.overrides import names_in
 
 SUBJECT = "ggplug.testing.faulty.subject"
 
@@ -158,12 +159,6 @@ def _reached(kernel: Callable[..., Any]) -> frozenset[FunctionType]:
             continue
         elif isinstance(each, FunctionType) and each not in found and each.__module__.startswith(SUBJECT):
             found.add(each)
-            waiting += [each.__globals__[name] for name in _names(each.__code__) if name in each.__globals__]
+            waiting += [each.__globals__[name] for name in names_in(each.__code__) if name in each.__globals__]
     return frozenset(found)
 
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _names(each)
