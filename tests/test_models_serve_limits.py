@@ -379,6 +379,7 @@ def test_an_answer_may_take_longer_than_the_head_of_its_request(
 def test_a_client_that_does_not_read_its_answers_is_left(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ggplug_models.serve.connections.UNREAD_SECONDS", 0.05)
     with served(model, slots=1) as live, _connected(live) as client:
+        until(lambda: live.server.server_state.connections)
         client.setblocking(False)
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while True:
