@@ -31,6 +31,7 @@ from served import Live, served
 
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
+from ggplug_models.serve.connections import Connection
 from ggplug_models.serve.event_stream import event
 from ggplug_models.serve.guard import is_loopback
 from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
@@ -294,6 +295,108 @@ def test_a_body_that_pauses_too_long_is_refused(model: Decoder, monkeypatch: pyt
             found.begin()
             assert found.status == 408
             assert "it may pause for 0.05 seconds" in json.loads(found.read())["error"]["message"]
+
+
+# -- connections -----------------------------------------------------------------------------------
+
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def _rest(client: socket.socket) -> bytes:
+    """What a connection says until it is closed."""
+    with client, contextlib.suppress(ConnectionError):
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+    return b""
+
+
+def _connected(live: Live, sent: bytes = b"") -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", live.port), PATIENCE)
+    client.sendall(sent)
+    return client
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", GET], ids=["nothing", "a letter", "half a head"])
+def test_a_head_that_does_not_arrive_ends_the_connection(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.HEAD_SECONDS", 0.05)
+    with served(model, slots=1) as live:
+        assert _rest(_connected(live, sent)) == b""
+        assert live.ask("GET", "/health")[0] == 200
+
+
+def test_the_head_of_a_second_request_has_to_arrive_too(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.HEAD_SECONDS", 0.05)
+    with served(model, slots=1) as live, _connected(live, GET + b"\r\n") as client:
+        found = b""
+        while b'{"status":"ok"}' not in found:
+            found += client.recv(1 << 16)
+        client.sendall(GET)
+        assert _rest(client) == b""
+
+
+def test_a_head_that_comes_letter_by_letter_gets_no_more_time(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.HEAD_SECONDS", 0.05)
+    with served(model, slots=1) as live, _connected(live, GET + b"X: ") as client:
+        client.setblocking(False)
+
+        def closed() -> bool:
+            try:
+                client.send(b"a")
+                return client.recv(1) == b""
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+
+        until(closed)
+
+
+def test_what_is_left_of_a_refused_body_gets_no_more_time(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.HEAD_SECONDS", 0.05)
+    with served(model, Rules(body_limit=1000), slots=1) as live:
+        client = _unfinished(live, COMPLETIONS, 1, 2000)
+        assert client.recv(12) == b"HTTP/1.1 413"
+        client.sendall(b"x")
+        _rest(client)
+
+
+def test_an_answer_may_take_longer_than_the_head_of_its_request(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(model, slots=1) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        client = Client(live, body())
+        live.gate.wait()
+        (connection,) = live.server.server_state.connections
+        assert isinstance(connection, Connection)
+        assert connection.head_timer is None
+        live.gate.open()
+        assert client.text() == text(model)
+
+
+def test_a_client_that_does_not_read_its_answers_is_left(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.UNREAD_SECONDS", 0.05)
+    with served(model, slots=1) as live, _connected(live) as client:
+        until(lambda: live.server.server_state.connections)
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while True:
+                client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+        until(lambda: not live.server.server_state.connections)
+
+
+def test_of_too_many_connections_one_more_is_refused(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.SPARE", 0)
+    with served(model, slots=1, waiting=0) as live, contextlib.ExitStack() as left:
+        first = left.enter_context(_connected(live))
+        left.enter_context(_connected(live))
+        until(lambda: len(live.server.server_state.connections) == 2)
+        assert _rest(_connected(live)).endswith(b"\r\n\r\ntoo many connections")
+        first.close()
+        until(lambda: len(live.server.server_state.connections) == 1)
+        assert live.ask("GET", "/health")[0] == 200
 
 
 def test_vectors_for_a_client_that_left_are_not_computed(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
