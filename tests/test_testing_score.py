@@ -140,7 +140,10 @@ SOME = (
     "uses panels that were freed", "reads parts of panels from the beginning", "groups products of panels",
     "says nothing of why", "declines by what it has", "reads only its plain memory",
     "copies forwards where bytes overlap", "gives kernels copies of weights", "drops jobs after a failure",
-    "waits for streams that have an owner",
+    "waits for streams that have an owner", "stores a megabyte and no more", "picks rows by 16 bits of their ids",
+    "writes rows by 16 bits of their ids", "keeps unpacked weights of a place by their beginning",
+    "declines what was given a place", "declines by the name of a tensor", "declines what reads results",
+    "rounds the base of frequencies", "adds 65535 rows and no more",
 )  # fmt: skip
 
 

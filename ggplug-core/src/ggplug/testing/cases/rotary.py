@@ -58,7 +58,7 @@ def rope_cases(cls: type[Op]) -> Iterator[Case]:
         yield case(f"{name} one position", mode, (128, 7, 1), 64 if vision else 128)
     for mode in (RopeMode.NORMAL, RopeMode.NEOX):  # what devices without YaRN have, too
         yield case(f"{mode.name.lower()} middle", mode, (32, 3, 5), 16, n_offs=8, factors=True)
-        yield case(f"{mode.name.lower()} stretched", mode, (32, 3, 5), 32, attn_factor=0.7)
+        yield case(f"{mode.name.lower()} stretched", mode, (32, 3, 5), 32, attn_factor=0.7, freq_base=70.25)
     for n in (2, 4, 6, 10, 34, 80, 96, 130):
         yield case(f"rows of {n}", RopeMode.NEOX, (n, 2, 3), n)
         yield case(f"rows of {n}, neighbours", RopeMode.NORMAL, (n, 2, 3), n)

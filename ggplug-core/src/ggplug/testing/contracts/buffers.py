@@ -20,6 +20,9 @@ from ggplug.types import BufferUsage
 
 _SIZE = 4096
 
+MANY = (1 << 24) + 3
+"""Bytes that take more than one transfer where a unit, a counter or a staging buffer has a limit."""
+
 
 def _filled(device: Device, seed: int = 0, size: int = _SIZE) -> Buffer:
     buffer = device.buffer_type.alloc(size)
@@ -51,6 +54,27 @@ def nothing_can_be_transferred(device: Device) -> None:
     with device.buffer_type.alloc(0) as empty:
         expect(empty.size == 0, f"a buffer of no bytes has size {empty.size}")
         empty.clear()
+
+
+@clause
+def many_bytes_are_transferred_whole(device: Device) -> None:
+    """Transfers of more than 16 MiB, a number of bytes that no unit divides, are as whole as those of few."""
+    size = min(MANY, device.buffer_type.max_size or MANY)
+    wanted, out = pattern(size), np.empty(size, np.uint8)
+    with device.buffer_type.alloc(size) as first, device.buffer_type.alloc(size) as second, device.init() as stream:
+        first.set(0, wanted)
+        expect_equal(read(first), wanted, f"{size:,} bytes that were stored and fetched")
+        second.clear()
+        second.copy_from(first, 0, 0, size)
+        expect_equal(read(second), wanted, f"{size:,} bytes that were copied")
+        first.memset(1, size - 1, 0x5A)
+        expect(np.array_equal(read(first)[1:], np.full(size - 1, 0x5A, np.uint8)), f"{size:,} bytes that were filled")
+        stream.set_async(first, 0, wanted)
+        second.clear()
+        stream.copy_async(first, 0, second, 0, size)
+        stream.get_async(second, 0, out)
+        stream.synchronize()
+        expect_equal(out, wanted, f"{size:,} bytes that a stream stored, copied and fetched")
 
 
 @clause

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from ggplug.backend import Accept, Capabilities, Decline, Device, Group
+from contextlib import ExitStack
+
+from ggplug.backend import Accept, Capabilities, Decline, Device, Group, signature_of
 from ggplug.errors import GGPlugError, ParameterError
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.ops.base import OPS, Op, apply
+from ggplug.ops.copy import cont
 from ggplug.ops.views import permute, reshape, transpose, view
 from ggplug.tensor import Tensor, like
+from ggplug.testing.cases.sketches import EXTENTS, maker, sketches
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_raises
 from ggplug.testing.contracts.sample import Sample, square
+from ggplug.testing.offers import Outlines
 from ggplug.testing.placement import Placement
 from ggplug.types import DeviceKind
 
@@ -75,6 +80,42 @@ def support_depends_on_the_node_alone(device: Device) -> None:
         now = isinstance(device.match(Group((sample.y,))), Decline)
         expect(now is not bool(before), "match() answers in the same way while memory is in use")
     expect(device.supports_op(Sample(device).y) == before, "equal nodes have equal answers")
+
+
+@clause
+def support_goes_by_nothing_but_the_signature(device: Device) -> None:
+    """``match`` accepts a node again whose tensors have names, lie in the device's memory, or come out of nodes."""
+    for op in OPS.values():
+        sketch = next((each for each in sketches(op) if each.shown is None), None)
+        make = None if sketch is None or op.is_view else maker(op, sketch, EXTENTS, sketch.layouts())
+        if make is None or not device.supports_op(make(Outlines())):
+            continue
+        named, placed = make(Outlines()), make(Outlines())
+        for tensor in (named, *_sources(named)):
+            tensor.name = "blk.0.the quick brown fox jumps over the lazy dog.weight"
+        computed = _of_results(make(Outlines()))
+        with ExitStack() as ending:
+            for source in {each.root for each in _sources(placed)}:
+                buffer = ending.enter_context(device.buffer_type.alloc(device.buffer_type.alloc_size(source)))
+                source.place(buffer, 0)
+            for node, what in ((named, "have names"), (placed, "lie in its memory"), (computed, "are results")):
+                answer = Accept() if node is None else device.match(Group((node,)))
+                reason = answer.reason if isinstance(answer, Decline) else ""
+                expect(not reason, f"{op.name} is supported, and declined if its tensors {what}: {reason}")
+
+
+def _of_results(node: Tensor) -> Tensor | None:
+    """The same node of sources that are computed, or None where its signature would be another one."""
+    assert node.op is not None
+    try:
+        found = apply(node.op, tuple(None if each is None else cont(each) for each in node.src))
+    except GGPlugError:  # it takes leafs only
+        return None
+    return found if signature_of(found) == signature_of(node) else None
+
+
+def _sources(node: Tensor) -> list[Tensor]:
+    return [each for each in node.src if each is not None]
 
 
 @clause

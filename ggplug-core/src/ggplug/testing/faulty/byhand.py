@@ -5,8 +5,8 @@ They were written from the documentation and the interface alone, before the sui
 
 from __future__ import annotations
 
-from ggplug.testing.faulty import byhand_kernels, byhand_streams
+from ggplug.testing.faulty import byhand_kernels, byhand_limits, byhand_streams
 from ggplug.testing.faulty.fault import Fault
 
-BY_HAND: tuple[Fault, ...] = (*byhand_kernels.FAULTS, *byhand_streams.FAULTS)
+BY_HAND: tuple[Fault, ...] = (*byhand_kernels.FAULTS, *byhand_limits.FAULTS, *byhand_streams.FAULTS)
 """All of them."""
