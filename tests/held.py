@@ -48,7 +48,7 @@ class Doing(threading.Thread):
         return self.waits
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it never comes to that"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,14 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug.backend import BufferType, Decline, Group, signature_of
+from ggplug.backend import UNGROUPED, BufferType, Decline, Group, signature_of
 from ggplug.errors import ComputeError
 from ggplug.host import HOST, HostBufferType
 from ggplug.memory import allocate_graph
+from ggplug.ops import OPS
 from ggplug.registry import REGISTRY
+from ggplug.testing.cases import cases_of
+from ggplug.testing.cases.case import Leafs
 from ggplug.testing.reference import ReferenceDevice
 
 N = 8
@@ -152,3 +156,21 @@ def test_the_kernel_of_a_node_goes_by_the_number_of_a_source_also_where_two_are_
         one, other = (Group((op(x, source),)) for source in (x, y))
         assert signature_of(one) == signature_of(other)
         assert device.match(one) == device.match(other), other
+
+
+@pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
+def test_nodes_with_one_signature_have_one_kernel_whichever_is_asked_about_first(name: str) -> None:
+    try:
+        device = gg.device(name)
+    except gg.DeviceNotFoundError:
+        pytest.skip(f"there is no {name} here")
+    chosen: dict[Any, Any] = {}
+    again = 0
+    for case in itertools.chain.from_iterable(map(cases_of, OPS.values())):
+        made = case.make(Leafs(case.seed))
+        graph = gg.Graph(*([made] if isinstance(made, gg.Tensor) else made))
+        for group in UNGROUPED.of(graph):
+            found = device.match(group)
+            again += signature_of(group) in chosen
+            assert chosen.setdefault(signature_of(group), found) == found, case
+    assert again > 500

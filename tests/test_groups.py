@@ -17,6 +17,7 @@ from ggplug.host import HOST
 from ggplug.memory import GraphAllocator, allocate_graph
 from ggplug.tensor import Tensor
 from ggplug.testing import FakeDevice, ReferenceDevice
+from ggplug.testing.packing import PackingDevice
 
 
 def leaf(*ne: int) -> Tensor:
@@ -92,6 +93,19 @@ def test_a_signature_tells_the_memory_of_a_view_s_root() -> None:
     before = signature_of(Group((node,)))
     root.place(HOST.alloc(root.nbytes))
     assert signature_of(Group((node,))) != before
+
+
+def test_a_signature_tells_views_from_tensors_in_memory_with_a_layout_of_its_own() -> None:
+    device = PackingDevice()
+    (packing,) = device.extra_buffer_types
+    for kind, told in ((packing, True), (HOST, False)):
+        whole, root, x, b = leaf(8, 4), leaf(8, 6), leaf(8, 2), leaf(4)
+        for tensor in (whole, root):
+            tensor.place(kind.alloc(kind.alloc_size(tensor)))
+        products = [gg.mul_mat(w, x) for w in (whole, gg.view(root, 8, 4, offset=root.nb[1]))]
+        assert (signature_of(products[0]) != signature_of(products[1])) is told
+        groups = [Group((product, gg.add(product, b)), (False, True)) for product in products]
+        assert (signature_of(groups[0]) != signature_of(groups[1])) is told
 
 
 def test_a_signature_tells_which_source_is_which() -> None:

@@ -17,6 +17,7 @@ from ggplug.errors import FreedError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Asked, Decoder, Session
 from ggplug_models.cache.cells import GRANULE, Cells
+from ggplug_models.embedding import normalized
 from ggplug_models.reading import TOGETHER, groups
 
 RNG = np.random.default_rng(5)
@@ -47,6 +48,13 @@ def test_a_text_has_the_normed_vector_of_its_last_token(model: Decoder) -> None:
     together = model.embed(["hello", "hello world"])
     assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
     assert together.shape == (2, 64)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 3e37])
+def test_vectors_have_the_length_1_whatever_length_they_had(size: float) -> None:
+    given = np.array([[3 * size, 4 * size]], np.float32)
+    found = normalized(given)
+    assert np.allclose(found, [[0.6, 0.8]] if size > 1e-12 else given / 1e-12, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "rwkv7-heads", "lfm2", "mamba", "mamba2"])

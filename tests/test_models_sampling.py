@@ -18,7 +18,8 @@ import pytest
 
 from ggplug.errors import ParameterError
 from ggplug_models import load_tokenizer
-from ggplug_models.sampling import Sampler, Sampling, StopStrings, breakers_of, penalties
+from ggplug_models.generation import greedy
+from ggplug_models.sampling import LogitsError, Sampler, Sampling, StopStrings, breakers_of, penalties
 from ggplug_models.sampling import candidates as steps
 from ggplug_models.sampling.candidates import Candidates
 from ggplug_models.sampling.mirostat import Mirostat
@@ -218,12 +219,19 @@ def test_penalties_look_back_as_far_as_they_are_told() -> None:
         ([0.0, 1.0], "got list"),
         (np.array([0, np.nan], np.float32), "NaN or infinite"),
         (np.array([0, np.inf], np.float32), "NaN or infinite"),
+        (np.full(2, -np.inf, np.float32), "all are -inf"),
     ],
 )
 def test_logits_that_are_none_are_refused(row: Any, message: str) -> None:
     for temperature in (0.0, 0.8):
         with pytest.raises(ParameterError, match=message):
             Sampler(Sampling(temperature=temperature))(row, [])
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_the_most_likely_of_logits_that_are_no_numbers_is_no_token(number: float) -> None:
+    with pytest.raises(LogitsError, match="the computation before this went wrong"):
+        greedy(np.array([0, number, 1], np.float32), [])
 
 
 def test_a_history_with_tokens_that_there_are_not_is_refused() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from held import PATIENCE, Doing, until
 
@@ -30,6 +31,8 @@ from served import Live, served
 
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
+from ggplug_models.serve.connections import Connection
+from ggplug_models.serve.event_stream import event
 from ggplug_models.serve.guard import is_loopback
 from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
 
@@ -294,6 +297,108 @@ def test_a_body_that_pauses_too_long_is_refused(model: Decoder, monkeypatch: pyt
             assert "it may pause for 0.05 seconds" in json.loads(found.read())["error"]["message"]
 
 
+# -- connections -----------------------------------------------------------------------------------
+
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def _rest(client: socket.socket) -> bytes:
+    """What a connection says until it is closed."""
+    with client, contextlib.suppress(ConnectionError):
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+    return b""
+
+
+def _connected(live: Live, sent: bytes = b"") -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", live.port), PATIENCE)
+    client.sendall(sent)
+    return client
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", GET], ids=["nothing", "a letter", "half a head"])
+def test_a_head_that_does_not_arrive_ends_the_connection(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.HEAD_SECONDS", 0.05)
+    with served(model, slots=1) as live:
+        assert _rest(_connected(live, sent)) == b""
+        assert live.ask("GET", "/health")[0] == 200
+
+
+def test_the_head_of_a_second_request_has_to_arrive_too(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.HEAD_SECONDS", 0.05)
+    with served(model, slots=1) as live, _connected(live, GET + b"\r\n") as client:
+        found = b""
+        while b'{"status":"ok"}' not in found:
+            found += client.recv(1 << 16)
+        client.sendall(GET)
+        assert _rest(client) == b""
+
+
+def test_a_head_that_comes_letter_by_letter_gets_no_more_time(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.HEAD_SECONDS", 0.05)
+    with served(model, slots=1) as live, _connected(live, GET + b"X: ") as client:
+        client.setblocking(False)
+
+        def closed() -> bool:
+            try:
+                client.send(b"a")
+                return client.recv(1) == b""
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+
+        until(closed)
+
+
+def test_what_is_left_of_a_refused_body_gets_no_more_time(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.HEAD_SECONDS", 0.05)
+    with served(model, Rules(body_limit=1000), slots=1) as live:
+        client = _unfinished(live, COMPLETIONS, 1, 2000)
+        assert client.recv(12) == b"HTTP/1.1 413"
+        client.sendall(b"x")
+        _rest(client)
+
+
+def test_an_answer_may_take_longer_than_the_head_of_its_request(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(model, slots=1) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        client = Client(live, body())
+        live.gate.wait()
+        (connection,) = live.server.server_state.connections
+        assert isinstance(connection, Connection)
+        assert connection.head_timer is None
+        live.gate.open()
+        assert client.text() == text(model)
+
+
+def test_a_client_that_does_not_read_its_answers_is_left(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.UNREAD_SECONDS", 0.05)
+    with served(model, slots=1) as live, _connected(live) as client:
+        until(lambda: live.server.server_state.connections)
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while True:
+                client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+        until(lambda: not live.server.server_state.connections)
+
+
+def test_of_too_many_connections_one_more_is_refused(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggplug_models.serve.connections.SPARE", 0)
+    with served(model, slots=1, waiting=0) as live, contextlib.ExitStack() as left:
+        first = left.enter_context(_connected(live))
+        left.enter_context(_connected(live))
+        until(lambda: len(live.server.server_state.connections) == 2)
+        assert _rest(_connected(live)).endswith(b"\r\n\r\ntoo many connections")
+        first.close()
+        until(lambda: len(live.server.server_state.connections) == 1)
+        assert live.ask("GET", "/health")[0] == 200
+
+
 def test_vectors_for_a_client_that_left_are_not_computed(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(model, slots=1) as live:
         computed, embed = [], model.embed_ids
@@ -346,6 +451,75 @@ def test_a_failed_computation_is_told_and_the_server_goes_on(
         assert "MemoryError: no room" in caplog.text
         assert "/secret/place" in caplog.text
         assert live.ask("POST", COMPLETIONS, body())[2]["choices"][0]["text"] == text(model)
+
+
+def _strict(data: bytes) -> Any:
+    """What JSON says, which has no NaN and no infinity."""
+
+    def refuse(name: str) -> Any:
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(data, parse_constant=refuse)
+
+
+def test_logits_that_are_no_numbers_are_a_fault_of_the_server(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(model, slots=1) as live:
+        assert live.service.writer is not None
+        decode = live.service.writer.session.decode
+        for wrong in (np.nan, np.inf, -np.inf):
+
+            def damaged(batch: Any, wrong: float = wrong) -> Any:
+                return {seq: np.full_like(each, wrong) for seq, each in decode(batch).items()}
+
+            monkeypatch.setattr(live.service.writer.session, "decode", damaged)
+            for temperature in (0, 1):
+                sent = body(temperature=temperature, logprobs=2)
+                status, found = Client(live, sent).answer()
+                assert (status, _strict(found)["error"]["code"]) == (500, "computation_failed")
+                assert "NaN or infinite, or all are -inf" in _strict(found)["error"]["message"]
+                (told,) = Client(live, sent | {"stream": True}).events()
+                assert told["error"]["code"] == "computation_failed"
+
+
+def test_tokens_that_are_impossible_have_the_least_log_probability(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(model, slots=1) as live:
+        assert live.service.writer is not None
+        decode = live.service.writer.session.decode
+
+        def only_two(batch: Any) -> Any:
+            found = {seq: np.full_like(each, -np.inf) for seq, each in decode(batch).items()}
+            for each in found.values():
+                each[[65, 66]] = 3e38, -3e38
+            return found
+
+        monkeypatch.setattr(live.service.writer.session, "decode", only_two)
+        status, data = Client(live, body(most=1, logprobs=3)).answer()
+        (choice,) = _strict(data)["choices"]
+        assert (status, choice["logprobs"]["token_logprobs"]) == (200, [0])
+        assert sorted(choice["logprobs"]["top_logprobs"][0].values()) == [-9999, -9999, 0]
+        streamed = Client(live, body(most=1, logprobs=3, stream=True)).answer()[1].split(b"\n\n")
+        assert [_strict(line[6:]) for line in streamed if line and not line.endswith(b"[DONE]")]
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_vectors_that_are_not_finite_are_a_fault_of_the_server(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    found = np.ones((2, model.n_embd), np.float32)
+    found[1, 3] = np.nan
+    with served(model, slots=1) as live:
+        monkeypatch.setattr(model, "embed_ids", lambda ids, progress: found)
+        status, _, told = live.ask("POST", "/v1/embeddings", {"input": ["a", "b"], "encoding_format": form})
+        assert (status, told["error"]["code"]) == (500, "computation_failed")
+        assert told["error"]["message"].startswith("the vector of input 1 is not finite: the model's weights are")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_an_event_is_json_or_an_error(number: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        event({"number": number})
 
 
 def _out_of_memory(batch: Any) -> Any:

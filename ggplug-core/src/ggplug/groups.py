@@ -60,8 +60,9 @@ def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
     """What a device may choose the kernel of a group, or of a node alone, by; equal signatures get the same kernel.
 
     Ops with their parameters, types, extents and strides of results and sources, the buffer type of the root of every
-    source, and of several nodes also which results are kept, which source is which node's result, and how sources share
-    bytes.  Builtins and identities only, so comparing and hashing it never enters Python.
+    source, and whether a source is a view of memory with a layout of its own; of several nodes also which results are
+    kept, which source is which node's result, and how sources share bytes.  Builtins and identities only, so comparing
+    and hashing it never enters Python.
     """
     if asked.__class__ is Tensor:
         node = asked
@@ -72,12 +73,16 @@ def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
     return (
         node.op.key, node.type.id, node.ne, node.nb,  # type: ignore[union-attr]
         tuple([
-            None if s is None else (
-                s.type.id, s.ne, s.nb, s.buffer_type if s.view_src is None else s.view_src.buffer_type
-            )
+            None if s is None else (s.type.id, s.ne, s.nb, s.buffer_type if s.view_src is None else _memory_of_view(s))
             for s in node.src
         ]),
     )  # fmt: skip
+
+
+def _memory_of_view(view: Tensor) -> Any:
+    """Of a view's root: its buffer type, and that it is a view if bytes do not lie there as strides say."""
+    kind = view.root.buffer_type
+    return kind if kind is None or not kind.has_own_layout else (kind, "view")
 
 
 def _signature_of_several(group: Group) -> tuple[Any, ...]:
@@ -99,7 +104,8 @@ def _signature_of_several(group: Group) -> tuple[Any, ...]:
     sources = []
     for source, root in zip(outside, roots, strict=True):
         shared = (roots.index(root), source.view_offset) if roots.count(root) > 1 else None
-        sources.append((source.type.id, source.ne, source.nb, root.buffer_type, shared))
+        memory = source.buffer_type if source is root else _memory_of_view(source)
+        sources.append((source.type.id, source.ne, source.nb, memory, shared))
     return tuple(nodes), tuple(sources)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from ggplug.cli.output import (
     progress,
 )
 from ggplug.cli.streams import ended_by_signals, stdin, stdout
-from ggplug.errors import ModelError, ParameterError
+from ggplug.errors import ParameterError
 from ggplug.files import open_regular
 from ggplug_models.lines import windows, write_text
 from ggplug_models.options import (
@@ -83,6 +82,7 @@ def embed(
     Reads one text a line from standard input and prints one JSON object a line, in order:
     {"text": ..., "embedding": [...]}.
     """
+    from ggplug_models.embedding import check_finite
     from ggplug_models.loading import load
 
     names, placement = placed(devices, split)
@@ -98,12 +98,11 @@ def embed(
                 total += len(texts)
                 bar.update(task, total=total)
                 vectors = encoder.embed(texts, batch=batch, progress=lambda n: bar.advance(task, n))
+                check_finite(vectors, "line", total - len(texts) + 1)
                 for text, vector in zip(texts, vectors, strict=True):
-                    if not all(map(math.isfinite, found := vector.tolist())):
-                        raise ModelError(f"{model}: vectors are not finite, so its weights are damaged", got=found)
                     out.write('{"text": ')
                     write_text(text, out.write, ascii_only=ascii_only)
-                    numbers = json.dumps([float(f"{x:.9g}") for x in found])
+                    numbers = json.dumps([float(f"{x:.9g}") for x in vector.tolist()], allow_nan=False)
                     out.write(f', "embedding": {numbers}}}\n')
                 out.flush()
 

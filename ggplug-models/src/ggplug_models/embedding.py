@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import ParameterError
+from ggplug.errors import ModelError, ParameterError
 from ggplug_models.arguments import check_sequence, whole
 from ggplug_models.long_text import LongText
+
+
+class VectorsError(ModelError):
+    """A model's vectors are no numbers.  ``got``: the number of the first text for which they are not."""
 
 
 def check_texts(texts: Any) -> None:
@@ -29,5 +33,19 @@ def check_batch(batch: Any) -> int:
 
 def normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Vectors [n, n_embd] divided by their lengths; one of zeros stays as it is."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)  # squares may be beyond float32
+    with np.errstate(invalid="ignore"):  # vectors that are not finite stay so
+        return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
+
+
+def check_finite(vectors: npt.NDArray[np.float32], what: str, first: int = 0) -> None:
+    """Raises VectorsError for vectors [n, n_embd] with NaN or infinity, which JSON does not have.
+
+    ``what``: a word for their texts, and ``first``: the number of the first one, for the error.
+    """
+    wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if wrong.size:
+        raise VectorsError(
+            f"the vector of {what} {first + wrong[0]} is not finite: the model's weights are damaged, or too "
+            "large for what the device computes with", got=first + int(wrong[0]),
+        )  # fmt: skip

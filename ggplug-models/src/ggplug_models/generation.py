@@ -9,14 +9,16 @@ from ggplug.errors import BusyError, FreedError
 from ggplug_models.arguments import whole
 from ggplug_models.drafts import Drafts
 from ggplug_models.ids import token_ids
-from ggplug_models.sampling.sampler import Chooses, Logits
+from ggplug_models.sampling.sampler import Chooses, Logits, check_largest
 from ggplug_models.session import Session
 from ggplug_models.steps import Asked
 
 
 def greedy(logits: Logits, history: Sequence[int]) -> int:
-    """The token with the largest logit."""
-    return int(logits.argmax())
+    """The token with the largest logit.  Raises LogitsError for logits that tell none."""
+    token = int(logits.argmax())  # of a NaN, where there is one
+    check_largest(logits[token])
+    return token
 
 
 def generate(
@@ -32,7 +34,7 @@ def generate(
 
     ``draft``: guesses tokens, so that several are computed in one step (:mod:`ggplug_models.drafts`); the text is the
     same as without.  Raises ParameterError, ContextFullError for a prompt that is too long, ModelError for a draft that
-    the model has no use for.
+    the model has no use for, and what ``choose`` does, such as LogitsError for logits that are NaN.
     """
     if draft is not None:
         draft.check(session.model)

@@ -9,8 +9,8 @@ import numpy as np
 
 from ggplug import ops, types
 from ggplug.backend import Backend, Device
-from ggplug.cli.products import SEED, MatrixVector, beside_reading, on, prepared, reader, stream_on
-from ggplug.cli.turns import best_times
+from ggplug.cli.products import SEED, MatrixVector, moved, on, prepared, reader, stream_on
+from ggplug.cli.turns import speed_relative, take_turns
 from ggplug.errors import UnsupportedOpError
 from ggplug.registry.extras import Options
 from ggplug.tensor import Tensor, new_tensor
@@ -22,7 +22,7 @@ class Attention:
 
     name = "attention"
     description = "4096 keys, heads of 128: of 1 query the share of what memory gives, of 512 the ratio to NumPy"
-    REPEATS = 5
+    REPEATS = 9
     HEAD, KEYS, QUERIES, HEADS = 128, 4096, 512, 8
     SIDE = 2048
     """Of the square matrix that NumPy multiplies 512 columns with."""
@@ -45,19 +45,12 @@ class Attention:
         cache = self._cache(device, kind, heads)
         functions: dict[str, Callable[[], None]] = {"ours": self._attention(stream, 1, heads, *cache)}
         size = sum(tensor.nbytes for tensor in cache)
-        on_host = device.buffer_type.is_host
-        if on_host:
+        if device.buffer_type.is_host:
             memory = np.ones(size // 4, np.float32)
             functions["read"] = reader(memory, getattr(stream, "n_threads", None) or 1)
-        best = best_times(functions, self.REPEATS)
+        times = take_turns(functions, self.REPEATS)
         _free(cache)
-        speed = size / best["ours"] / 1e9
-        row: dict[str, Any] = {
-            "case": f"1 query, {kind.name}", "milliseconds": best["ours"] * 1e3, "gigabytes_per_second": speed,
-        }  # fmt: skip
-        if on_host:
-            row |= beside_reading(speed, memory.nbytes / best["read"] / 1e9)
-        return row
+        return {"case": f"1 query, {kind.name}", **moved(times, size, size)}
 
     def of_many(self, stream: Backend, kind: Type) -> Mapping[str, Any]:
         """512 queries of a few heads, all of which see all keys."""
@@ -66,14 +59,17 @@ class Attention:
         generator = np.random.default_rng(SEED)
         rows = generator.standard_normal((self.QUERIES, self.SIDE), np.float32)
         matrix = generator.standard_normal((self.SIDE, self.SIDE), np.float32)
-        best = best_times({"ours": ours, "numpy": lambda: rows @ matrix.T}, self.REPEATS)
+        times = take_turns({"ours": ours, "numpy": lambda: rows @ matrix.T}, self.REPEATS)
         _free(cache)
-        speed = 4.0 * self.HEAD * self.KEYS * self.QUERIES * self.HEADS / best["ours"] / 1e9
-        product = 2.0 * self.QUERIES * self.SIDE * self.SIDE / best["numpy"] / 1e9
+        operations = 4.0 * self.HEAD * self.KEYS * self.QUERIES * self.HEADS
+        theirs = 2.0 * self.QUERIES * self.SIDE * self.SIDE
         return {
-            "case": f"{self.QUERIES} queries, {kind.name}", "milliseconds": best["ours"] * 1e3, "gigaflops": speed,
-            "numpy_gigaflops": product, "relative_to_numpy": speed / product,
-        }  # fmt: skip
+            "case": f"{self.QUERIES} queries, {kind.name}",
+            "milliseconds": min(times["ours"]) * 1e3,
+            "gigaflops": operations / min(times["ours"]) / 1e9,
+            "numpy_gigaflops": theirs / min(times["numpy"]) / 1e9,
+            "relative_to_numpy": speed_relative(times, "ours", "numpy") * operations / theirs,
+        }
 
     def _cache(self, device: Device, kind: Type, heads: int) -> tuple[Tensor, Tensor]:
         """Keys and values in the device's memory; few different ones, again and again."""

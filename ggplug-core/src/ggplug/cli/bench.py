@@ -54,7 +54,8 @@ def bench(
 ) -> None:
     """Measure a device with the INSTRUMENTs named, or a MODEL.gguf (default: all but those that run only by name).
 
-    Times are those of the best run; what is compared takes turns in the same process.
+    Times are those of the best run.  What is compared takes turns in the same process: a ratio is the median of the
+    turns' ratios.
     """
     device = choose(device_name)
     there, broken = collect(device)

@@ -9,8 +9,8 @@ import numpy as np
 
 from ggplug import ops, types
 from ggplug.backend import Device
-from ggplug.cli.products import SEED, MatrixVector, beside_reading, on, prepared, reader, stream_on
-from ggplug.cli.turns import best_times
+from ggplug.cli.products import SEED, MatrixVector, moved, on, prepared, reader, stream_on
+from ggplug.cli.turns import speed_relative, take_turns
 from ggplug.errors import UnsupportedOpError
 from ggplug.registry.extras import Options
 from ggplug.tensor import Tensor, new_tensor
@@ -116,7 +116,7 @@ class Moves:
 
     name = "moves"
     description = "ops on tensors that no cache holds: gigabytes moved a second, and the share of what memory gives"
-    REPEATS = 5
+    REPEATS = 9
     CASES = tuple(_OPS)
 
     def run(self, device: Device, options: Options) -> Iterator[Mapping[str, Any]]:
@@ -134,16 +134,9 @@ class Moves:
                 continue
             if on_host:
                 functions["read"] = reader(memory, getattr(stream, "n_threads", None) or 1)
-            best = best_times(functions, self.REPEATS)
-            moved = sum(tensor.nbytes for tensor in operands) + result.nbytes
-            speed = moved / best["ours"] / 1e9
-            row: dict[str, Any] = {
-                "case": case, "megabytes": round(moved / 1e6), "milliseconds": best["ours"] * 1e3,
-                "gigabytes_per_second": speed,
-            }  # fmt: skip
-            if on_host:
-                row |= beside_reading(speed, memory.nbytes / best["read"] / 1e9)
-            yield row
+            times = take_turns(functions, self.REPEATS)
+            nbytes = sum(tensor.nbytes for tensor in operands) + result.nbytes
+            yield {"case": case, "megabytes": round(nbytes / 1e6), **moved(times, nbytes, memory.nbytes)}
             del functions, operands, result
         stream.free()
 
@@ -153,7 +146,7 @@ class Convolution:
 
     name = "convolution"
     description = "3 x 3 over 256 channels: gigaflops, and the ratio to the device's own product in float32"
-    REPEATS = 5
+    REPEATS = 9
     SIDE, CHANNELS, TAPS = 64, 256, 3
     KINDS: tuple[Type, ...] = (types.F32, types.F16)
 
@@ -174,13 +167,15 @@ class Convolution:
             ):
                 case = f"{name}, {kind.name}"
                 try:
-                    best = best_times({"ours": prepared(stream, built), "product": product}, self.REPEATS)
+                    times = take_turns({"ours": prepared(stream, built), "product": product}, self.REPEATS)
                 except UnsupportedOpError as error:
                     yield {"case": case, "note": error.reason or error.message}
                     continue
                 yield {
-                    "case": case, "milliseconds": best["ours"] * 1e3, "gigaflops": operations / best["ours"] / 1e9,
-                    "product_gigaflops": operations / best["product"] / 1e9,
-                    "relative_to_product": best["product"] / best["ours"],
-                }  # fmt: skip
+                    "case": case,
+                    "milliseconds": min(times["ours"]) * 1e3,
+                    "gigaflops": operations / min(times["ours"]) / 1e9,
+                    "product_gigaflops": operations / min(times["product"]) / 1e9,
+                    "relative_to_product": speed_relative(times, "ours", "product"),
+                }
         stream.free()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from ggplug import ops
 from ggplug.backend import BufferType, Device
 from ggplug.cli.products import SEED, WEIGHTS, K, MatrixVector, on, prepared, stream_on, weights
-from ggplug.cli.turns import take_turns
+from ggplug.cli.turns import speed_relative, take_turns
 from ggplug.errors import UnsupportedOpError
 from ggplug.registry.extras import Options
 from ggplug.tensor import new_tensor
@@ -60,9 +59,7 @@ class PackedWeights:
                     "packed_megabytes": round(buffer.size / 1e6, 1),
                     "milliseconds": min(taken["plain"]) * 1e3,
                     "packed_milliseconds": min(taken["packed"]) * 1e3,
-                    "speed_relative_to_plain": statistics.median(
-                        p / q for p, q in zip(taken["plain"], taken["packed"], strict=True)
-                    ),
+                    "speed_relative_to_plain": speed_relative(taken, "packed", "plain"),
                 }
                 packed.place(None)
             assert plain.buffer is not None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from ggplug import host, ops, quants, types
 from ggplug.backend import Backend, Device, Plan
-from ggplug.cli.turns import best_times
+from ggplug.cli.turns import speed_relative, take_turns
 from ggplug.errors import UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory import Allocation, allocate_graph
@@ -83,7 +84,7 @@ class MatrixVector:
 
     name = "matvec"
     description = "weights read from memory: gigabytes a second, and the share of what memory gives"
-    REPEATS = 5
+    REPEATS = 9
 
     def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
         stream = stream_on(device, options)
@@ -96,25 +97,17 @@ class MatrixVector:
             matrix = weights(device, kind, size // kind.row_bytes(K))
             assert matrix.buffer is not None
             try:
-                functions: dict[str, Callable[[], None]] = {"matvec": prepared(stream, ops.mul_mat(matrix, vector))}
+                functions: dict[str, Callable[[], None]] = {"ours": prepared(stream, ops.mul_mat(matrix, vector))}
                 if on_host:
                     functions["read"] = reader(memory, threads or 1)
-                best = best_times(functions, self.REPEATS)
+                times = take_turns(functions, self.REPEATS)
             except UnsupportedOpError as error:
                 yield {"case": kind.name, "note": error.reason or error.message}
                 continue
             finally:
                 matrix.buffer.free()
-            speed = matrix.nbytes / best["matvec"] / 1e9
-            row: dict[str, Any] = {
-                "case": kind.name,
-                "megabytes": round(matrix.nbytes / 1e6),
-                "milliseconds": best["matvec"] * 1e3,
-                "gigabytes_per_second": speed,
-            }
-            if on_host:
-                row |= beside_reading(speed, memory.nbytes / best["read"] / 1e9)
-            yield row
+            megabytes = round(matrix.nbytes / 1e6)
+            yield {"case": kind.name, "megabytes": megabytes, **moved(times, matrix.nbytes, memory.nbytes)}
             if options.beside is not None:
                 yield self.compared(kind, stream, stream_on(options.beside, options))
         stream.free()
@@ -128,16 +121,16 @@ class MatrixVector:
             for stream, matrix in zip(streams, matrices, strict=True)
         ]
         name = streams[1].device.name
-        best = best_times({"ours": products[0], "theirs": products[1]}, 8 * self.REPEATS)
+        times = take_turns({"ours": products[0], "theirs": products[1]}, 4 * self.REPEATS)
         for matrix in matrices:
             assert matrix.buffer is not None
             matrix.buffer.free()
         streams[1].free()
         return {
             "case": f"{kind.name} {K} x {K}",
-            "milliseconds": best["ours"] * 1e3,
-            f"{name}_milliseconds": best["theirs"] * 1e3,
-            f"relative_to_{name}": best["theirs"] / best["ours"],
+            "milliseconds": min(times["ours"]) * 1e3,
+            f"{name}_milliseconds": min(times["theirs"]) * 1e3,
+            f"relative_to_{name}": speed_relative(times, "ours", "theirs"),
         }
 
     @staticmethod
@@ -162,9 +155,14 @@ def reader(memory: npt.NDArray[np.float32], threads: int) -> Callable[[], None]:
     return run
 
 
-def beside_reading(speed: float, streaming: float) -> dict[str, float]:
-    """The figures of a row that is held against a streaming read; both in gigabytes a second."""
-    return {"streaming_gigabytes_per_second": streaming, "share_of_streaming": speed / streaming}
+def moved(times: Mapping[str, Sequence[float]], nbytes: int, read: int) -> dict[str, float]:
+    """The figures of a function ``ours`` that moves so many bytes, beside ``read``, if it was measured, of so many."""
+    best = min(times["ours"])
+    row = {"milliseconds": best * 1e3, "gigabytes_per_second": nbytes / best / 1e9}
+    if "read" in times:
+        row["streaming_gigabytes_per_second"] = read / min(times["read"]) / 1e9
+        row["share_of_streaming"] = speed_relative(times, "ours", "read") * nbytes / read
+    return row
 
 
 def largest_cache() -> int:
@@ -183,8 +181,8 @@ class MatrixMatrix:
     """``mul_mat`` with 512 columns: what reading a prompt, or embedding a batch, does."""
 
     name = "matmul"
-    description = "512 columns, 4096 x 4096 weights: gigaflops, and the ratio to NumPy in float32"
-    REPEATS = 5
+    description = "512 columns, 4096 x 4096 weights: gigaflops, and ratios to the own Q8_0 and NumPy in float32"
+    REPEATS = 7
     ROWS, COLUMNS = K, 512
 
     def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
@@ -194,27 +192,33 @@ class MatrixMatrix:
         matrix = generator.standard_normal((self.ROWS, K), np.float32)
         operations = 2.0 * self.COLUMNS * self.ROWS * K
         columns = on(device, values)
+        own: dict[str, Callable[[], Any]] = {}
+        eight_bits = weights(device, types.Q8_0, self.ROWS)
+        with contextlib.suppress(UnsupportedOpError):
+            own["q8_0"] = prepared(stream, ops.mul_mat(eight_bits, columns))
         for kind in WEIGHTS:
             weight = weights(device, kind, self.ROWS)
             assert weight.buffer is not None
             functions: dict[str, Callable[[], Any]] = {"numpy": lambda: values @ matrix.T}
+            if kind.is_quantized:
+                functions |= own
             if options.peers and not kind.is_quantized and importlib.util.find_spec("torch"):
                 functions["torch"] = torch_product(matrix, values, kind, getattr(stream, "n_threads", None))
             try:
                 functions["ours"] = prepared(stream, ops.mul_mat(weight, columns))
-                best = best_times(functions, self.REPEATS)
+                times = take_turns(functions, self.REPEATS)
             except UnsupportedOpError as error:
                 yield {"case": kind.name, "note": error.reason or error.message}
                 continue
             row: dict[str, Any] = {
                 "case": kind.name,
-                "milliseconds": best["ours"] * 1e3,
-                "gigaflops": operations / best["ours"] / 1e9,
+                "milliseconds": min(times["ours"]) * 1e3,
+                "gigaflops": operations / min(times["ours"]) / 1e9,
             }
-            for name in ("numpy", "torch"):
-                if name in best:
-                    row[f"{name}_gigaflops"] = operations / best[name] / 1e9
-                    row[f"relative_to_{name}"] = best[name] / best["ours"]
+            for name in ("q8_0", "numpy", "torch"):
+                if name in times:
+                    row[f"{name}_gigaflops"] = operations / min(times[name]) / 1e9
+                    row[f"relative_to_{name}"] = speed_relative(times, "ours", name)
             yield row
             weight.buffer.free()
         stream.free()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ def others() -> list[Goal]:
 
 
 class Rates:
-    """Lines with their goals.  A streaming read is the fastest of the run: a machine gives that much."""
+    """Lines with their goals, by ratios of functions that took turns."""
 
     name = "rates"
     description = "what each type and op reaches of what the machine gives, and where that falls short of its goal"
@@ -74,24 +74,18 @@ class Rates:
     def run(self, device: Device, options: Options) -> Iterator[Row]:
         goals = [*one_column(), *many_columns(), *others()]
         measured = {each.name: list(each.run(device, options)) for each in self.instruments}
-        read = streaming(row for rows in measured.values() for row in rows)
         for goal in goals:
-            yield {"case": f"{goal.instrument} {goal.case}", **judged(goal, measured.get(goal.instrument, []), read)}
+            yield {"case": f"{goal.instrument} {goal.case}", **judged(goal, measured.get(goal.instrument, []))}
 
 
-def streaming(rows: Iterable[Row]) -> float | None:
-    """Gigabytes a second of the fastest streaming read; None where there was none."""
-    return max((float(row[key]) for row in rows if (key := "streaming_gigabytes_per_second") in row), default=None)
-
-
-def judged(goal: Goal, rows: Sequence[Row], read: float | None) -> dict[str, Any]:
+def judged(goal: Goal, rows: Iterable[Row]) -> dict[str, Any]:
     """The goal, what was reached, and whether that is enough; or a note that says why there is no figure."""
     row = next((row for row in rows if row["case"] == goal.case), None)
     if row is None:
         return {"note": "not measured"}
     if "note" in row:
         return {"note": row["note"]}
-    reached = _REACHED[goal.unit](row, rows, read)
+    reached = row.get(_REACHED[goal.unit])
     if reached is None:
         missing = "--peers and PyTorch are needed" if goal.unit == OF_TORCH else "not measured on this device"
         return {"note": f"{missing} for the share {goal.unit}"}
@@ -101,23 +95,11 @@ def judged(goal: Goal, rows: Sequence[Row], read: float | None) -> dict[str, Any
     }  # fmt: skip
 
 
-def _of_reading(row: Row, rows: Sequence[Row], read: float | None) -> float | None:
-    return None if read is None else float(row["gigabytes_per_second"]) / read
-
-
-def _of_own_int8(row: Row, rows: Sequence[Row], read: float | None) -> float | None:
-    own = next((float(each["gigaflops"]) for each in rows if each["case"] == "q8_0" and "gigaflops" in each), None)
-    return None if own is None else float(row["gigaflops"]) / own
-
-
-def _named(key: str) -> Callable[[Row, Sequence[Row], float | None], float | None]:
-    return lambda row, rows, read: row.get(key)
-
-
-_REACHED: dict[str, Callable[[Row, Sequence[Row], float | None], float | None]] = {
-    OF_READING: _of_reading,
-    OF_OWN_INT8: _of_own_int8,
-    OF_NUMPY: _named("relative_to_numpy"),
-    OF_TORCH: _named("relative_to_torch"),
-    OF_OWN_FLOAT: _named("relative_to_product"),
+_REACHED = {
+    OF_READING: "share_of_streaming",
+    OF_OWN_INT8: "relative_to_q8_0",
+    OF_NUMPY: "relative_to_numpy",
+    OF_TORCH: "relative_to_torch",
+    OF_OWN_FLOAT: "relative_to_product",
 }
+"""Unit of a goal -> the figure of a row that it is about."""

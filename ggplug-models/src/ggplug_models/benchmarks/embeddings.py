@@ -14,7 +14,7 @@ import numpy as np
 
 from ggplug import ops
 from ggplug.backend import Device, NodeTime
-from ggplug.cli.turns import take_turns
+from ggplug.cli.turns import speed_relative, take_turns
 from ggplug.errors import ModelError
 from ggplug.graph import Graph
 from ggplug.groups import Groups
@@ -94,9 +94,8 @@ def _rows(n_seq: int, times: Mapping[str, Sequence[float]]) -> Iterator[dict[str
         }
         for base in BASES:
             if base in times and base != name:
-                pairs = zip(times[base], taken, strict=True)
                 label = base.lower().replace(" ", "_")
-                row[f"speed_relative_to_{label}"] = round(statistics.median(b / t for b, t in pairs), 3)
+                row[f"speed_relative_to_{label}"] = round(speed_relative(times, name, base), 3)
         yield row
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from ggplug import cache
 from ggplug.backend import Device
 from ggplug.cli.bench import usable_processors
-from ggplug.cli.products import beside_reading, reader
-from ggplug.cli.turns import best_times
+from ggplug.cli.products import moved, reader
+from ggplug.cli.turns import speed_relative, take_turns
 from ggplug.gguf import GGUFReader
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
@@ -177,8 +177,8 @@ class _Measured:
         with Session(self.model, self.prompt + 4 * REPEATS * SETTLED, TOGETHER) as session:
             yield self._together(session)
         if self.model.n_ctx > FAR:
-            with Session(self.model, FAR) as session:
-                yield self._far(_Ours(session))
+            with Session(self.model, longest) as short, Session(self.model, FAR) as long:
+                yield self._far(_Ours(short), _Ours(long))
 
     def _case(self, what: str) -> str:
         return f"{self.path.stem}, {what}"
@@ -199,7 +199,7 @@ class _Measured:
         stream = reader(weights, self.threads)
         prompts: dict[str, list[float]] = {name: [] for name in readers}
         tokens: dict[str, list[float]] = {name: [] for name in readers}
-        streamed = []
+        streamed = tokens["read"] = []
         for attempt in range(REPEATS + 1):  # the first one compiles, and fills caches
             for name, each in readers.items():
                 each.clear()
@@ -210,19 +210,18 @@ class _Measured:
                 if attempt:
                     prompts[name].append(seconds)
                     tokens[name].append(median)
-            streamed.append(best_times({"read": stream}, REPEATS)["read"])
+            if attempt:
+                streamed.append(min(take_turns({"read": stream}, REPEATS)["read"]))
         row = self._compared(f"prompt of {self.prompt}", prompts, self.prompt)
         yield row
         row = self._compared(f"written at {self.prompt}", tokens, 1)
-        row["gigabytes_per_second"] = weights.nbytes * row["tokens_per_second"] / 1e9
-        yield row | beside_reading(row["gigabytes_per_second"], weights.nbytes / min(streamed) / 1e9)
+        yield row | moved(tokens, weights.nbytes, weights.nbytes)
 
     def _compared(self, what: str, times: Mapping[str, Sequence[float]], n: int) -> Row:
         row: Row = {"case": self._case(what), "tokens_per_second": n / statistics.median(times["ours"])}
         if "llama.cpp" in times:
             row["llama_cpp_per_second"] = n / statistics.median(times["llama.cpp"])
-            pairs = zip(times["llama.cpp"], times["ours"], strict=True)
-            row["relative_to_llama_cpp"] = statistics.median(theirs / ours for theirs, ours in pairs)
+            row["relative_to_llama_cpp"] = speed_relative(times, "ours", "llama.cpp")
         return row
 
     def _weights(self) -> int:
@@ -256,21 +255,25 @@ class _Measured:
         for _ in range(REPEATS):
             times["one"].append(statistics.median(self._steps(one, SETTLED)))
             times["all"].append(statistics.median(self._steps(all, SETTLED)))
-        rates = [TOGETHER * alone / all for alone, all in zip(times["one"], times["all"], strict=True)]
         return {
             "case": self._case(f"{TOGETHER} sequences"),
             "tokens_per_second": TOGETHER / statistics.median(times["all"]),
-            "relative_to_one": statistics.median(rates),
+            "relative_to_one": TOGETHER * speed_relative(times, "all", "one"),
         }
 
-    def _far(self, ours: _Ours) -> Row:
-        ours.read(self.ids[: self.prompt])
-        near = statistics.median(self._steps(ours))
-        ours.read(self.ids[: FAR - ours.session.length() - self.generate - SETTLED])
-        far = statistics.median(self._steps(ours))
+    def _far(self, short: _Ours, long: _Ours) -> Row:
+        turns = REPEATS * (self.generate + SETTLED)
+        short.read(self.ids[: self.prompt])
+        long.read(self.ids[: FAR - turns])
+        times: dict[str, list[float]] = {"short": [], "long": []}
+        for _ in range(REPEATS):
+            times["short"].append(statistics.median(self._steps(short)))
+            times["long"].append(statistics.median(self._steps(long)))
         return {
-            "case": self._case(f"written at {FAR}"), "tokens_per_second": 1 / far, "relative_to_short": near / far,
-        }  # fmt: skip
+            "case": self._case(f"written at {FAR}"),
+            "tokens_per_second": 1 / statistics.median(times["long"]),
+            "relative_to_short": speed_relative(times, "long", "short"),
+        }
 
 
 class _Busy:

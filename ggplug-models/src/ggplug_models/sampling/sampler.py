@@ -20,6 +20,10 @@ from ggplug_models.values import shown
 Logits = npt.NDArray[np.float32]
 
 
+class LogitsError(ParameterError):
+    """Logits that tell no token: the computation before this went wrong.  ``got``: the largest of them."""
+
+
 class Chooses(Protocol):
     """What chooses tokens; :class:`Sampler` does."""
 
@@ -67,7 +71,7 @@ class Sampler:
         """The token behind ``history``: all tokens before it, or at least as many as the settings look at.
 
         ``logits``: float32 of shape ``(n_vocab,)``; they stay as they are.  Raises ParameterError for logits that are
-        not, or that are NaN, and if every token is forbidden.
+        not, and if every token is forbidden; LogitsError as :func:`check_largest` does.
         """
         changed = self._changed(_checked(logits), history)
         if self._greedy:
@@ -148,13 +152,17 @@ def _checked(logits: Logits) -> Logits:
     if not isinstance(logits, np.ndarray) or logits.dtype != np.float32 or logits.ndim != 1 or not logits.size:
         got = f"{logits.dtype} of shape {logits.shape}" if isinstance(logits, np.ndarray) else type(logits).__name__
         raise ParameterError(f"logits are float32 of shape (n_vocab,), got {got}", got=got)
-    largest = logits.max()
-    if not largest < np.inf:
-        raise ParameterError(
-            "logits have values that are NaN or infinite: the computation before this went wrong",
-            got=float(largest), wanted="numbers, or -inf",
-        )  # fmt: skip
+    check_largest(logits.max())
     return logits
+
+
+def check_largest(largest: np.float32) -> None:
+    """Raises LogitsError for logits whose largest is this, if they are NaN, infinite, or all -inf."""
+    if not -np.inf < largest < np.inf:
+        raise LogitsError(
+            "logits have values that are NaN or infinite, or all are -inf: the computation before this went wrong",
+            got=float(largest), wanted="numbers, or some -inf",
+        )  # fmt: skip
 
 
 def _last(history: Sequence[int], count: int, n_vocab: int) -> npt.NDArray[np.integer]:
@@ -167,4 +175,4 @@ def _last(history: Sequence[int], count: int, n_vocab: int) -> npt.NDArray[np.in
 
 
 def _forbidden() -> ParameterError:
-    return ParameterError("every token is forbidden: by logit_bias, by a grammar, or by logits that are all -inf")
+    return ParameterError("every token is forbidden: by logit_bias, or by a grammar")

@@ -220,7 +220,8 @@ class _Paths:
 
             def compute(cancelled: threading.Event) -> bytes:
                 vectors = service.embedder.vectors(ids, cancelled)
-                return json.dumps(embeddings(service.name, ids, vectors, body.encoding_format)).encode()
+                found = embeddings(service.name, ids, vectors, body.encoding_format)
+                return json.dumps(found, allow_nan=False).encode()
 
             async with watched(request.receive, cancelled.set):
                 found = await service.embedded(compute, cancelled)

@@ -78,7 +78,8 @@ def serve(
     """Serve MODEL.gguf over HTTP, by the OpenAI API, with a page to chat.
 
     It listens on this machine alone unless --host says otherwise. Ctrl-C lets the answers end that are under way; a
-    second one cuts them off.
+    second one cuts them off. Slow clients hold no place: the head of a request may take 10 seconds, its body 60 and
+    pauses of 10, an answer may lie unread for 60; beside the requests that may wait there may be 256 connections.
     """
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         with required(library, "ggplug serve", extra="serve"):

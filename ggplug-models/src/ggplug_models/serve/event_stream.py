@@ -16,8 +16,8 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(data: Mapping[str, Any]) -> bytes:
-    """An event with a JSON object."""
-    return b"data: " + json.dumps(data, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+    """An event with a JSON object.  Raises ValueError for NaN and infinity, which JSON does not have."""
+    return b"data: " + json.dumps(data, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n\n"
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from ggplug_models.sampling import Chooses
 from ggplug_models.sampling.sampler import Logits
 
 LEAST = -9999.0
-"""What stands for the logarithm of 0, which JSON does not have."""
+"""What stands for the logarithm of 0, which JSON does not have, as in the OpenAI API."""
 
 
 class LogProbability(NamedTuple):
@@ -38,7 +38,8 @@ class LogProbabilities:
     def __call__(self, logits: Logits, history: Sequence[int]) -> int:
         token = self._choose(logits, history)
         largest = logits.max()
-        total = float(largest) + float(np.log(np.exp(logits - largest).sum(dtype=np.float64)))
+        with np.errstate(over="ignore"):  # to -inf
+            total = float(largest) + float(np.log(np.exp(logits - largest).sum(dtype=np.float64)))
         best = np.argpartition(-logits, min(self._most, len(logits) - 1))[: self._most]
         best = best[np.lexsort((best, -logits[best]))]
         others = tuple((int(each), _bounded(float(logits[each]) - total)) for each in best)

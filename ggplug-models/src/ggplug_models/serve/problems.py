@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ggplug.errors import ContextFullError, FreedError, GGPlugError, ModelError, ParameterError
+from ggplug_models.embedding import VectorsError
+from ggplug_models.sampling import LogitsError
 from ggplug_models.serve.batcher import QueueFullError
 
 RETRY_AFTER = 2
@@ -64,6 +66,8 @@ def problem_of(error: BaseException) -> Problem:
         return shutting_down()
     if isinstance(error, ContextFullError):
         return Problem(400, str(error), code="context_length_exceeded")
+    if isinstance(error, (LogitsError, VectorsError)):
+        return Problem(500, str(error), code="computation_failed")
     if isinstance(error, (ParameterError, ModelError)):
         return Problem(400, str(error))
     if isinstance(error, (GGPlugError, MemoryError)):

@@ -8,7 +8,9 @@ from types import FrameType
 
 import uvicorn
 
+from ggplug_models.serve import connections
 from ggplug_models.serve.app import Rules, application
+from ggplug_models.serve.connections import Connection
 from ggplug_models.serve.service import Service
 
 PATIENCE = 10.0
@@ -26,7 +28,8 @@ class Server(uvicorn.Server):
                  log_requests: bool = False) -> None:  # fmt: skip
         config = uvicorn.Config(
             application(service, rules), access_log=log_requests, log_level="info" if log_requests else "warning",
-            ws="none", lifespan="off", server_header=False, timeout_graceful_shutdown=2,
+            ws="none", lifespan="off", server_header=False, timeout_graceful_shutdown=2, http=Connection,
+            limit_concurrency=service.most_inside + connections.SPARE + 1,
         )  # fmt: skip
         super().__init__(config)
         self.service = service

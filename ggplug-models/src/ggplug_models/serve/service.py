@@ -65,6 +65,11 @@ class Service:
     # -- who is inside -----------------------------------------------------------------------------
 
     @property
+    def most_inside(self) -> int:
+        """How many requests may be computed or wait."""
+        return sum(self._most.values())
+
+    @property
     def inside(self) -> int:
         """Requests that are computed or wait."""
         return sum(self._inside.values())

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug_models.decoder import Decoder
+from ggplug_models.embedding import check_finite
 from ggplug_models.encoder import Encoder
 from ggplug_models.ids import token_ids
 from ggplug_models.serve.bodies import EmbeddingBody, several
@@ -54,14 +55,19 @@ class Embedder:
         return found
 
     def vectors(self, ids: list[list[int]], cancelled: threading.Event) -> npt.NDArray[np.float32]:
-        """A vector of length 1 for each text.  Raises CancelledError between two steps, once that is set."""
+        """A vector of length 1 for each text.
+
+        Raises CancelledError between two steps, once that is set, and VectorsError for vectors that are not finite.
+        """
 
         def check(done: int) -> None:
             if cancelled.is_set():
                 raise CancelledError
 
         check(0)
-        return self.model.embed_ids(ids, progress=check)
+        found = self.model.embed_ids(ids, progress=check)
+        check_finite(found, "input")
+        return found
 
 
 def embeddings(model: str, ids: list[list[int]], vectors: npt.NDArray[np.float32], form: str) -> dict[str, Any]:

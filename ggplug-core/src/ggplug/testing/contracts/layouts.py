@@ -177,6 +177,25 @@ def what_was_not_written_for_a_layout_is_declined(device: Device) -> None:
                         _right_or_declined(device, stream, node)
 
 
+@clause
+def views_of_weights_in_extra_memory_are_no_weights(device: Device) -> None:
+    """A view of weights in extra memory is not read as weights of its shape are, nor these as the view, whichever is
+    asked about first."""
+    with device.init() as stream:
+        for kind in _extra(device):
+            for type in _STORED:
+                with _weights(kind, type, 64, 64, 1) as w, _weights(kind, type, 64, 7, 1) as whole:
+                    if w is None or whole is None:
+                        continue
+                    rows = view(w, w.ne[0], 7, offset=w.nb[1] * 3)
+                    computed = set()
+                    for columns, order in ((22, (whole, rows)), (23, (rows, whole))):  # asked nowhere else
+                        nodes = [mul_mat(each, _leaf(w.ne[0], columns)) for each in order]
+                        right = [_right_or_declined(device, stream, node) for node in nodes]
+                        computed.add(right[order.index(whole)])
+                    expect(len(computed) == 1, f"products with {whole!r} do not depend on what was asked before")
+
+
 _OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda w: get_rows(w, new_tensor("i32", 5, "ids")),
     lambda w: mul_mat(view(w, w.ne[0], 7, offset=w.nb[1] * 3), _leaf(w.ne[0], 20)),
