@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug import types
+from ggplug import quants, types
 from ggplug.errors import ParameterError
 from ggplug.ops.base import OPS, Array, Op, is_multiple
 from ggplug.ops.elementwise import Binary
 from ggplug.tensor import Spec, like
 from ggplug.testing import FakeDevice, ReferenceDevice, cases_of, generates
 from ggplug.testing.cases import GENERATORS, LAYOUTS, Case, Layout, Leafs, graph_cases, node
+from ggplug.testing.cases.case import ENCODED, QUANTIZED
 from ggplug.testing.cases.ones import ones_cases
 from ggplug.testing.offers import Outlines
-from ggplug.testing.oracle import evaluate
+from ggplug.testing.oracle import decoded, evaluate
 from ggplug.testing.runner import run_case, run_op
 
 
@@ -70,6 +71,54 @@ def test_a_norm_that_goes_by_the_stride_of_an_extent_of_one_is_found() -> None:
     found = [run_case(device, stream, case) for case in ones_cases(OPS["group_norm"])]
     stream.free()
     assert {each.verdict for each in found} == {"passed", "failed"}
+
+
+MOVING = ("cpy", "cont", "dup", "concat", "repeat")
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_blocks_of_any_bytes_are_moved_in_each_type_that_has_blocks(name: str) -> None:
+    labels = [case.label for case in cases_of(OPS[name]) if case.every_type]
+    assert {label.split()[3] for label in labels} == {kind.name for kind in QUANTIZED}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_a_copy_that_encodes_blocks_again_is_found_in_every_type(name: str) -> None:
+    class ByNumbers(ReferenceDevice):
+        def match(self, group: Any) -> Any:
+            kernel = super().match(group)
+            kind = group.node.type
+
+            def moves(op: Any, dst: Any, *src: Any) -> None:
+                kernel(op, dst, *src)
+                stored = dst.array()
+                with np.errstate(all="ignore"):
+                    numbers = decoded(stored, dst.tensor).astype(np.float32)
+                    stored[...] = quants.quantize(numbers, kind).view(stored.dtype).reshape(stored.shape)
+
+            return moves if quants.can_store(kind) else kernel
+
+    device = ByNumbers("by-numbers")
+    cases = [case for case in cases_of(OPS[name]) if case.every_type]
+    wrong = [each.case for each in run_op(device, OPS[name], cases=cases) if each.verdict == "failed"]
+    assert {label.split()[3] for label in wrong} == {kind.name for kind in ENCODED}
+
+
+def test_a_block_of_nan_over_another_one_was_written_where_its_op_writes() -> None:
+    def make(leafs: Leafs) -> Any:
+        nan = np.full(32, np.nan, np.float32)
+        first, second = (leafs.array(types.Q8_0, nan) for _ in range(2))
+
+        def fill(values: Any) -> None:
+            for number, leaf in enumerate((first, second)):
+                values[leaf][2:] = number
+
+        leafs.change(fill)
+        return node(OPS["cpy"], first, second)
+
+    device = ReferenceDevice()
+    with device.init() as stream:
+        assert run_case(device, stream, Case("cpy", "nan", make, "bits")).verdict == "passed"
 
 
 @pytest.mark.parametrize("layout", get_args(Layout))

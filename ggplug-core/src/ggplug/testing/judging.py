@@ -148,9 +148,17 @@ def _changed_leaf(
 
 
 def _kept_blocks(root: Tensor, raw: Bytes, expected: Expected) -> Any:
-    """Of a leaf that is written, the blocks whose values are at the end what they were."""
+    """Of a leaf that is written, the blocks whose values are at the end what they were, and so are their bytes.
+
+    A block of NaN may have been written over by another one.
+    """
     first = evaluate(Graph(root), {root: raw})[root]
     last = expected[root]
     same = (first == last) | ((first != first) & (last != last))
     kind = root.type
-    return same.reshape(*root.ne[:0:-1], root.ne[0] // kind.block_size, kind.block_size).all(axis=-1)
+    kept = same.reshape(*root.ne[:0:-1], root.ne[0] // kind.block_size, kind.block_size).all(axis=-1)
+    stored = expected.values.bits(root)
+    if stored.dtype == kind.dtype:  # and not what is rounded to that at the end
+        after = np.frombuffer(stored.tobytes(), np.uint8)
+        kept &= (after == raw).reshape(-1, kind.block_bytes).all(axis=-1).reshape(kept.shape)
+    return kept

@@ -76,6 +76,7 @@ def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
 
     Cases that differ in nothing but a block type are many: of these, unless ``thorough``, a few types have their turn,
     others in the next such cases.  So every type meets something of everything, and everything meets some types.
+    Cases that say ``every_type`` are all there.
     """
     others = (source_cases(op), special_cases(op), wild_cases(op), ones_cases(op), large_cases(op), empty_cases(op))
     cases = labelled(itertools.chain(_own_cases(op), *others))
@@ -92,7 +93,7 @@ def _in_turn(cases: list[Case]) -> list[Case]:
     chosen = []
     for case in cases:
         found = _BLOCK_TYPE.search(case.label)
-        if found is not None and found[0] != Q8_0.name:
+        if found is not None and found[0] != Q8_0.name and not case.every_type:
             turn = kinds.setdefault(_BLOCK_TYPE.sub("", case.label), len(kinds))
             if (turn + _POSITIONS[found[0]]) % _TURNS:
                 continue

@@ -126,6 +126,13 @@ class Leafs:
         self._later(made, lambda: as_bytes(words.astype(f"u{type.block_bytes}")))
         return made
 
+    def any_bytes(self, type: Type, *ne: int, layout: Layout = "packed") -> Tensor:
+        """A tensor of these extents whose root holds any bytes at all, also blocks that no numbers are rounded to."""
+        full, rank = extents(ne)
+        made = self._lay(type, full, rank, layout)
+        self._later(made.root, lambda: self._random.integers(0, 256, made.root.nbytes, np.uint8))
+        return made
+
     def indices(
         self, count: tuple[int, ...], below: int, *, type: Type = I32, distinct: bool = False, layout: Layout = "packed"
     ) -> Tensor:
@@ -228,13 +235,15 @@ class Case:
 
     ``op``: the name of the op under test.  ``label``: what is special, unique within the op.  ``make``: builds the
     graph and answers its result.  ``agreement``: how closely results have to agree; how precise they have to be is
-    derived (:mod:`ggplug.testing.precision`).  ``seed`` follows from op and label.
+    derived (:mod:`ggplug.testing.precision`).  ``every_type``: it is computed in each run, also where cases that differ
+    in nothing but a block type take turns.  ``seed`` follows from op and label.
     """
 
     op: str
     label: str
     make: Callable[[Leafs], Tensor | Iterable[Tensor]]
     agreement: Agreement = "values"
+    every_type: bool = False
 
     @property
     def seed(self) -> int:

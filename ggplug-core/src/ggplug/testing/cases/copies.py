@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ggplug.ops.base import Op
@@ -181,3 +182,22 @@ def repeat_cases(cls: type[Op]) -> Iterator[Case]:
     for length in LENGTHS[:12]:
         yield _one(cls, f"an element to rows of {length}", F32, (1, 3), "packed", {"ne": (length, 3)})
     yield _one(cls, "to nothing", F32, (4, 3), "packed", {"ne": (4, 0)})
+
+
+@generates(Cpy, Cont, Dup, Concat, Repeat)
+def any_bytes_cases(cls: type[Op]) -> Iterator[Case]:
+    """Blocks of any bytes, also those that no numbers are rounded to: between equal types every bit stays."""
+    for type in QUANTIZED:
+        ne = (2 * type.block_size, 3, 4)
+        for layout in _PACKED_OR_NOT:
+            label = f"any bytes of {type.name}" + ("" if layout == "packed" else f" {layout}")
+            yield Case(cls.name, label, partial(_moved_bytes, cls, type, ne, layout), "bits", every_type=True)
+
+
+def _moved_bytes(cls: type[Op], type: Type, ne: tuple[int, ...], layout: Layout, leafs: Leafs) -> Any:
+    x = leafs.any_bytes(type, *ne, layout=layout)
+    if cls is Cpy:
+        return node(cls, x, leafs.any_bytes(type, *ne))
+    if cls is Concat:
+        return node(cls, x, leafs.any_bytes(type, *ne), dim=1)
+    return node(cls, x, ne=(*ne[:2], 2 * ne[2])) if cls is Repeat else node(cls, x)
