@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,8 +203,8 @@ def run(
 ) -> None:  # fmt: skip
     """Let the language model MODEL.gguf answer, or chat with it.
 
-    In a chat Ctrl-C stops an answer, /clear begins anew, and /exit or Ctrl-D ends it. Guessed tokens (--draft,
-    --lookup) make it faster where they are right, and never change the text.
+    In a chat Ctrl-C stops an answer, /clear begins anew, /exit or Ctrl-D ends it, and /help tells so. Guessed tokens
+    (--draft, --lookup) make it faster where they are right, and never change the text.
     """
     from ggplug_models.chat_template import KEY as CHAT_TEMPLATE
     from ggplug_models.loading import load_language_model
@@ -286,25 +288,60 @@ def _say(pieces: Iterator[str]) -> None:
     out.flush()
 
 
+CHAT_HELP = """\
+/clear   begins a new chat
+/help    shows this
+/exit    ends the chat, as Ctrl-D does
+Ctrl-C   stops an answer; earlier lines come back with the arrow keys."""
+
+
 def _chat(talk: Talk, *, raw: bool, max_tokens: int | None) -> None:
     err = console(stderr=True)
+    with contextlib.suppress(ImportError):  # which Windows does not have, nor needs
+        importlib.import_module("readline")  # from now on input() edits lines, and remembers them
+    err.print("/help tells what there is, Ctrl-D ends the chat.", style="dim")
     while True:
         try:
-            text = input("> ")
-        except (EOFError, KeyboardInterrupt):
-            stdout().write("\n")
+            text = _line("> ")
+        except EOFError:
+            err.print()
             return
+        except KeyboardInterrupt:
+            err.print("\n/exit or Ctrl-D ends the chat.", style="dim")
+            continue
+        except UnicodeDecodeError as error:
+            err.print(f"The line is not UTF-8 at byte {error.start}.", style="yellow")
+            continue
         command = text.strip()
         if command == "/exit":
             return
         if command == "/clear":
             talk.forget()
+        elif command == "/help":
+            err.print(CHAT_HELP)
+        elif re.fullmatch("/[a-z]+", command):
+            err.print(f"There is no {command}; /help tells what there is.", style="yellow")
         elif command:
             try:
                 _say((talk.go_on if raw else talk.answer)(text, max_tokens))
             except KeyboardInterrupt:
                 stdout().write("\n")
-            err.print(str(talk.pace), style="dim")
+            except ContextFullError as error:
+                remedy = "say less, or start with a larger --context" if raw else "/clear begins a new chat"
+                found = _too_long(error, talk.session, remedy)
+                err.print(f"{found.message}: {found.remedy}", style="yellow", soft_wrap=True)
+                continue
+            err.print(str(talk.pace), style="dim", soft_wrap=True)
+
+
+def _line(prompt: str) -> str:
+    """A line from the terminal.  Raises EOFError, KeyboardInterrupt, UnicodeDecodeError."""
+    held = sys.stdout
+    sys.stdout = sys.__stdout__ or held  # input() edits lines only where it finds the process's own stream
+    try:
+        return input(prompt)
+    finally:
+        sys.stdout = held
 
 
 @click.command(cls=Command)
