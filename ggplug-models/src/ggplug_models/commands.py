@@ -25,7 +25,7 @@ from ggplug.cli.output import (
     progress,
 )
 from ggplug.cli.streams import ended_by_signals, stdin, stdout
-from ggplug.errors import ParameterError
+from ggplug.errors import ContextFullError, ParameterError
 from ggplug.files import open_regular
 from ggplug_models.lines import windows, write_text
 from ggplug_models.options import (
@@ -41,7 +41,6 @@ from ggplug_models.options import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ggplug_models.decoder import Decoder
     from ggplug_models.drafts import Drafts
     from ggplug_models.session import Session
     from ggplug_models.talk import Talk
@@ -206,31 +205,46 @@ def run(
     --lookup) make it faster where they are right, and never change the text.
     """
     from ggplug_models.chat_template import KEY as CHAT_TEMPLATE
+    from ggplug_models.loading import load_language_model
     from ggplug_models.sampling import Sampler, Sampling
     from ggplug_models.talk import Talk
 
     if drafter is not None and lookup:
         raise click.UsageError("Give either --draft or --lookup.")
+    if raw and system is not None:
+        raise click.UsageError("Give either --system, which begins a chat, or --raw, which makes none.")
     names, placement = placed(devices, split)
     err = console(stderr=True)
     with contextlib.ExitStack() as stack:
         how = {"placement": placement, "pack": pack, "pack_growth": pack_growth}
-        loaded = stack.enter_context(_language_model(model, names, **how))
+        loaded = stack.enter_context(load_language_model(model, names, **how))
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
         draft = stack.enter_context(_draft(drafter, names, context, pack=pack)) if drafter or lookup else None
         with loaded.session(context, cache_type=cache_type) as session:
             raw = raw or CHAT_TEMPLATE not in loaded.metadata
+            if raw and system is not None:
+                raise ParameterError(f"{model} has no chat template, so --system has no place")
             talk = Talk(loaded, session, Sampler(Sampling(**sampling)), system=system, draft=draft)
             if prompt is None and sys.stdin is not None and sys.stdin.isatty():
                 _chat(talk, raw=raw, max_tokens=max_tokens)
             else:
                 text = _content(Path("-")) if prompt is None else prompt
-                _say((talk.go_on if raw else talk.answer)(text, max_tokens))
+                try:
+                    _say((talk.go_on if raw else talk.answer)(text, max_tokens))
+                except ContextFullError as error:
+                    raise _too_long(error, session, "--context N makes room for N tokens") from None
                 if verbose:
                     err.print(str(talk.pace), style="dim")
             if verbose and talk.pace.written:
                 _print_shares(session)
+
+
+def _too_long(error: ContextFullError, session: Session, remedy: str) -> ContextFullError:
+    """What is told of a prompt that there is no room for."""
+    whole = session.n_ctx - error.wanted + error.got
+    message = f"the prompt has {whole} tokens, and the context {session.n_ctx}"
+    return ContextFullError(message, got=whole, wanted=session.n_ctx, remedy=remedy)
 
 
 def _print_shares(session: Session) -> None:
@@ -248,27 +262,16 @@ def _print_shares(session: Session) -> None:
     print_table(headings, rows, right=headings[2:], stderr=True)
 
 
-def _language_model(path: Path, names: list[str] | None, **how: Any) -> Decoder:
-    """A model that writes texts.  Raises ParameterError for another one, and what loading it raises."""
-    from ggplug_models.decoder import Decoder
-    from ggplug_models.loading import load
-
-    loaded = load(path, names, **how)
-    if isinstance(loaded, Decoder):
-        return loaded
-    loaded.free()
-    raise ParameterError(f"{path} is a {loaded.architecture} model, which writes no texts", got=loaded.architecture)
-
-
 @contextlib.contextmanager
 def _draft(path: Path | None, names: list[str] | None, context: int | None, *, pack: bool) -> Iterator[Drafts]:
     """What guesses tokens: the model of a file, or without one what came before."""
     from ggplug_models.drafts import DraftModel, PromptLookup
+    from ggplug_models.loading import load_language_model
 
     if path is None:
         yield PromptLookup()
     else:
-        with _language_model(path, names, pack=pack) as model, DraftModel(model, context) as draft:
+        with load_language_model(path, names, pack=pack) as model, DraftModel(model, context) as draft:
             yield draft
 
 
@@ -327,11 +330,12 @@ def perplexity(
     Prints the perplexity of the text with its standard error, as llama-perplexity defines them; smaller is better.
     With FILE - the text comes from standard input.
     """
+    from ggplug_models.loading import load_language_model
     from ggplug_models.perplexity import chunks_of, perplexities
 
     names, placement = placed(devices, split)
     text = _content(file)
-    with _language_model(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
+    with load_language_model(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
         tokens = loaded.tokenizer.encode(text, add_special=True)
         count, n_ctx = chunks_of(loaded, len(tokens), context)
         with _progress() as bar:

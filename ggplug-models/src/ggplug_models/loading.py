@@ -13,6 +13,7 @@ from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
+from ggplug_models.decoder import Decoder
 from ggplug_models.files import MappedFiles
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.model import ARCHITECTURES, Model
@@ -97,6 +98,17 @@ def _chosen(devices: Sequence[Device | str]) -> list[Device]:
         if not isinstance(each, Device):
             raise ParameterError(f"{each!r} is neither a device nor the name of one", got=each)
     return chosen or default_devices()
+
+
+def load_language_model(
+    path: str | os.PathLike[str], devices: Sequence[Device | str] | None = None, **how: Any
+) -> Decoder:  # fmt: skip
+    """As :func:`load`, for a model that writes texts.  Raises ParameterError for another one."""
+    loaded = load(path, devices, **how)
+    if isinstance(loaded, Decoder):
+        return loaded
+    loaded.free()
+    raise ParameterError(f"{path} is a {loaded.architecture} model, which writes no texts", got=loaded.architecture)
 
 
 def default_devices() -> list[Device]:

@@ -62,7 +62,8 @@ class Session:
         micro_batch: int = 512,
     ) -> None:  # fmt: skip
         n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
-        kind = gg.types.by_name(cache_type) if isinstance(cache_type, str) else cache_type
+        name = cache_type.lower() if isinstance(cache_type, str) else None
+        kind = gg.types.by_name(name) if name in CACHE_TYPES else cache_type
         if not isinstance(kind, Type) or kind.name not in CACHE_TYPES:
             there = ", ".join(CACHE_TYPES)
             raise ParameterError(f"cache_type is {shown(cache_type)}: there are {there}", got=cache_type, wanted=there)

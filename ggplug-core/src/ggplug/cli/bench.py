@@ -15,6 +15,7 @@ from ggplug.backend import Device
 from ggplug.cli.app import debugging
 from ggplug.cli.output import Command, busy, console, json_option, print_json, print_table, text
 from ggplug.errors import GGPlugError, ParameterError
+from ggplug.gguf import GGUFReader
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import scan
 from ggplug.registry.extras import Instrument, Options
@@ -63,6 +64,8 @@ def bench(
         _list(there, broken)
         return
     files = tuple(Path(name) for name in instruments if name not in there and is_file(name))
+    for file in files:
+        GGUFReader(file).close()  # what is none is said now, not behind what takes minutes
     names = tuple(of_files(there) if Path(name) in files else name for name in instruments)
     chosen = select(there, names, overhead)
     options = Options(threads, peers, None if beside is None else choose(beside), files, prompt, generate)

@@ -25,7 +25,7 @@ from ggplug.registry.extras import Options
 from ggplug_models.benchmarks.llama_cpp import LlamaCpp
 from ggplug_models.decoder import Decoder
 from ggplug_models.generation import generate
-from ggplug_models.loading import default_devices, load
+from ggplug_models.loading import default_devices, load_language_model
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.session import Session
 from ggplug_models.synthetic import write_llama
@@ -103,9 +103,10 @@ class Generation:
     measures_files = True
 
     def run(self, device: Device, options: Options) -> Iterator[Row]:
-        """Rows of each file.  Raises GGUFError, ModelError, OSError."""
+        """Rows of each file.  Raises GGUFError, ModelError, ParameterError, OSError."""
         for path in options.files or random_models():
-            with load(path, [device, *(each for each in default_devices()[-1:] if each is not device)]) as model:
+            devices = [device, *(each for each in default_devices()[-1:] if each is not device)]
+            with load_language_model(path, devices) as model:
                 for row in _Measured(path, model, options).rows():
                     yield row | judged(row)
             if not options.files:

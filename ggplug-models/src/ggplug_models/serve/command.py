@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import click
@@ -92,6 +93,9 @@ def serve(
 
     if any(not key.strip() for key in keys):
         raise click.UsageError("An API key is empty.")
+    for origin in origins:
+        if not re.fullmatch(r"\*|https?://[^\s/?#@]+", origin):
+            raise click.UsageError(f"--cors {origin!r} is no web site such as https://example.org; * stands for all.")
     # Answers are UTF-8, which names of files need not be.
     called = printable(name or model.stem.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     names, placement = placed(devices, split)

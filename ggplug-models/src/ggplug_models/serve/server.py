@@ -8,6 +8,7 @@ from types import FrameType
 
 import uvicorn
 
+from ggplug.errors import GGPlugError
 from ggplug_models.serve import connections
 from ggplug_models.serve.app import Rules, application
 from ggplug_models.serve.connections import Connection
@@ -15,6 +16,10 @@ from ggplug_models.serve.service import Service
 
 PATIENCE = 10.0
 """Seconds that answers may go on for when the server is to end."""
+
+
+class ListenError(GGPlugError, OSError):
+    """There is no listening at an address; ``got``: host and port."""
 
 
 class Server(uvicorn.Server):
@@ -52,9 +57,16 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections; port 0: any that is free.  Raises OSError."""
+    """A socket that takes connections; port 0: any that is free.  Raises ListenError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=512)
+    try:
+        return socket.create_server((host, port), family=family, backlog=512)
+    except (OSError, UnicodeError) as error:  # the latter of names that cannot be one of a host
+        reason = str(getattr(error, "strerror", None) or error).partition(" (while attempting")[0]
+        raise ListenError(
+            f"cannot listen at {host}, port {port}: {reason}", got=(host, port),
+            remedy="--host names an address of this machine, --port a port that is free; 0: any",
+        ) from None  # fmt: skip
 
 
 def run(server: Server, listening: socket.socket) -> None:
