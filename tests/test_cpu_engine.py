@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import math
 import os
@@ -381,6 +382,27 @@ def test_code_that_cannot_be_loaded_is_compiled_anew_though_its_file_is_whole(
     (record,) = caplog.records
     assert "cannot be loaded" in record.message
     assert FILES.load(fill(46).name, key) == whole
+
+
+def test_once_a_kernel_is_compiled_its_llvm_code_is_freed() -> None:
+    @kernel
+    def adds_by_another(number: int) -> Any:
+        @device_function
+        def another(x):  # type: ignore[no-untyped-def]
+            return x + number
+
+        def body(ctx, params):  # type: ignore[no-untyped-def]
+            store_word(params, another(word(params, 0)))
+
+        return body
+
+    from ggplug_cpu import frontend
+
+    adds_by_another(3).address()
+    gc.collect()
+    kept = [each.name for each in gc.get_objects() if isinstance(each, frontend._Library)]
+    assert kept
+    assert not [name for name in kept if "adds_by_another" in name]
 
 
 def test_what_was_compiled_is_listed_with_its_target() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from word_models import with_words
 
 import ggplug as gg
 from ggplug.errors import DeviceNotFoundError, ParameterError
@@ -22,17 +23,7 @@ from ggplug_models import commands
 
 @pytest.fixture(scope="module")
 def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small model with a vocabulary, so that it takes texts."""
-    path = tmp_path_factory.mktemp("embed") / "words.gguf"
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"\u2581w{n}" for n in range(296))]
-    with GGUFReader(data / "bert.gguf") as reader, GGUFWriter(path, "bert") as writer:
-        writer.add_metadata_of(reader, without={key for key in reader.metadata if key.startswith("tokenizer.")})
-        writer.add("tokenizer.ggml.model", "bert")
-        writer.add("tokenizer.ggml.tokens", words)
-        for name, info in reader.tensors.items():
-            writer.add_tensor(name, reader.data(name), info.type, info.ne)
-        writer.write()
-    return path
+    return with_words(data / "bert.gguf", tmp_path_factory.mktemp("embed") / "words.gguf")
 
 
 @pytest.fixture

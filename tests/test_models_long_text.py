@@ -18,7 +18,7 @@ from ggplug.errors import ParameterError
 from ggplug_models import lines, long_text
 from ggplug_models.lines import LongLine, windows, write_text
 from ggplug_models.long_text import LongText
-from ggplug_models.tokenizers.encoders import HF_JSON, TextTokenizer, from_metadata
+from ggplug_models.tokenizers.encoders import HF_JSON, TextTokenizer, TextTooLongError, from_metadata
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -96,6 +96,29 @@ def test_ids_of_long_texts_are_those_of_the_whole_text(options: dict[str, bool],
             assert tokenizer.encode([LongText(lambda parts=parts: parts), "a"])[0] == wanted, ascii(text)
 
 
+@pytest.mark.parametrize("by_words", [True, False])
+def test_a_text_that_is_not_to_be_cut_tells_how_long_it_is(by_words: bool, short_pieces: int) -> None:
+    from tokenizers import pre_tokenizers
+
+    generator = random.Random(5)
+    tokenizers = [made(), made()]
+    if not by_words:
+        for each in tokenizers:
+            each.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer, refused = TextTokenizer(tokenizers[0], 12, N_VOCAB, "x"), 0
+    for _ in range(80):
+        text = drawn(generator).encode("utf-8", "replace").decode("utf-8")
+        wanted = tokenizers[1].encode(text).ids
+        if len(wanted) <= 12:
+            assert tokenizer.encode_whole(["", text])[1] == wanted
+            continue
+        refused += 1
+        with pytest.raises(TextTooLongError) as caught:
+            tokenizer.encode_whole(["", text])
+        assert (caught.value.position, caught.value.got, caught.value.wanted) == (1, len(wanted), 12)
+    assert 10 < refused < 70
+
+
 def test_every_border_of_a_tricky_text_is_right(short_pieces: int) -> None:
     tokenizer = TextTokenizer(made(), 100_000, N_VOCAB, "x")
     tricky = f"hello, worlds [MASK] hello e{MARKS}\u1e69 \u4e00\u4e01b ab[SEP] {'a' * 103} e\u0323\u0301x\u302f\u302e a"
@@ -129,9 +152,9 @@ def test_many_texts_are_given_to_the_library_in_parts(monkeypatch: pytest.Monkey
     sizes = []
     given = TextTokenizer._short
 
-    def short(self: TextTokenizer, texts: dict[int, str], found: list[list[int]]) -> None:
+    def short(self: TextTokenizer, texts: dict[int, str], found: list[list[int]], **how: bool) -> None:
         sizes.append(sum(map(len, texts.values())))
-        given(self, texts, found)
+        given(self, texts, found, **how)
 
     monkeypatch.setattr(TextTokenizer, "_short", short)
     monkeypatch.setattr("ggplug_models.tokenizers.encoders.TOGETHER", 100)

@@ -25,8 +25,10 @@ pytest.importorskip("openai")
 
 import openai
 from served import Live, served
+from word_models import with_words
 
 from ggplug_models.serve.writer import PLAIN
+from ggplug_models.tokenizers.encoders import TextTooLongError, VocabularyTokenizer
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -220,6 +222,31 @@ def test_vectors_of_an_encoder(data: Path) -> None:
         assert live.ask("GET", "/metrics")[0] == 200
 
 
+def test_a_text_that_an_encoder_has_no_room_for_is_refused_and_not_cut(data: Path, tmp_path: Path) -> None:
+    with ggplug_models.load(with_words(data / "bert.gguf", tmp_path / "words.gguf"), ["CPU"]) as encoder:
+        most = encoder.n_ctx
+        with served(encoder) as live:
+            status, _, found = live.ask("POST", "/v1/embeddings", {"input": "w1 " * (most - 2)})
+            assert (status, found["usage"]["prompt_tokens"]) == (200, most)
+            for words in (most - 1, 3 * most, 20_000):  # the last in pieces
+                status, _, found = live.ask("POST", "/v1/embeddings", {"input": ["w1", "w2 " * words]})
+                assert status == 400
+                assert found["error"] == {
+                    "message": f"input[1] has {words + 2} tokens; this model takes {most} of a text",
+                    "type": "invalid_request_error", "param": "input", "code": "context_length_exceeded",
+                }  # fmt: skip
+        assert [len(ids) for ids in encoder.tokenizer.encode(["w1", "w2 " * 3 * most])] == [3, most]
+
+
+def test_a_text_is_too_long_by_the_tokens_that_it_has(data: Path) -> None:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model:
+        tokenizer = VocabularyTokenizer(model.tokenizer, 8, model.n_vocab)
+        count = len(model.tokenizer.encode("hello " * 9, add_special=True))
+        with pytest.raises(TextTooLongError, match=rf"texts\[1\] has {count} tokens, and the model takes 8") as caught:
+            tokenizer.encode_whole(["a", "hello " * 9])
+    assert (caught.value.position, caught.value.got, caught.value.wanted) == (1, count, 8)
+
+
 REFUSED = [
     ("completions", {"prompt": "a", "model": "large"}, 404, "there is no model 'large'"),
     ("completions", {}, 400, "prompt is missing"),
@@ -235,6 +262,16 @@ REFUSED = [
     ("completions", {"prompt": ""}, 400, "prompt has no tokens"),
     ("completions", {"prompt": [1, 300]}, 400, "is 300; the vocabulary has the tokens 0 to 299"),
     ("completions", {"prompt": "a " * 600}, 400, "the context of this server is 512 tokens"),
+    ("completions", {"prompt": "a" * 1_000_000}, 400, "tokens; the context of this server is 512 tokens"),
+    ("completions", {"prompt": ["a", "a" * 1_000_000]}, 400, "prompt[1] has at least"),
+    ("completions", {"prompt": [1] * 1_000_000}, 400, "prompt has 1000000 tokens; the context of this server is 512"),
+    ("completions", {"prompt": [[1], [None] * 600]}, 400, "prompt[1] has 600 tokens; the context of this server"),
+    ("completions", {"prompt": [[1, True]]}, 400, "prompt has true or false among its token ids"),
+    ("completions", {"prompt": [[1, "a"]]}, 400, "prompt is [1, 'a'], not a sequence of token ids"),
+    ("completions", {"prompt": [True]}, 400, "prompt: Input should be a text, or a list of what"),
+    ("completions", {"prompt": ["a", [1]]}, 400, "prompt: Input should be a text, or a list of what"),
+    ("completions", {"prompt": {}}, 400, "prompt: Input should be a text, or a list of what"),
+    ("completions", {"prompt": [[1]] * 500_000}, 400, "there are 500000, with n = 1; a request may ask for 1 to 16"),
     ("completions", {"prompt": "a", "stop": ""}, 400, "stop strings are a list of strings that are not empty"),
     ("completions", {"prompt": "a", "logit_bias": {"300": 1}}, 400, "the token '300'; there are 0 to 299"),
     ("completions", {"prompt": "a", "logit_bias": {"²": 1}}, 400, "logit_bias has the token"),
@@ -266,6 +303,9 @@ REFUSED = [
     ("embeddings", {"input": [[1], [300]]}, 400, "is 300; the vocabulary has the tokens 0 to 299"),
     ("embeddings", {"input": ["a", ""]}, 400, "has no tokens"),
     ("embeddings", {"input": "a " * 600}, 400, "this model takes 512"),
+    ("embeddings", {"input": "a" * 1_000_000}, 400, "this model takes 512"),
+    ("embeddings", {"input": [[1], [None] * 600]}, 400, "input[1] has 600 tokens; this model takes 512"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a" * 1_000_000}]}, 400, "messages has at least"),
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ggplug_models
-from ggplug.errors import BusyError, FreedError
+from ggplug.errors import BusyError, FreedError, ParameterError
 from ggplug_models import Asked, Session
 from tests.interrupts import interrupted_everywhere
 
@@ -28,6 +28,23 @@ def model(data: Path) -> Iterator[Any]:
 
 def near(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() < 1e-4 * np.abs(b).max())
+
+
+def test_a_context_of_more_tokens_than_there_are_positions_is_refused(data: Path) -> None:
+    with ggplug_models.load(data / "oracles" / "gpt2.gguf", ["CPU"]) as model:
+        most = model.n_ctx
+        text = [int(x) for x in np.random.default_rng(5).integers(3, model.n_vocab, most + 1)]
+        refused = rf"n_ctx is {most + 1}, and this gpt2 model has {most} positions"
+        for ask in (model.logits, lambda ids: model.embed_ids([ids[:3], ids]), lambda ids: model.session(len(ids))):
+            with pytest.raises(ParameterError, match=refused) as caught:
+                ask(text)
+            assert (caught.value.got, caught.value.wanted) == (most + 1, most)
+        alone = model.logits(text[:most])
+        with model.session(most, n_seq=2, cache_type="f32") as session:
+            session.decode({0: text[: most - 2], 1: text[:3]})
+            found = session.decode({0: text[most - 2 : most], 1: text[3:4]})
+        assert near(found[0], alone[most - 1])
+        assert near(found[1], alone[3])
 
 
 def test_two_texts_that_take_turns_in_one_sequence_are_what_each_is_alone(model: Any) -> None:

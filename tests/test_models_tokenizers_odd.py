@@ -37,6 +37,7 @@ def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
     ids = tokenizer.encode(text)
     assert all(0 <= token < tokenizer.n_vocab for token in ids)
     assert tokenizer.encode(text) == ids  # words that are known by now as well
+    assert tokenizer.at_least(text) <= len(ids)
     return ids
 
 
@@ -60,6 +61,14 @@ def test_any_text_has_ids_of_the_vocabulary(text: str) -> None:
         pieces.append(stream.finish())
         "".join(pieces).encode("utf-8")
         tokenizer.encode(text, add_special=True, parse_special=True)
+
+
+def test_most_texts_are_known_to_have_many_tokens_before_they_are_made() -> None:
+    for name, tokenizer in [*OF_BYTES.items(), ("llama", OF_KINDS["llama"]), ("rwkv", OF_KINDS["rwkv"])]:
+        longest = max(tokenizer.vocabulary.texts, key=len)
+        assert tokenizer.at_least("a" * 10_000) == -(-10_000 // len(longest)) or name == "rwkv"
+        assert 10_000 / len(longest) <= tokenizer.at_least("a" * 10_000) <= 10_000
+        assert tokenizer.at_least("") == 0
 
 
 # -- long runs -----------------------------------------------------------------------------------------
@@ -94,5 +103,6 @@ def test_a_run_of_a_hundred_thousand_characters_has_ids(name: str, unit: str) ->
     tokenizer: Any = OF_BYTES.get(name) or OF_KINDS[name]
     text = unit * (100_000 // len(unit))
     ids = tokenizer.encode(text)
+    assert tokenizer.at_least(text) <= len(ids)
     if name in SPLITS:
         assert tokenizer.decode(ids, clean=False) == text

@@ -323,8 +323,9 @@ class _Compiler:
         result = compiler.compile_extra(
             self.typing_context, self.context, body, _KERNEL_ARGUMENTS, types.none, flags, {}
         )
-        library = result.library
-        module = self._with_entry(result.fndesc, library)
+        # Nothing calls a kernel, and with it Numba would keep the code of all that it calls: tens of megabytes.
+        self.context.remove_user_function(result.entry_point)
+        module = self._with_entry(result.fndesc, result.library)
         self.context.codegen().optimise(module)
         return module
 

@@ -105,7 +105,10 @@ class ChatTemplate:
 
         BOS stands at the beginning where the file asks for it, once, even if the template writes it, too.
         """
-        text = self.render(messages, **options)
+        return self.ids(self.render(messages, **options))
+
+    def ids(self, text: str) -> list[int]:
+        """The token ids of a text that :meth:`render` made; see :meth:`encode`."""
         vocabulary, bos = self.tokenizer.vocabulary, self.tokenizer.bos
         before: list[int] = []
         if vocabulary.add_bos and bos is not None:

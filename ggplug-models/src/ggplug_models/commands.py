@@ -80,7 +80,7 @@ def embed(
     """Embed texts with MODEL.gguf.
 
     Reads one text a line from standard input and prints one JSON object a line, in order:
-    {"text": ..., "embedding": [...]}.
+    {"text": ..., "embedding": [...]}. Texts longer than the model takes are cut off.
     """
     from ggplug_models.embedding import check_finite
     from ggplug_models.loading import load

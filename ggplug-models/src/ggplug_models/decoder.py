@@ -43,6 +43,11 @@ class Decoder(Network):
         """What each block remembers."""
         raise NotImplementedError
 
+    @property
+    def most_positions(self) -> int | None:
+        """How many positions there are, where the file has a vector for each; None: any number."""
+        return None
+
     def scores(self, x: Tensor) -> Tensor:
         """Logits of the next token, [n_vocab, ...]; a file without an output matrix uses the table of embeddings."""
         return linear(self.w, "output" if "output.weight" in self.w else "token_embd", x, self.n_vocab)

@@ -68,6 +68,12 @@ class Session:
             raise ParameterError(f"cache_type is {shown(cache_type)}: there are {there}", got=cache_type, wanted=there)
         self.model = model
         self.n_ctx = whole("n_ctx", n_ctx, 1)
+        most = model.most_positions
+        if most is not None and self.n_ctx > most:
+            raise ParameterError(
+                f"n_ctx is {self.n_ctx}, and this {model.architecture} model has {most} positions, each a row of its "
+                "table", got=self.n_ctx, wanted=most, remedy=f"take at most {most}, and no longer texts",
+            )  # fmt: skip
         self.n_seq = whole("n_seq", n_seq, 1, SEQUENCES)
         self.micro_batch = min(whole("micro_batch", micro_batch, 1), self.n_ctx)
         self.freed = False

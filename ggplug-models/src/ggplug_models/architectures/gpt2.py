@@ -28,6 +28,11 @@ class Gpt2(_LayerNormed):
 
     rope_mode = None
 
+    @property
+    def most_positions(self) -> int | None:
+        """The rows of the table of positions."""
+        return self.n_ctx
+
     def embedding(self, inputs: Inputs) -> Tensor:
         self.w("position_embd.weight", self.n_embd, self.n_ctx)
         return super().embedding(inputs) + rows(self.w, "position_embd", self.n_embd, inputs.positions)

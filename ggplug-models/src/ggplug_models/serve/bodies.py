@@ -7,9 +7,13 @@ wrong ones is refused as fast as one of a million right ones is read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+
+from ggplug_models.ids import listed_ids
+from ggplug_models.serve.problems import Problem
 
 MOST_TEXTS = 16
 """Texts that one request may ask for."""
@@ -27,8 +31,6 @@ T = TypeVar("T")
 
 Many: TypeAlias = Annotated[list[T], Field(fail_fast=True)]
 Count = Annotated[int, Field(ge=1)]
-Texts: TypeAlias = str | Many[int] | Many[str] | Many[Many[int]]
-"""A text, token ids, or a list of texts or of lists of token ids."""
 
 
 def _few(value: Any) -> Any:
@@ -36,6 +38,18 @@ def _few(value: Any) -> Any:
     if isinstance(value, dict) and len(value) > MOST_BIASES:
         raise ValueError(f"{len(value)} tokens have a bias; there may be {MOST_BIASES}")
     return value
+
+
+def _texts(value: Any) -> Any:
+    """Only the kind of the items is looked at: how many there may be is known where they are used."""
+    kinds = set(map(type, value)) if isinstance(value, list) else set()
+    if not isinstance(value, (str, list)) or len(kinds) > 1 or not kinds <= {str, int, list}:
+        raise ValueError("Input should be a text, or a list of what this parameter takes")
+    return value
+
+
+Texts: TypeAlias = Annotated[str | list[int] | list[str] | list[list[int]], PlainValidator(_texts)]
+"""A text, token ids, or a list of texts or of lists; what these lists hold is checked by :func:`ids_of`."""
 
 
 class Body(BaseModel):
@@ -192,10 +206,33 @@ class EmbeddingBody(Body):
     user: str | None = None
 
 
-def several(found: Texts) -> list[str] | list[list[int]]:
+def several(found: Texts) -> Sequence[str | list[int]]:
     """One text, or the token ids of one, as a list of one."""
     if isinstance(found, str):
         return [found]
-    if found and isinstance(found[0], int):
-        return [[each for each in found if isinstance(each, int)]]
-    return found  # type: ignore[return-value]
+    return [found] if found and isinstance(found[0], int) else found  # type: ignore[return-value]
+
+
+def ids_of(found: list[int], most: int, n_vocab: int, what: str, room: str) -> list[int]:
+    """The token ids that a client gave for a text; those of one that is too long are not looked at.
+
+    ``most``: how many there may be, and ``room``: this in words.  ``what``: names them.  Raises Problem, and
+    ParameterError as :func:`.token_ids` does.
+    """
+    check_length(len(found), most, what, room)
+    if bool in set(map(type, found)):
+        raise Problem(400, f"{what} has true or false among its token ids", param=_param(what), code="invalid_value")
+    return listed_ids(found, n_vocab, what)
+
+
+def check_length(count: int, most: int, what: str, room: str, *, at_least: bool = False) -> None:
+    """Raises Problem for more than ``most`` tokens.  ``at_least``: whether there may be more than ``count``."""
+    if count > most:
+        many = f"at least {count}" if at_least else str(count)
+        raise Problem(
+            400, f"{what} has {many} tokens; {room}", param=_param(what), code="context_length_exceeded"
+        )  # fmt: skip
+
+
+def _param(what: str) -> str:
+    return what.partition("[")[0]

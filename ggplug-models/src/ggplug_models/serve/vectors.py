@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ import numpy.typing as npt
 from ggplug_models.decoder import Decoder
 from ggplug_models.embedding import check_finite
 from ggplug_models.encoder import Encoder
-from ggplug_models.ids import token_ids
-from ggplug_models.serve.bodies import EmbeddingBody, several
+from ggplug_models.serve.bodies import EmbeddingBody, check_length, ids_of, several
 from ggplug_models.serve.problems import Problem
+from ggplug_models.tokenizers.encoders import TextTokenizer, TextTooLongError, VocabularyTokenizer
 
 MOST_INPUTS = 2048
 """Texts of one request."""
@@ -30,29 +31,44 @@ class Embedder:
     def __init__(self, model: Decoder | Encoder) -> None:
         self.model = model
 
+    @cached_property
+    def _tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
+        model = self.model
+        if isinstance(model, Encoder):
+            return model.tokenizer
+        return VocabularyTokenizer(model.tokenizer, model.n_ctx, model.n_vocab)
+
     def ids(self, body: EmbeddingBody) -> list[list[int]]:
-        """The token ids of the inputs.  Raises Problem, ParameterError, ModelError."""
+        """The token ids of the inputs.  Raises Problem, also for long texts; ParameterError, ModelError."""
         model, inputs = self.model, several(body.input)
         if not 1 <= len(inputs) <= MOST_INPUTS:
             raise Problem(400, f"input has {len(inputs)} texts; there may be 1 to {MOST_INPUTS}", param="input")
         if body.dimensions not in (None, model.n_embd):
             raise Problem(400, f"dimensions: this model's vectors have {model.n_embd}", param="dimensions")
         texts = [each for each in inputs if isinstance(each, str)]
-        if not texts:
-            found = [token_ids(each, model.n_vocab, f"input[{n}]").tolist() for n, each in enumerate(inputs)]
-        elif isinstance(model, Encoder):
-            found = model.tokenizer.encode(texts)
+        if texts:
+            found = self._of_texts(texts)
         else:
-            found = [model.tokenizer.encode(text, add_special=True) for text in texts]
+            room = f"this model takes {model.n_ctx}"
+            found = [
+                ids_of(each, model.n_ctx, model.n_vocab, f"input[{number}]", room)
+                for number, each in enumerate(inputs) if not isinstance(each, str)
+            ]  # fmt: skip
         for number, each in enumerate(found):
             if not each:
-                raise Problem(400, f"input[{number}] has no tokens", param="input")
-            if len(each) > model.n_ctx:
-                raise Problem(
-                    400, f"input[{number}] has {len(each)} tokens; this model takes {model.n_ctx}", param="input",
-                    code="context_length_exceeded",
-                )  # fmt: skip
+                raise Problem(400, f"input[{number}] has no tokens", param="input", code="invalid_value")
         return found
+
+    def _of_texts(self, texts: list[str]) -> list[list[int]]:
+        tokenizer = self._tokenizer
+        room = f"this model takes {tokenizer.max_length} of a text"
+        for number, text in enumerate(texts):
+            check_length(tokenizer.at_least(text), tokenizer.max_length, f"input[{number}]", room, at_least=True)
+        try:
+            return tokenizer.encode_whole(texts)
+        except TextTooLongError as error:
+            check_length(error.got, error.wanted, f"input[{error.position}]", room)
+            raise
 
     def vectors(self, ids: list[list[int]], cancelled: threading.Event) -> npt.NDArray[np.float32]:
         """A vector of length 1 for each text.

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ggplug.errors import ParameterError
 from ggplug_models.chat_template import KEY, ChatTemplate
 from ggplug_models.decoder import Decoder
-from ggplug_models.ids import token_ids
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
 from ggplug_models.serve.batcher import Batcher
-from ggplug_models.serve.bodies import MOST_TEXTS, ChatBody, CompletionBody, TextBody, several
+from ggplug_models.serve.bodies import MOST_TEXTS, ChatBody, CompletionBody, TextBody, check_length, ids_of, several
 from ggplug_models.serve.log_probabilities import LogProbabilities
 from ggplug_models.serve.problems import Problem
 from ggplug_models.written import Written
@@ -84,30 +83,36 @@ class Writer:
                           f"{MOST_TEXTS} texts", param="prompt", code="invalid_value")  # fmt: skip
         found = []
         for number, prompt in enumerate(prompts):
-            begins = not prompt
+            what = f"prompt[{number}]" if len(prompts) > 1 else "prompt"
             if isinstance(prompt, str):
-                ids = self.tokenizer.encode(prompt, add_special=True)
+                self._check_text(prompt, what)
+                ids = self._fitting(self.tokenizer.encode(prompt, add_special=True), what)
             else:
-                ids = token_ids(prompt, self.model.n_vocab, f"prompt[{number}]").tolist()
-            found += self._texts(self._fitting(ids, "prompt"), body, body.max_tokens, body.logprobs, begins=begins)
+                ids = ids_of(prompt, self.session.n_ctx, self.model.n_vocab, what, self._room)
+            found += self._texts(ids, body, body.max_tokens, body.logprobs, begins=not prompt)
         return found
 
     def chat(self, body: ChatBody) -> list[Text]:
         """The ``n`` answers to a chat.  Raises Problem, ParameterError, ModelError."""
-        ids = self.template.encode([message.as_template_sees_it() for message in body.messages])
+        text = self.template.render([message.as_template_sees_it() for message in body.messages])
+        self._check_text(text, "messages")
+        ids = self._fitting(self.template.ids(text), "messages")
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         scores = body.top_logprobs or 0 if body.logprobs else None
-        return self._texts(self._fitting(ids, "messages"), body, most, scores)
+        return self._texts(ids, body, most, scores)
 
-    def _fitting(self, ids: list[int], param: str) -> list[int]:
-        n_ctx = self.session.n_ctx
+    @property
+    def _room(self) -> str:
+        return f"the context of this server is {self.session.n_ctx} tokens, for the prompt and the answer together"
+
+    def _check_text(self, text: str, what: str) -> None:
+        """Raises Problem for a text that is too long in any case, before its tokens are made."""
+        check_length(self.tokenizer.at_least(text), self.session.n_ctx, what, self._room, at_least=True)
+
+    def _fitting(self, ids: list[int], what: str) -> list[int]:
         if not ids:
-            raise Problem(400, f"{param} has no tokens", param=param, code="invalid_value")
-        if len(ids) > n_ctx:
-            raise Problem(
-                400, f"{param} has {len(ids)} tokens; the context of this server is {n_ctx} tokens, for the prompt and "
-                "the answer together", param=param, code="context_length_exceeded",
-            )  # fmt: skip
+            raise Problem(400, f"{what} has no tokens", param=what.partition("[")[0], code="invalid_value")
+        check_length(len(ids), self.session.n_ctx, what, self._room)
         return ids
 
     def _texts(

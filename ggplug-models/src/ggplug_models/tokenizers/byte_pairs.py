@@ -39,6 +39,8 @@ class BytePairs(Kind):
         self._words_alone = "whitespace" in row.names
         # Gemma 4's runs of line ends are tokens, though no merges lead to them.
         self._line_ends = "gemma4" in row.names
+        if row.bytes_as_text and not self._words_alone and LETTERS.keys() <= vocabulary.ids.keys():
+            self.longest = max(map(len, vocabulary.texts))
         with required("tokenizers", "making token ids of texts"):
             from tokenizers import Regex, Tokenizer, models, pre_tokenizers
         merges = _merges(vocabulary)

@@ -11,10 +11,11 @@ only the first letter, splits words of more than 100 letters, and takes ``[CLS]`
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ggplug.errors import ModelError
+from ggplug.errors import ContextFullError, ModelError
 from ggplug_models.long_text import LONG, LongText, Words, around, pieces_of
 from ggplug_models.requirements import required
 from ggplug_models.tokenizers.library import CallerFailed, library
@@ -38,6 +39,17 @@ CONTROL = 3
 
 TOGETHER = 1 << 18
 """Characters that the library is given at once: it keeps all tokens of all texts, also those that it cuts off."""
+
+
+class TextTooLongError(ContextFullError):
+    """A text has ``got`` tokens, with those around it, of which the model takes ``wanted``; ``position``: which one."""
+
+    position: int
+
+
+def _too_long(position: int, got: int, wanted: int) -> TextTooLongError:
+    message = f"texts[{position}] has {got} tokens, and the model takes {wanted} of a text"
+    return TextTooLongError(message, position=position, got=got, wanted=wanted)
 
 
 class TextTokenizer:
@@ -74,32 +86,50 @@ class TextTokenizer:
         Raises ModelError if the tokeniser fails, or gives ids that the model does not know; and what the callable of a
         long text raises.
         """
+        return self._encoded(texts, whole=False)
+
+    def encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
+        """As :meth:`encode`, but texts are not cut: raises TextTooLongError for one that would be."""
+        return self._encoded(texts, whole=True)
+
+    def at_least(self, text: str) -> int:
+        """As :meth:`.Tokenizer.at_least`: what this tokeniser makes of a text is not known before."""
+        return 0
+
+    def _encoded(self, texts: Sequence[str | LongText], *, whole: bool) -> list[list[int]]:
         found: list[list[int]] = [[]] * len(texts)
         waiting: dict[int, str] = {}
         size = 0
         with library(self.source):
             for position, text in enumerate(texts):
                 if self._words is not None and (isinstance(text, LongText) or len(text) > LONG):
-                    found[position] = self._long(self._words, text)
+                    found[position] = self._long(self._words, text, position, whole=whole)
                     continue
                 waiting[position] = "".join(_read(text))
                 size += len(waiting[position])
                 if size > TOGETHER:
-                    self._short(waiting, found)
+                    self._short(waiting, found, whole=whole)
                     waiting, size = {}, 0
-            self._short(waiting, found)
+            self._short(waiting, found, whole=whole)
         _check_ids(found, self.n_vocab, self.source)
         return found
 
-    def _short(self, texts: Mapping[int, str], found: list[list[int]]) -> None:
+    def _short(self, texts: Mapping[int, str], found: list[list[int]], *, whole: bool) -> None:
         encodings = self._tokenizer.encode_batch_fast(list(texts.values()))
         for position, encoding in zip(texts, encodings, strict=True):
             found[position] = encoding.ids
+            if whole and encoding.overflowing:
+                further = sum(each.special_tokens_mask.count(0) for each in encoding.overflowing)
+                raise _too_long(position, len(encoding.ids) + further, self.max_length)
 
-    def _long(self, words: Words, text: str | LongText) -> list[int]:
+    def _long(self, words: Words, text: str | LongText, position: int, *, whole: bool) -> list[int]:
         assert self._around is not None
         before, behind = self._around
-        return [*before, *words.ids(_read(text), self.max_length - len(before) - len(behind)), *behind]
+        room = self.max_length - len(before) - len(behind)
+        ids = words.ids(_read(text), sys.maxsize if whole else room)
+        if len(ids) > room:
+            raise _too_long(position, len(before) + len(ids) + len(behind), self.max_length)
+        return [*before, *ids, *behind]
 
 
 class VocabularyTokenizer:
@@ -127,6 +157,21 @@ class VocabularyTokenizer:
         found = [self._ids(text) for text in texts]
         _check_ids(found, self.n_vocab, TOKENS)
         return found
+
+    def encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
+        """As :meth:`encode`, but texts are not cut: raises TextTooLongError for one that would be."""
+        found = []
+        for position, text in enumerate(texts):
+            ids = self._tokenizer.encode(text, add_special=True)
+            if len(ids) > self.max_length:
+                raise _too_long(position, len(ids), self.max_length)
+            found.append(ids)
+        _check_ids(found, self.n_vocab, TOKENS)
+        return found
+
+    def at_least(self, text: str) -> int:
+        """As :meth:`.Tokenizer.at_least`."""
+        return self._tokenizer.at_least(text)
 
     def _ids(self, text: str | LongText) -> list[int]:
         ids = self._tokenizer.encode(self._beginning(text), add_special=True)

@@ -11,6 +11,9 @@ from ggplug_models.tokenizers.vocabulary import FOUND_IN_TEXT, SPACE, Attribute,
 class Kind(ABC):
     """Text between special tokens to ids, and ids to bytes."""
 
+    longest: int | None = None
+    """Characters of a text that one token stands for at most; None where tokens may stand for any number of them."""
+
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
 

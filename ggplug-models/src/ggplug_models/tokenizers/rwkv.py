@@ -22,6 +22,7 @@ class LongestTokens(Kind):
         super().__init__(vocabulary)
         self._pieces = [_unescaped(text) for text in vocabulary.texts]
         self._ids = {piece: n for n, piece in enumerate(self._pieces) if piece}
+        self.longest = max(map(len, self._pieces)) or None
         # By the first two bytes, the lengths that occur, longest first.
         lengths: dict[bytes, set[int]] = {}
         for piece in self._ids:

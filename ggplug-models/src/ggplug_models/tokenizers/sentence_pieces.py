@@ -35,6 +35,7 @@ class SentencePieces(Kind):
             self._words = re.compile(".+", re.DOTALL)
         self._bytes = self._byte_tokens()
         self._known = KnownWords(self._word)
+        self.longest = max(map(len, vocabulary.texts))
 
     @classmethod
     def of(cls, values: Values) -> SentencePieces:

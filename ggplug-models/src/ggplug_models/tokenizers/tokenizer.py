@@ -46,6 +46,8 @@ class Tokenizer:
         self._word_pieces = isinstance(kind, WordPieces)
         self._adds = not isinstance(kind, LongestTokens)
         self._pieces: dict[int, bytes] = {}
+        strips = Attribute.STRIPS_LEFT | Attribute.STRIPS_RIGHT
+        self._longest = None if self.vocabulary.having(strips) else kind.longest
         for name, adds in (("bos", self.vocabulary.add_bos), ("eos", self.vocabulary.add_eos)):
             if adds and self._adds and name not in self.vocabulary.special:
                 raise ModelError(f"tokenizer.ggml.add_{name}_token is true, and the file has no {name.upper()} token")
@@ -106,6 +108,10 @@ class Tokenizer:
         elif add_special and self.vocabulary.add_eos:
             found.append(special["eos"])
         return found
+
+    def at_least(self, text: str) -> int:
+        """How many token ids a text has at least, which takes no time; 0 where that cannot be told."""
+        return 0 if self._longest is None else -(-len(text) // self._longest)
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token stands for; a special token stands for its name.
