@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 import ggplug as gg
-from ggplug.backend import Device, NodeTime
+from ggplug.backend import Device, Groups, NodeTime
 from ggplug.graph import Graph
-from ggplug.groups import Groups
 from ggplug.hookspecs import HOOKS
 from ggplug.tensor import Tensor
 

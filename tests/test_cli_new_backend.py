@@ -21,6 +21,7 @@ from ggplug.cli.new_backend.command import RULE, new_backend
 from ggplug.cli.new_backend.files import MEMORIES
 from ggplug.cli.new_backend.kernels import SNIPPETS
 from ggplug.errors import ParameterError
+from ggplug.ops import OPS
 from ggplug.registry.discover import Installed
 
 
@@ -55,6 +56,23 @@ def test_a_new_backend_passes_its_own_tests_with_every_op_that_it_can_begin_with
     for name in SNIPPETS:
         (row,) = (line for line in ran.stdout.splitlines() if line.startswith(f"{name} "))
         assert int(row.split()[1]) > 5, row
+
+
+def test_it_begins_with_what_moves_data_and_says_where_other_kernels_are(tmp_path: Path) -> None:
+    write(tmp_path, "toy")
+    folder = tmp_path / "ggplug-toy"
+    kernels = (folder / "src/ggplug_toy/kernels.py").read_text(encoding="utf-8")
+    assert "def cpy(op: Any, dst: Values, x: Values, written: Values) -> None:" in kernels
+    assert "def set_rows(op: Any, dst: Values, written: Values, rows: Values, ids: Values) -> None:" in kernels
+    assert len(kernels.splitlines()) < 250
+    named = (folder / "README.md").read_text(encoding="utf-8").partition("Kernels of")[2].partition("examples/")
+    example = Path(__file__).parent.parent / "examples/ggplug-torch/src/ggplug_torch/kernels.py"
+    there = example.read_text(encoding="utf-8")
+    others = re.findall(r"`(\w+)`", named[0])
+    assert others == ["soft_max", "rope", "mul_mat_id"]
+    for name in others:
+        assert f"ops.{OPS[name].__name__}: {name}" in there
+    assert len(re.findall(r"^    ops\.", there, re.MULTILINE)) > 50
 
 
 def test_a_mistake_in_its_kernels_is_shown_at_its_line(tmp_path: Path) -> None:

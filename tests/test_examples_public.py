@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_it_is_short(example: str) -> None:
 
 
 BACKENDS = ("ggplug.backend", "ggplug.discrete", "ggplug.hookspecs", "ggplug.testing")
-HANDED_OVER = ("ops", "types", "errors", "host", "quants", "patterns", "tensor", "graph")
+HANDED_OVER = ("ops", "types", "errors", "host", "quants", "patterns", "tensor", "graph", "sharing", "cache")
 
 
 def new_backends() -> dict[str, str]:
@@ -60,6 +61,19 @@ def test_what_authors_import_is_what_the_versions_of_the_interface_cover() -> No
                 listed = getattr(importlib.import_module(module), "__all__", None)
                 inside = f"{module}.{name}" in public or listed is None or name in listed
                 assert not name or inside, f"{path}:{node.lineno}: {name} is not public in {module}"
+
+
+@pytest.mark.parametrize("text", ["docs/write-a-backend.md", "ggplug-core/src/ggplug/backend.py"])
+def test_what_authors_are_told_to_use_is_what_the_versions_of_the_interface_cover(text: str) -> None:
+    page = (EXAMPLES.parent / text).read_text(encoding="utf-8")
+    told = page if text.endswith(".md") else ast.get_docstring(ast.parse(page)) or ""
+    for name in re.findall(r"\bggplug\.((?:\w+\.)*\w+)", told):
+        module, _, member = name.partition(".")
+        if name.startswith("backends."):  # a group of entry points
+            continue
+        assert f"ggplug.{module}" in BACKENDS or module in HANDED_OVER, name
+        if f"ggplug.{module}" == "ggplug.backend" and member:
+            assert member in importlib.import_module("ggplug.backend").__all__, name
 
 
 @pytest.mark.parametrize("example", LIMITS)

@@ -15,7 +15,9 @@ from ggplug import host
 from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory
 from ggplug.discrete import DiscreteBuffer, DiscreteDevice, Job, QueuedBackend
 from ggplug.sharing import accessing
+from ggplug.testing import ReferenceDevice
 from ggplug.testing.conformance import check
+from ggplug.testing.contracts import Clause, ContractError, run_clause
 from ggplug.testing.rendering import text
 from ggplug.testing.report import Finding
 from ggplug.types import DeviceKind
@@ -155,3 +157,18 @@ def test_a_profiler_that_runs_is_left_alone() -> None:
         sys.setprofile(None)
     assert calls
     assert finding.where == ""
+
+
+def test_a_clause_that_a_device_of_core_breaks_is_checked_once() -> None:
+    checked = []
+
+    def breaks(device: Device) -> None:
+        """It is kept."""
+        checked.append(device)
+        raise ContractError("it is not")
+
+    device = ReferenceDevice()
+    assert run_clause(device, Clause("some", breaks)).verdict == "failed"
+    assert checked == [device]
+    run_clause(ToyDevice(), Clause("some", breaks))
+    assert len(checked) == 3

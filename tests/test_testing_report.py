@@ -188,7 +188,7 @@ def test_failures_of_their_own_are_causes_of_their_own() -> None:
         Finding("contract", "back", "failed", "i", builds_on=("circle",)),
     ]  # fmt: skip
     causes = Report("d", findings).causes()
-    told = [[[each.reason for each in some] for some in cause] for cause in causes]
+    told = [[[each.reason for each in some] for some in cause[:2]] for cause in causes]
     assert sorted(map(tuple, told)) == [
         (["a"], ["b", "c"]), (["d"], []), (["e"], ["f"]), (["g", "g"], []), (["h"], []), (["i"], []),
     ]  # fmt: skip

@@ -41,8 +41,9 @@ def product(
     right = b.transpose(0, 2, 1) if transpose_b else b
     if tf32:
         left, right = rounded_to_tf32(left), rounded_to_tf32(right)
-    found = np.float32(alpha) * (left @ right)
-    c[...] = found + np.float32(beta) * c if beta else found
+    with np.errstate(all="ignore"):  # cuBLAS says nothing of infinities and NaN
+        found = np.float32(alpha) * (left @ right)
+        c[...] = found + np.float32(beta) * c if beta else found
 
 
 def rounded_to_tf32(x: Floats) -> Floats:

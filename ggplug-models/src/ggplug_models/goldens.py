@@ -29,6 +29,7 @@ from ggplug_models.encoder import Encoder
 from ggplug_models.generation import generate
 from ggplug_models.loading import load
 from ggplug_models.placement import LayerSplit
+from ggplug_models.sampling import LogitsError
 from ggplug_models.session import Session
 from ggplug_models.steps import Asked
 
@@ -95,9 +96,13 @@ def _language_model(model: Decoder, golden: dict[str, Array], report: dict[str, 
                     yield f"text {i}, {micro_batch} tokens at once: NMSE {distance:.2e}, more than {limit:.2e}"
             if micro_batch == MICRO_BATCHES[0] and "greedy" in golden:
                 wanted = golden["greedy"].tolist()
-                found = list(generate(session, texts[-1], len(wanted)))
+                try:
+                    found = list(generate(session, texts[-1], len(wanted)))
+                except LogitsError as error:
+                    found = []
+                    yield f"greedy: {error}"
                 report["greedy_equal"] = found == wanted
-                if found != wanted:
+                if found and found != wanted:
                     yield f"greedy: {found}, wanted {wanted}"
     report["nmse"] = worst
 

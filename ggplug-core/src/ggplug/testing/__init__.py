@@ -13,6 +13,7 @@
 :mod:`.report`        verdicts, and which of them have one cause
 :mod:`.causes`        from an exception to the line of the backend's author
 :mod:`.overrides`     from a broken clause of the contract to the author's methods that it exercises
+:mod:`.traits`        what can be said of a case by its node, for hints at what failing cases have in common
 :mod:`.rendering`     the report as text and as a page
 :mod:`.watching`      chooses cases, and follows them while they run
 :mod:`.stopping`      runs that are stopped by a signal; :mod:`.progress` shows how far one is

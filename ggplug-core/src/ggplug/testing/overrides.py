@@ -43,9 +43,11 @@ def exercised(
 ) -> list[Override]:
     """The author's methods that ``check(device)`` calls, those first that the fewest of ``checks`` are about.
 
-    Nothing if the process is profiled by somebody else, because there is one profiler at a time.
+    Nothing, and it is not checked again, if the device is one of core, or if the process is profiled by somebody else,
+    because there is one profiler at a time.
     """
-    if sys.getprofile() is not None:
+    home = home_of(device)
+    if not home or sys.getprofile() is not None:
         return []
     noted = _Calls()
     before = threading.getprofile()
@@ -57,8 +59,7 @@ def exercised(
     finally:
         sys.setprofile(None)
         threading.setprofile(before)
-    home = home_of(device)
-    near = [each for each in noted.found if home and each.line.file.startswith(home)]
+    near = [each for each in noted.found if each.line.file.startswith(home)]
     usual = Counter(name for each in checks for name in _names(each))
     own = _names(check)
 

@@ -196,7 +196,8 @@ def _cause(cause: Cause) -> list[str]:
     """What a cause is, where, what it concerns and what follows from it, and how to see it again."""
     first = cause.findings[0]
     again = f"again: {first.command}" if first.command else ""
-    return [line for line in (*_heading(first), first.where, *first.trace, _which(cause), again) if line]
+    hint = cause.hint[:_WIDTH]
+    return [line for line in (*_heading(first), first.where, *first.trace, _which(cause), hint, again) if line]
 
 
 def _heading(finding: Finding) -> list[str]:

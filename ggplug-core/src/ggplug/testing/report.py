@@ -29,6 +29,9 @@ cannot happen on the device; ``declined``: the device said no; ``never run``: th
 BAD: frozenset[Verdict] = frozenset({"failed", "raised", "claimed but failed", "crashed", "hung"})
 
 
+TRAITS = 3
+"""How many traits a hint names at most."""
+
 GROUND = ("bytes come back as they were stored", "tensors keep their values")
 """Clauses that all values of ops build on: how they come to the device, and back."""
 
@@ -42,7 +45,7 @@ class Finding(NamedTuple):
     Of what is bad: ``where``: file, line and function of the author's code, and the text of the line; ``trace``: the
     lines around it; ``cause``: findings in which it is equal have the same fault; ``command``: what runs this alone;
     ``builds_on``: ops, and clauses of the contract, that it takes for right: where one of them is bad, too, this may be
-    a consequence.
+    a consequence.  ``traits``: what can be said of the case (:mod:`.traits`); of what passed, too.
     """
 
     subject: str
@@ -56,6 +59,7 @@ class Finding(NamedTuple):
     cause: str = ""
     command: str = ""
     builds_on: tuple[str, ...] = ()
+    traits: tuple[str, ...] = ()
 
     @property
     def bad(self) -> bool:
@@ -73,11 +77,13 @@ class Finding(NamedTuple):
 class Cause(NamedTuple):
     """What has one fault: ``findings``, and ``consequences``, which build on one of these.
 
-    Cases of ops come before clauses of the contract: what a clause computes is one of them.
+    Cases of ops come before clauses of the contract: what a clause computes is one of them.  ``hint``: what the cases
+    of the first op have in common, and none that passed has; or empty.
     """
 
     findings: list[Finding]
     consequences: list[Finding]
+    hint: str = ""
 
     @property
     def cases(self) -> int:
@@ -86,10 +92,11 @@ class Cause(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What passed of one subject: how many cases, and the one with the largest error."""
+    """What passed of one subject: how many cases, the one with the largest error, and the traits of all together."""
 
     cases: int
     worst: Finding
+    traits: frozenset[str] = frozenset()
 
 
 class Report:
@@ -130,12 +137,18 @@ class Report:
 
     def passed(self) -> dict[str, Passed]:
         """Of each subject what passed, and the case that came closest to failing."""
-        found: dict[str, Passed] = {}
+        found: dict[str, list[Finding]] = {}
         for finding in self.findings:
             if finding.verdict == "passed":
-                count, worst = found.get(finding.subject, (0, finding))
-                found[finding.subject] = Passed(count + 1, finding if finding.nmse > worst.nmse else worst)
-        return found
+                found.setdefault(finding.subject, []).append(finding)
+        return {
+            subject: Passed(
+                len(cases),
+                max(cases, key=lambda each: each.nmse),
+                frozenset().union(*(each.traits for each in cases)),
+            )
+            for subject, cases in found.items()
+        }
 
     def causes(self) -> list[Cause]:
         """What failed, by cause, in the order in which causes came up; consequences are with what they build on."""
@@ -149,12 +162,13 @@ class Report:
             if first != fault:
                 causes[first].consequences.extend(findings)
                 del causes[fault]
-        return list(causes.values())
+        passed = self.passed()
+        return [cause._replace(hint=_hint(cause, passed)) for cause in causes.values()]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; an error that is not finite is None."""
+        """Plain data; an error that is not finite is None, and traits are left out."""
         stopped = {"stopped": self.stopped} if self.stopped else {}
-        findings = [_plain(finding) for finding in self.findings]
+        findings = [_plain(finding._replace(traits=())) for finding in self.findings]
         return {"device": self.device, **stopped, "counts": self.counts(), "findings": findings}
 
     def as_json(self) -> str:
@@ -162,11 +176,14 @@ class Report:
         return json.dumps(self.as_dict(), indent=1)
 
     def to_json(self) -> str:
-        """One line; what passed only as a count and the case with the largest error of each subject.
+        """One line; what passed only as a count and the case with the largest error of each subject, with all traits.
 
         See :meth:`merge`.
         """
-        passed = {subject: (count, _plain(worst)) for subject, (count, worst) in self.passed().items()}
+        passed = {
+            subject: (count, _plain(worst._replace(traits=tuple(sorted(traits)))))
+            for subject, (count, worst, traits) in self.passed().items()
+        }
         others = [_plain(finding) for finding in self.findings if finding.verdict != "passed"]
         return json.dumps({"device": self.device, "passed": passed, "others": others, "stopped": self.stopped})
 
@@ -211,6 +228,29 @@ def _first_cause(fault: str, same: Mapping[str, Sequence[Finding]], at: Mapping[
         seen.append(builds_on[0])
 
 
+def hint(op: str, failed: Sequence[Sequence[str]], passed: Iterable[str]) -> str:
+    """What all of several cases that failed have and none that passed, in words; empty if that is nothing.
+
+    ``failed``: the traits of each case of the op; ``passed``: those of all of its cases that passed, together.  Of
+    traits that differ in a number alone the last one counts.
+    """
+    lacked = set(passed)
+    if len(failed) < 2 or not lacked:
+        return ""
+    common = set.intersection(*map(set, failed)) - lacked
+    told = list({re.sub(r"\d[\d,]*", "#", each): each for each in failed[0] if each in common}.values())
+    if not told:
+        return ""
+    more = f" (and {len(told) - TRAITS} more such things)" if len(told) > TRAITS else ""
+    return f"all {len(failed)} of {op} have {', '.join(told[:TRAITS])}{more}, and no case that passed has"
+
+
+def _hint(cause: Cause, passed: Mapping[str, Passed]) -> str:
+    op = cause.findings[0].subject
+    failed = [each.traits for each in cause.findings if each.subject == op]
+    return hint(op, failed, passed[op].traits if op in passed else ())
+
+
 def without_numbers(reason: str) -> str:
     """A reason with its numbers left out: what differs in nothing else has one cause."""
     return re.sub(r"[-+]?(?:\b\d[\w.]*(?:[-+]\d+)?|\bnan\b|\binf\b)", "#", reason)
@@ -219,7 +259,7 @@ def without_numbers(reason: str) -> str:
 def finding_of(plain: dict[str, Any]) -> Finding:
     """A finding of what :meth:`Report.as_dict` has for it."""
     nmse = float("inf") if plain["nmse"] is None else plain["nmse"]
-    lists = {name: tuple(plain.get(name, ())) for name in ("trace", "builds_on")}
+    lists = {name: tuple(plain.get(name, ())) for name in ("trace", "builds_on", "traits")}
     return Finding(**{**plain, "nmse": nmse, **lists})
 
 

@@ -27,6 +27,7 @@ from ggplug.testing.judging import changed_outside, judge_all
 from ggplug.testing.oracle import first_fault
 from ggplug.testing.placement import UNWRITTEN, Bytes, Placement
 from ggplug.testing.report import Finding
+from ggplug.testing.traits import traits_of
 from ggplug.testing.watching import EVERYTHING, IN_THE_PLACE, Watch
 
 
@@ -102,13 +103,16 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
                 return Finding(case.op, case.label, "failed", "declined without a reason", float("inf"), types)
             return Finding(case.op, case.label, "declined", answer.reason)
     expected = Expected(graph, leafs.values, wide=case.agreement != "bits")
+    own = () if subject is None else tuple(traits_of(subject, leafs.values, first_fault(graph, expected.values)))
+    variants: tuple[str, ...] = ()
     worst = 0.0
     for label, aliases in _variants(case, graph):
+        variant = (f"a result in the place of {label.partition(IN_THE_PLACE)[2]}",) if aliases else ()
         with Placement(graph, device.buffer_type, guarded=GUARDED, aliases=aliases) as placement:
             fault = first_fault(graph, expected.values)
             before, failure = compute_between_guards(graph, leafs.values, placement, stream, fault)
             if failure is not None:
-                return failure.finding(case.op, label, types)
+                return failure.finding(case.op, label, types)._replace(traits=own + variant)
             nodes = graph.nodes if fault is None else graph.nodes[: graph.nodes.index(fault[0]) + 1]
             found = judge_all(nodes, expected, placement, max_nmse, case.agreement)
             if found:
@@ -117,8 +121,10 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
         worst = max(worst, found.nmse)
         if not found:
             where, others = of_kernel(device, subject), names_of_ops(graph, case.op)
-            return Finding(case.op, label, "failed", found.reason, found.nmse, types, where, builds_on=others)
-    return Finding(case.op, case.label, "passed", "", worst, types)
+            failed = Finding(case.op, label, "failed", found.reason, found.nmse, types, where, builds_on=others)
+            return failed._replace(traits=own + variant)
+        variants += variant
+    return Finding(case.op, case.label, "passed", "", worst, types, traits=own + variants)
 
 
 def spell_types(node: Tensor | None) -> str:

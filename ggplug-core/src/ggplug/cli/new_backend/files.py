@@ -45,6 +45,10 @@ A new op is a function in `src/$module/kernels.py` and a line in its table, with
 source; the suite tests it from then on. Ops without a kernel are declined, and so are types that its line does not
 name; other devices compute them. Block types such as Q8_0 are read by `numbers()` and written by `store(...)`,
 which rounds to the type of the result. `ggplug ops` lists all ops and types.
+
+What moves data teaches the most, because strides, views, types and ids meet there: begin with `cpy` and `set_rows`
+(`ggplug new-backend NAME --ops cpy,set_rows` writes them, if they are not here). Kernels of `soft_max`, `rope`,
+`mul_mat_id` and some fifty other ops, over a library's arrays, are in `examples/ggplug-torch` of ggplug's repository.
 ggplug's page "Writing a backend" goes on from here: queues, plans of one's own, several nodes at once, block types.
 """
 

@@ -34,6 +34,17 @@ SNIPPETS: dict[str, Snippet] = {
     "add": _binary("Add", "+"),
     "cont": Snippet("Cont", ("x",), "dst[...] = x.reshape(dst.shape)", ("F32", "I32"), (("F32", "I32"),)),
     "cos": _unary("Cos", "np.cos(wide(x))"),
+    "cpy": Snippet(
+        "Cpy",
+        ("x", "written"),  # whose memory is that of dst
+        "if dst.type is x.type:  # every bit stays; elements, or blocks, are matched in the order in which they count\n"
+        "    dst.array[...] = x.array.reshape(dst.array.shape)\n"
+        "else:\n"
+        "    dst.store(x.numbers().reshape(*dst.array.shape[:3], -1))",
+        ("F32", "I32", "Q8_0"),
+        (("F32", "I32", "Q8_0"), ("F32", "I32", "Q8_0")),
+        True,
+    ),
     "div": _binary("Div", "/"),
     "dup": Snippet(
         "Dup",
@@ -85,6 +96,21 @@ SNIPPETS: dict[str, Snippet] = {
         "RmsNorm", "x / np.sqrt((wide(x) ** 2).sum(axis=-1, keepdims=True) / x.shape[-1] + op.eps)"
     ),
     "scale": _unary("Scale", "wide(x) * op.s + op.bias"),
+    "set_rows": Snippet(
+        "SetRows",
+        ("written", "rows", "ids"),  # the memory of written is that of dst
+        "numbers, chosen = rows.numbers(), ids.array[0]\n"
+        "for k, j in np.ndindex(*numbers.shape[:2]):\n"
+        "    at = chosen[k % chosen.shape[0], j % chosen.shape[1]]  # the same ids serve several batches in turn\n"
+        "    inside = (at >= 0) & (at < dst.array.shape[2])  # other rows are left out; the plan raises the error\n"
+        "    if inside.any():\n"
+        "        moved = Values(np.empty((1, 1, inside.sum(), dst.array.shape[3]), dst.array.dtype), dst.type)\n"
+        "        moved.store(numbers[k : k + 1, j : j + 1, inside])\n"
+        "        dst.array[k, j, at[inside]] = moved.array[0, 0]",
+        ("F32", "F16", "Q8_0"),
+        (("F32", "F16", "Q8_0"), ("F32",), ("I64", "I32")),
+        True,
+    ),
     "sigmoid": _unary("Sigmoid", "1 / (1 + np.exp(-wide(x)))"),
     "silu": _unary("Silu", "x / (1 + np.exp(-wide(x)))"),
     "sin": _unary("Sin", "np.sin(wide(x))"),
@@ -96,7 +122,7 @@ SNIPPETS: dict[str, Snippet] = {
 }
 """By the op's name.  Every other op is declined until its kernel is written."""
 
-DEFAULT = ("add", "mul", "mul_mat", "relu", "rms_norm", "get_rows", "cont", "dup")
+DEFAULT = ("add", "mul", "mul_mat", "relu", "rms_norm", "get_rows", "set_rows", "cont", "cpy", "dup")
 """The ops of a backend for which none are named."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,12 @@ def many_bytes_are_transferred_whole(device: Device) -> None:
     """Transfers of more than 16 MiB, a number of bytes that no unit divides, are as whole as those of few."""
     size = min(MANY, device.buffer_type.max_size or MANY)
     wanted, out = pattern(size), np.empty(size, np.uint8)
-    with device.buffer_type.alloc(size) as first, device.buffer_type.alloc(size) as second, device.init() as stream:
+    with ExitStack() as ending:
+        try:
+            first, second = (ending.enter_context(device.buffer_type.alloc(size)) for _ in range(2))
+        except OutOfMemoryError as error:
+            raise NotOffered(f"there is no memory for {2 * size:,} bytes") from error
+        stream = ending.enter_context(device.init())
         first.set(0, wanted)
         expect_equal(read(first), wanted, f"{size:,} bytes that were stored and fetched")
         second.clear()

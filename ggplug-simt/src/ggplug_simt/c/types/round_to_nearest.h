@@ -131,7 +131,12 @@ INLINE void store_q4_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
         lowest = VEC_MIN(lowest, unit[j]);
         highest = VEC_MAX(highest, unit[j]);
     }
-    const float least = -vec_max(VEC_OF(0.0f) - lowest);
+    float least = -vec_max(VEC_OF(0.0f) - lowest);
+    if (least == 0.0f) { /* of zeros with both signs the first one is taken */
+        float values[32];
+        for (int j = 0; j < 32 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
+        for (int j = 31; j >= 0; j--) least = values[j] == 0.0f ? values[j] : least;
+    }
     const float d = (vec_max(highest) - least) / 15.0f;
     const float inverse = inverse_of(d);
     PUT_F16(d, &block->d);
