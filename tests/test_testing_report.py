@@ -522,3 +522,8 @@ def test_a_session_that_is_stopped_tells_what_was_proven(pytester: pytest.Pytest
     (told,) = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
     assert told["stopped"].startswith("by SIGTERM at add: ")
     assert told["counts"]["passed"] == 1
+
+
+def test_a_case_that_there_is_not_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reference", "--op", "neg", "--case", "no such label"]) == 2
+    assert "NOTHING WAS PROVEN: reference: 0 of 0 cases passed" in capsys.readouterr().out

@@ -217,6 +217,8 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug.te
     if given.repeat > 1:
         print(f"{len(flakes)} cases came out differently in {len(reports)} runs", *flakes, "", sep="\n")
     print(text(report, verbose=given.verbose))
+    if not report.findings:
+        return code or 2
     return code or (0 if report.ok and not flakes else 1)
 
 
