@@ -119,7 +119,7 @@ def check_style(session: nox.Session) -> None:
 
 @nox.session(name="long")
 def long_tests(session: nox.Session) -> None:
-    """The checks that take minutes: every recorded case, 20,000 broken files, 2,000 random graphs."""
+    """The checks that take minutes or an hour: every recorded case, every type, 20,000 broken files, random graphs."""
     install(session, *TEST_NEEDS, model=True)
     session.run("pytest", "-m", "long", *session.posargs)
 
