@@ -12,9 +12,14 @@ from ggplug import types
 from ggplug.arrays import as_bytes
 from ggplug.backend import Buffer, Device
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
+from ggplug.graph import Graph
 from ggplug.host import HOST
+from ggplug.memory import allocate_graph
+from ggplug.ops.copy import cont
+from ggplug.ops.elementwise import add
+from ggplug.ops.unary import neg, relu
 from ggplug.ops.views import view
-from ggplug.tensor import Spec, Tensor, extents
+from ggplug.tensor import Spec, Tensor, extents, new_tensor
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern, read
 from ggplug.testing.fake import FakeDevice
 from ggplug.types import BufferUsage
@@ -81,6 +86,36 @@ def many_bytes_are_transferred_whole(device: Device) -> None:
         stream.get_async(second, 0, out)
         stream.synchronize()
         expect_equal(out, wanted, f"{size:,} bytes that a stream stored, copied and fetched")
+
+
+@clause
+def operands_behind_many_bytes_are_read_where_they_lie(device: Device) -> None:
+    """A tensor that lies more than 16 MiB into its buffer is computed with as one at the beginning is."""
+    kind = device.buffer_type
+    offset = -(-MANY // kind.alignment) * kind.alignment
+    x = new_tensor("f32", (64, 3))
+    node = next((each for each in (neg(x), cont(x), add(x, x), relu(x)) if device.supports_op(each)), None)
+    if node is None:
+        raise NotOffered("no op that the clause knows is supported")
+    if kind.max_size is not None and offset + 2 * x.nbytes > kind.max_size:
+        raise NotOffered(f"no buffer has {offset + 2 * x.nbytes:,} bytes")
+    values = np.random.default_rng(7).standard_normal((3, 64), np.float32)
+    results = []
+    for start in (0, offset):
+        try:
+            buffer = kind.alloc(start + 2 * x.nbytes)
+        except OutOfMemoryError as error:
+            raise NotOffered(f"there is no memory for {start + 2 * x.nbytes:,} bytes") from error
+        with buffer, device.init() as stream:
+            buffer.clear(0x41)
+            x.place(buffer, start)
+            x.set(values)
+            graph = Graph(node)
+            stream.compute(graph, allocate_graph(graph, kind))
+            stream.synchronize()
+            results.append(node.numpy().copy())
+            x.place(None)
+    expect_equal(results[1], results[0], f"{node!r} of a tensor that lies {offset:,} bytes into its buffer")
 
 
 @clause
