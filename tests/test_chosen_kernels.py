@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from installed import device_or_skip
 
 import ggplug as gg
 from ggplug.backend import UNGROUPED, BufferType, Decline, Group, signature_of
@@ -15,7 +16,6 @@ from ggplug.errors import ComputeError
 from ggplug.host import HOST, HostBufferType
 from ggplug.memory import allocate_graph
 from ggplug.ops import OPS
-from ggplug.registry import REGISTRY
 from ggplug.testing.cases import cases_of
 from ggplug.testing.cases.case import Leafs
 from ggplug.testing.reference import ReferenceDevice
@@ -117,10 +117,7 @@ def test_no_more_answers_are_kept_than_a_device_wants(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
 def test_real_devices_choose_once_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [device for device in REGISTRY.devices() if device.name == name]
-    if not found:
-        pytest.skip(f"there is no {name}")
-    device, asked = found[0], []
+    device, asked = device_or_skip(name), []
     match = type(device).match
     monkeypatch.setattr(type(device), "match", lambda device, group: asked.append(group) or match(device, group))
     with gg.Scheduler([device]) as scheduler:
@@ -147,10 +144,7 @@ TWO_SOURCES: list[Callable[[gg.Tensor, gg.Tensor], gg.Tensor]] = [
 @pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
 def test_the_kernel_of_a_node_goes_by_the_number_of_a_source_also_where_two_are_one_tensor(name: str) -> None:
     """The kernel that was chosen for ``f(x, x)`` serves ``f(x, y)``, too."""
-    try:
-        device = gg.device(name)
-    except gg.DeviceNotFoundError:
-        pytest.skip(f"there is no {name} here")
+    device = device_or_skip(name)
     for op in TWO_SOURCES:
         x, y = (gg.new_tensor("f32", (16, 16)) for _ in range(2))
         one, other = (Group((op(x, source),)) for source in (x, y))
@@ -160,10 +154,7 @@ def test_the_kernel_of_a_node_goes_by_the_number_of_a_source_also_where_two_are_
 
 @pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
 def test_nodes_with_one_signature_have_one_kernel_whichever_is_asked_about_first(name: str) -> None:
-    try:
-        device = gg.device(name)
-    except gg.DeviceNotFoundError:
-        pytest.skip(f"there is no {name} here")
+    device = device_or_skip(name)
     chosen: dict[Any, Any] = {}
     again = 0
     for case in itertools.chain.from_iterable(map(cases_of, OPS.values())):

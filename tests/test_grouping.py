@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import pytest
+from installed import device_or_skip
 
 import ggplug as gg
 from ggplug import ops
@@ -402,10 +403,7 @@ def test_groups_of_an_allocation_are_refused_to_a_graph_that_shares_bytes() -> N
 
 @pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
 def test_equal_graphs_that_share_bytes_differently_are_grouped_differently(name: str) -> None:
-    try:
-        device = gg.device(name)
-    except gg.DeviceNotFoundError:
-        pytest.skip(f"there is no {name} here")
+    device = device_or_skip(name)
     random = np.random.default_rng(3)
     with gg.Scheduler([device]) as scheduler:
         for shares in (False, True, False, True):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from installed import device_or_skip
 
 import ggplug as gg
 from ggplug.backend import Decline, Group, Groups, Operand, signature_of
@@ -232,10 +233,7 @@ def test_a_group_that_is_declined_is_an_error_that_names_its_nodes() -> None:
 def test_a_plan_takes_no_groups_that_break_a_rule(name: str) -> None:
     """Its kernels would write results that have no bytes, or leave out results that somebody reads."""
     devices = {"reference": Fusing, "fake": lambda: FakeDevice(execution="late")}
-    try:
-        device = devices[name]() if name in devices else gg.device(name)
-    except gg.DeviceNotFoundError:
-        pytest.skip(f"there is no {name} here")
+    device = devices[name]() if name in devices else device_or_skip(name)
     a, b = leaf(8, 4), leaf(8, 4)
     total = gg.add(a, b)
     graph = Graph(gg.neg(gg.mul(total, b)).set_output())

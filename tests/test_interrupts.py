@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from held import Doing, Gate, held, until
+from installed import device_or_skip
 from interrupts import interrupted_everywhere, still_held
 from simt_stand_in import StandInDevice
 
@@ -213,10 +214,7 @@ def chain(device: Device) -> Any:
 @pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
 @pytest.mark.parametrize("way", ["scheduler", "stream", "access"])
 def test_computations_and_accesses_go_on_wherever_the_last_was_interrupted(name: str, way: str) -> None:
-    try:
-        device = gg.device(name)
-    except gg.DeviceNotFoundError:
-        pytest.skip(f"there is no {name} here")
+    device = device_or_skip(name)
     context, y, graph = chain(device)
     w = context["w"]
     wanted = np.arange(8, dtype=np.float32) + 1

@@ -7,24 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from installed import device_or_skip
 
 import ggplug as gg
 import ggplug_models
-from ggplug.backend import Device
 from ggplug.errors import GGUFError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models.encoder import batches
 from ggplug_models.placement import in_turn
 from ggplug_models.tokenizers.encoders import HF_JSON
-
-
-def device_or_skip(name: str) -> Device:
-    try:
-        return gg.device(name)
-    except gg.DeviceNotFoundError as error:
-        if name == "CPU":
-            raise
-        pytest.skip(str(error))
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -153,9 +153,12 @@ def select(there: Mapping[str, Instrument], names: tuple[str, ...], overhead: bo
         raise ParameterError(f"there is no instrument {unknown[0]!r}", remedy=f"there are {', '.join(there)}")
     if overhead:
         return list(dict.fromkeys([*names, "overhead"]))
-    return list(dict.fromkeys(names)) or [
-        name for name, each in there.items() if not getattr(each, "runs_by_name", False)
-    ]
+    return list(dict.fromkeys(names)) or [name for name, each in there.items() if not runs_by_name(each)]
+
+
+def runs_by_name(instrument: Instrument) -> bool:
+    """Whether it runs only when it is named."""
+    return getattr(instrument, "runs_by_name", False)
 
 
 def measure(instrument: Instrument, device: Device, options: Options) -> list[dict[str, Any]]:
@@ -193,7 +196,7 @@ def _list(there: Mapping[str, Instrument], broken: Mapping[str, str]) -> None:
     print_table(
         ["instrument", "runs", "what it measures"],
         [
-            (each.name, "by name" if getattr(each, "runs_by_name", False) else "", each.description)
+            (each.name, "by name" if runs_by_name(each) else "", each.description)
             for each in there.values()
         ],
     )

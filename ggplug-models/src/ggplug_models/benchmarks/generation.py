@@ -16,7 +16,7 @@ from ggplug import cache
 from ggplug.backend import Device
 from ggplug.cli.bench import usable_processors
 from ggplug.cli.products import moved, reader
-from ggplug.cli.turns import speed_relative, take_turns
+from ggplug.cli.turns import best_times, speed_relative
 from ggplug.gguf import GGUFReader
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
@@ -212,7 +212,7 @@ class _Measured:
                     prompts[name].append(seconds)
                     tokens[name].append(median)
             if attempt:
-                streamed.append(min(take_turns({"read": stream}, REPEATS)["read"]))
+                streamed.append(best_times({"read": stream}, REPEATS)["read"])
         row = self._compared(f"prompt of {self.prompt}", prompts, self.prompt)
         yield row
         row = self._compared(f"written at {self.prompt}", tokens, 1)

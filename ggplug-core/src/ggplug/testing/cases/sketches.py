@@ -244,6 +244,11 @@ def _products_and_views(op: type[Op], x: str) -> Iterator[Sketch]:
         yield _OTHERS[op]
 
 
+def first_sketch(op: type[Op]) -> Sketch | None:
+    """The first sketch of an op that takes its parameters from it; None for view ops, and for ops not of core."""
+    return next((each for each in sketches(op) if each.shown is None), None)
+
+
 _OTHERS: dict[type[Op], Sketch] = {
     Im2col: Sketch(("3 2 c M", "8 7 c b")),
     Im2colBack: Sketch(("12 6 6 b", "3 2 2 M"), parameters=lambda sizes: {"ne": (8, 7, 2, sizes["b"])}),

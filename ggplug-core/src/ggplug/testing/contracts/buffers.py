@@ -62,16 +62,21 @@ def nothing_can_be_transferred(device: Device) -> None:
         empty.clear()
 
 
+def _large(device: Device, size: int) -> Buffer:
+    """A buffer of so many bytes.  Raises NotOffered if there is no memory for it."""
+    try:
+        return device.buffer_type.alloc(size)
+    except OutOfMemoryError as error:
+        raise NotOffered(f"there is no memory for {size:,} bytes") from error
+
+
 @clause
 def many_bytes_are_transferred_whole(device: Device) -> None:
     """Transfers of more than 16 MiB, a number of bytes that no unit divides, are as whole as those of few."""
     size = min(MANY, device.buffer_type.max_size or MANY)
     wanted, out = pattern(size), np.empty(size, np.uint8)
     with ExitStack() as ending:
-        try:
-            first, second = (ending.enter_context(device.buffer_type.alloc(size)) for _ in range(2))
-        except OutOfMemoryError as error:
-            raise NotOffered(f"there is no memory for {2 * size:,} bytes") from error
+        first, second = (ending.enter_context(_large(device, size)) for _ in range(2))
         stream = ending.enter_context(device.init())
         first.set(0, wanted)
         expect_equal(read(first), wanted, f"{size:,} bytes that were stored and fetched")
@@ -102,11 +107,7 @@ def operands_behind_many_bytes_are_read_where_they_lie(device: Device) -> None:
     values = np.random.default_rng(7).standard_normal((3, 64), np.float32)
     results = []
     for start in (0, offset):
-        try:
-            buffer = kind.alloc(start + 2 * x.nbytes)
-        except OutOfMemoryError as error:
-            raise NotOffered(f"there is no memory for {start + 2 * x.nbytes:,} bytes") from error
-        with buffer, device.init() as stream:
+        with _large(device, start + 2 * x.nbytes) as buffer, device.init() as stream:
             buffer.clear(0x41)
             x.place(buffer, start)
             x.set(values)

@@ -12,7 +12,7 @@ from ggplug.ops.base import OPS, Op, apply
 from ggplug.ops.copy import cont
 from ggplug.ops.views import permute, reshape, transpose, view
 from ggplug.tensor import Tensor, like
-from ggplug.testing.cases.sketches import EXTENTS, maker, sketches
+from ggplug.testing.cases.sketches import EXTENTS, first_sketch, maker
 from ggplug.testing.contracts.clause import NotOffered, clause, expect, expect_raises
 from ggplug.testing.contracts.sample import Sample, square
 from ggplug.testing.offers import Outlines
@@ -86,7 +86,7 @@ def support_depends_on_the_node_alone(device: Device) -> None:
 def support_goes_by_nothing_but_the_signature(device: Device) -> None:
     """``match`` accepts a node again whose tensors have names, lie in the device's memory, or come out of nodes."""
     for op in OPS.values():
-        sketch = next((each for each in sketches(op) if each.shown is None), None)
+        sketch = first_sketch(op)
         make = None if sketch is None or op.is_view else maker(op, sketch, EXTENTS, sketch.layouts())
         if make is None or not device.supports_op(make(Outlines())):
             continue
