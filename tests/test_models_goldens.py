@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from installed import device_or_skip
 
-import ggplug as gg
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models import ARCHITECTURES, LayerSplit
+from ggplug_models import ARCHITECTURES, LayerSplit, goldens
 from ggplug_models.goldens import main, replay
 
 HERE = Path(__file__).parent
@@ -51,22 +51,15 @@ def test_all_that_llama_cpp_recorded_is_reproduced(name: str) -> None:
 
 @pytest.mark.parametrize("name", ON_GPUS)
 def test_families_run_on_opencl(name: str) -> None:
-    opencl_or_skip()
+    device_or_skip("OpenCL0")
     report = replay(ORACLES / f"{name}.gguf", ["OpenCL0", "CPU"])
     assert report["ok"], report
 
 
 def test_layers_are_split_between_devices(data: Path) -> None:
-    opencl_or_skip()
+    device_or_skip("OpenCL0")
     report = replay(data / "gemma3.gguf", ["OpenCL0", "CPU"], LayerSplit())
     assert report["ok"], report
-
-
-def opencl_or_skip() -> None:
-    try:
-        gg.device("OpenCL0")
-    except gg.DeviceNotFoundError as error:
-        pytest.skip(str(error))
 
 
 def test_every_architecture_has_a_recording(data: Path) -> None:
@@ -97,6 +90,13 @@ def test_what_is_not_finite_is_told_in_json_that_every_reader_takes(tmp_path: Pa
     assert done.exit_code == 1
     assert (report["ok"], report["nmse"]) == (False, None)
     assert "NMSE inf, more than" in report["error"]
+
+
+def test_a_continuation_without_tokens_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goldens, "generate", lambda *arguments: iter(()))
+    report = goldens.replay(ORACLES / "gpt2.gguf", ["CPU"])
+    assert (report["ok"], report["greedy_equal"]) == (False, False)
+    assert report["error"].startswith("greedy: [], wanted ["), report
 
 
 def test_the_command_prints_a_list_and_tells_by_its_exit_code(tmp_path: Path) -> None:
