@@ -35,6 +35,7 @@ from ggplug_cpu.compiler import (
     llvm_call,
     on_compile,
     prebuild,
+    shared,
 )
 from ggplug_cpu.context import load_word, real, store_word, word
 
@@ -403,6 +404,53 @@ def test_once_a_kernel_is_compiled_its_llvm_code_is_freed() -> None:
     kept = [each.name for each in gc.get_objects() if isinstance(each, frontend._Library)]
     assert kept
     assert not [name for name in kept if "adds_by_another" in name]
+
+
+def test_what_kernels_share_is_compiled_once_for_each_target() -> None:
+    emitted = []
+
+    @intrinsic("i64(i64)")
+    def negative(builder: Any, x: Any) -> Any:
+        emitted.append(features.target().key)
+        return builder.neg(x)
+
+    @shared
+    def scaled(factor: int) -> Any:
+        @device_function
+        def times(x):  # type: ignore[no-untyped-def]
+            return negative(x) * factor
+
+        return times
+
+    @kernel
+    def once(factor: int) -> Any:
+        times = scaled(factor)
+
+        def body(ctx, params):  # type: ignore[no-untyped-def]
+            store_word(word(params, 0), times(word(params, 1)))
+
+        return body
+
+    @kernel
+    def again(factor: int) -> Any:
+        times = scaled(factor)
+
+        def body(ctx, params):  # type: ignore[no-untyped-def]
+            store_word(word(params, 0), times(times(word(params, 1))))
+
+        return body
+
+    assert scaled(1) is scaled(1)
+    assert scaled(1) is not scaled(True)
+    levels = ["generic", features.choices()[-1]]
+    out = np.zeros(1, np.int64)
+    for level in levels:
+        with features.forced(level):
+            run(once(3), out.ctypes.data, 7)
+            assert out[0] == -21
+            run(again(3), out.ctypes.data, 7)
+            assert out[0] == 63
+    assert len(emitted) == len(set(levels)) == len(set(emitted))
 
 
 def test_what_was_compiled_is_listed_with_its_target() -> None:

@@ -35,6 +35,15 @@ What a body may use: its globals, its closure, attributes of modules and of :cla
 device functions, intrinsics and whatever Numba itself understands.  (Numba's own ``@njit`` functions would be compiled
 for Numba's target instead of ours: use ``@device_function``.)  Modules of kernels never import Numba.
 
+A function that makes device functions of compile-time constants is :func:`shared`, where kernels have them in common::
+
+    @shared
+    def power(exponent):
+        @device_function
+        def raised(x):
+            return x ** exponent
+        return raised
+
 **Intrinsics** are written in LLVM code, with llvmlite::
 
     @intrinsic("f32x16(f32x16, f32x16, f32x16)")             # result(arguments), by the names of types
@@ -80,7 +89,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from ggplug.cache import KernelFiles
 from ggplug.errors import KernelCompileError
@@ -102,6 +111,8 @@ Body = Callable[[int, int], None]
 #: ``result(arguments)`` in names of types, or a function from the names of the argument types to that, or to None.
 Signature = str | Callable[..., str | None]
 Fastmath = bool | frozenset[str] | set[str]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 # -- what the decorators record ---------------------------------------------------------------------
@@ -155,6 +166,23 @@ def device_function(
     if function is None:
         return lambda function: DeviceFunction(function, fastmath)
     return DeviceFunction(function, fastmath)
+
+
+def shared(maker: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that makes a device function of compile-time constants: equal ones give the same again.
+
+    A closure is compiled anew for each kernel that has one; what is shared is compiled once a process, for each target.
+    """
+
+    @functools.lru_cache(maxsize=None, typed=True)  # True == 1, yet they are different constants
+    def of_target(key: str, *args: Any, **kwargs: Any) -> R:
+        return maker(*args, **kwargs)
+
+    @functools.wraps(maker)
+    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        return of_target(features.target().key, *args, **kwargs)  # type: ignore[arg-type]
+
+    return made
 
 
 def intrinsic(signature: Signature) -> Callable[[Callable[..., Any]], Intrinsic]:

@@ -74,7 +74,7 @@ def _compiler(target: Target) -> _Compiler:
 
 
 class _Library(codegen.CPUCodeLibrary):
-    """The LLVM module of one function and of those it calls, neither optimised nor turned into machine code."""
+    """The LLVM module of one function, neither optimised nor turned into machine code; a kernel's has all it calls."""
 
     def add_llvm_module(self, ll_module: llvm.ModuleRef) -> None:
         ll_module.data_layout = self._codegen._data_layout
@@ -82,9 +82,21 @@ class _Library(codegen.CPUCodeLibrary):
 
     def finalize(self) -> None:
         self._raise_if_finalized()
-        for library in dict.fromkeys(self._linking_libraries):
-            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._finalized = True
+
+    def link(self) -> llvm.ModuleRef:
+        """The module with all that the function calls, directly or not, each once."""
+        self.finalize()
+        called = dict.fromkeys(self._linking_libraries)
+        waiting = list(called)
+        while waiting:
+            for library in waiting.pop()._linking_libraries:
+                if library not in called:
+                    called[library] = None
+                    waiting.append(library)
+        for library in called:
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        return self._final_module
 
     def get_pointer_to_function(self, name: str) -> int:
         return 0
@@ -342,8 +354,7 @@ class _Compiler:
         whole = library._codegen.create_library("kernel")
         whole.add_ir_module(module)
         whole.add_linking_library(library)
-        whole.finalize()
-        final = whole._final_module
+        final = whole.link()
         for each in final.functions:
             if not each.is_declaration and each.name != ENTRY:
                 each.linkage = "internal"

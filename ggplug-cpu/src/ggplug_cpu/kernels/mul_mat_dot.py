@@ -11,7 +11,7 @@ import functools
 import operator
 
 from ggplug_cpu import compiler, features
-from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel, shared
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_rows import Product, fill_table, finish, locate, matrix_address
@@ -358,6 +358,7 @@ def _columns(weights: str, columns: int) -> DeviceFunction:
     return _block_columns(weights, columns) if weights in BLOCKS else _plain_columns(weights, columns)
 
 
+@shared
 def _plain_columns(weights: str, columns: int) -> DeviceFunction:
     step = _plain_rows(columns)
     dot = dot_plain(weights, step, columns)
@@ -373,6 +374,7 @@ def _plain_columns(weights: str, columns: int) -> DeviceFunction:
     return run
 
 
+@shared
 def _block_columns(weights: str, columns: int) -> DeviceFunction:
     # Several streams, each through its part of the rows, so that what lies ahead of any is what it reads next.
     streams = 2 if BLOCKS[weights].sums_of_groups is None else 4

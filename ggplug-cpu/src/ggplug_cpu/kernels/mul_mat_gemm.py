@@ -9,7 +9,7 @@ number in the result depends on how it is cut: results are bit-identical for any
 from __future__ import annotations
 
 from ggplug_cpu import simd
-from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel, shared
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
 from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
 from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
@@ -90,6 +90,7 @@ def activations_in_room(table, capacity, row, count, room, stride):  # type: ign
         store_word(table + 8 * (capacity + r), room + (row + min(r, count - 1)) * stride)
 
 
+@shared
 def product_of_blocks(
     kind: str,
     weights: str,
@@ -141,6 +142,7 @@ def slice_of_blocks(
     return add
 
 
+@shared
 def _part(
     kind: str,
     weights: str,
@@ -153,7 +155,9 @@ def _part(
     """As :func:`slice_of_blocks`, between what makes tile registers ours and what gives them up."""
     step_numbers = layout(kind).step_numbers
     pack = _pack_block(kind, weights, weights_order)
-    run_tile = _run_tile(kind, weights, activations, weights_order, activations_order, routed, elsewhere)
+    in_place = weights_order == "packed"
+    stored, ahead = (stored_as(kind, weights), _AHEAD) if in_place else ("", 0)
+    run_tile = _run_tile(kind, stored, ahead, activations, activations_order, routed, elsewhere)
 
     @device_function
     def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
@@ -172,22 +176,21 @@ def _part(
     return part
 
 
+@shared
 def _run_tile(
-    kind: str, weights: str, activations: str, weights_order: str, activations_order: str, routed: bool,
+    kind: str, stored: str, ahead: int, activations: str, activations_order: str, routed: bool,
     elsewhere: DeviceFunction,
 ) -> DeviceFunction:  # fmt: skip
     """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first)``.
 
     The rows of a tile from number ``v`` on, of ``left`` in a block that begins at ``v_first``, past all panels.
-    Returns how many they are.
+    Returns how many they are.  ``stored`` and ``ahead``: see :func:`~.mul_mat_tiles.tile`.
     """
     fill = fill_table(routed)
-    in_place = weights_order == "packed"
-    stored = stored_as(kind, weights) if in_place else ""
 
     def of_size(size: int, least: int, otherwise: DeviceFunction | None) -> DeviceFunction:
         """Runs a tile of ``size`` rows where at least ``least`` are left, and else what ``otherwise`` runs."""
-        run = _run_rows(kind, activations, activations_order, size, stored, _AHEAD if in_place else 0)
+        run = _run_rows(kind, activations, activations_order, size, stored, ahead)
 
         @device_function
         def tile_of_size(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first):  # type: ignore[no-untyped-def]
@@ -239,6 +242,7 @@ def _gathered() -> int:
 # -- weights ---------------------------------------------------------------------------------------------
 
 
+@shared
 def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
     """``pack(params, base, m_first, m_last, k, numbers, panels, x)``: rows ``m_first`` to ``m_last`` into panels.
 
@@ -331,6 +335,7 @@ def _find_packed(kind: str, weights: str) -> DeviceFunction:
 # -- activations -----------------------------------------------------------------------------------------
 
 
+@shared
 def _run_rows(
     kind: str, activations: str, activations_order: str, rows: int, stored: str, ahead: int = 0
 ) -> DeviceFunction:
@@ -363,6 +368,7 @@ def _run_rows(
     return run
 
 
+@shared
 def past_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> DeviceFunction:
     """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside)``: rows past a panel.
 
@@ -432,6 +438,7 @@ def _nothing(x):  # type: ignore[no-untyped-def]
     pass
 
 
+@shared
 def _pack_rows(kind: str, activations: str, activations_order: str, rows: int, stored: str) -> DeviceFunction:
     """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
     row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
