@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ggplug.errors import ModelError, ParameterError
 from ggplug.testing import FakeDevice
 from ggplug_models import LayerSplit
 from ggplug_models.chat_template import ChatTemplate
+from ggplug_models.commands import _say
 from ggplug_models.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.shares import runs, shares
@@ -86,6 +88,37 @@ def test_of_an_answer_that_is_stopped_the_beginning_is_remembered(model: Decoder
         piece = next(answer)
         del answer
         assert talk.messages[-1] == {"role": "assistant", "content": piece}
+
+
+def test_an_answer_that_is_stopped_before_it_begins_says_so(model: Decoder) -> None:
+    def leave(logits: object, history: object) -> int:
+        raise KeyboardInterrupt
+
+    with model.session(256, cache_type="f32") as session:
+        talk = Talk(model, session, leave)  # type: ignore[arg-type]
+        with pytest.raises(KeyboardInterrupt):
+            next(talk.go_on("hello"))
+        assert str(talk.pace) == "stopped before the first token"
+
+
+def test_no_notice_stands_in_the_midst_of_a_text(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("ggplug")
+
+    def pieces() -> Iterator[str]:
+        for piece in ("a", "b"):
+            log.info("before %s", piece)
+            log.warning("about %s", piece)
+            yield piece
+        log.info("behind")
+
+    log.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, "ggplug"):
+            _say(pieces())
+            log.info("below")
+    finally:
+        log.removeHandler(caplog.handler)
+    assert list(dict.fromkeys(caplog.messages)) == ["before a", "about a", "about b", "below"]
 
 
 def test_a_chat_needs_a_template(model: Decoder) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,13 +33,19 @@ class Terminal:
         self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
         os.close(theirs)
 
-    def shows(self, wanted: str) -> bytes:
-        """Waits until something is shown that was not shown before; what was shown up to there."""
+    def shows(self, wanted: str, meanwhile: Callable[[], object] = lambda: None) -> bytes:
+        """Waits until something is shown that was not shown before; what was shown up to there.
+
+        ``meanwhile`` is called at first, and again each second.
+        """
         begin, end = self._known, time.monotonic() + PATIENCE
+        meanwhile()
         while (place := self.seen.find(wanted.encode(), begin)) < 0:
             assert time.monotonic() < end, self.seen
             if select.select([self._ours], [], [], 1)[0]:
                 self.seen += os.read(self._ours, 1 << 16)
+            else:
+                meanwhile()
         self._known = place + len(wanted.encode())
         return self.seen[begin : self._known]
 
@@ -76,8 +82,8 @@ def test_a_chat_goes_on_whatever_is_typed(terminal: Terminal) -> None:
     terminal.types("word " * 1000 + "\r")
     terminal.shows("and the context 512: say less, or start with a larger --context")
     terminal.shows("> ")
-    terminal.process.send_signal(signal.SIGINT)
-    terminal.shows("/exit or Ctrl-D ends the chat.")
+    # input() waits on where a signal came after it showed the prompt, and before it began to wait
+    terminal.shows("/exit or Ctrl-D ends the chat.", lambda: terminal.process.send_signal(signal.SIGINT))
     terminal.shows("> ")
     terminal.types("\x04")
     terminal.process.wait(PATIENCE)

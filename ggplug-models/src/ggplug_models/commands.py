@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from ggplug.cli.app import notices_held_back
 from ggplug.cli.output import (
     Command,
     byte_count,
@@ -281,9 +282,12 @@ def _say(pieces: Iterator[str]) -> None:
     """Writes pieces as they come; to a terminal, control characters as escapes."""
     out = stdout()
     shown = printable if out.isatty() else str
-    for piece in pieces:
-        out.write(shown(piece))
-        out.flush()
+    with contextlib.ExitStack() as stack:
+        for number, piece in enumerate(pieces):
+            out.write(shown(piece))
+            out.flush()
+            if number == 0:
+                stack.enter_context(notices_held_back())
     out.write("\n")
     out.flush()
 

@@ -29,6 +29,8 @@ class Pace:
     accepted: int = 0
 
     def __str__(self) -> str:
+        if not self.written:
+            return "stopped before the first token"
         texts = [f"{self.read} tokens read in {self.first:.2f} s"]
         if self.written > 1 and self.rest:
             texts.append(f"{self.written} written, {(self.written - 1) / self.rest:.1f} a second")

@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -190,13 +190,22 @@ def set_up_logging() -> None:
         logger.setLevel(logging.INFO if sys.stderr.isatty() else logging.WARNING)
 
 
-@contextlib.contextmanager
-def warnings_held_back() -> Any:
+def warnings_held_back() -> contextlib.AbstractContextManager[None]:
     """For commands that show failures themselves, and so need no warnings of them."""
+    return _held_back(logging.ERROR)
+
+
+def notices_held_back() -> contextlib.AbstractContextManager[None]:
+    """For text that is written piece by piece, in the midst of which a notice would stand."""
+    return _held_back(logging.WARNING)
+
+
+@contextlib.contextmanager
+def _held_back(below: int) -> Iterator[None]:
     logger = logging.getLogger("ggplug")
     level = logger.level
     if not debugging():
-        logger.setLevel(logging.ERROR)
+        logger.setLevel(below)
     try:
         yield
     finally:
@@ -243,4 +252,4 @@ def _source_version() -> str:
     return ggplug.__version__
 
 
-__all__ = ["Extension", "app", "debugging", "run", "warnings_held_back"]
+__all__ = ["Extension", "app", "debugging", "notices_held_back", "run", "warnings_held_back"]
