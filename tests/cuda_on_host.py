@@ -54,6 +54,7 @@ BEFORE = "\n".join(
         "    __atomic_compare_exchange_n(p, &seen, x, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);",
         "    return seen;",
         "}",
+        "static inline int atomicOr(int *p, int x) { return __atomic_fetch_or(p, x, __ATOMIC_RELAXED); }",
         *(f"static inline float {f}(float x) {{ return __builtin_{f}f(x); }}" for f in ONE_ARGUMENT),
         *(f"static inline float {f}(float x, float y) {{ return __builtin_{f}f(x, y); }}" for f in TWO_ARGUMENTS),
         *(f"#define {f}f {f}" for f in (*ONE_ARGUMENT, *TWO_ARGUMENTS)),

@@ -146,6 +146,9 @@ HIP = "\n".join(
         "        __HIP_MEMORY_SCOPE_AGENT);",
         "    return seen;",
         "}",
+        "static __device__ inline int atomicOr(int *p, int x) {",
+        "    return __hip_atomic_fetch_or(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);",
+        "}",
         *(
             f'extern "C" __device__ float {f}f({taken});\n'
             f"static __device__ inline float {f}({taken}) {{ return {f}f({given}); }}"

@@ -8,6 +8,8 @@
      BARRIER()                all items of a group come here before one goes on
      KEEPS_NAN                defined where halves are read that have to keep NaN's sign and payload as float
      CLAIM(p, value)          puts value where 0 is in global memory; true for the one item that does it
+     RAISE(p)                 makes an int in a group's memory, which is 0, something else.  Between two barriers items write a
+                              word only so, or one item alone does: compilers that compute items in vectors rely on that
      vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT move them from and to float pointers;
                               MOVE_WORDS copies VEC words of any type in global memory
      real, REAL, SELECT       what element-wise expressions compute with, and SIN, COS;  MAP1, MAP2 apply them to vecs

@@ -14,6 +14,7 @@
 #define CONSTANT static __device__ const
 #define BARRIER() __syncthreads()
 #define CLAIM(p, value) (atomicCAS((int *)(p), 0, value) == 0)
+#define RAISE(p) atomicOr(p, 1)
 #define INFINITY __int_as_float(0x7f800000)
 #define GROUP ((int)blockIdx.x)
 #define LANE ((int)threadIdx.x)

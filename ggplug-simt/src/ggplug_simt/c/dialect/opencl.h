@@ -11,6 +11,7 @@
 #define CONSTANT __constant
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define CLAIM(p, value) (atomic_cmpxchg((volatile GLOBAL int *)(p), 0, value) == 0)
+#define RAISE(p) atomic_or((volatile LOCAL int *)(p), 1)
 #define GROUP ((int)get_group_id(0))
 #define LANE ((int)get_local_id(0))
 

@@ -144,16 +144,16 @@ KERNEL void flash_attention(PARAMETERS)
             }
         }
         BARRIER();
-        vec wild = VEC_OF(0.0f);
         for (int e = LANE; e < KEYS * (PADDED(DV) / VEC); e += LANES) {
             const int j = e / (PADDED(DV) / VEC), i = e % (PADDED(DV) / VEC) * VEC;
             vec v = VEC_OF(0.0f);
             if (key0 + j < end) v = FETCH(TV)(ROW(v, key0 + j, head, batch), args.v.nb[0], i, DV, 0.0f);
             VEC_PUT(v, tile + j * STRIDE + i);
-            wild = wild + (v - v);
+            /* Looked at one by one: where PoCL 3.0 keeps a sum of them over the loop, with vectors of 256 bits, it writes logits
+               behind powers. */
+            const float wild = vec_sum(v - v);
+            if (wild != wild) RAISE(odd);
         }
-        const float is_wild = vec_sum(wild);
-        if (is_wild != is_wild) odd[0] = 1;
         for (int r = LANE; r < QUERIES; r += LANES) {
             vec top = VEC_OF(highest[r]);
             for (int j = 0; j < KEYS; j += VEC) top = VEC_MAX(top, VEC_GET(powers + r * KEYS + j));
