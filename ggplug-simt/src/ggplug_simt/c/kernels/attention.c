@@ -149,8 +149,8 @@ KERNEL void flash_attention(PARAMETERS)
             vec v = VEC_OF(0.0f);
             if (key0 + j < end) v = FETCH(TV)(ROW(v, key0 + j, head, batch), args.v.nb[0], i, DV, 0.0f);
             VEC_PUT(v, tile + j * STRIDE + i);
-            /* Looked at one by one: where PoCL 3.0 keeps a sum of them over the loop, with vectors of 256 bits, it writes logits
-               behind powers. */
+            /* Each alone: where a sum of them is kept over the loop, PoCL 3.0 with vectors of 256 bits writes logits behind
+               powers. */
             const float wild = vec_sum(v - v);
             if (wild != wild) RAISE(odd);
         }
