@@ -47,8 +47,8 @@ name; other devices compute them. Block types such as Q8_0 are read by `numbers(
 which rounds to the type of the result. `ggplug ops` lists all ops and types.
 
 What moves data teaches the most, because strides, views, types and ids meet there: begin with `cpy` and `set_rows`
-(`ggplug new-backend NAME --ops cpy,set_rows` writes them, if they are not here). Kernels of `soft_max`, `rope`,
-`mul_mat_id` and some fifty other ops, over a library's arrays, are in `examples/ggplug-torch` of ggplug's repository.
+(`ggplug new-backend NAME --ops cpy,set_rows` writes them, if they are not here). Kernels of `rope`, `mul_mat_id`
+and some fifty other ops, over a library's arrays, are in `examples/ggplug-torch` of ggplug's repository.
 ggplug's page "Writing a backend" goes on from here: queues, plans of one's own, several nodes at once, block types.
 """
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 
 class Snippet(NamedTuple):
-    """``cls``: the op's class.  ``source``: the body of its kernel.  ``sources``: names of its arguments.
+    """``cls``: the op's class.  ``source``: the body of its kernel.  ``sources``: names of its arguments; one that may be
+    None has a question mark.
 
     ``result`` and ``takes``: the types that the result and each source may have, where that is not float32 alone.
     ``values``: whether it is given Values, not arrays.
@@ -114,6 +115,22 @@ SNIPPETS: dict[str, Snippet] = {
     "sigmoid": _unary("Sigmoid", "1 / (1 + np.exp(-wide(x)))"),
     "silu": _unary("Silu", "x / (1 + np.exp(-wide(x)))"),
     "sin": _unary("Sin", "np.sin(wide(x))"),
+    "soft_max": Snippet(
+        "SoftMax",
+        ("x", "mask?", "sinks?"),
+        "logits = wide(x) * op.scale\n"
+        "if mask is not None:  # it may have more rows than x, and serves several heads and batches in turn\n"
+        "    slopes = ops.alibi_slopes(x.shape[1], op.max_bias).reshape(1, -1, 1, 1)\n"
+        "    logits += slopes * repeated(mask[:, :, : x.shape[2]], x.shape)\n"
+        "logits[np.abs(logits) > np.finfo(np.float32).max] *= np.inf  # they overflow as float32 does\n"
+        "highest = logits.max(axis=-1, keepdims=True, initial=-np.inf)\n"
+        "sunk = np.full((1, 1, 1, 1), -np.inf) if sinks is None else wide(sinks).reshape(1, -1, 1, 1)\n"
+        "highest = np.maximum(highest, sunk)\n"
+        "powers = np.exp(logits - highest)\n"
+        "dst[...] = powers / (powers.sum(axis=-1, keepdims=True) + np.exp(sunk - highest))",
+        ("F32",),
+        (("F32",), ("F32", "F16"), ("F32",)),
+    ),
     "sqr": _unary("Sqr", "x * x"),
     "sqrt": _unary("Sqrt", "np.sqrt(x)"),
     "sub": _binary("Sub", "-"),
@@ -130,10 +147,15 @@ def function(name: str) -> str:
     """The kernel of an op, as source."""
     snippet = SNIPPETS[name]
     kind = "Values" if snippet.values else "Array"
-    sources = ", ".join(f"{each}: {kind}" for each in snippet.sources)
+    sources = ", ".join(_argument(each, kind) for each in snippet.sources)
     lines = [f"def {name}(op: Any, dst: {kind}, {sources}) -> None:"]
     lines += [f"    {line}" for line in snippet.source.splitlines()]
     return "\n".join(lines if snippet.values else ["@on_arrays", *lines])
+
+
+def _argument(name: str, kind: str) -> str:
+    """The argument of a kernel for a source, as source."""
+    return f"{name[:-1]}: {kind} | None" if name.endswith("?") else f"{name}: {kind}"
 
 
 def row(name: str) -> str:
