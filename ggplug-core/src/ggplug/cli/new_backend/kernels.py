@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Snippet(NamedTuple):
-    """``cls``: the op's class.  ``source``: the body of its kernel.  ``sources``: names of its arguments; one that may be
-    None has a question mark.
+    """``cls``: the op's class.  ``source``: the body of its kernel.
 
+    ``sources``: names of its arguments; ``name?`` is for one that may be None.
     ``result`` and ``takes``: the types that the result and each source may have, where that is not float32 alone.
     ``values``: whether it is given Values, not arrays.
     """
