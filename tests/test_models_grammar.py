@@ -6,11 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import ggplug_models
 from ggplug.errors import ModelError, ParameterError
 from ggplug_models import Tokenizer, load_tokenizer
 from ggplug_models.sampling import Sampler, Sampling
@@ -228,3 +230,21 @@ except ModelError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install llguidance" in done.stdout
+
+
+def test_each_text_follows_the_grammar_from_its_beginning(data: Path) -> None:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model:
+        sampler = Sampler(Sampling(seed=1), constraint=Grammars(model.tokenizer, model.n_vocab).regex("[ab]{4}"))
+        for most, wanted in ((None, "[ab]{4}"), (2, "[ab]{2}"), (None, "[ab]{4}")):  # the second is cut off
+            assert re.fullmatch(wanted, "".join(model.generate("x", most, choose=sampler)))
+
+
+def test_grammars_are_made_of_a_tokeniser() -> None:
+    with pytest.raises(ParameterError, match="tokenizer must be a Tokenizer"):
+        Grammars("x")  # type: ignore[arg-type]
+
+
+def test_a_schema_that_is_no_json_is_told_once(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ParameterError) as caught:
+        Grammars(tokenizer).json_schema("{nothing")
+    assert caught.value.message.count("is of no use") == 1

@@ -159,3 +159,9 @@ def test_verbose_ends_with_a_table_of_devices(data: Path) -> None:
     assert headings.split() == ["device", "layers", "weights", "packed", "nodes", "copied", "to", "it"]
     assert row.startswith("CPU      0-")
     assert len(rule) <= 80
+
+
+def test_a_template_of_ones_own_takes_the_place_of_the_files(model: Decoder) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    template = ChatTemplate(TEMPLATE, model.tokenizer)
+    assert "".join(model.chat(messages, 5, template=template)) == "".join(model.texts(template.encode(messages), 5))

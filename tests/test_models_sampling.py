@@ -6,8 +6,10 @@ precision.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import ggplug_models
 from ggplug.errors import ParameterError
 from ggplug_models import load_tokenizer
 from ggplug_models.generation import greedy
@@ -295,3 +298,36 @@ def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
 def test_stop_strings_that_are_none_are_refused(strings: Any) -> None:
     with pytest.raises(ParameterError, match="stop strings are a list of strings"):
         StopStrings(strings)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
+@pytest.mark.parametrize("given", [
+    {}, {"xtc_probability": 0.5, "xtc_threshold": 0.01}, {"mirostat": 2}, {"dynamic_range": 0.5}, {"typical_p": 0.9},
+    {"dry_multiplier": 0.8},
+])  # fmt: skip
+def test_a_copy_goes_on_as_the_sampler_itself(copied: Any, given: dict[str, Any]) -> None:
+    settings = Sampling(seed=1, **{"top_k": 0, "min_p": 0, **given})
+    alone = Sampler(settings)
+    wanted = [alone(ROWS[0], [1, 2]) for _ in range(20)]
+    first = Sampler(settings)
+    found = [first(ROWS[0], [1, 2]) for _ in range(5)]
+    second = copied(first)
+    if copied is not copy.copy:  # which shares the random numbers, as copies of one level do
+        for _ in range(3):
+            first(ROWS[0], [1, 2])
+    assert found + [second(ROWS[0], [1, 2]) for _ in range(15)] == wanted
+
+
+def test_a_sampler_is_made_of_settings_and_a_constraint() -> None:
+    with pytest.raises(ParameterError, match="sampling must be a Sampling"):
+        Sampler({"seed": 1})  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="constraint must forbid tokens"):
+        Sampler(constraint={"type": "object"})  # type: ignore[arg-type]
+
+
+def test_what_breaks_repetitions_is_made_of_the_models_tokeniser(data: Path) -> None:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model:
+        settings = Sampling(temperature=0, dry_multiplier=1.0)
+        sampler = Sampler(settings)
+        list(model.generate("a b a b a b", 6, choose=sampler))
+        assert sampler.breakers == breakers_of(model.tokenizer, settings.dry_breakers) != {}

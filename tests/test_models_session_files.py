@@ -151,3 +151,21 @@ def test_a_byte_that_was_flipped_is_found_or_makes_no_difference(model: Any, sav
             session.clear()
             session.decode({0: [7, 8, 9]})
         assert refused > 30
+
+
+def test_a_session_of_a_model_with_other_weights_is_refused(data: Path, tmp_path: Path) -> None:
+    raw = bytearray((data / "qwen3.gguf").read_bytes())
+    copies = [tmp_path / name for name in ("same.gguf", "tuned.gguf")]
+    copies[0].write_bytes(raw)
+    raw[-2000:-1000] = bytes(1000)
+    copies[1].write_bytes(raw)
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model, model.session(64) as session:
+        session.decode({0: TEXT[:9]})
+        session.save(tmp_path / "saved.gguf")
+    same, tuned = (ggplug_models.load(path, ["CPU"]) for path in copies)
+    with same, tuned, same.session(64) as one, tuned.session(64) as other:
+        one.restore(tmp_path / "saved.gguf")
+        assert one.length() == 9
+        with pytest.raises(ModelError, match="the session's model"):
+            other.restore(tmp_path / "saved.gguf")
+        assert other.length() == 0

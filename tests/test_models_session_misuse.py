@@ -14,6 +14,8 @@ import pytest
 import ggplug_models
 from ggplug.errors import BusyError, FreedError, ParameterError
 from ggplug_models import Asked, Session
+from ggplug_models.drafts import PromptLookup
+from ggplug_models.sampling import Sampler, Sampling
 from tests.interrupts import interrupted_everywhere
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 40)]
@@ -172,3 +174,27 @@ def test_an_interrupt_anywhere_leaves_what_was_read_or_nothing(name: str, data: 
                 elif held[seq]:
                     assert near(found, wanted[seq]), (place, held)
         assert interrupts > 50
+
+
+def test_a_model_writes_nothing_in_a_session_of_another(model: Any, data: Path) -> None:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as other, other.session(64) as session:
+        wanted = list(other.generate_ids(TEXT[:9], 4, session=session))
+        for ask in (model.generate_ids, lambda ids, n, session: model.texts(ids, n, session=session)):
+            with pytest.raises(ParameterError, match="session must be one of this model, got one of another model"):
+                ask(TEXT[:9], 4, session=session)
+        assert list(other.generate_ids(TEXT[:9], 4, session=session)) == wanted
+    for odd in ("x", 128, Session):
+        with pytest.raises(ParameterError, match="session must be one of this model"):
+            model.generate_ids(TEXT[:9], 4, session=odd)
+
+
+def test_arguments_that_are_of_no_use_are_refused_in_the_call(model: Any) -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"choose": Sampling()}, "choose must be what is called with logits"),
+        ({"choose": Sampler}, "choose must be"), ({"choose": None}, "choose must be"),
+        ({"draft": True}, "draft must be a draft, such as PromptLookup"), ({"draft": PromptLookup}, "draft must be"),
+        ({"max_tokens": -1}, "max_tokens"), ({"prompt": [-1]}, "prompt"), ({"prompt": "text"}, "prompt"),
+    ]  # fmt: skip
+    for given, message in refused:
+        with pytest.raises(ParameterError, match=message):
+            model.generate_ids(**{"prompt": TEXT[:9], **given})

@@ -20,6 +20,7 @@ __all__ = [
     "BusyError",
     "ComputeAborted",
     "ComputeError",
+    "ContextFullError",
     "DeviceLostError",
     "DeviceNotFoundError",
     "DuplicateNameError",

@@ -55,8 +55,9 @@ class ChatTemplate:
             others = sorted(each.removeprefix(f"{KEY}.") for each in metadata if each.startswith(f"{KEY}."))
             there = f"; it has templates named {', '.join(others)}" if others else ""
             raise ModelError(
-                f"the file has no {key}{there}", got=name, remedy="give a template: ChatTemplate(source, tokenizer)"
-            )
+                f"the file has no {key}{there}", got=name,
+                remedy="give one: template=ChatTemplate(source, model.tokenizer)",
+            )  # fmt: skip
         return cls(source, tokenizer)
 
     def render(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 import ggplug as gg
 from ggplug.backend import Device
+from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 from ggplug_models.arguments import check_sequence
@@ -18,7 +19,7 @@ from ggplug_models.cache.memory import KeysValues, Kind, Memory, State
 from ggplug_models.chat_template import ChatTemplate, Message
 from ggplug_models.drafts import Drafts
 from ggplug_models.embedding import check_batch, check_texts, normalized
-from ggplug_models.generation import generate, greedy
+from ggplug_models.generation import check_arguments, generate, greedy
 from ggplug_models.ids import token_ids
 from ggplug_models.layers.linear import linear
 from ggplug_models.long_text import LongText
@@ -30,6 +31,7 @@ from ggplug_models.session import Session
 from ggplug_models.steps import Asked, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
+from ggplug_models.values import shown
 from ggplug_models.written import Written
 
 Floats = npt.NDArray[np.float32]
@@ -81,13 +83,23 @@ class Decoder(Network):
 
         ``choose``: such as a :class:`~ggplug_models.sampling.Sampler`; by default the most likely token is taken.
         ``session``: where the tokens are remembered, by default in one that is made for this.  ``draft``: guesses
-        tokens, so that several are computed at once; the text is the same (:mod:`ggplug_models.drafts`).
+        tokens, so that several are computed at once; the text is the same (:mod:`ggplug_models.drafts`).  Raises
+        ParameterError for a session of another model too.
         """
         if session is None:
-            with self.session() as own:
-                yield from self.generate_ids(prompt, max_tokens, choose=choose, session=own, draft=draft)
-        else:
-            yield from generate(session, prompt, max_tokens, choose=choose, end=self.tokenizer.ends, draft=draft)
+            check_arguments(self, prompt, max_tokens, choose, draft)
+            return self._generated(prompt, max_tokens, choose, draft)
+        if not isinstance(session, Session) or session.model is not self:
+            what = "one of another model" if isinstance(session, Session) else shown(session)
+            raise ParameterError(f"session must be one of this model, got {what}", got=session,
+                                 remedy="make it by model.session()")  # fmt: skip
+        return generate(session, prompt, max_tokens, choose=choose, end=self.tokenizer.ends, draft=draft)
+
+    def _generated(
+        self, prompt: Sequence[int], max_tokens: int | None, choose: Chooses, draft: Drafts | None
+    ) -> Iterator[int]:
+        with self.session() as session:
+            yield from self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft)
 
     def generate(
         self, text: str, max_tokens: int | None = None, *, choose: Chooses = greedy, stop: Sequence[str] = (),
@@ -105,12 +117,13 @@ class Decoder(Network):
     def chat(
         self, messages: Sequence[Message], max_tokens: int | None = None, *, choose: Chooses = greedy,
         stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None,
+        template: ChatTemplate | None = None,
     ) -> Iterator[str]:  # fmt: skip
-        """The answer to the last of ``messages``, in pieces, by the file's own template; see :meth:`generate`.
+        """The answer to the last of ``messages``, in pieces; see :meth:`generate`.
 
-        Raises ModelError for a file without a template.
+        ``template``: by default the file's own.  Raises ModelError for a file without one.
         """
-        prompt = self.template.encode(messages)
+        prompt = (template or self.template).encode(messages)
         return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft)
 
     @cached_property
@@ -124,13 +137,7 @@ class Decoder(Network):
     ) -> Iterator[str]:  # fmt: skip
         """As :meth:`generate`, behind token ids.  ``begins``: see :class:`~ggplug_models.written.Written`."""
         written = Written(self.tokenizer, stop, begins=begins)
-        for token in self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft):
-            if piece := written.push(token):
-                yield piece
-            if written.stopped:
-                return
-        if piece := written.finish():
-            yield piece
+        return _pieces(written, self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft))
 
     def embed(
         self, texts: Sequence[str | LongText], *, batch: int = 32, normalize: bool = True,
@@ -208,3 +215,14 @@ class Decoder(Network):
         found = next(placed, None)
         device = self.devices[0] if found is None else found.device
         return device if device in self.devices else self.devices[-1]
+
+
+def _pieces(written: Written, tokens: Iterator[int]) -> Iterator[str]:
+    """The text of tokens, up to a stop string."""
+    for token in tokens:
+        if piece := written.push(token):
+            yield piece
+        if written.stopped:
+            return
+    if piece := written.finish():
+        yield piece

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from ggplug.errors import BusyError, FreedError
+from ggplug.errors import BusyError, FreedError, ParameterError
 from ggplug_models.arguments import whole
 from ggplug_models.drafts import Drafts
 from ggplug_models.ids import token_ids
-from ggplug_models.sampling.sampler import Chooses, Logits, check_largest
+from ggplug_models.sampling.sampler import Chooses, Logits, Sampler, check_largest
 from ggplug_models.session import Session
 from ggplug_models.steps import Asked
+from ggplug_models.values import shown
+
+if TYPE_CHECKING:
+    from ggplug_models.decoder import Decoder
 
 
 def greedy(logits: Logits, history: Sequence[int]) -> int:
@@ -35,19 +40,43 @@ def generate(
     ``draft``: guesses tokens, so that several are computed in one step (:mod:`ggplug_models.drafts`); the text is the
     same as without.  Raises ParameterError, ContextFullError for a prompt that is too long, ModelError for a draft that
     the model has no use for, and what ``choose`` does, such as LogitsError for logits that are NaN.
+
+    Arguments are looked at in the call; the prompt is computed when the first token is asked for.
     """
+    check_arguments(session.model, prompt, max_tokens, choose, draft)
+    return _generated(session, prompt, max_tokens, choose, end, seq, draft)
+
+
+def check_arguments(
+    model: Decoder, prompt: Sequence[int], max_tokens: int | None, choose: Chooses, draft: Drafts | None
+) -> None:
+    """Raises what :func:`generate` does for arguments that it cannot use."""
+    if not callable(choose) or isinstance(choose, type):
+        wanted = "what is called with logits and the tokens before, such as a Sampler"
+        raise ParameterError(f"choose must be {wanted}, got {shown(choose)}", got=choose, wanted=wanted)
     if draft is not None:
-        draft.check(session.model)
+        if not isinstance(draft, Drafts):
+            wanted = "a draft, such as PromptLookup()"
+            raise ParameterError(f"draft must be {wanted}, got {shown(draft)}", got=draft, wanted=wanted)
+        draft.check(model)
     if max_tokens is not None:
-        max_tokens = whole("max_tokens", max_tokens)
+        whole("max_tokens", max_tokens)
+    token_ids(prompt, model.n_vocab, "prompt")
+
+
+def _generated(
+    session: Session, prompt: Sequence[int], max_tokens: int | None, choose: Chooses, end: Collection[int], seq: int,
+    draft: Drafts | None,
+) -> Iterator[int]:  # fmt: skip
+    if isinstance(choose, Sampler):
+        choose.begin(lambda: session.model.tokenizer)
     n_vocab = session.model.n_vocab
-    token_ids(prompt, n_vocab, "prompt")
     kept = session.keep_prefix(prompt, seq)
     logits = [session.decode({seq: prompt[kept:]})[seq]]
     history = list(prompt)
     changes = session.changes(seq)
     room = session.n_ctx - len(prompt) + 1
-    remaining = room if max_tokens is None else min(room, max_tokens)
+    remaining = room if max_tokens is None else min(room, int(max_tokens))
     guessed: list[int] = []
     read = history
     try:

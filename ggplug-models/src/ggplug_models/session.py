@@ -279,7 +279,7 @@ class Session:
             raise ContextFullError(
                 f"sequence {seq} has {self.n_ctx - room} of {self.n_ctx} tokens, and no room for {len(found)} more",
                 got=len(found), wanted=room,
-                remedy="make the session with a larger n_ctx, or call shift()",
+                remedy="make the session with a larger n_ctx" + (", or call shift()" if room < self.n_ctx else ""),
             )  # fmt: skip
         return found
 

@@ -113,10 +113,11 @@ def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints) -> None:
 
 
 def _fingerprint(session: Session) -> str:
-    """What tells models apart: metadata and extents of weights, not their values."""
+    """What tells models apart: metadata, extents of weights, and samples of the files that they came from."""
     model = session.model
     told = [f"{key}={model.metadata[key]}" for key in sorted(model.metadata) if key.startswith(model.architecture)]
     told += [f"{weight.name} {weight.type.name} {weight.ne}" for weight in model.weights]
+    told.append(model.files.digest())
     return f"{model.architecture} {hashlib.sha256(chr(10).join(told).encode()).hexdigest()}"
 
 

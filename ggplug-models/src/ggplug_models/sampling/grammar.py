@@ -13,6 +13,7 @@ from ggplug.errors import ModelError, ParameterError
 from ggplug_models.requirements import required
 from ggplug_models.sampling.grammar_limits import check_grammar, check_pattern, read_schema
 from ggplug_models.tokenizers import Tokenizer
+from ggplug_models.values import shown
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -42,6 +43,9 @@ class Grammars:
         with required("llguidance", "following a JSON schema or a grammar"):
             from llguidance import LLTokenizer
             from llguidance import TokenizerWrapper as Wrapper
+        if not isinstance(tokenizer, Tokenizer):
+            raise ParameterError(f"tokenizer must be a Tokenizer, got {shown(tokenizer)}", got=tokenizer,
+                                 remedy="pass model.tokenizer")  # fmt: skip
         if not tokenizer.ends:
             raise ModelError("the vocabulary has no token that ends a text, so a grammar's text would not end")
         self.n_vocab = n_vocab or tokenizer.n_vocab
@@ -62,6 +66,8 @@ class Grammars:
         try:
             text = json.dumps(read_schema(schema if isinstance(schema, str) else json.dumps(schema)))
             grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": SPACES})
+        except ParameterError:
+            raise
         except (TypeError, ValueError, RecursionError) as error:
             raise ParameterError(f"the JSON schema is of no use: {error}", got=schema) from error
         return self._constraint(grammar, "JSON schema", schema)
@@ -119,6 +125,10 @@ class GrammarConstraint:
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
             self._check()
+
+    def begin(self) -> None:
+        """Another text begins."""
+        self._matcher.reset()
 
     @property
     def complete(self) -> bool:

@@ -15,6 +15,7 @@ from ggplug_models.sampling import penalties
 from ggplug_models.sampling.candidates import Candidates
 from ggplug_models.sampling.mirostat import Mirostat
 from ggplug_models.sampling.parameters import Sampling
+from ggplug_models.tokenizers import Tokenizer
 from ggplug_models.values import shown
 
 Logits = npt.NDArray[np.float32]
@@ -40,32 +41,51 @@ class Constraint(Protocol):
     def accept(self, token: int) -> None:
         """Goes on behind a token that was allowed."""
 
+    def begin(self) -> None:
+        """Forgets the tokens: another text begins."""
+
 
 class Sampler:
     """Chooses the tokens of one sequence.
 
-    ``sampling``: the settings.  ``breakers``: for DRY, what ends a repetition (:func:`penalties.breakers_of`).
-    ``constraint``: forbids tokens.  ``seed``: the one that is used, also if ``sampling`` left it open; with it, the
-    same logits give the same tokens.
+    ``sampling``: the settings.  ``breakers``: for DRY, what ends a repetition (:func:`penalties.breakers_of`); by
+    default :func:`~ggplug_models.generation.generate` makes them from the model's tokeniser.  ``constraint``: forbids
+    tokens.  ``seed``: the one that is used, also if ``sampling`` left it open; with it, the same logits give the same
+    tokens.
 
-    It is for one sequence at a time: Mirostat and the random numbers go on from token to token.
+    It is for one sequence at a time: Mirostat and the random numbers go on from token to token, and from text to text,
+    for each of which :meth:`begin` has the constraint begin anew.  A copy, or what ``pickle`` makes of one without a
+    constraint, goes on as the sampler itself would.  Raises ParameterError.
     """
 
     def __init__(
         self, sampling: Sampling | None = None, *, breakers: penalties.Breakers | None = None,
         constraint: Constraint | None = None,
     ) -> None:  # fmt: skip
+        if not isinstance(sampling, Sampling | None):
+            raise ParameterError(f"sampling must be a Sampling, got {shown(sampling)}", got=sampling)
+        if constraint is not None and not (hasattr(constraint, "allowed") and hasattr(constraint, "accept")):
+            raise ParameterError(
+                f"constraint must forbid tokens, got {shown(constraint)}", got=constraint,
+                remedy="make one by Grammars(tokenizer), such as json_schema(schema)",
+            )  # fmt: skip
         self.sampling = sampling or Sampling()
         self.constraint = constraint
-        self.breakers = breakers or {}
+        self.breakers = breakers
         seed = self.sampling.seed
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self.random = np.random.default_rng(self.seed)
         s = self.sampling
         self.mirostat = Mirostat(s.mirostat, s.mirostat_tau, s.mirostat_eta) if s.mirostat else None
         self._greedy = not s.mirostat and s.temperature == 0 and not s.dynamic_range
-        self._steps = [self._step(name) for name in s.order]
         self._ids = np.arange(0)
+
+    def begin(self, tokenizer: Callable[[], Tokenizer]) -> None:
+        """A text begins: the constraint begins anew.  ``tokenizer()`` is asked for where DRY needs to know it."""
+        if self.constraint is not None:
+            self.constraint.begin()
+        if self.sampling.dry_multiplier and self.breakers is None:
+            self.breakers = penalties.breakers_of(tokenizer(), self.sampling.dry_breakers)
 
     def __call__(self, logits: Logits, history: Sequence[int]) -> int:
         """The token behind ``history``: all tokens before it, or at least as many as the settings look at.
@@ -104,7 +124,7 @@ class Sampler:
             penalties.repetition(changed, before, s.repeat_penalty, s.presence_penalty, s.frequency_penalty)
         if s.dry_multiplier and s.dry_last_n:
             before = _last(history, s.dry_last_n, len(logits))
-            penalties.dry(changed, before, s.dry_multiplier, s.dry_base, s.dry_allowed_length, self.breakers)
+            penalties.dry(changed, before, s.dry_multiplier, s.dry_base, s.dry_allowed_length, self.breakers or {})
         if self.constraint is not None:
             allowed = self.constraint.allowed()
             known = min(len(allowed), len(changed))
@@ -122,8 +142,8 @@ class Sampler:
             s = self.sampling
             found = steps.temperature(found, s.temperature, s.dynamic_range, s.dynamic_exponent)
             return self.mirostat.within(found, len(logits))
-        for step in self._steps:
-            found = step(found)
+        for name in self.sampling.order:
+            found = _STEPS[name](found, self.sampling, self.random)
         return found
 
     def _drawn(self, candidates: Candidates) -> int:
@@ -134,18 +154,16 @@ class Sampler:
             self.mirostat.chosen(float(candidates.probabilities[place]))
         return int(candidates.ids[place])
 
-    def _step(self, name: str) -> Callable[[Candidates], Candidates]:
-        s = self.sampling
-        made: Mapping[str, Callable[[Candidates], Candidates]] = {
-            "top_n_sigma": lambda c: steps.top_n_sigma(c, s.top_n_sigma),
-            "top_k": lambda c: steps.top_k(c, s.top_k),
-            "typical_p": lambda c: steps.typical_p(c, s.typical_p),
-            "top_p": lambda c: steps.top_p(c, s.top_p),
-            "min_p": lambda c: steps.min_p(c, s.min_p),
-            "xtc": lambda c: steps.xtc(c, s.xtc_probability, s.xtc_threshold, self.random),
-            "temperature": lambda c: steps.temperature(c, s.temperature, s.dynamic_range, s.dynamic_exponent),
-        }
-        return made[name]
+
+_STEPS: Mapping[str, Callable[[Candidates, Sampling, np.random.Generator], Candidates]] = {
+    "top_n_sigma": lambda c, s, _: steps.top_n_sigma(c, s.top_n_sigma),
+    "top_k": lambda c, s, _: steps.top_k(c, s.top_k),
+    "typical_p": lambda c, s, _: steps.typical_p(c, s.typical_p),
+    "top_p": lambda c, s, _: steps.top_p(c, s.top_p),
+    "min_p": lambda c, s, _: steps.min_p(c, s.min_p),
+    "xtc": lambda c, s, random: steps.xtc(c, s.xtc_probability, s.xtc_threshold, random),
+    "temperature": lambda c, s, _: steps.temperature(c, s.temperature, s.dynamic_range, s.dynamic_exponent),
+}
 
 
 def _checked(logits: Logits) -> Logits:

@@ -90,7 +90,8 @@ class Guard:
                                code="host_not_allowed")  # fmt: skip
         known = not self._keys or self._knows(headers.get("authorization", "").encode("latin-1"))
         if not known and scope["path"] not in OPEN:
-            return Problem(401, "an API key is needed: send it as 'Authorization: Bearer KEY'", code="invalid_api_key")
+            sent = "the API key is not one of this server's" if "authorization" in headers else "an API key is needed"
+            return Problem(401, f"{sent}: send it as 'Authorization: Bearer KEY'", code="invalid_api_key")
         return None
 
     def _knows(self, authorization: bytes) -> bool:
