@@ -249,3 +249,12 @@ def test_odd_numbers_of_tokens_and_odd_tokens_are_refused(model: Any) -> None:
 def test_odd_numbers_of_texts_are_refused(odd: Any) -> None:
     with pytest.raises(ParameterError, match=r"batch must be an integer (of at least|from) 1"):
         check_batch(odd)
+
+
+@pytest.mark.parametrize("odd", ["a", None, 1.0, b"7", -1, 10**9])
+def test_what_is_no_token_is_refused_by_tokenisers(odd: Any, data: Path) -> None:
+    tokenizer = ggplug_models.load_tokenizer(data / "qwen3.gguf")
+    push = tokenizer.stream().push
+    for ask in (tokenizer.piece, tokenizer.is_control, push, lambda token: tokenizer.decode([token])):
+        with pytest.raises(ParameterError, match="there is no token"):
+            ask(odd)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ from ggplug_models.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.serve import Batcher, Finish, QueueFullError, Request
 from ggplug_models.serve.batcher import LEAST
+from ggplug_models.serve.writer import Writer
 from ggplug_models.synthetic import LlamaShape, write_llama
 
 N_VOCAB = 50
@@ -363,3 +366,35 @@ def test_prompts_in_pieces_are_read_bit_by_bit_as_whole_ones(model: Decoder) -> 
             for start, end in zip([0, *cuts], [*cuts, 150], strict=True):
                 found = session.decode({2: prompt[start:end]})[2]
             assert np.array_equal(found, whole), cuts
+
+
+def test_a_prompt_for_experts_is_answered_bit_by_bit_alike_whatever_a_sequence_had_read(data: Path) -> None:
+    """The kernel of an expert goes by the tokens that it gets, so cuts of a prompt show."""
+    random = np.random.default_rng(1)
+    with ggplug_models.load(data / "oracles" / "qwen3moe.gguf", ["CPU"]) as loaded:
+        for _ in range(4):
+            prompt = random.integers(3, loaded.n_vocab, 70).tolist()
+            assert _logits_of(loaded, [prompt])[-1] == _logits_of(loaded, [prompt[:38], prompt])[-1]
+
+
+def _logits_of(model: Decoder, prompts: Sequence[list[int]]) -> list[bytes]:
+    """The first logits behind each prompt, in one sequence of a server."""
+    seen: list[bytes] = []
+
+    def choose(logits: npt.NDArray[np.float32], history: Sequence[int]) -> int:
+        seen.append(logits.tobytes())
+        return 5
+
+    with contextlib.closing(Writer(model, slots=1, context=200)) as writer:
+        for prompt in prompts:
+            request = Request(prompt, choose, 1)
+            writer.batcher.submit(request)
+            list(request.tokens())
+    return seen
+
+
+def test_more_texts_than_ever_have_a_place_are_refused_with_both_numbers() -> None:
+    with Batcher(Held(n_seq=2), waiting=3) as batcher:
+        batcher.check(5)
+        with pytest.raises(ParameterError, match="a request for 6 texts never has a place: 5 can be written or wait"):
+            batcher.check(6)

@@ -248,3 +248,11 @@ def test_a_schema_that_is_no_json_is_told_once(tokenizer: Tokenizer) -> None:
     with pytest.raises(ParameterError) as caught:
         Grammars(tokenizer).json_schema("{nothing")
     assert caught.value.message.count("is of no use") == 1
+
+
+def test_a_grammar_that_cannot_be_followed_is_told_in_one_line(tokenizer: Tokenizer) -> None:
+    sampler = Sampler(Sampling(), constraint=Grammars(tokenizer).json_schema({"$ref": "#"}))
+    with pytest.raises(ParameterError, match="the grammar cannot be followed: ") as caught:
+        sampler(np.zeros(tokenizer.n_vocab, np.float32), [1])
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 100

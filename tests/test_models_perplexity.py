@@ -85,6 +85,19 @@ def test_logits_that_are_not_finite_are_an_error(model: Decoder, monkeypatch: py
         next(perplexities(model, [5] * 32, 8))
 
 
+def test_a_text_that_is_next_to_impossible_has_an_infinite_perplexity(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = ggplug_models.Session.decode
+
+    def sure(self: ggplug_models.Session, *given: object) -> dict[int, np.ndarray]:
+        return {seq: found * np.float32(1e7) for seq, found in decode(self, *given).items()}  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ggplug_models.Session, "decode", sure)
+    found = next(perplexities(model, [5] * 32, 8))
+    assert (found.value, found.error) == (math.inf, math.inf)
+
+
 def test_the_command_prints_the_perplexity_with_its_error(model: Decoder, data: Path, tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text(TEXT, encoding="utf-8")

@@ -331,3 +331,12 @@ def test_what_breaks_repetitions_is_made_of_the_models_tokeniser(data: Path) -> 
         sampler = Sampler(settings)
         list(model.generate("a b a b a b", 6, choose=sampler))
         assert sampler.breakers == breakers_of(model.tokenizer, settings.dry_breakers) != {}
+
+
+def test_the_stop_string_that_is_complete_first_counts_however_the_text_is_cut() -> None:
+    for pieces in (["abb"], ["ab", "b"], ["a", "bb"], ["a", "b", "b"]):
+        stop = StopStrings(["abb", "b"])
+        assert "".join(map(stop.push, pieces)) + stop.finish() == "a", pieces
+        assert stop.stopped == "b"
+    stop = StopStrings(["b", "ab"])
+    assert (stop.push("xab"), stop.stopped) == ("x", "ab")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,9 @@ CONTEXT = 512
 """Tokens of a chunk, unless another number is asked for, or the model takes fewer."""
 
 LEAST_CONTEXT = 4
+
+LARGEST = math.log(sys.float_info.max)
+"""The mean from which on the exponential is infinite."""
 
 ROWS = 16
 """Rows of logits that are looked at together: copies of more would not stay in a cache."""
@@ -90,8 +94,9 @@ def perplexities(
                 counted += end - start
             mean = total / counted
             variance = max(squares / counted - mean * mean, 0.0)
-            value = math.exp(mean)
-            yield Perplexity(value, value * math.sqrt(variance / max(counted - 1, 1)), chunk + 1, counted)
+            value = math.exp(mean) if mean < LARGEST else math.inf
+            error = value * math.sqrt(variance / max(counted - 1, 1)) if mean < LARGEST else math.inf
+            yield Perplexity(value, error, chunk + 1, counted)
 
 
 def surprises(logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

@@ -243,6 +243,7 @@ class Session:
                 f"decode takes a dict of token ids by sequence and an Asked, got {shown(batch)} and {shown(asked)}",
                 got=(batch, asked),
             )  # fmt: skip
+        few = whole("few", few)
         left = {self._number(seq): self._checked(seq, tokens) for seq, tokens in batch.items()}
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
         for chosen, n in self._pieces({seq: len(tokens) for seq, tokens in left.items()}, few, asked, hidden=hidden):

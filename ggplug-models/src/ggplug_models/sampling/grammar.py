@@ -137,7 +137,8 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ParameterError(f"the grammar cannot be followed: {self._matcher.get_error()}")
+            reason = self._matcher.get_error().partition("\n")[0]  # behind it the library tells of its own state
+            raise ParameterError(f"the grammar cannot be followed: {reason}")
 
 
 class _Seen:

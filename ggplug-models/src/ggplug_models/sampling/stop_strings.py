@@ -9,7 +9,7 @@ from ggplug_models.values import shown
 
 
 class StopStrings:
-    """Lets text through up to the first of the stop strings.
+    """Lets text through up to the stop string that is complete first; of several, to the one that begins first.
 
     What may be the beginning of one is held back until it is clear.  ``stopped``: the string that was found, or None.
 
@@ -35,9 +35,9 @@ class StopStrings:
         if self.stopped is not None:
             return ""
         text = self._held + text
-        found = [(place, -len(each), each) for each in self._strings if (place := text.find(each)) >= 0]
+        found = [(place + len(each), place, each) for each in self._strings if (place := text.find(each)) >= 0]
         if found:
-            place, _, self.stopped = min(found)
+            _, place, self.stopped = min(found)
             self._held = ""
             return text[:place]
         certain = len(text) - self._beginning(text)

@@ -46,7 +46,8 @@ class Answers:
         ]
 
     def submit(self, batcher: Batcher) -> None:
-        """Hands all texts to the batcher, or none.  Raises what :meth:`.Batcher.submit` does."""
+        """Hands all texts to the batcher, or none.  Raises what ``check`` and ``submit`` of it do."""
+        batcher.check(len(self._requests))
         try:
             for request in self._requests:
                 batcher.submit(request)

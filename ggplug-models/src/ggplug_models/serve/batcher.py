@@ -8,6 +8,9 @@ where there are at least :data:`LEAST` of them; but the kernels for the former a
 - a prompt is cut where the session would cut it (:attr:`Sequences.micro_batch`), and else only into pieces of at least
   :data:`LEAST` tokens;
 - of what a sequence holds, only what was read as a prompt, in such pieces, is used for another request.
+
+A mixture of experts has no such number: each expert gets some of a step's tokens, whatever number that is.  Its prompts
+are cut where the session would cut them, and nowhere else (``least``).
 """
 
 from __future__ import annotations
@@ -106,17 +109,21 @@ class Batcher:
 
     In each round every text that is being written gets one token, and prompts get about ``piece`` tokens together, so
     that a long prompt does not hold up the others.  A request takes the free sequence that has most of its prompt
-    already.  ``waiting``: requests that may wait for a sequence.
+    already.  ``waiting``: requests that may wait for a sequence.  ``least``: tokens of a prompt from which on it makes
+    no difference how many are computed together; None if it always does.
 
     Its thread is the only one that uses ``sequences``; they belong to the caller, who frees them after :meth:`close`.
     """
 
-    def __init__(self, sequences: Sequences, *, waiting: int = 64, piece: int = 128) -> None:
+    def __init__(
+        self, sequences: Sequences, *, waiting: int = 64, piece: int = 128, least: int | None = LEAST
+    ) -> None:
         if waiting < 0 or piece < 1:
             raise ParameterError(f"waiting must be at least 0 and piece at least 1, got {waiting} and {piece}")
         self.sequences = sequences
         self._most_waiting = waiting
         self._piece = piece
+        self._least = sequences.micro_batch if least is None else least
         self._slots: dict[int, _Slot] = {}
         self._reusable = [0] * sequences.n_seq
         """By sequence: how many of its tokens serve another request that begins with them."""
@@ -125,6 +132,14 @@ class Batcher:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="ggplug batcher", daemon=True)
         self._thread.start()
+
+    def check(self, count: int) -> None:
+        """Raises ParameterError if there is never a place for so many requests together."""
+        most = self.sequences.n_seq + self._most_waiting
+        if count > most:
+            raise ParameterError(
+                f"a request for {count} texts never has a place: {most} can be written or wait", got=count, wanted=most
+            )  # fmt: skip
 
     def submit(self, request: Request) -> None:
         """Takes a request; its tokens come by :meth:`Request.tokens`.
@@ -242,7 +257,7 @@ class Batcher:
     def _usable(self, length: int, common: int) -> int:
         """How many of the ``common`` first tokens of a prompt need not be read again."""
         end = self._end_of_block(min(common, length - 1), length)
-        return min(common, max(end - LEAST, end - 1 - (end - 1) % self.sequences.micro_batch))
+        return min(common, max(end - self._least, end - 1 - (end - 1) % self.sequences.micro_batch))
 
     def _end_of_block(self, place: int, length: int) -> int:
         """Where the micro-batch ends that the token at ``place`` belongs to."""
@@ -268,7 +283,7 @@ class Batcher:
         """What is left of a micro-batch, in about equal parts of at most ``piece`` tokens, if these are not too few."""
         prompt, start = slot.request.prompt, slot.read
         left = self._end_of_block(start, len(prompt)) - start
-        parts = max(1, min(-(-left // self._piece), left // LEAST))
+        parts = max(1, min(-(-left // self._piece), left // self._least))
         return prompt[start : start + left // parts]
 
     def _compute(self, batch: dict[int, list[int]]) -> None:
@@ -288,7 +303,7 @@ class Batcher:
         if not slot.writes:
             self._counts.prompt_tokens += count
             slot.read += count
-            if slot.read % self.sequences.micro_batch == 0 or slot.read % self.sequences.micro_batch >= LEAST:
+            if slot.read % self.sequences.micro_batch == 0 or slot.read % self.sequences.micro_batch >= self._least:
                 self._reusable[number] = slot.read
             if not slot.writes:
                 return

@@ -13,7 +13,7 @@ from ggplug_models.chat_template import KEY, ChatTemplate
 from ggplug_models.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
-from ggplug_models.serve.batcher import Batcher
+from ggplug_models.serve.batcher import LEAST, Batcher
 from ggplug_models.serve.bodies import MOST_TEXTS, ChatBody, CompletionBody, TextBody, check_length, ids_of, several
 from ggplug_models.serve.log_probabilities import LogProbabilities
 from ggplug_models.serve.problems import Problem
@@ -66,7 +66,8 @@ class Writer:
         self._lock = threading.Lock()
         self._breakers: Breakers | None = None
         self.session = model.session(context, slots, cache_type)
-        self.batcher = Batcher(self.session, waiting=waiting)
+        has_experts = model.hyperparameters.integer("expert_count", 0, at_least=0)
+        self.batcher = Batcher(self.session, waiting=waiting, least=None if has_experts else LEAST)
 
     def close(self) -> None:
         """Ends all texts and frees the session; the model is the caller's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
 from ggplug import gguf
@@ -18,7 +19,7 @@ from ggplug_models.tokenizers.streaming import StreamDecoder
 from ggplug_models.tokenizers.unigram import Unigrams
 from ggplug_models.tokenizers.vocabulary import MODEL, PARSED, Attribute
 from ggplug_models.tokenizers.word_piece import WordPieces
-from ggplug_models.values import Values
+from ggplug_models.values import Values, shown
 
 KINDS: Mapping[str, Callable[[Values], Kind]] = {
     "bert": WordPieces.of,
@@ -118,9 +119,10 @@ class Tokenizer:
 
         Raises ParameterError for an id that no token has.
         """
-        piece = self._pieces.get(token)
+        known = self._checked(token)
+        piece = self._pieces.get(known)
         if piece is None:
-            piece = self._pieces[token] = self._kind.piece(self._checked(token))
+            piece = self._pieces[known] = self._kind.piece(known)
         return piece
 
     def is_control(self, token: int) -> bool:
@@ -157,9 +159,9 @@ class Tokenizer:
         return b"" if self.is_control(token) else self.piece(token)
 
     def _checked(self, token: int) -> int:
-        if not 0 <= token < len(self.vocabulary):
+        if not isinstance(token, Integral) or not 0 <= token < len(self.vocabulary):
             raise ParameterError(
-                f"there is no token {token}; the vocabulary has 0 to {len(self.vocabulary) - 1}", got=token
+                f"there is no token {shown(token)}; the vocabulary has 0 to {len(self.vocabulary) - 1}", got=token
             )
         return int(token)
 
