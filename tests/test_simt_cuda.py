@@ -91,7 +91,9 @@ def one_of_each_kernel_and_types(found: Iterable[Source]) -> list[Source]:
     return list({str(source): source for source in found}.values())
 
 
-@pytest.mark.parametrize(("major", "minor"), [(7, 5), (9, 0), (10, 0)])
+@pytest.mark.parametrize(
+    ("major", "minor"), [(9, 0), *(pytest.param(*each, marks=pytest.mark.long) for each in ((7, 5), (10, 0)))]
+)
 def test_every_kernel_compiles_for_nvidia(data: Path, major: int, minor: int) -> None:
     cuda = CudaRegistration().cuda
     options = compiler_options(cuda, {"major": major, "minor": minor})
@@ -160,7 +162,9 @@ HIP = "\n".join(
 )
 
 
-@pytest.mark.parametrize("architecture", ["gfx90a", "gfx942", "gfx1100"])
+@pytest.mark.parametrize(
+    "architecture", ["gfx90a", *(pytest.param(each, marks=pytest.mark.long) for each in ("gfx942", "gfx1100"))]
+)
 def test_every_kernel_compiles_for_amd(data: Path, tmp_path: Path, architecture: str) -> None:
     pytest.importorskip("ziglang")
     for source in [*one_of_each_kernel(sources(data)), *fused_sources()]:
