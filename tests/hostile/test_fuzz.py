@@ -43,7 +43,7 @@ OPS_IN_BRIEF = (
 TYPES_IN_BRIEF = ("f32", "f16", "q4_0", "i32")
 
 
-@pytest.mark.parametrize("device", ["CPU", "OpenCL0"])
+@pytest.mark.parametrize("device", ["CPU", pytest.param("OpenCL0", marks=pytest.mark.long)])
 def test_random_cases_between_guard_pages_find_nothing(device: str) -> None:
     pytest.importorskip("ggplug_cpu" if device == "CPU" else "ggplug_opencl")
     fuzzer = Fuzzer(device, seed=0, ops=OPS_IN_BRIEF, types=TYPES_IN_BRIEF)
