@@ -195,10 +195,7 @@ def _list(there: Mapping[str, Instrument], broken: Mapping[str, str]) -> None:
     out = console()
     print_table(
         ["instrument", "runs", "what it measures"],
-        [
-            (each.name, "by name" if runs_by_name(each) else "", each.description)
-            for each in there.values()
-        ],
+        [(each.name, "by name" if runs_by_name(each) else "", each.description) for each in there.values()],
     )
     for name, reason in broken.items():
         out.print(text(f"{name} cannot be used: {reason}", "red"))

@@ -31,8 +31,8 @@ Every op is one class and one builder: `gg.rms_norm(x, eps=1e-6)` makes a tensor
 declarations, and from what devices answer, by `ggplug ops --markdown --device CPU --device OpenCL0`. Extents are in
 `ne` order, innermost first; NumPy's last axis is dimension 0. The docstrings (`help(gg.rope)`) give shapes, types and
 errors in full. Behind each table stand the formulas, `reference` of each class, in float64, and what these call,
-where it is first called; an op without one has that of its family. What a formula
-makes infinite beyond `_LARGEST` is what overflows in float32: a kernel that computes in float32 need not look for it.
+where it is first called; an op without one has that of its family. What a formula makes infinite beyond `_LARGEST`
+is what overflows in float32: a kernel that computes in float32 need not look for it.
 
 Sources in brackets are optional. "In place" names sources whose bytes the allocator may hand to the result. An op
 that "writes" changes the bytes of that source, and its result is a view of it. A view op computes nothing: its result

@@ -64,7 +64,7 @@ class Sampler:
     ) -> None:  # fmt: skip
         if not isinstance(sampling, Sampling | None):
             raise ParameterError(f"sampling must be a Sampling, got {shown(sampling)}", got=sampling)
-        if constraint is not None and not (hasattr(constraint, "allowed") and hasattr(constraint, "accept")):
+        if constraint is not None and not all(hasattr(constraint, name) for name in ("allowed", "accept", "begin")):
             raise ParameterError(
                 f"constraint must forbid tokens, got {shown(constraint)}", got=constraint,
                 remedy="make one by Grammars(tokenizer), such as json_schema(schema)",
