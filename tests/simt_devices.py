@@ -89,16 +89,17 @@ def a_part_of_the_groups(device: Device, step: int) -> None:
 
 
 class PartOfTheSuite(BackendSuite):
-    """Every eighth case of an op, from another one on for each op, and every ``step``-th chain.
+    """Every ``part``-th case of an op, from another one on for each op, and every ``step``-th chain.
 
     For devices whose compiler takes long for a kernel.
     """
 
+    part = 8
     step: int
 
     def cases(self, op: str) -> list[Case]:
         # Tens of thousands of rows are as many groups of threads, which take minutes where a processor emulates them.
-        return [case for case in cases_of(OPS[op])[len(op) % 8 :: 8] if f" = {LARGE}" not in case.label]
+        return [case for case in cases_of(OPS[op])[len(op) % self.part :: self.part] if f" = {LARGE}" not in case.label]
 
     def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
         a_part_of_the_groups(device, self.step)

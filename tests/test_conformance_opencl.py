@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from simt_devices import PartOfTheSuite, a_part_of_the_groups, opencl_as_gpu
+from simt_devices import PartOfTheSuite, opencl_as_gpu
 
 from ggplug.backend import Device
 from ggplug.testing import BackendSuite
@@ -11,20 +11,21 @@ from ggplug.testing import BackendSuite
 pytest.importorskip("ggplug_opencl")
 
 
-class TestOpenCL(BackendSuite):
+class TestOpenCL(PartOfTheSuite):
+    """The next class has all cases, as has the last one of devices cut as GPUs."""
+
     device_name = "OpenCL0"
+    part = 4
+    step = 4
 
-    @pytest.mark.long
-    def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
-        super().test_groups(device, request)
 
-    def test_a_part_of_the_groups(self, device: Device) -> None:
-        a_part_of_the_groups(device, 4)
+@pytest.mark.long
+class TestAllOfOpenCL(BackendSuite):
+    device_name = "OpenCL0"
+    test_contract = test_graphs = None
 
 
 class TestOpenCLAsGpu(PartOfTheSuite):
-    """The next class has all cases."""
-
     step = 12
 
     @pytest.fixture

@@ -23,6 +23,7 @@ from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import features
 from ggplug_cpu.choices.mul_mat import DOT_COLUMNS, mul_mat, mul_mat_id
 from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
+from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.detect import host_features
 from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED
 from ggplug_cpu.kernels.mul_mat_layout import base_of, int8_kind
@@ -163,7 +164,9 @@ def check(got: Array, a: Operand, b: Operand) -> None:
 
 
 def kernels(node: Tensor) -> str:
-    return steps_of(node).name
+    """The kernels of a node, and those that they call by address."""
+    entries = steps_of(node).entries
+    return " ".join(each.name for entry in entries for each in (entry.kernel, *entry.words) if isinstance(each, Kernel))
 
 
 PAIRS = [
@@ -239,7 +242,7 @@ def test_the_number_of_columns_decides_which_kernel_runs_and_both_are_exact(
         node = gg.mul_mat(a.tensor, b.tensor)
         got, _ = compute(teams[2], node, a, b)
         check(got, a, b)
-        wanted = f"mul_mat_dot[{weights}" if most >= N else f"mul_mat_gemm[{kind},{weights},"
+        wanted = f"mul_mat_dot[{weights}" if most >= N else f"pack_panels[{kind},{weights},"
         assert wanted in kernels(node)
 
 
@@ -387,7 +390,7 @@ def test_weights_whose_numbers_are_not_adjacent_are_collected(
         node, a = with_strides(whole, ne, nb, b)
         got, _ = compute(teams[2], node, a, b)
         check(got, a, b)
-        assert ("scattered" if nb[0] < nb[1] else "columns") in kernels(node)
+        assert f"pack_panels[f32,{weights},{'scattered' if nb[0] < nb[1] else 'columns'}]" in kernels(node)
 
 
 def test_rows_with_gaps_and_unaligned_rows_are_read_in_place(target: str, teams: dict[int, Team]) -> None:

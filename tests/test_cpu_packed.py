@@ -20,7 +20,8 @@ from ggplug.tensor import Tensor
 from ggplug.types import by_name
 from ggplug_cpu import features
 from ggplug_cpu.instruction_sets import X86_64
-from ggplug_cpu.kernels.mul_mat_layout import layout
+from ggplug_cpu.kernels.mul_mat_layout import base_of, layout
+from ggplug_cpu.kernels.mul_mat_packed import packed_as
 from ggplug_cpu.packed import PackedBufferType
 
 FLOATS = ("f32", "f16", "bf16")
@@ -359,5 +360,8 @@ def test_what_encoders_compute_with_packed_weights_is_prebuilt(cpu: Device) -> N
     found = {kernel.name for kernel in likely_kernels()}
     forms = packed_type(cpu).forms
     assert forms
-    for name in forms:
-        assert any(f",{name},f32,packed" in each or f",{name},int8,packed" in each for each in found), name
+    for name, form in forms.items():
+        activations = "int8" if base_of(form.kind) == "i8" else "f32"
+        wanted = f"mul_mat_gemm[{form.kind},{activations},rows,{packed_as(form.kind, name)}]"
+        assert wanted in found, name
+        assert f"pack_panels[{form.kind},{name},rows]" in found or not form.beside_rows

@@ -135,10 +135,10 @@ def test_the_pci_address_is_taken_from_whichever_extension_tells_it() -> None:
     assert device_id(_Handle(extensions="")) is None
 
 
-def test_recorded_cases_of_ggml_pass(device: OpenCLDevice, data: Path) -> None:
-    found = report(replay(Recording(data / "ggml_ops_compact.npz"), device))
+def test_a_recorded_case_of_each_op_of_ggml_passes(device: OpenCLDevice, data: Path) -> None:
+    found = report(replay({case.op: case for case in Recording(data / "ggml_ops_compact.npz")}.values(), device))
     assert found["failed"] == []
-    assert found["passed"] > 100
+    assert found["passed"] > 90
 
 
 @pytest.mark.long

@@ -202,8 +202,8 @@ class Kernel:
     def __init__(self, factory: KernelFactory, arguments: tuple[Parameter, ...]) -> None:
         self.factory = factory
         self.arguments = arguments
-        #: For people: ``add[f32,f32,f32]``.
-        self.name = f"{factory.name}[{','.join(map(str, arguments))}]" if arguments else factory.name
+        #: For people: ``add[f32,f32,f32]``, without empty arguments at the end.
+        self.name = f"{factory.name}[{','.join(map(str, arguments)).rstrip(',')}]" if arguments else factory.name
         self._addresses: dict[str, int] = {}
 
     @property

@@ -123,7 +123,7 @@ class PackedBuffer(HostBuffer):
                 out[...] = whole[at : at + out.size]
 
     def _pack_beside(self, form: Form, tensor: Tensor, raw: Bytes, packed: Bytes) -> None:
-        from ggplug_cpu.kernels.mul_mat_packed import Packing, pack_panels
+        from ggplug_cpu.kernels.mul_mat_weights import Packing, pack_panels
 
         if features.target() != self.type.target:
             raise BufferUseError(
@@ -149,10 +149,9 @@ class PackedBuffer(HostBuffer):
                 for k in range(0, K, step):
                     numbers = min(step, K - k)
                     size = -(-numbers // form.numbers) * form.block_bytes * form.rows
-                    place = source + first * form.rows * tensor.nb[1] + tensor.type.row_bytes(k)
                     words = Packing.words(
-                        weights=Place(place, tensor.nb), panels=Place(there + first * size), K=numbers,
-                        M=min(last * form.rows, M) - first * form.rows, k_block=numbers,
+                        weights=Place(source, tensor.nb), panels=Place(there + first * size),
+                        m_first=first * form.rows, m_last=min(last * form.rows, M), k=k, numbers=numbers, room=0,
                     )  # fmt: skip
                     parameters = np.array(words, np.int64)
                     run(0, parameters.ctypes.data)

@@ -11,7 +11,7 @@ from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import table
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.device import CpuDevice
-from ggplug_cpu.kernels.mul_mat_packed import pack_panels
+from ggplug_cpu.kernels.mul_mat_weights import pack_panels
 from ggplug_cpu.packed import PackedBufferType
 from ggplug_cpu.types import BLOCKS, ENCODED, PLAIN
 

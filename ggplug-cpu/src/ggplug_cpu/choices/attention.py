@@ -94,7 +94,7 @@ def _layer(pieces: _Pieces, out: OfPacked, K: int, head_bytes: int) -> Steps:
         **pieces.places(at), out=at + len(pieces.words), heads=heads, heads_bytes=heads_bytes, head_bytes=head_bytes,
         rounded=rounded, rounded_bytes=rounded_bytes,
     )  # fmt: skip
-    kernel = attention_layer_kernel(*pieces.arguments, out.kind, out.weights, out.totals or 0, out.totals is not None)
+    kernel = attention_layer_kernel(*pieces.arguments, out.kind, out.packed, out.totals or 0, out.totals is not None)
     words = words.followed_by(pieces.words).followed_by(out.words)
     scratch = rounded + pieces.v_block * rounded_bytes
     return Steps((Entry(kernel, words, pieces.tasks + out.tasks),), scratch_bytes=scratch)
@@ -123,10 +123,9 @@ class _Pieces:
     v_block: int
 
     @property
-    def arguments(self) -> tuple[str, str, str, str, str, str, str, str]:
+    def arguments(self) -> tuple[str, str, str, str]:
         """Those of the kernel."""
-        mixing_kind, values, _, values_order, _ = self.second.arguments
-        return (*self.first.arguments, mixing_kind, values, values_order)
+        return (*self.first.arguments, self.second.arguments[0])
 
     @property
     def words(self) -> Words:

@@ -19,6 +19,7 @@ from ggplug_cpu.kernels.im2col import Im2col, scratch_bytes
 from ggplug_cpu.kernels.im2col import im2col as im2col_kernel
 from ggplug_cpu.kernels.mul_mat_layout import PANEL_BYTES, layout
 from ggplug_cpu.kernels.mul_mat_rows import Product
+from ggplug_cpu.kernels.mul_mat_weights import pack_panels
 from ggplug_cpu.kernels.sliding import Sliding
 from ggplug_cpu.kernels.stretched import Stretched, conv_transpose_wild
 from ggplug_cpu.parameters import Place, Ref, Words
@@ -205,15 +206,15 @@ def _product(
     k_block = shape.k_block(numbers, count)
     m_block, v_block = _blocks(count, out, images, shape.panel_bytes(min(numbers, k_block)))
     x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, k_block)
+    order = "stretched windows" if transposed and any(axis.stride > 1 for axis in axes) else "windows"
     words = Product.words(
         weights=Place(Ref(source(1)), (x.nb[0], 0, image_bytes, 0)), activations=rows.as_place(),
         result=Place(Ref(RESULT), (4, out_bytes, out_image_bytes, 0)), K=numbers, M=count, matrices=images, rows=out,
         ne02=max(1, images), ne11=out, r2=1, r3=1, m_block=m_block, v_block=v_block, k_block=k_block,
-        x_offset=x_offset, routes=Place(), least=1, most=out, epilogue=0, epilogue_words=0,
-        residual=Place(), bias=Place(),
+        x_offset=x_offset, pack=pack_panels(kind, "f32", order), routes=Place(), least=1, most=out, epilogue=0,
+        epilogue_words=0, residual=Place(), bias=Place(),
     )  # fmt: skip
-    order = "stretched windows" if transposed and any(axis.stride > 1 for axis in axes) else "windows"
-    kernel = mul_mat_gemm.mul_mat_gemm(kind, "f32", given(node, 0).type.name, order, "rows")
+    kernel = mul_mat_gemm.mul_mat_gemm(kind, given(node, 0).type.name)
     entry = Entry(kernel, words.followed_by(sliding), tasks(numbers * node.size // _PER_ELEMENT))
     return Steps((*rows.entries, entry), rows.workspace_bytes, max(scratch, rows.scratch_bytes))
 

@@ -68,7 +68,7 @@ def _steps(up: OfPacked, down: OfPacked, K: int, v_block: int) -> Steps:
     )  # fmt: skip
     x = up.activations
     kernel = feed_forward_kernel(
-        up.kind, up.weights, x.elem, x.order, down.kind, down.weights, down.totals or 0, down.totals is not None
+        up.kind, up.packed, x.elem, x.order, down.kind, down.packed, down.totals or 0, down.totals is not None
     )
     words = words.followed_by(up.words).followed_by(down.words)
     entry = Entry(kernel, words, up.tasks + down.tasks)

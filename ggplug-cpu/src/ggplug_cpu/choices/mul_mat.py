@@ -5,7 +5,8 @@
 ``mul_mat_gemm``   more columns, or plain weights whose rows are not adjacent numbers: packed panels and register tiles
 =================  ==================================================================================================
 
-``mul_mat_gemm`` has a *kind*, its first argument and so part of its name:
+``mul_mat_gemm`` has weights packed by a kernel that its parameters name, ``pack_panels`` of their type and order; it
+has a *kind*, its first argument and so part of its name:
 
 ========  =============================================================================================================
 ``f32``   weights and activations as f32: F32 and F16 weights; all types where nothing better exists
@@ -42,7 +43,7 @@ from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, given, sou
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
 from ggplug_cpu.kernels.mul_mat_layout import PANEL_BYTES, base_of, has_instruction, int8_kind, layout
-from ggplug_cpu.kernels.mul_mat_packed import Form, form_of, stored_as
+from ggplug_cpu.kernels.mul_mat_packed import Form, form_of, packed_as
 from ggplug_cpu.kernels.mul_mat_prepare import (
     Prepared,
     Routes,
@@ -53,6 +54,7 @@ from ggplug_cpu.kernels.mul_mat_prepare import (
     routes_bytes,
 )
 from ggplug_cpu.kernels.mul_mat_rows import Product
+from ggplug_cpu.kernels.mul_mat_weights import pack_panels
 from ggplug_cpu.packed import PackedBufferType
 from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import WORKSPACE, Entry
@@ -109,11 +111,12 @@ def single(node: Tensor, placed: Placed) -> Steps | Decline:
 class InBlocks:
     """A product that another kernel computes, block by block, with :func:`.mul_mat_gemm.product_of_blocks`.
 
-    ``arguments`` are those of that function; ``panels_bytes`` is where in scratch that it has for itself activations
-    are packed, of ``scratch_bytes`` in all.  ``rows`` rows are multiplied with each of ``matrices`` matrices.
+    ``arguments`` are that function's first three; ``panels_bytes`` is where in scratch that it has for itself
+    activations are packed, of ``scratch_bytes`` in all.  ``rows`` rows are multiplied with each of ``matrices``
+    matrices.
     """
 
-    arguments: tuple[str, str, str, str, str]
+    arguments: tuple[str, str, str]
     words: Words
     matrices: int
     rows: int
@@ -150,8 +153,8 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
     panels_bytes, scratch = mul_mat_gemm.scratch_plan(kind, a.ne[1], k_block)
     if panels_bytes > PANEL_BYTES:
         return Decline("the packed weights of a matrix are more than a cache holds")
-    words = _words(work, activations, a.ne[1], v_block, 1, work.rows, k_block, panels_bytes)
-    arguments = kind, a.type.name, activations.elem, _order(a), activations.order
+    words = _words(work, activations, kind, a.ne[1], v_block, 1, work.rows, k_block, panels_bytes)
+    arguments = kind, activations.elem, activations.order
     return InBlocks(arguments, words, work.matrices, work.rows, panels_bytes, scratch, work.tasks)
 
 
@@ -159,13 +162,13 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
 class OfPacked:
     """A product with packed weights that another kernel computes, a block of rows at a time.
 
-    ``kind`` and ``weights`` are arguments of :func:`.mul_mat_gemm.product_of_blocks`; ``activations`` are those it
+    ``kind`` and ``packed`` are arguments of :func:`.mul_mat_gemm.product_of_blocks`; ``activations`` are those it
     reads, rounded before if ``totals`` is not None, which is then as for :func:`.mul_mat_round`.  A step along K has
     ``k_block`` numbers.  ``nbytes``: of the packed weights.
     """
 
     kind: str
-    weights: str
+    packed: str
     activations: _Activations
     totals: int | None
     words: Words
@@ -199,8 +202,8 @@ def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = Fals
     shape = layout(kind)
     totals = (shape.quantum if shape.has_minima else 0) if shape.kind == "i8" else None
     x_offset, scratch = _scratch_plan(a, kind, m_block, k_block)
-    words = _words(work, activations, m_block, v_block, 1, work.rows, k_block, x_offset, packed=True)
-    return OfPacked(kind, a.type.name, activations, totals, words, k_block, scratch, a.nbytes, work.tasks)
+    words = _words(work, activations, kind, m_block, v_block, 1, work.rows, k_block, x_offset)
+    return OfPacked(kind, _packed_as(kind, a), activations, totals, words, k_block, scratch, a.nbytes, work.tasks)
 
 
 def mul_mat_id(node: Tensor) -> Steps | Decline:
@@ -454,15 +457,18 @@ def _rows_in_workspace(
 
 
 def _words(
-    work: _Work, x: _Activations, m_block: int, v_block: int, least: int, most: int, k_block: int = 0,
-    x_offset: int = 0, packed: bool = False,
+    work: _Work, x: _Activations, kind: str, m_block: int, v_block: int, least: int, most: int, k_block: int = 0,
+    x_offset: int = 0,
 ) -> Words:  # fmt: skip
+    """The parameters of ``mul_mat_gemm`` of a ``kind``, or without one of ``mul_mat_dot``, which packs no weights."""
     a, b, placed = work.a, work.b, work.placed
+    packed = bool(kind) and _packed(a) is not None
     words = Product.words(
         weights=_panels(a, placed.a) if packed else Place(placed.a, a.nb),
         activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
         K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
         r3=work.r3, m_block=m_block, v_block=v_block, k_block=k_block, x_offset=x_offset,
+        pack=pack_panels(kind, a.type.name, _order(a)) if kind and not packed else 0,
         routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most, epilogue=placed.epilogue,
         epilogue_words=Product.word_count(), residual=Place(placed.residual),
         bias=Place(placed.bias),
@@ -483,8 +489,8 @@ def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
     a = work.a
     # a 64th of the matrix, but not less than is worth a visit
     rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
-    words = _words(work, x, -(-rows // 4) * 4, most, least=1, most=most)
-    entry = Entry(mul_mat_dot.mul_mat_dot(a.type.name, work.routed), words, work.tasks)
+    words = _words(work, x, "", -(-rows // 4) * 4, most, least=1, most=most)
+    entry = Entry(mul_mat_dot.mul_mat_dot(a.type.name), words, work.tasks)
     return _Multiplication(x, entry, mul_mat_dot.scratch_bytes())
 
 
@@ -492,17 +498,20 @@ def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Multiplic
     m_block, v_block = _blocks(work, kind)
     k_block = _k_block(work.a, kind)
     x_offset, scratch = _scratch_plan(work.a, kind, m_block, k_block)
-    packed = _packed(work.a) is not None
-    words = _words(work, x, m_block, v_block, least, work.rows, k_block, x_offset, packed)
-    kernel = mul_mat_gemm.mul_mat_gemm(kind, work.a.type.name, x.elem, _order(work.a), x.order, work.routed)
+    words = _words(work, x, kind, m_block, v_block, least, work.rows, k_block, x_offset)
+    kernel = mul_mat_gemm.mul_mat_gemm(kind, x.elem, x.order, _packed_as(kind, work.a))
     return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)
 
 
 def _scratch_plan(a: Tensor, kind: str, m_block: int, k_block: int) -> tuple[int, int]:
     """Where activations are packed in a thread's scratch, behind the weights if they are packed there; and its size."""
-    if _packed(a) is None:
-        return mul_mat_gemm.scratch_plan(kind, m_block, k_block)
-    return mul_mat_gemm.scratch_plan(kind, 0, k_block, stored_as(kind, a.type.name))
+    packed = _packed_as(kind, a)
+    return mul_mat_gemm.scratch_plan(kind, 0 if packed else m_block, k_block, packed)
+
+
+def _packed_as(kind: str, a: Tensor) -> str:
+    """What ``mul_mat_gemm`` reads where weights were packed once, else nothing."""
+    return "" if _packed(a) is None else packed_as(kind, a.type.name)
 
 
 def _k_block(a: Tensor, kind: str) -> int:

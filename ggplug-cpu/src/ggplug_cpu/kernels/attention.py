@@ -17,9 +17,6 @@ from ggplug_cpu.kernels.mul_mat_rows import Product
 from ggplug_cpu.kernels.soft_max import soft_max_row
 from ggplug_cpu.parameters import Parameters, integer
 
-#: What :func:`.mul_mat_gemm.product_of_blocks` is asked for, in this order: ``kind weights activations order order``.
-Arguments = tuple[str, str, str, str, str]
-
 #: Bytes in front of a block's logits: see :func:`_from_room_to_room`.
 WORDS_BEFORE = 128
 
@@ -54,22 +51,12 @@ class AttentionLayer(Attention):
 
 
 @kernel
-def attention(
-    kind: str,
-    keys: str,
-    queries: str,
-    keys_order: str,
-    queries_order: str,
-    mixing_kind: str,
-    values: str,
-    values_order: str,
-) -> Body:
+def attention(kind: str, queries: str, order: str, mixing_kind: str) -> Body:
     """Two products with a softmax between them; both have the same matrices, and blocks of the same rows.
 
-    The first four and the last three arguments are those of :func:`.mul_mat_gemm.mul_mat_gemm`.
+    The first three arguments are those of :func:`.mul_mat_gemm.mul_mat_gemm`, ``mixing_kind`` is the second product's.
     """
-    first_product = kind, keys, queries, keys_order, queries_order
-    attend = _attended(first_product, mixing_kind, values, values_order, activations_in_room)
+    attend = _attended(kind, queries, order, mixing_kind, activations_in_room)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         logits = params + 8 * Attention.logits(params)
@@ -90,28 +77,22 @@ def attention(
 @kernel
 def attention_layer(
     kind: str,
-    keys: str,
     queries: str,
-    keys_order: str,
-    queries_order: str,
+    order: str,
     mixing_kind: str,
-    values: str,
-    values_order: str,
     out_kind: str,
-    weights: str,
+    packed: str,
     totals: int = 0,
     rounds: bool = False,
 ) -> Body:
     """Attention, and a product with packed weights whose activations are what the heads of a query mix.
 
-    The first eight arguments are those of :func:`attention`, the next two of :func:`.mul_mat_gemm.mul_mat_gemm`;
+    The first four arguments are those of :func:`attention`, ``out_kind`` and ``packed`` are that product's;
     ``rounds``: the product wants int8, with ``totals`` as for :func:`.mul_mat_prepare.mul_mat_round`.  Every head of a
     query has keys of its own.
     """
-    first_product = kind, keys, queries, keys_order, queries_order
-    attend = _attended(first_product, mixing_kind, values, values_order, _from_room_to_room)
-    activations = "int8" if rounds else "f32"
-    multiply = product_of_blocks(out_kind, weights, activations, "packed", elsewhere=activations_in_room)
+    attend = _attended(kind, queries, order, mixing_kind, _from_room_to_room)
+    multiply = product_of_blocks(out_kind, "int8" if rounds else "f32", "rows", packed, activations_in_room)
     prepare = _rounded(totals) if rounds else _as_they_are
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -142,16 +123,13 @@ def attention_layer(
     return body
 
 
-def _attended(
-    first: Arguments, mixing_kind: str, values: str, values_order: str, elsewhere: DeviceFunction
-) -> DeviceFunction:
+def _attended(kind: str, queries: str, order: str, mixing_kind: str, elsewhere: DeviceFunction) -> DeviceFunction:
     """``attend(ctx, params, matrix, first, last)``: a block of queries of a matrix of keys.
 
     ``elsewhere``: for the second product, given the room of the logits, which become shares.
     """
-    kind, keys, queries, keys_order, queries_order = first
-    to_logits = product_of_blocks(kind, keys, queries, keys_order, queries_order, elsewhere=results_in_room)
-    mix = product_of_blocks(mixing_kind, values, "f32", values_order, elsewhere=elsewhere)
+    to_logits = product_of_blocks(kind, queries, order, elsewhere=results_in_room)
+    mix = product_of_blocks(mixing_kind, "f32", elsewhere=elsewhere)
 
     @device_function
     def attend(ctx, params, matrix, first, last):  # type: ignore[no-untyped-def]

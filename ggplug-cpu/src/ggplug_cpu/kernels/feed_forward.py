@@ -34,11 +34,11 @@ class FeedForward(Parameters):
 @kernel
 def feed_forward(
     up_kind: str,
-    up_weights: str,
+    up_packed: str,
     activations: str,
     order: str,
     down_kind: str,
-    down_weights: str,
+    down_packed: str,
     totals: int = 0,
     rounds: bool = False,
 ) -> Body:
@@ -47,8 +47,8 @@ def feed_forward(
     The arguments are those of :func:`.mul_mat_gemm.mul_mat_gemm`; ``rounds``: the second product wants int8, with
     ``totals`` as for :func:`.mul_mat_prepare.mul_mat_round`.
     """
-    to_hidden = product_of_blocks(up_kind, up_weights, activations, "packed", order, elsewhere=results_in_room)
-    add = slice_of_blocks(down_kind, down_weights, "int8" if rounds else "f32", "packed", activations_in_room)
+    to_hidden = product_of_blocks(up_kind, activations, order, up_packed, results_in_room)
+    add = slice_of_blocks(down_kind, "int8" if rounds else "f32", down_packed, activations_in_room)
     prepare = _rounded(totals) if rounds else _as_they_are
 
     def body(ctx, params):  # type: ignore[no-untyped-def]

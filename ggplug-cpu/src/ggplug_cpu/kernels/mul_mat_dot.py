@@ -318,9 +318,8 @@ def _add_bias(row: Value, bias: Value, first: Value, last: Value) -> None:
 
 
 @kernel
-def mul_mat_dot(weights: str, routed: bool = False) -> Body:
+def mul_mat_dot(weights: str) -> Body:
     """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types."""
-    find, fill = locate(routed), fill_table(routed)
     one, some = _columns(weights, 1), _columns(weights, _COLUMNS)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -329,10 +328,10 @@ def mul_mat_dot(weights: str, routed: bool = False) -> Body:
         m_block, stride = Product.m_block(params), Product.weights.nb1(params)
         matrix, before = 0, 0
         while not aborted(ctx):
-            matrix, m_chunk, _, rows, before = find(params, next_chunk(ctx), matrix, before)
+            matrix, m_chunk, _, rows, before = locate(params, next_chunk(ctx), matrix, before)
             if matrix >= matrices:
                 return
-            fill(params, matrix, 0, rows, table, MOST_COLUMNS)
+            fill_table(params, matrix, 0, rows, table, MOST_COLUMNS)
             base = matrix_address(params, matrix)
             m_first = m_chunk * m_block
             m_last = min(m_first + m_block, m_all)

@@ -1,4 +1,4 @@
-"""Matrix products of many columns: pack a block of the weights into the thread's scratch, run all rows past it.
+"""Matrix products of many columns: have a block of the weights packed into the thread's scratch, run all rows past it.
 
 The work is cut into chunks of (matrix, block of weights, block of rows of activations) that threads take in turn; a
 chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of
@@ -12,10 +12,10 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel, shared
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
 from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
-from ggplug_cpu.kernels.mul_mat_epilogue import TILE_BYTES
+from ggplug_cpu.kernels.mul_mat_epilogue import MOST_ROWS, TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout, layout_beside
-from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_columns, pack_quantized, pack_weights
-from ggplug_cpu.kernels.mul_mat_packed import first_panel, form_of, stored_as
+from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_quantized
+from ggplug_cpu.kernels.mul_mat_packed import first_panel, form_of, stored_in
 from ggplug_cpu.kernels.mul_mat_rows import (
     Product,
     fill_table,
@@ -25,34 +25,27 @@ from ggplug_cpu.kernels.mul_mat_rows import (
     matrix_address,
 )
 from ggplug_cpu.kernels.mul_mat_tiles import tile, unit_bytes_of
-from ggplug_cpu.kernels.patches import pack_patches
+from ggplug_cpu.kernels.mul_mat_weights import Packing, pack_block
 from ggplug_cpu.types import BLOCKS, PLAIN
 
-#: Two addresses for each row of a tile, and what an epilogue is told, before the packed activations.
-_TABLE_BYTES = 1152
+#: Before the packed activations lie two addresses for each row of a tile, and what is told to the kernels that pack
+#: weights and finish tiles.
+_PACKING_AT = 16 * MOST_ROWS
+_TABLE_BYTES = -(-(_PACKING_AT + 8 * Packing.word_count() + TILE_BYTES) // 128) * 128
 #: How far ahead of what few rows read panels that lie in memory are fetched, in bytes.
 _AHEAD = 8192
 
 
 @kernel
-def mul_mat_gemm(
-    kind: str,
-    weights: str,
-    activations: str,
-    weights_order: str = "rows",
-    activations_order: str = "rows",
-    routed: bool = False,
-) -> Body:
+def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str = "") -> Body:
     """A product of ``kind``, which says how numbers are packed and multiplied: see :mod:`.mul_mat_layout`.
 
-    ``weights`` and ``activations`` are the types in memory, ``int8`` for activations that :mod:`.mul_mat_prepare`
-    rounded.  Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of
-    neighbouring rows are, ``scattered`` where neither.  The last two are for plain types, ``columns`` for weights only
-    and with kind ``f32``.  ``packed``, for weights only, is the order of :mod:`.mul_mat_packed`.  ``windows`` and
-    ``stretched windows``, with kind ``f32``, are weights that are an image's: see :mod:`.patches`.
+    ``activations`` is their type in memory, ``int8`` for those that :mod:`.mul_mat_prepare` rounded, and ``order``
+    theirs: ``rows`` where the numbers of a row are adjacent, else ``scattered``.  ``packed`` is what
+    lies in memory where weights were packed (:func:`.mul_mat_packed.packed_as`); if it is nothing, the kernel that the
+    product's words name packs them.
     """
-    find = locate(routed)
-    multiply = product_of_blocks(kind, weights, activations, weights_order, activations_order, routed)
+    multiply = product_of_blocks(kind, activations, order, packed)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         panels = scratch(ctx)
@@ -61,7 +54,7 @@ def mul_mat_gemm(
         m_block, v_block = Product.m_block(params), Product.v_block(params)
         matrix, before = 0, 0
         while not aborted(ctx):
-            matrix, m_chunk, v_chunk, rows, before = find(params, next_chunk(ctx), matrix, before)
+            matrix, m_chunk, v_chunk, rows, before = locate(params, next_chunk(ctx), matrix, before)
             if matrix >= matrices:
                 return
             m_first, v_first = m_chunk * m_block, v_chunk * v_block
@@ -92,22 +85,17 @@ def activations_in_room(table, capacity, row, count, room, stride):  # type: ign
 
 @shared
 def product_of_blocks(
-    kind: str,
-    weights: str,
-    activations: str,
-    weights_order: str = "rows",
-    activations_order: str = "rows",
-    routed: bool = False,
-    elsewhere: DeviceFunction = _as_they_lie,
+    kind: str, activations: str, order: str = "rows", packed: str = "", elsewhere: DeviceFunction = _as_they_lie
 ) -> DeviceFunction:
     """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride)``: blocks of a product.
 
     Rows ``m_first`` to ``m_last`` of a matrix of weights by rows ``v_first`` to ``v_last`` of activations; ``panels``
-    and ``x`` are scratch for both packed.  ``elsewhere(table, capacity, row, count, room, stride)`` may replace
-    addresses in the table of ``count`` rows, of which the first is number ``row`` of the block (see
-    :func:`.mul_mat_rows.fill_table`), by some in a ``room`` whose rows are ``stride`` bytes apart.
+    and ``x`` are scratch for both packed.  The first four arguments are those of :func:`mul_mat_gemm`.
+    ``elsewhere(table, capacity, row, count, room, stride)`` may replace addresses in the table of ``count`` rows, of
+    which the first is number ``row`` of the block (see :func:`.mul_mat_rows.fill_table`), by some in a ``room`` whose
+    rows are ``stride`` bytes apart.
     """
-    part = _part(kind, weights, activations, weights_order, activations_order, routed, elsewhere)
+    part = _part(kind, activations, order, packed, elsewhere)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
@@ -122,15 +110,14 @@ def product_of_blocks(
     return multiply
 
 
-def slice_of_blocks(
-    kind: str, weights: str, activations: str, weights_order: str, elsewhere: DeviceFunction
-) -> DeviceFunction:
+@shared
+def slice_of_blocks(kind: str, activations: str, packed: str, elsewhere: DeviceFunction) -> DeviceFunction:
     """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)``: a step along K.
 
     What :func:`product_of_blocks` does with ``numbers`` numbers of each row from ``k`` on, a whole step of the product.
     Steps are taken in order; the last one has the epilogue run.
     """
-    part = _part(kind, weights, activations, weights_order, "rows", False, elsewhere)
+    part = _part(kind, activations, "rows", packed, elsewhere)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
@@ -143,31 +130,21 @@ def slice_of_blocks(
 
 
 @shared
-def _part(
-    kind: str,
-    weights: str,
-    activations: str,
-    weights_order: str,
-    activations_order: str,
-    routed: bool,
-    elsewhere: DeviceFunction,
-) -> DeviceFunction:
+def _part(kind: str, activations: str, order: str, packed: str, elsewhere: DeviceFunction) -> DeviceFunction:
     """As :func:`slice_of_blocks`, between what makes tile registers ours and what gives them up."""
     step_numbers = layout(kind).step_numbers
-    pack = _pack_block(kind, weights, weights_order)
-    in_place = weights_order == "packed"
-    stored, ahead = (stored_as(kind, weights), _AHEAD) if in_place else ("", 0)
-    run_tile = _run_tile(kind, stored, ahead, activations, activations_order, routed, elsewhere)
+    find = first_panel(kind, packed) if packed else _packed_by_a_kernel
+    run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, elsewhere)
 
     @device_function
     def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
         is_last = k + numbers >= Product.K(params)
         steps = -(-numbers // step_numbers)
-        packed = pack(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
+        first = find(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
         v = v_first
         while v < v_last:
             count = run_tile(
-                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, v_last - v, room, stride, v_first
+                params, matrix, first, x, m_first, m_last, k, numbers, steps, v, v_last - v, room, stride, v_first
             )
             if is_last:
                 finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
@@ -176,26 +153,30 @@ def _part(
     return part
 
 
+@device_function
+def _packed_by_a_kernel(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+    pack_block(params, base, m_first, m_last, k, numbers, panels, x + _PACKING_AT, x + _TABLE_BYTES)
+    return panels
+
+
 @shared
 def _run_tile(
-    kind: str, stored: str, ahead: int, activations: str, activations_order: str, routed: bool,
-    elsewhere: DeviceFunction,
-) -> DeviceFunction:  # fmt: skip
+    kind: str, stored: str, ahead: int, activations: str, order: str, elsewhere: DeviceFunction
+) -> DeviceFunction:
     """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first)``.
 
     The rows of a tile from number ``v`` on, of ``left`` in a block that begins at ``v_first``, past all panels.
     Returns how many they are.  ``stored`` and ``ahead``: see :func:`~.mul_mat_tiles.tile`.
     """
-    fill = fill_table(routed)
 
     def of_size(size: int, least: int, otherwise: DeviceFunction | None) -> DeviceFunction:
         """Runs a tile of ``size`` rows where at least ``least`` are left, and else what ``otherwise`` runs."""
-        run = _run_rows(kind, activations, activations_order, size, stored, ahead)
+        run = _run_rows(kind, activations, order, size, stored, ahead)
 
         @device_function
         def tile_of_size(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first):  # type: ignore[no-untyped-def]
             count = min(left, size)
-            fill(params, matrix, v, count, x, size)
+            fill_table(params, matrix, v, count, x, size)
             elsewhere(x, size, v - v_first, count, room, stride)
             run(params, packed, x, m_first, m_last, k, numbers, steps, count)
             return count
@@ -222,12 +203,12 @@ def _run_tile(
     return found
 
 
-def scratch_plan(kind: str, m_block: int, k_block: int, stored: str = "") -> tuple[int, int]:
+def scratch_plan(kind: str, m_block: int, k_block: int, packed: str = "") -> tuple[int, int]:
     """(where activations are packed, size) of the scratch for ``m_block`` rows of ``k_block`` numbers of weights.
 
-    ``stored``: see :func:`~.mul_mat_tiles.tile`; ``m_block`` is 0 for weights that lie packed.
+    ``packed``: see :func:`mul_mat_gemm`; then ``m_block`` is 0.
     """
-    shape = layout_beside(kind, stored)
+    shape = layout_beside(kind, stored_in(packed))
     panels = -(-m_block // shape.columns) * shape.panel_bytes(k_block)
     x_offset = -(-panels // 128) * 128
     return x_offset, x_offset + _TABLE_BYTES + shape.x_bytes + (STATE_AND_SUMS_BYTES if kind == "amx" else _gathered())
@@ -239,106 +220,11 @@ def _gathered() -> int:
     return shape.width * shape.k_numbers * 4
 
 
-# -- weights ---------------------------------------------------------------------------------------------
-
-
-@shared
-def _pack_block(kind: str, weights: str, weights_order: str) -> DeviceFunction:
-    """``pack(params, base, m_first, m_last, k, numbers, panels, x)``: rows ``m_first`` to ``m_last`` into panels.
-
-    Returns where the first panel is: ``panels``, unless they lie packed in memory.  ``x`` is where activations will be
-    packed; what lies there may be overwritten.
-    """
-    if weights_order == "packed":
-        return _find_packed(kind, weights)
-    if weights_order == "columns":
-        return _pack_adjacent_rows(weights)
-    if weights_order.endswith("windows"):
-        return pack_patches(weights_order.startswith("stretched"))
-    if weights_order == "scattered":
-        return _pack_scattered_rows(kind, weights)
-    shape = layout(kind)
-    width, columns, quantum, quantum_bytes = shape.width, shape.columns, shape.quantum, shape.quantum_bytes
-    unit_bytes = shape.unit_bytes
-    pack_some = pack_weights(kind, weights)
-    if weights in BLOCKS:
-        group, group_bytes = BLOCKS[weights].block_size, BLOCKS[weights].block_bytes
-    else:
-        group, group_bytes = 1, PLAIN[weights].elem_bytes
-
-    @device_function
-    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        stride = Product.weights.nb1(params)
-        panel_bytes = -(-numbers // quantum) * quantum_bytes
-        source = base + k // group * group_bytes
-        for m in range(m_first, m_last, width):
-            column = m - m_first
-            place = panels + column // columns * panel_bytes + column % columns * unit_bytes
-            pack_some(place, source + m * stride, stride, min(m_last - m, width), numbers)
-        return panels
-
-    return pack
-
-
-def _pack_adjacent_rows(weights: str) -> DeviceFunction:
-    shape = layout("f32")
-    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
-    pack_panel = pack_columns(weights)
-    elem_bytes = PLAIN[weights].elem_bytes
-
-    @device_function
-    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        stride = Product.weights.nb0(params)
-        panel_bytes = -(-numbers // quantum) * quantum_bytes
-        for m in range(m_first, m_last, columns):
-            place = panels + (m - m_first) // columns * panel_bytes
-            pack_panel(place, base + k * stride + m * elem_bytes, stride, m_last - m, numbers)
-        return panels
-
-    return pack
-
-
-def _pack_scattered_rows(kind: str, weights: str) -> DeviceFunction:
-    shape = layout(kind)
-    width, columns, quantum, quantum_bytes = shape.width, shape.columns, shape.quantum, shape.quantum_bytes
-    unit_bytes = shape.unit_bytes
-    pack_some = pack_weights(kind, "f32")
-    read, store_f32 = simd.LOADS[weights], simd.store_f32
-
-    @device_function
-    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        row_stride, stride = Product.weights.nb1(params), Product.weights.nb0(params)
-        panel_bytes = -(-numbers // quantum) * quantum_bytes
-        for m in range(m_first, m_last, width):
-            rows = min(m_last - m, width)
-            for r in range(rows):
-                for i in range(numbers):
-                    store_f32(x + 4 * (r * numbers + i), read(base + (m + r) * row_stride + (k + i) * stride))
-            column = m - m_first
-            place = panels + column // columns * panel_bytes + column % columns * unit_bytes
-            pack_some(place, x, numbers * 4, rows, numbers)
-        return panels
-
-    return pack
-
-
-def _find_packed(kind: str, weights: str) -> DeviceFunction:
-    find = first_panel(kind, weights)
-
-    @device_function
-    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        return find(params, base, m_first, k, numbers)
-
-    return pack
-
-
 # -- activations -----------------------------------------------------------------------------------------
 
 
 @shared
-def _run_rows(
-    kind: str, activations: str, activations_order: str, rows: int, stored: str, ahead: int = 0
-) -> DeviceFunction:
+def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, ahead: int = 0) -> DeviceFunction:
     """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
 
     ``count`` of ``rows`` are written; their addresses are in the table at ``x``.  ``stored`` and ``ahead``: see
@@ -350,7 +236,7 @@ def _run_rows(
         form = form_of(stored, kind)
         assert form is not None
         quantum, quantum_bytes = form.numbers, form.rows * form.block_bytes
-    pack = _pack_rows(kind, activations, activations_order, rows, stored)
+    pack = _pack_rows(kind, activations, order, rows, stored)
     multiply = _run_amx(rows) if kind == "amx" else past_panel(kind, rows, stored, ahead)
 
     @device_function
@@ -439,7 +325,7 @@ def _nothing(x):  # type: ignore[no-untyped-def]
 
 
 @shared
-def _pack_rows(kind: str, activations: str, activations_order: str, rows: int, stored: str) -> DeviceFunction:
+def _pack_rows(kind: str, activations: str, order: str, rows: int, stored: str) -> DeviceFunction:
     """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
     row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
     if layout(kind).kind == "i8":
@@ -451,7 +337,7 @@ def _pack_rows(kind: str, activations: str, activations_order: str, rows: int, s
                 place, scale_place = packed + r * row_bytes, packed + rows * group + r * scale_bytes
                 pack_int8(place, scale_place, load_word(table + 8 * (rows + r)), Product.K(params), k, numbers)
 
-    elif activations_order == "rows":
+    elif order == "rows":
         pack_row = pack_activations(kind, activations, rows)
         elem_bytes = PLAIN[activations].elem_bytes
 

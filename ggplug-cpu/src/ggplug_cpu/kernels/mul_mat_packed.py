@@ -21,11 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
+from ggplug_cpu.compiler import DeviceFunction, device_function
 from ggplug_cpu.kernels.mul_mat_layout import Layout, activations_are_unsigned, base_of, layout
-from ggplug_cpu.kernels.mul_mat_pack import pack_weights
 from ggplug_cpu.kernels.mul_mat_rows import Product
-from ggplug_cpu.parameters import Parameters, integer, read, written
 from ggplug_cpu.types import BLOCKS, PLAIN, Blocks
 from ggplug_cpu.types.blocks import offset_of
 
@@ -94,61 +92,39 @@ def _piece(t: Blocks, field: str, unit: int) -> Piece:
     return Piece(offset, size, unit)
 
 
-def stored_as(kind: str, type_name: str) -> str:
-    """What tiles have to know about packed panels: the weights' type, or nothing if a product packs them just so."""
+def packed_as(kind: str, type_name: str) -> str:
+    """What products of a kind read where weights of a type lie packed: ``packed q4_0`` are panels of that type.
+
+    ``packed`` alone are just those panels that a product packs for itself, whatever the type was.
+    """
     form = form_of(type_name, kind)
     assert form is not None
     just_so = form.beside_rows or (
         type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes
     )
-    return "" if just_so else type_name
+    return "packed" if just_so else f"packed {type_name}"
 
 
-class Packing(Parameters):
-    """The parameters of :func:`pack_panels`: ``M`` rows of ``K`` numbers, in slices of ``k_block``."""
-
-    weights = read("nb1")
-    panels = written()
-    K = integer()
-    M = integer()
-    k_block = integer()
+def stored_in(packed: str) -> str:
+    """What tiles have to know about panels, see :func:`packed_as`: their type, or nothing for a product's own."""
+    return packed.partition(" ")[2]
 
 
-@kernel
-def pack_panels(kind: str, weights: str) -> Body:
-    """Rows of a block type to the panels of all slices, one after the other.  Needs no context."""
-    shape, t = layout(kind), BLOCKS[weights]
-    width, columns, unit_bytes = shape.width, shape.columns, shape.unit_bytes
-    quantum, quantum_bytes = shape.quantum, shape.quantum_bytes
-    block_size, block_bytes = t.block_size, t.block_bytes
-    pack_some = pack_weights(kind, weights)
+def first_panel(kind: str, packed: str) -> DeviceFunction:
+    """``find(params, base, m_first, m_last, k, numbers, panels, x)``: where the panel of row ``m_first`` lies.
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
-        K, M, k_block = Packing.K(params), Packing.M(params), Packing.k_block(params)
-        stride, panels = Packing.weights.nb1(params), Packing.panels.address(params)
-        for k in range(0, K, k_block):
-            numbers = min(k_block, K - k)
-            panel_bytes = -(-numbers // quantum) * quantum_bytes
-            source = Packing.weights.address(params) + k // block_size * block_bytes
-            for m in range(0, M, width):
-                place = panels + m // columns * panel_bytes + m % columns * unit_bytes
-                pack_some(place, source + m * stride, stride, min(M - m, width), numbers)
-            panels += -(-M // columns) * panel_bytes
-
-    return body
-
-
-def first_panel(kind: str, weights: str) -> DeviceFunction:
-    """``first_panel(params, base, m_first, k, numbers)``: where the panel of row ``m_first`` and its neighbours lies.
-
-    ``base`` is where the packed matrix begins, ``k`` the first number of a slice, of which there are ``numbers``.
+    ``base`` is where the packed matrix begins, ``k`` the first number of a slice, of which there are ``numbers``; the
+    others are for weights that have to be packed.  ``packed``: see :func:`packed_as`.
     """
-    form = form_of(weights, kind)
-    assert form is not None
-    rows, block_numbers, block_bytes = form.rows, form.numbers, form.rows * form.block_bytes
+    shape, stored = layout(kind), stored_in(packed)
+    rows, block_numbers, block_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    if stored:
+        form = form_of(stored, kind)
+        assert form is not None
+        rows, block_numbers, block_bytes = form.rows, form.numbers, form.rows * form.block_bytes
 
     @device_function
-    def find(params, base, m_first, k, numbers):  # type: ignore[no-untyped-def]
+    def find(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
         all_panels = -(-Product.M(params) // rows)
         before = k // block_numbers * all_panels + m_first // rows * -(-numbers // block_numbers)
         return base + before * block_bytes

@@ -3,14 +3,15 @@
 ``weights`` are ``matrices`` matrices of ``M`` rows of ``K`` numbers, numbered ``i02 + ne02 * i03``.
 
 Plainly (``mul_mat``), each is multiplied with ``rows`` rows of activations: ``ne11`` for each of ``r2`` broadcast
-copies along the third and ``r3`` along the fourth dimension.  Routed (``mul_mat_id``), matrix ``e`` is an expert, and
-``routes`` holds, after ``matrices + 1`` words that say where each expert's begin, the pairs of (slot, token) it serves.
-Only experts with ``least`` to ``most`` rows are computed: those that have more or fewer are left to another kernel.
+copies along the third and ``r3`` along the fourth dimension.  With ``routes`` (``mul_mat_id``), matrix ``e`` is an
+expert, and ``routes`` holds, after ``matrices + 1`` words that say where each expert's begin, the pairs of (slot,
+token) it serves.  Only experts with ``least`` to ``most`` rows are computed: those that have more or fewer are left to
+another kernel.
 """
 
 from __future__ import annotations
 
-from ggplug_cpu.compiler import DeviceFunction, device_function
+from ggplug_cpu.compiler import device_function
 from ggplug_cpu.context import load_word, store_word
 from ggplug_cpu.kernels.mul_mat_epilogue import finish_tile
 from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
@@ -37,6 +38,8 @@ class Product(Parameters):
     """Numbers of a row that are packed at a time."""
     x_offset = integer()
     """Where in a thread's scratch activations are packed; weights come first."""
+    pack = integer()
+    """The kernel that packs a block of weights (see :mod:`.mul_mat_weights`), or 0 where they lie packed."""
     routes = read()
     least = integer()
     most = integer()
@@ -103,22 +106,29 @@ def _locate_routed(params, chunk, matrix, before):  # type: ignore[no-untyped-de
     return matrix, 0, 0, 0, before
 
 
-def locate(routed: bool) -> DeviceFunction:
-    """``locate(routed)(params, chunk, matrix, before)``: what chunk number ``chunk`` is.
+@device_function
+def locate(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
+    """What chunk number ``chunk`` is.
 
     Returns (matrix, block of weights, block of rows, the matrix's rows, before); the matrix is ``matrices`` when there
     is no such chunk.  ``matrix`` and ``before`` are those of an earlier chunk, at first 0: the search goes on there.
     """
-    return _locate_routed if routed else _locate_plain
+    if Product.routes.address(params) != 0:
+        return _locate_routed(params, chunk, matrix, before)
+    return _locate_plain(params, chunk, matrix, before)
 
 
-def fill_table(routed: bool) -> DeviceFunction:
-    """``fill_table(routed)(params, matrix, row, count, table, capacity)``: where rows of a product lie.
+@device_function
+def fill_table(params, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
+    """Where rows of a product lie.
 
     Writes ``capacity`` addresses of rows of the result, then as many of rows of activations, for the ``count`` rows
     from ``row`` on of those that ``matrix`` is multiplied with; the last is repeated.
     """
-    return _fill_routed if routed else _fill_plain
+    if Product.routes.address(params) != 0:
+        _fill_routed(params, matrix, row, count, table, capacity)
+    else:
+        _fill_plain(params, matrix, row, count, table, capacity)
 
 
 @device_function

@@ -18,7 +18,7 @@ from ggplug_cpu.simd.values import F32, I32, I64, Value, constant, constants, em
 
 
 def pack_patches(stretched: bool) -> DeviceFunction:
-    """``pack(params, base, m_first, m_last, k, numbers, panels, x)``: windows ``m_first`` to ``m_last`` into panels.
+    """``pack(product, base, m_first, m_last, k, numbers, panels)``: windows ``m_first`` to ``m_last`` into panels.
 
     The words of :class:`~.sliding.Sliding` stand behind those of the product.
     """
@@ -29,13 +29,12 @@ def pack_patches(stretched: bool) -> DeviceFunction:
     behind = 8 * Product.word_count()
 
     @device_function
-    def pack(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+    def pack(product, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, columns):
             place = panels + (m - m_first) // columns * panel_bytes
             for v in range(vecs):
-                pack_some(params + behind, base, place + 4 * v * width, m + v * width, m_last, k, numbers)
-        return panels
+                pack_some(product + behind, base, place + 4 * v * width, m + v * width, m_last, k, numbers)
 
     return pack
 
