@@ -4,6 +4,8 @@
      KERNEL, INLINE           before functions;  GLOBAL, LOCAL before what a pointer points to;  SHARED before a
                               declaration in the memory of a work-group
      GROUP, LANE              number of the work-group, and of the work-item in it;  LANES of them are in a group
+     IN_ORDER                 before a loop whose float sums are one addition after the other: Intel's compiler for OpenCL
+                              vectorises some, and their last bits decide what a block is rounded to
      CONSTANT                 before a table that all items read;  TABLE(type, NAME) stands for one that is put in
      BARRIER()                all items of a group come here before one goes on
      KEEPS_NAN                defined where halves are read that have to keep NaN's sign and payload as float

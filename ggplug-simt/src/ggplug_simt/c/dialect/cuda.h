@@ -11,6 +11,7 @@
 #define LOCAL
 #define SHARED __shared__ __attribute__((aligned(16))) /* so that the compiler may read it 16 bytes at a time */
 #define INLINE static __device__ __forceinline__
+#define IN_ORDER
 #define CONSTANT static __device__ const
 #define BARRIER() __syncthreads()
 #define CLAIM(p, value) (atomicCAS((int *)(p), 0, value) == 0)

@@ -8,6 +8,7 @@
 #define LOCAL __local
 #define SHARED __local
 #define INLINE static inline
+#define IN_ORDER _Pragma("clang loop vectorize(disable) interleave(disable)")
 #define CONSTANT __constant
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define CLAIM(p, value) (atomic_cmpxchg((volatile GLOBAL int *)(p), 0, value) == 0)

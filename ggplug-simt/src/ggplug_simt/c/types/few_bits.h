@@ -17,7 +17,7 @@ INLINE void store_q1_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int j = 0; j < 128; j += VEC) {
         float values[VEC];
         VEC_PUT(unit[j / VEC], values);
-        for (int k = 0; k < VEC; k++) {
+        IN_ORDER for (int k = 0; k < VEC; k++) {
             sum += fabs(values[k]);
             if (!odd && values[k] >= 0.0f) block->qs[(j + k) / 8] |= (uint8_t)(1 << (j + k) % 8);
         }

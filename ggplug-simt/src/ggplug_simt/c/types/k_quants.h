@@ -11,7 +11,7 @@ INLINE float fit_with_minimum(
 {
     float sum_x2 = 0.0f, sum_w = 0.0f, sum_x = 0.0f, low = x[0], high = x[0];
     float weights[32];
-    for (int l = 0; l < count; l++) {
+    IN_ORDER for (int l = 0; l < count; l++) {
         sum_x2 += x[l] * x[l];
         low = fmin(low, x[l]);
         high = fmax(high, x[l]);
@@ -21,14 +21,14 @@ INLINE float fit_with_minimum(
     *minimum = -low;
     if (high == low) return 0.0f;
     const float mean = by_size ? sqrt(sum_x2 / (float)count) : 0.0f;
-    for (int l = 0; l < count; l++) {
+    IN_ORDER for (int l = 0; l < count; l++) {
         weights[l] = mean + fabs(x[l]);
         sum_w += weights[l];
         sum_x += weights[l] * x[l];
     }
     float inverse = (float)top / (high - low);
     float scale = 1.0f / inverse, least = 0.0f;
-    for (int l = 0; l < count; l++) {
+    IN_ORDER for (int l = 0; l < count; l++) {
         numbers[l] = (uint8_t)between(nearest_int(inverse * (x[l] - low)), 0, top);
         const float lost = scale * (float)numbers[l] + low - x[l];
         least += weights[l] * (by_size ? lost * lost : fabs(lost));
@@ -37,7 +37,7 @@ INLINE float fit_with_minimum(
         inverse = (first + 0.1f * (float)step + (float)top) / (high - low);
         float sum_l = 0.0f, sum_l2 = 0.0f, sum_xl = 0.0f;
         uint8_t trial[32];
-        for (int l = 0; l < count; l++) {
+        IN_ORDER for (int l = 0; l < count; l++) {
             trial[l] = (uint8_t)between(nearest_int(inverse * (x[l] - low)), 0, top);
             const float weighted = weights[l] * (float)trial[l];
             sum_l += weighted;
@@ -53,7 +53,7 @@ INLINE float fit_with_minimum(
             new_scale = sum_xl / sum_l2;
         }
         float error = 0.0f;
-        for (int l = 0; l < count; l++) {
+        IN_ORDER for (int l = 0; l < count; l++) {
             const float lost = new_scale * (float)trial[l] + new_low - x[l];
             error += weights[l] * (by_size ? lost * lost : fabs(lost));
         }
@@ -261,7 +261,7 @@ INLINE float fit_q3_K(const float *x, uint8_t *found)
     for (int l = 0; l < 16; l++) found[l] = 0;
     if (fabs(extreme) < 1e-15f) return 0.0f;
     float numbers[16], sum_xl = 0.0f, sum_l2 = 0.0f;
-    for (int l = 0; l < 16; l++) {
+    IN_ORDER for (int l = 0; l < 16; l++) {
         const float w = x[l] * x[l];
         numbers[l] = (float)between(nearest_int(inverse * x[l]), -4, 3);
         sum_xl += w * x[l] * numbers[l];
@@ -339,7 +339,7 @@ INLINE float fit_q6_K(const float *x, uint8_t *numbers)
         const float inverse = -(32.0f + 0.1f * (float)at) / extreme;
         float sum_xl = 0.0f, sum_l2 = 0.0f;
         uint8_t trial[16];
-        for (int l = 0; l < 16; l++) {
+        IN_ORDER for (int l = 0; l < 16; l++) {
             const int number = between(nearest_int(inverse * x[l]), -32, 31);
             const float weight = x[l] * x[l];
             sum_xl += weight * x[l] * (float)number;

@@ -33,7 +33,7 @@ INLINE void store_iq4_nl(GLOBAL char *row, int64_t nb0, int i, int n, const vec 
     const float inverse = 1.0f / (extreme / (float)IQ4_NL_LEVELS[0]);
     float sum_qx = 0.0f, sum_q2 = 0.0f;
     for (int j = 0; j < 16; j++) block->qs[j] = 0;
-    for (int j = 0; j < 32 && !nothing; j++) {
+    IN_ORDER for (int j = 0; j < 32 && !nothing; j++) {
         const float x = values[j];
         const int number = nearest_level(inverse * x);
         const float q = (float)IQ4_NL_LEVELS[number], weighted = x * x * q;
@@ -74,7 +74,7 @@ INLINE float fit_iq4_xs(const float *x)
         const float first = (float)IQ4_NL_LEVELS[0];
         const float inverse = step == -8 ? 1.0f / (-extreme / first) : ((float)step + first) / extreme;
         float sum_qx = 0.0f, sum_q2 = 0.0f;
-        for (int l = 0; l < 32; l++) {
+        IN_ORDER for (int l = 0; l < 32; l++) {
             const float q = (float)IQ4_NL_LEVELS[nearest_level(inverse * x[l])], weighted = x[l] * x[l] * q;
             sum_qx += weighted * x[l];
             sum_q2 += weighted * q;
