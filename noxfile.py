@@ -97,7 +97,10 @@ def pythons(session: nox.Session) -> None:
 
 def run_pytest(session: nox.Session) -> None:
     """All tests that take seconds, on as many processes as there are cores, up to four."""
-    session.run("pytest", "-n", workers(), "--dist", "worksteal", *session.posargs)
+    # hundreds of them start a Python, which imports what is installed editable: its bytecode is kept for the next
+    session.run(
+        "pytest", "-n", workers(), "--dist", "worksteal", *session.posargs, env={"PYTHONDONTWRITEBYTECODE": ""}
+    )
 
 
 def workers() -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory import Allocation
@@ -10,10 +14,19 @@ from ggplug.tensor import Tensor
 from ggplug_cpu import features
 from ggplug_cpu.device import CpuDevice
 
-#: Instructions whose products add a bias in kernels of their own, with the type of weights that does so.
-OTHERS = [(name, kind) for name, kind in (("generic", "f32"), ("avx2", "bf16")) if name in features.choices()]
-if features.has("avx512f"):
-    OTHERS.append(("native+amx-emulated", "bf16"))
+
+def with_other_instructions(*more: Any) -> list[Any]:
+    """Parameters: instructions whose products add a bias in kernels of their own, the type of weights, and ``more``.
+
+    Those that ``nox -s features`` runs all tests with are long ones here.
+    """
+    others = [(name, kind) for name, kind in (("generic", "f32"), ("avx2", "bf16")) if name in features.choices()]
+    emulated = [("native+amx-emulated", "bf16")] if features.has("avx512f") else []
+    return [
+        *(pytest.param(*other, *more, marks=pytest.mark.long) for other in others),
+        *((*other, *more) for other in emulated),
+    ]
+
 
 
 def shown(graph: Graph, groups: Groups) -> list[str]:

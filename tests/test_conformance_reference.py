@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
+from simt_devices import PartOfTheSuite
+
 from ggplug.ops.base import OPS
 from ggplug.testing import BackendSuite, ReferenceDevice, cases_of
 
 
-class TestReference(BackendSuite):
+class TestReference(PartOfTheSuite):
+    """The next class has all cases."""
+
     device = ReferenceDevice()
+    part = 3
+    test_groups = None
+
+
+@pytest.mark.long
+class TestAllOfReference(BackendSuite):
+    device = ReferenceDevice()
+    test_contract = test_graphs = None
 
 
 def test_every_op_has_cases_with_names_of_their_own() -> None:

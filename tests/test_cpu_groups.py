@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
-from cpu_groups import OTHERS, check, shown
+from cpu_groups import check, shown, with_other_instructions
 
 import ggplug as gg
 from ggplug import ops
@@ -136,7 +136,7 @@ def test_a_product_takes_bias_activation_and_residual_along(
     check(device, ops.add(ops.gelu(ops.add(ops.mul_mat(w, x), bias)), residual), "mul_mat add gelu add")
 
 
-@pytest.mark.parametrize(("instructions", "kind"), OTHERS)
+@pytest.mark.parametrize(("instructions", "kind"), with_other_instructions())
 def test_products_of_all_instructions_add_a_bias_and_normalise_whole_tiles(
     instructions: str, kind: str, device: CpuDevice, rng: np.random.Generator
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
-from cpu_groups import OTHERS, check
+from cpu_groups import check, with_other_instructions
 
 import ggplug as gg
 from ggplug import ops
@@ -81,7 +81,7 @@ LAYER = "mul_mat add gelu_erf mul_mat add"
     ("instructions", "kind", "inside"),
     [
         ("", "f32", 700), ("", "f16", 160), ("", "bf16", 1300), ("", "q8_0", 2144), ("", "q4_1", 160),
-        ("", "q6_K", 256), *((instructions, kind, 1300) for instructions, kind in OTHERS),
+        ("", "q6_K", 256), *with_other_instructions(1300),
     ],
 )  # fmt: skip
 def test_a_feed_forward_layer_is_computed_in_one_pass(
@@ -170,7 +170,7 @@ def attention_layer(
     ("instructions", "kind", "how"),
     [
         ("", "f32", {}), ("", "bf16", {"queries": 300, "texts": 3}), ("", "q8_0", {}), ("", "q4_1", {"texts": 9}),
-        *((instructions, kind, {}) for instructions, kind in OTHERS),
+        *with_other_instructions({}),
     ],
 )  # fmt: skip
 def test_what_all_heads_mix_is_multiplied_in_the_same_pass(
