@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,10 +15,11 @@ import ggplug_models
 from ggplug.cli.app import app
 from ggplug.errors import ModelError, ParameterError
 from ggplug.testing import FakeDevice
-from ggplug_models import LayerSplit
+from ggplug_models import Finish, LayerSplit
 from ggplug_models.chat_template import ChatTemplate
 from ggplug_models.commands import _say
 from ggplug_models.decoder import Decoder
+from ggplug_models.generation import greedy
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.shares import runs, shares
 from ggplug_models.talk import Talk
@@ -61,6 +63,32 @@ def test_a_stop_string_ends_a_text_and_is_no_part_of_it(model: Decoder) -> None:
     whole = "".join(model.generate("hello", 12))
     stop = whole[4:6]
     assert "".join(model.generate("hello", 12, stop=[stop])) == whole[: whole.index(stop)]
+
+
+def test_a_text_says_why_it_ended(model: Decoder) -> None:
+    ends = min(model.tokenizer.ends)
+
+    def end_after(n: int) -> Callable[[Any, Sequence[int]], int]:
+        return lambda logits, history: ends if len(history) == n else greedy(logits, history)
+
+    whole = "".join(model.generate("hello", 12))
+    prompt = len(model.tokenizer.encode("hello", add_special=True))
+    texts = {
+        Finish.LENGTH: [model.generate("hello", 12), model.generate("hello", 0)],
+        Finish.STOP: [model.generate("hello", 12, stop=[whole[4:6]]), model.generate("hello", choose=end_after(prompt))],
+    }
+    for finish, found in texts.items():
+        for text in found:
+            assert text.finish is None
+            list(text)
+            assert text.finish is finish
+            text.close()
+            assert text.finish is finish
+    left = model.generate("hello", 12)
+    assert whole.startswith(next(left))
+    left.close()
+    assert list(left) == []
+    assert left.finish is Finish.CANCELLED
 
 
 def test_a_chat_remembers_what_was_said(model: Decoder) -> None:

@@ -13,6 +13,7 @@ from ggplug_models.convert import convert
 from ggplug_models.decoder import Decoder
 from ggplug_models.drafts import DraftModel, Drafts, PromptLookup
 from ggplug_models.encoder import Encoder
+from ggplug_models.finish import Finish
 from ggplug_models.loading import load
 from ggplug_models.long_text import LongText
 from ggplug_models.model import ARCHITECTURES, Model
@@ -25,6 +26,7 @@ from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "Asked", "ChatTemplate", "Decoder", "DraftModel", "Drafts", "Encoder", "LayerSplit", "LongText",
-    "Model", "PackedWeight", "Placement", "PromptLookup", "Session", "Tokenizer", "convert", "load", "load_tokenizer",
+    "ARCHITECTURES", "Asked", "ChatTemplate", "Decoder", "DraftModel", "Drafts", "Encoder", "Finish", "LayerSplit",
+    "LongText", "Model", "PackedWeight", "Placement", "PromptLookup", "Session", "Tokenizer", "convert", "load",
+    "load_tokenizer",
 ]  # fmt: skip

@@ -32,7 +32,7 @@ from ggplug_models.steps import Asked, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
 from ggplug_models.values import shown
-from ggplug_models.written import Written
+from ggplug_models.written import GeneratedText, Written
 
 Floats = npt.NDArray[np.float32]
 
@@ -104,10 +104,10 @@ class Decoder(Network):
     def generate(
         self, text: str, max_tokens: int | None = None, *, choose: Chooses = greedy, stop: Sequence[str] = (),
         session: Session | None = None, draft: Drafts | None = None,
-    ) -> Iterator[str]:  # fmt: skip
+    ) -> GeneratedText:  # fmt: skip
         """The text that follows ``text``, in pieces that never end within a character; see :meth:`generate_ids`.
 
-        ``stop``: strings that end it; they are not part of it.
+        ``stop``: strings that end it; they are not part of it.  What is returned says in ``finish`` why the text ended.
         """
         prompt = self.tokenizer.encode(text, add_special=True)
         return self.texts(
@@ -118,7 +118,7 @@ class Decoder(Network):
         self, messages: Sequence[Message], max_tokens: int | None = None, *, choose: Chooses = greedy,
         stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None,
         template: ChatTemplate | None = None,
-    ) -> Iterator[str]:  # fmt: skip
+    ) -> GeneratedText:  # fmt: skip
         """The answer to the last of ``messages``, in pieces; see :meth:`generate`.
 
         ``template``: by default the file's own.  Raises ModelError for a file without one.
@@ -134,10 +134,11 @@ class Decoder(Network):
     def texts(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
         stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None, begins: bool = True,
-    ) -> Iterator[str]:  # fmt: skip
+    ) -> GeneratedText:  # fmt: skip
         """As :meth:`generate`, behind token ids.  ``begins``: see :class:`~ggplug_models.written.Written`."""
         written = Written(self.tokenizer, stop, begins=begins)
-        return _pieces(written, self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft))
+        tokens = self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft)
+        return GeneratedText(written, tokens, self.tokenizer.ends)
 
     def embed(
         self, texts: Sequence[str | LongText], *, batch: int = 32, normalize: bool = True,
@@ -215,14 +216,3 @@ class Decoder(Network):
         found = next(placed, None)
         device = self.devices[0] if found is None else found.device
         return device if device in self.devices else self.devices[-1]
-
-
-def _pieces(written: Written, tokens: Iterator[int]) -> Iterator[str]:
-    """The text of tokens, up to a stop string."""
-    for token in tokens:
-        if piece := written.push(token):
-            yield piece
-        if written.stopped:
-            return
-    if piece := written.finish():
-        yield piece

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 
+from ggplug_models.finish import Finish
 from ggplug_models.sampling import StopStrings
 from ggplug_models.tokenizers import Tokenizer
 
@@ -32,3 +33,34 @@ class Written:
     def finish(self) -> str:
         """What was held back, now that no more tokens come."""
         return self._stops.push(self._stream.finish()) + self._stops.finish()
+
+
+class GeneratedText(Iterator[str]):
+    """The text of tokens in pieces, as they come, up to a stop string or the last token.
+
+    ``finish``: why the text ended, a :class:`~ggplug_models.Finish`; None before.
+    """
+
+    def __init__(self, written: Written, tokens: Iterator[int], ends: Collection[int]) -> None:
+        self.finish: Finish | None = None
+        self._pieces = self._written(written, tokens, ends)
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """End the text here.  Tokens that were computed ahead are forgotten."""
+        self._pieces.close()
+        self.finish = self.finish or Finish.CANCELLED
+
+    def _written(self, written: Written, tokens: Iterator[int], ends: Collection[int]) -> Generator[str, None, None]:
+        token = None
+        for token in tokens:
+            if piece := written.push(token):
+                yield piece
+            if written.stopped:
+                self.finish = Finish.STOP
+                return
+        self.finish = Finish.STOP if token in ends else Finish.LENGTH
+        if piece := written.finish():
+            yield piece

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ggplug_models.serve.batcher import Batcher, QueueFullError, Status
-from ggplug_models.serve.request import Finish, Request
+from ggplug_models.serve.request import Request
 
-__all__ = ["Batcher", "Finish", "QueueFullError", "Request", "Status"]
+__all__ = ["Batcher", "QueueFullError", "Request", "Status"]

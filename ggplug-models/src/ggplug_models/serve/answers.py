@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from ggplug_models.finish import Finish
 from ggplug_models.serve.batcher import Batcher
 from ggplug_models.serve.log_probabilities import LogProbability
 from ggplug_models.serve.problems import shutting_down
-from ggplug_models.serve.request import Event, Finish, Request
+from ggplug_models.serve.request import Event, Request
 from ggplug_models.serve.writer import Text
 
 

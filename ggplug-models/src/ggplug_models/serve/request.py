@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 import queue
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from ggplug_models.finish import Finish
 from ggplug_models.sampling import Chooses
-
-
-class Finish(enum.Enum):
-    """Why a text ends.  The values are the words of the OpenAI API, where it has one."""
-
-    STOP = "stop"
-    """A token that ends texts came."""
-    LENGTH = "length"
-    """It has as many tokens as it may have, or the context is full."""
-    CANCELLED = "cancelled"
-    """Nobody waits for it any more, or the batcher was closed."""
-
 
 Event = int | Finish | BaseException
 """A token, the end, or what failed."""
