@@ -73,17 +73,17 @@ def test_a_text_says_why_it_ended(model: Decoder) -> None:
 
     whole = "".join(model.generate("hello", 12))
     prompt = len(model.tokenizer.encode("hello", add_special=True))
-    texts = {
-        Finish.LENGTH: [model.generate("hello", 12), model.generate("hello", 0)],
-        Finish.STOP: [model.generate("hello", 12, stop=[whole[4:6]]), model.generate("hello", choose=end_after(prompt))],
-    }
-    for finish, found in texts.items():
-        for text in found:
-            assert text.finish is None
-            list(text)
-            assert text.finish is finish
-            text.close()
-            assert text.finish is finish
+    for text, finish in (
+        (model.generate("hello", 12), Finish.LENGTH),
+        (model.generate("hello", 0), Finish.LENGTH),
+        (model.generate("hello", 12, stop=[whole[4:6]]), Finish.STOP),
+        (model.generate("hello", choose=end_after(prompt)), Finish.STOP),
+    ):
+        assert text.finish is None
+        list(text)
+        assert text.finish is finish
+        text.close()
+        assert text.finish is finish
     left = model.generate("hello", 12)
     assert whole.startswith(next(left))
     left.close()

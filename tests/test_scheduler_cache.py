@@ -202,6 +202,28 @@ def test_a_tensor_without_bytes_any_more_is_refused() -> None:
             scheduler.compute(graph)
 
 
+def test_a_place_that_another_thread_is_taking_away_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = weight(4).set([1, 2, 3, 4]), weight(4).set([1, 2, 3, 4])
+    graph, other = gg.Graph(gg.neg(x)), gg.Graph(gg.neg(y))
+    changed, met = gg.Tensor._changed, []
+
+    def meanwhile(tensor: gg.Tensor, before: gg.Buffer | None) -> None:
+        """The place is gone, and no graph was told so yet."""
+        for each in (graph, other):
+            try:
+                scheduler.compute(each)
+            except gg.TensorStateError as error:
+                met.append(error.tensor)
+        changed(tensor, before)
+
+    with Scheduler([ReferenceDevice()]) as scheduler:
+        scheduler.compute(graph)
+        scheduler.compute(other)
+        monkeypatch.setattr(gg.Tensor, "_changed", meanwhile)
+        x.place(None)
+        assert met == [x]
+
+
 def test_growth_for_another_graph_leaves_earlier_ones_computable() -> None:
     with Scheduler([ReferenceDevice()]) as scheduler:
         graphs = [gg.Graph(gg.neg(gg.silu(weight(n).set(np.ones(n))))) for n in (4, 4000, 400_000)]

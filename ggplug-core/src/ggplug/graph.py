@@ -400,6 +400,7 @@ class Graph:
         for _ in range(_TRIES):
             buffers = list(map(_buffer, self.tensors))
             flags = list(map(_flags, self.tensors))
+            self._signature = None  # it may be of before a change that the other thread has not announced yet
             try:
                 found = action()
             except Exception:
