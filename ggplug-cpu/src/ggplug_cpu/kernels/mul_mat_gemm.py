@@ -41,9 +41,8 @@ def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str =
     """A product of ``kind``, which says how numbers are packed and multiplied: see :mod:`.mul_mat_layout`.
 
     ``activations`` is their type in memory, ``int8`` for those that :mod:`.mul_mat_prepare` rounded, and ``order``
-    theirs: ``rows`` where the numbers of a row are adjacent, else ``scattered``.  ``packed`` is what
-    lies in memory where weights were packed (:func:`.mul_mat_packed.packed_as`); if it is nothing, the kernel that the
-    product's words name packs them.
+    theirs: ``rows`` where the numbers of a row are adjacent, else ``scattered``.  ``packed`` says how weights lie that
+    were packed once (:func:`.mul_mat_packed.packed_as`); others are packed by the kernel that the product's words name.
     """
     multiply = product_of_blocks(kind, activations, order, packed)
 
