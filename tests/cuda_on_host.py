@@ -117,6 +117,9 @@ int run_without_barriers(int lanes, void (*item)(void), int *lane)
 }
 """
 
+KEPT = Path(__file__).resolve().parent.parent / ".cache" / "cuda_on_host"
+"""Not where a test has GGPLUG_CACHE_DIR: the compiler takes seconds to make its own library anew."""
+
 _turn = threading.Lock()
 
 
@@ -125,10 +128,9 @@ class DoesNotCompile(Exception):
 
 
 def build(text: str, language: str) -> ctypes.CDLL:
-    """A shared library, kept by its text among the tests' compiled kernels."""
-    folder = Path(os.environ["GGPLUG_CACHE_DIR"]) / "cuda_on_host"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.so"
+    """A shared library, kept by its text."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    path = KEPT / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.so"
     if not path.exists():
         source, made = (path.with_suffix(f".{os.getpid()}.{threading.get_ident()}{end}") for end in (".txt", ".so"))
         source.write_text(text, encoding="utf-8")
@@ -136,7 +138,7 @@ def build(text: str, language: str) -> ctypes.CDLL:
             sys.executable, "-m", "ziglang", "cc", "-x", language, "-O1", "-w", "-fno-sanitize=all",
             "-ffp-contract=off", "-fno-exceptions", "-shared", "-fPIC", "-o", str(made), str(source), "-lm",
         ]  # fmt: skip
-        own = {f"ZIG_{scope}_CACHE_DIR": str(folder / "zig") for scope in ("GLOBAL", "LOCAL")}
+        own = {f"ZIG_{scope}_CACHE_DIR": str(KEPT / "zig") for scope in ("GLOBAL", "LOCAL")}
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | own)
         source.unlink()
         if done.returncode:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pytest
+from turns import taking_turns
 
 from ggplug import registry
 from ggplug.backend import API_VERSION, Device, Registration
@@ -67,11 +69,18 @@ def cuda_on_host() -> Device:
     return HostDevice()
 
 
-everywhere = pytest.mark.parametrize("device", [opencl, opencl_as_gpu, cuda_on_host], indirect=True)
+EVERYWHERE = [opencl, opencl_as_gpu, cuda_on_host]
+
+IN_VECTORS = [opencl, opencl_as_gpu]
+"""Where the language has vectors, which a compiler may get wrong."""
+
+everywhere = pytest.mark.parametrize("device", EVERYWHERE, indirect=True)
 """Runs a test, which needs the fixture ``device`` of this module, on each of them."""
 
-in_vectors = pytest.mark.parametrize("device", [opencl, opencl_as_gpu], indirect=True)
-"""Runs it where the language has vectors, which a compiler may get wrong."""
+
+def in_turn(name: str, values: Iterable[Any], devices: Sequence[Callable[[], Device]]) -> pytest.MarkDecorator:
+    """Runs it with each value on one of the devices in turn; with all on all it is long."""
+    return pytest.mark.parametrize((name, "device"), taking_turns(values, devices), indirect=["device"])
 
 
 @pytest.fixture
@@ -89,7 +98,7 @@ def a_part_of_the_groups(device: Device, step: int) -> None:
 
 
 class PartOfTheSuite(BackendSuite):
-    """Every ``part``-th case of an op, from another one on for each op, and every ``step``-th chain.
+    """Every ``part``-th case of an op, from another one on for each op, at least one, and every ``step``-th chain.
 
     For devices whose compiler takes long for a kernel.
     """
@@ -99,7 +108,8 @@ class PartOfTheSuite(BackendSuite):
 
     def cases(self, op: str) -> list[Case]:
         # Tens of thousands of rows are as many groups of threads, which take minutes where a processor emulates them.
-        return [case for case in cases_of(OPS[op])[len(op) % self.part :: self.part] if f" = {LARGE}" not in case.label]
+        cases = [case for case in cases_of(OPS[op]) if f" = {LARGE}" not in case.label]
+        return cases[len(op) % min(self.part, max(len(cases), 1)) :: self.part]
 
     def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
         a_part_of_the_groups(device, self.step)

@@ -51,9 +51,10 @@ def test_a_new_backend_passes_its_own_tests_with_every_op_that_it_can_begin_with
     done = write(tmp_path, "toy", "--memory", memory, "--ops", ",".join(SNIPPETS))
     assert done.exit_code == 0, done.output
     assert "pip install" in done.output
-    ran = own_tests(tmp_path, "toy", f"test_contract or {ops_in(SNIPPETS)}")
+    names = list(SNIPPETS)[list(MEMORIES).index(memory) :: len(MEMORIES)]  # the kernels are the same
+    ran = own_tests(tmp_path, "toy", f"test_contract or {ops_in(names)}")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    for name in SNIPPETS:
+    for name in names:
         (row,) = (line for line in ran.stdout.splitlines() if line.startswith(f"{name} "))
         assert int(row.split()[1]) > 5, row
 

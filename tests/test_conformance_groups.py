@@ -16,16 +16,18 @@ from ggplug.memory import GraphAllocator, compute_poisoned
 from ggplug.registry import REGISTRY
 from ggplug.tensor import Tensor
 from ggplug.testing import FakeDevice, Leafs, ReferenceDevice
+from ggplug.testing.cases import graph_cases
 from ggplug.testing.cases.chains import CHAINS, Context, group_cases
 from ggplug.testing.compare import compare
 from ggplug.testing.fusing import FusingDevice
 from ggplug.testing.groups import run_group_case, run_groups
 
 
-def test_a_device_that_computes_groups_right_passes() -> None:
-    findings = run_groups(FusingDevice())
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_a_device_that_computes_groups_right_passes(step: int) -> None:
+    findings = run_groups(FusingDevice(), cases=[*group_cases(), *graph_cases()][::step])
     assert [str(finding) for finding in findings if finding.bad] == []
-    assert sum(finding.verdict == "passed" for finding in findings) > 400
+    assert sum(finding.verdict == "passed" for finding in findings) > 400 // step
 
 
 def test_a_discrete_device_that_works_late_passes() -> None:

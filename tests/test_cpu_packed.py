@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
+from cpu_groups import with_other_instructions
+
 import ggplug as gg
 from ggplug.backend import Backend, Decline, Device
 from ggplug.errors import BufferUseError, PlacementError
@@ -30,9 +32,9 @@ BLOCKS = ("q8_0", "q4_0", "q4_1", "iq4_nl")
 #: Block types whose rows lie beside their panels: groups of 32 with minima, groups of 16, bytes of another scale.
 TWICE = ("q5_K", "q6_K", "mxfp4")
 #: Targets with other vectors, and other kinds of products, each with a type of weights.
-OTHERS = [(name, type) for name, type in (("generic", "f32"), ("avx2", "bf16")) if name in features.choices()]
+OTHERS = with_other_instructions()
 if features.has("avx512f"):
-    OTHERS += [("native+amx-emulated", name) for name in ("bf16", "q8_0")]
+    OTHERS.append(("native+amx-emulated", "q8_0"))
 if features.has("avxvnni"):
     OTHERS.append(("avx2+avxvnni", "q4_1"))
 

@@ -24,8 +24,10 @@ SHARED = HERE.parent.parent / "shared" / "goldens"
 OF_TRANSFORMERS = sorted(path.stem for path in ORACLES.glob("*.gguf"))
 OF_LLAMA_CPP = sorted(path.stem for path in SHARED.glob("*.gguf"))
 
-ON_GPUS = ("deepseek2", "gpt-oss", "lfm2", "mamba2", "rwkv7-heads")
-"""Those with the ops that others lack: latent attention, sinks and experts, convolutions, states."""
+ON_GPUS = [
+    "gpt-oss", "lfm2", *(pytest.param(each, marks=pytest.mark.long) for each in ("deepseek2", "mamba2", "rwkv7-heads"))
+]  # fmt: skip
+"""Those with the ops that others lack: sinks and experts, convolutions, latent attention, states."""
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
