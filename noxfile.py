@@ -57,6 +57,8 @@ A_FEW_CPU_TESTS = [
     *("tests/test_conformance_cpu.py", "-k"),
     "doctor or kernel_lists or (number_of_columns_decides and (bf16 or q4_0)) or (test_op and (rms_norm or soft_max))",
 ]
+# Hundreds of tests start a Python, which imports what is installed editable: its bytecode is kept for the next one.
+KEEPS_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 ARMS = ["neoverse-n2", "cortex-a53"]  # with everything that kernels know to use, and with nothing of it
 
 nox.options.sessions = ["tests"]
@@ -97,10 +99,7 @@ def pythons(session: nox.Session) -> None:
 
 def run_pytest(session: nox.Session) -> None:
     """All tests that take seconds, on as many processes as there are cores, up to four."""
-    # hundreds of them start a Python, which imports what is installed editable: its bytecode is kept for the next
-    session.run(
-        "pytest", "-n", workers(), "--dist", "worksteal", *session.posargs, env={"PYTHONDONTWRITEBYTECODE": ""}
-    )
+    session.run("pytest", "-n", workers(), "--dist", "worksteal", *session.posargs, env=KEEPS_BYTECODE)
 
 
 def workers() -> str:
@@ -191,7 +190,7 @@ def emulated(session: nox.Session, processors: list[str], *alone: str) -> Iterat
     there = guests(processors, folder, ROOT, [python, "-m", "pip"], PORTABLE_NEEDS, alone)
     with on_host(python, int(workers()), folder / "kernels") as compiling:
         yield [
-            partial(session.run, str(each.python), env={**each.environment, **compiling}, external=True)
+            partial(session.run, str(each.python), env=each.environment | compiling | KEEPS_BYTECODE, external=True)
             for each in there
         ]
 
