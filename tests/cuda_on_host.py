@@ -76,39 +76,54 @@ extern "C" int launch(
 }}
 """
 
-# The items of one group, each on a stack of its own.
+# The items of one group take turns on stacks of their own, which the next group's items find made; a turn is a jump and
+# no call of the system, as it would be with swapcontext.
 FIBERS = r"""
+#include <setjmp.h>
 #include <stdlib.h>
 #include <ucontext.h>
 enum { MOST = 1024, STACK = 1 << 16 };
-static ucontext_t group, items[MOST];
+enum { UNMADE, DONE, AT_BARRIER };
+static jmp_buf group, items[MOST];
 static char *stacks;
-static int running, state[MOST]; /* 0 fresh, 1 at a barrier, 2 done */
+static int running, state[MOST];
 static void (*body)(void);
-static void start(void) { body(); state[running] = 2; }
-void barrier(void) { state[running] = 1; swapcontext(&items[running], &group); }
+static void pause(int now)
+{
+    state[running] = now;
+    if (!_setjmp(items[running])) _longjmp(group, 1);
+}
+void barrier(void) { pause(AT_BARRIER); }
+static void fiber(void) { for (;;) { body(); pause(DONE); } }
+static void turn(int i)
+{
+    static ucontext_t made;
+    if (_setjmp(group)) return;
+    running = i;
+    if (state[i] != UNMADE) _longjmp(items[i], 1);
+    getcontext(&made);
+    made.uc_stack.ss_sp = stacks + (size_t)i * STACK;
+    made.uc_stack.ss_size = STACK;
+    makecontext(&made, fiber, 0);
+    setcontext(&made);
+}
 int run(int lanes, void (*item)(void), int *lane)
 {
     if (!stacks) stacks = malloc((size_t)MOST * STACK);
     body = item;
-    for (int i = 0; i < lanes; i++) {
-        state[i] = 0;
-        getcontext(&items[i]);
-        items[i].uc_stack.ss_sp = stacks + (size_t)i * STACK;
-        items[i].uc_stack.ss_size = STACK;
-        items[i].uc_link = &group;
-        makecontext(&items[i], start, 0);
-    }
     for (;;) {
         int waiting = 0;
         for (int i = 0; i < lanes; i++) {
-            *lane = running = i;
-            swapcontext(&group, &items[i]);
-            waiting += state[i] == 1;
+            *lane = i;
+            turn(i);
+            waiting += state[i] == AT_BARRIER;
         }
         if (waiting == 0) return 0;
-        if (waiting != lanes) return 1; /* only some came to the barrier */
+        if (waiting != lanes) break;
     }
+    /* only some came to the barrier, and would go on from there in the next group */
+    for (int i = 0; i < MOST; i++) if (state[i] == AT_BARRIER) state[i] = UNMADE;
+    return 1;
 }
 int run_without_barriers(int lanes, void (*item)(void), int *lane)
 {

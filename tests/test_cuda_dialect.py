@@ -102,7 +102,7 @@ typedef struct { int n; } arguments;
 KERNEL void some(PARAMETERS) { if (threadIdx.x < args.n) BARRIER(); }
 """
     )
-    for reach, fails in ((0, False), (8, False), (3, True)):
+    for reach, fails in ((0, False), (8, False), (3, True), (8, False), (0, False)):
         struct, pointer = np.array([reach], np.int32), np.zeros(1, np.uintp)
         addresses = np.array([pointer.ctypes.data, struct.ctypes.data], np.uintp)
         if fails:
