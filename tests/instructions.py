@@ -83,7 +83,9 @@ def _of_x86(code: bytes) -> set[str]:
 
     names = {number: name for name, number in vars(iced_x86.CpuidFeature).items() if isinstance(number, int)}
     found: set[str] = set()
-    for instruction in iced_x86.Decoder(64, code):
+    # LLVM writes tzcnt for bsf where the operand is not zero: the bytes are those of bsf with a prefix that processors
+    # without tzcnt skip
+    for instruction in iced_x86.Decoder(64, code, iced_x86.DecoderOptions.NO_MPFX_0FBC):
         assert instruction.code != iced_x86.Code.INVALID
         found.update(names[number] for number in instruction.cpuid_features())
     return {_X86_NAMES.get(name, name.lower().replace("_", "")) for name in found - _X86_BASELINE}
