@@ -648,6 +648,7 @@ def rows_to_round(kind: types.Type) -> Array:
     rows[17] = random.integers(-3, 4, n)
     rows[18] *= np.float32(1e-38)
     rows[19, 3] = np.float32(7e4)
+    rows[20], rows[20, 0] = -0.0, 0.0
     return rows
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import ggplug as gg
 import ggplug_models
 from ggplug.cli.app import app
-from ggplug.errors import ModelError, ParameterError
+from ggplug.errors import BusyError, ModelError, ParameterError
 from ggplug.testing import FakeDevice
 from ggplug_models import Finish, LayerSplit
 from ggplug_models.chat_template import ChatTemplate
@@ -89,6 +89,30 @@ def test_a_text_says_why_it_ended(model: Decoder) -> None:
     left.close()
     assert list(left) == []
     assert left.finish is Finish.CANCELLED
+
+
+def test_a_stop_string_may_end_in_what_was_held_back(model: Decoder) -> None:
+    """A character whose last bytes do not come is written as U+FFFD, when no more tokens come."""
+
+    def held(token: int) -> str:
+        stream = model.tokenizer.stream(skip_special=True)
+        return "" if stream.push(token) else stream.finish()
+
+    token = next(token for token in range(len(model.tokenizer.vocabulary)) if held(token) == "\ufffd")
+    for stop, written, finish in ((["\ufffd"], "", Finish.STOP), ([], "\ufffd", Finish.LENGTH)):
+        text = model.generate("hello", 1, choose=lambda logits, history: token, stop=stop)
+        assert ("".join(text), text.finish) == (written, finish)
+
+
+def test_a_text_that_is_closed_while_it_is_computed_ends_with_the_next_token(model: Decoder) -> None:
+    def closes(logits: Any, history: Sequence[int]) -> int:
+        text.close()
+        with pytest.raises(BusyError, match="made from within"):
+            next(text)
+        return greedy(logits, history)
+
+    text = model.generate("hello", 12, choose=closes)
+    assert (list(text), text.finish) == ([], Finish.CANCELLED)
 
 
 def test_a_chat_remembers_what_was_said(model: Decoder) -> None:

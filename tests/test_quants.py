@@ -227,6 +227,16 @@ def test_tq1_0_packs_five_numbers_into_a_byte() -> None:
         np.testing.assert_array_equal(quants.dequantize(quants.quantize(values, type), type), values)
 
 
+@pytest.mark.parametrize("type", [types.Q4_1, types.Q5_1], ids=repr)
+def test_the_scale_of_zeros_has_no_sign_whichever_theirs_are(type: Type) -> None:
+    """As ggml's, which subtracts the first zero from itself; the minimum has its sign."""
+    zeros = np.zeros((3, 32), np.float32)
+    zeros[0, 1:], zeros[1, 0], zeros[2] = -0.0, -0.0, -0.0
+    blocks = quants.quantize(zeros, type, stored=True).view(type.dtype)
+    assert blocks["d"].view(np.uint16).ravel().tolist() == [0, 0, 0]
+    assert blocks["m"].view(np.uint16).ravel().tolist() == [0, 0x8000, 0x8000]
+
+
 def test_q4_0_takes_the_sign_of_the_first_of_two_opposite_extremes() -> None:
     block = np.zeros((2, 32), np.float32)
     block[0, [3, 9]] = -4, 4

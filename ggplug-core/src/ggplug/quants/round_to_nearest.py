@@ -103,7 +103,7 @@ def _encode_from_minimum(top: int, values: Values, blocks: Blocks) -> None:
     columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
     # the first of the smallest, so that of two zeros it is the first one's sign
     low = np.take_along_axis(columns, columns.argmin(axis=0)[None], axis=0)[0]
-    scale = (columns.max(axis=0) - low) / np.float32(top)
+    scale = (columns.max(axis=0) - low) / np.float32(top) + np.float32(0)  # of zeros with both signs it is +0
     inverse = reciprocal(scale)
     bad = ~np.isfinite(columns).all(axis=0)
     columns[:, bad] = low[bad] = inverse[bad] = 0

@@ -130,7 +130,7 @@ def _from_minimum(type: types.Type, top: int) -> Callable[[Value, Value], None]:
         finite = is_finite(size_of(x).max())
         # the first of the smallest, so that of two zeros it is the first one's sign
         low = first_where(x.equal(x.min().splat(GROUP)), x)
-        scale = (x.max() - low) / float(top)
+        scale = (x.max() - low) / float(top) + 0.0  # of zeros with both signs it is +0
         numbers = to_int8((x - low.splat(GROUP)) * inverse_of(scale).splat(GROUP) + 0.5).minimum(top)
         store_f16(block, finite.select(scale, float("nan")))
         store_f16(block + _M, finite.select(low, 0.0))

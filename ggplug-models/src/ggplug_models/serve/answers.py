@@ -100,7 +100,8 @@ class Answers:
     def _piece(self, index: int, event: int | Finish, kept: list[LogProbability]) -> Piece:
         text = self.texts[index]
         if isinstance(event, Finish):
-            return Piece(index, text.written.finish(), kept[:], str(event.value))
+            rest = text.written.finish()  # a stop string may end in what was held back
+            return Piece(index, rest, kept[:], str((Finish.STOP if text.written.stopped else event).value))
         self.written += 1
         piece = Piece(index, text.written.push(event))
         if text.scores is not None:

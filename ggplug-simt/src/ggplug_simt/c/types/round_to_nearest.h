@@ -137,7 +137,7 @@ INLINE void store_q4_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
         for (int j = 0; j < 32 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
         for (int j = 31; j >= 0; j--) least = values[j] == 0.0f ? values[j] : least;
     }
-    const float d = (vec_max(highest) - least) / 15.0f;
+    const float d = (vec_max(highest) - least) / 15.0f + 0.0f; /* of zeros with both signs it is +0 */
     const float inverse = inverse_of(d);
     PUT_F16(d, &block->d);
     PUT_F16(least, &block->m);
