@@ -180,6 +180,12 @@ def mutate(rng: np.random.Generator, files: list[bytes]) -> bytes:
     return bytes(content)
 
 
+def is_without_elements(refusal: GGUFError) -> bool:
+    """Whether it is about the shape of a tensor without elements: it has strides, which the package does not ask for."""
+    shape = refusal.fields.get("got")
+    return refusal.fields["rule"] == "shape" and isinstance(shape, tuple) and 0 in shape
+
+
 def check_mutants(folder: Path, seeds: range) -> dict[str, int]:
     """Read every mutant with both; returns how many were valid, and refused by which rule."""
     files = originals(folder)
@@ -208,8 +214,9 @@ def check_mutants(folder: Path, seeds: range) -> dict[str, int]:
             theirs = read_with_package(path)
         except Exception:
             theirs = None
-        if ours is None:
-            assert theirs is None or rule in STRICTER, f"seed {seed}: refused ({rule}), but the package reads it"
+        if refusal is not None:
+            stricter = rule in STRICTER or is_without_elements(refusal)
+            assert theirs is None or stricter, f"seed {seed}: refused ({rule}), but the package reads it"
         elif package_cannot_read(ours) is None:
             assert theirs is not None, f"seed {seed}: the package refuses it"
             assert not differences(ours, theirs), f"seed {seed}"
