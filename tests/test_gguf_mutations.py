@@ -181,7 +181,7 @@ def mutate(rng: np.random.Generator, files: list[bytes]) -> bytes:
 
 
 def is_without_elements(refusal: GGUFError) -> bool:
-    """Whether it is about the shape of a tensor without elements: it has strides, which the package does not ask for."""
+    """Whether it is about the shape of a tensor without elements, whose strides the package does not ask for."""
     shape = refusal.fields.get("got")
     return refusal.fields["rule"] == "shape" and isinstance(shape, tuple) and 0 in shape
 
