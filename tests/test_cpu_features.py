@@ -147,6 +147,7 @@ def test_the_table_knows_what_it_speaks_of(family: InstructionSet) -> None:
     for name, extension in family.extensions.items():
         assert set(extension.needs) <= known
         assert name not in set().union(*map(family.with_needs, extension.needs))
+        assert not extension.slow_on or all(family.slow(cpu, [name]) == {name} for cpu in extension.slow_on)
     for _, names in family.levels.values():
         assert family.complete({*names, *family.baseline}) == {*names, *family.baseline}
         assert {*names, *family.baseline} <= known

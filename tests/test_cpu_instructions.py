@@ -27,7 +27,7 @@ TARGETS = {
     "AVX2": features.elsewhere(X86_64, "haswell", _AVX2),
     "AVX-512 without VNNI": features.elsewhere(X86_64, "sapphirerapids", _AVX512),
     "AVX-512 with VNNI": features.elsewhere(X86_64, "sapphirerapids", (*_AVX512, "avx512vnni")),
-    "AVX-512 with BF16": features.elsewhere(X86_64, "sapphirerapids", (*_AVX512, "avx512vnni", "avx512bf16")),
+    "AVX-512 with BF16": features.elsewhere(X86_64, "cooperlake", (*_AVX512, "avx512vnni", "avx512bf16")),
     "Cortex-A53": features.elsewhere(AARCH64, "cortex-a53", ()),
     "Neoverse N1": features.elsewhere(AARCH64, "neoverse-n1", ("dotprod", "fullfp16", "lse", "rcpc", "rdm")),
     "Neoverse N2": features.elsewhere(AARCH64, "neoverse-n2", _NEOVERSE_N2),
@@ -94,6 +94,12 @@ def test_products_on_arm_use_what_the_processor_has() -> None:
     with features.forced(TARGETS["Cortex-A53"]):
         for what in ("q4_0, one column", "q8_0, 64 columns"):
             assert not {"sdot", "smmla", "usdot", "bfdot", "bfmmla"} & set(count(what))
+
+
+@pytest.mark.parametrize(("cpu", "is_fast"), [("cooperlake", True), ("znver5", True), ("emeraldrapids", False)])
+def test_products_of_bf16_use_the_instruction_where_it_is_fast(cpu: str, is_fast: bool) -> None:
+    with features.forced(features.elsewhere(X86_64, cpu, (*_AVX512, "avx512bf16"))):
+        assert ("vdpbf16ps" in count("bf16, 64 columns")) == is_fast
 
 
 def test_attention_widens_each_value_once_for_four_heads_that_share_it() -> None:

@@ -42,6 +42,8 @@ if features.has("avx512f"):
     _OTHERS.append("native+amx-emulated")
 if features.has("avxvnni"):
     _OTHERS.append("avx2+avxvnni")
+if "avx512bf16" in features.target().slow:
+    _OTHERS.append("avx512+avx512bf16")
 _OTHERS += [f"generic+{name}" for name in ("dotprod", "i8mm") if features.has(name)]
 
 #: NMSE allowed against float64 on the decoded weights; block types are compared with ggml's algorithm instead.
@@ -208,7 +210,8 @@ def expected_kind(weights: str, activations: str) -> str:
         has_instruction = any(map(features.has, ("avx512vnni", "avxvnni", "i8mm", "dotprod")))
         return int8_kind(BLOCKS[weights]) if has_instruction else "f32"
     if weights == "bf16":
-        return "amx" if tiles else "bf16" if features.has("avx512bf16") or features.has("bf16") else "f32"
+        fast = features.target().flags - features.target().slow
+        return "amx" if tiles else "bf16" if fast & {"avx512bf16", "bf16"} else "f32"
     return "f32"
 
 

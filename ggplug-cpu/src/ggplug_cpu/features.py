@@ -48,7 +48,8 @@ class Target:
 
     ``level`` is the level that was asked for (``native``, ``avx512``, ``avx2``, ``generic``), ``cpu`` LLVM's name of
     the CPU, ``features`` LLVM's feature string, ``flags`` the names that are on, pseudo-features included, ``triple``
-    LLVM's name of architecture and system.
+    LLVM's name of architecture and system.  ``slow`` are those of ``flags`` that are slow on this CPU: kernels may use
+    them, and are better chosen among those that do not.
     """
 
     level: str
@@ -56,6 +57,7 @@ class Target:
     features: str
     flags: frozenset[str]
     triple: str
+    slow: frozenset[str] = frozenset()
 
     @functools.cached_property
     def key(self) -> str:
@@ -155,7 +157,7 @@ def parse(specification: str) -> Target:
         else:
             raise _unavailable(specification, f"this CPU has no feature {_shortened(name)}")
     text = _llvm_features(family, flags, _known_features())
-    return Target(level, cpu, text, frozenset(flags), llvm.get_process_triple())
+    return Target(level, cpu, text, frozenset(flags), llvm.get_process_triple(), family.slow(cpu, flags))
 
 
 def elsewhere(family: InstructionSet, cpu: str, names: Iterable[str]) -> Target:
@@ -165,7 +167,8 @@ def elsewhere(family: InstructionSet, cpu: str, names: Iterable[str]) -> Target:
     """
     flags = {*family.baseline}.union(*map(family.with_needs, names))
     text = _llvm_features(family, flags, family.extensions)
-    return Target(cpu, cpu, text, frozenset(flags), f"{family.machines[0]}-unknown-linux-gnu")
+    triple = f"{family.machines[0]}-unknown-linux-gnu"
+    return Target(cpu, cpu, text, frozenset(flags), triple, family.slow(cpu, flags))
 
 
 def _split(specification: str) -> tuple[str, list[tuple[str, str]]]:

@@ -18,13 +18,15 @@ class Extension:
     ``needs``: the extensions that it presupposes.  The others say how an operating system reports it; the processor
     has the extension if all of them are reported: ``linux``, names in the auxiliary vector (as in ``/proc/cpuinfo``);
     ``darwin``, names below ``hw.optional.`` of ``sysctl``; ``windows``, numbers for ``IsProcessorFeaturePresent``.
-    All are empty on x86-64, where LLVM asks the processor itself.
+    All are empty on x86-64, where LLVM asks the processor itself.  ``slow_on``: LLVM's names of the processors that
+    have the extension but compute more with the instructions that it was to replace.
     """
 
     needs: tuple[str, ...] = ()
     linux: tuple[str, ...] = ()
     darwin: tuple[str, ...] = ()
     windows: tuple[int, ...] = ()
+    slow_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,10 @@ class InstructionSet:
         """Those of ``names`` whose needs are among them too: LLVM would switch on what is missing for the others."""
         there = set(names)
         return {name for name in there if self.with_needs(name) <= there}
+
+    def slow(self, cpu: str, names: Collection[str]) -> frozenset[str]:
+        """Those of ``names`` that are slow on the processor of this name."""
+        return frozenset(name for name in names if cpu in self.extensions.get(name, Extension()).slow_on)
 
 
 # -- x86-64 -----------------------------------------------------------------------------------------
@@ -117,6 +123,10 @@ _X86_NEEDS: dict[str, tuple[str, ...]] = {
     "amx-avx512": ("amx-tile", "avx10.2"),
 }  # fmt: skip
 
+# Cores with AMX do a quarter as many vdpbf16ps as vfmadd231ps in the same time, which is half of the products; a guest
+# may see the one and not AMX.  (AMD's, and Cooper Lake's, do as many of both.)
+_X86_SLOW = {"avx512bf16": ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")}
+
 X86_64 = InstructionSet(
     name="x86-64",
     machines=("x86_64", "amd64"),
@@ -126,7 +136,7 @@ X86_64 = InstructionSet(
         "avx2": ("x86-64-v3", _V3),
         "avx512": ("x86-64-v4", _V4),
     },
-    extensions={name: Extension(needs) for name, needs in _X86_NEEDS.items()},
+    extensions={name: Extension(needs, slow_on=_X86_SLOW.get(name, ())) for name, needs in _X86_NEEDS.items()},
 )
 
 

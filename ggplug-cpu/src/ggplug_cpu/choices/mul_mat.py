@@ -10,7 +10,7 @@ has a *kind*, its first argument and so part of its name:
 
 ========  =============================================================================================================
 ``f32``   weights and activations as f32: F32 and F16 weights; all types where nothing better exists
-``bf16``  both as bf16: BF16 weights, where the processor has an instruction for it (AVX512-BF16, Arm's bf16)
+``bf16``  both as bf16: BF16 weights, where the processor has a fast instruction for it (AVX512-BF16, Arm's bf16)
 ``i8``    int8 with a scale for every 32 or 16 numbers, and perhaps minima: block types, where the processor has an
           instruction for it (VNNI, Arm's i8mm or dotprod); activations are rounded by ``mul_mat_round``
 ``amx``   both as bf16 in tile registers, on AMX: BF16 weights and block types
@@ -42,7 +42,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.choices.steps import FAULTS, POSITION, RESULT, Steps, given, source, tasks
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.kernels import mul_mat_dot, mul_mat_gemm
-from ggplug_cpu.kernels.mul_mat_layout import PANEL_BYTES, base_of, has_instruction, int8_kind, layout
+from ggplug_cpu.kernels.mul_mat_layout import PANEL_BYTES, base_of, has_fast_instruction, int8_kind, layout
 from ggplug_cpu.kernels.mul_mat_packed import Form, form_of, packed_as
 from ggplug_cpu.kernels.mul_mat_prepare import (
     Prepared,
@@ -381,11 +381,11 @@ def kind_of(weights: str, activations: str, precision: int) -> str:
     if weights in BLOCKS:
         if simd.has_tiles() and layout("amx").width == 16 and activations not in BLOCKS:
             return "amx"
-        return int8_kind(BLOCKS[weights]) if has_instruction("i8") else "f32"
+        return int8_kind(BLOCKS[weights]) if has_fast_instruction("i8") else "f32"
     if weights == "bf16" and precision != Precision.F32:
         if simd.has_tiles() and layout("amx").width == 16:
             return "amx"
-        return "bf16" if has_instruction("bf16") else "f32"
+        return "bf16" if has_fast_instruction("bf16") else "f32"
     return "f32"
 
 

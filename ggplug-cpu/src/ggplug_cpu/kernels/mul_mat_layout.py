@@ -196,9 +196,10 @@ def _rows(kind: str) -> tuple[int, int, int]:
 # -- the instructions of a kind --------------------------------------------------------------------------
 
 
-def has_instruction(kind: str) -> bool:
-    """Whether the target multiplies and adds numbers of ``kind`` (``i8`` or ``bf16``) in one instruction."""
-    return way_of(kind).is_instruction
+def has_fast_instruction(kind: str) -> bool:
+    """Whether the target multiplies and adds numbers of ``kind`` (``i8`` or ``bf16``) in one instruction, faster so."""
+    found = way_of(kind)
+    return found.is_instruction and features.target().slow.isdisjoint(found.needs)
 
 
 def activations_are_unsigned() -> bool:
