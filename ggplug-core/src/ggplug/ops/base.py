@@ -48,6 +48,7 @@ import re
 import typing
 import weakref
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
@@ -91,8 +92,37 @@ class Cost(NamedTuple):
     bytes: int
 
 
+class _Parameters(NamedTuple):
+    """The parameters of a class of ops: how they are given, and of what types they are."""
+
+    signature: Signature
+    types: dict[str, Any]
+
+    @classmethod
+    def of(cls, op: type[Op]) -> _Parameters:
+        """Made when they are first asked for: of a hundred ops a program uses ten."""
+        found = _resolved.get(op)
+        if found is None:
+            parameters = []
+            for field in dataclasses.fields(op):
+                kind = Parameter.KEYWORD_ONLY if field.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+                default = Parameter.empty if field.default is dataclasses.MISSING else field.default
+                parameters.append(Parameter(field.name, kind, default=default, annotation=field.type))
+            found = _resolved[op] = cls(Signature(parameters), typing.get_type_hints(op))
+        return found
+
+
+_resolved: dict[type[Op], _Parameters] = {}
+
+
+class _SignatureOfParameters:
+    """What ``inspect.signature`` and ``help`` tell of a class of ops."""
+
+    def __get__(self, op: Op | None, cls: type[Op]) -> Signature:
+        return _Parameters.of(cls).signature
+
+
 @typing.dataclass_transform(frozen_default=True, eq_default=False)
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Op:
     """Base of all ops.  An instance is an op with its parameters: immutable, hashable, plain data but :class:`Held`."""
 
@@ -111,16 +141,15 @@ class Op:
         """``(name, *parameters)``: builtins only, so that comparing and hashing it never enters Python."""
         result: ClassVar[Callable[..., Spec]]
         reference: ClassVar[Callable[..., Array]]
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if not cls.__dict__.get("name"):
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if inspect.get_annotations(cls):
-            # Most of the time that importing ops takes would go into dataclasses that add no field.
-            dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        else:
-            cls.__setattr__ = cls.__delattr__ = _frozen  # type: ignore[assignment]
+            # Only its fields are found: methods that dataclasses write were half the time that importing ops takes.
+            dataclasses.dataclass(init=False, eq=False, repr=False)(cls)
         if abstract:
             return
         concrete = next((base for base in cls.__mro__[1:] if OPS.get(getattr(base, "name", "")) is base), None)
@@ -138,15 +167,31 @@ class Op:
             )
         OPS[cls.name] = cls
 
-    def __post_init__(self) -> None:
-        hints = _hints(type(self))
-        values = []
-        for name in self.parameters:
-            value = _plain(self, name, getattr(self, name), hints[name])
-            object.__setattr__(self, name, value)
-            values.append(value.number if isinstance(value, Held) else value)
-        object.__setattr__(self, "key", (self.name, *values))
-        self.validate()
+    if not TYPE_CHECKING:  # to checkers they are those of a frozen dataclass
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            """The op with these parameters, by position or name."""
+            parameters = _Parameters.of(type(self))
+            try:
+                given = parameters.signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{type(self).__name__}: {error}") from None
+            given.apply_defaults()
+            values = []
+            for name, value in given.arguments.items():
+                value = _plain(self, name, value, parameters.types[name])
+                object.__setattr__(self, name, value)
+                values.append(value.number if isinstance(value, Held) else value)
+            object.__setattr__(self, "key", (self.name, *values))
+            self.validate()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            raise dataclasses.FrozenInstanceError(f"{self!r} cannot be changed: an op is a value, make another one")
+
+        def __delattr__(self, name: str) -> None:
+            raise dataclasses.FrozenInstanceError(f"{self!r} cannot be changed: an op is a value, make another one")
+
+        __signature__ = _SignatureOfParameters()
 
     def validate(self) -> None:
         """Raises ParameterError if a parameter is out of its range."""
@@ -183,9 +228,7 @@ def _declared(result: Any) -> tuple[tuple[str, ...], frozenset[str]]:
     return names, frozenset(n for n, d in zip(names[len(names) - len(defaults) :], defaults, strict=True) if d is None)
 
 
-def _frozen(op: Op, name: str, *value: object) -> None:
-    raise dataclasses.FrozenInstanceError(f"{op!r} cannot be changed: an op is a value, make another one")
-
+dataclasses.dataclass(init=False, eq=False, repr=False)(Op)  # without fields; checkers need not know
 
 OPS: dict[str, type[Op]] = {}
 """Every op by name: those of core, and those that other packages defined."""
@@ -260,16 +303,6 @@ def explained_by(*others: Any) -> Callable[[Function], Function]:
         return function
 
     return extend
-
-
-def _hints(cls: type[Op]) -> dict[str, Any]:
-    hints = _resolved.get(cls)
-    if hints is None:
-        hints = _resolved[cls] = typing.get_type_hints(cls)
-    return hints
-
-
-_resolved: dict[type[Op], dict[str, Any]] = {}
 
 
 def _plain(op: Op, name: str, value: Any, kind: Any) -> Any:
