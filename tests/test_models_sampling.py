@@ -43,6 +43,21 @@ def of(row: npt.NDArray[np.float32]) -> Candidates:
     return Candidates(np.arange(len(row)), row)
 
 
+@pytest.mark.parametrize("n_vocab", [5, steps.GROUPS, 2 * steps.GROUPS, 50_257])
+@pytest.mark.parametrize("count", [1, 40, steps.GROUPS // 4, steps.GROUPS // 4 + 1])
+@pytest.mark.parametrize("among", ["all differ", "many are equal", "nearly all are forbidden"])
+def test_the_best_are_those_that_sorting_all_finds(n_vocab: int, count: int, among: str) -> None:
+    rng = np.random.default_rng(n_vocab)
+    row = rng.standard_normal(n_vocab, np.float32)
+    if among == "many are equal":
+        row = row.round()
+    elif among == "nearly all are forbidden":
+        row[rng.random(n_vocab) < 0.999] = -np.inf
+    found = steps.top_k(of(row), count)
+    assert found.ids.tolist() == np.lexsort((np.arange(n_vocab), -row))[:count].tolist()
+    assert found.logits.tolist() == row[found.ids].tolist()
+
+
 @pytest.mark.parametrize("name", ["top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "temperature", "xtc"])
 def test_each_step_leaves_what_llama_cpp_leaves(name: str) -> None:
     assert cases(name)

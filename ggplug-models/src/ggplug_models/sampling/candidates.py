@@ -19,6 +19,10 @@ FEW = 256
 """As many of the most probable tokens as are sorted first, in the hope that they do."""
 
 
+GROUPS = 1024
+"""Of the tokens of a vocabulary, where few of them are looked for."""
+
+
 class Candidates(NamedTuple):
     """Tokens and their logits.  ``sorted``: the largest logit first, and of equal ones the smallest token."""
 
@@ -50,10 +54,20 @@ class Candidates(NamedTuple):
             return self if count >= len(self.ids) else self.take(slice(count), in_order=True)
         if count >= len(self.ids):
             return self.take(_smallest_first(-self.logits), in_order=True)
-        limit = np.partition(self.logits, -count)[-count]
-        above = np.flatnonzero(self.logits >= limit)
+        above = np.flatnonzero(self.logits >= _reached_by(self.logits, count))
         order = above[_smallest_first(-self.logits[above])]
         return self.take(order[:count], in_order=True)
+
+
+def _reached_by(values: Floats, count: int) -> Any:
+    """A number that at least ``count`` of the values reach, and few more do.
+
+    The largest of each of many groups stand for all, so that only these are partitioned.
+    """
+    size = len(values) // GROUPS
+    if size > 1 and 4 * count <= GROUPS:
+        values = values[: size * GROUPS].reshape(size, GROUPS).max(axis=0)
+    return np.partition(values, -count)[-count]
 
 
 def _smallest_first(values: Floats) -> npt.NDArray[np.int64]:
@@ -77,18 +91,29 @@ def top_k(candidates: Candidates, k: int) -> Candidates:
     return candidates.best(k) if k else candidates
 
 
+def _weights_so_far(candidates: Candidates) -> Floats:
+    """Of sorted candidates: the probability of each and all before it, relative to that of the first."""
+    found: Floats = np.cumsum(np.exp(candidates.below(candidates.logits[0])), dtype=np.float64)
+    return found
+
+
 def top_p(candidates: Candidates, p: float) -> Candidates:
     """The fewest most probable tokens that have the probability p together (Holtzman et al. 2020)."""
     if p >= 1:
         return candidates
-    total = np.exp(candidates.below(candidates.logits.max())).sum(dtype=np.float64)
-    count = len(candidates.ids)
-    for many in (FEW, 16 * FEW, count):
-        if many < count // 4 or many == count:
-            best = candidates.best(many)
-            share = np.cumsum(np.exp(best.below(best.logits[0])), dtype=np.float64)
-            if share[-1] >= p * total:
-                break
+    best = candidates
+    if candidates.sorted:
+        share = _weights_so_far(candidates)
+        total = share[-1]
+    else:
+        count = len(candidates.ids)
+        total = np.exp(candidates.below(candidates.logits.max())).sum(dtype=np.float64)
+        for many in (FEW, 16 * FEW, count):
+            if many < count // 4 or many == count:
+                best = candidates.best(many)
+                share = _weights_so_far(best)
+                if share[-1] >= p * total:
+                    break
     return best.take(slice(int(np.searchsorted(share, p * total)) + 1), in_order=True)
 
 
