@@ -193,6 +193,23 @@ def test_the_most_probable_tokens_of_many_are_found_without_sorting_all() -> Non
         assert found[: count - 1].tolist() == order[: count - 1].tolist()
 
 
+def test_what_is_forbidden_is_not_what_xtc_leaves() -> None:
+    forbidden = {0: -math.inf, 1: -math.inf}
+    sampling = Sampling(**{**OFF, "xtc_probability": 1, "xtc_threshold": 0, "logit_bias": forbidden, "seed": 1})
+    row = np.arange(8, dtype=np.float32)
+    assert Sampler(sampling)(row, []) == 2  # the least probable one that is possible
+    assert Sampler(sampling).candidates(row, []).ids[0] == 2
+
+
+@pytest.mark.parametrize(
+    "given", [{"typical_p": 0.2}, {"xtc_probability": 1, "xtc_threshold": 0.1, "min_p": 0, "top_p": 1.0}]
+)
+def test_a_temperature_of_zero_takes_the_best_of_what_is_left(given: dict[str, Any]) -> None:
+    row = np.array([5, 4.9, 4.9, 4.9, 4.9, 4.8, 0], np.float32)
+    sampling = Sampling(temperature=0, seed=0, **given)
+    assert [Sampler(sampling)(row, [])] == Sampler(sampling).candidates(row, []).ids.tolist() != [0]
+
+
 def test_mirostat_brings_the_information_to_its_target() -> None:
     random = np.random.default_rng(7)
     for version in (1, 2):

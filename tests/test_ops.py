@@ -123,7 +123,7 @@ def test_an_op_can_be_defined_elsewhere_under_a_name_of_its_own() -> None:
 
 
 def test_an_op_derives_from_no_other_op_whose_kernel_would_compute_it() -> None:
-    with pytest.raises(TypeError, match=r"derives from the op RmsNorm.*by its kernel"):
+    with pytest.raises(TypeError, match="derives from the op RmsNorm, and would be taken for it"):
         type("Mine", (ops.RmsNorm,), {"name": "test_ops.mine", "__module__": __name__})
     assert "test_ops.mine" not in OPS
 

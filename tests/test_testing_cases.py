@@ -225,7 +225,8 @@ def test_an_op_from_elsewhere_brings_its_own_cases() -> None:
             return np.roll(x, self.by, axis=-1)
 
     (finding,) = run_op(ReferenceDevice(), Shift)
-    assert (finding.verdict, finding.reason) == ("never run", "no case could be made for test.shift")
+    assert finding.verdict == "never run"
+    assert finding.reason.startswith("no case could be made for test.shift, for f32[33x7]: Shift: missing")
 
     @generates(Shift)
     def shift_cases(cls: type[Op]) -> Iterator[Case]:

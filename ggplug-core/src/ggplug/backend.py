@@ -274,12 +274,12 @@ class Device(ABC):
 
         A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones,
         and of :attr:`variant`: it is asked once for each, by :meth:`chosen`, and the kernel serves all groups with that
-        signature.  Default: looks in ``kernels`` for the class of the node's op and its bases, or for the pattern that
-        a group of several nodes is.
+        signature.  Default: looks in ``kernels`` for the class of the node's op and its bases (``Op.kinds``), or for
+        the pattern that a group of several nodes is.
         """
         op = group.node.op
         if len(group) == 1:
-            for kind in type(op).__mro__:
+            for kind in op.kinds if op else ():
                 kernel = self.kernels.get(kind)
                 if kernel is not None:
                     return kernel

@@ -47,7 +47,7 @@ def form_groups(
         assert node.op is not None
         kind = type(node.op)
         if kind not in ending:
-            ending[kind] = [pattern for pattern in patterns if issubclass(kind, pattern.kinds)]
+            ending[kind] = [pattern for pattern in patterns if any(each in pattern.kinds for each in kind.kinds)]
         for pattern, members, group in _candidates(graph, node, ending[kind], free, uses):
             reason: str | None = uses.conflict(members)
             if not reason:

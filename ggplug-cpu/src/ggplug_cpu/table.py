@@ -293,7 +293,7 @@ FUSED: tuple[FusedRow, ...] = (
 def rows_for(kind: type[Op]) -> Iterator[Row]:
     """The rows that an op's class has, in order."""
     for row in TABLE:
-        if issubclass(kind, row.op):
+        if row.op in kind.kinds:
             yield row
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import ggplug as gg
 import ggplug_models.architectures  # noqa: F401  (registers the families)
 from ggplug import gguf
 from ggplug.backend import Device
-from ggplug.errors import ParameterError
+from ggplug.errors import ParameterError, PluginError
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
 from ggplug_models.decoder import Decoder
@@ -20,6 +21,9 @@ from ggplug_models.model import ARCHITECTURES, Model
 from ggplug_models.packing import PackedWeight, Packing
 from ggplug_models.placement import LayerSplit, Placement
 from ggplug_models.values import Values
+
+GROUP = "ggplug.architectures"
+"""Entry points of this group name the classes of other distributions, by architecture."""
 
 
 def load(
@@ -48,7 +52,7 @@ def load(
         hyperparameters = Hyperparameters(reader.metadata)
         paths = reader.paths
     values = Values(hyperparameters.values, where=os.fspath(path))
-    cls = values.entry("general.architecture", ARCHITECTURES, "an architecture")
+    cls = _class_of(values)
     chooses = placement
     if isinstance(chooses, LayerSplit):
         chooses = chooses.over(hyperparameters.integer("block_count"), len(chosen))
@@ -69,6 +73,18 @@ def load(
     except BaseException:
         weights.free()
         raise
+
+
+def _class_of(values: Values) -> type[Model]:
+    """The class for a file's architecture, which another distribution may bring.  Raises ModelError, PluginError."""
+    name = values.text("general.architecture")
+    for point in () if name in ARCHITECTURES else entry_points(group=GROUP, name=name):
+        try:
+            point.load()
+        except Exception as error:
+            where = f"the architecture {name!r} ({point.value})"
+            raise PluginError(f"{where} does not load: {type(error).__name__}: {error}", got=name) from error
+    return values.entry("general.architecture", ARCHITECTURES, "an architecture")
 
 
 def _packing(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ggplug.backend import Device
-from ggplug.errors import FreedError, GGPlugError
+from ggplug.errors import DuplicateNameError, FreedError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, turn
@@ -127,9 +127,12 @@ ARCHITECTURES: dict[str, type[Model]] = {}
 
 
 def architecture(name: str) -> Callable[[M], M]:
-    """Registers a model class for an architecture."""
+    """Registers a model class for an architecture.  Raises DuplicateNameError for one that another class has."""
 
     def register(cls: M) -> M:
+        there = ARCHITECTURES.get(name, cls)
+        if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):  # a module may be reloaded
+            raise DuplicateNameError(f"the architecture {name!r} has a class: {there.__module__}.{there.__qualname__}")
         cls.architecture = name
         ARCHITECTURES[name] = cls
         return cls

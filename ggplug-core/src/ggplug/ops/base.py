@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import keyword
 import re
 import typing
 import weakref
@@ -92,36 +93,6 @@ class Cost(NamedTuple):
     bytes: int
 
 
-class _Parameters(NamedTuple):
-    """The parameters of a class of ops: how they are given, and of what types they are."""
-
-    signature: Signature
-    types: dict[str, Any]
-
-    @classmethod
-    def of(cls, op: type[Op]) -> _Parameters:
-        """Made when they are first asked for: of a hundred ops a program uses ten."""
-        found = _resolved.get(op)
-        if found is None:
-            parameters = []
-            for field in dataclasses.fields(op):
-                kind = Parameter.KEYWORD_ONLY if field.kw_only else Parameter.POSITIONAL_OR_KEYWORD
-                default = Parameter.empty if field.default is dataclasses.MISSING else field.default
-                parameters.append(Parameter(field.name, kind, default=default, annotation=field.type))
-            found = _resolved[op] = cls(Signature(parameters), typing.get_type_hints(op))
-        return found
-
-
-_resolved: dict[type[Op], _Parameters] = {}
-
-
-class _SignatureOfParameters:
-    """What ``inspect.signature`` and ``help`` tell of a class of ops."""
-
-    def __get__(self, op: Op | None, cls: type[Op]) -> Signature:
-        return _Parameters.of(cls).signature
-
-
 @typing.dataclass_transform(frozen_default=True, eq_default=False)
 class Op:
     """Base of all ops.  An instance is an op with its parameters: immutable, hashable, plain data but :class:`Held`."""
@@ -135,6 +106,9 @@ class Op:
     is_view: ClassVar[bool] = False
     moves: ClassVar[bool] = False
     indexes: ClassVar[Indexes | None] = None
+    kinds: ClassVar[tuple[type[Op], ...]] = ()
+    """The classes whose rows in a device's table, and whose patterns, hold for an op: its own, and those of its package
+    that it derives from.  An op of another package computes something else, whatever it derives from."""
 
     if TYPE_CHECKING:
         key: ClassVar[tuple[Any, ...]]  # each op's own; a ClassVar only so that it is no field
@@ -142,6 +116,8 @@ class Op:
         result: ClassVar[Callable[..., Spec]]
         reference: ClassVar[Callable[..., Array]]
         __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+        __signature__: ClassVar[Signature]
+        _signature: ClassVar[Signature]
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -149,17 +125,27 @@ class Op:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if inspect.get_annotations(cls):
             # Only its fields are found: methods that dataclasses write were half the time that importing ops takes.
+            said, cls.__doc__ = cls.__doc__, cls.__doc__ or "it would write that, too"
             dataclasses.dataclass(init=False, eq=False, repr=False)(cls)
+            cls.__doc__ = said
+        cls._signature = _signature_of(cls)
+        cls.__signature__ = _own_signature(cls) or cls._signature
+        cls.parameters = tuple(f.name for f in dataclasses.fields(cls))
+        package = cls.__module__.partition(".")[0]
+        derived = (base for base in cls.__mro__ if issubclass(base, Op) and base is not Op)
+        cls.kinds = tuple(base for base in derived if base.__module__.partition(".")[0] == package)
         if abstract:
             return
         concrete = next((base for base in cls.__mro__[1:] if OPS.get(getattr(base, "name", "")) is base), None)
         if concrete is not None:
             raise TypeError(
-                f"{cls.__name__} derives from the op {concrete.__name__}: devices would compute it by its kernel; "
-                "derive both from an abstract op (class Common(Op, abstract=True)), or this one from Op"
+                f"{cls.__name__} derives from the op {concrete.__name__}, and would be taken for it; derive both from "
+                "an abstract op (class Common(Op, abstract=True)), or this one from Op"
             )
-        cls.parameters = tuple(f.name for f in dataclasses.fields(cls))
+        if not hasattr(cls, "result"):
+            raise TypeError(f"{cls.__name__} has no result(self, *sources), which tells type and shape")
         cls.sources, cls.optional = _declared(cls.result)
+        _check_declaration(cls)
         if cls.name in OPS:
             raise DuplicateNameError(
                 f"op {cls.name!r} of {cls.__module__} is already defined in {OPS[cls.name].__module__}; "
@@ -169,29 +155,26 @@ class Op:
 
     if not TYPE_CHECKING:  # to checkers they are those of a frozen dataclass
 
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, /, *args: Any, **kwargs: Any) -> None:
             """The op with these parameters, by position or name."""
-            parameters = _Parameters.of(type(self))
-            try:
-                given = parameters.signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{type(self).__name__}: {error}") from None
-            given.apply_defaults()
+            cls = type(self)
+            given = dict(zip(cls.parameters, args, strict=False))
+            if kwargs or len(given) != len(args) or len(args) != len(cls._signature.parameters):
+                given = _bound(cls, args, kwargs)
+            types = _types(cls)
             values = []
-            for name, value in given.arguments.items():
-                value = _plain(self, name, value, parameters.types[name])
+            for name in cls.parameters:
+                value = _plain(self, name, given[name], types[name])
                 object.__setattr__(self, name, value)
                 values.append(value.number if isinstance(value, Held) else value)
-            object.__setattr__(self, "key", (self.name, *values))
+            object.__setattr__(self, "key", (cls.name, *values))
             self.validate()
 
         def __setattr__(self, name: str, value: object) -> None:
-            raise dataclasses.FrozenInstanceError(f"{self!r} cannot be changed: an op is a value, make another one")
+            raise dataclasses.FrozenInstanceError(f"{type(self).__name__}.{name} cannot be set: make another op")
 
         def __delattr__(self, name: str) -> None:
-            raise dataclasses.FrozenInstanceError(f"{self!r} cannot be changed: an op is a value, make another one")
-
-        __signature__ = _SignatureOfParameters()
+            raise dataclasses.FrozenInstanceError(f"{type(self).__name__}.{name} cannot be deleted: make another op")
 
     def validate(self) -> None:
         """Raises ParameterError if a parameter is out of its range."""
@@ -214,6 +197,64 @@ class Op:
             if getattr(self, f.name) != f.default
         ]
         return f"{self.name}({', '.join(shown)})" if shown else self.name
+
+
+def _signature_of(cls: type[Op]) -> Signature:
+    """How a class's parameters are given: in the order of its fields, those by keyword only last.
+
+    Raises TypeError for fields that are no parameters, or stand in an order that no function can have.
+    """
+    parameters = []
+    for field in sorted(dataclasses.fields(cls), key=lambda field: bool(field.kw_only)):
+        kind = Parameter.KEYWORD_ONLY if field.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+        if not field.init:
+            raise TypeError(f"{cls.__name__}.{field.name} has init=False: what is no parameter is a ClassVar")
+        parameters.append(Parameter(field.name, kind, default=_default_of(field), annotation=field.type))
+    try:
+        return Signature(parameters)
+    except ValueError as error:
+        raise TypeError(f"{cls.__name__}: {error}") from None
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    """``Parameter.empty`` if there is none."""
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return Parameter.empty if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _own_signature(cls: type[Op]) -> Signature | None:
+    """That of an ``__init__`` that a class or its base wrote, which takes something else than the fields."""
+    if cls.__init__ is Op.__init__:
+        return None
+    signature = inspect.signature(cls.__init__)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _bound(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The parameters by name, defaults included.  Raises TypeError where they do not fit."""
+    try:
+        bound = cls._signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}: {error}") from None
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _check_declaration(cls: type[Op]) -> None:
+    """Raises TypeError for a class that is no op: what is wrong with it would else be met far from it."""
+    short = cls.name.rpartition(".")[2]
+    if not short.isidentifier() or keyword.iskeyword(short):
+        raise TypeError(f"the op {cls.name!r} has a name that no function can have")
+    both = sorted(set(cls.sources) & set(cls.parameters))
+    if both:
+        raise TypeError(f"{cls.__name__}: {both[0]} is both a source (of result) and a parameter (a field)")
+    for fact in ("writes", "inplace"):
+        value = getattr(cls, fact)
+        if not all(isinstance(at, int) and 0 <= at < len(cls.sources) for at in value):
+            raise TypeError(f"{cls.__name__}.{fact} is {value!r}: it holds positions in {cls.sources}")
+    if hasattr(cls, "__post_init__"):
+        raise TypeError(f"{cls.__name__}.__post_init__ would not be called: parameters are looked at by validate()")
 
 
 def _declared(result: Any) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -254,16 +295,23 @@ def builder(cls: type[Op]) -> Callable[..., Tensor]:
 
     Its signature and docstring are the op's own.  Equal parameters share one op object.
     """
-    fields = dataclasses.fields(cls)
     wanted = [s for s in cls.sources if s not in cls.optional]
     optional = [s for s in cls.sources if s in cls.optional]
-    required = [f.name for f in fields if f.default is dataclasses.MISSING]
-    defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
-    head = [*wanted, *required, *(f"{s}=None" for s in optional), *(f"{n}=_default_{n}" for n in defaults)]
+    of = cls._signature.parameters.values()
+    by_place = [p for p in of if p.kind is not Parameter.KEYWORD_ONLY]
+    defaults = {p.name: p.default for p in of if p.default is not Parameter.empty}
+    shown = {p.name: f"{p.name}=_default_{p.name}" if p.name in defaults else p.name for p in of}
+    head = [
+        *wanted,
+        *(shown[p.name] for p in by_place if p.name not in defaults),
+        *(f"{s}=None" for s in optional),
+        *(shown[p.name] for p in by_place if p.name in defaults),
+    ]
+    by_name = [shown[p.name] for p in of if p.kind is Parameter.KEYWORD_ONLY]
     # With their classes, because True and 1.0 are equal but not both a number.
     parameters = "".join([f"{n}, " for n in cls.parameters] + [f"{n}.__class__, " for n in cls.parameters])
     text = (
-        f"def {cls.name.rpartition('.')[2]}({', '.join(head)}{', ' if head else ''}*, name=''):\n"
+        f"def {cls.name.rpartition('.')[2]}({', '.join([*head, '*', *by_name])}, name=''):\n"
         f"    key = ({parameters})\n"
         f"    try:\n"
         f"        op = _interned.get(key)\n"
@@ -277,7 +325,8 @@ def builder(cls: type[Op]) -> Callable[..., Tensor]:
     equal: weakref.WeakValueDictionary[tuple[Any, ...], Op] = weakref.WeakValueDictionary()
 
     def intern(key: tuple[Any, ...]) -> Op:
-        op = cls(*key[: len(cls.parameters)])
+        values = key[: len(cls.parameters)]
+        op = cls(**dict(zip(cls.parameters, values, strict=True))) if by_name else cls(*values)
         if len(interned) > 4096:
             interned.clear()
         interned[key] = op = equal.setdefault(op.key, op)
@@ -303,6 +352,17 @@ def explained_by(*others: Any) -> Callable[[Function], Function]:
         return function
 
     return extend
+
+
+def _types(cls: type[Op]) -> dict[str, Any]:
+    """The types of parameters, and all else that is annotated.  Looked at when the first op of a class is made."""
+    found = _resolved.get(cls)
+    if found is None:
+        found = _resolved[cls] = typing.get_type_hints(cls)
+    return found
+
+
+_resolved: dict[type[Op], dict[str, Any]] = {}
 
 
 def _plain(op: Op, name: str, value: Any, kind: Any) -> Any:

@@ -89,6 +89,7 @@ def _fill(
     """
     for number, unit in enumerate(units):
         watch.forget()
+        findings: list[Finding] = []
         try:
             findings = run(unit)
         except KeyboardInterrupt as stop:
@@ -192,10 +193,17 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug.te
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every finding as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")
     given = parser.parse_args(arguments)
+    device = None
+    try:  # first: the package that it comes from may bring ops
+        if given.device is not None:
+            device = find_device(given.device)
+    except GGPlugError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     if given.list:
         print("ops:", *(f"  {name}" for name in OPS), "clauses:", *(f"  {each.name}" for each in CLAUSES), sep="\n")
         return 0
-    if given.device is None:
+    if device is None:
         parser.error("name a device: `ggplug devices` lists them")
     some = bool(given.op or given.clause or given.contract or given.graphs or given.groups)
     try:
@@ -207,7 +215,7 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug.te
                 given.groups or not some,
             )
         )
-        reports, code = _computed(given, chosen)
+        reports, code = _computed(device, given, chosen)
     except GGPlugError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -217,7 +225,7 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug.te
     if given.repeat > 1:
         print(f"{len(flakes)} cases came out differently in {len(reports)} runs", *flakes, "", sep="\n")
     print(text(report, verbose=given.verbose))
-    if not report.findings:
+    if not (report.counts()["passed"] or report.bad):
         return code or 2
     return code or (0 if report.ok and not flakes else 1)
 
@@ -236,13 +244,13 @@ def differences(reports: Sequence[Report]) -> list[str]:
     ]
 
 
-def _computed(given: argparse.Namespace, chosen: Sequence[Unit]) -> tuple[list[Report], int]:
+def _computed(device: Device, given: argparse.Namespace, chosen: Sequence[Unit]) -> tuple[list[Report], int]:
     """A report for each run, and 128 and a signal's number, if one has stopped the last run; else 0."""
     reports: list[Report] = []
     try:
         with stoppable(), bar(len(chosen) * max(1, given.repeat)) as shown, ExitStack() as ending:
             watch = Following(_chosen(given.case), shown.at)
-            name, run = _runner(given, watch, ending)
+            name, run = _runner(device, given, watch, ending)
             for _ in range(max(1, given.repeat)):
                 reports.append(Report(name))
                 _fill(reports[-1], chosen, run, watch, shown.done)
@@ -255,10 +263,9 @@ def _computed(given: argparse.Namespace, chosen: Sequence[Unit]) -> tuple[list[R
 
 
 def _runner(
-    given: argparse.Namespace, watch: Following, ending: ExitStack
+    device: Device, given: argparse.Namespace, watch: Following, ending: ExitStack
 ) -> tuple[str, Callable[[Unit], list[Finding]]]:
     """The device's name, and what runs a unit on it: here, or in a worker, which ``ending`` closes."""
-    device = find_device(given.device)
     if not given.isolate:
         return device.name, lambda unit: unit.run(device, watch)
     worker = ending.enter_context(Worker(partial(serve, name=given.device), given.timeout))

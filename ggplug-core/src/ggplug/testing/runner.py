@@ -19,6 +19,7 @@ from ggplug.graph import Graph
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.testing.cases import Case, Leafs, cases_of, graph_cases
+from ggplug.testing.cases.derived import why_none
 from ggplug.testing.cases.graphs import SUBJECT as GRAPH
 from ggplug.testing.causes import Failure, names_of_ops, of_exception, of_kernel
 from ggplug.testing.compare import Comparison
@@ -42,7 +43,8 @@ def run_op(
     """All cases of an op on a fresh stream of ``device``; ``max_nmse`` as for :func:`run_case`."""
     chosen = list(cases_of(op) if cases is None else cases)
     if not chosen:
-        return [Finding(op.name, "", "never run", f"no case could be made for {op.name}")]
+        why = f"no case could be made for {op.name}, {why_none(op)}; @generates gives an op cases of its own"
+        return [Finding(op.name, "", "never run", why)]
     return run_each(device, op.name, chosen, partial(run_case, max_nmse=max_nmse), watch)
 
 

@@ -157,7 +157,8 @@ def xtc(candidates: Candidates, probability: float, threshold: float, random: np
     if not probability or threshold > 0.5 or len(candidates.ids) < 2 or random.random() > probability:
         return candidates
     candidates = candidates.best(len(candidates.ids))
-    above = int(np.count_nonzero(candidates.probabilities >= threshold))
+    probabilities = candidates.probabilities
+    above = int(np.count_nonzero((probabilities >= threshold) & (probabilities > 0)))
     return candidates.take(slice(max(above - 1, 0), None), in_order=True)
 
 

@@ -77,7 +77,8 @@ class Sampler:
         self.random = np.random.default_rng(self.seed)
         s = self.sampling
         self.mirostat = Mirostat(s.mirostat, s.mirostat_tau, s.mirostat_eta) if s.mirostat else None
-        self._greedy = not s.mirostat and s.temperature == 0 and not s.dynamic_range
+        keeps_the_best = s.typical_p >= 1 and not s.xtc_probability and "temperature" in s.order
+        self._greedy = not s.mirostat and s.temperature == 0 and not s.dynamic_range and keeps_the_best
         self._ids = np.arange(0)
 
     def begin(self, tokenizer: Callable[[], Tokenizer]) -> None:
@@ -105,7 +106,7 @@ class Sampler:
         return token
 
     def candidates(self, logits: Logits, history: Sequence[int]) -> Candidates:
-        """What is left of all tokens before one is drawn; raises as a call does.
+        """What is left of all tokens before one is drawn, some of it perhaps with the probability 0; raises as a call does.
 
         XTC draws for it, as it would for a token.
         """

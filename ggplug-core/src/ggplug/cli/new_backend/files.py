@@ -70,6 +70,7 @@ jobs:
 _TEST = """\
 \"\"\"The device conforms: every op that it claims, and the contract of ggplug.backend.\"\"\"
 
+import $module  # noqa: F401 - ops that it brings are tested too
 from ggplug.testing import BackendSuite
 
 

@@ -30,6 +30,18 @@ def derived_cases(cls: type[Op]) -> Iterator[Case]:
                         yield case
 
 
+def why_none(cls: type[Op]) -> str:
+    """Why an op takes none of the sources that :func:`derived_cases` offers, by the plainest of them."""
+    if cls.is_view:
+        return "it is a view, which computes nothing"
+    case = _case(cls, KERNEL_FLOATS[0], _SHAPES[1], LAYOUTS[0], next(_choices(cls)))
+    try:
+        case.make(Leafs(case.seed))
+    except (GGPlugError, TypeError) as error:
+        return f"for {case.label}: {error}"
+    return "its generators give none"
+
+
 def _choices(cls: type[Op]) -> Iterator[tuple[bool, ...]]:
     """Which sources are there: all, and all but the optional ones."""
     yield tuple(True for _ in cls.sources)

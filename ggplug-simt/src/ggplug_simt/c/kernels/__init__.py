@@ -84,7 +84,7 @@ def match(profile: Profile, group: Group) -> Launches | Decline:
     assert node.op is not None
     if node.size == 0:
         return NOTHING
-    for kind in type(node.op).__mro__:
+    for kind in node.op.kinds:
         chooser = CHOOSERS.get(kind)
         if chooser is not None:
             return chooser(profile, node)

@@ -1,0 +1,85 @@
+"""An op of one's own, outside of ggplug: y = cap tanh(gelu(x) / cap), its gradient, and what proves both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import KW_ONLY
+
+import numpy as np
+
+from ggplug.errors import ParameterError
+from ggplug.ops.base import Array, Op, builder, require, require_float
+from ggplug.tensor import Spec, Tensor, like
+from ggplug.testing.cases import LAYOUTS, Case, generates, node
+from ggplug.testing.precision import RULES, Rule
+from ggplug.types import F16, F32
+
+SLOPE = math.sqrt(2 / math.pi)
+
+
+class Capped(Op, abstract=True):
+    """What both ops have in common; it is none itself."""
+
+    _: KW_ONLY
+    cap: float = 30.0
+
+    def validate(self) -> None:
+        if not 0 < self.cap < math.inf:
+            raise ParameterError(f"{self.name}: cap must be above 0 and finite, got {self.cap}", got=self.cap)
+
+
+class SoftCappedGelu(Capped):
+    """y = cap tanh(gelu(x) / cap)."""
+
+    name = "example.soft_capped_gelu"
+
+    def result(self, x: Tensor) -> Spec:
+        require_float(self, x)
+        return like(x)
+
+    def reference(self, x: Array) -> Array:
+        gelu = x / 2 * (1 + np.tanh(SLOPE * x * (1 + 0.044715 * x * x)))
+        return self.cap * np.tanh(gelu / self.cap)
+
+
+class SoftCappedGeluBack(Capped):
+    """dx = dy (1 - tanh(gelu(x) / cap)**2) gelu'(x)."""
+
+    name = "example.soft_capped_gelu_back"
+
+    def result(self, dy: Tensor, x: Tensor) -> Spec:
+        require_float(self, dy, x)
+        require(dy.ne == x.ne, self, "dy and x have the same extents", dy, x)
+        return like(x)
+
+    def reference(self, dy: Array, x: Array) -> Array:
+        t = np.tanh(SLOPE * x * (1 + 0.044715 * x * x))
+        slope = (1 + t) / 2 + x / 2 * (1 - t * t) * SLOPE * (1 + 3 * 0.044715 * x * x)
+        return dy * (1 - np.tanh(x / 2 * (1 + t) / self.cap) ** 2) * slope
+
+
+soft_capped_gelu = builder(SoftCappedGelu)
+soft_capped_gelu_back = builder(SoftCappedGeluBack)
+
+
+@generates(SoftCappedGelu, SoftCappedGeluBack)
+def cases(cls: type[Op]) -> Iterator[Case]:
+    """Every type and layout, with a cap that few numbers reach and with one that most do."""
+    for cap in (30.0, 0.5):
+        for type in (F32, F16):
+            for layout in LAYOUTS:
+
+                def make(leafs, cap=cap, type=type, layout=layout):  # type: ignore[no-untyped-def]
+                    return node(cls, *(leafs.tensor(type, 33, 5, layout=layout) for _ in cls.sources), cap=cap)
+
+                yield Case(cls.name, f"{type.name} {layout} cap={cap}", make)
+
+
+def room(node: Tensor, exact: Array, *sources: Array) -> Array:
+    """What float32 may be off, in units of 2**-24: of tanh, of gelu's polynomial in it, and of two products."""
+    return 32 * np.abs(exact) + 32 * np.abs(sources[-1])
+
+
+RULES[SoftCappedGelu.name] = Rule("one by one", "32 (abs(y) + abs(x))", "tanh twice, a polynomial", room)
+RULES[SoftCappedGeluBack.name] = Rule("one by one", "32 (abs(y) + abs(x))", "tanh twice, two polynomials", room)

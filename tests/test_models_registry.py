@@ -1,0 +1,67 @@
+"""Model families of other distributions: found by an entry point when a file needs them, and never in place of one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+
+import ggplug_models
+from ggplug.errors import DuplicateNameError, ModelError, PluginError
+from ggplug.gguf import GGUFWriter
+from ggplug_models import ARCHITECTURES, loading
+from ggplug_models.architectures.llama import Llama
+from ggplug_models.decoder import Decoder
+from ggplug_models.model import architecture
+from ggplug_models.transformer import Transformer
+
+FAMILY = """
+from ggplug_models.decoder import Decoder
+from ggplug_models.model import architecture
+from ggplug_models.transformer import Transformer
+
+@architecture("elsewhere")
+class Elsewhere(Transformer, Decoder):
+    '''A block of llama's.'''
+"""
+
+
+@pytest.fixture
+def brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module ``elsewhere`` that an installed distribution names for the architecture ``elsewhere``."""
+    point = EntryPoint("elsewhere", "elsewhere_family:Elsewhere", loading.GROUP)
+    monkeypatch.setattr(loading, "entry_points", lambda **which: EntryPoints([point]).select(**which))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path / "elsewhere_family.py"
+    ARCHITECTURES.pop("elsewhere", None)
+    sys.modules.pop("elsewhere_family", None)
+
+
+def file_of(folder: Path, name: str) -> Path:
+    path = folder / "model.gguf"
+    with GGUFWriter(path, name) as writer:
+        writer.write()
+    return path
+
+
+def test_a_family_of_another_distribution_is_found_when_a_file_needs_it(brings: Path) -> None:
+    brings.write_text(FAMILY)
+    with pytest.raises(ModelError, match=r"elsewhere\.\w+"):  # the file has no keys: the family looked for them
+        ggplug_models.load(file_of(brings.parent, "elsewhere"), ["CPU"])
+    assert ARCHITECTURES["elsewhere"].__module__ == "elsewhere_family"
+
+
+def test_a_family_that_does_not_load_is_told_with_its_error(brings: Path) -> None:
+    brings.write_text("import nothing_of_that_name")
+    with pytest.raises(PluginError, match=r"'elsewhere' \(elsewhere_family:Elsewhere\).*nothing_of_that_name"):
+        ggplug_models.load(file_of(brings.parent, "elsewhere"), ["CPU"])
+
+
+def test_an_architecture_has_one_class() -> None:
+    with pytest.raises(DuplicateNameError, match=r"'llama' has a class: ggplug_models\.architectures\.llama\.Llama"):
+        architecture("llama")(type("Other", (Transformer, Decoder), {}))
+    assert ARCHITECTURES["llama"] is Llama
+    assert architecture("llama")(Llama) is Llama  # as where a module is loaded again
