@@ -106,9 +106,9 @@ class Sampler:
         return token
 
     def candidates(self, logits: Logits, history: Sequence[int]) -> Candidates:
-        """What is left of all tokens before one is drawn, some of it perhaps with the probability 0; raises as a call does.
+        """What is left of all tokens before one is drawn; raises as a call does.
 
-        XTC draws for it, as it would for a token.
+        Forbidden tokens may be among them, with the probability 0.  XTC draws for it, as it would for a token.
         """
         return self._candidates(self._changed(_checked(logits), history))
 
