@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 import ggplug_models
 from ggplug.errors import DuplicateNameError, ModelError, PluginError
 from ggplug.gguf import GGUFWriter
+from ggplug.registry.discover import Installed
 from ggplug_models import ARCHITECTURES, loading
 from ggplug_models.architectures.llama import Llama
 from ggplug_models.decoder import Decoder
@@ -33,7 +34,8 @@ class Elsewhere(Transformer, Decoder):
 def brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A module ``elsewhere`` that an installed distribution names for the architecture ``elsewhere``."""
     point = EntryPoint("elsewhere", "elsewhere_family:Elsewhere", loading.GROUP)
-    monkeypatch.setattr(loading, "entry_points", lambda **which: EntryPoints([point]).select(**which))
+    installed = Installed(point.name, point.value, "ggplug-elsewhere", "1.0", "", False, point)
+    monkeypatch.setattr(loading, "scan", lambda group: (installed,) if group == loading.GROUP else ())
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path / "elsewhere_family.py"
     ARCHITECTURES.pop("elsewhere", None)

@@ -17,7 +17,7 @@ from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Group, Groups, Missed
 from ggplug.hazards import HazardKind, Hazards
 from ggplug.ops.base import Op
-from ggplug.patterns import Pattern
+from ggplug.patterns import Pattern, is_one_of
 from ggplug.tensor import Tensor
 from ggplug.types import TensorFlag
 
@@ -47,7 +47,7 @@ def form_groups(
         assert node.op is not None
         kind = type(node.op)
         if kind not in ending:
-            ending[kind] = [pattern for pattern in patterns if any(each in pattern.kinds for each in kind.kinds)]
+            ending[kind] = [pattern for pattern in patterns if is_one_of(node.op, pattern.kinds)]
         for pattern, members, group in _candidates(graph, node, ending[kind], free, uses):
             reason: str | None = uses.conflict(members)
             if not reason:

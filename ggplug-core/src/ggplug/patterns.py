@@ -79,7 +79,8 @@ def viewed(step: Step) -> Viewed:
     return Viewed(step)
 
 
-def _is_one_of(op: Op | None, kinds: tuple[type[Op], ...]) -> bool:
+def is_one_of(op: Op | None, kinds: tuple[type[Op], ...]) -> bool:
+    """Whether patterns for these classes hold for an op: as ``isinstance``, but for ops of other packages."""
     return isinstance(op, kinds) and any(kind in kinds for kind in op.kinds)
 
 
@@ -103,7 +104,7 @@ class Pattern(ABC):
         Every group that core forms where :meth:`find` found the pattern has names: a result that only one node of its
         graph needs is one that only one node of the group reads, and that is not kept.
         """
-        if not _is_one_of(group.node.op, self.kinds):
+        if not is_one_of(group.node.op, self.kinds):
             return None
         nodes = frozenset(group.nodes)
         inner = {node for node, kept in zip(group.nodes, group.kept, strict=True) if not kept}
@@ -178,7 +179,7 @@ class Chain(Pattern):
                         yield Found(nodes | found.nodes, found.names)
 
     def _goes_on(self, before: Tensor, node: Tensor, free: Container[Tensor], lone: Callable[[Tensor], bool]) -> bool:
-        return _is_one_of(before.op, self.kinds) and before.ne == node.ne and before in free and lone(before)
+        return is_one_of(before.op, self.kinds) and before.ne == node.ne and before in free and lone(before)
 
     def inplace(self, names: Names, group: Group) -> tuple[Tensor, ...]:
         taken = {names[hole] for hole in self._holes if hole in names}
@@ -258,7 +259,7 @@ def _bind(element: Element | None, tensor: Tensor | None, names: Names, free: Co
         while tensor is not None and tensor.op is not None and tensor.op.is_view:
             tensor = tensor.src[0]
         element = element.step
-    if tensor is None or not _is_one_of(tensor.op, element.kinds) or tensor not in free:
+    if tensor is None or not is_one_of(tensor.op, element.kinds) or tensor not in free:
         return
     if names.get(element.name, tensor) is not tensor or len(element.sources) > len(tensor.src):
         return

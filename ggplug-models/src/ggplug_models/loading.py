@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import entry_points
 from typing import Any
 
 import ggplug as gg
@@ -12,6 +11,9 @@ import ggplug_models.architectures  # noqa: F401  (registers the families)
 from ggplug import gguf
 from ggplug.backend import Device
 from ggplug.errors import ParameterError, PluginError
+from ggplug.registry.discover import scan
+from ggplug.registry.isolation import FaultError, within
+from ggplug.registry.records import reason_of
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
 from ggplug_models.decoder import Decoder
@@ -78,12 +80,18 @@ def load(
 def _class_of(values: Values) -> type[Model]:
     """The class for a file's architecture, which another distribution may bring.  Raises ModelError, PluginError."""
     name = values.text("general.architecture")
-    for point in () if name in ARCHITECTURES else entry_points(group=GROUP, name=name):
+    named = () if name in ARCHITECTURES else (each for each in scan(GROUP) if each.name == name)
+    installed = next(iter(named), None)  # of several the first counts
+    if installed is not None and installed.entry_point is not None:
         try:
-            point.load()
-        except Exception as error:
-            where = f"the architecture {name!r} ({point.value})"
-            raise PluginError(f"{where} does not load: {type(error).__name__}: {error}", got=name) from error
+            within(0, name, installed.entry_point.load)
+        except FaultError as error:
+            reason = reason_of(error.cause)
+            raise PluginError(
+                f"the architecture {name!r} ({installed.value}) of {installed.distribution} does not load: {reason}",
+                entry_point=name, distribution=installed.distribution, version=installed.version, stage="installed",
+                reason=reason,
+            ) from error.cause  # fmt: skip
     return values.entry("general.architecture", ARCHITECTURES, "an architecture")
 
 

@@ -193,20 +193,15 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug.te
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every finding as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")
     given = parser.parse_args(arguments)
-    device = None
-    try:  # first: the package that it comes from may bring ops
-        if given.device is not None:
-            device = find_device(given.device)
-    except GGPlugError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if given.list:
-        print("ops:", *(f"  {name}" for name in OPS), "clauses:", *(f"  {each.name}" for each in CLAUSES), sep="\n")
-        return 0
-    if device is None:
-        parser.error("name a device: `ggplug devices` lists them")
-    some = bool(given.op or given.clause or given.contract or given.graphs or given.groups)
     try:
+        # First: the package that it comes from may bring ops.
+        device = None if given.device is None else find_device(given.device)
+        if given.list:
+            print("ops:", *(f"  {name}" for name in OPS), "clauses:", *(f"  {each.name}" for each in CLAUSES), sep="\n")
+            return 0
+        if device is None:
+            parser.error("name a device: `ggplug devices` lists them")
+        some = bool(given.op or given.clause or given.contract or given.graphs or given.groups)
         chosen = list(
             units(
                 given.op or () if some else None,

@@ -26,7 +26,7 @@ def derived_cases(cls: type[Op]) -> Iterator[Case]:
             for layout in LAYOUTS:
                 for present in _choices(cls):
                     case = _case(cls, type, ne, layout, present)
-                    if _is_valid(case):
+                    if _refusal(case) is None:
                         yield case
 
 
@@ -35,11 +35,8 @@ def why_none(cls: type[Op]) -> str:
     if cls.is_view:
         return "it is a view, which computes nothing"
     case = _case(cls, KERNEL_FLOATS[0], _SHAPES[1], LAYOUTS[0], next(_choices(cls)))
-    try:
-        case.make(Leafs(case.seed))
-    except (GGPlugError, TypeError) as error:
-        return f"for {case.label}: {error}"
-    return "its generators give none"
+    refusal = _refusal(case)
+    return "its generators give none" if refusal is None else f"for {case.label}: {refusal}"
 
 
 def _choices(cls: type[Op]) -> Iterator[tuple[bool, ...]]:
@@ -58,9 +55,10 @@ def _case(cls: type[Op], type: Any, ne: tuple[int, ...], layout: Any, present: t
     return Case(cls.name, spell(type, ne, layout) + absent, make)
 
 
-def _is_valid(case: Case) -> bool:
+def _refusal(case: Case) -> Exception | None:
+    """What the op raises for the case's sources, if it does not take them."""
     try:
         case.make(Leafs(case.seed))
-    except (GGPlugError, TypeError):
-        return False
-    return True
+    except (GGPlugError, TypeError) as error:
+        return error
+    return None
