@@ -36,7 +36,9 @@ PORTABLE_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6
 GRAMMAR = "llguidance>=1.0"
 # The server, and the client that most people use with it.
 SERVE = ["fastapi>=0.115", "uvicorn>=0.32", "prometheus_client>=0.21", "openai>=2"]
-TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR, *SERVE]
+# Builds the wheels that tests look into.
+BUILDER = "hatchling>=1.27"
+TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR, *SERVE, BUILDER]
 STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
 # Language models of other hands, which tests compare with by what was recorded of them.
 ORACLE_NEEDS = ["torch==2.13.0", "transformers==5.23.0", "safetensors>=0.4", "gguf>=0.17"]
@@ -117,6 +119,7 @@ def check_style(session: nox.Session) -> None:
     session.run("ruff", "check", *SOURCES)
     for name in DISTRIBUTIONS:
         session.run("mypy", f"{name}/src")
+    session.run("mypy", "tests/mutation")
 
 
 @nox.session(name="long")
@@ -233,7 +236,7 @@ def fuzz(session: nox.Session) -> None:
 def score(session: nox.Session) -> None:
     """How many of the seeded faults the conformance suite finds, and by which case; arguments go to the score."""
     install(session)
-    session.run("python", "-m", "ggplug.testing.score", *session.posargs)
+    session.run("python", "-m", "tests.mutation.score", *session.posargs)
 
 
 @nox.session
@@ -248,7 +251,7 @@ def flakes(session: nox.Session) -> None:
     for device in devices or ["CPU", "fake", "fake-late", "fake-thread", "fake-shuffled", "OpenCL0"]:
         for part, times in ((["--contract"], given.get("contract", "100")), ([], given.get("suite", "10"))):
             if times != "0":
-                session.run("python", "-m", "ggplug.testing.conformance", device, *part, "--repeat", times)
+                session.run("python", "-m", "ggplug_testing.conformance", device, *part, "--repeat", times)
 
 
 @nox.session
@@ -300,22 +303,28 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def backends(session: nox.Session) -> None:
-    """Backends in a fresh environment with wheels alone: what `ggplug new-backend` writes, and the examples."""
+    """In fresh environments with wheels alone: core without its suite, what `new-backend` writes, and the examples."""
     session.install("build")
     folder = Path(session.create_tmp()).resolve()
     shutil.rmtree(folder)
-    wheels, there = folder / "wheels", folder / "environment"
+    wheels = folder / "wheels"
     for name in DISTRIBUTIONS:
         session.run("python", "-m", "build", "--wheel", "--outdir", str(wheels), name, silent=True)
-    session.run("python", "-m", "venv", str(there))
-    programs = there / ("Scripts" if os.name == "nt" else "bin")
 
-    def run(program: str, *arguments: str) -> None:
-        session.run(str(programs / program), *arguments, external=True)
+    def environment(name: str) -> tuple[Callable[..., None], Callable[..., None]]:
+        """What runs a program of a new environment, and what installs into it."""
+        session.run("python", "-m", "venv", str(folder / name))
+        programs = folder / name / ("Scripts" if os.name == "nt" else "bin")
 
-    def install(*needs: str) -> None:
-        run("python", "-m", "pip", "install", "--quiet", "--find-links", str(wheels), *needs)
+        def run(program: str, *arguments: str) -> None:
+            session.run(str(programs / program), *arguments, external=True)
 
+        return run, partial(run, "python", "-m", "pip", "install", "--quiet", "--find-links", str(wheels))
+
+    run, install = environment("core")
+    with session.chdir(folder):
+        run_core_alone(run, install)
+    run, install = environment("environment")
     install("ggplug-core[test]")
     ops = "add,mul,mul_mat,relu,rms_norm,get_rows,cont,scale,norm,gelu"
     kinds = {"toy": ["--memory", "discrete"], "second": ["--memory", "host", "--ops", ops]}
@@ -329,6 +338,23 @@ def backends(session: nox.Session) -> None:
     install("./examples/ggplug-blas", "./examples/ggplug-torch")
     examples = ("examples/ggplug-torch", "tests/test_example_blas.py", "tests/test_example_torch.py")
     run("pytest", "-p", "no:cacheprovider", *examples, "tests/test_examples_public.py", *session.posargs)
+
+
+def run_core_alone(run: Callable[..., None], install: Callable[..., None]) -> None:
+    """Every command of core where nothing brings the suite: without a device, and with one that computes."""
+    install("ggplug-core")
+    suite = "import importlib.util, sys; sys.exit(any(map(importlib.util.find_spec, ('ggplug_testing', 'pytest'))))"
+    run("python", "-c", suite)
+    for arguments in ("--help", "--version", "devices", "doctor", "ops", "bench --help", "cache show"):
+        run("ggplug", *arguments.split())
+    model = str(ROOT / "tests" / "data" / "bert.gguf")
+    run("ggplug", "gguf", model)
+    run("ggplug", "quantize", model, "quantised.gguf", "Q8_0")
+    run("ggplug", "new-backend", "alone")
+    install("ggplug-cpu")
+    run("python", "-c", suite)
+    for arguments in ("devices", "doctor", "ops", "ops --op mul_mat --type q8_0", "bench --overhead", "cache show"):
+        run("ggplug", *arguments.split())
 
 
 @nox.session

@@ -11,9 +11,9 @@ import numpy as np
 from ggplug.errors import ParameterError
 from ggplug.ops.base import Array, Op, builder, require, require_float
 from ggplug.tensor import Spec, Tensor, like
-from ggplug.testing.cases import LAYOUTS, Case, generates, node
-from ggplug.testing.precision import RULES, Rule
 from ggplug.types import F16, F32
+from ggplug_testing.cases import LAYOUTS, Case, generates, node
+from ggplug_testing.precision import RULES, Rule
 
 SLOPE = math.sqrt(2 / math.pi)
 

@@ -1,9 +1,11 @@
-"""Ctrl-C at every place where Python delivers it: the entry of each function, one after the other."""
+"""Ctrl-C at every place where Python delivers it: as functions are entered, and as functions written in C return."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -16,37 +18,45 @@ DROPPED = ("__del__", "_let_go", "_remove", "<genexpr>")
 def interrupted_everywhere(
     action: Callable[[], Any], where: Callable[[FrameType], bool] = lambda frame: True
 ) -> Iterator[str]:
-    """Runs an action again and again, interrupted at the entry of its first function, its second, and so on.
+    """Runs an action again and again, interrupted at the first such place, at the second, and so on.
 
     Yields the name of the function after each interrupt, while the error and so the frames are still alive; ends when
-    the action came to its end.  ``where``: which functions count.
+    the action came to its end.  ``where``: the functions that count, those that are entered or that called into C.
     """
-    number = 0
-    while True:
-        entered: list[str] = []
+    for number in itertools.count():
+        with interrupted_at(number, action, where) as place:
+            if place is None:
+                return
+            yield place
 
-        def trace(frame: FrameType, event: str, _: Any) -> None:
-            # What finalizers, weakrefs and generators that end do is not interrupted: Python tells and drops the error.
-            if event == "call" and where(frame) and not dropped(frame):
-                entered.append(frame.f_code.co_qualname)  # noqa: B023
-                if len(entered) > number:  # noqa: B023
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
 
-        kept: BaseException | None = None
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            action()
-        except KeyboardInterrupt as error:
-            kept = error
-        finally:
-            sys.settrace(before)
-        if len(entered) <= number:
-            return
-        yield entered[number]
-        del kept
-        number += 1
+@contextmanager
+def interrupted_at(
+    number: int, action: Callable[[], Any], where: Callable[[FrameType], bool] = lambda frame: True
+) -> Iterator[str | None]:
+    """Runs an action once, interrupted at one place; gives its name, or None where the action came to its end."""
+    places: list[str] = []
+
+    def profile(frame: FrameType, event: str, called: Any) -> None:
+        # What finalizers, weakrefs and generators that end do is not interrupted: Python tells and drops the error.
+        if event in ("call", "c_return") and where(frame) and not dropped(frame):
+            place = frame.f_code.co_qualname
+            places.append(place if event == "call" else f"{place}, after {called.__qualname__}")
+            if len(places) > number:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    kept: BaseException | None = None
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        action()
+    except KeyboardInterrupt as error:
+        kept = error
+    finally:
+        sys.setprofile(before)
+    yield places[number] if len(places) > number else None
+    del kept
 
 
 def dropped(frame: FrameType | None) -> bool:

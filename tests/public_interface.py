@@ -75,7 +75,7 @@ def members(cls: type) -> list[str]:
     """The public members that a class has from ggplug: of itself, of its bases, and what ``__init__`` sets."""
     names: set[str] = set()
     for each in cls.__mro__:
-        if each.__module__.split(".")[0] == "ggplug":
+        if each.__module__.split(".")[0] in ("ggplug", "ggplug_testing"):
             names |= {*vars(each), *inspect.get_annotations(each), *set_by_init(each)}
     names |= set(getattr(cls, "_fields", ()))
     return sorted(name for name in names if not name.startswith("_"))

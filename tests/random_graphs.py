@@ -15,8 +15,8 @@ import ggplug as gg
 from ggplug.arrays import decode
 from ggplug.backend import BufferType, Operand
 from ggplug.host import HOST
-from ggplug.testing.reference import interpret
 from ggplug.types import BufferUsage
+from ggplug_testing.reference import interpret
 
 EXTENTS = (4, 8, 16, 48)
 

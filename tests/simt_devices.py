@@ -13,12 +13,12 @@ from turns import taking_turns
 from ggplug import registry
 from ggplug.backend import API_VERSION, Device, Registration
 from ggplug.ops.base import OPS
-from ggplug.testing import BackendSuite
-from ggplug.testing.cases import Case, graph_cases
-from ggplug.testing.cases.chains import group_cases
-from ggplug.testing.cases.large import LARGE
-from ggplug.testing.groups import run_groups
-from ggplug.testing.runner import cases_of
+from ggplug_testing import BackendSuite
+from ggplug_testing.cases import Case, graph_cases
+from ggplug_testing.cases.chains import group_cases
+from ggplug_testing.cases.large import LARGE
+from ggplug_testing.groups import run_groups
+from ggplug_testing.runner import cases_of
 
 
 @functools.cache

@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import pytest
+from named import resolve
 
-MAP = Path(__file__).resolve().parent.parent / "docs" / "api-map.md"
-ROWS = re.findall(r"^\| `(\w+)` \| (\S+) \| (.*) \|$", MAP.read_text(encoding="utf-8"), re.M)
-
-
-def resolve(path: str) -> Any:
-    """The object of a dotted path; instance attributes count as their class's when its ``__init__`` sets them."""
-    parts = path.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError:
-            continue
-        break
-    for name in parts[cut:]:
-        if hasattr(found, name):
-            found = getattr(found, name)
-        elif inspect.isclass(found) and (
-            any(name in inspect.get_annotations(c) for c in found.__mro__)
-            or re.search(rf"\bself\.{name}\b(: [^=]+)? =", inspect.getsource(found.__init__))
-        ):
-            return name
-        else:
-            raise AttributeError(f"{path}: {found!r} has no {name}")
-    return found
+HERE = Path(__file__).resolve().parent
+MAP = (HERE.parent / "docs" / "api-map.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| `([\w*]+)` \| (\S+) \| (.*) \|$", MAP, re.M)
+HEADERS = (HERE / "data" / "ggml_headers.txt").read_text(encoding="utf-8")
+FUNCTIONS = re.findall(r"\b(?:ggml|gguf)_\w+", HEADERS)
 
 
-@pytest.mark.parametrize("names", ["seed_functions.txt", "ggml_functions.txt"])
-def test_every_function_of_the_c_api_has_one_row(data: Path, names: str) -> None:
-    """The names of ``ggml.h`` of August 2026, and of the other headers."""
-    wanted = (data / names).read_text().split()
+def test_the_page_names_the_headers_and_the_version_that_it_is_held_against() -> None:
+    head = MAP.partition("\n## ")[0]
+    for named in (re.findall(r"ggml \d+\.\d+\.\d+", HEADERS)[0], *re.findall(r"^([\w-]+\.h):$", HEADERS, re.M)):
+        assert named in head
+
+
+def test_every_function_of_the_c_api_has_one_row() -> None:
+    """A row with a star stands for all functions of that form that have no row of their own."""
     listed = [name for name, _, _ in ROWS]
     assert sorted(listed) == sorted(set(listed))
-    assert set(wanted) - set(listed) == set()
+    starred = [name for name in listed if "*" in name]
+    rest = [name for name in FUNCTIONS if name not in listed]
+    assert [name for name in rest if sum(fnmatchcase(name, star) for star in starred) != 1] == []
+    assert [star for star in starred if not any(fnmatchcase(name, star) for name in rest)] == []
+    assert set(listed) - set(starred) - set(FUNCTIONS) == set()
 
 
 @pytest.mark.parametrize(("c_name", "python", "note"), ROWS, ids=[row[0] for row in ROWS])
@@ -51,3 +40,32 @@ def test_each_row_names_something_that_exists_or_gives_the_reason(c_name: str, p
         assert note.strip(), f"{c_name} has no counterpart and no reason"
     else:
         resolve(python.strip("`"))
+
+
+@pytest.mark.parametrize(("c_name", "python", "note"), [row for row in ROWS if re.search(r"`\w+=", row[2])])
+def test_a_parameter_that_a_note_names_is_one(c_name: str, python: str, note: str) -> None:
+    parameters = inspect.signature(resolve(python.strip("`"))).parameters
+    assert set(re.findall(r"`(\w+)=(?!=)", note)) <= set(parameters)
+
+
+def test_features_that_notes_name_are_those_of_some_processor() -> None:
+    sets = pytest.importorskip("ggplug_cpu.instruction_sets")
+    named = {feature: c_name for c_name, _, note in ROWS for feature in re.findall(r"`has\('([^']+)'\)`", note)}
+    unknown = {named[feature] for feature in set(named) - set(sets.X86_64.extensions) - set(sets.AARCH64.extensions)}
+    # Of other processors LLVM's names count, which only LLVM built for them knows.
+    assert unknown == {"ggml_cpu_has_riscv_v", "ggml_cpu_has_vsx", "ggml_cpu_has_vxe"}
+
+
+def test_the_cpu_device_is_told_from_others_of_its_kind() -> None:
+    import ggplug as gg
+    from ggplug.testing import FakeDevice
+
+    backend = pytest.importorskip("ggplug_cpu.backend")
+    ((python, condition),) = [
+        (row, re.findall(r"`([^`]+)`", note)[0]) for name, row, note in ROWS if name == "ggml_backend_is_cpu"
+    ]
+    assert resolve(python.strip("`")) is backend.CpuBackend
+    devices = (gg.device("CPU"), FakeDevice("Other0", kind=gg.DeviceKind.CPU))
+    assert {device.kind for device in devices} == {gg.DeviceKind.CPU}
+    given = {"CpuBackend": backend.CpuBackend}
+    assert [eval(condition, given | {"backend": device.init()}) for device in devices] == [True, False]

@@ -1,4 +1,4 @@
-"""The imports of core go one way: down the list in docs/architecture.md."""
+"""Imports go one way: down the lists in docs/architecture.md, which are those of the files."""
 
 from __future__ import annotations
 
@@ -12,15 +12,30 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "ggplug-core" / "src" / "ggplug"
+MODELS = ROOT / "ggplug-models" / "src" / "ggplug_models"
+SUITE = ROOT / "ggplug-testing" / "src" / "ggplug_testing"
 BACKENDS = sorted(p.parent.name.replace("-", "_") for p in ROOT.glob("ggplug-*/pyproject.toml") if p.parent.name !=
 "ggplug-core")
 
 
-def rooms() -> list[str]:
-    """The rooms in order, as docs/architecture.md lists them."""
+def listed(folder: Path) -> list[list[str]]:
+    """What docs/architecture.md lists of a package, in order: the files and folders of each line."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    listing = text.split("```")[1]
-    return [re.split(r"[./ ]", line)[0] for line in listing.strip().splitlines()]
+    listing = {CORE: "errors.py", MODELS: "requirements.py"}[folder]
+    (block,) = (block for block in re.findall(r"^```\n(.*?)^```", text, re.S | re.M) if block.startswith(listing))
+    heads = [re.match(r"[\w.]+/?(?:, [\w.]+/?)*(?=  )", line) for line in block.splitlines()]
+    return [head[0].split(", ") for head in heads if head is not None]
+
+
+def modules_of(folder: Path) -> set[str]:
+    """The files and folders of a package, as the list writes them."""
+    files = {path.name for path in folder.glob("*.py")}
+    return files - {"__init__.py", "__main__.py"} | {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+
+
+def order_of(folder: Path) -> dict[str, int]:
+    """Module to its line in the list."""
+    return {re.split(r"[./]", name)[0]: line for line, names in enumerate(listed(folder)) for name in names}
 
 
 def imports(path: Path) -> list[tuple[str, int]]:
@@ -44,26 +59,34 @@ def imports(path: Path) -> list[tuple[str, int]]:
     return found
 
 
-def room_of(module: str) -> str | None:
-    parts = module.split(".")
-    return parts[1] if parts[0] == "ggplug" and len(parts) > 1 else None
+@pytest.mark.parametrize("folder", [CORE, MODELS], ids=lambda p: p.name)
+def test_the_list_in_the_documentation_is_that_of_the_files(folder: Path) -> None:
+    names = [name for line in listed(folder) for name in line]
+    assert sorted(names) == sorted(modules_of(folder))
 
 
-def test_every_module_of_core_stands_in_the_list_of_rooms() -> None:
-    there = {p.stem for p in CORE.glob("*.py")} | {p.parent.name for p in CORE.glob("*/__init__.py")}
-    assert there - {"__init__", "__main__"} <= set(rooms())
+def test_the_server_s_line_names_all_of_its_modules() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^serve/ +(.*(?:\n +.*)*)", text, re.M)
+    there = {path.stem for path in (MODELS / "serve").glob("*.py")} - {"__init__"}
+    assert there <= set(re.findall(r"\w+", line))
 
 
-@pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda p: str(p.relative_to(CORE)))
-def test_imports_only_go_down(path: Path) -> None:
-    order = {name: position for position, name in enumerate(rooms())}
-    here = path.relative_to(CORE).parts[0].removesuffix(".py")
+@pytest.mark.parametrize(
+    ("folder", "path"),
+    [(folder, path) for folder in (CORE, MODELS) for path in sorted(folder.rglob("*.py"))],
+    ids=lambda p: str(p.relative_to(p.parents[2])) if p.suffix else "",
+)
+def test_imports_only_go_down(folder: Path, path: Path) -> None:
+    order = order_of(folder)
+    here = path.relative_to(folder).parts[0].removesuffix(".py")
     if here in ("__init__", "__main__"):
         return
     for module, line in imports(path):
-        room = room_of(module)
-        if room in order and room != here:
-            assert order[room] < order[here], f"{path.relative_to(CORE)}:{line} imports {module} from above"
+        package, _, rest = module.partition(".")
+        there = rest.partition(".")[0]
+        if package == folder.name and there in order and there != here:
+            assert order[there] <= order[here], f"{path.relative_to(folder)}:{line} imports {module} from above"
 
 
 @pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda p: str(p.relative_to(CORE)))
@@ -95,14 +118,15 @@ def check_order(edges: dict[str, set[str]]) -> int:
     return len(done)
 
 
-def test_packages_import_no_circle_inside_a_room() -> None:
-    modules = {str(p.relative_to(CORE.parent).with_suffix("")).replace("/", "."): p for p in CORE.rglob("*.py")}
+@pytest.mark.parametrize("folder", [CORE, SUITE], ids=lambda p: p.name)
+def test_packages_import_no_circle_inside_a_room(folder: Path) -> None:
+    modules = {str(p.relative_to(folder.parent).with_suffix("")).replace("/", "."): p for p in folder.rglob("*.py")}
     edges = {
         name: {m for m, _ in imports(path) if m in modules and m != name}
         for name, path in modules.items()
         if not name.endswith("__init__")
     }
-    check_order(edges)
+    assert check_order(edges) > 70
 
 
 SIMT = ROOT / "ggplug-simt" / "src" / "ggplug_simt"
@@ -136,3 +160,26 @@ def test_importing_ggplug_loads_nothing_heavy() -> None:
     code = "import sys, ggplug; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"numba", "llvmlite", "click", "rich", "pytest", "pluggy", "tokenizers"} & set(done.stdout.split())
+
+
+REPORT = SUITE / "gpu_report"
+
+
+@pytest.mark.parametrize("path", sorted(SUITE.rglob("*.py")), ids=lambda p: str(p.relative_to(SUITE)))
+def test_the_suite_imports_core_alone_and_only_its_report_of_gpus_more(path: Path) -> None:
+    found = {module.partition(".")[0] for module, _ in imports(path) if module.startswith("ggplug")}
+    if REPORT in path.parents:
+        assert found <= {"ggplug", "ggplug_testing", "ggplug_simt", "ggplug_models"}
+    else:
+        assert found <= {"ggplug", "ggplug_testing"}
+        named = {module for module, _ in imports(path)}
+        assert not [each for each in named if f"{each}.".startswith(("ggplug.cli.", "ggplug_testing.gpu_report."))]
+
+
+def test_what_computes_imports_no_suite() -> None:
+    doors = ("gpu_report.py", "comparing.py")  # programs that ask the suite: nothing else imports them
+    for path in ROOT.glob("ggplug-*/src/**/*.py"):
+        if SUITE not in path.parents and path.name not in doors:
+            tops = {module.partition(".")[0] for module, _ in imports(path)}
+            assert "ggplug_testing" not in tops, path
+            assert "ggplug.testing" not in {module for module, _ in imports(path)}, path

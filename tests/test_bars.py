@@ -63,7 +63,7 @@ def of_job(where: str, *job: str) -> tuple[str, str]:
     return done.stdout, drawn
 
 
-CONFORMANCE = ("-m", "ggplug.testing.conformance", "reference", "--op", "relu", "--case", "special values")
+CONFORMANCE = ("-m", "ggplug_testing.conformance", "reference", "--op", "relu", "--case", "special values")
 
 
 def test_the_suite_runs_through_in_the_background_of_a_terminal() -> None:

@@ -16,9 +16,9 @@ from ggplug.errors import ComputeError
 from ggplug.host import HOST, HostBufferType
 from ggplug.memory import allocate_graph
 from ggplug.ops import OPS
-from ggplug.testing.cases import cases_of
-from ggplug.testing.cases.case import Leafs
-from ggplug.testing.reference import ReferenceDevice
+from ggplug_testing.cases import cases_of
+from ggplug_testing.cases.case import Leafs
+from ggplug_testing.reference import ReferenceDevice
 
 N = 8
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fake_distributions import GOOD, Site
 
+import ggplug as gg
 from ggplug.errors import ParameterError
 from ggplug.registry import REGISTRY
 
@@ -130,6 +131,20 @@ def test_the_overhead_is_measured_on_one_and_two_threads(host_device: Any, monke
     assert all(row["milliseconds"] > 0 for row in rows if "milliseconds" in row)
 
 
+def test_the_device_that_a_graph_is_shared_with_is_like_one_with_memory_of_its_own(host_device: Any) -> None:
+    from ggplug.cli import overhead
+    from ggplug_testing import FakeDevice
+
+    told = []
+    for second in (overhead.SecondDevice(), FakeDevice("second")):
+        graph = gg.Graph(overhead.chain(overhead.NODES, overhead.shared((second, host_device))))
+        with gg.Scheduler([second, host_device]) as scheduler:
+            found = scheduler.explain(graph)
+            told.append(([(row.device, row.reason, row.split) for row in found.rows], found.splits, found.copies))
+    assert told[0] == told[1]
+    assert len(told[0][2]) == 5
+
+
 def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from ggplug import types
     from ggplug.cli import products
@@ -162,7 +177,7 @@ def test_quantising_is_measured_by_type_and_with_files(monkeypatch: pytest.Monke
     from ggplug.cli.quantizing import Quantizing
     from ggplug.errors import UnsupportedOpError
     from ggplug.registry.extras import Options
-    from ggplug.testing import ReferenceDevice
+    from ggplug_testing import ReferenceDevice
 
     pytest.importorskip("ggplug_cpu")
     monkeypatch.setattr("ggplug.cli.quantizing.quants.block_types", lambda: (types.Q4_0, types.IQ4_NL))
@@ -198,8 +213,8 @@ def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch
     from ggplug.cli import packed
     from ggplug.errors import UnsupportedOpError
     from ggplug.registry.extras import Options
-    from ggplug.testing import ReferenceDevice
-    from ggplug.testing.packing import PADDING, PackingDevice
+    from ggplug_testing import ReferenceDevice
+    from ggplug_testing.packing import PADDING, PackingDevice
 
     monkeypatch.setattr(packed, "WEIGHTS", (types.F32, types.Q8_0))
     monkeypatch.setattr(packed.PackedWeights, "CASES", ((1, 4), (3, 4)))

@@ -15,10 +15,12 @@ from ggplug.cli.app import run
 from ggplug.cli.ops import page
 from ggplug.errors import DeviceNotFoundError
 from ggplug.ops import OPS
+from ggplug.ops.base import Op, require, require_float
 from ggplug.quantizing import COPY, MIXTURES
-from ggplug.testing import ReferenceDevice
-from ggplug.testing.offers import examples, offers
+from ggplug.sketches.offers import examples, offers
+from ggplug.tensor import Spec, Tensor, like
 from ggplug.types import F32, Q4_0, TYPES
+from ggplug_testing import ReferenceDevice
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,6 +41,35 @@ def test_examples_are_nodes_of_the_op_in_the_type_that_they_stand_for() -> None:
         for kind, node in examples(OPS[name]):
             assert isinstance(node.op, OPS[name])
             assert kind in {node.type, *(each.type for each in node.src if each is not None)}
+
+
+def test_an_op_of_somebody_else_is_asked_about_with_sources_of_equal_shape() -> None:
+    class Stranger(Op):
+        """max(x, cap)"""
+
+        name = "test_cli_ops.stranger"
+        optional = frozenset({"cap"})
+
+        def result(self, x: Tensor, cap: Tensor | None = None) -> Spec:
+            require_float(self, x)
+            require(x.rank == 2, self, "x is a matrix", x)
+            return like(x)
+
+    class Choosy(Op):
+        """Its parameter has no default."""
+
+        name = "test_cli_ops.choosy"
+        cap: float
+
+        def result(self, x: Tensor) -> Spec:
+            return like(x)
+
+    for op in (Stranger, Choosy):
+        del OPS[op.name]
+    found = list(examples(Stranger))
+    assert {kind.name for kind, _ in found} == {"f32", "f16", "bf16", "f64"}
+    assert {tuple(each is None for each in node.src) for _, node in found} == {(False, False), (False, True)}
+    assert list(examples(Choosy)) == []
 
 
 def test_what_is_printed_is_what_the_device_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ggplug.testing import BackendSuite
+from ggplug_testing import BackendSuite
 
 pytest.importorskip("ggplug_cpu")
 

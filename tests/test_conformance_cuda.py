@@ -12,9 +12,9 @@ import pytest
 import ggplug as gg
 import ggplug_models
 from ggplug.backend import Device
-from ggplug.testing import BackendSuite
-from ggplug.testing.vectors import Recording, replay, report
 from ggplug_models.placement import in_turn
+from ggplug_testing import BackendSuite
+from ggplug_testing.vectors import Recording, replay, report
 
 pytest.importorskip("ggplug_cuda")
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from ggplug.testing.conformance import check
-from ggplug.testing.contracts import CLAUSES, Clause, run_clause
-from ggplug.testing.fake import FakeDevice
-from ggplug.testing.reference import ReferenceDevice
-from ggplug.testing.rendering import text
+from ggplug_testing.conformance import check
+from ggplug_testing.contracts import CLAUSES, Clause, run_clause
+from ggplug_testing.fake import FakeDevice
+from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.rendering import text
 
 WAYS: dict[str, Callable[[], FakeDevice]] = {
     "now": lambda: FakeDevice(host_buffer=True),

@@ -8,17 +8,17 @@ import pytest
 from ggplug.backend import Operand
 from ggplug.errors import ParameterError
 from ggplug.ops.base import OPS, Op
-from ggplug.testing import ReferenceDevice, cases_of, check
-from ggplug.testing.cases import Case, graph_cases, node
-from ggplug.testing.cases.chains import group_cases
-from ggplug.testing.contracts import CLAUSES, run_clause
-from ggplug.testing.faulty import FAULTS, Fault
-from ggplug.testing.faulty.kernels import FaultyKernels, cuts_as_the_processor_does
-from ggplug.testing.groups import run_group_case
-from ggplug.testing.reference import interpret
-from ggplug.testing.report import Finding
-from ggplug.testing.runner import run_case
 from ggplug.types import F32
+from ggplug_testing import ReferenceDevice, cases_of, check
+from ggplug_testing.cases import Case, graph_cases, node
+from ggplug_testing.cases.chains import group_cases
+from ggplug_testing.contracts import CLAUSES, run_clause
+from ggplug_testing.groups import run_group_case
+from ggplug_testing.reference import interpret
+from ggplug_testing.report import Finding
+from ggplug_testing.runner import run_case
+from tests.mutation import FAULTS, Fault
+from tests.mutation.kernels import FaultyKernels, cuts_as_the_processor_does
 
 CLAUSE = {clause.name: clause for clause in CLAUSES}
 
@@ -55,9 +55,10 @@ def test_a_result_that_was_not_written_is_called_so() -> None:
 
 def test_what_was_not_written_comes_before_what_is_wrong_beside_it() -> None:
     def half(op: Op, dst: Operand, *src: Operand | None) -> None:
+        before = dst.array().copy()
         interpret(op, dst, *src)
         dst.array()[..., :4] *= 3
-        dst.array()[..., 5:] = np.frombuffer(b"\xff\xff\xff\xff", np.float32)
+        dst.array()[..., 5:] = before[..., 5:]
 
     device = FaultyKernels(half)
     stream = device.init()
@@ -65,6 +66,25 @@ def test_what_was_not_written_comes_before_what_is_wrong_beside_it() -> None:
     reason = run_case(device, stream, case).reason
     assert reason.startswith("relu: 3 of 8 elements were not written, the first at [5, 0, 0, 0] (ne order); and ")
     assert "and 4 of 8 elements are wrong: got " in reason
+
+
+@pytest.mark.parametrize("op", ["cpy", "dup", "add", "set_rows", "mul_mat"])
+def test_no_bits_that_a_kernel_writes_are_called_unwritten(op: str) -> None:
+    def writes_ones(op: Op, dst: Operand, *src: Operand | None) -> None:
+        interpret(op, dst, *src)
+        dst.array().view(np.uint8)[...] = 0xFF
+
+    def leaves(op: Op, dst: Operand, *src: Operand | None) -> None:
+        before = dst.array().copy()
+        interpret(op, dst, *src)
+        dst.array()[...] = before
+
+    for kernel, called in ((writes_ones, False), (leaves, op not in ("cpy", "set_rows"))):
+        device = FaultyKernels(kernel)
+        findings = [run_case(device, device.init(), case) for case in cases_of(OPS[op])[:60]]
+        reasons = [finding.reason for finding in findings if finding.verdict == "failed"]
+        assert reasons
+        assert any("not written" in reason for reason in reasons) == called, reasons
 
 
 def test_what_a_write_leaves_is_not_called_unwritten() -> None:

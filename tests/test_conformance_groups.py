@@ -15,12 +15,12 @@ from ggplug.groups import UNGROUPED
 from ggplug.memory import GraphAllocator, compute_poisoned
 from ggplug.registry import REGISTRY
 from ggplug.tensor import Tensor
-from ggplug.testing import FakeDevice, Leafs, ReferenceDevice
-from ggplug.testing.cases import graph_cases
-from ggplug.testing.cases.chains import CHAINS, Context, group_cases
-from ggplug.testing.compare import compare
-from ggplug.testing.fusing import FusingDevice
-from ggplug.testing.groups import run_group_case, run_groups
+from ggplug_testing import FakeDevice, Leafs, ReferenceDevice
+from ggplug_testing.cases import graph_cases
+from ggplug_testing.cases.chains import CHAINS, Context, group_cases
+from ggplug_testing.comparison import compare
+from ggplug_testing.fusing import FusingDevice
+from ggplug_testing.groups import run_group_case, run_groups
 
 
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])

@@ -6,7 +6,7 @@ import pytest
 from simt_devices import PartOfTheSuite, opencl_as_gpu
 
 from ggplug.backend import Device
-from ggplug.testing import BackendSuite
+from ggplug_testing import BackendSuite
 
 pytest.importorskip("ggplug_opencl")
 

@@ -14,13 +14,13 @@ from ggplug.backend import Backend, Capabilities, Places
 from ggplug.ops import add, relu
 from ggplug.ops.base import OPS, Op
 from ggplug.ops.custom import PythonCall
-from ggplug.testing.cases import cases_of
-from ggplug.testing.contracts import CLAUSES, Clause, holding, loading, racing, run_clause
-from ggplug.testing.contracts.clause import ATTEMPTS
-from ggplug.testing.contracts.loading import Load, Unit, Work
-from ggplug.testing.fake import FakeBackend, FakeDevice, FakeRegistration
-from ggplug.testing.faulty import FAULTS, Fault, plans, streams
-from ggplug.testing.reference import ReferenceDevice
+from ggplug_testing.cases import cases_of
+from ggplug_testing.contracts import CLAUSES, Clause, holding, loading, racing, run_clause
+from ggplug_testing.contracts.clause import ATTEMPTS
+from ggplug_testing.contracts.loading import Load, Unit, Work
+from ggplug_testing.fake import FakeBackend, FakeDevice, FakeRegistration
+from ggplug_testing.reference import ReferenceDevice
+from tests.mutation import FAULTS, Fault, plans, streams
 
 HELD = [clause for clause in CLAUSES if clause.check.__module__.endswith((".pending", ".racing"))]
 NAMES = [clause.name for clause in HELD]

@@ -6,7 +6,7 @@ import pytest
 from simt_devices import PartOfTheSuite
 
 from ggplug.ops.base import OPS
-from ggplug.testing import BackendSuite, ReferenceDevice, cases_of
+from ggplug_testing import BackendSuite, ReferenceDevice, cases_of
 
 
 class TestReference(PartOfTheSuite):

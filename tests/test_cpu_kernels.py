@@ -16,8 +16,8 @@ from ggplug import ops, quants, types
 from ggplug.arrays import decode, encode
 from ggplug.memory import GraphAllocator
 from ggplug.tensor import Tensor
-from ggplug.testing import evaluate, nmse
 from ggplug_cpu.device import CpuDevice
+from ggplug_testing import evaluate, nmse
 
 Array = npt.NDArray[np.float64]
 

@@ -14,9 +14,9 @@ import pytest
 
 from ggplug.backend import Device
 from ggplug.ops.base import OPS
-from ggplug.testing import BackendSuite
-from ggplug.testing.runner import cases_of, run_op
-from ggplug.testing.vectors import Recording, replay, report
+from ggplug_testing import BackendSuite
+from ggplug_testing.runner import cases_of, run_op
+from ggplug_testing.vectors import Recording, replay, report
 
 pytest.importorskip("ggplug_simt")
 pytest.importorskip("ziglang")

@@ -29,8 +29,8 @@ from ggplug.graph import Graph
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor, new_tensor
-from ggplug.testing import ReferenceDevice
 from ggplug.types import BufferUsage, DeviceKind, Precision
+from ggplug_testing import ReferenceDevice
 
 pytest.importorskip("ggplug_cuda")
 

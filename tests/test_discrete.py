@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from held import Doing, until
 
 import ggplug as gg
 from ggplug import host, types
@@ -29,12 +30,13 @@ from ggplug.discrete import DiscreteBuffer, DiscreteDevice, Job, QueuedBackend
 from ggplug.errors import BufferUseError, ComputeError, PluginError
 from ggplug.host import HOST
 from ggplug.memory import GraphAllocator
-from ggplug.ops import Add, GetRows, Mul, Op, Relu
+from ggplug.ops import Add, GetRows, Op, Relu, Sqr
 from ggplug.registry.registry import Registry
-from ggplug.testing.conformance import check
-from ggplug.testing.contracts import CLAUSES, Clause, run_clause
-from ggplug.testing.rendering import text
+from ggplug.sharing import HELD
 from ggplug.types import F32, DeviceKind
+from ggplug_testing.conformance import check
+from ggplug_testing.contracts import CLAUSES, Clause, run_clause
+from ggplug_testing.rendering import text
 
 
 class ArrayBuffer(DiscreteBuffer):
@@ -94,7 +96,7 @@ def fails(op: Op, dst: Any, *src: Any) -> None:
 class ArrayDevice(DiscreteDevice):
     name = description = "Array"
     kind = DeviceKind.ACCEL
-    kernels: ClassVar = {Add: add, Relu: relu, GetRows: get_rows, Mul: fails}
+    kernels: ClassVar = {Add: add, Relu: relu, GetRows: get_rows}
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,6 +122,10 @@ class ArrayDevice(DiscreteDevice):
         assert isinstance(buffer, ArrayBuffer)
         layout = TensorLayout.of(tensor)
         return np.ndarray(layout.shape, layout.dtype, buffer.array.data, offset, layout.byte_strides)
+
+
+class HotDevice(ArrayDevice):
+    kernels: ClassVar = {**ArrayDevice.kernels, Sqr: fails}
 
 
 @pytest.mark.parametrize("clause", CLAUSES, ids=[clause.name for clause in CLAUSES])
@@ -222,10 +228,45 @@ def test_synchronous_accesses_and_free_wait_for_every_stream() -> None:
         assert buffer.freed
 
 
-def test_an_error_of_a_kernel_is_raised_once_and_the_rest_of_its_computation_is_dropped() -> None:
+@pytest.mark.parametrize("way", ["from", "into"])
+def test_a_pending_copy_from_host_memory_waits_for_nobody_who_waits_for_it(way: str) -> None:
     device = ArrayDevice()
+    source, target = HOST.alloc(8), device.buffer_type.alloc(8)
+    assert isinstance(target, ArrayBuffer)
+    source.set(0, np.arange(8, dtype=np.uint8))
+    with device.init() as stream:
+        with Held(stream):
+            stream.copy_async(source, 0, target, 0, 4)
+            into, out_of = (source, target) if way == "from" else (target, source)
+            copying = Doing(lambda: into.copy_from(out_of, 0, 4, 4))
+            until(lambda: copying.ident in HELD)  # both buffers; it waits for the stream
+        copying.result()
+        assert bytes_of(target)[:4] == [0, 1, 2, 3]
+        assert (source.bytes(4, 4) if way == "from" else np.array(bytes_of(target)[4:])).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("way", ["freed", "set"])
+def test_what_another_device_was_given_to_copy_is_neither_freed_nor_changed_before(way: str) -> None:
+    here, there = ArrayDevice(), ArrayDevice()
+    source, target = here.buffer_type.alloc(4), there.buffer_type.alloc(4)
+    assert isinstance(target, ArrayBuffer)
+    source.set(0, np.full(4, 7, np.uint8))
+    with there.init() as stream:
+        with Held(stream):
+            stream.copy_async(source, 0, target, 0, 4)
+            doing = Doing(source.free if way == "freed" else lambda: source.set(0, np.zeros(4, np.uint8)))
+            until(lambda: doing.ident in HELD)
+            assert not source.freed or doing.is_alive()
+            assert bytes_of(source) == [7] * 4
+        doing.result()
+        stream.synchronize()
+        assert bytes_of(target) == [7] * 4
+
+
+def test_an_error_of_a_kernel_is_raised_once_and_the_rest_of_its_computation_is_dropped() -> None:
+    device = HotDevice()
     x = gg.new_tensor("f32", (4,), name="x")
-    graph = gg.Graph(gg.relu(gg.mul(x, x)))
+    graph = gg.Graph(gg.relu(gg.sqr(x)))
     with GraphAllocator(device.buffer_type) as allocator, device.init() as stream:
         allocation = allocator.allocate(graph)
         x.set(np.ones(4, np.float32))

@@ -9,8 +9,8 @@ import ggplug as gg
 from ggplug import types
 from ggplug.backend import BufferType
 from ggplug.host import HOST
-from ggplug.testing import FakeDevice
 from ggplug.types import BF16, F32, Type
+from ggplug_testing import FakeDevice
 
 KINDS = [pytest.param(HOST, id="host"), pytest.param(FakeDevice().buffer_type, id="device")]
 

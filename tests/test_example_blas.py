@@ -12,7 +12,7 @@ from example_backends import example_device
 import ggplug as gg
 import ggplug_models
 from ggplug.backend import Device
-from ggplug.testing import BackendSuite
+from ggplug_testing import BackendSuite
 
 
 @pytest.fixture(scope="module")

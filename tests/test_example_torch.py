@@ -17,7 +17,7 @@ from example_backends import EXAMPLES, example_device
 from ggplug.backend import Device
 from ggplug.ops.base import OPS
 from ggplug.tensor import Tensor
-from ggplug.testing import Leafs, cases_of
+from ggplug_testing import Leafs, cases_of
 
 pytest.importorskip("torch", reason="PyTorch is not installed; `nox -s torch` installs it")
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
+from interrupts import interrupted_at, interrupted_everywhere
 
 import ggplug as gg
+from ggplug import files
 from ggplug.errors import FileKindError, GGUFError
 from ggplug.files import NewFile, naming, open_regular, replacing
-from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug.gguf import GGUFReader, GGUFWriter, writer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="this system has no FIFOs, and links need a privilege")
 
@@ -243,3 +248,66 @@ def test_without_following_the_link_itself_is_replaced() -> None:
     os.symlink("target", "another")
     with pytest.raises(FileKindError, match="a symbolic link"):
         open_regular("another", follow=False)
+
+
+def in_files(frame: FrameType) -> bool:
+    return frame.f_code.co_filename in (files.__file__, contextlib.__file__, writer.__file__)
+
+
+def write_one(path: str) -> None:
+    with replacing(path) as file:
+        file.write(b"new")
+
+
+def write_parts(path: str) -> None:
+    parts = GGUFWriter(path, "test", split_max_tensors=1)
+    for name in "ab":
+        parts.add_tensor(name, np.ones(4, np.float32))
+    parts.write()
+
+
+def fail_to_write(path: str) -> None:
+    with contextlib.suppress(ValueError), replacing(path):
+        raise ValueError
+
+
+INTERRUPTED = [write_one, write_model, write_parts, fail_to_write]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file")  # the one that was just opened: it is closed now
+@pytest.mark.parametrize("write", INTERRUPTED)
+@pytest.mark.parametrize("there", [True, False], ids=["a file is there", "none is"])
+def test_an_interrupt_anywhere_leaves_no_unfinished_file(write: Callable[[str], None], there: bool, here: Path) -> None:
+    number = 0
+    while True:
+        if there:
+            Path("model.gguf").write_bytes(b"old")
+        with interrupted_at(number, lambda: write("model.gguf"), in_files) as place:
+            pass
+        assert not [name for name in left(here) if files.is_unfinished(name)], place
+        if there and write is write_one:
+            assert Path("model.gguf").read_bytes() in (b"old", b"new")
+        if place is None:
+            break
+        number += 1
+    assert number > 20
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file")  # the one that was just opened: it is closed now
+def test_a_file_that_is_being_opened_is_gone_at_once(here: Path) -> None:
+    """Whoever keeps the error, and with it the frames."""
+    made = NewFile.__init__.__code__
+    for place in interrupted_everywhere(lambda: NewFile("model.gguf").discard(), lambda frame: frame.f_code is made):
+        assert left(here) == [], place
+
+
+def test_a_forked_process_leaves_the_file_to_the_one_that_writes_it(here: Path) -> None:
+    new = NewFile("model.gguf")
+    child = os.fork()
+    if not child:
+        del new
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    new.commit()
+    assert left(here) == ["model.gguf"]

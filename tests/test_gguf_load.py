@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ggplug import quants, types
-from ggplug.errors import BufferUseError, GGUFError, OutOfMemoryError
+from ggplug.errors import BufferUseError, GGUFError, OutOfMemoryError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter, load
 from ggplug.host import HOST, HostBufferType, asarray
-from ggplug.testing.fake import FakeDevice
-from ggplug.testing.reference import ReferenceDevice
 from ggplug.types import BufferUsage
+from ggplug_testing.fake import FakeDevice
+from ggplug_testing.reference import ReferenceDevice
 
 RNG = np.random.default_rng(11)
 VALUES = {
@@ -187,3 +187,10 @@ def test_a_malformed_file_is_an_error_before_anything_is_allocated(model: Path) 
     with pytest.raises(GGUFError):
         load(model, device)
     assert not device.log
+
+
+@pytest.mark.parametrize("place", ["CPU", 5, [], ReferenceDevice], ids=str)
+def test_what_is_no_place_is_refused_with_the_tensor_that_should_go_there(model: Path, place: Any) -> None:
+    for where in [lambda name: place] if callable(place) else [place, lambda name: place]:
+        with pytest.raises(ParameterError, match="tensor 'matrix' can go to a Device, a BufferType or None, not to "):
+            load(model, where)

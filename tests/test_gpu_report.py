@@ -20,22 +20,24 @@ from simt_stand_in import StandInDevice
 
 from ggplug import registry
 from ggplug.errors import DeviceNotFoundError
-from ggplug.testing import vectors_choice
-from ggplug.testing.vectors import Recording
-from ggplug_simt.report import Door, Step, folder, main, run
-from ggplug_simt.report.run import Report, work
-from ggplug_simt.report.table import markdown
+from ggplug_testing import vectors_choice
+from ggplug_testing.gpu_report import Door, Step, folder, main, run
+from ggplug_testing.gpu_report.run import Report, work
+from ggplug_testing.gpu_report.table import markdown
+from ggplug_testing.vectors import Recording
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What is only there where ggplug is installed.
-BLOCKED = ("click", "rich", "tokenizers", "safetensors", "numba")
+# What is only there where ggplug is installed, by the page; older versions of pluggy needed the first one.
+PAGE = (ROOT / "docs" / "gpu-report.md").read_text(encoding="utf-8")
+WITHOUT = re.findall(r"and none of ([\w, ]+) or (\w+)\.", " ".join(PAGE.split()))[0]
+BLOCKED = ("importlib_metadata", *", ".join(WITHOUT).lower().split(", "))
 
 # A door to a device of notes: its kernels do nothing, and its library's steps have something wrong with them.
 DOOR = """
 import os, sys
 from simt_stand_in import StandInDevice, StandInDriver
-from ggplug_simt.report import Door, Step, main
+from ggplug_testing.gpu_report import Door, Step, main
 
 def find(name):
     return [StandInDevice("Notes0", StandInDriver(memory=1 << 28))]
@@ -106,7 +108,7 @@ def test_a_device_is_proven_without_what_only_an_installation_has(tiny: Path, tm
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('{name} is not here', name='{name}')\n")
     out = tmp_path / "out.json"
     done = start(
-        "ggplug_simt.report", "--device", "OpenCL0", "--data", tiny, out, "--parts", "facts,model,recorded",
+        "ggplug_testing.gpu_report", "--device", "OpenCL0", "--data", tiny, out, "--parts", "facts,model,recorded",
         paths=(tmp_path,), GGPLUG_BACKENDS="OpenCL",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -126,7 +128,7 @@ def test_a_device_is_proven_without_what_only_an_installation_has(tiny: Path, tm
     assert not any(answer["failed"] for answer in recorded.values())
     assert all(each["reason"] for answer in recorded.values() for each in answer["declined"])
     assert re.search(r"\| F32 on OpenCL0 and reference in turn \| (1\.0000|0\.9999)", done.stdout)
-    assert start("ggplug_simt.report", "--table", out).stdout == done.stdout
+    assert start("ggplug_testing.gpu_report", "--table", out).stdout == done.stdout
 
 
 def test_a_step_that_raises_crashes_or_loses_the_device_leaves_the_others(door: Path, tiny: Path) -> None:
@@ -370,3 +372,24 @@ def test_a_gpu_comes_in_with_its_versions_and_the_products_of_its_library(monkey
         assert step.run()["figures"]["gigaflops"] > 0
         assert computed[0] == ((512, 2048), (2048, 2048), kind, kind)
         assert computed[-1] == "waited"
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def test_the_example_on_the_page_has_the_form_of_a_report() -> None:
+    example = PAGE.partition("## An example")[2]
+    (program,) = re.findall(r"^Made by `python -m (\S+)`", example, re.M)
+    figures = dict.fromkeys(("smallest_cosine", "mean_cosine", "wanted_cosine"), 1.0) | {"texts": 1, "splits": 1}
+    part = {
+        "results": {"F32": {"figures": figures}}, "steps": [], "not_run": [], "errors": [], "seconds": 0,
+        "programs": {"compiled": 0, "seconds": 0},
+    }  # fmt: skip
+    content = {
+        "program": program, "date": "", "seconds": 0, "budget_seconds": 0, "environment": {},
+        "devices": {"OpenCL0": {"description": "", "parts": {"model": part}}},
+    }  # fmt: skip
+    headings = re.findall(r"^(\| \w.*\|)\n\|---", markdown(content), re.M)
+    assert len(headings) == 2
+    assert re.findall(r"^(\| \w.*\|)\n\|---", example, re.M) == headings
+    assert re.search(r"^### OpenCL0: ", example, re.M)

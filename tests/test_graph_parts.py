@@ -8,7 +8,7 @@ import pytest
 import ggplug as gg
 from ggplug.host import HOST
 from ggplug.memory import PERSISTENT, Allocation, GraphAllocator, allocate_graph
-from ggplug.testing import ReferenceDevice
+from ggplug_testing import ReferenceDevice
 
 STREAM = ReferenceDevice().init()
 

@@ -18,7 +18,7 @@ from ggplug.memory.graph_allocator import poison_mode
 from ggplug.memory.layout import NOWHERE
 from ggplug.patterns import chain, of, pattern
 from ggplug.tensor import Tensor
-from ggplug.testing.fusing import FusingDevice
+from ggplug_testing.fusing import FusingDevice
 
 DEVICE = FusingDevice()
 STREAM = DEVICE.init()

@@ -544,3 +544,20 @@ def test_groups_of_random_graphs_satisfy_their_rules() -> None:
         graph = Graph(tensors[-1], *(t for t in tensors[2:] if rng.random() < 0.1))
         count += len(formed(graph, AFFINE, RUN).members)
     assert count > 30
+
+
+def test_the_bytes_that_a_group_reads_and_writes_must_not_meet_whatever_joins_their_roots() -> None:
+    buffer = HOST.alloc(4096)
+    for offset, meets in ((64, False), (32, True), (0, True)):
+        low, w, whole = leaf(8, 2), leaf(8, 2), leaf(8, 4)
+        normed = gg.rms_norm(low)
+        y = gg.mul(normed, w)
+        for tensor, place in ((low, 0), (w, 1024), (whole, 0), (y, offset)):
+            tensor.place(buffer, place)
+        for graph in (Graph(y), Graph(y, gg.neg(whole))):
+            groups = Groups([(graph.index[normed], graph.index[y])])
+            if meets:
+                with pytest.raises(GraphError, match=r"writes into bytes of .*, which the group reads, too"):
+                    check_groups(graph, groups)
+            else:
+                check_groups(graph, groups)

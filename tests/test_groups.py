@@ -17,8 +17,8 @@ from ggplug.groups import UNGROUPED
 from ggplug.host import HOST
 from ggplug.memory import GraphAllocator, allocate_graph
 from ggplug.tensor import Tensor
-from ggplug.testing import FakeDevice, ReferenceDevice
-from ggplug.testing.packing import PackingDevice
+from ggplug_testing import FakeDevice, ReferenceDevice
+from ggplug_testing.packing import PackingDevice
 
 
 def leaf(*ne: int) -> Tensor:

@@ -77,7 +77,7 @@ def test_a_claim_that_waits_leaves_the_line_wherever_it_is_interrupted(
             claim_once(Claim((A,), {B} if outer is None else ()))  # only the interrupt ends the waiting
 
     seen = []
-    for place in itertools.islice(interrupted_everywhere(wait, in_claims), 40):
+    for place in itertools.islice(interrupted_everywhere(wait, in_claims), 90):
         seen.append(place)
         assert not WAITING
         until(lambda: not still_held())  # the other thread goes

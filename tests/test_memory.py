@@ -9,8 +9,8 @@ import ggplug as gg
 from ggplug.backend import BufferType, Bytes, Memory
 from ggplug.host import HOST, HostBuffer, HostBufferType
 from ggplug.memory import GraphAllocator, TensorAllocator, allocate_graph, allocated_size, tensor_alloc, view_init
-from ggplug.testing import FakeDevice, ReferenceDevice
 from ggplug.types import BufferUsage
+from ggplug_testing import FakeDevice, ReferenceDevice
 
 
 class Small(HostBufferType):

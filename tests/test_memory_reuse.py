@@ -22,7 +22,7 @@ from ggplug.memory import (
     lifetimes,
 )  # fmt: skip
 from ggplug.memory.packing import Piece, largest_live_set, pack
-from ggplug.testing import ReferenceDevice
+from ggplug_testing import ReferenceDevice
 
 STREAM = ReferenceDevice().init()
 

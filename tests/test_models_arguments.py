@@ -12,7 +12,7 @@ import pytest
 
 import ggplug_models
 from ggplug.errors import ParameterError
-from ggplug_models import Session
+from ggplug_models import Drafts, LongText, Session
 from ggplug_models.embedding import check_batch
 from ggplug_models.sampling import Sampler, Sampling, StopStrings
 from ggplug_models.sampling.parameters import _LIMITS
@@ -258,3 +258,102 @@ def test_what_is_no_token_is_refused_by_tokenisers(odd: Any, data: Path) -> None
     for ask in (tokenizer.piece, tokenizer.is_control, push, lambda token: tokenizer.decode([token])):
         with pytest.raises(ParameterError, match="there is no token"):
             ask(odd)
+
+
+# -- what callers' own functions return ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("returned", ["CPU", None, 5, [], {"CPU": 1}], ids=str)
+def test_a_placement_that_returns_no_device_says_what_it_returned(data: Path, returned: Any, pack: bool) -> None:
+    with pytest.raises(ParameterError, match=r"placement must be .* for 'token_embd.weight' it returned ") as refused:
+        ggplug_models.load(data / "qwen3.gguf", ["CPU"], placement=lambda name, devices: returned, pack=pack)
+    assert repr(returned) in str(refused.value)
+    assert "one of devices: CPU" in str(refused.value)
+
+
+@pytest.mark.parametrize("given", ["CPU", 5, ["CPU"], dict], ids=str)
+def test_what_is_called_has_to_be_a_function(data: Path, given: Any) -> None:
+    with pytest.raises(ParameterError, match=r"placement must be a function .*, or a LayerSplit, got "):
+        ggplug_models.load(data / "qwen3.gguf", ["CPU"], placement=given)
+    with pytest.raises(ParameterError, match=r"progress must be None, or a function .*, got "):
+        ggplug_models.load(data / "qwen3.gguf", ["CPU"], progress=given)
+    with pytest.raises(ParameterError, match=r"progress must be None, or a function .*, got "):
+        ggplug_models.convert(data / "folders", "never.gguf", progress=given)
+    with pytest.raises(ParameterError, match=r"pieces must be a function .*, got "):
+        LongText(given)
+    for name in ("qwen3", "bert"):
+        with (
+            ggplug_models.load(data / f"{name}.gguf", ["CPU"]) as model,
+            pytest.raises(ParameterError, match=r"progress must be None, or a function .*, got "),
+        ):
+            model.embed_ids([[3, 4]], progress=given)
+
+
+@pytest.mark.parametrize("returned", [None, 5, b"ab", ["a", 5], [b"a"]], ids=str)
+def test_a_long_text_whose_pieces_are_no_strings_is_refused(returned: Any) -> None:
+    with pytest.raises(ParameterError, match="pieces of a LongText must be strings, got "):
+        list(LongText(lambda: returned).read())
+
+
+class Constrains:
+    """A constraint whose ``allowed`` returns what it is made with."""
+
+    def __init__(self, returned: Any) -> None:
+        self.returned = returned
+
+    def allowed(self) -> Any:
+        return self.returned
+
+    def accept(self, token: int) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "returned", [None, "x", [True], np.ones(1000, int), np.ones(1000), np.ones((1000, 1), bool), np.bool_(True)],
+    ids=lambda returned: f"{type(returned).__name__}",
+)  # fmt: skip
+def test_a_constraint_that_allows_in_another_way_is_refused(returned: Any) -> None:
+    sampler = Sampler(Sampling(seed=1), constraint=Constrains(returned))
+    with pytest.raises(ParameterError, match=r"allowed\(\) of the constraint must return an array of bool"):
+        sampler(LOGITS, [1])
+
+
+@pytest.mark.parametrize("name", ["allowed", "accept", "begin"])
+def test_a_constraint_without_a_method_is_refused(name: str) -> None:
+    lacking = Constrains(np.ones(1000, bool))
+    setattr(lacking, name, None)
+    with pytest.raises(ParameterError, match="constraint must forbid tokens"):
+        Sampler(Sampling(), constraint=lacking)
+    with pytest.raises(ParameterError, match="breakers must be a dict"):
+        Sampler(Sampling(), breakers=name)  # type: ignore[arg-type]
+
+
+class Guesses(Drafts):
+    """A draft that guesses what it is made with."""
+
+    def __init__(self, guessed: Any) -> None:
+        super().__init__()
+        self.guessed = guessed
+
+    def guess(self, text: Any, most: int) -> Any:
+        return self.guessed
+
+
+NO_TOKENS = {
+    "None": None, "int": 5, "str": "ab", "[None]": [None], "[float]": [1.5], "[str]": ["a"], "[list]": [[1]],
+    "iterator": iter([3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("guessed", NO_TOKENS.values(), ids=NO_TOKENS)
+def test_a_draft_that_guesses_no_tokens_is_refused(guessed: Any) -> None:
+    with pytest.raises(ParameterError, match="draft guesses must be "):
+        Guesses(guessed).next([1, 2], 3, 100)
+
+
+def test_what_a_draft_guesses_may_be_an_array() -> None:
+    assert Guesses(np.array([5, 7, 200, 3])).next([1, 2], 4, 100) == [5, 7]

@@ -1,13 +1,16 @@
 """Chat templates give the prompts that `transformers` renders, and cannot do harm.
 
 ``tests/data/chat_templates.json`` was rendered by ``render_jinja_template`` of `transformers` 5; null is what it
-refuses.
+refuses.  ``tests/data/llama_cpp_templates.json.xz`` has the templates that llama.cpp brings, and what its own Jinja
+makes of them in its server; null is what it refuses.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
+import lzma
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +25,14 @@ from ggplug_models import ChatTemplate, Tokenizer, load_tokenizer
 pytest.importorskip("jinja2")
 
 RENDERED: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "chat_templates.json").read_text("utf-8"))
+SERVED: dict[str, Any] = json.loads(
+    lzma.decompress((Path(__file__).parent / "data" / "llama_cpp_templates.json.xz").read_bytes())
+)
+REFUSED = {
+    "Kimi-K2-Instruct": {"calls"}, "Kimi-K2-Thinking": {"calls"},
+    "fireworks-ai-llama-3-firefunction-v2": {"one", "turns", "calls"},
+}  # fmt: skip
+"""By template, the chats that Jinja's sandbox refuses: lists are changed, or a variable is joined that nobody sets."""
 HELLO = [{"role": "user", "content": "Hi"}]
 
 METADATA: dict[str, Any] = {
@@ -54,6 +65,84 @@ def test_prompts_are_those_of_transformers(tokenizer: Tokenizer, name: str) -> N
             assert template.render(messages, **options) == case["text"], case
 
 
+@pytest.mark.parametrize("name", sorted(SERVED["templates"]))
+def test_prompts_are_those_of_llama_cpps_server(
+    tokenizer: Tokenizer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ggplug_models.chat_template.now", lambda: datetime.datetime.fromisoformat(SERVED["date"]))
+    template = ChatTemplate(SERVED["templates"][name], tokenizer)
+    for chat, text in SERVED["rendered"][name].items():
+        messages = SERVED["chats"][chat]
+        if text is None or chat in REFUSED.get(name, ()):
+            with pytest.raises((ModelError, ParameterError)):
+                template.render(messages)
+        else:
+            assert template.render(messages) == text, chat
+
+
+def call(arguments: Any) -> list[dict[str, Any]]:
+    function = {"name": "f", "arguments": arguments}
+    return [*HELLO, {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]}]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ call.arguments }}", "{{ 'x ' + call.arguments + ' y' }}", "{{ 'x ' ~ call.arguments }}",
+        "{{ call.arguments|string }}", "{{ '%s' % call.arguments }}", "{{ '{}'.format(call.arguments) }}",
+        "{{ [call.arguments, 'z']|join }}", "{{ call.arguments|trim }}",
+    ],
+)  # fmt: skip
+def test_arguments_of_calls_are_the_text_where_a_template_writes_them(tokenizer: Tokenizer, source: str) -> None:
+    given = '{"b":"\u00e9",  "a": [1]}'
+    render = ChatTemplate("{% set call = messages[1].tool_calls[0].function %}" + source, tokenizer).render
+    assert given in render(call(given))
+
+
+def test_arguments_of_calls_are_an_object_where_a_template_looks_into_them(tokenizer: Tokenizer) -> None:
+    source = """{% set a = messages[1].tool_calls[0].function.arguments %}{{ a is mapping }} {{ a is string }} {{ a.b }}
+{%- for key, value in a.items() %} {{ key }}={{ value }}{% endfor %}{{ a|items|list|length }} {{ a|tojson }}"""
+    found = ChatTemplate(source, tokenizer).render(call('{"b":"\u00e9",  "text": [1]}'))
+    assert found == 'True False \u00e9 b=\u00e9 text=[1]2 {"b": "\u00e9", "text": [1]}'
+    assert ChatTemplate("{{ messages[1].tool_calls[0].function.arguments|tojson }}", tokenizer).render(call("")) == "{}"
+
+
+@pytest.mark.parametrize("given", ["{", "[1]", "1", "[" * 100_000, "9" * 10_000])
+def test_arguments_that_are_no_json_object_stay_text(tokenizer: Tokenizer, given: str) -> None:
+    source = "{% set a = messages[1].tool_calls[0].function.arguments %}{{ a is string }}{{ a }}"
+    assert ChatTemplate(source, tokenizer).render(call(given)) == "True" + given
+
+
+def test_messages_are_the_callers_and_stay_as_they_are(tokenizer: Tokenizer) -> None:
+    messages = call('{"a": 1}')
+    ChatTemplate("{{ messages }}", tokenizer).render(messages)
+    assert messages == call('{"a": 1}')
+    assert type(messages[1]["tool_calls"][0]["function"]["arguments"]) is str
+
+
+def test_of_functions_within_functions_only_the_first_is_looked_into(tokenizer: Tokenizer) -> None:
+    nested: dict[str, Any] = {"arguments": '{"a": 7}'}
+    for _ in range(5000):
+        nested = {"function": nested}
+    message = {"role": "assistant", "content": "", "tool_calls": [nested]}
+    with pytest.raises(ParameterError, match="nested deeper than 100"):
+        ChatTemplate("{{ messages[0].content }}", tokenizer).render([message])
+
+
+def test_calls_may_have_no_function_around_their_arguments_and_may_be_none(tokenizer: Tokenizer) -> None:
+    source = "{{ messages[0].tool_calls[0].arguments.a }}"
+    message = {"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": '{"a": 7}'}]}
+    assert ChatTemplate(source, tokenizer).render([message]) == "7"
+    for calls in (None, [], ["f"], [{"name": "f"}], "f"):
+        assert ChatTemplate("x", tokenizer).render([{**message, "tool_calls": calls}]) == "x"
+
+
+def test_tools_that_nobody_gave_are_none_and_have_no_items(tokenizer: Tokenizer) -> None:
+    source = "{{ tools is none }} {{ tools is defined }}{% for t in tools %} {{ t }}{% else %} no tool{% endfor %}"
+    assert ChatTemplate(source, tokenizer).render(HELLO) == "True True no tool"
+    assert ChatTemplate(source, tokenizer).render(HELLO, tools=[{"a": 1}]) == "False True {'a': 1}"
+
+
 def test_templates_are_those_of_the_file_by_name(tokenizer: Tokenizer) -> None:
     metadata = {"tokenizer.chat_template": "plain", "tokenizer.chat_template.tool_use": "tools"}
     assert ChatTemplate.of(metadata, tokenizer).render(HELLO) == "plain"
@@ -71,16 +160,16 @@ def test_special_tokens_of_a_prompt_are_tokens_and_bos_stands_there_once(tokeniz
 
 
 def test_the_time_is_what_the_clock_says(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datetime
-
-    monkeypatch.setattr("ggplug_models.chat_template.now", lambda: datetime.datetime(2024, 7, 26))
-    assert ChatTemplate("{{ strftime_now('%d %b %Y') }}", tokenizer).render(HELLO) == "26 Jul 2024"
+    monkeypatch.setattr("ggplug_models.chat_template.now", lambda: datetime.datetime(2031, 2, 3))
+    source = "{{ strftime_now('%d %b %Y') }}, {{ date_string }}, {{ datetime }}"
+    assert ChatTemplate(source, tokenizer).render(HELLO) == "03 Feb 2031, 03 Feb 2031, Feb 03 2031"
+    assert ChatTemplate("{{ date_string }}", tokenizer).render(HELLO, date_string="today") == "today"
 
 
 def test_what_a_template_knows_else_can_be_given(tokenizer: Tokenizer) -> None:
     template = ChatTemplate("{{ 'think' if enable_thinking else 'answer' }}", tokenizer)
-    assert template.render(HELLO, enable_thinking=True) == "think"
-    assert template.render(HELLO) == "answer"
+    assert template.render(HELLO, enable_thinking=False) == "answer"
+    assert template.render(HELLO) == "think"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from oracles.formula import save
 
 import ggplug_models
-from ggplug import quants
+from ggplug import quants, types
 from ggplug.cli.streams import Ending, ended_by_signals
 from ggplug.errors import FileKindError, ModelError, ParameterError
 from ggplug.files import replacing
@@ -107,6 +107,15 @@ def test_a_small_folder_becomes_a_model(folder: Path, tmp_path: Path) -> None:
     with ggplug_models.load(path, ["CPU"]) as model:
         assert model.tokenizer.encode(["Hellos hello"]) == [[2, 4, 5, 4, 3]]
         assert model.embed(["hello"]).shape == (1, 64)
+
+
+def test_the_type_of_matrices_is_a_type_or_its_name(folder: Path, tmp_path: Path) -> None:
+    for kind in (types.Q8_0, "q8_0", "Q8_0"):
+        with GGUFReader(ggplug_models.convert(folder, tmp_path / "out.gguf", kind)) as reader:
+            assert reader.tensors["blk.0.attn_q.weight"].type is types.Q8_0
+    for kind in (types.Q8_1, "q9_9", 8, None):
+        with pytest.raises(ParameterError, match="is not one of F32"):
+            ggplug_models.convert(folder, tmp_path / "out.gguf", kind)
 
 
 # -- odd configurations ----------------------------------------------------------------------------
@@ -299,3 +308,63 @@ def test_the_types_that_can_be_asked_for_are_those_that_can_be_encoded_with_the_
     encoded = {kind.name.upper() for kind in quants.block_types() if quants.can_quantize(kind)}
     # llama.cpp has no files of these
     assert encoded - {"Q8_1", "Q8_K"} | {"F32", "F16", "BF16"} == set(FILE_TYPES)
+
+
+# -- weights that types do not hold --------------------------------------------------------------------
+
+QUERIES = "encoder.layer.0.attention.self.query.weight"
+
+
+def with_weight(folder: Path, name: str, index: tuple[int, ...], value: float) -> Path:
+    """The folder with one weight changed."""
+    changed = weights()
+    changed[name][index] = value
+    save_weights(changed, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q5_1", "IQ4_NL", "MXFP4", "Q4_K_M"])
+def test_a_weight_that_is_no_number_is_named_and_not_quantised(
+    folder: Path, tmp_path: Path, kind: str, value: float
+) -> None:
+    with pytest.raises(ModelError, match=f"{QUERIES}' has (-?inf|nan) at .7, 33., expected finite") as refused:
+        ggplug_models.convert(with_weight(folder, QUERIES, (7, 33), value), tmp_path / "out.gguf", kind)
+    assert refused.value.tensor == QUERIES
+    assert refused.value.index == (7, 33)  # type: ignore[attr-defined]
+    assert str(folder / "model.safetensors") in str(refused.value)
+    assert left(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_types_that_have_such_values_keep_them(folder: Path, tmp_path: Path, kind: str, value: float) -> None:
+    path = ggplug_models.convert(with_weight(folder, QUERIES, (7, 33), value), tmp_path / "out.gguf", kind)
+    with GGUFReader(path) as reader:
+        info = reader.tensors["blk.0.attn_q.weight"]
+        found = quants.dequantize(reader.data(info), info.type).reshape(64, 64)
+    np.testing.assert_array_equal(found[7, 33], value)
+    assert np.isfinite(found).sum() == found.size - 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "holds"),
+    [
+        ("F16", 65504.0, True), ("F16", 65519.0, True), ("F16", 65520.0, False), ("F16", -1e38, False),
+        ("BF16", 3e38, True), ("BF16", 3.4e38, False), ("F32", 3.4e38, True), ("Q8_0", 8.3e6, True),
+        ("Q8_0", 8.4e6, False), ("Q4_0", -5.2e5, True), ("Q4_0", -5.3e5, False), ("Q4_1", 1e8, False),
+        ("MXFP4", 1e30, True),
+    ],
+)  # fmt: skip
+def test_a_weight_that_is_too_large_for_a_type_is_named(
+    folder: Path, tmp_path: Path, kind: str, value: float, holds: bool
+) -> None:
+    changed = with_weight(folder, QUERIES, (7, 33), value)
+    if holds:
+        with GGUFReader(ggplug_models.convert(changed, tmp_path / "out.gguf", kind)) as reader:
+            info = reader.tensors["blk.0.attn_q.weight"]
+            assert np.isfinite(quants.dequantize(reader.data(info), info.type)).all()
+        return
+    with pytest.raises(ModelError, match=rf"{QUERIES}' has .* at .7, 33., expected numbers that {kind} holds"):
+        ggplug_models.convert(changed, tmp_path / "out.gguf", kind)
+    assert left(tmp_path) == ["model"]

@@ -172,3 +172,47 @@ def test_the_command_embeds_lines_with_a_language_model(model: Decoder, data: Pa
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["text"] for each in found] == lines
     assert near(np.array([each["embedding"] for each in found]), model.embed(lines))
+
+
+@pytest.mark.parametrize("name", ["phi3-longrope-long", "phi3-longrope-short"])
+def test_how_a_text_is_rotated_depends_on_its_own_length_alone(name: str, data: Path) -> None:
+    with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model:
+        assert isinstance(model, Decoder)
+        limit = {"phi3-longrope-long": 4, "phi3-longrope-short": 256}[name]  # original_context_length in the file
+        short, at, beyond, long = (RNG.integers(3, 60, n).tolist() for n in (3, limit, limit + 1, limit + 9))
+        wanted = {}
+        for text in (short, at, beyond, long):  # as sessions of their own lengths have them
+            with Session(model, len(text), cache_type="f32") as session:
+                wanted[len(text)] = session.decode({0: text}, hidden=True)[0]
+        for texts in ([short], [short, long], [at, beyond], [long, at, short, beyond], [short, beyond, *[short] * 9]):
+            for batch in (1, 2, 32):
+                found = model.embed_ids(texts, batch=batch, normalize=False)
+                for text, vector in zip(texts, found, strict=True):
+                    assert near(vector, wanted[len(text)]), (len(text), [len(each) for each in texts], batch)
+
+
+WITH_NAN = 7
+"""A token whose vector is no number, as one that overflows would make others."""
+
+
+@pytest.mark.parametrize("name", ["llama3", "gpt-oss", "gemma2", "lfm2", "mamba2", "rwkv7", "bert", "modern-bert"])
+def test_a_text_beside_one_that_is_no_number_has_the_vector_that_it_has_alone(
+    name: str, data: Path, tmp_path: Path
+) -> None:
+    path = next(each for each in (data / f"{name}.gguf", data / "oracles" / f"{name}.gguf") if each.exists())
+    with GGUFReader(path) as reader, GGUFWriter(tmp_path / "nan.gguf") as writer:
+        writer.add_metadata_of(reader)
+        for info in reader.tensors.values():
+            values = np.array(reader.array(info))
+            if info.name == "token_embd.weight":
+                values[WITH_NAN] = np.nan
+            writer.add_tensor(info.name, values.view(np.uint8).reshape(-1), info.type, info.ne)
+        writer.write()
+    texts = [[token for token in text if token != WITH_NAN] for text in TEXTS]
+    with ggplug_models.load(tmp_path / "nan.gguf", ["CPU"]) as model:
+        texts = [text[: model.n_ctx] for text in texts if text]
+        wanted = np.concatenate([model.embed_ids([text]) for text in texts])
+        broken = [[WITH_NAN, *text[1:]] for text in texts]
+        found = model.embed_ids([text for both in zip(broken, texts, strict=True) for text in both])
+        assert near(found[1::2], wanted)
+        assert np.isnan(found[::2]).any(axis=1).all()

@@ -17,8 +17,8 @@ from word_models import with_words
 import ggplug as gg
 from ggplug.errors import DeviceNotFoundError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug.testing import FakeDevice
 from ggplug_models import commands
+from ggplug_testing import FakeDevice
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ LOUD = """
 import os
 import ggplug as gg
 from ggplug.backend import API_VERSION, Registration
-from ggplug.testing import FakeDevice
+from ggplug_testing import FakeDevice
 
 print("at import")
 

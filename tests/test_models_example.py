@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,10 +31,10 @@ BESIDE_A_GPU = """
 import sys
 import ggplug as gg
 from examples.semantic_search.__main__ import main
-from ggplug.testing import FakeDevice
+from ggplug_testing import FakeDevice
 
-gg.register_device(FakeDevice("Fake0", inner=gg.device("CPU")))
-main(sys.argv[1:])
+gg.register_device(FakeDevice(sys.argv[1], inner=gg.device("CPU")))
+main(sys.argv[2:])
 """
 
 
@@ -78,7 +80,31 @@ def test_devices_that_are_named_share_the_layers(folder: Path) -> None:
     assert "to share the layers" not in shown
 
 
-def beside_a_gpu(folder: Path, question: str, *options: str) -> str:
+def beside_a_gpu(folder: Path, question: str, *options: str, name: str = "Fake0") -> str:
     """What the example prints where there is another device, better than the CPU."""
-    arguments = ("--folder", str(folder), "--top", "1", *options, question)
+    arguments = (name, "--folder", str(folder), "--top", "1", *options, question)
     return search("-c", BESIDE_A_GPU, *arguments, GGPLUG_DISABLE="OpenCL,CUDA")
+
+
+def test_the_readme_shows_what_it_prints(tmp_path: Path) -> None:
+    """But for the rate, times and what is copied, which depend on the machine and on how long texts are."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```\n(<Bert .*?)```", readme, re.S | re.M)
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "write-a-backend.md", tmp_path / "docs")
+    (question,) = re.findall(r"^\w.*\?$", shown, re.M)
+    printed = beside_a_gpu(tmp_path / "docs", question, "--device", "CPU", "--device", "OpenCL0", name="OpenCL0")
+    (score,) = re.findall(r"─ ([\d.]+)  docs/", shown)
+    (found,) = re.findall(r"─ ([\d.]+)  docs/", printed)
+    assert abs(float(score) - float(found)) < 0.02
+
+    def steady(text: str) -> list[str]:
+        lines = [line for line in text.replace(score, "SCORE").replace(found, "SCORE").splitlines() if line.strip()]
+        end = next(number for number, line in enumerate(lines) if line.startswith("╰"))
+        first = [line for line in lines[: end + 1] if not line.startswith("first result")]
+        words = re.split(r"what ran where.*\n", text)[1].splitlines()
+        rows = [re.sub(r" +[\d.]+ MiB +\d+%", "", line).rstrip() for line in words]
+        return first + [row for row in rows if row and not row.startswith("─")]
+
+    wanted = steady(shown)
+    assert steady(printed)[: len(wanted)] == wanted

@@ -250,9 +250,44 @@ def test_a_schema_that_is_no_json_is_told_once(tokenizer: Tokenizer) -> None:
     assert caught.value.message.count("is of no use") == 1
 
 
-def test_a_grammar_that_cannot_be_followed_is_told_in_one_line(tokenizer: Tokenizer) -> None:
-    sampler = Sampler(Sampling(), constraint=Grammars(tokenizer).json_schema({"$ref": "#"}))
+NAMES_OF_THE_LIBRARY = re.compile(r"[a-z][A-NP-Z]|_|Resource|registry|Unimplemented|option|limit \d|\n|regex|start:")
+
+IN_WORDS: list[tuple[str, Any, str]] = [
+    *(("json_schema", schema, "no text fits it") for schema in (
+        {"$ref": "#"}, {"anyOf": [{"$ref": "#"}]}, {"$id": "x", "$ref": "x"},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    )),
+    *(("json_schema", schema, "must be an object, got ") for schema in (True, False, [], 5, "true", "5", '"x"', "[]")),
+    ("json_schema", {"not": {}}, 'it uses what is not supported: "not"'),
+    ("json_schema", {"if": {}, "then": {}}, 'it uses what is not supported: "if", "then"'),
+    ("json_schema", {"oneOf": [{"type": "string"}, {"$ref": "#"}]}, "it uses oneOf, which is not supported"),
+    ("json_schema", {"$ref": "http://a/b"}, "it refers to http://a/b, which is not in it"),
+    ("json_schema", {"$ref": "other.json#/a"}, "it refers to other.json, which is not in it"),
+    ("json_schema", {"$ref": "#/definitions/a"}, "it refers to /definitions/a, which is not in it"),
+    ("json_schema", {"type": "string", "pattern": "("}, "is of no use: unclosed group"),
+    ("json_schema", {"patternProperties": {"(?=a)": {}}}, "look-around.* is not supported"),
+    ("json_schema", {"const": float("nan")}, "Out of range float"),
+    ("json_schema", "", "Expecting value"),
+    ("regex", "(", "the regular expression is of no use: unclosed group"),
+    ("regex", "[^\\x00-\\x{10FFFF}]", "no text fits it"),
+    ("lark", "start: start", "no text fits it"), ("lark", "start: a\na: b\nb: a", "no text fits it"),
+    ("lark", 'start: %json {"$ref": "#"}', "no text fits it"),
+    ("gbnf", "root ::= root | root", "no text fits it"),
+    *((kind, value, "must be a string, got ") for kind in ("regex", "lark", "gbnf") for value in (None, 5, b"a")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "source", "message"), IN_WORDS, ids=str)
+def test_what_no_text_can_follow_is_told_in_words_when_it_is_given(
+    grammars: Grammars, kind: str, source: Any, message: str
+) -> None:
+    with pytest.raises(ParameterError, match=message) as caught:
+        getattr(grammars, kind)(source)
+    assert not NAMES_OF_THE_LIBRARY.search(caught.value.message)
+    assert len(caught.value.message) < 150
+
+
+def test_a_grammar_that_goes_on_for_ever_is_told_in_words(tokenizer: Tokenizer, grammars: Grammars) -> None:
     with pytest.raises(ParameterError, match="the grammar cannot be followed: ") as caught:
-        sampler(np.zeros(tokenizer.n_vocab, np.float32), [1])
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 100
+        written(tokenizer, grammars.lark('start: "a" start'), 1)
+    assert not NAMES_OF_THE_LIBRARY.search(caught.value.message)

@@ -21,12 +21,12 @@ from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.graph import Graph
 from ggplug.quantizing import quantize_file
 from ggplug.tensor import Context
-from ggplug.testing import FakeDevice
-from ggplug.testing.packing import PADDING, PackingDevice
 from ggplug.types import MXFP4
 from ggplug_models import commands
 from ggplug_models.model import ARCHITECTURES, Model
 from ggplug_models.placement import in_turn
+from ggplug_testing import FakeDevice
+from ggplug_testing.packing import PADDING, PackingDevice
 
 IDS = [[2, 9, 33, 120, 7, 3] * 4, [2, 250, 11, 3] * 5]
 """Enough columns for the kernels that read panels, packed or not."""

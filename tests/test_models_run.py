@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -14,15 +15,15 @@ import ggplug as gg
 import ggplug_models
 from ggplug.cli.app import app
 from ggplug.errors import BusyError, ModelError, ParameterError
-from ggplug.testing import FakeDevice
 from ggplug_models import Finish, LayerSplit
 from ggplug_models.chat_template import ChatTemplate
 from ggplug_models.commands import _say
 from ggplug_models.decoder import Decoder
 from ggplug_models.generation import greedy
-from ggplug_models.sampling import Sampler, Sampling
+from ggplug_models.sampling import Sampler, Sampling, breakers_of
 from ggplug_models.shares import runs, shares
 from ggplug_models.talk import Talk
+from ggplug_testing import FakeDevice
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 GREEDY = Sampling(temperature=0)
@@ -217,3 +218,45 @@ def test_a_template_of_ones_own_takes_the_place_of_the_files(model: Decoder) -> 
     messages = [{"role": "user", "content": "hello"}]
     template = ChatTemplate(TEMPLATE, model.tokenizer)
     assert "".join(model.chat(messages, 5, template=template)) == "".join(model.texts(template.encode(messages), 5))
+
+
+class ThreeTimes:
+    """Allows a token three times, then one that ends the text."""
+
+    def __init__(self, model: Decoder, token: int) -> None:
+        self.answer = [token, token, token, min(model.tokenizer.ends)]
+        self.n_vocab = model.n_vocab
+        self.left: list[int] = []
+
+    def begin(self) -> None:
+        self.left = [*self.answer]
+
+    def allowed(self) -> Any:
+        found = np.zeros(self.n_vocab, bool)
+        found[self.left[:1] or self.answer[-1:]] = True
+        return found
+
+    def accept(self, token: int) -> None:
+        self.left.remove(token)
+
+
+def test_each_answer_of_a_chat_follows_the_grammar_from_its_beginning(model: Decoder) -> None:
+    token = model.tokenizer.encode("a")[-1]
+    sampler = Sampler(GREEDY, constraint=ThreeTimes(model, token))
+    with model.session(256) as session:
+        talk = Talk(model, session, sampler, template=ChatTemplate(TEMPLATE, model.tokenizer))
+        answers = ["".join(talk.answer("hello", 9)) for _ in range(3)]
+        assert answers == ["aaa"] * 3
+        assert talk.pace.written == 4
+        assert ["".join(talk.go_on("hello", 9)) for _ in range(2)] == answers[:2]
+        left = talk.answer("hello", 9)
+        assert next(left) == "a"
+        assert "".join(talk.answer("hello", 9)) == "aaa"
+
+
+def test_what_ends_a_repetition_is_known_to_a_chat(model: Decoder) -> None:
+    settings = Sampling(temperature=0, dry_multiplier=1.0)
+    sampler = Sampler(settings)
+    with model.session(64) as session:
+        list(Talk(model, session, sampler).go_on("hello", 2))
+    assert sampler.breakers == breakers_of(model.tokenizer, settings.dry_breakers) != {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes.util
 import os
+import re
 import select
 import signal
 import subprocess
@@ -14,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+import ggplug_models
+
 if sys.platform == "win32":
     pytest.skip("there are no pseudo-terminals", allow_module_level=True)
 
@@ -22,15 +26,16 @@ PATIENCE = 120.0
 
 
 class Terminal:
-    """A terminal with a chat in it; ``seen``: all that it shows."""
+    """A terminal with a chat in it; ``seen``: all that it shows.  ``start``: Python that runs before."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, start: str = "pass", **environment: str) -> None:
         self._ours, theirs = os.openpty()
         self.seen = b""
         self._known = 0
-        command = [sys.executable, "-m", "ggplug", "run", *arguments]
-        environment = {**os.environ, "TERM": "dumb", "COLUMNS": "80"}
-        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+        code = f"import sys; {start}; from ggplug.cli import main; main()"
+        command = [sys.executable, "-c", code, "run", *arguments]
+        variables = {**os.environ, "TERM": "dumb", "COLUMNS": "80", **environment}
+        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=variables)
         os.close(theirs)
 
     def shows(self, wanted: str, meanwhile: Callable[[], object] = lambda: None) -> bytes:
@@ -58,10 +63,12 @@ class Terminal:
         os.close(self._ours)
 
 
+ARGUMENTS = ("--device", "CPU", "-n", "4", "--temperature", "0")
+
+
 @pytest.fixture
 def terminal(data: Path) -> Iterator[Terminal]:
-    made = Terminal(str(data / "qwen3.gguf"), "--device", "CPU", "-n", "4", "--temperature", "0")
-    with contextlib.closing(made):
+    with contextlib.closing(Terminal(str(data / "qwen3.gguf"), *ARGUMENTS)) as made:
         yield made
 
 
@@ -89,3 +96,40 @@ def test_a_chat_goes_on_whatever_is_typed(terminal: Terminal) -> None:
     terminal.process.wait(PATIENCE)
     assert terminal.process.returncode == 0
     assert b"Traceback" not in terminal.seen
+
+
+LIBEDIT = ctypes.util.find_library("edit")
+EDITORS = {
+    "Python's own": ("pass", {}),
+    "none": ("sys.modules['readline'] = None", {}),
+    "libedit": ("import readline; assert 'libedit' in readline.__doc__", {"LD_PRELOAD": LIBEDIT or ""}),
+}
+
+
+@pytest.mark.parametrize("editor", EDITORS)
+def test_a_pasted_text_is_one_message(data: Path, editor: str) -> None:
+    if editor == "libedit" and (sys.platform != "linux" or LIBEDIT is None):
+        pytest.skip("there is no libedit that can take the place of another one")
+    start, environment = EDITORS[editor]
+    text = ["first line", "", "/clear", "last line"]
+    with contextlib.closing(Terminal(str(data / "qwen3.gguf"), *ARGUMENTS, start=start, **environment)) as terminal:
+        terminal.shows("> ")
+        assert b"\x1b[?2004h" in terminal.seen  # the terminal is asked to mark what is pasted
+        terminal.types("\x1b[200~" + "\r".join(text) + "\x1b[201~")
+        terminal.shows("last line")
+        terminal.types(" and more\r")
+        terminal.shows(" written")
+        terminal.shows("> ")
+        terminal.types("/help\r")
+        terminal.shows("Ctrl-C")
+        terminal.shows("> ")
+        terminal.types("typed\r")
+        terminal.shows(" written")
+        terminal.shows("> ")
+        terminal.types("/exit\r")
+        terminal.process.wait(PATIENCE)
+        seen = terminal.seen.decode(errors="replace")
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model:
+        wanted = [len(model.tokenizer.prompt(each)) for each in ("\n".join(text) + " and more", "typed")]
+    assert [int(count) for count in re.findall(r"(\d+) tokens read", seen)] == wanted
+    assert "Traceback" not in seen

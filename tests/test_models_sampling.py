@@ -10,6 +10,7 @@ import copy
 import json
 import math
 import pickle
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -111,20 +112,79 @@ def test_penalties_are_those_of_llama_cpp(name: str, breakers: Any) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-5, err_msg=str(case))
 
 
-def test_dry_finds_the_longest_repetition_in_any_text() -> None:
+def words(size: int) -> npt.NDArray[np.int64]:
+    """Fibonacci's word, in which much repeats, and never as before."""
+    a, b = "0", "01"
+    while len(b) < size:
+        a, b = b, b + a
+    return np.array([int(each) for each in b[:size]])
+
+
+TEXTS: dict[str, Any] = {
+    "one token": lambda size: np.zeros(size, np.int64),
+    "two in turn": lambda size: np.arange(size) % 2,
+    "a line again and again": lambda size: np.arange(size) % 7 % 5,
+    "Fibonacci's word": words,
+    "one long repetition": lambda size: np.tile(np.random.default_rng(1).integers(0, 3, size // 2), 2),
+    "another token at the end": lambda size: np.append(np.zeros(size - 1, np.int64), 1),
+    "any": lambda size: np.random.default_rng(2).integers(0, 3, size),
+}
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 5])
+@pytest.mark.parametrize("base", [1.0, 1.01, 2.0])
+def test_dry_finds_the_longest_repetition_in_any_text(base: float, allowed: int) -> None:
     random = np.random.default_rng(3)
-    for _ in range(100):
-        before = random.integers(0, 3, random.integers(3, 40))
-        found = np.zeros(3, np.float32)
-        penalties.dry(found, before, 1.0, 2.0, 1, {})
-        wanted = np.zeros(3)
+    texts = [random.integers(0, 3, random.integers(3, 40)) for _ in range(50)]
+    for before in (*texts, *(text(size) for text in TEXTS.values() for size in (30, 70))):
+        found = np.zeros(7, np.float32)
+        penalties.dry(found, before, 1.0, base, allowed, {})
+        wanted = np.zeros(7)
         for place in range(len(before) - 1):  # by the definition, one length after the other
             length = 0
             while length <= place and before[place - length] == before[-1 - length]:
                 length += 1
-            if length:
-                wanted[before[place + 1]] = min(wanted[before[place + 1]], -(2.0 ** (length - 1)))
-        np.testing.assert_allclose(found, wanted)
+            if length >= allowed and allowed < len(before):
+                wanted[before[place + 1]] = min(wanted[before[place + 1]], -(base ** (length - allowed)))
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+class Counted(np.ndarray[Any, Any]):
+    """An array that counts how many of its elements are taken out of it."""
+
+    taken = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        Counted.taken += np.size(found)
+        return np.asarray(found) if np.ndim(found) else found
+
+
+def work_of_dry(before: npt.NDArray[np.int64], base: float, allowed: int) -> int:
+    """Elements that are looked at, and lines of Python that run."""
+    lines = 0
+
+    def traced(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return traced if frame.f_code.co_filename == penalties.__file__ else None
+
+    Counted.taken = 0
+    given, before_it = before.view(Counted), sys.gettrace()
+    sys.settrace(traced)
+    try:
+        penalties.dry(np.zeros(7, np.float32), given, 1.0, base, allowed, {})
+    finally:
+        sys.settrace(before_it)
+    return Counted.taken + lines
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(("base", "allowed"), [(1.01, 2), (1.75, 2), (1.000001, 5000)])
+def test_twice_the_text_is_at_most_about_twice_the_work_for_dry(text: str, base: float, allowed: int) -> None:
+    small, large = (work_of_dry(TEXTS[text](size), base, allowed) for size in (8000, 16000))
+    assert large < 2.2 * small
+    assert large < 30 * 16000
 
 
 # -- the chain -----------------------------------------------------------------------------------------

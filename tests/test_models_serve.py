@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import subprocess
 import sys
 import threading
@@ -25,12 +26,13 @@ pytest.importorskip("openai")
 
 import openai
 from served import Live, served
-from word_models import with_words
+from word_models import with_vocabulary, with_words
 
 from ggplug_models.serve.writer import PLAIN
 from ggplug_models.tokenizers.encoders import TextTooLongError, VocabularyTokenizer
 
 HELLO = [{"role": "user", "content": "hello"}]
+SAID = {"role": "assistant", "content": "well"}
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,12 @@ def test_messages_may_be_in_parts_and_from_developers(client: Any, model: Decode
     assert found.choices[0].message.content == wanted
 
 
+def test_an_assistants_messages_may_follow_each_other_before_a_users(client: Any, model: Decoder) -> None:
+    for messages in ([*HELLO, SAID], [*HELLO, SAID, SAID, *HELLO]):
+        found = client.chat.completions.create(model="tiny", messages=messages, max_tokens=6, temperature=0)
+        assert found.choices[0].message.content == answer(model, messages, 6, temperature=0)
+
+
 def test_many_clients_at_once_get_what_each_gets_alone(client: Any, model: Decoder) -> None:
     prompts = [f"{'word ' * (9 * n)}{n}" for n in range(12)]
     wanted = [text(model, prompt, 15, temperature=n % 2, seed=n) for n, prompt in enumerate(prompts)]
@@ -181,6 +189,49 @@ def test_log_probabilities_are_those_of_the_model(client: Any, model: Decoder) -
     old = client.completions.create(model="tiny", prompt=ids, max_tokens=6, temperature=0, logprobs=2)
     assert old.choices[0].logprobs.token_logprobs == pytest.approx([score.logprob for score in content], abs=1e-3)
     assert old.choices[0].logprobs.text_offset[0] == 0
+
+
+def test_texts_and_bytes_of_an_answers_tokens_are_the_answer(data: Path, tmp_path: Path) -> None:
+    words = [*(f"\u2581{letter}" for letter in "abcdefghijklmnopqrst"), "\u00e9", "\u65e5\u672c", "st"]
+    words += map(str, range(18))
+    vocabulary = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words],
+        "tokenizer.ggml.token_type": np.array([2, 3, 3, *[6] * 256, *[1] * len(words)], np.int32),
+        "tokenizer.ggml.scores": np.zeros(300, np.float32),
+    }
+    path = with_vocabulary(data / "qwen3.gguf", tmp_path / "words.gguf", vocabulary)
+    whole = {str(3 + byte): -100 for byte in range(128, 256)}  # no parts of characters
+    found, begun = set(), 0
+    with (
+        ggplug_models.load(path, ["CPU"]) as model, served(model, slots=4) as live,
+        openai.OpenAI(base_url=live.url, api_key="none", max_retries=0) as client,
+    ):  # fmt: skip
+        for seed in range(8):
+            how: dict[str, Any] = {
+                "model": "tiny", "max_tokens": 30, "temperature": 2, "seed": seed, "stop": ["st"],
+                "logit_bias": whole if seed % 2 else {},
+            }  # fmt: skip
+            chat = {**how, "messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 3}
+            choice = client.chat.completions.create(**chat).choices[0]
+            said, scores = choice.message.content, choice.logprobs.content
+            assert "".join(score.token for score in scores) == said
+            if "\ufffd" not in said:
+                assert b"".join(bytes(score.bytes) for score in scores) == said.encode()
+            chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**chat, stream=True)]
+            streamed = [score for chunk in chunks if chunk.logprobs for score in chunk.logprobs.content]
+            assert "".join(chunk.delta.content or "" for chunk in chunks) == said
+            assert streamed == scores
+            old = client.completions.create(**how, prompt="a", logprobs=3).choices[0]
+            assert "".join(old.logprobs.tokens) == old.text
+            offsets = old.logprobs.text_offset
+            for offset, token in zip(offsets, old.logprobs.tokens, strict=True):
+                assert old.text[offset : offset + len(token)] == token
+            found.add(("\ufffd" in said, choice.finish_reason))
+            begun += not any(each.token[:1] == " " for each in scores[0].top_logprobs)
+    assert {fault for fault, _ in found} == {True, False}
+    assert {finish for _, finish in found} == {"stop", "length"}
+    assert begun == 8  # the space that begins an answer is none of it, whichever token might have had it
 
 
 def test_answers_follow_a_json_schema(client: Any) -> None:
@@ -298,6 +349,7 @@ REFUSED = [
     ("chat/completions", {"messages": [{"role": "user", "content": 5}]}, 400, "content: Input should be a text, or"),
     ("chat/completions", {"messages": HELLO, "response_format": {"type": "json_schema"}}, 400, "json_schema belongs"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a " * 600}]}, 400, "messages has"),
+    ("chat/completions", {"messages": [*HELLO, SAID, SAID]}, 400, "messages: the last two are the assistant's"),
     ("embeddings", {"input": []}, 400, "input has 0 texts"),
     ("embeddings", {"input": "a", "dimensions": 3}, 400, "dimensions: this model's vectors have 64"),
     ("embeddings", {"input": [[1], [300]]}, 400, "is 300; the vocabulary has the tokens 0 to 299"),
@@ -352,10 +404,25 @@ def test_a_template_that_refuses_the_chat_is_told(model: Decoder) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["Qwen-Qwen2.5-7B-Instruct", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"])
+def test_a_history_with_calls_of_tools_is_what_the_client_of_openai_makes(model: Decoder, name: str) -> None:
+    recorded = json.loads(lzma.decompress((Path(__file__).parent / "data/llama_cpp_templates.json.xz").read_bytes()))
+    messages = [{**each, "refusal": None} for each in recorded["chats"]["calls"]]  # nulls as in what it was answered
+    messages[1] |= {"content": None, "function_call": None}
+    with (
+        served(model, slots=1, context=2048, template=recorded["templates"][name]) as live,
+        openai.OpenAI(base_url=live.url, api_key="none", max_retries=0) as client,
+    ):
+        found = client.chat.completions.create(model="tiny", messages=messages, max_tokens=1)
+    bos = model.tokenizer.piece(model.tokenizer.bos).decode() if model.tokenizer.bos is not None else ""
+    text = recorded["rendered"][name]["calls"].replace("<s>", bos)
+    assert found.usage.prompt_tokens == len(model.tokenizer.prompt(text))
+
+
 def test_without_the_libraries_an_error_says_how_to_get_them(data: Path) -> None:
     code = "import sys; sys.modules['uvicorn'] = None; from ggplug.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "serve", str(data / "qwen3.gguf")], capture_output=True, text=True, check=False
     )
     assert done.returncode
-    assert 'pip install "ggplug-models[serve]"' in done.stderr
+    assert 'pip install "ggplug-core[serve]"' in done.stderr

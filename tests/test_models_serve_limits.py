@@ -116,12 +116,26 @@ def test_pages_under_other_names_do_not_reach_a_server_without_keys(model: Decod
 
 
 def test_pages_of_named_origins_may_use_the_server(model: Decoder) -> None:
+    # What the JavaScript client of OpenAI sends, of its own and for its settings, and what a page may add.
+    names = [
+        "authorization", "content-type", "openai-organization", "openai-project", "x-stainless-arch",
+        "x-stainless-helper-method", "x-stainless-lang", "x-stainless-os", "x-stainless-package-version",
+        "x-stainless-retry-count", "x-stainless-runtime", "x-stainless-runtime-version", "x-stainless-timeout",
+        "x-else",
+    ]  # fmt: skip
     with served(model, Rules(keys=["key"], origins=["https://a.example"]), slots=1) as live:
-        asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST",
-                 "Access-Control-Request-Headers": "authorization,content-type"}  # fmt: skip
-        status, headers, _ = live.ask("OPTIONS", COMPLETIONS, None, asked)
-        assert (status, headers["access-control-allow-origin"]) == (200, "https://a.example")
-        assert live.ask("OPTIONS", COMPLETIONS, None, {**asked, "Origin": "https://b.example"})[0] == 400
+        for method in ("GET", "POST"):
+            asked = {"Origin": "https://a.example", "Access-Control-Request-Method": method,
+                     "Access-Control-Request-Headers": ",".join(names)}  # fmt: skip
+            status, headers, _ = live.ask("OPTIONS", COMPLETIONS, None, asked)
+            assert (status, headers["access-control-allow-origin"]) == (200, "https://a.example")
+            assert {*names} <= {*headers["access-control-allow-headers"].replace(" ", "").split(",")}
+            assert live.ask("OPTIONS", COMPLETIONS, None, {**asked, "Origin": "https://b.example"})[0] == 400
+        for key, status in (("key", 200), ("other", 401)):  # a page can read why it was refused, and when to come again
+            given = {"Origin": "https://a.example", "Authorization": f"Bearer {key}"}
+            found, headers, _ = live.ask("GET", "/v1/models", None, given)
+            assert (found, headers["access-control-allow-origin"]) == (status, "https://a.example")
+            assert headers["access-control-expose-headers"] == "Retry-After"
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from installed import device_or_skip
 
+import ggplug as gg
 import ggplug_models
 from ggplug.errors import GGPlugError, GGUFError, ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Session
+from ggplug_models.placement import in_turn
+from ggplug_models.weights import digest_of
+from ggplug_testing import FakeDevice
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 90)]
 
@@ -153,19 +158,88 @@ def test_a_byte_that_was_flipped_is_found_or_makes_no_difference(model: Any, sav
         assert refused > 30
 
 
-def test_a_session_of_a_model_with_other_weights_is_refused(data: Path, tmp_path: Path) -> None:
-    raw = bytearray((data / "qwen3.gguf").read_bytes())
-    copies = [tmp_path / name for name in ("same.gguf", "tuned.gguf")]
-    copies[0].write_bytes(raw)
-    raw[-2000:-1000] = bytes(1000)
-    copies[1].write_bytes(raw)
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model, model.session(64) as session:
+LOADED: dict[str, Callable[[], dict[str, Any]]] = {
+    "mapped": lambda: {"devices": ["CPU"], "pack": False},
+    "packed": lambda: {"devices": ["CPU"]},
+    "on a fake": lambda: {"devices": [FakeDevice(inner=gg.device("CPU")), "CPU"]},
+    "on two devices": lambda: {"devices": [FakeDevice(inner=gg.device("CPU")), "CPU"], "placement": in_turn},
+    "on OpenCL": lambda: {"devices": [device_or_skip("OpenCL0"), "CPU"]},
+}
+"""Ways in which the weights of one file come to lie elsewhere."""
+
+
+def one_byte_changed(source: Path, path: Path, name: str) -> Path:
+    """The model with a bit of the middle of a tensor flipped."""
+    raw = bytearray(source.read_bytes())
+    with GGUFReader(source) as reader:
+        info = reader.tensors[name]
+        raw[info.offset + info.nbytes // 2] ^= 1
+    path.write_bytes(raw)
+    return path
+
+
+@pytest.mark.parametrize("after", LOADED)
+@pytest.mark.parametrize("before", ["mapped", "on a fake", "on OpenCL"])
+def test_a_session_belongs_to_weights_wherever_they_lie(data: Path, tmp_path: Path, before: str, after: str) -> None:
+    tuned = one_byte_changed(data / "qwen3.gguf", tmp_path / "tuned.gguf", "blk.1.ffn_up.weight")
+    with ggplug_models.load(data / "qwen3.gguf", **LOADED[before]()) as model, model.session(64) as session:
         session.decode({0: TEXT[:9]})
         session.save(tmp_path / "saved.gguf")
-    same, tuned = (ggplug_models.load(path, ["CPU"]) for path in copies)
-    with same, tuned, same.session(64) as one, tuned.session(64) as other:
-        one.restore(tmp_path / "saved.gguf")
-        assert one.length() == 9
+    with ggplug_models.load(data / "qwen3.gguf", **LOADED[after]()) as model, model.session(64) as session:
+        session.restore(tmp_path / "saved.gguf")
+        assert session.tokens() == tuple(TEXT[:9])
+    with ggplug_models.load(tuned, **LOADED[after]()) as model, model.session(64) as session:
         with pytest.raises(ModelError, match="the session's model"):
-            other.restore(tmp_path / "saved.gguf")
-        assert other.length() == 0
+            session.restore(tmp_path / "saved.gguf")
+        assert session.length() == 0
+
+
+def test_a_changed_byte_of_any_weight_of_a_small_model_is_another_model(data: Path, tmp_path: Path) -> None:
+    source = data / "qwen3.gguf"
+    with GGUFReader(source) as reader:
+        names = list(reader.tensors)
+    digests = set()
+    for path in (source, *(one_byte_changed(source, tmp_path / f"{name}.gguf", name) for name in names)):
+        with ggplug_models.load(path, ["CPU"], pack=False) as model:
+            digests.add(model.digest)
+    assert len(digests) == len(names) + 1 > 20
+
+
+def test_a_file_in_another_order_and_a_model_without_a_file_have_the_digest_of_their_weights(
+    data: Path, tmp_path: Path
+) -> None:
+    turned = tmp_path / "turned.gguf"
+    with GGUFReader(data / "qwen3.gguf") as reader, GGUFWriter(turned) as writer:
+        writer.add_metadata_of(reader, without=())
+        for name in reversed(reader.tensors):
+            writer.add_tensor(name, np.array(reader.data(name)), reader.tensors[name].type, reader.tensors[name].ne)
+        writer.write()
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model, ggplug_models.load(turned, ["CPU"]) as other:
+        of_its_own = type(model)(model.weights, model.metadata, model.devices)
+        assert of_its_own.digest == other.digest == model.digest
+        of_its_own.scheduler.free()
+
+
+def test_of_a_large_model_samples_of_each_weight_are_read_and_no_more() -> None:
+    class Read:
+        def __init__(self) -> None:
+            self.spans: dict[str, list[tuple[int, int]]] = {}
+
+        def __call__(self, weight: Any, offset: int, size: int) -> Any:
+            self.spans.setdefault(weight.name, []).append((offset, offset + size))
+            return bytes(size)
+
+    for many in (1, 8):
+        read = Read()
+        weights = [
+            *(gg.new_tensor(gg.F32, (1024, 1024 * 16), f"large {n}") for n in range(many)),
+            gg.new_tensor(gg.F32, (7,), "small"), gg.new_tensor(gg.types.Q6_K, (256, 1001), "blocks"),
+        ]  # fmt: skip
+        digest_of(weights, read)
+        assert read.spans.keys() == {weight.name for weight in weights}
+        for weight in weights:
+            spans = read.spans[weight.name]
+            assert spans[0][0] == 0
+            assert spans[-1][1] == weight.nbytes
+            assert all(a % weight.type.block_bytes == b % weight.type.block_bytes == 0 for a, b in spans)
+        assert sum(b - a for spans in read.spans.values() for a, b in spans) < 2 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from ggplug.errors import BusyError, FreedError, ParameterError
 from ggplug_models import Asked, Session
 from ggplug_models.drafts import PromptLookup
 from ggplug_models.sampling import Sampler, Sampling
+from tests.installed import device_or_skip
 from tests.interrupts import interrupted_everywhere
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 40)]
@@ -174,6 +176,41 @@ def test_an_interrupt_anywhere_leaves_what_was_read_or_nothing(name: str, data: 
                 elif held[seq]:
                     assert near(found, wanted[seq]), (place, held)
         assert interrupts > 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
+def test_two_sessions_of_one_model_are_right_whenever_ctrl_c_comes(name: str, data: Path) -> None:
+    """Real signals at random moments of computations of equal graphs over the memory of one session and the other."""
+    device_or_skip(name)
+    random = np.random.default_rng(1)
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    def decode(session: Session) -> np.ndarray:
+        session.clear()
+        return session.decode({0: TEXT[:3]})[0]
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with ggplug_models.load(data / "gemma3.gguf", [name]) as model, model.session(64) as a, model.session(64) as b:
+            wanted = decode(a)
+            interrupts = 0
+            for _ in range(1000):
+                first, second = (a, b) if random.integers(2) else (b, a)
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, float(random.uniform(1e-5, 4e-3)))
+                    decode(first)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    interrupts += 1
+                assert (decode(second) == wanted).all()
+                assert (decode(first) == wanted).all()
+            assert interrupts > 100
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_model_writes_nothing_in_a_session_of_another(model: Any, data: Path) -> None:

@@ -139,6 +139,21 @@ def test_a_template_may_write_a_long_chat_again_for_each_message(tokenizer: Toke
     assert found == "".join(f"{m['role']}{m['content'].strip()}\n" for m in chat)
 
 
+def test_what_a_template_writes_of_a_calls_arguments_is_their_text(tokenizer: Tokenizer) -> None:
+    function = {"name": "f", "arguments": '{"a": 1' + " " * 100_000 + "}"}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}]
+    arguments = "messages[0].tool_calls[0].function.arguments"
+    for written in (arguments, f"'' ~ {arguments}", f"'' + {arguments}", f"[{arguments}]|join", f"{arguments}|string"):
+        source = "{% for i in range(1000) %}{{ " + written + " }}{% endfor %}"
+        tracemalloc.start()
+        try:
+            with pytest.raises(ModelError, match=TOO_MUCH):
+                ChatTemplate(source, tokenizer).render(messages)
+            assert tracemalloc.get_traced_memory()[1] < 32 << 20
+        finally:
+            tracemalloc.stop()
+
+
 def test_a_long_message_is_no_templates_fault(tokenizer: Tokenizer) -> None:
     content = "a <b> " * 1_000_000
     source = "{% for m in messages %}"

@@ -32,24 +32,25 @@ def run(model: Path, *arguments: str, given: bytes | None = None) -> Result:
 
 
 def test_each_token_stands_on_a_line_with_its_text(model: Path) -> None:
-    assert run(model, "ab ab\n").output == "263 ' ab'\n263 ' ab'\n 13 '\\n'\n"
+    assert run(model, "ab ab\n", "--no-special").output == "263 ' ab'\n263 ' ab'\n 13 '\\n'\n"
 
 
-def test_special_tokens_are_added_and_parsed_if_asked(model: Path) -> None:
-    assert run(model, "ab</s>", "--special").output == "  1 '<s>'\n263 ' ab'\n  2 '</s>'\n"
+def test_special_tokens_are_added_and_parsed_as_models_read_them(model: Path) -> None:
+    assert run(model, "ab</s>").output == "  1 '<s>'\n263 ' ab'\n  2 '</s>'\n"
+    assert run(model, "ab</s>", "--no-special").output.split("'")[1::2] == [" ab", "<", "/", "s", ">"]
 
 
 def test_programs_get_json(model: Path) -> None:
-    assert json.loads(run(model, "ab\u00e9", "--json").output) == {
+    assert json.loads(run(model, "ab\u00e9", "--no-special", "--json").output) == {
         "ids": [263, 198, 172], "pieces": [" ab", "\\xc3", "\\xa9"],
     }  # fmt: skip
 
 
 def test_texts_come_from_files_and_from_standard_input(model: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(b"ab\nab")
-    from_file = run(model, "--file", str(tmp_path / "text.txt"), "--json")
+    from_file = run(model, "--file", str(tmp_path / "text.txt"), "--no-special", "--json")
     assert json.loads(from_file.output)["ids"] == [263, 13, 262]
-    assert run(model, "--file", "-", "--json", given=b"ab\nab").output == from_file.output
+    assert run(model, "--file", "-", "--no-special", "--json", given=b"ab\nab").output == from_file.output
 
 
 def test_what_is_no_utf_8_is_refused(model: Path, tmp_path: Path) -> None:

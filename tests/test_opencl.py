@@ -27,9 +27,9 @@ from ggplug.errors import (
 from ggplug.graph import Graph
 from ggplug.memory import allocate_graph
 from ggplug.tensor import new_tensor
-from ggplug.testing.vectors import Recording, replay, report
 from ggplug.types import DeviceKind
 from ggplug_models.placement import in_turn
+from ggplug_testing.vectors import Recording, replay, report
 
 pytest.importorskip("ggplug_opencl")
 

@@ -16,8 +16,8 @@ from ggplug import ops
 from ggplug.ops import OPS, Op, builder
 from ggplug.ops.base import Array
 from ggplug.tensor import Spec, Tensor, like
-from ggplug.testing import conformance
-from ggplug.testing.reference import ReferenceDevice
+from ggplug_testing import conformance
+from ggplug_testing.reference import ReferenceDevice
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from ggplug import quants
 from ggplug.errors import ComputeError, GraphError, ParameterError, ShapeError, TypeMismatchError
 from ggplug.ops import OPS
 from ggplug.tensor import Tensor
-from ggplug.testing import ReferenceDevice
-from ggplug.testing.oracle import evaluate
-from ggplug.testing.runner import run_case
+from ggplug_testing import ReferenceDevice
+from ggplug_testing.oracle import evaluate
+from ggplug_testing.runner import run_case
 
 RANDOM = np.random.default_rng(13)
 

@@ -19,9 +19,9 @@ from ggplug.errors import ShapeError
 from ggplug.graph import Graph
 from ggplug.ops import OPS, Op
 from ggplug.tensor import Spec, Tensor, new_tensor
-from ggplug.testing import cases_of, evaluate
-from ggplug.testing.cases.empty import empty_cases
 from ggplug.types import F32, NVFP4, Q4_0, Q8_0, Type
+from ggplug_testing import cases_of, evaluate
+from ggplug_testing.cases.empty import empty_cases
 
 NAN, INF = math.nan, math.inf
 
@@ -255,9 +255,9 @@ import numpy as np, sys
 import ggplug as gg
 from ggplug.ops import OPS
 from ggplug.errors import ComputeError
-from ggplug.testing import Leafs, evaluate
-from ggplug.testing.cases.empty import empty_cases
-from ggplug.testing.compare import compare
+from ggplug_testing import Leafs, evaluate
+from ggplug_testing.cases.empty import empty_cases
+from ggplug_testing.comparison import compare
 
 device = gg.device(sys.argv[1])
 scheduler = gg.Scheduler([device.init()])

@@ -16,10 +16,10 @@ from ggplug.groups import signature_of
 from ggplug.memory import allocate_graph
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Context
-from ggplug.testing import FakeDevice
-from ggplug.testing.contracts import CLAUSES, Clause, layouts, run_clause
-from ggplug.testing.packing import PADDING, PackingDevice
 from ggplug.types import BufferUsage
+from ggplug_testing import FakeDevice
+from ggplug_testing.contracts import CLAUSES, Clause, layouts, run_clause
+from ggplug_testing.packing import PADDING, PackingDevice
 
 OF_LAYOUTS = [clause for clause in CLAUSES if clause.check.__module__ == layouts.__name__]
 

@@ -17,8 +17,8 @@ from ggplug.memory import Allocation, GraphAllocator, allocate_graph
 from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.ops.base import OPS, Op, apply
 from ggplug.tensor import MAX_BYTES, Context, Spec, Tensor
-from ggplug.testing import FakeDevice, ReferenceDevice
 from ggplug.types import F32, I64, Q4_0
+from ggplug_testing import FakeDevice, ReferenceDevice
 
 HUGE = (2**31, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**70, 10**30)
 

@@ -29,10 +29,10 @@ from ggplug.errors import (
 )
 from ggplug.graph import Graph
 from ggplug.ops import Neg, PythonCall
-from ggplug.testing import FakeDevice, ReferenceDevice
-from ggplug.testing.oracle import evaluate
 from ggplug.types import DeviceKind
 from ggplug_cpu.device import CpuDevice
+from ggplug_testing import FakeDevice, ReferenceDevice
+from ggplug_testing.oracle import evaluate
 
 
 class Dictionary(Device):
@@ -159,7 +159,7 @@ def test_sources_are_read_only_views_in_numpys_order_with_the_tensors_strides() 
 
 def test_arguments_of_other_kinds_are_refused_in_words() -> None:
     a = gg.tensor(x(3))
-    with pytest.raises(gg.TypeMismatchError, match="type must be a type or its name, got None"):
+    with pytest.raises(gg.TypeMismatchError, match="Type or its name, got None"):
         gg.custom_4d(None, (4,), [a], doubled)  # type: ignore[arg-type]
     with pytest.raises(gg.TypeMismatchError, match="must be a sequence of tensors, got None"):
         gg.custom_4d("f32", (4,), None, doubled)  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from ggplug.gguf.file_types import FILE_TYPES
 from ggplug.quantizing import MIXTURES, Override, quantize_file, read_importance
 from ggplug.quantizing.choice import choose, in_order, may_change
 from ggplug.quantizing.mixtures import Model, mixture
+from ggplug.quantizing.rows import Encoder
 
 PARTS = ("ffn_down", "ffn_gate", "ffn_up", "attn_k", "attn_output", "attn_q", "attn_v")
 
@@ -185,8 +186,8 @@ def test_overrides_come_first_and_have_to_be_for_something() -> None:
     for name in ("i32", "i8", "f64", "q8_1", "q8_K"):
         with pytest.raises(ParameterError, match="no type of weights"):
             Override.parse(f"attn={name}")
-    for pattern, type in (("attn", "Q8_0"), (3, types.Q8_0), ("attn", None)):
-        with pytest.raises(ParameterError):
+    for pattern, type in (("attn", "Q8_1"), (3, types.Q8_0), ("attn", None)):
+        with pytest.raises((ParameterError, TypeMismatchError)):
             Override(pattern, type)  # type: ignore[arg-type]
 
 
@@ -354,6 +355,135 @@ def test_a_model_that_does_not_say_how_many_layers_it_has_says_so_where_that_cou
         quantize_file(tmp_path / "model.gguf", tmp_path / "out.gguf", "Q4_K_M", compiled=False)
     found = quantize(tmp_path / "model.gguf", tmp_path / "out.gguf", "Q5_K_S")
     assert found["blk.0.ffn_down.weight"][0] is types.Q5_K
+
+
+BAD = [(np.nan, "nan", types.F32), (np.inf, "inf", types.F16), (-np.inf, "-inf", types.BF16)]
+
+
+def one_tensor(path: Path, kind: types.Type, array: npt.NDArray[np.float32]) -> Path:
+    writer = GGUFWriter(path, "test")
+    writer.add("test.block_count", 1)
+    writer.add_tensor("blk.0.ffn_up.weight", quants.quantize(array, kind), kind)
+    return writer.write()[0]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("value", "said", "source"), BAD)
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_K_M", "IQ4_XS", "TQ2_0", "MXFP4_MOE"])
+def test_a_weight_that_is_no_finite_number_is_refused_by_name_and_place(
+    name: str, value: float, said: str, source: types.Type, compiled: bool, tmp_path: Path
+) -> None:
+    array = values(2, 8, 512).astype(np.float32)
+    array[1, 5, 300] = value
+    path = one_tensor(tmp_path / "in.gguf", source, array)
+    with pytest.raises(ModelError, match=rf"blk.0.ffn_up.weight.* has {said} at \[1, 5, 300\]") as caught:
+        quantize_file(path, tmp_path / "out.gguf", name, compiled=compiled)
+    assert (caught.value.tensor, caught.value.fields["index"]) == ("blk.0.ffn_up.weight", (1, 5, 300))
+    assert os.listdir(tmp_path) == ["in.gguf"]
+
+
+@pytest.mark.parametrize("step", [1, 512, 1 << 22])
+def test_the_place_is_that_in_the_tensor_whatever_is_encoded_at_a_time(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ggplug.quantizing.model._PIECE", step)
+    array = np.zeros((3, 4, 256), np.float32)
+    array[2, 1, 7] = np.nan
+    with pytest.raises(ModelError, match=r"has nan at \[2, 1, 7\]"):
+        quantize_file(one_tensor(tmp_path / "in.gguf", types.F32, array), tmp_path / "out.gguf", "Q8_0")
+
+
+@pytest.mark.parametrize("source", [types.F32, types.BF16], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_K_M", "F16"])
+def test_a_weight_that_a_type_has_no_finite_number_for_is_refused(
+    name: str, source: types.Type, tmp_path: Path
+) -> None:
+    array = values(8, 512).astype(np.float32)
+    array[2, 3], array[2, 4] = 1e4, -(2.0**60)
+    path = one_tensor(tmp_path / "in.gguf", source, array)
+    with pytest.raises(ModelError, match=r"has -1.15292e\+18 at \[2, 4\]"):
+        quantize_file(path, tmp_path / "out.gguf", name)
+    for kind in ("BF16", "F32"):
+        quantize_file(path, tmp_path / "out.gguf", kind)  # they hold it
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("Q3_K_S", 2.0**62), ("Q6_K", 2.0**62), ("IQ4_XS", -(2.0**62)), ("MXFP4_MOE", None), ("Q8_0", None)],
+)
+def test_a_weight_that_a_type_makes_zero_of_is_refused(name: str, value: float | None, tmp_path: Path) -> None:
+    array = values(8, 512).astype(np.float32)
+    array[2, 4] = value or 2.0**14
+    path = one_tensor(tmp_path / "in.gguf", types.F32, array)
+    if value is None:
+        quantize_file(path, tmp_path / "out.gguf", name)
+    else:
+        with pytest.raises(ModelError, match=r"has -?4.61169e\+18 at \[2, 4\]"):
+            quantize_file(path, tmp_path / "out.gguf", name)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "exponent", "lost"),
+    [
+        (types.Q2_K, 64, True), (types.Q4_K, 64, True), (types.Q5_K, 64, True), (types.NVFP4, 14, True),
+        (types.IQ1_S, 64, True), (types.IQ2_XXS, 127, True), (types.Q2_K, 14, False), (types.Q4_K, 14, False),
+        (types.NVFP4, 11, False), (types.IQ1_S, 14, False), (types.IQ2_XXS, 14, False), (types.Q1_0, 14, False),
+        (types.TQ1_0, 14, False), (types.TQ2_0, 14, False), (types.IQ1_M, 14, False),
+    ],
+)  # fmt: skip
+def test_what_importance_or_saturation_loses_is_found_and_what_a_type_is_too_coarse_for_is_not(
+    kind: types.Type, exponent: int, lost: bool, compiled: bool
+) -> None:
+    weights = np.linspace(0.1, 2, 512, dtype=np.float32)
+    rows = np.zeros((2, 512), np.float32)
+    rows[1, 5] = 2.0**exponent
+    with Encoder(compiled=compiled) as encoder, np.errstate(all="ignore"):
+        encoded = encoder.encode(rows.view(np.uint8), types.F32, kind, weights)
+        found = encoder.misfit(rows.view(np.uint8), types.F32, encoded, kind, weights)
+    assert found == ((512 + 5, 2.0**exponent, True) if lost else None)
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "COPY"])
+def test_between_floats_and_in_copies_every_value_stays_what_it_is(name: str, tmp_path: Path) -> None:
+    array = values(4, 256).astype(np.float32)
+    array[0, :3] = np.nan, np.inf, -np.inf
+    path = one_tensor(tmp_path / "in.gguf", types.F32, array)
+    quantize_file(path, tmp_path / "out.gguf", name)
+    with GGUFReader(tmp_path / "out.gguf") as reader:
+        each = reader.tensors["blk.0.ffn_up.weight"]
+        found = quants.dequantize(reader.data(each), each.type).reshape(array.shape)
+    np.testing.assert_array_equal(found[0, :3], array[0, :3])
+
+
+def test_what_is_quantised_already_is_looked_at_too(tmp_path: Path) -> None:
+    array = values(4, 256).astype(np.float32)
+    array[3, 64] = np.inf
+    path = one_tensor(tmp_path / "in.gguf", types.Q8_0, array)
+    with pytest.raises(ModelError, match=r"has nan at \[3, 64\]"):
+        quantize_file(path, tmp_path / "out.gguf", "Q4_K_M", allow_requantize=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weighted"),
+    [(kind, way) for kind in quants.block_types() for way in (False, True) if quants.can_quantize(kind, imatrix=way)],
+)
+def test_every_type_holds_what_is_below_the_number_from_which_it_is_asked(kind: types.Type, weighted: bool) -> None:
+    below = np.nextafter(np.float32(2**15), 0, dtype=np.float32)
+    rng = np.random.default_rng(5)
+    for scale in (1, 1e-3, rng.random((8, 512))):
+        array = (below * np.sign(rng.standard_normal((8, 512))) * scale).astype(np.float32)
+        array[:, ::32] = below
+        weights = rng.random(512).astype(np.float32) if weighted else None
+        assert np.isfinite(quants.dequantize(quants.quantize(array, kind, weights), kind)).all()
+
+
+def test_large_weights_that_a_type_holds_become_what_they_did(tmp_path: Path) -> None:
+    array = 60000 * values(4, 512).astype(np.float32) / 4
+    path = one_tensor(tmp_path / "in.gguf", types.F32, array)
+    assert quantize(path, tmp_path / "out.gguf", "Q8_0")["blk.0.ffn_up.weight"] == (
+        types.Q8_0, quants.quantize(array, types.Q8_0).tobytes()
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", ["the disk is full", "interrupted"])

@@ -25,10 +25,10 @@ from ggplug.memory import Allocation, GraphAllocator, allocate_graph, compute_po
 from ggplug.ops.base import OPS, Op, apply
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Spec, like
-from ggplug.testing import FakeDevice, ReferenceDevice, cases_of
-from ggplug.testing.cases import Leafs
-from ggplug.testing.fake import FakeBuffer
 from ggplug.types import BufferUsage
+from ggplug_testing import FakeDevice, ReferenceDevice, cases_of
+from ggplug_testing.cases import Leafs
+from ggplug_testing.fake import FakeBuffer
 
 WRITERS = sorted(name for name, op in OPS.items() if op.writes)
 
@@ -409,7 +409,7 @@ import numpy as np
 import ggplug as gg
 from ggplug.gguf import load
 from ggplug.host import HOST
-from ggplug.testing import ReferenceDevice
+from ggplug_testing import ReferenceDevice
 
 device = ReferenceDevice() if sys.argv[2] == "walking" else gg.device(sys.argv[2])
 context, _ = load(sys.argv[1], device)

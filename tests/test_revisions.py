@@ -16,8 +16,8 @@ from ggplug.host import HOST
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.registry import REGISTRY
 from ggplug.revisions import Revision, Watchers
-from ggplug.testing.reference import ReferenceDevice
 from ggplug.types import BufferUsage
+from ggplug_testing.reference import ReferenceDevice
 
 N = 8
 

@@ -16,8 +16,8 @@ from ggplug.hookspecs import HOOKS
 from ggplug.host import HOST, HostBuffer, HostBufferType
 from ggplug.memory import check_overlaps
 from ggplug.scheduler import Scheduler
-from ggplug.testing import FakeDevice, ReferenceDevice
 from ggplug.types import BufferUsage
+from ggplug_testing import FakeDevice, ReferenceDevice
 
 WEIGHTS = BufferUsage.WEIGHTS
 

@@ -18,8 +18,8 @@ from ggplug.backend import UNGROUPED, Accept, Backend, Decline, Groups, Plan, Su
 from ggplug.host import HOST
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.scheduler import Scheduler
-from ggplug.testing import FakeDevice, ReferenceDevice
 from ggplug.types import BufferUsage
+from ggplug_testing import FakeDevice, ReferenceDevice
 
 
 class Counting(ReferenceDevice):

@@ -11,7 +11,7 @@ import pytest
 import ggplug as gg
 from ggplug import immediate
 from ggplug.host import HOST
-from ggplug.testing import FakeDevice, ReferenceDevice
+from ggplug_testing import FakeDevice, ReferenceDevice
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from ggplug.backend import Decline, Group
 from ggplug.errors import DeviceNotFoundError, GGPlugError
 from ggplug.ops.base import OPS
 from ggplug.ops.custom import PythonCall
+from ggplug.sketches import EXTENTS, maker, sketches
 from ggplug.tensor import Tensor, new_tensor
-from ggplug.testing.cases.case import Leafs
-from ggplug.testing.cases.sketches import EXTENTS, maker, sketches
-from ggplug.testing.vectors import Recording
+from ggplug_testing.cases.case import Leafs
+from ggplug_testing.vectors import Recording
 
 pytest.importorskip("ggplug_cuda")
 pytest.importorskip("cupy")

@@ -20,8 +20,8 @@ from ggplug.memory import Allocation, allocate_graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import HELD
 from ggplug.tensor import new_tensor
-from ggplug.testing import ReferenceDevice
 from ggplug.types import BufferUsage, DeviceKind
+from ggplug_testing import ReferenceDevice
 
 pytest.importorskip("ggplug_simt")
 

@@ -15,8 +15,8 @@ from ggplug import ops, types
 from ggplug.backend import Decline, Group
 from ggplug.ops.base import OPS
 from ggplug.quants import block_types, can_store
+from ggplug.sketches.offers import examples
 from ggplug.tensor import Tensor, new_tensor
-from ggplug.testing.offers import examples
 
 pytest.importorskip("ggplug_simt")
 

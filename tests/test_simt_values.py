@@ -16,12 +16,12 @@ from ggplug.graph import Graph
 from ggplug.memory import allocate_graph
 from ggplug.ops.base import OPS
 from ggplug.ops.unary import Unary
+from ggplug.sketches import parameters_of
 from ggplug.tensor import new_tensor
-from ggplug.testing.cases import Case, Leafs
-from ggplug.testing.cases.case import node
-from ggplug.testing.cases.elementwise import parameters_of
-from ggplug.testing.runner import run_case
 from ggplug.types import F32
+from ggplug_testing.cases import Case, Leafs
+from ggplug_testing.cases.case import node
+from ggplug_testing.runner import run_case
 
 pytest.importorskip("ggplug_simt")
 

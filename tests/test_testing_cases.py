@@ -15,13 +15,12 @@ from ggplug.errors import ParameterError
 from ggplug.ops.base import OPS, Array, Op, is_multiple
 from ggplug.ops.elementwise import Binary
 from ggplug.tensor import Spec, like
-from ggplug.testing import FakeDevice, ReferenceDevice, cases_of, generates
-from ggplug.testing.cases import GENERATORS, LAYOUTS, Case, Layout, Leafs, graph_cases, node
-from ggplug.testing.cases.case import ENCODED, QUANTIZED
-from ggplug.testing.cases.ones import ones_cases
-from ggplug.testing.offers import Outlines
-from ggplug.testing.oracle import decoded, evaluate
-from ggplug.testing.runner import run_case, run_op
+from ggplug_testing import FakeDevice, ReferenceDevice, cases_of, generates
+from ggplug_testing.cases import GENERATORS, LAYOUTS, Case, Layout, Leafs, graph_cases, node
+from ggplug_testing.cases.case import ENCODED, QUANTIZED
+from ggplug_testing.cases.ones import ones_cases
+from ggplug_testing.oracle import decoded, evaluate
+from ggplug_testing.runner import run_case, run_op
 
 
 @pytest.mark.parametrize("layout", get_args(Layout))
@@ -147,7 +146,7 @@ def test_what_repeats_to_another_extent_is_met_with_more_than_one_and_fewer_than
         if "is_multiple" in op.result.__globals__ and not issubclass(op, Binary):
             monkeypatch.setitem(op.result.__globals__, "is_multiple", repeats)
             for case in cases_of(op):
-                case.make(Outlines())
+                case.make(Leafs(0))
     assert len({name for name, _, _ in met}) == 10
     assert [key for key, between in met.items() if True not in between] == []
 

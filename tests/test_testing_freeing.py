@@ -14,11 +14,11 @@ from ggplug.buffers import Buffer
 from ggplug.errors import BufferUseError
 from ggplug.host import HOST
 from ggplug.sharing import accessing, using, waits
-from ggplug.testing.contracts import CLAUSES, Clause, freeing, run_clause, stepping
-from ggplug.testing.fake import FakeDevice
-from ggplug.testing.faulty.seeding import SUBJECT, Edit, seeded
-from ggplug.testing.faulty.subject import SubjectDevice
-from ggplug.testing.packing import PackingDevice
+from ggplug_testing.contracts import CLAUSES, Clause, freeing, run_clause, stepping
+from ggplug_testing.fake import FakeDevice
+from ggplug_testing.packing import PackingDevice
+from tests.mutation.seeding import SUBJECT, Edit, seeded
+from tests.mutation.subject import SubjectDevice
 
 CALLED = {clause.name: clause for clause in CLAUSES if clause.check.__module__ == freeing.__name__}
 ACCESSED, EXTRA, GIVEN, COMPUTED = CALLED

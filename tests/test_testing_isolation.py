@@ -12,10 +12,10 @@ from functools import partial
 import pytest
 
 from ggplug.ops import Relu
-from ggplug.testing import cases_of
-from ggplug.testing.isolation import Channel, Worker
-from ggplug.testing.report import Finding
-from ggplug.testing.watching import Watch
+from ggplug_testing import cases_of
+from ggplug_testing.isolation import Channel, Worker
+from ggplug_testing.report import Finding
+from ggplug_testing.watching import Watch
 
 pytest_plugins = ["pytester"]
 
@@ -89,8 +89,8 @@ from typing import ClassVar
 
 from ggplug.backend import Device
 from ggplug.ops import Neg, Relu
-from ggplug.testing import ReferenceDevice
-from ggplug.testing.reference import interpret
+from ggplug_testing import ReferenceDevice
+from ggplug_testing.reference import interpret
 
 def relu(op, dst, x):
     if x.tensor.ne[0] == 17 and dst.tensor.is_contiguous():
@@ -111,7 +111,7 @@ TESTS = """
 import os
 
 import pytest
-from ggplug.testing import BackendSuite
+from ggplug_testing import BackendSuite
 from toy import Toy
 
 class TestToy(BackendSuite):

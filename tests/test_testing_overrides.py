@@ -15,12 +15,12 @@ from ggplug import host
 from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory
 from ggplug.discrete import DiscreteBuffer, DiscreteDevice, Job, QueuedBackend
 from ggplug.sharing import accessing
-from ggplug.testing import ReferenceDevice
-from ggplug.testing.conformance import check
-from ggplug.testing.contracts import Clause, ContractError, run_clause
-from ggplug.testing.rendering import text
-from ggplug.testing.report import Finding
 from ggplug.types import DeviceKind
+from ggplug_testing import ReferenceDevice
+from ggplug_testing.conformance import check
+from ggplug_testing.contracts import Clause, ContractError, run_clause
+from ggplug_testing.rendering import text
+from ggplug_testing.report import Finding
 
 
 class ToyBuffer(DiscreteBuffer):

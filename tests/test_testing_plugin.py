@@ -10,9 +10,10 @@ import pytest
 
 # Imported here, so that the sessions within these tests need not import them each time.
 from ggplug.ops.base import OPS
-from ggplug.testing import cases_of, faulty, suite  # noqa: F401
-from ggplug.testing.rendering import table
-from ggplug.testing.report import Finding, Report
+from ggplug_testing import cases_of, suite  # noqa: F401
+from ggplug_testing.rendering import table
+from ggplug_testing.report import Finding, Report
+from tests import mutation  # noqa: F401
 
 pytest_plugins = ["pytester"]
 
@@ -21,17 +22,17 @@ QUIET = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
 def test_the_plugin_imports_nothing_of_its_own() -> None:
     program = (
-        "import sys, json, ggplug; before = set(sys.modules); import ggplug.testing.plugin; "
+        "import sys, json, ggplug; before = set(sys.modules); import ggplug_testing.plugin; "
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == ["ggplug.testing", "ggplug.testing.plugin"]
+    assert json.loads(done.stdout) == ["ggplug_testing", "ggplug_testing.plugin"]
 
 
 def test_a_conforming_device_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
-        from ggplug.testing import BackendSuite, ReferenceDevice
+        from ggplug_testing import BackendSuite, ReferenceDevice
 
         class TestMine(BackendSuite):
             device = ReferenceDevice("mine")
@@ -47,7 +48,7 @@ def test_a_fixture_gives_the_device(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
-        from ggplug.testing import BackendSuite, FakeDevice
+        from ggplug_testing import BackendSuite, FakeDevice
 
         class TestMine(BackendSuite):
             @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_fixture_gives_the_device(pytester: pytest.Pytester) -> None:
 
 
 def test_the_option_names_the_device(pytester: pytest.Pytester) -> None:
-    arguments = ["--pyargs", "ggplug.testing.suite", "-k", "bytes_come_back", *QUIET]
+    arguments = ["--pyargs", "ggplug_testing.suite", "-k", "bytes_come_back", *QUIET]
     pytester.runpytest(*arguments).assert_outcomes(skipped=1)
     pytester.runpytest(*arguments, "--ggplug-device", "reference").assert_outcomes(passed=1)
     pytester.runpytest(*arguments, "--ggplug-device", "nonsense").assert_outcomes(errors=1)
@@ -70,8 +71,8 @@ def test_the_option_names_the_device(pytester: pytest.Pytester) -> None:
 def test_faults_fail_and_are_listed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
-        from ggplug.testing import BackendSuite
-        from ggplug.testing.faulty import FAULTS
+        from ggplug_testing import BackendSuite
+        from tests.mutation import FAULTS
 
         class TestMine(BackendSuite):
             device = next(fault for fault in FAULTS if fault.name == "writes behind the end").make()
@@ -93,7 +94,7 @@ def test_faults_fail_and_are_listed(pytester: pytest.Pytester) -> None:
 def test_what_is_declined_is_skipped_with_its_reason(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
-        from ggplug.testing import BackendSuite, FakeDevice
+        from ggplug_testing import BackendSuite, FakeDevice
 
         class TestMine(BackendSuite):
             device = FakeDevice(declines=lambda node: "not yet" if node.op.name == "relu" else "")

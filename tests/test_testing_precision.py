@@ -13,12 +13,12 @@ import ggplug as gg
 from ggplug import types
 from ggplug.ops.base import OPS
 from ggplug.tensor import Tensor
-from ggplug.testing.cases.case import Leafs, node
-from ggplug.testing.compare import Allowed, compare
-from ggplug.testing.expected import Expected, within
-from ggplug.testing.precision import OTHER, RULES, UNIT
-from ggplug.testing.precision.__main__ import page
 from ggplug.types import BF16, F16, F32, Q6_K, Q8_0, Type
+from ggplug_testing.cases.case import Leafs, node
+from ggplug_testing.comparison import Allowed, compare
+from ggplug_testing.expected import Expected, within
+from ggplug_testing.precision import OTHER, RULES, UNIT
+from ggplug_testing.precision.__main__ import page
 
 WEIGHTS = (F32, F16, BF16, Q8_0, Q6_K)
 
@@ -148,4 +148,4 @@ def test_an_op_without_a_rule_is_held_to_float32() -> None:
 
 def test_the_page_about_precision_has_the_table_as_it_is() -> None:
     text = (Path(__file__).resolve().parent.parent / "docs" / "precision.md").read_text(encoding="utf-8")
-    assert text == page(), "run: python -m ggplug.testing.precision > docs/precision.md"
+    assert text == page(), "run: python -m ggplug_testing.precision > docs/precision.md"

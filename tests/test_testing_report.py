@@ -20,16 +20,16 @@ from ggplug.cli.app import run
 from ggplug.errors import ComputeError, ParameterError
 from ggplug.host import HostBuffer, HostBufferType
 from ggplug.ops import OPS, Add, Mul, Op, Relu
-from ggplug.testing import Case, cases_of, check
-from ggplug.testing.cases.case import labelled
-from ggplug.testing.conformance import main
-from ggplug.testing.contracts import CLAUSES, Clause, run_clause
-from ggplug.testing.contracts.bases import bases_of
-from ggplug.testing.reference import ReferenceDevice, interpret
-from ggplug.testing.rendering import markdown, text
-from ggplug.testing.report import GROUND, Finding, Report
-from ggplug.testing.runner import run_op
-from ggplug.testing.watching import EVERYTHING, Following
+from ggplug_testing import Case, cases_of, check
+from ggplug_testing.cases.case import labelled
+from ggplug_testing.conformance import main
+from ggplug_testing.contracts import CLAUSES, Clause, run_clause
+from ggplug_testing.contracts.bases import bases_of
+from ggplug_testing.reference import ReferenceDevice, interpret
+from ggplug_testing.rendering import markdown, text
+from ggplug_testing.report import GROUND, Finding, Report
+from ggplug_testing.runner import run_op
+from ggplug_testing.watching import EVERYTHING, Following
 
 pytest_plugins = ["pytester"]
 
@@ -309,7 +309,7 @@ def test_a_run_that_is_stopped_tells_what_was_proven_and_where_it_was(
 ) -> None:
     cases = cases_of(Relu)
     kernels: dict[type[Op], Any] = {Relu: stopped_by(signal, 3), Add: interpret, Mul: doubled}
-    monkeypatch.setattr("ggplug.testing.conformance.find_device", lambda name: WithKernels(kernels))
+    monkeypatch.setattr("ggplug_testing.conformance.find_device", lambda name: WithKernels(kernels))
     before = getsignal(SIGTERM)
     json_file = tmp_path / "r.json"
     code = main(["toy", "--op", "relu", "--op", "add", "--op", "mul", "--json", str(json_file)])
@@ -342,7 +342,7 @@ def test_what_failed_before_a_run_was_stopped_is_shown_with_its_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernels: dict[type[Op], Any] = {Mul: doubled, Relu: stopped_by(SIGINT, 1)}
-    monkeypatch.setattr("ggplug.testing.conformance.find_device", lambda name: WithKernels(kernels))
+    monkeypatch.setattr("ggplug_testing.conformance.find_device", lambda name: WithKernels(kernels))
     assert main(["toy", "--op", "mul", "--op", "relu"]) == 130
     out = capsys.readouterr().out
     assert "again: ggplug conformance toy --op mul --case" in out
@@ -353,7 +353,7 @@ def test_what_failed_before_a_run_was_stopped_is_shown_with_its_command(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 def test_progress_is_shown_on_a_terminal_and_nowhere_else() -> None:
-    command = [sys.executable, "-m", "ggplug.testing.conformance", "reference", "--op", "relu"]
+    command = [sys.executable, "-m", "ggplug_testing.conformance", "reference", "--op", "relu"]
     ours, theirs = os.openpty()
     with os.fdopen(ours, "rb", buffering=0) as terminal:
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
@@ -445,8 +445,8 @@ from typing import ClassVar
 
 from ggplug.backend import Device
 from ggplug.ops import Add, Mul, Relu, Sub
-from ggplug.testing import ReferenceDevice
-from ggplug.testing.reference import interpret
+from ggplug_testing import ReferenceDevice
+from ggplug_testing.reference import interpret
 
 def compute(op, dst, *src):
     prepared = prepare(dst)
@@ -461,7 +461,7 @@ class Toy(ReferenceDevice):
 """
 
 TESTS = """
-from ggplug.testing import BackendSuite
+from ggplug_testing import BackendSuite
 from toy import Toy
 
 class TestToy(BackendSuite):

@@ -13,18 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from ggplug.testing import check, conformance, score
-from ggplug.testing.contracts.layouts import plans_know_the_layout_of_weights
-from ggplug.testing.faulty import mechanical
-from ggplug.testing.faulty.byhand import BY_HAND
-from ggplug.testing.faulty.fault import Fault
-from ggplug.testing.faulty.operators import OPERATORS, changed, functions, sites
-from ggplug.testing.faulty.seeding import SUBJECT, Edit, Mechanical, SeedError, seeded, target
-from ggplug.testing.faulty.subject import SubjectDevice
-from ggplug.testing.report import Finding, Report
-from ggplug.testing.trial import CONFORMING, PARTS, every_fault, ordered, part_of, trial
-from ggplug.testing.watching import EVERYTHING
+from ggplug_testing import check, conformance
+from ggplug_testing.contracts.layouts import plans_know_the_layout_of_weights
+from ggplug_testing.report import Finding, Report
+from ggplug_testing.watching import EVERYTHING
+from tests.mutation import mechanical, score
+from tests.mutation.byhand import BY_HAND
+from tests.mutation.fault import Fault
+from tests.mutation.operators import OPERATORS, changed, functions, sites
+from tests.mutation.seeding import SUBJECT, Edit, Mechanical, SeedError, seeded, target
+from tests.mutation.subject import SubjectDevice
+from tests.mutation.trial import CONFORMING, PARTS, every_fault, ordered, part_of, trial
 
+ROOT = Path(__file__).resolve().parent.parent
 EVERY = {fault.name: fault for fault in every_fault()}
 
 
@@ -48,7 +49,7 @@ def test_there_are_enough_faults_and_no_two_have_one_name() -> None:
 
 def test_what_is_recorded_is_what_the_operators_find_in_the_source() -> None:
     recorded = [each.seed for each in mechanical.recorded()]
-    assert set(recorded) == set(mechanical.found()), "python -m ggplug.testing.score --record"
+    assert set(recorded) == set(mechanical.found()), "python -m tests.mutation.score --record"
     score.check_seeds()
 
 
@@ -143,6 +144,12 @@ SOME = (
     "waits for streams that have an owner", "stores a megabyte and no more", "picks rows by 16 bits of their ids",
     "writes rows by 16 bits of their ids", "keeps unpacked weights of a place by their beginning",
     "declines what was given a place", "declines by the name of a tensor", "declines what reads results",
+    "adds up products in scratch of all streams", "copies by way of staging memory of all streams",
+    "widens sources into scratch of all streams", "says that it is synchronous, and compute is not",
+    "says that it is synchronous, and set_async is not", "says nothing of its thread",
+    "takes the same places in another order for the same", "compares offsets, and which buffers there are",
+    "tells kernels from the last to the first", "does not tell the last kernel",
+    "does not tell the time of the last node", "copies forwards where the bytes of a stream's copy overlap",
     "rounds the base of frequencies", "adds 65535 rows and no more",
 )  # fmt: skip
 
@@ -220,8 +227,8 @@ def test_the_list_has_part_and_name_of_every_fault(capsys: pytest.CaptureFixture
 def test_a_score_that_is_stopped_tells_what_was_found_until_then(tmp_path: Path) -> None:
     """Nothing is left running, and the faults that had not begun are not begun."""
     chosen = ["--only", "waits for events on the host", "--only", "*an event*", "--jobs", "1", "--quick", "--verbose"]
-    command = [sys.executable, "-u", "-m", "ggplug.testing.score", *chosen, "--json", str(tmp_path / "found.json")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    command = [sys.executable, "-u", "-m", "tests.mutation.score", *chosen, "--json", str(tmp_path / "found.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
         assert running.stdout is not None
         lines = [running.stdout.readline()]  # of the device without a fault
         running.send_signal(signal.SIGINT)

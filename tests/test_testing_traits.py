@@ -11,10 +11,10 @@ import pytest
 
 from ggplug.backend import Device, Operand
 from ggplug.ops import OPS, Op
-from ggplug.testing.conformance import check
-from ggplug.testing.reference import ReferenceDevice, interpret
-from ggplug.testing.rendering import text
-from ggplug.testing.report import Finding, Report, hint
+from ggplug_testing.conformance import check
+from ggplug_testing.reference import ReferenceDevice, interpret
+from ggplug_testing.rendering import text
+from ggplug_testing.report import Finding, Report, hint
 
 When = Callable[[Op, Operand, tuple[Operand | None, ...]], Any]
 

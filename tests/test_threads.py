@@ -24,8 +24,8 @@ from ggplug.memory import GraphAllocator, allocate_graph
 from ggplug.ops import Add, Neg, Op
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Context
-from ggplug.testing import FakeDevice, ReferenceDevice
 from ggplug.types import DeviceKind
+from ggplug_testing import FakeDevice, ReferenceDevice
 
 
 class Walker(Device):
@@ -544,7 +544,7 @@ _IN_A_HANDLER = """
         ("gg.registry.device", "ggplug.registry.registry", "ggplug.registry"),
         ("gg.Scheduler", "ggplug.scheduler.scheduler", "ggplug.scheduler"),
         ("gg.compute", "ggplug.scheduler.scheduler", "ggplug.immediate"),
-        ("gg.testing.FakeDevice", "ggplug.testing.fake.stream", "ggplug.testing.fake"),
+        ("gg.testing.FakeDevice", "ggplug_testing.fake.stream", "ggplug_testing.fake"),
     ],
 )
 def test_a_signal_handler_that_interrupts_the_first_use_of_a_name_is_told_so(use: str, within: str, thing: str) -> None:

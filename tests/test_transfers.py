@@ -17,7 +17,7 @@ from ggplug.backend import Backend, Buffer, Device
 from ggplug.host import HOST, HostBuffer
 from ggplug.memory import allocate_graph
 from ggplug.scheduler import Scheduler
-from ggplug.testing import FakeDevice, ReferenceDevice
+from ggplug_testing import FakeDevice, ReferenceDevice
 
 SIZE = 256
 HUGE = (SIZE + 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, np.int64(2**63 - 1), np.uint8(255) * np.uint64(2))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from held import Doing
 from simt_stand_in import StandInDevice
 from test_cpu_device import python_calls
 
 import ggplug as gg
 from ggplug.backend import Device
-from ggplug.errors import TensorStateError
+from ggplug.errors import BufferUseError, TensorStateError
+from ggplug.unset import Unset
 
 
 @pytest.fixture(params=["CPU", "OpenCL0"])
@@ -89,12 +92,21 @@ def _copied_from(w: gg.Tensor) -> None:
         stream.copy_async(w.buffer, 0, w.buffer, 32, 16)
 
 
+def _refused_copies(w: gg.Tensor) -> None:
+    assert w.buffer is not None
+    with gg.device("CPU").buffer_type.alloc(16) as short, w.buffer_type.device.init() as stream:
+        for copy in (w.buffer.copy_from, lambda *where: stream.copy_async(where[0], where[1], w.buffer, *where[2:])):
+            with pytest.raises(BufferUseError, match="outside of"):
+                copy(short, 0, w.offset, w.nbytes)
+
+
 NO_WAYS: dict[str, Callable[[gg.Tensor], object]] = {
     "source of copies": _copied_from,
     "no bytes": lambda w: w.set_bytes(b""),
     "no bytes of the buffer": lambda w: (w.buffer.set(w.offset, b""), w.buffer.memset(w.offset, 0, 1)),
     "rows around it": lambda w: w.buffer.set_2d(64, np.ones(16, np.uint8), 8, 2, w.offset + w.nbytes),
     "refused": _refused_set_async,
+    "refused for the source": _refused_copies,
     "read": lambda w: w.numpy(),
 }
 
@@ -166,3 +178,42 @@ def test_a_value_that_does_not_fit_is_named_with_its_place() -> None:
 def test_dir_shows_what_is_ggplugs_own() -> None:
     assert not {"Any", "TYPE_CHECKING", "importlib", "faults", "annotations"} & set(dir(gg))
     assert {"compute", "Scheduler", "FreedError"} <= set(dir(gg))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_places_are_known_by_what_was_placed_and_written_last(seed: int) -> None:
+    """The same by single bytes: to each belongs the tensor that was placed there last."""
+    rng = random.Random(seed)
+    unset, bytes_of = Unset(), {}
+    for _ in range(200):
+        start = rng.randrange(120)
+        end = start + rng.choice((1, 2, 3, 8, 40))
+        if rng.random() < 0.3:
+            ends = sorted(rng.sample(range(start, start + 60), 6))
+            places = dict(zip(ends[::2], ends[1::2], strict=True))
+            for first, last in places.items():
+                bytes_of = {p: b for p, b in bytes_of.items() if not b & set(range(first, last))}
+            unset.add(places)
+            bytes_of |= {(first, last): set(range(first, last)) for first, last in places.items()}
+        else:
+            unset.remove(start, end)
+            bytes_of = {place: b for place, b in bytes_of.items() if not b & set(range(start, end))}
+        assert set(unset.items()) == set(bytes_of)
+
+
+def test_what_two_threads_place_at_once_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    unset, first, others = Unset(), [True], []
+
+    def sort(places: set[int]) -> list[int]:
+        found = sorted(places)
+        if first and first.pop():
+            others.append(Doing(lambda: unset.add({10: 20})))
+            others[0].join(0.1)  # as far as it gets
+        return found
+
+    monkeypatch.setattr("ggplug.unset.sorted", sort, raising=False)
+    unset.add({0: 10})
+    others[0].result()
+    assert dict(unset) == {0: 10, 10: 20}
+    unset.remove(0, 20)
+    assert not unset

@@ -18,11 +18,11 @@ import ggplug as gg
 from ggplug import quants, types
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
-from ggplug.testing import vectors, vectors_choice
-from ggplug.testing.faulty import FAULTS
-from ggplug.testing.ggml_ops import TABLE
-from ggplug.testing.reference import ReferenceDevice
-from ggplug.testing.vectors import Outcome, Recording, replay
+from ggplug_testing import vectors, vectors_choice
+from ggplug_testing.ggml_ops import TABLE
+from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.vectors import Outcome, Recording, replay
+from tests.mutation import FAULTS
 
 PLAIN = {type.name for type in types.TYPES if not type.is_quantized}
 SUPPORTED_TYPES = PLAIN | {type.name for type in quants.block_types()}
@@ -136,7 +136,7 @@ def test_a_device_that_declines_makes_cases_unsupported(compact: Recording) -> N
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
     return subprocess.run(
-        [sys.executable, "-m", "ggplug.testing.vectors", *arguments], capture_output=True, text=True, env=environment
+        [sys.executable, "-m", "ggplug_testing.vectors", *arguments], capture_output=True, text=True, env=environment
     )
 
 

@@ -55,7 +55,7 @@ class Answers:
         """The tokens of a chat, by the file's template where it has one."""
         if CHAT_TEMPLATE in self.model.metadata:
             return self.model.template.encode(chat)
-        return self.model.tokenizer.encode(as_text(chat), add_special=True)
+        return self.model.tokenizer.prompt(as_text(chat))
 
     def find(self, question: str) -> list[Passage]:
         """The passages that come closest, the best first."""

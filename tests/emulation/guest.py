@@ -15,7 +15,7 @@ from pathlib import Path
 from emulation.packages import Archive, PackagesError, failure, source
 
 #: Distributions of this repository that a guest gets; those of GPUs have nothing to test there.
-DISTRIBUTIONS = ("ggplug-core", "ggplug-cpu", "ggplug-models")
+DISTRIBUTIONS = ("ggplug-core", "ggplug-cpu", "ggplug-models", "ggplug-testing")
 _QEMU_VERSION = 10
 """The oldest QEMU that will do: that of Debian 12 shows programs the host's list of features."""
 _GLIBC = 36

@@ -1,6 +1,6 @@
 """What must come out: the oracle's values, and how far from them a result may be.
 
-The values are those of the ops' references (:mod:`ggplug.testing.oracle`).  Rows whose index is out of range are zeros,
+The values are those of the ops' references (:mod:`ggplug_testing.oracle`).  Rows whose index is out of range are zeros,
 and where rows are written by index such a row is left out.
 """
 
@@ -17,11 +17,11 @@ from ggplug.graph import Graph
 from ggplug.hazards import written_sources
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
-from ggplug.testing.compare import SELECTING, compare, compare_selected
-from ggplug.testing.expected import within
-from ggplug.testing.oracle import Store, can_interpret, compute_node, decoded, round_into
-from ggplug.testing.precision import room
 from ggplug.types import BF16, F16
+from ggplug_testing.comparison import SELECTING, compare, compare_selected
+from ggplug_testing.expected import within
+from ggplug_testing.oracle import Store, can_interpret, compute_node, decoded, round_into
+from ggplug_testing.precision import room
 
 Bytes = npt.NDArray[np.uint8]
 

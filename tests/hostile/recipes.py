@@ -16,7 +16,7 @@ import numpy as np
 
 from ggplug import ops, quants
 from ggplug.ops.base import OPS, Op
-from ggplug.testing.cases.sketches import EXTENTS, Sketch, sketches
+from ggplug.sketches import EXTENTS, Sketch, sketches
 from ggplug.types import F16, F32, FLOATS, I8, I16, I32, I64, KERNEL_FLOATS, TYPES, RopeMode, Type
 
 from .choices import Choices

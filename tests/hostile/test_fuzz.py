@@ -14,9 +14,9 @@ from ggplug.ops import base
 from ggplug.ops.base import OPS, Array, Indexes, Op, apply
 from ggplug.ops.rows import GetRows
 from ggplug.tensor import Spec, Tensor
-from ggplug.testing.faulty import kernels
-from ggplug.testing.reference import ReferenceDevice
 from ggplug.types import F32, I32
+from ggplug_testing.reference import ReferenceDevice
+from tests.mutation import kernels
 
 from . import child
 from .child import Child

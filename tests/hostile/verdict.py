@@ -15,9 +15,9 @@ from ggplug.graph import Graph
 from ggplug.hazards import written_sources
 from ggplug.host import HOST
 from ggplug.tensor import Tensor, strided
-from ggplug.testing.compare import compare
-from ggplug.testing.oracle import can_interpret, decoded, moves_bits
-from ggplug.testing.reference import ReferenceDevice
+from ggplug_testing.comparison import compare
+from ggplug_testing.oracle import can_interpret, decoded, moves_bits
+from ggplug_testing.reference import ReferenceDevice
 
 from .draw import Built
 from .expect import Expected, difference

@@ -56,6 +56,12 @@ on a source that ``groups.inplace`` names.  Every node of a group can be compute
 the bytes that both have are undefined afterwards, other than where each element is read from and written to the same
 place; nothing else changes.  A kernel need not look for that.  To move rows within a tensor, copy them elsewhere first.
 
+*Copies that overlap.*  Where the bytes that are copied from and those that are copied to overlap (``copy_from``,
+``copy_async``, and an array that shows the buffer's own memory given to ``set``, ``get``, ``set_async`` or
+``get_async``), the target has afterwards what the source had before, as with C's ``memmove``.  ``set_2d`` and
+``get_2d`` go row by row, so where rows overlap in a buffer, the later one stays, and an array that they are given shows
+no bytes of the buffer.
+
 *Ids out of range.* A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes nothing
 that is not its own.  The rows of its result that belong to such ids are zeros; where ids say where rows go (set_rows,
 get_rows_back) such rows are left out; the node's other rows are computed as usual.  ``compute`` of a synchronous
@@ -94,6 +100,7 @@ from ggplug.graph import Graph
 from ggplug.grouping import check_groups, form_groups
 from ggplug.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
+from ggplug.overriding import Overridable
 from ggplug.patterns import Pattern
 from ggplug.plan_cache import PlanCache
 from ggplug.plans import BufferOffsets, NodeTime, Places, Plan
@@ -178,7 +185,7 @@ Support = Accept | Decline
 # -- devices ---------------------------------------------------------------------------------------
 
 
-class Registration(ABC):
+class Registration(Overridable, ABC):
     """What a plugin's hook returns (ggml_backend_reg).
 
     ``name``: the backend's name, prefix of its devices' names.  ``version``: of the plugin.  ``api_version``: a
@@ -214,7 +221,7 @@ class Registration(ABC):
         return f"<Registration {self.name} {self.version}>"
 
 
-class Device(ABC):
+class Device(Overridable, ABC):
     """One piece of hardware (ggml_backend_dev).
 
     Required: ``name``, ``description``, ``kind``, :meth:`memory`, :attr:`buffer_type`, and a way to run ops: either the
@@ -379,10 +386,11 @@ class Device(ABC):
         return f"<Device {self.name} ({self.kind.name}): {self.description}>"
 
 
-class Event:
+class Event(Overridable):
     """A mark in a stream that others can wait for (ggml_backend_event).
 
-    The base class serves every device: recording notes the stream, and waiting synchronizes it.
+    The base class serves every device: recording notes the stream, and waiting synchronizes it, so that it raises what
+    the stream's ``synchronize`` raises.  Where ``capabilities.events`` is true, only the stream itself raises that.
     """
 
     def __init__(self, device: Device) -> None:
@@ -413,7 +421,7 @@ class Event:
 # -- computing -------------------------------------------------------------------------------------
 
 
-class Backend:
+class Backend(Overridable):
     """A stream of work on a device (ggml_backend).
 
     The base class computes on the host: transfers are immediate, and plans walk the nodes over ``device.kernels``.
@@ -451,7 +459,7 @@ class Backend:
         """Copies into ``target``, of this stream's device, in the order of this stream.
 
         ``source_stream`` is the stream that writes the source, if there is one: the copy comes after what was given
-        to it.
+        to it.  Source and target may overlap: the target gets what the source had before.
         Default: waits for both streams and copies now.
         """
         if source_stream is not None:

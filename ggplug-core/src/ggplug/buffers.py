@@ -13,10 +13,12 @@ import numpy.typing as npt
 
 from ggplug.arrays import as_bytes, whole_number
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, ShapeError, TypeMismatchError
+from ggplug.overriding import Overridable
 from ggplug.revisions import Watchers
 from ggplug.sharing import accessing, freeing
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage
+from ggplug.unset import Unset
 
 if TYPE_CHECKING:
     from ggplug.backend import Device
@@ -30,7 +32,7 @@ THROUGH_TENSORS = "use the whole tensor: its set, set_bytes, numpy and tobytes c
 """What to do about memory whose bytes are in a layout of its own."""
 
 
-class BufferType(ABC):
+class BufferType(Overridable, ABC):
     """A kind of memory.  ``name`` is unique among a device's types; ``device`` is None for plain host memory.
 
     Subclasses provide ``_alloc``; the rest follows.
@@ -110,12 +112,12 @@ class BufferType(ABC):
         return f"<BufferType {self.name}>"
 
 
-class Buffer(ABC):
+class Buffer(Overridable, ABC):
     """One allocation.  Subclasses provide ``_set``, ``_get`` and ``_free``; the rest follows.
 
     ``address``: first byte in host memory, or None.  ``size``: bytes.  ``watchers``: the revisions of the graphs that
-    something was made for whose tensors lie here.  ``unset``: ``(first byte, end)`` of tensors that an allocator placed
-    here and that have no value yet.
+    something was made for whose tensors lie here.  ``unset``: where tensors lie that an allocator placed here and that
+    have no value yet; false if there are none.
     """
 
     def __init__(self, type: BufferType, size: int, address: int | None = None) -> None:
@@ -125,7 +127,7 @@ class Buffer(ABC):
         self.freed = False
         self._given_back = False
         self.watchers = Watchers()
-        self.unset: set[tuple[int, int]] = set()
+        self.unset = Unset()
         self._usage = BufferUsage.ANY
         self._exports: list[None] = []
 
@@ -181,10 +183,14 @@ class Buffer(ABC):
                 self._set(offset + done, piece[: min(size - done, 1 << 24)])
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
-        """Copies bytes from another buffer, of any type (default: through the host)."""
+        """Copies bytes from another buffer, of any type, or within this one (default: through the host).
+
+        The two may overlap: the target gets what the source had before.
+        """
         with accessing(self, source):
-            offset, size = self.check_write(offset, size)
-            source_offset, _ = source.check_read(source_offset, size)
+            # In this order: what is refused counts as written nowhere.
+            source_offset, size = source.check_read(source_offset, size)
+            offset, _ = self.check_write(offset, size)
             if source.address is not None:
                 self._set(offset, host_bytes(source.address + source_offset, size, read_only=True))
             elif self.address is not None:
@@ -195,7 +201,10 @@ class Buffer(ABC):
                 self._set(offset, staging)
 
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
-        """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row)."""
+        """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row).
+
+        Where the stride is less than a row, a later one is stored over the end of the one before.
+        """
         packed = as_bytes(data)
         with accessing(self):
             offset, row_bytes, rows, stride = self.check_write_rows(offset, packed.size, row_bytes, rows, stride)
@@ -222,6 +231,7 @@ class Buffer(ABC):
 
     @usage.setter
     def usage(self, usage: BufferUsage) -> None:
+        self.watchers.advance()  # first, too: as in Tensor.place
         self._usage = usage
         self.watchers.advance()
 
@@ -349,7 +359,11 @@ class Buffer(ABC):
         return offset, size
 
     def check_write(self, offset: int, size: int) -> tuple[int, int]:
-        """Likewise, if these bytes can be written."""
+        """Likewise, if these bytes can be written; notes that they are, as :meth:`fill` does: tensors there are set.
+
+        So it is called for what is written then, and not to find out whether something could be.  For that,
+        ``check_write(offset, 0)`` asks without noting anything.
+        """
         found = self.check_read(offset, size)
         if self.is_read_only:
             raise BufferUseError(f"{self!r} may not be written", remedy=COPY_FIRST)
@@ -363,12 +377,13 @@ class Buffer(ABC):
         The methods of a buffer that write note it themselves; what writes in another way calls this.
         """
         if size:
-            for each in self.unset.copy():
-                if each[0] < offset + size and offset < each[1]:
-                    self.unset.discard(each)
+            self.unset.remove(offset, offset + size)
 
     def check_fill(self, offset: int, size: int, value: int) -> tuple[int, int, int]:
-        """Likewise, if they can be filled with this value.  Raises ParameterError if it is none of a byte."""
+        """Likewise, if they can be filled with this value; notes it as :meth:`check_write` does.
+
+        Raises ParameterError if it is no value of a byte.
+        """
         value = whole_number(value, "a byte")
         if not 0 <= value <= 255:
             raise ParameterError(f"a byte is 0 to 255, got {value}", got=value)
@@ -395,7 +410,7 @@ class Buffer(ABC):
     def check_write_rows(
         self, offset: int, size: int, row_bytes: int, rows: int, stride: int
     ) -> tuple[int, int, int, int]:
-        """Likewise, if these rows can be written."""
+        """Likewise, if these rows can be written; notes that they are, as :meth:`check_write` does."""
         found = offset, row_bytes, rows, stride = self.check_rows(offset, size, row_bytes, rows, stride)
         self.check_write(offset, 0)
         for row in range(rows if self.unset else 0):

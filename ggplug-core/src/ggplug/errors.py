@@ -29,6 +29,7 @@ __all__ = [
     "GGPlugError",
     "GGUFError",
     "GraphError",
+    "InterfaceError",
     "KernelCompileError",
     "ModelError",
     "OutOfMemoryError",
@@ -95,8 +96,8 @@ def _line_of_plugin(traceback: TracebackType | None) -> str:
     return found
 
 
-_NO_PLUGINS = ("ggplug", "importlib", "contextlib", "concurrent", "threading")
-"""Core, and what stands between it and a plugin's code."""
+_NO_PLUGINS = ("ggplug", "ggplug_testing", "importlib", "contextlib", "concurrent", "threading")
+"""Core, its suite, and what stands between it and a plugin's code."""
 
 
 # -- tensors, ops and graphs -----------------------------------------------------------------------
@@ -186,6 +187,10 @@ class PluginError(GGPlugError, RuntimeError):
     distribution: str | None = None
     version: str | None = None
     stage: str | None = None
+
+
+class InterfaceError(GGPlugError, TypeError):
+    """A class overrides a method of the interface by one that cannot be called in the same way.  Field: ``got``."""
 
 
 class UnsupportedOpError(GGPlugError, RuntimeError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 from collections.abc import Iterator
@@ -115,17 +116,22 @@ class NewFile:
 
     def __init__(self, path: PathLike, mode: int = 0o666, *, follow: bool = True) -> None:
         self.path = os.fspath(path)
+        self._process = os.getpid()
         with naming(self.path):
             before = check_target(self.path) if follow else None
             self._target = os.path.realpath(self.path) if follow else self.path
             name = f"{UNFINISHED_PREFIX}{os.urandom(8).hex()}{UNFINISHED_SUFFIX}"
             self._temporary: str | None = os.path.join(os.path.dirname(self._target), name)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-            descriptor = os.open(self._temporary, flags, mode)
-        self.file: IO[bytes] = os.fdopen(descriptor, "wb")
-        if before is not None and hasattr(os, "fchmod"):
-            with contextlib.suppress(OSError):
-                os.fchmod(descriptor, stat.S_IMODE(before.st_mode) & 0o777)
+            try:
+                # All of it in C, so that an interrupt does not find a file that nothing knows of.
+                opener = functools.partial(os.open, mode=mode)
+                self.file: IO[bytes] = open(self._temporary, "xb", opener=opener)  # noqa: SIM115
+                if before is not None and hasattr(os, "fchmod"):
+                    with contextlib.suppress(OSError):
+                        os.fchmod(self.file.fileno(), stat.S_IMODE(before.st_mode) & 0o777)
+            except BaseException:
+                self.discard()
+                raise
 
     def close(self, *, durable: bool = False) -> None:
         """Nothing more is written; the file is not there yet.
@@ -149,12 +155,19 @@ class NewFile:
 
     def discard(self) -> None:
         """Removes what was written, unless it was committed."""
-        with contextlib.suppress(OSError):
-            self.file.close()
+        file = getattr(self, "file", None)
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
         if self._temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
             self._temporary = None
+
+    def __del__(self) -> None:
+        # An interrupt may have come just before the block that discards it, or in there.
+        if getattr(self, "_temporary", None) is not None and os.getpid() == self._process:
+            self.discard()
 
 
 @contextlib.contextmanager

@@ -203,9 +203,32 @@ class Graph:
         return part
 
     def expand(self, *outputs: Tensor) -> Graph:
-        """Adds what is needed to compute ``outputs`` and is not in the graph yet; returns the graph."""
+        """Adds what is needed to compute ``outputs`` and is not in the graph yet; returns the graph.
+
+        Raises GraphError for a part of another graph, and for what is no tensor.  Where it raises, and where Ctrl-C
+        interrupts it, the graph stays as it was.
+        """
         if self.positions is not None:
             raise GraphError(f"{self!r} is a part of another graph: expand the whole one")
+        known = len(self.tensors), len(self.nodes), len(self.leafs), len(self.outputs)
+        try:
+            self._expand(outputs)
+        except BaseException:
+            self._shrink(*known)
+            raise
+        return self
+
+    def _shrink(self, tensors: int, nodes: int, leafs: int, outputs: int) -> None:
+        """Takes out what was added behind so many tensors, nodes, leafs and outputs."""
+        del self.tensors[tensors:], self.roots[tensors:], self.sources[tensors:], self._entries[tensors:]
+        del self.nodes[nodes:], self.order[nodes:], self.leafs[leafs:], self.outputs[outputs:]
+        self.index = {tensor: position for position, tensor in enumerate(self.tensors)}
+        kept = [(tensor, root) for tensor, root in zip(*self._unlisted, strict=False) if tensor in self.index]
+        self._unlisted = [tensor for tensor, _ in kept], [root for _, root in kept]
+        self._signature = self._structure = None
+        self.revision.advance()
+
+    def _expand(self, outputs: Sequence[Tensor]) -> None:
         known = len(self.tensors)
         for output in outputs:
             if not isinstance(output, Tensor):
@@ -233,7 +256,6 @@ class Graph:
                             self._add(tensor)
         if len(self.tensors) != known:
             self.revision.advance()
-        return self
 
     def expand_one_of(self, outputs: Sequence[Tensor], chosen: int) -> Tensor:
         """Adds what is needed to compute ``outputs[chosen]``, and returns that tensor (ggml_build_forward_select).
@@ -289,7 +311,9 @@ class Graph:
             others = tensor._graphs
             if others is None:
                 tensor._graphs = [self._reference]
-            else:
+            elif len(others) & len(others) - 1:
+                others.append(self._reference)
+            else:  # graphs that are gone are looked for at powers of two only: a tensor may be in thousands
                 tensor._graphs = [r for r in others if r() is not None] + [self._reference]
 
     # -- staleness ---------------------------------------------------------------------------------

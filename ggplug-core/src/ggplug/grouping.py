@@ -15,7 +15,7 @@ from itertools import pairwise
 from ggplug.errors import GraphError
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Group, Groups, Missed
-from ggplug.hazards import HazardKind, Hazards
+from ggplug.hazards import Hazards
 from ggplug.ops.base import Op
 from ggplug.patterns import Pattern, is_one_of
 from ggplug.tensor import Tensor
@@ -167,8 +167,7 @@ class _Uses:
         self.graph = graph
         self.order = graph.order if order is None else order
         self.place = {position: number for number, position in enumerate(self.order)}
-        self._hazards = Hazards(graph)
-        self._following: dict[int, list[tuple[int, HazardKind]]] | None = None
+        self._hazards = Hazards(graph, order)
         roots = graph.roots
         self._leaving = {roots[position] for position in leaving}
         self._outputs = {roots[p] for p, tensor in enumerate(graph.tensors) if tensor.flags & _OUTPUT}
@@ -241,36 +240,37 @@ class _Uses:
     def conflict(self, members: tuple[int, ...]) -> str:
         """Why nodes cannot be computed at the place of the last one; empty if they can."""
         graph = self.graph
-        if self._following is None:
-            self._following = {}
-            for edge in self._hazards.edges:
-                following = self._following.setdefault(graph.order[edge.before], [])
-                following.append((graph.order[edge.after], edge.kind))
         end = self.place[members[-1]]
         for member in members:
-            for after, kind in self._following.get(member, ()):
-                if self.place[after] < end and after not in members:
-                    between, before = graph.tensors[after], graph.tensors[member]
+            for number, kind in self._hazards.between(self.place[member], end):
+                if self.order[number] not in members:
+                    between, before = graph.tensors[self.order[number]], graph.tensors[member]
                     return f"{between!r} comes in between, and has to follow {before!r}: {kind.value}"
         return self._overwritten(members)
 
     def _overwritten(self, members: tuple[int, ...]) -> str:
-        """Which bytes a group both reads and writes: its kernel may do that in any order."""
+        """Which bytes a group both reads and writes: its kernel may do that in any order.
+
+        By bytes, which are the same in a graph and in a part of it, where the root that joins others may be missing.
+        """
         graph, hazards = self.graph, self._hazards
         for member in members:
             op = graph.tensors[member].op
             assert op is not None
-            written = [graph.sources[member][i] for i in op.writes]
-            if graph.roots[member] in hazards.shared and not written:
-                written = [member]
-            for target in written:
+            targets = [graph.sources[member][i] for i in op.writes]
+            if not targets and member in hazards.shared:
+                targets = [member]
+            for target in targets:
                 if target < 0:
                     continue
-                root = hazards.access(target).root
+                written = hazards.access(target)
                 for reader in members:
                     for which, source in enumerate(graph.sources[reader]):
-                        own = reader == member and which in op.writes
-                        if source >= 0 and not own and hazards.access(source).root == root:
+                        if source < 0 or (reader == member and which in op.writes):
+                            continue
+                        # A result that the group itself computes is not read from its bytes.
+                        computed = target == member and graph.roots[source] == member
+                        if not computed and hazards.access(source).overlaps(written):
                             before, after = graph.tensors[graph.roots[source]], graph.tensors[member]
                             return f"{after!r} writes into bytes of {before!r}, which the group reads, too"
         return ""

@@ -18,7 +18,7 @@ from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
 from ggplug.sharing import accessing
 from ggplug.tensor import Spec, Tensor, extents
-from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, Type, by_name
+from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, Type, as_type
 
 ALIGNMENT = 64
 """Bytes of a cache line and of the widest vector registers there are."""
@@ -193,10 +193,7 @@ def tensor(values: Any, type: Type | str | None = None, *, name: str = "", copy:
     elements' size.
     """
     array = as_array(values)
-    if type is None:
-        kind = _default_type(array, values)
-    else:
-        kind = by_name(type) if isinstance(type, str) else type
+    kind = _default_type(array, values) if type is None else as_type(type)
     ne, rank = extents(array.shape[::-1], what="the shape of the values")
     made = Tensor(Spec(kind, ne, rank), name=name)
     if not copy:

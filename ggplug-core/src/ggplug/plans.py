@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ggplug.graph import Graph
 from ggplug.groups import UNGROUPED, Groups
+from ggplug.overriding import Overridable
 
 if TYPE_CHECKING:
     from ggplug.buffers import Buffer
@@ -65,7 +66,7 @@ class Places(Protocol):
         """The record of a computation that begins there now; it has to be ended.  Raises BusyError."""
 
 
-class Plan(ABC):
+class Plan(Overridable, ABC):
     """A graph made ready once, to be computed many times (ggml_backend_graph_plan).
 
     A plan depends on the graph's structure only; :meth:`rebind` tells it where the tensors lie.
@@ -99,13 +100,17 @@ class Plan(ABC):
         """
 
     def compute_traced(self) -> list[NodeTime]:
-        """Computes, waits, and tells when each node ran (default: one entry for the whole, node -1)."""
+        """Computes, waits, and tells when each node or group ran, once (default: one entry for the whole, node -1)."""
         start = time.perf_counter_ns()
         self.compute()
         return [NodeTime(-1, start, time.perf_counter_ns())]
 
     def kernel_names(self) -> list[str]:
-        """The kernels in the order in which they run, for explanations and tests (default: empty)."""
+        """The kernels in the order in which they run, for explanations and tests (default: empty).
+
+        Each of a node's or group's kernels is named each time that it runs, so a plan of several nodes has the names
+        that plans of the single nodes have, one after the other.
+        """
         return []
 
     def free(self) -> None:

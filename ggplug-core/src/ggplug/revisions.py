@@ -41,7 +41,8 @@ class Watchers:
     """The revisions to advance when a buffer, or a tensor in it, changes.
 
     Held weakly, and until the next change only: an advanced revision has to be added again before the next look.
-    Each step is one operation on a dictionary, so threads, finalizers and signal handlers may come in between.
+    Each step is one operation on a dictionary, so threads, finalizers and signal handlers may come in between, and an
+    interrupt, which strikes at calls, takes no revision out that is not advanced.
     """
 
     __slots__ = ("_prune_at", "_revisions")
@@ -62,10 +63,11 @@ class Watchers:
     def advance(self) -> None:
         """Something changed: what was made of it is stale."""
         for reference in list(self._revisions):
-            self._revisions.pop(reference, None)
-            revision = reference()
+            revision, number = reference(), next(_numbers)
+            if reference in self._revisions:
+                del self._revisions[reference]
             if revision is not None:
-                revision.advance()
+                revision.now = number
 
     def __len__(self) -> int:
         return len(self._revisions)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from ggplug.arrays import as_array, as_bytes, decode, encode, strided, whole_number
 from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.sharing import accessing, freeing
-from ggplug.types import TensorFlag, Type, by_name
+from ggplug.types import TensorFlag, Type, as_type
 
 if TYPE_CHECKING:
     from ggplug.backend import Buffer, BufferType
@@ -304,8 +304,10 @@ class Tensor:
 
     def mark(self, flag: TensorFlag) -> Tensor:
         """Adds a flag and returns the tensor (ggml_set_input, _output, _param, _loss)."""
-        self.flags |= int(flag)
-        self._changed(self.root.buffer)
+        flags, buffer = self.flags | int(flag), self.root.buffer
+        self._changed(buffer)  # first, too: as in :meth:`place`
+        self.flags = flags
+        self._changed(buffer)
         return self
 
     def set_input(self) -> Tensor:
@@ -333,10 +335,10 @@ class Tensor:
             offset = check(self, offset)
         else:
             raise TypeMismatchError(f"{self!r} can only be placed in a Buffer, got {buffer!r}", tensor=self, got=buffer)
-        before = self.buffer
-        self.buffer = buffer
-        self.buffer_type = None if buffer is None else buffer.type
-        self.offset = offset
+        before, buffer_type = self.buffer, None if buffer is None else buffer.type
+        # First, too: Ctrl-C may keep the second one from being made.
+        self._changed(before)
+        self.buffer, self.buffer_type, self.offset = buffer, buffer_type, offset
         self._changed(before)
 
     def _changed(self, buffer: Buffer | None) -> None:
@@ -408,7 +410,8 @@ class Tensor:
 
         ``values``: anything with the buffer protocol, ``__array_interface__`` or DLPack, or nested sequences
         and scalars; its shape must be ``self.shape`` (a scalar fills).  Floats are rounded to the tensor's
-        type, quantised types with their reference quantiser.  Raises ShapeError, TypeMismatchError,
+        type, quantised types with their reference quantiser: as ggml's, it takes NaN and infinities, and their block is
+        NaN (see :func:`ggplug.quantize`).  Raises ShapeError, TypeMismatchError,
         TensorStateError; BufferUseError for memory that may not be written.
         """
         array = as_array(values)
@@ -525,9 +528,8 @@ def new_tensor(type: Type | str, ne: int | Iterable[int], name: str = "") -> Ten
     Place it with a :class:`Context`, or leave it to the graph's allocation and set it after that.
     Raises ShapeError (more than four extents, a row that is no whole number of blocks), ParameterError.
     """
-    kind = by_name(type) if isinstance(type, str) else type
     full, rank = extents(ne)
-    return Tensor(Spec(kind, full, rank), name=name)
+    return Tensor(Spec(as_type(type), full, rank), name=name)
 
 
 class Context:

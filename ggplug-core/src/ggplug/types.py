@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from ggplug.errors import ParameterError, ShapeError
+from ggplug.errors import ParameterError, ShapeError, TypeMismatchError
 
 __all__ = [
     "BF16",
@@ -275,6 +275,22 @@ def by_name(name: str) -> Type:
     if key in _REMOVED_BY_NAME:
         return by_id(_REMOVED_BY_NAME[key])  # raises, and says why
     raise ParameterError(f"unknown GGML type {name!r}; there are {', '.join(t.name for t in TYPES)}", got=name)
+
+
+TypeName = Annotated[str, "the name of a GGML type"]
+"""Of an op's field: made from a :class:`Type` or its name in any case, and held as the type's own name."""
+
+
+def as_type(given: Type | str) -> Type:
+    """A type as it is, or by its name: what every function does that takes types.
+
+    Raises ParameterError as :func:`by_name`; TypeMismatchError for what is neither.
+    """
+    if isinstance(given, Type):
+        return given
+    if isinstance(given, str):
+        return by_name(given)
+    raise TypeMismatchError(f"a type is a ggplug.types.Type or its name, got {given!r}", got=given, wanted=Type)
 
 
 # -- enumerations ----------------------------------------------------------------------------------

@@ -132,12 +132,13 @@ class CudaQueue(StepwiseQueue):
             return None
         try:
             with self._capturing:
-                self.stream.begin_capture()
                 try:
+                    self.stream.begin_capture()
                     for start in launchers:
                         start()
                 finally:
-                    graph = self.stream.end_capture()
+                    if self.stream.is_capturing():  # wherever Ctrl-C came
+                        graph = self.stream.end_capture()
         except (self.cuda.runtime.CUDARuntimeError, self.cuda.driver.CUDADriverError) as error:
             if error.status not in _CAPTURE:
                 raise

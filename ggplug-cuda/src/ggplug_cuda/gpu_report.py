@@ -1,8 +1,8 @@
 """What a GPU does and how fast it is: ``python -m ggplug_cuda.gpu_report --data FOLDER OUT.json``.
 
-The report is that of :mod:`ggplug_simt.report`; here CUDA's devices come in, with what only CuPy tells.  Nothing has
-to be installed but CuPy and what ggplug-core needs for itself: with the folders of source in ``PYTHONPATH``, the
-backend is registered by hand.
+The report is that of :mod:`ggplug_testing.gpu_report`; here CUDA's devices come in, with what only CuPy tells.
+Nothing has to be installed but CuPy and what ggplug-core needs for itself: with the folders of source in
+``PYTHONPATH``, the backend is registered by hand.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ggplug_cuda import CudaRegistration
-from ggplug_simt.report import Door, Step, main
-from ggplug_simt.report.figures import factors, library_product
-from ggplug_simt.report.step import Answer, registered
+from ggplug_testing.gpu_report import Door, Step, main
+from ggplug_testing.gpu_report.figures import factors, library_product
+from ggplug_testing.gpu_report.step import Answer, registered
 
 _PROPERTIES = "multiProcessorCount clockRate memoryClockRate memoryBusWidth l2CacheSize sharedMemPerBlock ECCEnabled"
 

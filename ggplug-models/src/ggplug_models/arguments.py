@@ -38,6 +38,18 @@ def check_sequence(values: Any, what: str) -> None:
         raise ParameterError(f"{what} must be a sequence, got {type(values).__name__}", got=type(values))
 
 
+def check_callable(name: str, value: Any, wanted: str) -> None:
+    """Raises ParameterError for what cannot be called.  ``wanted``: says what is called, and with what."""
+    if not callable(value) or isinstance(value, type):
+        raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
+
+
+def check_progress(progress: Any) -> None:
+    """Raises ParameterError for what is neither None nor can be called."""
+    if progress is not None:
+        check_callable("progress", progress, "None, or a function that is called with what is done")
+
+
 def _range(value: Any, least: float, most: float, largest: float) -> str:
     if most == largest and least > -largest and not _is_beyond(value, most):
         return f"of at least {least:g}"

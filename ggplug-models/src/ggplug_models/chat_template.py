@@ -1,8 +1,10 @@
 """Chats to prompts, by the template that a GGUF file carries.
 
 Templates are Jinja's, as Hugging Face's ``apply_chat_template`` defines them: they see ``messages``, ``tools``,
-``add_generation_prompt``, ``bos_token`` and ``eos_token``, and may call ``raise_exception`` and ``strftime_now``.  They
-come with files from anywhere, so they run in a sandbox (``template_sandbox.py``).
+``documents``, ``add_generation_prompt``, ``bos_token`` and ``eos_token``, and may call ``raise_exception`` and
+``strftime_now``.  Files are also made for llama.cpp, which says more: ``enable_thinking`` is true unless the caller
+says otherwise, ``date_string`` and ``datetime`` are today's date, arguments of tool calls are objects, and what is none
+has no items.  Templates come with files from anywhere, so they run in a sandbox (``template_sandbox.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ggplug.errors import GGPlugError, ModelError, ParameterError
 from ggplug_models.requirements import required
 from ggplug_models.tokenizers import Tokenizer
+from ggplug_models.tool_arguments import with_objects
 from ggplug_models.values import Values
 
 if TYPE_CHECKING:
@@ -66,16 +69,19 @@ class ChatTemplate:
     ) -> str:  # fmt: skip
         """The prompt's text.
 
-        ``messages``: the chat so far, the oldest first.  ``add_generation_prompt``: whether the answer's beginning is
-        part of it.  ``tools``: JSON schemas of functions that the model may call.  ``variables``: what else the
-        template knows, such as ``enable_thinking``.
+        ``messages``: the chat so far, the oldest first; arguments of tool calls may be objects, or JSON as the OpenAI
+        API has it.  ``add_generation_prompt``: whether the answer's beginning is part of it.  ``tools``: JSON schemas
+        of functions that the model may call.  ``variables``: what else the template knows, or another value of what it
+        is told by default, such as ``enable_thinking=False``.
 
         Raises ParameterError for messages that are none, or that the template refuses; ModelError if the template
         fails.
         """
         checked = _checked(messages)
         special, texts = self.tokenizer.vocabulary.special, self.tokenizer.vocabulary.texts
+        today = now()
         everything: dict[str, Any] = {
+            "enable_thinking": True, "date_string": today.strftime("%d %b %Y"), "datetime": today.strftime("%b %d %Y"),
             "bos_token": "", "eos_token": "",
             **{f"{name}_token": texts[special[name]] for name in NAMED if name in special},
             "messages": checked, "add_generation_prompt": add_generation_prompt,
@@ -102,20 +108,8 @@ class ChatTemplate:
             raise ModelError(f"{KEY} fails with these messages: {what}", got=messages) from error
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
-        """The prompt's token ids; ``options`` are those of :meth:`render`.
-
-        BOS stands at the beginning where the file asks for it, once, even if the template writes it, too.
-        """
-        return self.ids(self.render(messages, **options))
-
-    def ids(self, text: str) -> list[int]:
-        """The token ids of a text that :meth:`render` made; see :meth:`encode`."""
-        vocabulary, bos = self.tokenizer.vocabulary, self.tokenizer.bos
-        before: list[int] = []
-        if vocabulary.add_bos and bos is not None:
-            before = [bos]
-            text = text.removeprefix(vocabulary.texts[bos])
-        return before + self.tokenizer.encode(text, parse_special=True)
+        """The prompt's token ids, as :meth:`.Tokenizer.prompt` makes them; ``options`` are those of :meth:`render`."""
+        return self.tokenizer.prompt(self.render(messages, **options))
 
 
 def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -139,7 +133,7 @@ def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
             raise ParameterError(
                 f"messages[{n}] has the content {content!r:.100}; it must be a string, or a list of dicts", got=message
             )
-    return [dict(message) for message in messages]
+    return [with_objects(message) for message in messages]
 
 
 def now() -> datetime.datetime:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,7 @@ from ggplug_models.options import (
     placed,
     split_option,
 )
+from ggplug_models.terminal import messages
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -117,7 +117,7 @@ def embed(
     help="Read the text from a file of UTF-8, or with - from standard input.",
 )  # fmt: skip
 @click.option(
-    "--special/--no-special", default=False, show_default=True,
+    "--special/--no-special", default=True, show_default=True,
     help="Whether BOS and EOS are added where the model wants them, and the texts of special tokens become these.",
 )
 @json_option
@@ -230,7 +230,8 @@ def run(
                 raise ParameterError(f"{model} has no chat template, so --system has no place")
             talk = Talk(loaded, session, Sampler(Sampling(**sampling)), system=system, draft=draft)
             if prompt is None and sys.stdin is not None and sys.stdin.isatty():
-                _chat(talk, raw=raw, max_tokens=max_tokens)
+                with messages() as message:
+                    _chat(talk, message, raw=raw, max_tokens=max_tokens)
             else:
                 text = _content(Path("-")) if prompt is None else prompt
                 try:
@@ -296,17 +297,17 @@ CHAT_HELP = """\
 /clear   begins a new chat
 /help    shows this
 /exit    ends the chat, as Ctrl-D does
-Ctrl-C   stops an answer; earlier lines come back with the arrow keys."""
+Ctrl-C   stops an answer; earlier lines come back with the arrow keys.
+A text that is pasted is one message, with all its lines."""
 
 
-def _chat(talk: Talk, *, raw: bool, max_tokens: int | None) -> None:
+def _chat(talk: Talk, message: Callable[[str], str], *, raw: bool, max_tokens: int | None) -> None:
+    """``message``: see :func:`.messages`."""
     err = console(stderr=True)
-    with contextlib.suppress(ImportError):  # which Windows does not have, nor needs
-        importlib.import_module("readline")  # from now on input() edits lines, and remembers them
     err.print("/help tells what there is, Ctrl-D ends the chat.", style="dim")
     while True:
         try:
-            text = _line("> ")
+            text = message("> ")
         except EOFError:
             err.print()
             return
@@ -336,16 +337,6 @@ def _chat(talk: Talk, *, raw: bool, max_tokens: int | None) -> None:
                 err.print(f"{found.message}: {found.remedy}", style="yellow", soft_wrap=True)
                 continue
             err.print(str(talk.pace), style="dim", soft_wrap=True)
-
-
-def _line(prompt: str) -> str:
-    """A line from the terminal.  Raises EOFError, KeyboardInterrupt, UnicodeDecodeError."""
-    held = sys.stdout
-    sys.stdout = sys.__stdout__ or held  # input() edits lines only where it finds the process's own stream
-    try:
-        return input(prompt)
-    finally:
-        sys.stdout = held
 
 
 @click.command(cls=Command)

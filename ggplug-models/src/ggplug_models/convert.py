@@ -20,6 +20,7 @@ from ggplug.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug.gguf import GGUFWriter, file_types
 from ggplug.quantizing import MIXTURES, quantize_file
 from ggplug.quantizing.rows import Encoder
+from ggplug_models.arguments import check_progress
 from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
@@ -58,7 +59,7 @@ _PIECE = 1 << 22
 def convert(
     folder: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    type: str = "F32",
+    type: str | gg.types.Type = "F32",
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -73,11 +74,13 @@ def convert(
     ``progress(done, total)``: bytes of work.  Returns the path; an existing file is replaced only when the new one is
     complete, see :class:`ggplug.files.NewFile`.
 
-    Raises ModelError for a folder that lacks something, holds another architecture, or values that make no sense;
+    Raises ModelError for a folder that lacks something, holds another architecture, or values that make no sense, such
+    as weights to be quantised that are NaN or infinite, or too large for the type;
     ParameterError for another type, or if ``out`` is one of the files that are read; FileKindError if ``out`` is no
     regular file; other OSErrors.
     """
-    kind = type.upper()
+    check_progress(progress)
+    kind = str(getattr(type, "name", type)).upper()
     if kind not in FILE_TYPES and kind not in MIXTURES:
         raise ParameterError(f"type {type!r} is not one of {', '.join({**FILE_TYPES, **MIXTURES})}", got=type)
     source = Folder(Path(folder))
@@ -162,22 +165,34 @@ class _Work:
             for name, stored, change in self._tensors:
                 ne = stored.shape if change and change.transposes else stored.shape[::-1]
                 type = _type_of(name, stored, ne, kind)
-                writer.add_tensor(name, self._pieces(encoder, stored, change, type), type, ne)
+                into_blocks = type.is_quantized or (kind is None and len(ne) > 1)
+                pieces = self._pieces(encoder, stored, change, type, into_blocks=into_blocks)
+                writer.add_tensor(name, pieces, type, ne)
             return writer.write(progress)[0]
 
     def _pieces(
-        self, encoder: Encoder, stored: Stored, change: Change | None, type: gg.types.Type
+        self, encoder: Encoder, stored: Stored, change: Change | None, type: gg.types.Type, *, into_blocks: bool
     ) -> Callable[[], Iterator[npt.NDArray[np.uint8]]]:
-        """A function that makes the bytes of a tensor, some rows at a time."""
+        """A function that makes the bytes of a tensor, some rows at a time.
+
+        ``into_blocks``: whether they are quantised now or later, so that a number that is none spoils others.
+        """
 
         def made() -> Iterator[npt.NDArray[np.uint8]]:
-            values = stored.array()
+            given = values = stored.array()
+            if into_blocks:
+                _check_finite(stored, given)
             if change:
                 values = change.apply(values, self._config)
             rows = values.reshape(-1, values.shape[-1])
             step = max(1, _PIECE // rows.shape[1])
             for start in range(0, len(rows), step):
-                yield _encoded(encoder, rows[start : start + step], type)
+                piece = rows[start : start + step]
+                encoded = _encoded(encoder, piece, type)
+                if _overflows(piece, encoded, type):
+                    largest = int(np.where(np.isfinite(given), np.abs(given), 0).argmax())
+                    raise _refused(stored, given, largest, f"numbers that {type.name.upper()} holds")
+                yield encoded
 
         return made
 
@@ -191,8 +206,36 @@ def _type_of(name: str, stored: Stored, ne: tuple[int, ...], kind: str | None) -
     return gg.F16 if ne[0] % type.block_size else type  # rows that are no whole number of blocks
 
 
+def _check_finite(stored: Stored, values: npt.NDArray[Any]) -> None:
+    """Raises ModelError for a weight that is no number: all of its block would be none."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        raise _refused(stored, values, int(finite.argmin()), "finite numbers")
+
+
+def _overflows(values: npt.NDArray[Any], encoded: npt.NDArray[np.uint8], type: gg.types.Type) -> bool:
+    """Whether finite numbers are not finite any more.  Those that F16 holds, as types' factors do, always are."""
+    with np.errstate(over="ignore"):
+        largest = np.abs(np.asarray(values, np.float32)).max(initial=0)
+    if largest <= np.finfo(np.float16).max:
+        return False
+    found = quants.dequantize(encoded, type).reshape(values.shape)
+    return bool((np.isfinite(values) & ~np.isfinite(found)).any())
+
+
+def _refused(stored: Stored, values: npt.NDArray[Any], place: int, wanted: str) -> ModelError:
+    index = tuple(map(int, np.unravel_index(place, values.shape)))
+    value = float(values[index])
+    return ModelError(
+        f"{stored.path}: tensor {stored.name!r} has {value:g} at {list(index)}, expected {wanted}",
+        tensor=stored.name, index=index, got=value, wanted=wanted, path=stored.path,
+        remedy="the file is damaged, or its training failed" if not np.isfinite(value) else "convert it to F32 or BF16",
+    )  # fmt: skip
+
+
 def _encoded(encoder: Encoder, rows: npt.NDArray[Any], type: gg.types.Type) -> npt.NDArray[np.uint8]:
-    values = np.ascontiguousarray(rows, np.float32)
+    with np.errstate(over="ignore"):  # which is noticed by the caller
+        values = np.ascontiguousarray(rows, np.float32)
     if type.is_quantized:
         return encoder.encode(values.view(np.uint8), gg.F32, type)
     return quants.quantize(values, type)

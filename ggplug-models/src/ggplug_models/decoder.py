@@ -13,7 +13,8 @@ from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
-from ggplug_models.arguments import check_sequence
+from ggplug.types import Type
+from ggplug_models.arguments import check_progress, check_sequence
 from ggplug_models.cache.cells import Cells
 from ggplug_models.cache.memory import KeysValues, Kind, Memory, State
 from ggplug_models.chat_template import ChatTemplate, Message
@@ -50,6 +51,10 @@ class Decoder(Network):
         """How many positions there are, where the file has a vector for each; None: any number."""
         return None
 
+    def is_long(self, n_ctx: int) -> bool:
+        """Whether contexts of so many tokens are computed in another way than short ones."""
+        return False
+
     def scores(self, x: Tensor) -> Tensor:
         """Logits of the next token, [n_vocab, ...]; a file without an output matrix uses the table of embeddings."""
         return linear(self.w, "output" if "output.weight" in self.w else "token_embd", x, self.n_vocab)
@@ -62,7 +67,7 @@ class Decoder(Network):
         return load_tokenizer(self.metadata)
 
     def session(
-        self, n_ctx: int | None = None, n_seq: int = 1, cache_type: str = "f16", micro_batch: int = 512
+        self, n_ctx: int | None = None, n_seq: int = 1, cache_type: str | Type = "f16", micro_batch: int = 512
     ) -> Session:
         """New sequences for this model; see :class:`~ggplug_models.session.Session`."""
         return Session(self, n_ctx, n_seq, cache_type, micro_batch)
@@ -107,9 +112,10 @@ class Decoder(Network):
     ) -> GeneratedText:  # fmt: skip
         """The text that follows ``text``, in pieces that never end within a character; see :meth:`generate_ids`.
 
+        Names of special tokens in ``text`` are these tokens, so that a chat can be written down by hand.
         ``stop``: strings that end it; they are not part of it.  What is returned says in ``finish`` why the text ended.
         """
-        prompt = self.tokenizer.encode(text, add_special=True)
+        prompt = self.tokenizer.prompt(text)
         return self.texts(
             prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft, begins=not text
         )  # fmt: skip
@@ -161,6 +167,7 @@ class Decoder(Network):
         ``progress(n)``: called when ``n`` more are done.  Raises ParameterError, FreedError.
         """
         batch = check_batch(batch)
+        check_progress(progress)
         check_sequence(ids, "ids")
         found = self.hyperparameters.integer("pooling_type", Pooling.LAST, at_least=0)
         pooling = Pooling(found) if found in set(Pooling) else Pooling.LAST

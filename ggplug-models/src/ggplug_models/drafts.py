@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ggplug.errors import ModelError, ParameterError
-from ggplug_models.arguments import number, whole
+from ggplug.types import Type
+from ggplug_models.arguments import LARGEST, check_sequence, number, whole
 
 if TYPE_CHECKING:
     from ggplug_models.decoder import Decoder
@@ -52,10 +53,15 @@ class Drafts(ABC):
             )  # fmt: skip
 
     def next(self, text: Sequence[int], most: int, n_vocab: int) -> list[int]:
-        """Up to ``most`` tokens behind ``text``, up to the first that a vocabulary of ``n_vocab`` does not have."""
+        """Up to ``most`` tokens behind ``text``, up to the first that a vocabulary of ``n_vocab`` does not have.
+
+        Raises ParameterError where :meth:`guess` returned no token ids.
+        """
         most = min(most, self.most)
-        guessed = self.guess(text, most)[:most] if most > 0 else ()
-        return list(takewhile(lambda token: 0 <= token < n_vocab, guessed))
+        guessed = self.guess(text, most) if most > 0 else ()
+        check_sequence(guessed, "what a draft guesses")
+        tokens = [whole("a token that a draft guesses", token, -LARGEST) for token in guessed[:most]]
+        return list(takewhile(lambda token: 0 <= token < n_vocab, tokens))
 
     @abstractmethod
     def guess(self, text: Sequence[int], most: int) -> Sequence[int]:
@@ -124,7 +130,7 @@ class DraftModel(Drafts):
 
     def __init__(
         self, model: Decoder, n_ctx: int | None = None, *, most: int = MOST, least: float = 0.5,
-        cache_type: str = "f16",
+        cache_type: str | Type = "f16",
     ) -> None:  # fmt: skip
         super().__init__(most)
         least = number("least", least, 0, 1)

@@ -14,7 +14,7 @@ from ggplug.backend import Device
 from ggplug.errors import ModelError, ParameterError
 from ggplug.graph import Graph
 from ggplug.tensor import Context, Tensor
-from ggplug_models.arguments import check_sequence
+from ggplug_models.arguments import check_progress, check_sequence
 from ggplug_models.embedding import check_batch, check_texts, normalized
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.ids import token_ids
@@ -197,6 +197,7 @@ class Encoder(Network):
     ) -> Floats:
         """As :meth:`embed`, for token ids with their special tokens."""
         batch = check_batch(batch)
+        check_progress(progress)
         check_sequence(ids, "ids")
         with self.call():
             checked = [self._checked(each, f"ids[{n}]") for n, each in enumerate(ids)]
@@ -226,11 +227,19 @@ class Encoder(Network):
         return states
 
     def _compute(self, texts: Sequence[npt.NDArray[np.int64]]) -> Texts:
+        batch = self._filled(texts)
+        self.scheduler.compute(batch.graph)
+        return batch
+
+    def prepared(self, tokens: Sequence[int]) -> Graph:
+        """The graph that embeds a text, its inputs set, for others to compute, in a :meth:`turn`, as this call is."""
+        return self._filled([self._checked(tokens, "tokens")]).graph
+
+    def _filled(self, texts: Sequence[npt.NDArray[np.int64]]) -> Texts:
         longest = max(len(tokens) for tokens in texts)
         batch = self.build(len(texts), min(-(-longest // self.ROUND) * self.ROUND, self.n_ctx))
         self.scheduler.allocate(batch.graph)
         batch.fill(texts, self.pooling)
-        self.scheduler.compute(batch.graph)
         return batch
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from ggplug.errors import ModelError
 
-SAMPLES, SAMPLE_BYTES = 256, 4096
-"""Of a file, for what tells it from others."""
-
 
 class MappedFiles:
-    """Files that must not become shorter while their maps are read.  Holds them open: :meth:`close`."""
+    """Files that must not become shorter while their maps are read.
+
+    Holds them open until :meth:`close`, or until nothing refers to it any more.
+    """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._held: list[tuple[Path, int, int]] = []
@@ -36,17 +35,9 @@ class MappedFiles:
                     remedy="restore the file and load it again",
                 )  # fmt: skip
 
-    def digest(self) -> str:
-        """Of their sizes, and of their bytes: all of a small file, samples of a large one."""
-        found = hashlib.sha256()
-        for _, descriptor, size in self._held:
-            found.update(str(size).encode())
-            for sample in range(SAMPLES):
-                found.update(os.pread(descriptor, SAMPLE_BYTES, max(size - SAMPLE_BYTES, 0) * sample // (SAMPLES - 1)))
-        return found.hexdigest()
-
     def close(self) -> None:
         """Lets go of the files."""
-        for _, descriptor, _ in self._held:
-            os.close(descriptor)
-        self._held.clear()
+        while self._held:
+            os.close(self._held.pop()[1])
+
+    __del__ = close

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ggplug.errors import BusyError, FreedError, ParameterError
-from ggplug_models.arguments import whole
+from ggplug_models.arguments import check_callable, whole
 from ggplug_models.drafts import Drafts
 from ggplug_models.ids import token_ids
 from ggplug_models.sampling.sampler import Chooses, Logits, Sampler, check_largest
@@ -51,9 +51,7 @@ def check_arguments(
     model: Decoder, prompt: Sequence[int], max_tokens: int | None, choose: Chooses, draft: Drafts | None
 ) -> None:
     """Raises what :func:`generate` does for arguments that it cannot use."""
-    if not callable(choose) or isinstance(choose, type):
-        wanted = "what is called with logits and the tokens before, such as a Sampler"
-        raise ParameterError(f"choose must be {wanted}, got {shown(choose)}", got=choose, wanted=wanted)
+    check_callable("choose", choose, "what is called with logits and the tokens before, such as a Sampler")
     if draft is not None:
         if not isinstance(draft, Drafts):
             wanted = "a draft, such as PromptLookup()"

@@ -129,6 +129,6 @@ def _not_utf8(number: int, byte: int) -> ParameterError:
 def write_text(line: Line, write: Callable[[str], object], *, ascii_only: bool) -> None:
     """Writes a line as a string of JSON."""
     write('"')
-    for piece in (line,) if isinstance(line, str) else line.pieces():
+    for piece in (line,) if isinstance(line, str) else line.read():
         write(json.dumps(piece, ensure_ascii=ascii_only)[1:-1])
     write('"')

@@ -16,13 +16,15 @@ from ggplug.registry.isolation import FaultError, within
 from ggplug.registry.records import reason_of
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
+from ggplug_models.arguments import check_progress
 from ggplug_models.decoder import Decoder
 from ggplug_models.files import MappedFiles
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.model import ARCHITECTURES, Model
 from ggplug_models.packing import PackedWeight, Packing
-from ggplug_models.placement import LayerSplit, Placement
+from ggplug_models.placement import LayerSplit, Placement, first, over
 from ggplug_models.values import Values
+from ggplug_models.weights import digest_of_file
 
 GROUP = "ggplug.architectures"
 """Entry points of this group name the classes of other distributions, by architecture."""
@@ -47,28 +49,26 @@ def load(
     may make the model larger; by default only weights are packed that stay about as large.  ``progress(done, total)``:
     bytes of weights read.
 
-    Raises GGUFError, ModelError, ParameterError (a split that does not fit), DeviceNotFoundError, OutOfMemoryError.
+    Raises GGUFError, ModelError, ParameterError (a split that does not fit, a placement that returns no device),
+    DeviceNotFoundError, OutOfMemoryError.
     """
+    check_progress(progress)
     chosen = default_devices() if devices is None else _chosen(devices)
     with gguf.GGUFReader(path) as reader:
         hyperparameters = Hyperparameters(reader.metadata)
-        paths = reader.paths
+        paths, digest = reader.paths, digest_of_file(reader)
     values = Values(hyperparameters.values, where=os.fspath(path))
     cls = _class_of(values)
-    chooses = placement
-    if isinstance(chooses, LayerSplit):
-        chooses = chooses.over(hyperparameters.integer("block_count"), len(chosen))
-
-    def place(tensor_name: str) -> Device:
-        return chooses(tensor_name, chosen) if chooses else chosen[0]
-
+    if isinstance(placement, LayerSplit):
+        placement = placement.over(hyperparameters.integer("block_count"), len(chosen))
+    place = over(first if placement is None else placement, chosen)
     packing = _packing(cls, path, chosen, place, Packing(pack_growth)) if pack else ()
     packed = {each.name: each.memory for each in packing if each.memory is not None}
 
     weights, metadata = gguf.load(path, lambda tensor: packed.get(tensor) or place(tensor), progress=progress)
     try:
         model = cls(weights, metadata, chosen)
-        model.packing = tuple(packing)
+        model.packing, model.digest = tuple(packing), digest
         if any(weight.buffer is not None and weight.buffer.is_read_only for weight in weights):
             model.files = MappedFiles(paths)
         return model

@@ -14,6 +14,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ggplug.errors import ParameterError
+from ggplug_models.arguments import check_callable
+from ggplug_models.values import shown
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -27,11 +31,20 @@ LONGEST_WORD = 1 << 12
 class LongText:
     """A text that is read in pieces, such as a line of a file.
 
-    ``pieces``: called for each reading, for the pieces from the beginning.
+    ``pieces``: called for each reading, for the pieces from the beginning.  Raises ParameterError if it cannot be.
     """
 
     def __init__(self, pieces: Callable[[], Iterable[str]]) -> None:
+        check_callable("pieces", pieces, "a function that returns the strings that the text is made of")
         self.pieces = pieces
+
+    def read(self) -> Iterator[str]:
+        """The pieces.  Raises ParameterError for what are no strings, and what ``pieces`` does."""
+        found = self.pieces()
+        for piece in found if isinstance(found, Iterable) else (found,):
+            if not isinstance(piece, str):
+                raise ParameterError(f"the pieces of a LongText must be strings, got {shown(piece)}", got=piece)
+            yield piece
 
 
 class Words:
@@ -160,7 +173,7 @@ def _begins(character: str) -> bool:
 
 def pieces_of(text: str | LongText) -> Iterator[str]:
     """Pieces of at most :data:`LONG` characters; halves of surrogate pairs, which have no UTF-8 form, as ``?``."""
-    for whole in (text,) if isinstance(text, str) else text.pieces():
+    for whole in (text,) if isinstance(text, str) else text.read():
         for start in range(0, len(whole), LONG):
             yield whole[start : start + LONG].encode("utf-8", "replace").decode("utf-8")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 from ggplug.backend import Device
@@ -14,7 +15,7 @@ from ggplug.tensor import Context
 from ggplug_models.files import MappedFiles
 from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.packing import PackedWeight
-from ggplug_models.weights import Weights
+from ggplug_models.weights import Weights, digest_of_tensors
 
 
 class Model:
@@ -49,6 +50,14 @@ class Model:
         """What calls share, and :meth:`free` has for itself."""
         # A weight that was placed is computed with where it lies.
         self.scheduler = Scheduler(self.devices, op_offload=False, cache_size=self.GRAPHS)
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells the weights from others: the same for the same weights, whatever devices hold them and however.
+
+        :func:`.load` makes it from the file; else it is made when it is first needed.
+        """
+        return digest_of_tensors(self.weights)
 
     def sample(self) -> Graph | None:
         """A graph of a size that the model often computes, over its weights; it tells which of them are worth packing.

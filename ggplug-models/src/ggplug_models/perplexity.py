@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ModelError, ParameterError
+from ggplug.types import Type
 from ggplug_models.arguments import whole
 from ggplug_models.ids import token_ids
 from ggplug_models.session import LARGEST_RESULT
@@ -58,7 +59,7 @@ def chunks_of(model: Decoder, n_tokens: int, n_ctx: int | None = None) -> tuple[
 
 def perplexities(
     model: Decoder, tokens: Sequence[int], n_ctx: int | None = None, *, chunks: int | None = None,
-    cache_type: str = "f16",
+    cache_type: str | Type = "f16",
 ) -> Iterator[Perplexity]:  # fmt: skip
     """The perplexity of a text in chunks of ``n_ctx`` tokens: after each chunk that of all so far.
 

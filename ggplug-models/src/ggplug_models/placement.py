@@ -14,12 +14,40 @@ from itertools import accumulate
 
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
+from ggplug_models.arguments import check_callable
+from ggplug_models.values import shown
 
 Placement = Callable[[str, Sequence[Device]], Device]
 """Chooses a device for a weight: ``placement(tensor_name, devices)``."""
 
+WANTED = "a function that is called with a tensor's name and the devices and returns one of them"
+
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _AFTER_THE_LAYERS = re.compile(r"output|cls|pooler")
+
+
+def first(name: str, devices: Sequence[Device]) -> Device:
+    """The placement of everything on the first device."""
+    return devices[0]
+
+
+def over(placement: Placement, devices: Sequence[Device]) -> Callable[[str], Device]:
+    """A placement on these devices, by the name alone.
+
+    Raises ParameterError for what is none and, when it is called, for what it returned if that is no device.
+    """
+    check_callable("placement", placement, f"{WANTED}, or a LayerSplit")
+
+    def place(name: str) -> Device:
+        found = placement(name, devices)
+        if not isinstance(found, Device):
+            raise ParameterError(
+                f"placement must be {WANTED}; for {name!r} it returned {shown(found)}", got=found, wanted=Device,
+                remedy=f"return one of devices: {', '.join(device.name for device in devices)}",
+            )  # fmt: skip
+        return found
+
+    return place
 
 
 def in_turn(name: str, devices: Sequence[Device]) -> Device:

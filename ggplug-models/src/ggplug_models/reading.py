@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,9 +30,10 @@ def vectors_of(
     lengths = [len(text) for text in texts]
     session: Session | None = None
     try:
-        for chosen in groups(lengths, batch, alike=model.keeps_states):
+        for chosen in groups(lengths, batch, alike=model.keeps_states, is_long=model.is_long):
             longest = lengths[chosen[0]]
-            if session is None or session.n_seq < len(chosen):
+            fits = session is not None and model.is_long(session.n_ctx) is model.is_long(longest)
+            if session is None or not fits or session.n_seq < len(chosen):
                 if session is not None:
                     session.free()
                 session = model.session(longest, min(_most(longest, batch), len(texts)), cache_type="f32")
@@ -45,14 +46,23 @@ def vectors_of(
             session.free()
 
 
-def groups(lengths: Sequence[int], batch: int, *, alike: bool) -> Iterator[list[int]]:
-    """Places of texts that are computed together, the longest first; ``alike``: only texts of one length."""
+def groups(
+    lengths: Sequence[int], batch: int, *, alike: bool, is_long: Callable[[int], bool] = lambda length: False
+) -> Iterator[list[int]]:
+    """Places of texts that are computed together, the longest first.
+
+    ``alike``: only texts of one length.  ``is_long``: whether a text is computed in another way than short ones.
+    """
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     while order:
         longest = lengths[order[0]]
         least = longest if alike else in_steps(longest) - GRANULE
-        most = _most(longest, batch)
-        count = next((n for n, place in enumerate(order[:most]) if lengths[place] < least), min(most, len(order)))
+        found = order[: _most(longest, batch)]
+        others = (
+            n for n, place in enumerate(found)
+            if lengths[place] < least or is_long(lengths[place]) is not is_long(longest)
+        )  # fmt: skip
+        count = next(others, len(found))
         yield order[:count]
         del order[:count]
 

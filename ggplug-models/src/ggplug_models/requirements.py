@@ -12,12 +12,12 @@ from ggplug.errors import ModelError
 def required(library: str, purpose: str, extra: str | None = None) -> Iterator[None]:
     """Around the import of a library: where it fails, ModelError says for what it is needed and how to get it.
 
-    ``extra``: the extra of this distribution that it belongs to, if there are several libraries to get.
+    ``extra``: the extra of ggplug-core that it belongs to, if there are several libraries to get.
     """
     try:
         yield
     except ImportError as error:
         raise ModelError(
             f"{purpose} needs the library {library}, which cannot be imported: {error}", got=library,
-            remedy=f"pip install {library}" if extra is None else f'pip install "ggplug-models[{extra}]"',
+            remedy=f"pip install {library}" if extra is None else f'pip install "ggplug-core[{extra}]"',
         ) from error  # fmt: skip

@@ -24,6 +24,7 @@ from ggplug_models.steps import Asked, Shape, Step, Tokens
 from ggplug_models.values import shown
 
 if TYPE_CHECKING:
+    from ggplug.graph import Graph
     from ggplug_models.decoder import Decoder
 
 Floats = npt.NDArray[np.float32]
@@ -315,27 +316,9 @@ class Session:
     def _compute(self, batch: dict[int, list[int]], n: int, asked: Asked, *, hidden: bool) -> dict[int, Floats]:
         """One step: the tokens of ``batch``, at most ``n`` of each sequence."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
-        n = n if self.model.keeps_states else in_steps(n)
-        # Lists: each of NumPy's calls takes longer than a few tokens, in caches that hold weights.
-        ids, positions, lengths = [], [], []
-        for seq in range(first, first + n_seq):
-            tokens, held = batch.get(seq, []), len(self._tokens[seq])
-            filling = n - len(tokens)
-            ids.append(tokens + [0] * filling)
-            positions.append([*range(held, held + len(tokens))] + [-1] * filling)
-            lengths.append(held + len(tokens))
-        longest = max(lengths[seq - first] for seq in batch)
-        spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
         with self.turn():
-            step = self._step(Shape(first, n_seq, n, spans, asked, hidden))
+            step = self._filled(batch, n, asked, hidden=hidden)
             assert step.graph is not None
-            for seq in batch:
-                if not self._tokens[seq]:
-                    self._begin(seq)
-                for cells in self._cells.values():
-                    cells.advance(seq, lengths[seq - first])
-            self.model.scheduler.allocate(step.graph)
-            step.fill(Tokens(np.array(ids), np.array(positions), np.array(lengths)))
             try:
                 self.model.scheduler.compute(step.graph)
                 for seq, tokens in batch.items():
@@ -352,6 +335,42 @@ class Session:
         if asked is Asked.LAST:
             return {seq: found[seq - first] for seq in batch}
         return {seq: found[seq - first, : len(tokens)] for seq, tokens in batch.items()}
+
+    @alone
+    def prepared(self, tokens: Sequence[int]) -> Graph:
+        """The graph that reads ``tokens`` as the first ones of sequence 0, its inputs set, for others to compute.
+
+        What computes it belongs into a :meth:`turn`, and so does this call.  The session can only be freed then.
+        """
+        checked = self._checked(0, tokens)
+        graph = self._filled({0: checked}, len(checked), Asked.LAST, hidden=False).graph
+        assert graph is not None
+        return graph
+
+    def _filled(self, batch: dict[int, list[int]], n: int, asked: Asked, *, hidden: bool) -> Step:
+        """The step of these tokens, allocated and with its inputs, in a turn."""
+        first, n_seq = min(batch), max(batch) - min(batch) + 1
+        n = n if self.model.keeps_states else in_steps(n)
+        # Lists: each of NumPy's calls takes longer than a few tokens, in caches that hold weights.
+        ids, positions, lengths = [], [], []
+        for seq in range(first, first + n_seq):
+            tokens, held = batch.get(seq, []), len(self._tokens[seq])
+            filling = n - len(tokens)
+            ids.append(tokens + [0] * filling)
+            positions.append([*range(held, held + len(tokens))] + [-1] * filling)
+            lengths.append(held + len(tokens))
+        longest = max(lengths[seq - first] for seq in batch)
+        spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
+        step = self._step(Shape(first, n_seq, n, spans, asked, hidden))
+        assert step.graph is not None
+        for seq in batch:
+            if not self._tokens[seq]:
+                self._begin(seq)
+            for cells in self._cells.values():
+                cells.advance(seq, lengths[seq - first])
+        self.model.scheduler.allocate(step.graph)
+        step.fill(Tokens(np.array(ids), np.array(positions), np.array(lengths)))
+        return step
 
     def _step(self, shape: Shape) -> Step:
         step = self._steps.get(shape)

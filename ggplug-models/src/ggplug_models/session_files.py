@@ -113,11 +113,11 @@ def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints) -> None:
 
 
 def _fingerprint(session: Session) -> str:
-    """What tells models apart: metadata, extents of weights, and samples of the files that they came from."""
+    """What tells models apart: the metadata of their architecture, and their weights."""
     model = session.model
-    told = [f"{key}={model.metadata[key]}" for key in sorted(model.metadata) if key.startswith(model.architecture)]
-    told += [f"{weight.name} {weight.type.name} {weight.ne}" for weight in model.weights]
-    told.append(model.files.digest())
+    found = {key: model.metadata[key] for key in sorted(model.metadata) if key.startswith(model.architecture)}
+    told = [f"{key}={each.tolist() if isinstance(each, np.ndarray) else each}" for key, each in found.items()]
+    told.append(model.digest)
     return f"{model.architecture} {hashlib.sha256(chr(10).join(told).encode()).hexdigest()}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from ggplug_models.cache.memory import KeysValues, Memory
 from ggplug_models.layers.attention import joined, mixed_as_one
 
 Ints = npt.NDArray[np.int64]
+Ints32 = npt.NDArray[np.int32]
 
 
 class Asked(enum.Enum):
@@ -105,17 +107,12 @@ class Step:
         Each input costs calls in every step, so there are few.
         """
         if name not in self._parts:
-            numbers = self.input("numbers", gg.I32, (self.n_tokens, self._most_parts), self._numbers_of)
+            shape = self._most_parts, self.n_tokens
+            numbers = self.input("numbers", gg.I32, shape[::-1], partial(_numbers, self._parts, shape))
             offset = len(self._parts) * numbers.nb[1]
             assert len(self._parts) < self._most_parts
             self._parts[name] = gg.view(numbers, count, offset=offset), values
         return self._parts[name][0]
-
-    def _numbers_of(self, tokens: Tokens) -> npt.NDArray[np.int32]:
-        numbers = np.zeros((self._most_parts, self.n_tokens), np.int32)
-        for row, (tensor, values) in zip(numbers, self._parts.values(), strict=False):
-            row[: tensor.ne[0]] = values(tokens)
-        return numbers
 
     @property
     def tokens(self) -> Tensor:
@@ -227,3 +224,14 @@ class Step:
                 tensor.set_bytes(given)
             else:
                 tensor.set(given)
+
+
+def _numbers(parts: Mapping[str, tuple[Tensor, Values]], shape: tuple[int, int], tokens: Tokens) -> Ints32:
+    """What the input with all whole numbers holds for a step's tokens: a row for each part.
+
+    Refers to no step: one that referred to itself would stay, with the weights, until cycles are collected.
+    """
+    numbers = np.zeros(shape, np.int32)
+    for row, (tensor, values) in zip(numbers, parts.values(), strict=False):
+        row[: tensor.ne[0]] = values(tokens)
+    return numbers

@@ -10,8 +10,8 @@ from ggplug_models.chat_template import ChatTemplate, Message
 from ggplug_models.decoder import Decoder
 from ggplug_models.drafts import Drafts
 from ggplug_models.sampling import Sampler
-from ggplug_models.sampling.sampler import Logits
 from ggplug_models.session import Session
+from ggplug_models.written import GeneratedText, Written
 
 
 @dataclass
@@ -81,28 +81,29 @@ class Talk:
 
     def go_on(self, text: str, max_tokens: int | None = None) -> Iterator[str]:
         """The text that follows ``text``, in pieces."""
-        prompt = self.model.tokenizer.encode(text, add_special=True)
+        prompt = self.model.tokenizer.prompt(text)
         return self._timed(prompt, max_tokens, begins=not text)
 
     def _timed(self, prompt: Sequence[int], max_tokens: int | None, *, begins: bool = True) -> Iterator[str]:
         pace = self.pace = Pace(len(prompt))
-        draft = self.draft
+        draft, tokenizer = self.draft, self.model.tokenizer
         drafted, accepted = (0, 0) if draft is None else (draft.drafted, draft.accepted)
-        start = time.perf_counter()
-
-        def choose(logits: Logits, history: Sequence[int]) -> int:
-            token = self.sampler(logits, history)
-            now = time.perf_counter() - start
-            if not pace.written:
-                pace.first = now
-            pace.written += 1
-            pace.rest = now - pace.first
-            return token
-
+        # The sampler itself, not what measures it: it has to know where a text begins.
+        tokens = self.model.generate_ids(prompt, max_tokens, choose=self.sampler, session=self.session, draft=draft)
         try:
-            yield from self.model.texts(
-                prompt, max_tokens, choose=choose, session=self.session, draft=draft, begins=begins
-            )  # fmt: skip
+            yield from GeneratedText(Written(tokenizer, begins=begins), _paced(tokens, pace), tokenizer.ends)
         finally:
             if draft is not None:
                 pace.drafted, pace.accepted = draft.drafted - drafted, draft.accepted - accepted
+
+
+def _paced(tokens: Iterator[int], pace: Pace) -> Iterator[int]:
+    """The tokens, measured as they come."""
+    start = time.perf_counter()
+    for token in tokens:
+        now = time.perf_counter() - start
+        if not pace.written:
+            pace.first = now
+        pace.written += 1
+        pace.rest = now - pace.first
+        yield token

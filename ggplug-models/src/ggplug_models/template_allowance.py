@@ -14,6 +14,8 @@ from typing import Any
 
 from jinja2.exceptions import SecurityError
 
+from ggplug_models.tool_arguments import Arguments
+
 SMALLEST = 1 << 22
 """Characters and items that a template may make, however short the chat is."""
 
@@ -82,6 +84,7 @@ def measured(value: Any) -> tuple[int, int]:
             elif isinstance(part, int):
                 size += part.bit_length() // 8
             elif isinstance(part, Mapping):
+                size += len(str(part)) if isinstance(part, Arguments) else 0  # which may be written out
                 unread.append(each for pair in part.items() for each in pair)
                 break
             elif isinstance(part, _COLLECTIONS):

@@ -115,9 +115,11 @@ class _Namespace(Namespace):
 
 
 class _Code(CodeGenerator):
-    """Python's operations on values go through the environment, and so do steps of loops."""
+    """Python's operations on values go through the environment, and so do loops and their steps."""
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
+        items = nodes.EnvironmentAttribute("items")
+        node.iter = nodes.Call(items, [node.iter], [], None, None, lineno=node.lineno).set_environment(self.environment)
         step = nodes.Call(nodes.EnvironmentAttribute("step"), [], [], None, None, lineno=node.lineno)
         node.body.insert(0, nodes.ExprStmt(step, lineno=node.lineno).set_environment(self.environment))
         super().visit_For(node, frame)
@@ -223,6 +225,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """The value, which was taken off the allowance."""
         _allowance.get().spend(STEP + measured(value)[0], "the template")
         return value
+
+    def items(self, value: Any) -> Any:
+        """What a loop goes through: ``tools`` may be none, which not every template looks at before."""
+        return () if value is None else value
 
     def step(self) -> None:
         """A loop goes on."""

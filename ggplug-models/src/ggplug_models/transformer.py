@@ -102,13 +102,17 @@ class Transformer(Network):
         """How a block rotates; None: not at all."""
         return self.rope
 
+    def is_long(self, n_ctx: int) -> bool:
+        """Whether contexts of so many tokens are longer than those that the rotation was made for."""
+        return self.rope is not None and n_ctx > self.rope.n_ctx_orig
+
     def rope_factors(self, block: Block) -> Tensor | None:
         """What the frequencies are divided by: llama 3's, or LongRoPE's for this context, where the file has them."""
         assert self.rope is not None
         count = self.rope.n_dims // 2
         if "rope_freqs.weight" in self.w:
             return self.w("rope_freqs.weight", count)
-        of = "long" if block.inputs.n_ctx > self.rope.n_ctx_orig else "short"
+        of = "long" if self.is_long(block.inputs.n_ctx) else "short"
         return self.w.optional(f"rope_factors_{of}.weight", count)
 
     def gate(self, x: Tensor, up: Tensor) -> Tensor:

@@ -1,9 +1,22 @@
-"""A model's weights by name, each with the extents that the architecture gives it."""
+"""A model's weights by name, each with the extents that the architecture gives it, and what tells them from others."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+
 from ggplug.errors import ModelError
+from ggplug.gguf import GGUFReader, TensorInfo
+from ggplug.gguf.format import is_foreign, swap_byte_order
 from ggplug.tensor import Context, Tensor
+
+W = TypeVar("W", Tensor, TensorInfo)
+
+SAMPLES, SAMPLE_BYTES = 256, 4096
+"""Of all weights together, for their digest: the whole of a model that is no larger than that."""
 
 
 class Weights:
@@ -48,3 +61,48 @@ class Weights:
 
 def _extents(ne: tuple[int, ...]) -> str:
     return f"({', '.join('any' if extent < 0 else str(extent) for extent in ne)})"
+
+
+def digest_of(weights: Iterable[W], read: Callable[[W, int, int], Any]) -> str:
+    """What tells weights from others wherever they lie: names, types, extents, and bytes, all of them or samples.
+
+    ``read(weight, offset, size)``: bytes of whole blocks, as the host orders them.  The order of the weights is of no
+    matter.  Of each weight at least the first and the last blocks are read.
+    """
+    found = hashlib.sha256()
+    ordered = sorted(weights, key=lambda weight: weight.name)
+    total = sum(weight.nbytes for weight in ordered)
+    for weight in ordered:
+        ne = weight.ne + (1,) * (4 - len(weight.ne))
+        found.update(f"{weight.name} {weight.type.name} {ne}\n".encode())
+        block, blocks = weight.type.block_bytes, weight.nbytes // weight.type.block_bytes
+        size = max(1, SAMPLE_BYTES // block)
+        last = max(blocks - size, 0)
+        steps = -(-last // size)
+        if total > SAMPLES * SAMPLE_BYTES:
+            steps = min(steps, 1 + SAMPLES * weight.nbytes // total)
+        for step in range(steps + 1 if blocks else 0):
+            start = last * step // max(steps, 1)
+            found.update(read(weight, start * block, min(size, blocks) * block))
+    return found.hexdigest()
+
+
+def digest_of_file(reader: GGUFReader) -> str:
+    """:func:`digest_of` what a file holds."""
+
+    def read(info: TensorInfo, offset: int, size: int) -> Any:
+        data = reader.data(info)[offset : offset + size]
+        return swap_byte_order(data, info.type) if is_foreign(reader.endian) else data
+
+    return digest_of(reader.tensors.values(), read)
+
+
+def digest_of_tensors(weights: Context) -> str:
+    """:func:`digest_of` weights that have places."""
+
+    def read(tensor: Tensor, offset: int, size: int) -> Any:
+        out = np.empty(size, np.uint8)
+        tensor.access(lambda buffer, start: buffer.get_tensor(tensor, out, start, offset))
+        return out
+
+    return digest_of(weights, read)

@@ -53,8 +53,10 @@ class Arguments:
         self._structs: list[npt.NDArray[np.uint8]] = []
         self._columns: list[tuple[int, int, int, bool]] = []  # of each tensor: member's byte, delta, span, written
         self._end = 0
+        self.bound = False
+        """Whether the queue has what stands here.  Not while it gets it, nor after that broke off."""
         self._memories: list[DeviceMemory] = []
-        self._which: Indexes | None = None
+        self._which: Indexes = np.empty(0, np.int64)
         self._bases: Indexes = np.empty(0, np.int64)
         self._sizes: Indexes = np.empty(0, np.int64)
 
@@ -82,7 +84,11 @@ class Arguments:
         self._structs, self._columns = [], []
 
     def place(self, memories: list[DeviceMemory], which: Indexes, offsets: Indexes) -> Changed:
-        """Takes over where the tensors lie: the memory ``memories[which[i]]``, ``offsets[i]`` bytes into it."""
+        """Takes over where the tensors lie: the memory ``memories[which[i]]``, ``offsets[i]`` bytes into it.
+
+        Who gives the answer to the queue sets :attr:`bound` after that.  Until then, everything counts as changed.
+        """
+        bound, self.bound = self.bound, False
         offsets = offsets + self._deltas
         if self._step is None:
             bases = np.zeros(len(offsets), np.int64)
@@ -93,25 +99,19 @@ class Arguments:
             sizes = np.maximum(-(-(offsets - bases + self._spans) // _WORD), 1) * _WORD
         rest = offsets - bases
         words = self.data.view(self._library.offset)
-        first = self._which is None
         moved = which == which
         # A memory's number means something only together with the list that it counts.
-        if self._which is not None and len(memories) == len(self._memories):
+        if bound and len(memories) == len(self._memories):
             same = np.array([new is old for new, old in zip(memories, self._memories, strict=True)], bool)
             moved = (which != self._which) | ~same[which] | (bases != self._bases) | (sizes != self._sizes)
         shifted = rest != words[self._members]
         words[self._members] = rest
         self._memories, self._which, self._bases, self._sizes = memories, which, bases, sizes
-        structs = list(range(len(self.spans))) if first else sorted(set(self._launches[shifted].tolist()))
+        structs = sorted(set(self._launches[shifted].tolist())) if bound else list(range(len(self.spans)))
         return Changed([(self.owners[n], self.binding(n)) for n in moved.nonzero()[0].tolist()], structs)
-
-    def forget(self) -> None:
-        """After a failure: the next place is taken over as if it were the first."""
-        self._which = None
 
     def binding(self, number: int) -> Binding:
         """Where tensor ``number`` of all is bound now."""
-        assert self._which is not None
         memory = self._memories[self._which[number]]
         return Binding(memory.handle, int(self._bases[number]), int(self._sizes[number]))
 
@@ -121,8 +121,6 @@ class Arguments:
 
     def aliased(self) -> dict[int, frozenset[int]]:
         """For each launch that writes to a memory and only reads another tensor in it: the numbers of such tensors."""
-        if self._which is None:
-            return {}
         pairs = self._launches * (1 + len(self._memories)) + self._which
         _, groups = np.unique(pairs, return_inverse=True)
         stored = np.bincount(groups, weights=self.written) > 0

@@ -57,13 +57,13 @@ class SimtBuffer(Buffer):
                 self.runtime.order.transfer("filling", lambda queue: queue.fill(self.handle, offset, size, value))
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
-        offset, size = self.check_write(offset, size)
-        source_offset, _ = source.check_read(source_offset, size)
+        source_offset, size = source.check_read(source_offset, size)
+        offset, _ = self.check_write(offset, size)
         overlaps = source is self and abs(source_offset - offset) < size
         if isinstance(source, SimtBuffer) and self.runtime.reaches(source.runtime) and not overlaps:
             with accessing(self, source):
-                offset, size = self.check_write(offset, size)
-                source_offset, _ = source.check_read(source_offset, size)
+                source.check_there()
+                self.check_there()
                 if size:
                     source.runtime.order.finish()
                     places = source.handle, source_offset, self.handle, offset, size

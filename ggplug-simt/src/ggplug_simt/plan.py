@@ -89,18 +89,21 @@ class SimtPlan(Plan):
         self._steps.append(_Step(launch, graph.index[group.node], op))
 
     def _prepared(self) -> Work:
-        dispatches = [self._dispatch(number) for number in range(len(self._steps))]
+        dispatches = [self._dispatch(number, step.aliased) for number, step in enumerate(self._steps)]
         with self._runtime.guard.guarded("binding"):
             return self._queue.work(dispatches)
 
-    def _dispatch(self, number: int) -> Dispatch:
-        """A launch as the queue gets it, its program compiled.  Raises KernelCompileError."""
+    def _dispatch(self, number: int, aliased: frozenset[int]) -> Dispatch:
+        """A launch as the queue gets it, its program, for tensors that are ``aliased``, compiled.
+
+        Raises KernelCompileError.
+        """
         step = self._steps[number]
         launch = step.launch
         program: Program | VendorProgram = launch.program
-        if step.aliased and not isinstance(program, VendorProgram):
-            program = self._driver.library.aliased(program, step.aliased)
-        written = tuple(each.written or n in step.aliased for n, each in enumerate(launch.tensors))
+        if aliased and not isinstance(program, VendorProgram):
+            program = self._driver.library.aliased(program, aliased)
+        written = tuple(each.written or n in aliased for n, each in enumerate(launch.tensors))
         compiled = self._runtime.programs.get(program, step.op)
         grid = grid_of(self._driver.properties, launch)
         return Dispatch(compiled, program.kernel, grid, launch.lanes, written, self._arguments.spans[number])
@@ -120,23 +123,20 @@ class SimtPlan(Plan):
         changed = self._arguments.place(memories, which, offsets)
         if changed.bindings or changed.structs:
             self._take_over(changed)
+        self._arguments.bound = True
         self._memories, self._claimed = memories, frozenset(buffers)
         self._graph = weakref.ref(graph)  # weakly: a plan that is kept must not keep a model's weights alive
         self._ready = True
 
     def _take_over(self, changed: Changed) -> None:
-        try:
-            with self._runtime.guard.guarded("binding"):
-                for owner, binding in changed.bindings:
-                    self._work.bind(owner.launch, owner.tensor, binding)
-                stale = set(changed.structs)
-                if self._driver.properties.exclusive_writes:
-                    stale |= self._choose_variants()
-                if stale:
-                    self._work.set_arguments(self._arguments.data, sorted(stale))
-        except BaseException:
-            self._arguments.forget()
-            raise
+        with self._runtime.guard.guarded("binding"):
+            for owner, binding in changed.bindings:
+                self._work.bind(owner.launch, owner.tensor, binding)
+            stale = set(changed.structs)
+            if self._driver.properties.exclusive_writes:
+                stale |= self._choose_variants()
+            if stale:
+                self._work.set_arguments(self._arguments.data, sorted(stale))
 
     def _placed_in(
         self, graph: Graph, places: BufferOffsets
@@ -184,8 +184,8 @@ class SimtPlan(Plan):
             wanted = aliased.get(number, frozenset())
             if wanted == step.aliased:
                 continue
-            step.aliased = wanted
-            self._work.replace(number, self._dispatch(number))
+            self._work.replace(number, self._dispatch(number, wanted))
+            step.aliased = wanted  # only now: where this breaks off, it is replaced once more
             for n in self._arguments.tensors_of(number):
                 self._work.bind(number, self._arguments.owners[n].tensor, self._arguments.binding(n))
             replaced.add(number)

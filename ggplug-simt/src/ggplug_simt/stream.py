@@ -56,8 +56,8 @@ class SimtBackend(Backend):
         source_stream: Backend | None = None,
     ) -> None:  # fmt: skip
         own = self.own(target)
-        target_offset, size = own.check_write(target_offset, size)
-        source_offset, _ = source.check_read(source_offset, size)
+        source_offset, size = source.check_read(source_offset, size)
+        target_offset, _ = own.check_write(target_offset, size)
         overlaps = source is target and abs(source_offset - target_offset) < size
         if isinstance(source, SimtBuffer) and self.runtime.reaches(source.runtime) and not overlaps:
             if isinstance(source_stream, SimtBackend) and source_stream is not self:

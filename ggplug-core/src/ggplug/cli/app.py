@@ -23,7 +23,6 @@ from ggplug.registry.discover import missing_extras
 BUILT_IN = {
     "bench": ("ggplug.cli.bench:bench", "Measure devices, and what the framework itself costs."),
     "cache": ("ggplug.cli.cache:cache", "Show, clear or prebuild compiled kernels."),
-    "conformance": ("ggplug.cli.conformance:conformance", "Put a device to the conformance suite."),
     "devices": ("ggplug.cli.devices:devices", "List the devices there are."),
     "doctor": ("ggplug.cli.doctor:doctor", "Try every plugin, and say what is wrong and what to do."),
     "gguf": ("ggplug.cli.gguf:gguf", "Show what a GGUF file holds."),

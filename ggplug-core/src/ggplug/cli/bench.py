@@ -94,7 +94,7 @@ def of_files(there: Mapping[str, Instrument]) -> str:
     """The instrument that measures model files.  Raises ParameterError if there is none."""
     found = next((name for name, each in there.items() if getattr(each, "measures_files", False)), None)
     if found is None:
-        raise ParameterError("nothing measures model files here", remedy="pip install ggplug-models")
+        raise ParameterError("nothing measures model files here", remedy='pip install "ggplug-core[models]"')
     return found
 
 

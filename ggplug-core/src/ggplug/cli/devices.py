@@ -32,7 +32,7 @@ def devices(as_json: bool) -> None:
         print_table(["device", "kind", "memory", "what it is"], map(_row, rows))
     else:
         out.print("There is no device.")
-        if missing := missing_extras():
+        if missing := missing_extras(devices=True):
             out.print(f'Install one: pip install "ggplug-core[EXTRA]", where EXTRA is one of {", ".join(missing)}.')
     for plugin in REGISTRY.status():
         source = f"{plugin.distribution} {plugin.version}" if plugin.distribution else plugin.source

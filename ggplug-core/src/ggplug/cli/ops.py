@@ -14,7 +14,7 @@ from ggplug.ops.base import OPS, Op
 from ggplug.ops.listing import markdown
 from ggplug.quants import block_types
 from ggplug.registry import REGISTRY
-from ggplug.testing.offers import Offer, offers
+from ggplug.sketches.offers import Offer, offers
 from ggplug.types import KERNEL_FLOATS, TYPES, Type, by_name
 
 
@@ -48,7 +48,7 @@ def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_pa
         echo(page(devices, found).rstrip("\n"))
     elif chosen or types:
         if not found:
-            echo("No case of the conformance suite has sources of such types.")
+            echo("No node that a device is asked about has sources of such types.")
             return
         print_table(["op", "type", "device", "answer"], map(_answer, found))
     else:

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ggplug import ops
-from ggplug.backend import Backend, Device
+from ggplug import host, ops
+from ggplug.backend import Backend, BufferType, Capabilities, Device, Group, Memory, Operand
 from ggplug.cli.products import on, prepared
 from ggplug.graph import Graph
 from ggplug.registry.extras import Options
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor, new_tensor
-from ggplug.testing.fake import FakeDevice
+from ggplug.types import DeviceKind
 
 NODES = 1000
 ELEMENTS = 16
@@ -115,22 +115,61 @@ def times(run: Callable[[], Any], repeats: int) -> list[float]:
 
 def splitting_time(device: Device) -> float:
     """Milliseconds of the scheduler's work on a graph that it has not seen; every tenth of it reads other weights."""
-    fake = FakeDevice("fake0")
-    leafs = []
-    for position in range(10):
-        leaf = new_tensor("f32", (ELEMENTS,))
-        memory = (fake, device)[position % 2].buffer_type
-        leaf.place(memory.alloc(memory.alloc_size(leaf)))
-        leafs.append(leaf)
-
+    second = SecondDevice()
+    leafs = shared((second, device))
     taken = []
     for _ in range(5):
         graph = Graph(chain(NODES, leafs))
-        with Scheduler([fake, device]) as scheduler:
+        with Scheduler([second, device]) as scheduler:
             start = time.perf_counter()
             scheduler.reserve_size(graph)  # all that is decided, nothing that is explained or allocated
             taken.append((time.perf_counter() - start) * 1e3)
     return min(taken)
+
+
+def shared(devices: Sequence[Device]) -> list[Tensor]:
+    """Ten weights without values, in the memory of these devices in turn."""
+    leafs = []
+    for position in range(10):
+        leaf = new_tensor("f32", (ELEMENTS,))
+        memory = devices[position % len(devices)].buffer_type
+        leaf.place(memory.alloc(memory.alloc_size(leaf)))
+        leafs.append(leaf)
+    return leafs
+
+
+class SecondDevice(Device):
+    """What a graph is shared with: it takes every op, in memory that only it works in, and is never computed on."""
+
+    name = "second"
+    description = "takes everything and computes nothing"
+    kind = DeviceKind.GPU
+    capabilities = Capabilities(events=True)
+
+    def __init__(self) -> None:
+        self._buffer_type = _OwnMemory(self.name, self)
+
+    def memory(self) -> Memory:
+        return host.memory()
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._buffer_type
+
+    def match(self, group: Group) -> Any:
+        return _nothing
+
+
+class _OwnMemory(host.HostBufferType):
+    """Memory that no other device is to work in."""
+
+    @property
+    def is_host(self) -> bool:
+        return False
+
+
+def _nothing(op: Any, dst: Operand, *src: Operand | None) -> None:
+    """The kernel of every op."""
 
 
 def count_calls(run: Callable[[], Any]) -> int:

@@ -18,6 +18,15 @@ class Draining(Protocol):
         """Waits for everything given to any stream of the device; raises nothing that went wrong in it."""
 
 
+class Waited(Protocol):
+    """A job that can be waited for."""
+
+    done: bool
+
+    def wait(self) -> None:
+        """Waits until it is done."""
+
+
 class DiscreteBuffer(Buffer):
     """One allocation of memory that the host does not see, on a :class:`~ggplug.discrete.DiscreteDevice`.
 
@@ -28,6 +37,7 @@ class DiscreteBuffer(Buffer):
     def __init__(self, type: BufferType, size: int, device: Draining) -> None:
         super().__init__(type, size)
         self.device = device
+        self._readers: list[Waited] = []
 
     # Required
 
@@ -48,7 +58,8 @@ class DiscreteBuffer(Buffer):
     def copy(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         """Copies bytes of any buffer here now, which may overlap (default: through the host); ranges are checked.
 
-        Another discrete device is not waited for: what gave the work saw to the order.
+        Another discrete device is not waited for: what gave the work saw to the order.  A stream gives host memory in
+        the place of any other source.
         """
         staging = np.empty(size, np.uint8)
         if isinstance(source, DiscreteBuffer):
@@ -59,8 +70,19 @@ class DiscreteBuffer(Buffer):
 
     # Provided
 
-    def _set(self, offset: int, data: Bytes) -> None:
+    def read_by(self, job: Waited) -> None:
+        """Notes that a job of another device's stream will read here: what writes or frees the buffer waits for it."""
+        self._readers = [*(each for each in self._readers if not each.done), job]
+
+    def _wait(self) -> None:
+        """Waits for all that may read or write here."""
         self.device.drain()
+        readers, self._readers = self._readers, []
+        for job in readers:
+            job.wait()
+
+    def _set(self, offset: int, data: Bytes) -> None:
+        self._wait()
         self.store(offset, data)
 
     def _get(self, offset: int, out: Bytes) -> None:
@@ -69,13 +91,13 @@ class DiscreteBuffer(Buffer):
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         with accessing(self, source):
-            offset, size = self.check_write(offset, size)
-            source_offset, _ = source.check_read(source_offset, size)
-            self.device.drain()
+            source_offset, size = source.check_read(source_offset, size)
+            offset, _ = self.check_write(offset, size)
+            self._wait()
             if isinstance(source, DiscreteBuffer) and source.device is not self.device:
                 source.device.drain()
             self.copy(source, source_offset, offset, size)
 
     def _free(self) -> None:
-        self.device.drain()
+        self._wait()
         self.dispose()

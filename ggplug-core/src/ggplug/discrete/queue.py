@@ -25,11 +25,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ggplug.arrays import as_bytes
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Device, Event, Groups, Plan, check_target
 from ggplug.discrete.memory import DiscreteBuffer
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, told
 from ggplug.graph import Graph
+from ggplug.host import HOST
 from ggplug.sharing import using
 
 if TYPE_CHECKING:
@@ -45,17 +48,21 @@ class Batch:
 class Job:
     """A piece of work of a stream, for the queue to call.
 
-    ``stream``: whose it is.  ``done``: whether it was called and has ended, however that was.
+    ``stream``: whose it is.  ``done``: whether it was called and has ended, however that was.  Where Ctrl-C keeps a
+    queue from calling a job, that job is not done, and is called again; a job that is done may be, too.
     """
 
-    __slots__ = ("_after", "_batch", "_run", "done", "stream")
+    __slots__ = ("_after", "_batch", "_ended", "_run", "done", "stream")
 
     def __init__(self, stream: QueuedBackend, run: Callable[[], None], batch: Batch | None, after: Job | None) -> None:
         self.stream = stream
         self.done = False
-        self._run: Callable[[], None] | None = run
+        self._run = run
         self._batch = batch or Batch()
         self._after = after
+        self._ended = threading.Lock()
+        """Held until the job is done."""
+        self._ended.acquire()
 
     @property
     def ready(self) -> bool:
@@ -64,10 +71,13 @@ class Job:
         return after is None or after.done
 
     def __call__(self) -> None:
-        """Does the work; raises nothing that went wrong in it."""
-        run, after = self._run, self._after
-        assert run is not None
+        """Does the work; raises nothing that went wrong in it.  An interrupt of the thread that does it goes on."""
+        if self.done:
+            return
         try:
+            # What the work holds on to goes with it; the job itself may be somebody's mark.
+            run, self._run = self._run, _taken
+            after, self._after = self._after, None
             if after is not None:
                 after.wait()
             if not self._batch.failed:
@@ -75,9 +85,14 @@ class Job:
         except Exception as error:
             self._batch.failed = True
             self.stream.failed(error)
+        except BaseException as interrupt:
+            self._batch.failed = True
+            self.stream.failed(ComputeError(f"{self.stream.device.name}: work was interrupted: {interrupt!r}"))
+            raise
         finally:
-            # What the work holds on to is not needed any longer; the job itself may be somebody's mark.
-            self._run = self._after = None
+            # No call before the job is done and those that wait go on: an interrupt strikes at calls.
+            self.done = True
+            self._ended.release()
             self.stream.passed(self)
 
     def wait(self) -> None:
@@ -99,7 +114,7 @@ class QueuedBackend(Backend, ABC):
         self.last: Job | None = None
         """The job given last."""
         self._job_error: GGPlugError | None = None
-        self._job_done = threading.Condition()
+        self._error_lock = threading.Lock()
         device.joined(self)
 
     # Required
@@ -135,7 +150,10 @@ class QueuedBackend(Backend, ABC):
         try:
             self.submit(job)
         except BaseException:
-            self.last = before  # nobody will call this one
+            # An interrupt may come when the queue has the job already.
+            begun, job._run = job._run is _taken, _taken
+            if not begun:
+                self.last = before
             raise
         return job
 
@@ -147,7 +165,7 @@ class QueuedBackend(Backend, ABC):
 
     def synchronize(self) -> None:
         self.drain()
-        with self._job_done:
+        with self._error_lock:
             error, self._job_error = self._job_error, None
         if error is not None:
             raise error
@@ -158,21 +176,17 @@ class QueuedBackend(Backend, ABC):
             typed = ComputeError(f"{self.device.name} failed: {told(error)}", device=self.device)
             typed.__cause__ = error
             error = typed
-        with self._job_done:
+        with self._error_lock:
             self._job_error = self._job_error or error
 
     def passed(self, job: Job) -> None:
-        """Notes that a job is done."""
-        with self._job_done:
-            job.done = True
-            self._job_done.notify_all()
+        """Called when a job of this stream is done, on the thread that did it (default: nothing)."""
 
     def wait_for(self, job: Job) -> None:
         """Waits for a job of this stream."""
         self.advance(job)
-        with self._job_done:
-            while not job.done:
-                self._job_done.wait()
+        with job._ended:  # another thread does it
+            pass
 
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
         own, raw = self.own(buffer), as_bytes(data)
@@ -198,9 +212,16 @@ class QueuedBackend(Backend, ABC):
             else:
                 source_stream.synchronize()
         with using((own, source)):
-            to, count = own.check_write(target_offset, size)
-            start, _ = source.check_read(source_offset, count)
-            self.give(lambda: own.copy(source, start, to, count), after=after)
+            start, count = source.check_read(source_offset, size)
+            to, _ = own.check_write(target_offset, count)
+            if not isinstance(source, DiscreteBuffer):
+                # Read now: a job that claims memory would wait for whoever holds it and waits for the job.
+                staging = np.empty(count, np.uint8)
+                source.get(start, staging)
+                source, start = HOST.wrap(staging), 0
+            job = self.give(lambda: own.copy(source, start, to, count), after=after)
+            if isinstance(source, DiscreteBuffer) and source.device is not self.device:
+                source.read_by(job)
 
     def own(self, buffer: Buffer) -> DiscreteBuffer:
         """The buffer, if it is memory of this device.  Raises BufferUseError."""
@@ -258,3 +279,7 @@ class QueuedEvent(Event):
 
 def _nothing() -> None:
     """The work of a job that only waits."""
+
+
+def _taken() -> None:
+    """Stands in a job that has begun, or was taken back, for its work."""

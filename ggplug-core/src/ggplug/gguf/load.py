@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ggplug.backend import Buffer, BufferType, Device
+from ggplug.errors import ParameterError
 from ggplug.gguf.format import TensorInfo, Value, is_foreign, swap_byte_order
 from ggplug.gguf.reader import GGUFReader
 from ggplug.host import HOST
@@ -51,6 +52,7 @@ def load(
 
     Raises:
         GGUFError: the file is malformed.
+        ParameterError: ``where``, or what it returns, is no place.
         OSError: it is missing or cannot be read.
         OutOfMemoryError: a device has no room; nothing stays allocated.
     """
@@ -79,6 +81,11 @@ class _Loader:
         for info in self.reader.tensors.values():
             tensor = self.context.new_tensor(info.type, info.ne, info.name)
             place = where(info.name)
+            if not isinstance(place, Device | BufferType | None):
+                raise ParameterError(
+                    f"tensor {info.name!r} can go to a Device, a BufferType or None, not to {place!r:.100}",
+                    got=place, remedy="ggplug.device(name) is the device of a name" if isinstance(place, str) else None,
+                )  # fmt: skip
             if not self.place_in_map(tensor, info, place):
                 copies.setdefault(place, []).append((tensor, info))
         for place, pairs in copies.items():

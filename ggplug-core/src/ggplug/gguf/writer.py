@@ -184,7 +184,7 @@ class GGUFWriter:
             raise ParameterError(f"the tensor name {name!r} is longer than {MAX_NAME_BYTES} bytes", got=name)
         if name in self._tensors:
             raise ParameterError(f"there is a tensor {name!r} already", got=name)
-        kind = types.by_name(type) if isinstance(type, str) else type
+        kind = None if type is None else types.as_type(type)
         if ne is None:
             kind, extents = _describe(name, data, kind)
         elif kind is None:

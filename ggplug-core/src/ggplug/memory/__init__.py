@@ -13,7 +13,7 @@
 =========================  =====================================================================================
 """
 
-from ggplug.hazards import Access, Edge, HazardKind, Hazards
+from ggplug.hazards import Access, HazardKind, Hazards
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.contexts import allocate, allocated_size
 from ggplug.memory.graph_allocator import GraphAllocator, allocate_graph, compute_poisoned
@@ -28,7 +28,6 @@ __all__ = [
     "Access",
     "Allocation",
     "Arena",
-    "Edge",
     "GraphAllocator",
     "HazardKind",
     "Hazards",

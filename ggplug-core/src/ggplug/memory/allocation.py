@@ -86,17 +86,18 @@ class Allocation:
         self._written_roots: list[int] = np.unique(roots_written).tolist()
         self._written_own: list[int] = np.searchsorted(roots, self._written_roots).tolist()
         self._structure = graph.structure
-        # What was checked last, and where the roots of its persistent tensors begin.
-        self._checked: Callable[[], Graph | None] = lambda: None
-        self._checked_at = 0
-        self._starts = np.empty(0, np.int64)
+        self._checked: tuple[Callable[[], Graph | None], int] = (lambda: None), 0
+        """The graph that was checked last, and the number of its revision then: one value, which is set when all of the
+        check is done."""
         self._inputs: list[tuple[int, Buffer, tuple[int, int]]] = [
             (position, self.buffers[self.slots[position]], (start, start + graph.tensors[position].nbytes))
             for position, start in zip(self.unplaced, self.offsets[self.unplaced].tolist(), strict=True)
             if self.slots[position] >= 0 and graph.tensors[position].nbytes
         ]
         """The leafs that lie here, each with its buffer and its range there."""
-        self._of_inputs = tuple({buffer for _, buffer, _ in self._inputs})
+        self._of_inputs: dict[Buffer, dict[int, int]] = {}
+        for _, buffer, (start, end) in self._inputs:
+            self._of_inputs.setdefault(buffer, {})[start] = end
 
     def _check_places(self, graph: Graph, nbytes: Numbers) -> None:
         """Raises unless every tensor lies inside of its buffer, or its root, at an address that its type allows."""
@@ -177,7 +178,8 @@ class Allocation:
         if groups is not self.groups and groups != self.groups:
             self._check_other(graph, groups)
         now = graph.watch()
-        if self._checked_at == now and self._checked() is graph:
+        checked, checked_at = self._checked
+        if checked_at == now and checked() is graph:
             return
         used = set(map(self.buffers.__getitem__, self._used))
         for each in used:
@@ -190,9 +192,9 @@ class Allocation:
         for held in used.union(filter(None, own)):
             if held.freed:
                 raise BufferUseError(f"{held!r} holds tensors of this graph but was freed")
-        self._starts = np.fromiter(map(_offset, roots), np.int64, len(roots))
-        room = np.fromiter(map(_size, own), np.int64, len(roots))
-        if ((self._starts < 0) | (self._starts > room - self._own_sizes)).any():
+        starts = np.fromiter(map(_offset, roots), np.int64, len(roots))
+        sizes = np.fromiter(map(_size, own), np.int64, len(roots))
+        if ((starts < 0) | (starts > sizes - self._own_sizes)).any():
             for root, buffer in zip(roots, own, strict=True):
                 assert buffer is not None
                 buffer.check_place(root, root.offset)
@@ -201,7 +203,7 @@ class Allocation:
             raise self._read_only(graph)
         check_groups(graph, self.groups)
         self.check_set(graph)
-        self._checked, self._checked_at = weakref.ref(graph), now
+        self._checked = weakref.ref(graph), now
 
     def _check_other(self, graph: Graph, groups: Groups) -> None:
         """Raises GraphError unless these groups are among those that the places were chosen for."""
@@ -228,11 +230,11 @@ class Allocation:
         written = set(self._written_own)
         for number in (*self._written_own, *range(len(roots))):
             root, buffer = roots[number], own[number]
-            if buffer is None or (root.offset, root.offset + root.nbytes) not in buffer.unset:
+            if buffer is None or buffer.unset.get(root.offset) != root.offset + root.nbytes:
                 continue
             if number not in written:
                 raise TensorStateError(f"{root!r} has no value: set it before computing", tensor=root)
-            buffer.unset.discard((root.offset, root.offset + root.nbytes))
+            buffer.unset.pop(root.offset, None)
 
     def place(self, graph: Graph, position: int) -> tuple[Buffer, int]:
         """``(buffer, offset)`` of the tensor at ``position``, which counts as set then: the caller may write there.
@@ -283,10 +285,10 @@ class Allocation:
         self.check(graph, groups)
         which = self.slots.copy()
         offsets = self.offsets.copy()
-        buffers = list(self.buffers)
-        buffers += map(_buffer, map(graph.tensors.__getitem__, self._own_roots))
+        roots = list(map(graph.tensors.__getitem__, self._own_roots))
+        buffers = [*self.buffers, *map(_buffer, roots)]
         which[self._own] = self._of_root + len(self.buffers)
-        offsets[self._own] += self._starts[self._of_root]
+        offsets[self._own] += np.fromiter(map(_offset, roots), np.int64, len(roots))[self._of_root]
         return BufferOffsets(buffers, which, offsets)
 
     def addresses(
@@ -380,8 +382,8 @@ class Allocation:
         last = graph.run
         if must_be_set and (last is None or last.allocation is not self or not last.current):
             # Else the inputs keep their values.
-            for _, buffer, span in self._inputs:
-                buffer.unset.add(span)
+            for buffer, places in self._of_inputs.items():
+                buffer.unset.add(places)
         graph.run = run = Run(self)
         self._work = run.work
 
@@ -399,8 +401,8 @@ class Allocation:
         return run
 
     def _check_inputs(self, graph: Graph) -> None:
-        for position, buffer, span in self._inputs:
-            if span in buffer.unset:
+        for position, buffer, (start, end) in self._inputs:
+            if buffer.unset.get(start) == end:
                 leaf = graph.tensors[position]
                 raise TensorStateError(f"{leaf!r} has no value: set it before computing", tensor=leaf)
 

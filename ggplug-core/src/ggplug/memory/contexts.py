@@ -34,7 +34,7 @@ def allocate(
             for tensor in tensors:
                 allocator.place(tensor)
                 placed.append(tensor)
-            buffer.unset.update((t.offset, t.offset + t.nbytes) for t in tensors if t.nbytes)
+            buffer.unset.add({t.offset: t.offset + t.nbytes for t in tensors if t.nbytes})
         for tensor in context:
             if tensor.view_src is not None and tensor.view_src.buffer in buffers:
                 view_init(tensor)

@@ -7,7 +7,8 @@ It lays a graph out (:mod:`.layout`), makes sure that there are buffers large en
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from ggplug.backend import Backend, Buffer, BufferType
@@ -307,20 +308,35 @@ def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> N
 
 
 def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Layout) -> None:
-    groups = allocation.groups
-    for number, nodes in enumerate(groups.by_place(graph.order)):
-        computing = {position for position in nodes if not graph.tensors[position].op.is_view}  # type: ignore[union-attr]
-        if computing:
-            # The views that are read inside of a group come along.
-            read = {source for position in nodes for source in graph.sources[position]}
-            seen = [p for p in graph.order if p in computing or (p in read and graph.tensors[p].op.is_view)]  # type: ignore[union-attr]
-            part = Graph.part([graph.tensors[position] for position in seen], whole=graph)
-            at, mine = part.positions, groups.within(part)
-            here = Allocation(part, allocation.buffers, allocation.slots[at], allocation.offsets[at], groups=mine)
-            plan = stream.plan(part, mine)
-            plan.rebind(part, here)
-            plan.compute()
-            stream.synchronize()
-            plan.free()
+    for number, nodes in enumerate(allocation.groups.by_place(graph.order)):
+        part = piece(graph, nodes)
+        if part.nodes:
+            compute_piece(stream, part, allocation, allocation.groups)
         poison_after(layout, allocation.buffers, number)
+
+
+def piece(graph: Graph, nodes: Collection[int]) -> Graph:
+    """The part of a graph with these nodes, by position; of views those that are read inside of a group come along."""
+    computing = {position for position in nodes if not graph.tensors[position].op.is_view}  # type: ignore[union-attr]
+    read = {source for position in computing for source in graph.sources[position]}
+    first, last = min(nodes, default=0), max(nodes, default=-1)
+    seen = [
+        position
+        for position in graph.order[bisect_left(graph.order, first) : bisect_right(graph.order, last)]
+        if position in computing or (position in read and graph.tensors[position].op.is_view)  # type: ignore[union-attr]
+    ]
+    return Graph.part([graph.tensors[position] for position in seen], whole=graph)
+
+
+def compute_piece(stream: Backend, part: Graph, allocation: Allocation, groups: Groups) -> None:
+    """Computes a part of a graph in the places of the whole, in those of these groups that are in it, and waits."""
+    at, mine = part.positions, groups.within(part)
+    here = Allocation(part, allocation.buffers, allocation.slots[at], allocation.offsets[at], groups=mine)
+    plan = stream.plan(part, mine)
+    try:
+        plan.rebind(part, here)
+        plan.compute()
+        stream.synchronize()
+    finally:
+        plan.free()
 

@@ -117,6 +117,7 @@ from ggplug.ops.windows import (
     set_inplace,
 )
 from ggplug.tensor import Tensor
+from ggplug.types import Type
 
 __all__ = [
     "OPS",
@@ -550,7 +551,7 @@ def dsv4_hc_comb(
 ) -> Tensor: ...
 def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor, *, name: str = "") -> Tensor: ...
 def dsv4_hc_pre(x: Tensor, weights: Tensor, *, name: str = "") -> Tensor: ...
-def dup(x: Tensor, type: str = "", *, name: str = "") -> Tensor: ...
+def dup(x: Tensor, type: Type | str = "", *, name: str = "") -> Tensor: ...
 def elu(x: Tensor, *, name: str = "") -> Tensor: ...
 def elu_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
 def exp(x: Tensor, *, name: str = "") -> Tensor: ...
@@ -607,7 +608,7 @@ def im2col(
     d0: int = 1,
     d1: int = 1,
     is_2d: bool = True,
-    type: str = 'f32',
+    type: Type | str = 'f32',
     *,
     name: str = "",
 ) -> Tensor: ...
@@ -624,7 +625,7 @@ def im2col_3d(
     d0: int = 1,
     d1: int = 1,
     d2: int = 1,
-    type: str = 'f32',
+    type: Type | str = 'f32',
     *,
     name: str = "",
 ) -> Tensor: ...

@@ -57,7 +57,7 @@ import numpy.typing as npt
 
 from ggplug.errors import DuplicateNameError, ParameterError, ShapeError, TypeMismatchError
 from ggplug.tensor import Spec, Tensor, describe
-from ggplug.types import FLOATS, Type
+from ggplug.types import FLOATS, Type, TypeName, as_type
 
 Array = npt.NDArray[Any]
 
@@ -358,7 +358,7 @@ def _types(cls: type[Op]) -> dict[str, Any]:
     """The types of parameters, and all else that is annotated.  Looked at when the first op of a class is made."""
     found = _resolved.get(cls)
     if found is None:
-        found = _resolved[cls] = typing.get_type_hints(cls)
+        found = _resolved[cls] = typing.get_type_hints(cls, include_extras=True)
     return found
 
 
@@ -366,7 +366,12 @@ _resolved: dict[type[Op], dict[str, Any]] = {}
 
 
 def _plain(op: Op, name: str, value: Any, kind: Any) -> Any:
-    """A parameter as the builtin that its annotation names; NumPy scalars and enums become plain numbers."""
+    """A parameter as the builtin that its annotation names.
+
+    NumPy scalars and enums become plain numbers, types their names.
+    """
+    if kind == TypeName:
+        return value if value == "" else as_type(value).name
     try:
         if kind is bool and isinstance(value, (bool, np.bool_)):
             return bool(value)

@@ -10,7 +10,7 @@ from ggplug.errors import ParameterError
 from ggplug.ops.base import Array, Op, builder, explained_by, is_multiple, misfit, mismatch
 from ggplug.ops.elementwise import add, tile
 from ggplug.tensor import Spec, Tensor, extents
-from ggplug.types import F32, Type, by_name
+from ggplug.types import F32, Type, TypeName, as_type, by_name
 
 
 class Cpy(Op):
@@ -58,21 +58,16 @@ class Dup(Op):
 
     ``type``: the name of the result's type; empty keeps x's, and then every bit.
 
-    Conversions round to nearest, ties to even, keep subnormal numbers, and overflow to infinity.  A NaN becomes
-    ``sign | 0x7E00`` in F16 and keeps its upper bits, made quiet, in BF16; widened from F16 it keeps sign and payload
-    and becomes quiet.  A block of a quantised type that is given a NaN or an infinity is NaN as a whole (of MXFP4,
-    which has no NaN, infinite).  Blocks are those of :func:`ggplug.quants.quantize` with ``stored``; types that ggml
-    encodes with an importance matrix only cannot be written.
+    Conversions round to nearest, ties to even, keep subnormal numbers, and overflow to infinity.  A NaN stays a NaN;
+    with which sign and payload is left to the device.  A block of a quantised type that is given a NaN or an infinity
+    is NaN as a whole (of MXFP4, which has no NaN, infinite).  Blocks are those of :func:`ggplug.quants.quantize` with
+    ``stored``; types that ggml encodes with an importance matrix only cannot be written.
     Integers become F16, BF16 and blocks by way of F32.  To integers: floats are cut towards zero; what lies beyond the
     integers' range becomes the nearest of them, also from wider integers, NaN becomes 0.
     """
 
     moves = True
-    type: str = ""
-
-    def validate(self) -> None:
-        if self.type:
-            by_name(self.type)
+    type: TypeName = ""
 
     def result(self, x: Tensor) -> Spec:
         if not self.type:
@@ -145,7 +140,7 @@ def cont(x: Tensor, *ne: int, name: str = "") -> Tensor:
 @explained_by(Dup)
 def cast(x: Tensor, type: Type | str, *, name: str = "") -> Tensor:
     """A contiguous copy of x in another type (ggml_cast)."""
-    return dup(x, type if isinstance(type, str) else type.name, name=name)
+    return dup(x, as_type(type), name=name)
 
 
 @explained_by(Dup)
@@ -154,8 +149,8 @@ def add_cast(a: Tensor, b: Tensor, type: Type | str, *, name: str = "") -> Tenso
 
     a: of any float or quantised type; b: as :func:`~ggplug.ops.add` takes it.  Result: contiguous, of a's shape.
     """
-    wide, wanted = a if a.type is F32 else cast(a, F32), type if isinstance(type, str) else type.name
-    return add(wide, b, name=name) if wanted == F32.name else cast(add(wide, b), wanted, name=name)
+    wide, wanted = a if a.type is F32 else cast(a, F32), as_type(type)
+    return add(wide, b, name=name) if wanted is F32 else cast(add(wide, b), wanted, name=name)
 
 
 @explained_by(Repeat)

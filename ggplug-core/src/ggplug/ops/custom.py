@@ -35,7 +35,7 @@ from ggplug.errors import ParameterError, SerializationError, TypeMismatchError
 from ggplug.ops.base import Array, Held, Op, apply, explained_by
 from ggplug.ops.copy import cpy
 from ggplug.tensor import Spec, Tensor, extents
-from ggplug.types import F64, Type, by_name
+from ggplug.types import F64, Type, TypeName, as_type, by_name
 
 MOST_SOURCES = 9
 """How many tensors :func:`custom_4d` takes: one less than GGML_MAX_SRC, as in ggml."""
@@ -185,7 +185,7 @@ class Custom4d(PythonCall):
     """
 
     name = "custom_4d"
-    type: str
+    type: TypeName
     ne: tuple[int, ...]
 
     def result(
@@ -248,11 +248,9 @@ def custom_4d(
     ``ne``: up to four extents, innermost first.  ``args``: up to nine tensors.  Raises TypeMismatchError,
     ParameterError, ShapeError.
     """
-    kind = by_name(type) if isinstance(type, str) else type
-    if not isinstance(kind, Type):
-        raise TypeMismatchError(f"custom_4d: type must be a type or its name, got {type!r}", got=type)
     full, rank = extents(ne)
-    return apply(Custom4d(callback(fun, userdata), n_tasks, False, kind.name, full[:rank]), _sources(args), name)
+    op = Custom4d(callback(fun, userdata), n_tasks, False, as_type(type).name, full[:rank])
+    return apply(op, _sources(args), name)
 
 
 @explained_by(map_custom1)

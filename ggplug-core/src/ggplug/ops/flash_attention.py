@@ -35,7 +35,7 @@ class Attending(Op, abstract=True):
                 )
 
     def capped(self) -> tuple[float, float]:
-        """``(scale, cap)``: a logit is ``cap * tanh(scale * product)``, or ``scale * product`` for a cap of 0.
+        """``(scale, cap)``: a logit is cap times the tanh of ``scale * product``, or that product for a cap of 0.
 
         Both are in the range of float32, so that a kernel multiplies no product of 0 with infinity.  A cap below
         float32's smallest normal number is that number: so or so no logit differs from 0 in a sum of powers.
@@ -82,8 +82,8 @@ class Attending(Op, abstract=True):
         """What the softmax is of, [b, h, n, m], and which of them the mask hides."""
         k = np.repeat(k, q.shape[1] // max(1, k.shape[1]), axis=1)
         logits = _in_range(_in_range(q @ k.swapaxes(-1, -2)) * self.scale)
-        if self.logit_softcap:
-            logits = self.logit_softcap * np.tanh(logits / self.logit_softcap)
+        if cap := self.capped()[1]:
+            logits = cap * np.tanh(logits / cap)
         if mask is None:
             return logits, np.zeros(logits.shape, bool)
         slopes = alibi_slopes(q.shape[1], self.max_bias)[:, np.newaxis, np.newaxis]
@@ -263,7 +263,8 @@ class FlashAttnBack(Attending):
         share = q.shape[1] // max(1, groups)
         with np.errstate(all="ignore"):
             dots = _in_range(_in_range(q @ np.repeat(k, share, axis=1).swapaxes(-1, -2)) * self.scale)
-            bend = 1 - np.tanh(dots / self.logit_softcap) ** 2 if self.logit_softcap else np.ones(dots.shape)
+            _, cap = self.capped()
+            bend = 1 - np.tanh(dots / cap) ** 2 if cap else np.ones(dots.shape)
             logits, _ = self.logits(q, k, mask)
             shares, of_rows = shares_of(logits, sinks), d.swapaxes(1, 2)
             wanted = np.where(shares == 0, 0, of_rows @ np.repeat(v, share, axis=1).swapaxes(-1, -2))

@@ -12,7 +12,7 @@ from ggplug.errors import ParameterError
 from ggplug.ops.base import Array, Op, builder, misfit, mismatch, require, require_float
 from ggplug.ops.sliding import Axis, check_sliding, fold, unfold, windows
 from ggplug.tensor import Spec, Tensor
-from ggplug.types import F32, FLOATS, by_name
+from ggplug.types import F32, FLOATS, TypeName, by_name
 
 
 class _Im2col(Op, abstract=True):
@@ -44,7 +44,7 @@ class Im2col(_Im2col):
     ``is_2d=False``: kernel [K, C, OC], x [W, C, N], result [C K, OW, N]; then s1, p1 and d1 say nothing.
     """
 
-    type: str = "f32"
+    type: TypeName = "f32"
 
     def validate(self) -> None:
         super().validate()
@@ -136,7 +136,7 @@ class Im2col3d(Op):
     d0: int = 1
     d1: int = 1
     d2: int = 1
-    type: str = "f32"
+    type: TypeName = "f32"
 
     def validate(self) -> None:
         check_sliding(self)

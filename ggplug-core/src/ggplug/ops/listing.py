@@ -21,6 +21,7 @@ import numpy as np
 
 from ggplug import ops
 from ggplug.ops.base import OPS, Op
+from ggplug.types import TypeName
 
 _WIDTH = 120
 
@@ -32,7 +33,9 @@ declarations, and from what devices answer, by `ggplug ops --markdown --device C
 `ne` order, innermost first; NumPy's last axis is dimension 0. The docstrings (`help(gg.rope)`) give shapes, types and
 errors in full. Behind each table stand the formulas, `reference` of each class, in float64, and what these call,
 where it is first called; an op without one has that of its family. What a formula makes infinite beyond `_LARGEST`
-is what overflows in float32: a kernel that computes in float32 need not look for it.
+is what overflows in float32: a kernel that computes in float32 need not look for it, nor for sums and squares that
+overflow on the way in sums and norms. How near a result has to be, and where float32 is not enough, is the subject of
+[precision](precision.md).
 
 Sources in brackets are optional. "In place" names sources whose bytes the allocator may hand to the result. An op
 that "writes" changes the bytes of that source, and its result is a view of it. A view op computes nothing: its result
@@ -152,8 +155,9 @@ def stub() -> str:
         else:
             imported.setdefault(_home(name), []).append(name)
     lines = ['"""Made from the declarations by ``python -m ggplug.ops.listing stub``; a test compares."""', ""]
-    for module in sorted({*imported, "ggplug.tensor"}):
-        shown = sorted(imported.get(module, ["Tensor"]), key=lambda n: (not n.isupper(), n[0].islower(), n))
+    imported |= {"ggplug.tensor": ["Tensor"], "ggplug.types": ["Type"]}
+    for module, names in sorted(imported.items()):
+        shown = sorted(names, key=lambda n: (not n.isupper(), n[0].islower(), n))
         line = f"from {module} import {', '.join(shown)}"
         lines.append(line if len(line) <= _WIDTH else _exploded(f"from {module} import (", shown, ")"))
     lines += ["", _exploded("__all__ = [", [f'"{name}"' for name in ops.__all__], "]"), "", *functions]
@@ -171,7 +175,7 @@ def _home(name: str) -> str:
 
 
 def _signature(name: str, function: Callable[..., Any], op: type[Op]) -> str:
-    hints = typing.get_type_hints(op)
+    hints = typing.get_type_hints(op, include_extras=True)
     parameters = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in op.sources:
@@ -193,6 +197,8 @@ def _exploded(head: str, items: Iterable[str], tail: str) -> str:
 
 
 def _spell(kind: Any) -> str:
+    if kind == TypeName:
+        return "Type | str"
     return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
 
 

@@ -1,7 +1,7 @@
 """Normalisation of rows, and of groups of channels.  Any strides; the result has the source's type and shape.
 
-A NaN makes its row NaN, but for :class:`L2Norm`.  Rows may hold numbers whose squares, or whose sum, float32 does not
-hold.
+A NaN makes its row NaN, but for :class:`L2Norm`.  What becomes of a row whose sum or squares float32 does not hold
+depends on the device: one that adds up in float32 loses it.
 """
 
 from __future__ import annotations

@@ -97,13 +97,15 @@ class Rotary(Op, abstract=True):
                 misfit(self, f"freq_factors must be a vector of at least {self.pairs} entries", x, pos, freq_factors)
         return Spec(x.type, x.ne, x.rank)
 
+    @property
+    def magnitude(self) -> float:
+        """What rotated elements are multiplied with."""
+        return self.attn_factor * (1 + 0.1 * math.log(1 / self.freq_scale) if self.ext_factor else 1)
+
     def reference(self, x: Array, pos: Array, freq_factors: Array | None = None) -> Array:
         pairs = self.pairs
-        angles = self._angles(pos.reshape(-1).astype(np.float64), pairs)
-        if freq_factors is not None:
-            angles = angles / freq_factors.reshape(-1)[:pairs]
-        cos, sin = self._turns(angles, pairs)  # [T, pairs]
-        cos, sin = cos[:, np.newaxis, :], sin[:, np.newaxis, :]
+        angles = self.angles(pos, freq_factors)[:, np.newaxis, :]
+        cos, sin = np.cos(angles) * self.magnitude, np.sin(angles) * self.magnitude
         i = np.arange(pairs)
         if self.mode == RopeMode.NORMAL:
             first, second = self.n_offs + 2 * i, self.n_offs + 2 * i + 1
@@ -114,13 +116,14 @@ class Rotary(Op, abstract=True):
         out[..., second] = x[..., first] * sin + x[..., second] * cos
         return out
 
-    def _angles(self, pos: Array, pairs: int) -> Array:
-        """Angle of each pair before scaling, [T, pairs]."""
+    def angles(self, pos: Array, freq_factors: Array | None = None) -> Array:
+        """The angle of each pair, [T, pairs], after interpolation and YaRN's mixing."""
+        pairs = self.pairs
         i = np.arange(pairs)
         power = i.copy()
         axis = np.zeros(pairs, np.int64)
+        places = pos.reshape(4 if self.several_axes else 1, -1).astype(np.float64)
         if self.several_axes:
-            pos = pos.reshape(4, -1)
             s0, s1, s2, _ = self.sections
             sector = i % sum(self.sections)
             if self.mode == RopeMode.IMROPE:
@@ -131,21 +134,15 @@ class Rotary(Op, abstract=True):
                 axis = np.searchsorted(np.cumsum((s0, s1, s2)), sector, side="right")
             if self.mode == RopeMode.VISION:
                 power = sector - np.concatenate(([0], np.cumsum((s0, s1, s2))))[axis]
-        else:
-            pos = pos.reshape(1, -1)
-        return pos[axis].T * self.freq_base ** (-2.0 * power / self.n_dims)
-
-    def _turns(self, angles: Array, pairs: int) -> tuple[Array, Array]:
-        """Cosine and sine after interpolation, YaRN's mixing and its magnitude."""
-        magnitude = self.attn_factor
-        turned = self.freq_scale * angles
-        if self.ext_factor != 0:
-            low, high = self.correction_range()
-            ramp = np.clip((np.arange(pairs) - low) / max(0.001, high - low), 0, 1)
-            mix = (1 - ramp) * self.ext_factor
-            turned = turned * (1 - mix) + angles * mix
-            magnitude *= 1 + 0.1 * math.log(1 / self.freq_scale)
-        return np.cos(turned) * magnitude, np.sin(turned) * magnitude
+        angles = places[axis].T * self.freq_base ** (-2.0 * power / self.n_dims)
+        if freq_factors is not None:
+            angles = angles / freq_factors.reshape(-1)[:pairs]
+        scaled = self.freq_scale * angles
+        if not self.ext_factor:
+            return scaled
+        low, high = self.correction_range()
+        mix = (1 - np.clip((i - low) / max(0.001, high - low), 0, 1)) * self.ext_factor
+        return scaled * (1 - mix) + angles * mix
 
     def correction_range(self) -> tuple[float, float]:
         """The pairs between which YaRN goes from unscaled to interpolated (ggml_rope_yarn_corr_dims)."""
@@ -190,9 +187,8 @@ class RopeBack(Rotary):
     Magnitudes are multiplied, not divided, so this is rope's transpose and its inverse only with ``attn_factor`` 1.
     """
 
-    def _turns(self, angles: Array, pairs: int) -> tuple[Array, Array]:
-        cos, sin = super()._turns(angles, pairs)
-        return cos, -sin
+    def angles(self, pos: Array, freq_factors: Array | None = None) -> Array:
+        return -super().angles(pos, freq_factors)
 
 
 rope = builder(Rope)

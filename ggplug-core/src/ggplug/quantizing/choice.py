@@ -11,7 +11,7 @@ from ggplug.errors import ParameterError, TypeMismatchError
 from ggplug.gguf.format import TensorInfo
 from ggplug.quantizing.mixtures import MIXTURES, TOKEN_EMBEDDINGS, Kind, Mixture, Model, Spot, kind_of
 from ggplug.quants import can_dequantize, can_quantize
-from ggplug.types import Type
+from ggplug.types import Type, as_type
 
 _LEFT_ALONE = ("position_embd.weight", "token_types.weight")
 
@@ -60,19 +60,23 @@ class Override:
     pattern: str
     type: Type
 
-    def __post_init__(self) -> None:
-        """Raises ParameterError for what is no regular expression, and for types that weights do not have in files."""
-        if not isinstance(self.type, Type) or self.type not in _OF_WEIGHTS:
+    def __init__(self, pattern: str, type: Type | str) -> None:
+        """Raises ParameterError for what is no regular expression, and for types that weights do not have in files.
+
+        TypeMismatchError for what is no type.
+        """
+        object.__setattr__(self, "pattern", pattern)
+        object.__setattr__(self, "type", as_type(type))
+        if self.type not in _OF_WEIGHTS:
             names = ", ".join(sorted(type.name for type in _OF_WEIGHTS))
-            shown = self.type.name if isinstance(self.type, Type) else repr(self.type)
-            raise ParameterError(f"{shown} is no type of weights", got=self.type, remedy=f"there are {names}")
+            raise ParameterError(f"{self.type.name} is no type of weights", got=type, remedy=f"there are {names}")
         try:
             re.compile(self.pattern)
         except (re.error, TypeError) as error:
             raise ParameterError(f"{self.pattern!r} is no regular expression: {error}", got=self.pattern) from None
 
     @classmethod
-    def of(cls, given: Override | tuple[str, Type]) -> Override:
+    def of(cls, given: Override | tuple[str, Type | str]) -> Override:
         """Itself, or one of a pattern and a type.  Raises ParameterError for what is neither."""
         if isinstance(given, Override):
             return given
@@ -86,7 +90,7 @@ class Override:
         pattern, equals, name = text.rpartition("=")
         if not pattern or not equals:
             raise ParameterError(f"{text!r} is not PATTERN=TYPE", got=text, remedy="such as 'ffn_down=q6_K'")
-        return cls(pattern, types.by_name(name))
+        return cls(pattern, name)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def quantize_file(
     name: str,
     *,
     imatrix: str | os.PathLike[str] | None = None,
-    overrides: Sequence[Override | tuple[str, Type]] = (),
+    overrides: Sequence[Override | tuple[str, Type | str]] = (),
     allow_requantize: bool = False,
     n_threads: int | None = None,
     compiled: bool = True,
@@ -62,7 +62,8 @@ def quantize_file(
 
     Types are chosen as llama.cpp chooses them, also for the mixtures (``Q4_K_M``); norms, biases and small matrices
     stay what they are; rows that are no whole number of blocks get a type of smaller blocks, at the last F16.  The
-    bytes are those of :func:`ggplug.quantize`.  In memory are a few MiB of one tensor at a time.
+    bytes are those of :func:`ggplug.quantize`.  In memory are a few MiB of one tensor at a time.  Between F32, F16 and
+    BF16, NaN and infinities stay what they are.
 
     Args:
         source: of a split model the first file.  It becomes one file.
@@ -81,7 +82,8 @@ def quantize_file(
     Raises:
         ParameterError: there is no such name; an override is for no tensor; ``out`` is a file of ``source``.
         TypeMismatchError: a tensor is quantised already, or is of a type that is not quantised.
-        ModelError: the metadata, or the importance matrix, lacks something that is needed, or does not fit.
+        ModelError: the metadata, or the importance matrix, lacks something that is needed, or does not fit; a number in
+            a tensor that would be quantised is NaN or infinite, or the type of a tensor has no finite number for it.
         GGUFError: a file is malformed.
         OSError: a file cannot be read or written, or the disk is full.
     """
@@ -184,11 +186,40 @@ class _Work:
     def _pieces(self, choice: Choice, weights: npt.NDArray[np.float32] | None) -> Iterator[npt.NDArray[np.uint8]]:
         info = choice.info
         if info.n_elements:
+            before = 0
             for rows, importance in self._rows(info, weights):
-                read = rows.nbytes
-                yield rows if not choice.changes else self.encoder.encode(rows, info.type, choice.type, importance)
-                self._advance(read)
+                if not choice.changes:
+                    yield rows
+                else:
+                    encoded = self.encoder.encode(rows, info.type, choice.type, importance)
+                    self._check(choice, rows, encoded, importance, before)
+                    yield encoded
+                before += rows.nbytes // info.type.block_bytes * info.type.block_size
+                self._advance(rows.nbytes)
         self.reader.release(info)
+
+    def _check(
+        self,
+        choice: Choice,
+        rows: npt.NDArray[np.uint8],
+        encoded: npt.NDArray[np.uint8],
+        importance: npt.NDArray[np.float32] | None,
+        before: int,
+    ) -> None:
+        """Raises ModelError for a number that spoils the rows; ``before``: elements of the tensor that precede them."""
+        info = choice.info
+        found = self.encoder.misfit(rows, info.type, encoded, choice.type, importance)
+        if found is None:
+            return
+        place, value, finite = found
+        index = tuple(map(int, np.unravel_index(before + place, info.ne[::-1])))
+        path = self.reader.paths[info.shard]
+        wanted = f"numbers that {choice.type.name} holds" if finite else "finite numbers"
+        raise ModelError(
+            f"{path}: tensor {info.name} has {value:g} at {list(index)}, {choice.type.name} needs {wanted}",
+            tensor=info.name, index=index, got=value, wanted=wanted, path=path,
+            remedy="take BF16 or F32, which hold it" if finite else "the file is damaged, or its training failed",
+        )  # fmt: skip
 
     def _rows(
         self, info: TensorInfo, weights: npt.NDArray[np.float32] | None

@@ -12,9 +12,16 @@ from ggplug import quants
 from ggplug.errors import ParameterError
 from ggplug.registry import REGISTRY
 from ggplug.registry.extras import Quantizer
-from ggplug.types import Type
+from ggplug.types import BF16, F16, F32, Type
 
 log = logging.getLogger("ggplug")
+
+_MAGNITUDES = {
+    F32: (np.uint32, 0x7FFFFFFF, 0x45000000), F16: (np.uint16, 0x7FFF, 0x6800), BF16: (np.uint16, 0x7FFF, 0x4500)
+}  # fmt: skip
+"""Of floats the bits without the sign, which grow with the magnitude, and those of 2^11: below, no type loses any."""
+_EXPONENT = 8
+"""Rows with elements up to 2^8 are encoded as well as they can be: scales are normal numbers of each type."""
 
 
 class Encoder:
@@ -55,6 +62,61 @@ class Encoder:
                 return out
             log.debug("rows of %s are encoded as %s by NumPy", source.name, type.name)
         return quants.quantize(quants.dequantize(data, source), type, importance)
+
+    def misfit(
+        self,
+        rows: npt.NDArray[np.uint8],
+        source: Type,
+        encoded: npt.NDArray[np.uint8],
+        type: Type,
+        importance: npt.NDArray[np.float32] | None = None,
+    ) -> tuple[int, float, bool] | None:
+        """A number in rows of ``source`` that spoils what they are as ``type``, ``encoded``.
+
+        That is one that is NaN or infinite, where it takes a block of others with it (``ggml_validate_row_data``); and,
+        of those that the type is too small for, the largest.  Its place among the elements, its value, and whether that
+        is finite; None if there is none, as nearly always, which takes a look at the largest only.
+        """
+        if source in _MAGNITUDES:
+            word, mask, large = _MAGNITUDES[source]
+            if (np.ascontiguousarray(rows).view(word) & word(mask)).max(initial=0) < large:
+                return None
+        values = quants.dequantize(rows, source)
+        finite = np.isfinite(values)
+        if type.is_quantized and not finite.all():
+            place = int(finite.argmin())
+            return place, float(values.flat[place]), False
+        found = quants.dequantize(encoded, type)
+        lost = finite & ~np.isfinite(found)
+        if type.is_quantized:
+            lost |= self._is_far_off(values, found, type, importance)
+        if not lost.any():
+            return None
+        place = int(np.where(lost, np.abs(values), -1).argmax())
+        return place, float(values.flat[place]), True
+
+    def _is_far_off(
+        self,
+        values: npt.NDArray[np.float32],
+        found: npt.NDArray[np.float32],
+        type: Type,
+        importance: npt.NDArray[np.float32] | None,
+    ) -> npt.NDArray[np.bool_]:
+        """Which of the largest elements of rows are not what they are where the rows are smaller by a power of two.
+
+        So a type may be as coarse as it is: what it makes of elements does not depend on their scale, unless a sum of
+        their squares, or a scale, is none of its numbers any more.
+        """
+        far = np.zeros(values.shape, np.bool_)
+        exponents = np.frexp(np.abs(values).max(axis=-1, keepdims=True, initial=0))[1] - _EXPONENT
+        chosen = exponents[:, 0] + _EXPONENT > 11
+        if chosen.any():
+            down = -exponents[chosen]
+            small = np.ldexp(values[chosen], down)
+            again = quants.dequantize(self.encode(small.view(np.uint8), F32, type, importance), type)
+            is_, should_be = np.abs(np.ldexp(found[chosen], down)), np.abs(again)
+            far[chosen] = (np.abs(small) >= 2.0 ** (_EXPONENT - 2)) & ((2 * is_ < should_be) | (is_ > 2 * should_be))
+        return far
 
     def close(self) -> None:
         """Ends the backend's threads; encoding goes on with NumPy."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ggplug.errors import ParameterError, ShapeError, TypeMismatchError
 from ggplug.quants.codec import Codec, find
 from ggplug.quants.grid_search import Searches
-from ggplug.types import TYPES, Type
+from ggplug.types import TYPES, Type, as_type
 
 __all__ = [
     "block_types",
@@ -38,7 +38,7 @@ _CHUNK = 1 << 17
 
 def quantize(
     array: npt.ArrayLike,
-    type: Type,
+    type: Type | str,
     imatrix: npt.ArrayLike | None = None,
     *,
     stored: bool = False,
@@ -67,6 +67,7 @@ def quantize(
         ParameterError: a value does not fit in an integer type; ``imatrix`` has a negative number, or one that is not
             finite; there is an ``imatrix`` for what ops store.
     """
+    type = as_type(type)
     codec = _codec(type)
     if codec is None or (codec.encode is None and (imatrix is None or codec.weighted is None)):
         raise TypeMismatchError(f"{type.name} has no reference quantiser{_reason(codec)}", got=type)
@@ -125,7 +126,7 @@ def _by_rows(
     return out
 
 
-def dequantize(data: Any, type: Type, ne0: int | None = None) -> npt.NDArray[np.float32]:
+def dequantize(data: Any, type: Type | str, ne0: int | None = None) -> npt.NDArray[np.float32]:
     """Decode rows of ``type`` (``to_float`` in ggml's type traits).
 
     Args:
@@ -139,6 +140,7 @@ def dequantize(data: Any, type: Type, ne0: int | None = None) -> npt.NDArray[np.
         ShapeError: the last axis is not a whole number of blocks, or not ``ne0`` elements.
         TypeMismatchError: ``type`` has no reference decoder, or ``data`` is not bytes.
     """
+    type = as_type(type)
     codec = _codec(type)
     if codec is None or codec.decode is None:
         raise TypeMismatchError(f"{type.name} has no reference decoder{_reason(codec)}", got=type)
@@ -174,13 +176,14 @@ def _quiet() -> np.errstate:
     return np.errstate(all="ignore")
 
 
-def put_scales(data: npt.NDArray[np.uint8], type: Type, scales: npt.ArrayLike) -> None:
+def put_scales(data: npt.NDArray[np.uint8], type: Type | str, scales: npt.ArrayLike) -> None:
     """Write scales, one for each block of ``type``, into blocks of any bits: for tests.
 
     Args:
         data: contiguous uint8; all fields of floats that its blocks have become the scale.
         scales: one number, or as many as there are blocks.
     """
+    type = as_type(type)
     blocks = data.reshape(-1).view(type.dtype)
     each = np.broadcast_to(np.asarray(scales, np.float32), blocks.shape)
     codec = _codec(type)
@@ -191,19 +194,19 @@ def put_scales(data: npt.NDArray[np.uint8], type: Type, scales: npt.ArrayLike) -
             blocks[field.name] = each
 
 
-def can_quantize(type: Type, *, imatrix: bool = False) -> bool:
+def can_quantize(type: Type | str, *, imatrix: bool = False) -> bool:
     """Whether :func:`quantize` takes ``type`` without an importance matrix, or with one if ``imatrix`` is True."""
     codec = _codec(type)
     return codec is not None and (codec.encode is not None or (imatrix and codec.weighted is not None))
 
 
-def can_store(type: Type) -> bool:
+def can_store(type: Type | str) -> bool:
     """Whether ops store results of ``type``: :func:`quantize` takes it with ``stored``."""
     codec = _codec(type)
     return codec is not None and codec.encode is not None and codec.is_stored
 
 
-def can_dequantize(type: Type) -> bool:
+def can_dequantize(type: Type | str) -> bool:
     """Whether :func:`dequantize` takes ``type``."""
     codec = _codec(type)
     return codec is not None and codec.decode is not None
@@ -219,9 +222,9 @@ def block_types() -> tuple[Type, ...]:
     return tuple(type for type in TYPES if type.is_quantized and can_dequantize(type))
 
 
-def _codec(type: Type) -> Codec | None:
+def _codec(type: Type | str) -> Codec | None:
     _load_families()
-    return find(type)
+    return find(as_type(type))
 
 
 @functools.cache

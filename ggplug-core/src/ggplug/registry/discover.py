@@ -258,8 +258,12 @@ def extras() -> list[tuple[str, str]]:
     return found
 
 
-def missing_extras() -> list[str]:
-    """Extras of ggplug-core that lack a distribution."""
+NO_DEVICES = frozenset(("all", "grammar", "models", "serve", "test"))
+"""Extras of ggplug-core that bring something else than devices."""
+
+
+def missing_extras(*, devices: bool = False) -> list[str]:
+    """Extras of ggplug-core that lack a distribution; ``devices``: only those that bring devices."""
     from importlib import metadata
 
     present: dict[str, bool] = {}
@@ -269,12 +273,12 @@ def missing_extras() -> list[str]:
             present.setdefault(extra, True)
         except metadata.PackageNotFoundError:
             present[extra] = False
-    return [extra for extra, there in present.items() if not there]
+    return [extra for extra, there in present.items() if not there and not (devices and extra in NO_DEVICES)]
 
 
 def extra_for(device: str) -> str | None:
     """How to install what could bring a device of that name, or None if nothing is known to."""
-    missing = missing_extras()
+    missing = missing_extras(devices=True)
     if not missing:
         return None
     stem = re.sub(r"[^a-z].*", "", device.rpartition(":")[2].lower())

@@ -112,7 +112,7 @@ class _Passes:
         self.writers: set[int] = set()
         for root in hazards.written:
             if self.tensors[root].buffer_type is None:
-                self.homes[root] = self._homes(root, [graph.order[write.node] for write in hazards.written[root]])
+                self.homes[root] = self._homes(root, hazards.written[root])
 
     # -- questions ---------------------------------------------------------------------------------
 

@@ -2,18 +2,21 @@
 
 Everything per node happens when a schedule is first executed.  For an equal graph, or after tensors were placed anew,
 the parts are taken over and the plans rebound: a few calls for each split.
+
+A binding is made as a whole.  While it is made there is none, so an error or Ctrl-C leaves nothing that mixes two
+graphs: whoever computes next binds all plans anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ggplug.backend import Backend, Buffer, Event, Plan
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups
+from ggplug.groups import Groups
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
 from ggplug.memory.layout import NOWHERE
@@ -30,6 +33,9 @@ EvalCallback = Callable[[Tensor, bool], bool]
 With ``ask`` true: whether the caller wants to see the tensor.  Then, once it is computed, with ``ask`` false: whether
 to go on.
 """
+
+Touched: TypeAlias = tuple[set[Any], set[Any], set[Any], set[Any]]
+_NOTHING: Touched = set(), set(), set(), set()
 
 _CHUNKS = 256
 """Plans of observed pieces that are kept."""
@@ -49,49 +55,83 @@ class BoundCopy:
         self.plain = not source.type.has_own_layout
 
 
-class BoundSplit:
-    """A split with its plan, bound to places: one for each split and version."""
+class PlannedSplit:
+    """A split with its plan: one for each split and version.
 
-    __slots__ = (
-        "allocation", "copied", "copies", "copy_reads", "copy_writes", "done", "groups", "mover", "part", "plan",
-        "reads", "split", "stream", "token", "writes",
-    )  # fmt: skip
+    ``token``: stands for the places of the split's copies where a stream of its own makes them.  ``done``,
+    ``copied``: marks of the computation and of the copies, on streams that run on by themselves.
+    """
+
+    __slots__ = ("allocation", "copied", "done", "mover", "planned", "split", "stream", "token")
 
     def __init__(self, split: Split, stream: Backend, mover: Backend) -> None:
         self.split = split
         self.stream = stream
         self.mover = mover
-        self.part: Graph | None = None
-        self.groups = UNGROUPED
-        """Those of the split, by positions in ``part``."""
-        self.plan: Plan | None = None
+        self.planned: tuple[Graph, Groups, Plan] | None = None
+        """The part of the graph that was bound last, the groups by positions in it, and the plan."""
         self.allocation: Allocation | None = None
-        self.copies: list[BoundCopy] = []
-        # What is touched, for streams that run on by themselves: by the computation, and by the copies before it.
-        self.reads: set[Any] = set()
-        self.writes: set[Any] = set()
-        self.copy_reads: set[Any] = set()
-        self.copy_writes: set[Any] = set()
+        """Where the part's tensors lie in the memory of ``Execution``'s generation."""
         self.token = object()
         self.done: Event | None = stream.device.event() if is_asynchronous(stream) else None
         self.copied: Event | None = mover.device.event() if is_asynchronous(mover) and split.copies else None
 
+    def free(self) -> None:
+        """Gives the plan and the events back."""
+        planned, self.planned = self.planned, None
+        if planned is not None:
+            planned[2].free()
+        for event in (self.done, self.copied):
+            if event is not None:
+                event.free()
 
-class BoundVersion:
+
+class BoundSplit(NamedTuple):
+    """A split whose plan is bound to the places of a graph's tensors.
+
+    ``reads``, ``writes``, ``copy_reads``, ``copy_writes``: what the computation touches, and the copies before it, for
+    streams that run on by themselves.
+    """
+
+    planned: PlannedSplit
+    part: Graph
+    plan: Plan
+    copies: list[BoundCopy]
+    reads: set[Any]
+    writes: set[Any]
+    copy_reads: set[Any]
+    copy_writes: set[Any]
+
+
+class Bound(NamedTuple):
+    """All splits of a version, bound to one graph.  ``bound_at``: the number of the graph's revision then."""
+
+    graph: Graph
+    bound_at: int
+    version: int
+    splits: list[BoundSplit]
+
+
+class Version:
     """One of the computations of a schedule that may be under way at the same time.
 
     ``allocation``: where tensors lie when groups are computed; ``observed``: when it goes node by node, so that results
-    inside of groups have places, too.
+    inside of groups have places, too.  ``bound``: None while the plans are bound, and where that came to no end.
     """
 
-    __slots__ = ("allocation", "bound_at", "graph", "observed", "splits")
+    __slots__ = ("allocation", "bound", "observed", "splits")
 
-    def __init__(self, splits: list[BoundSplit]) -> None:
+    def __init__(self, splits: list[PlannedSplit]) -> None:
         self.splits = splits
         self.allocation: Allocation | None = None
         self.observed: Allocation | None = None
-        self.graph: Graph | None = None
-        self.bound_at = 0
+        self.bound: Bound | None = None
+
+    def forget_places(self) -> None:
+        """Memory has changed."""
+        self.bound = self.allocation = self.observed = None
+        for split in self.splits:
+            split.allocation = None
 
 
 class Execution:
@@ -112,7 +152,7 @@ class Execution:
         self._asynchronous = any(map(is_asynchronous, streams))
         self._chunks: dict[tuple[int, int, int, bool], tuple[Graph, Plan, Allocation]] = {}
         self._versions = [
-            BoundVersion([BoundSplit(s, streams[s.stream], movers[s.stream]) for s in schedule.cut.splits])
+            Version([PlannedSplit(s, streams[s.stream], movers[s.stream]) for s in schedule.cut.splits])
             for _ in schedule.versions
         ]
 
@@ -165,58 +205,55 @@ class Execution:
     def _ensure(self) -> None:
         if self._generation != self.allocator.generation:
             self.allocator.ensure(self.schedule.layout)
-            self._generation = self.allocator.generation
             for version in self._versions:
-                version.allocation = version.observed = None
-                version.bound_at = 0
-                for split in version.splits:
-                    split.allocation = None
+                version.forget_places()
+            self._generation = self.allocator.generation
 
-    def bind(self, graph: Graph, version: int) -> BoundVersion:
+    def bind(self, graph: Graph, version: int) -> Bound:
         """Binds a version's plans to the places of a graph's tensors, unless they are already.
 
         Raises OutOfMemoryError, TensorStateError (a persistent tensor has no place), and what plans raise.
         """
         self._ensure()
-        bound = self._versions[version]
-        if bound.graph is graph and bound.bound_at == graph.revision.now:
+        kept = self._versions[version]
+        bound = kept.bound
+        if bound is not None and bound.graph is graph and bound.bound_at == graph.revision.now:
             return bound
-        bound.bound_at = 0
+        kept.bound = None
         now = graph.watch()
         whole = self.allocation(graph, version)
         whole.check_set(graph)
-        for split in bound.splits:
-            self._bind_split(graph, bound, version, split, whole)
-        bound.graph = graph
-        bound.bound_at = now
+        splits = [self._bind_split(graph, version, split, whole) for split in kept.splits]
+        kept.bound = bound = Bound(graph, now, version, splits)
         return bound
 
-    def _bind_split(
-        self, graph: Graph, bound: BoundVersion, version: int, split: BoundSplit, whole: Allocation
-    ) -> None:
-        if split.part is None:
-            split.part = split.split.part(graph)
-            split.groups = self.schedule.groups.within(split.part)
-        elif bound.graph is not graph:
-            split.part = split.part.over(graph)
-        if split.allocation is None:
-            split.allocation = self._place(split.part, version, split.split, whole, split.groups)
-        if split.plan is None:
-            split.plan = split.stream.plan(split.part, split.groups)
+    def _bind_split(self, graph: Graph, version: int, planned: PlannedSplit, whole: Allocation) -> BoundSplit:
+        split = planned.split
+        if planned.planned is None:
+            part = split.part(graph)
+            groups = self.schedule.groups.within(part)
+            plan = planned.stream.plan(part, groups)
+        else:
+            before, groups, plan = planned.planned
+            part = before.over(graph)
+        planned.planned = part, groups, plan
+        if planned.allocation is None:
+            planned.allocation = self._place(part, version, split, whole, groups)
+        allocation = planned.allocation
         # The plan asks, too, if it is one of ggplug's own; with one that does not, nothing may be written either.
-        split.allocation.check(split.part, split.groups)
-        split.plan.rebind(split.part, split.allocation)
+        allocation.check(part, groups)
+        plan.rebind(part, allocation)
         ranges = self.schedule.versions[version].copies
-        split.copies = []
-        for number in split.split.copies:
+        copies = []
+        for number in split.copies:
             copy, place = self.schedule.cut.copies[number], ranges[number]
             if copy.nbytes:
                 source, offset = whole.where(graph, copy.position)
                 target = whole.buffers[place.slot]
                 target.check_write(place.offset, copy.nbytes)
-                split.copies.append(BoundCopy(graph.tensors[copy.position], source, offset, target, place.offset))
-        if self._asynchronous:
-            self._note_touched(split)
+                copies.append(BoundCopy(graph.tensors[copy.position], source, offset, target, place.offset))
+        touched = self._touched(planned, part, allocation, copies) if self._asynchronous else _NOTHING
+        return BoundSplit(planned, part, plan, copies, *touched)
 
     def _place(self, part: Graph, version: int, split: Split, whole: Allocation, groups: Groups) -> Allocation:
         """A part's allocation: places of the whole, and copies where sources were copied."""
@@ -230,45 +267,41 @@ class Execution:
                     slots[here], offsets[here], _ = copies[copy]
         return Allocation(part, whole.buffers, slots, offsets, arena=self.allocator.arena, groups=groups)
 
-    def _note_touched(self, split: BoundSplit) -> None:
-        """Which buffers a split reads and writes, for the order between streams."""
-        part, allocation = split.part, split.allocation
-        assert part is not None
-        assert allocation is not None
-        split.writes = allocation.used_buffers() | allocation.written_buffers(part)
-        split.reads = {*allocation.persistent_buffers(part)} - split.writes
-        split.copy_reads = {copy.source for copy in split.copies}
-        if split.mover is split.stream:
-            split.copy_writes = {copy.target for copy in split.copies}
-        else:
-            # The copies' bytes belong to this split and version alone.
-            split.copy_writes = {split.token}
-            split.reads = {*split.reads, split.token}
+    @staticmethod
+    def _touched(planned: PlannedSplit, part: Graph, allocation: Allocation, copies: list[BoundCopy]) -> Touched:
+        """Which buffers a split reads and writes, and its copies, for the order between streams."""
+        writes = allocation.used_buffers() | allocation.written_buffers(part)
+        reads: set[Any] = {*allocation.persistent_buffers(part)} - writes
+        copy_reads = {copy.source for copy in copies}
+        if planned.mover is planned.stream:
+            return reads, writes, copy_reads, {copy.target for copy in copies}
+        # The copies' bytes belong to this split and version alone.
+        return {*reads, planned.token}, writes, copy_reads, {planned.token}
 
     # -- running -----------------------------------------------------------------------------------
 
-    def run(self, bound: BoundVersion, ordering: Ordering) -> None:
+    def run(self, bound: Bound, ordering: Ordering) -> None:
         """Gives all splits to their streams; a few calls for each."""
         for split in bound.splits:
             if split.copies:
                 self.copy(split, ordering)
             self.compute(split, ordering, split.plan)
 
-    def compute(self, split: BoundSplit, ordering: Ordering, plan: Plan | None) -> None:
+    def compute(self, split: BoundSplit, ordering: Ordering, plan: Plan) -> None:
         """Gives a split's plan, or that of a piece of it, to its stream."""
-        assert plan is not None
         if not self._asynchronous:
             plan.compute()
             return
-        ordering.wait(split.stream, split.reads, split.writes)
+        stream, done = split.planned.stream, split.planned.done
+        ordering.wait(stream, split.reads, split.writes)
         plan.compute()
-        if split.done is not None:
-            split.done.record(split.stream)
-        ordering.note(split.stream, split.done, split.reads, split.writes)
+        if done is not None:
+            done.record(stream)
+        ordering.note(stream, done, split.reads, split.writes)
 
     def copy(self, split: BoundSplit, ordering: Ordering) -> None:
         """Copies what a split reads from elsewhere."""
-        mover = split.mover
+        mover, copied = split.planned.mover, split.planned.copied
         ordering.wait(mover, (), split.copy_writes)
         for copy in split.copies:
             writers = [stream for stream in ordering.writers(copy.source) if stream is not mover]
@@ -280,7 +313,7 @@ class Execution:
                 copy.target.set_tensor(copy.tensor, staging, copy.target_offset)
                 continue
             source_stream: Backend | None = None
-            if len(writers) == 1 and mover is split.stream:
+            if len(writers) == 1 and mover is split.planned.stream:
                 source_stream = writers[0]
             elif writers:
                 ordering.wait(mover, (copy.source,), ())
@@ -288,12 +321,12 @@ class Execution:
                 copy.source, copy.source_offset, copy.target, copy.target_offset, copy.nbytes, source_stream
             )
         if self._asynchronous:
-            if split.copied is not None:
-                split.copied.record(mover)
-            ordering.note(mover, split.copied, split.copy_reads, split.copy_writes)
+            if copied is not None:
+                copied.record(mover)
+            ordering.note(mover, copied, split.copy_reads, split.copy_writes)
 
     def run_observed(
-        self, graph: Graph, bound: BoundVersion, ordering: Ordering, run: Run,
+        self, graph: Graph, bound: Bound, ordering: Ordering, run: Run,
         callback: EvalCallback | None, poison: bool,
     ) -> None:
         """Computes piece by piece, each up to a node that the callback wants to see.
@@ -311,15 +344,15 @@ class Execution:
             poison_before(layout, buffers)
         for split in bound.splits:
             self.copy(split, ordering)
-            begin = split.split.first
-            for number in range(split.split.first, split.split.end):
+            begin, end = split.planned.split.first, split.planned.split.end
+            for number in range(begin, end):
                 node = graph.tensors[order[number]]
                 wanted = callback is not None and callback(node, True)
-                if not (wanted or poison or number + 1 == split.split.end):
+                if not (wanted or poison or number + 1 == end):
                     continue
                 positions = [position for piece in computed[begin : number + 1] for position in piece]
                 self._run_chunk(graph, bound, split, ordering, positions, (begin, number + 1), whole)
-                split.stream.synchronize()
+                split.planned.stream.synchronize()
                 begin = number + 1
                 run.progress = begin
                 go_on = not wanted or callback is None or callback(node, False)
@@ -330,11 +363,12 @@ class Execution:
         run.progress = len(order)
 
     def _run_chunk(
-        self, graph: Graph, bound: BoundVersion, split: BoundSplit, ordering: Ordering, positions: Sequence[int],
+        self, graph: Graph, bound: Bound, split: BoundSplit, ordering: Ordering, positions: Sequence[int],
         span: tuple[int, int], whole: Allocation,
     ) -> None:  # fmt: skip
         """Computes some nodes of a split: those that belong to the numbers ``span`` (the second exclusive)."""
-        if span == (split.split.first, split.split.end) and whole is bound.allocation:
+        pieces = split.planned.split
+        if span == (pieces.first, pieces.end) and whole is self._versions[bound.version].allocation:
             self.compute(split, ordering, split.plan)
             return
         tensors = graph.tensors
@@ -342,21 +376,20 @@ class Execution:
         if not computing:
             return
         read = {source for position in computing for source in graph.sources[position]}
-        version = self._versions.index(bound)
-        key = (version, *span, bool(whole.groups))
+        key = (bound.version, *span, bool(whole.groups))
         known = self._chunks.get(key)
         if known is None:
             # The views that are read come along, as they do in the split.
-            nodes = [p for p in split.split.nodes if p in computing or (p in read and tensors[p].op.is_view)]  # type: ignore[union-attr]
-            part = split.split.part(graph, nodes)
+            nodes = [p for p in pieces.nodes if p in computing or (p in read and tensors[p].op.is_view)]  # type: ignore[union-attr]
+            part = pieces.part(graph, nodes)
             groups = whole.groups.within(part)
-            plan = split.stream.plan(part, groups)
+            plan = split.planned.stream.plan(part, groups)
             if len(self._chunks) >= _CHUNKS:
                 self._free_chunks()
         else:
             part, plan, groups = known[0].over(graph), known[1], known[2].groups
         # A plan may hold the graph and the allocation that it is bound to weakly.
-        allocation = self._place(part, version, split.split, whole, groups)
+        allocation = self._place(part, bound.version, pieces, whole, groups)
         self._chunks[key] = part, plan, allocation
         allocation.check(part, groups)
         plan.rebind(part, allocation)
@@ -371,11 +404,6 @@ class Execution:
         """Gives plans and events back; nothing of this may be under way."""
         self._free_chunks()
         for version in self._versions:
+            version.bound = None
             for split in version.splits:
-                if split.plan is not None:
-                    split.plan.free()
-                for event in (split.done, split.copied):
-                    if event is not None:
-                        event.free()
-                split.plan = split.part = None
-            version.graph, version.bound_at = None, 0
+                split.free()

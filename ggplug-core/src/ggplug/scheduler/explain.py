@@ -255,9 +255,13 @@ def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[Gro
             continue
         device = streams[schedule.assignment.streams[members[-1]]].device
         kernel = device.chosen(Group(nodes, tuple(position not in inner for position in members)))
-        name = getattr(kernel, "name", None) or getattr(kernel, "__name__", type(kernel).__name__)
-        found.append(GroupRow(len(found), device.name, tuple(number_of[p] for p in members), str(name)))
+        found.append(GroupRow(len(found), device.name, tuple(number_of[p] for p in members), kernel_name(kernel)))
     return tuple(found)
+
+
+def kernel_name(kernel: object) -> str:
+    """What a device calls a kernel: its ``name``, or that of its function or class."""
+    return str(getattr(kernel, "name", None) or getattr(kernel, "__name__", type(kernel).__name__))
 
 
 def _name(tensor: Tensor) -> str:

@@ -18,7 +18,7 @@ from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_mode
 from ggplug.memory.layout import PERSISTENT
 from ggplug.scheduler.assign import Policy
-from ggplug.scheduler.execution import BoundVersion, EvalCallback, Execution
+from ggplug.scheduler.execution import Bound, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule, make_schedule
@@ -104,6 +104,8 @@ class Scheduler:
         self._current: Execution | None = None
         self._found: tuple[Graph, int, int, Execution] | None = None
         self._entered_by = 0
+        self._unsettled = False
+        """Whether a computation, or waiting for it, broke off, and not all streams were waited for since."""
         self.freed = False
 
     def _check_open(self) -> None:
@@ -216,7 +218,7 @@ class Scheduler:
         if found is None:
             key, found = graph.steadily(lambda: self._make(graph))
             self._executions[key] = found
-            if len(self._executions) > self.cache_size:
+            while len(self._executions) > self.cache_size:
                 self._forget(self._executions.popitem(last=False)[1])
         else:
             self._executions.move_to_end(key)
@@ -288,6 +290,8 @@ class Scheduler:
 
     def _enter(self, graph: Graph) -> Execution:
         execution = self._find(graph)
+        if self._unsettled:
+            self._settle()
         if execution is not self._current:
             # Another structure uses the same bytes in another way.
             self._synchronize()
@@ -315,7 +319,7 @@ class Scheduler:
         self._synchronize()
         if HOOKS.listeners("ggplug_graph_computed") is None:
             return None
-        return list(dict.fromkeys(split.stream.device for split in self._bound(graph).splits))
+        return list(dict.fromkeys(split.planned.stream.device for split in self._bound(graph).splits))
 
     @alone
     def compute_async(self, graph: Graph) -> None:
@@ -337,6 +341,7 @@ class Scheduler:
         allocation = execution.observed(graph, version) if observing else execution.allocation(graph, version)
         run = allocation.begin(graph)
         try:
+            self._unsettled = True
             bound = execution.bind(graph, version)
             if observing or self.poison:
                 execution.run_observed(graph, bound, self._ordering, run, self._callback, bool(self.poison))
@@ -349,8 +354,10 @@ class Scheduler:
                 readers: tuple[Event, ...] = ()
                 if self.n_copies > 1 and self._asynchronous:
                     # The next version's inputs can be set while this one is under way.
-                    readers = tuple(split.done for split in bound.splits if split.done is not None)
+                    done = (split.planned.done for split in bound.splits)
+                    readers = tuple(event for event in done if event is not None)
                 run.end(*self._asynchronous, progress=len(graph.nodes), readers=readers)
+            self._unsettled = False
         except BaseException as error:
             try:
                 self._settle()
@@ -381,25 +388,23 @@ class Scheduler:
             raise TensorStateError(f"{leaf!r} {what}", tensor=leaf, remedy=remedy)
         return execution.turn
 
-    def _bound(self, graph: Graph) -> BoundVersion:
+    def _bound(self, graph: Graph) -> Bound:
         execution = self._find(graph)
         version = None if graph.run is None else execution.version_of(graph.run.allocation)
         return execution.bind(graph, 0 if version is None else version)
 
-    def _run_traced(self, graph: Graph, execution: Execution, bound: BoundVersion) -> None:
+    def _run_traced(self, graph: Graph, execution: Execution, bound: Bound) -> None:
         """One split after the other, each waited for, telling the observers."""
         for split in bound.splits:
             execution.copy(split, self._ordering)
             self._synchronize()
             start = time.perf_counter_ns()
-            plan, part = split.plan, split.part
-            assert plan is not None
-            assert part is not None
+            stream, part = split.planned.stream, split.part
             assert part.positions is not None
-            times = plan.compute_traced()
-            split.stream.synchronize()
+            times = split.plan.compute_traced()
+            stream.synchronize()
             end = time.perf_counter_ns()
-            device = split.stream.device
+            device = stream.device
             HOOKS.notify("ggplug_split_computed", graph=graph, split=part, device=device, start=start, end=end)
             if HOOKS.listeners("ggplug_nodes_timed") is not None:
                 whole = [
@@ -418,13 +423,18 @@ class Scheduler:
 
     def _synchronize(self) -> None:
         failure: BaseException | None = None
-        for stream in self._all_streams:
-            try:
-                stream.synchronize()
-            except GGPlugError as error:
-                failure = failure or error
-        self._forget_order()
         work = self._allocator.arena.work
+        try:
+            for stream in self._all_streams:
+                try:
+                    stream.synchronize()
+                except GGPlugError as error:
+                    failure = failure or error
+        except BaseException as interrupt:
+            self._unsettled = True
+            work.fail(interrupt)
+            raise
+        self._forget_order()
         work.settle()
         if failure is not None:
             work.fail(failure)
@@ -438,6 +448,7 @@ class Scheduler:
             except GGPlugError:
                 continue
         self._forget_order()
+        self._unsettled = False
 
     def _forget_order(self) -> None:
         self._ordering.clear()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ggplug.backend import Backend
 from ggplug.errors import GraphError
 from ggplug.graph import Graph
-from ggplug.hazards import Hazards
+from ggplug.hazards import Hazards, Latest
 from ggplug.scheduler.assign import Assignment
 from ggplug.scheduler.support import Streams
 from ggplug.types import BufferUsage
@@ -96,6 +96,7 @@ def _splits(
     splits: list[Split] = []
     copies: list[Copy] = []
     latest: dict[tuple[int, int], int] = {}  # (source, stream) -> number of its last copy
+    written = Latest(hazards)
     views: set[int] = set()
     current: Split | None = None
     for number, position in enumerate(graph.order):
@@ -122,7 +123,7 @@ def _splits(
             if source in current.reads:
                 continue
             copy = latest.get((source, stream))
-            if copy is None or hazards.is_rewritten(source, splits[copies[copy].split].first, number - 1):
+            if copy is None or written.of(hazards.access(source)) >= splits[copies[copy].split].first:
                 copy = latest[source, stream] = len(copies)
                 copies.append(Copy(source, stream, current.number, tensors[source].nbytes))
                 current.copies.append(copy)
@@ -134,6 +135,9 @@ def _splits(
                     views.add(source)
                     current.nodes.append(source)
         current.nodes.append(position)
+        if len(streams) > 1 and hazards.memory(position) in hazards.rewritten:
+            for access in hazards.writes(number):
+                written.note(access, number)
     if splits:
         # Views at the very beginning and end compute nothing; they only have to belong somewhere.
         splits[0].first, splits[-1].end = 0, len(graph.order)

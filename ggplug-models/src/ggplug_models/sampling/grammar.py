@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,19 @@ LIMITS: Mapping[str, Any] = {
     "max_lexer_states": 50_000, "max_grammar_size": 500_000,
 }  # fmt: skip
 """What the library may compute at the beginning and for each token, about 20 ms each; states have up to 2 KiB."""
+
+
+_WORDS = (
+    (r"(?s).*^error: ([^\n]+).*", r"\1"),  # of a pattern, which the library shows before it
+    (r"\n.*", ""),  # where in what the library made of it, and its state
+    ("^NoExtension(Bias)?$", "no text fits it: it begins with nothing but itself, or allows nothing"),
+    ("^(Parser|Lexer)TooComplex$|.*Too many items.*", "it became too complex, or goes on for ever"),
+    (r"^Unimplemented keys: \[(.*)\]", r"it uses what is not supported: \1"),
+    ("^oneOf constraints are not supported.*", "it uses oneOf, which is not supported; use anyOf"),
+    (r"^Resource '(json-schema:///)?([^']*)' is not present.*", r"it refers to \2, which is not in it"),
+    ("^Pointer '([^']*)' does not exist", r"it refers to \1, which is not in it"),
+)  # fmt: skip
+"""What the library calls errors, and what they are, in the order in which they are replaced."""
 
 
 class Grammars:
@@ -64,7 +78,10 @@ class Grammars:
         from llguidance import LLMatcher
 
         try:
-            text = json.dumps(read_schema(schema if isinstance(schema, str) else json.dumps(schema)))
+            found = read_schema(schema if isinstance(schema, str) else json.dumps(schema))
+            if not isinstance(found, dict):
+                raise ParameterError(f"a JSON schema must be an object, got {shown(schema)}", got=schema)
+            text = json.dumps(found, allow_nan=False)
             grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": SPACES})
         except ParameterError:
             raise
@@ -102,8 +119,10 @@ class Grammars:
         from llguidance import LLMatcher, LLParserLimits
 
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # what no text can follow is found now, not when the first token is chosen
         if matcher.is_error():
-            raise ParameterError(f"the {what} is of no use: {matcher.get_error()}", got=got)
+            raise ParameterError(f"the {what} is of no use: {_in_words(matcher.get_error())}", got=got)
         return GrammarConstraint(matcher, self.n_vocab)
 
 
@@ -137,8 +156,14 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            reason = self._matcher.get_error().partition("\n")[0]  # behind it the library tells of its own state
-            raise ParameterError(f"the grammar cannot be followed: {reason}")
+            raise ParameterError(f"the grammar cannot be followed: {_in_words(self._matcher.get_error())}")
+
+
+def _in_words(error: str) -> str:
+    """An error of the library in one line, for those who know the grammar and not the library."""
+    for pattern, words in _WORDS:
+        error = re.sub(pattern, words, error, flags=re.MULTILINE)
+    return error.strip()
 
 
 class _Seen:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ggplug.errors import ParameterError
+from ggplug_models.values import shown
 
 MOST_BYTES = 1 << 17
 """Of a JSON schema."""
@@ -66,6 +67,7 @@ def read_schema(text: str) -> Any:
 
 def check_pattern(pattern: str, what: str = "the regular expression") -> None:
     """Raises ParameterError for a regular expression that is larger than the limits of this module."""
+    _check_text(pattern, what)
     _check(len(pattern), MOST_PATTERN, "characters", what)
     nested = deepest = 0
     repeated = [1]
@@ -94,6 +96,7 @@ def check_pattern(pattern: str, what: str = "the regular expression") -> None:
 
 def check_grammar(grammar: str) -> None:
     """Raises ParameterError for a grammar, or a JSON schema in it, that is larger than the limits of this module."""
+    _check_text(grammar, "the grammar")
     _check(len(grammar), MOST_CHARACTERS, "characters", "the grammar")
     _check(sum(":" in line for line in grammar.splitlines()), MOST_RULES, "lines with a colon", "the grammar")
     decoder = json.JSONDecoder()
@@ -242,6 +245,11 @@ def _circles(nodes: Sequence[int], edges: dict[int, set[int]]) -> Iterator[list[
                     del open_nodes[place:]
                     is_open.difference_update(circle)
                     yield circle
+
+
+def _check_text(given: Any, what: str) -> None:
+    if not isinstance(given, str):
+        raise ParameterError(f"{what} must be a string, got {shown(given)}", got=given)
 
 
 def _check(found: int, most: int, what: str, where: str) -> None:

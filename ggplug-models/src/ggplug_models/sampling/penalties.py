@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ Breakers = Mapping[int, Sequence[tuple[int, ...]]]
 
 LONGEST_TAIL = 20
 """Tokens behind its first one that a breaker may have."""
+
+PASSES = 8
+"""So many times a text's length is looked at, to find repetitions, before the search that takes no more than that."""
 
 LARGEST_EXPONENT = 88.7228391
 """The logarithm of the largest float32: no penalty is larger."""
@@ -65,10 +68,10 @@ def dry(
     if limit < allowed:
         return
     most = int(LARGEST_EXPONENT / math.log(base)) if base > 1.000001 else 0
-    exponents = dict.fromkeys(before[1:].tolist(), 0) if allowed == 0 else {}
-    for length, places in _repeated(before, min(limit, allowed + most)):
-        if length >= allowed:  # lengths grow, so the longest repetition of a token counts
-            exponents.update(dict.fromkeys(before[places + 1].tolist(), length - allowed))
+    lengths = _repeated(before, min(limit, allowed + most))
+    places = np.flatnonzero(lengths >= allowed)
+    places = places[np.argsort(lengths[places], kind="stable")]  # so the longest repetition of a token counts
+    exponents = dict(zip(before[places + 1].tolist(), (lengths[places] - allowed).tolist(), strict=True))
     for token, exponent in exponents.items():
         if () not in breakers.get(token, ()):
             given = logits[token]
@@ -95,15 +98,42 @@ def _unbroken(before: Ids, breakers: Breakers) -> int:
     return len(before)
 
 
-def _repeated(before: Ids, most: int) -> Iterator[tuple[int, Ids]]:
-    """For each length up to ``most``: the places, but the last, where so many tokens end as the last ones do."""
-    places = np.arange(len(before) - 1)
-    for length in range(1, most + 1):
-        places = places[places >= length - 1]
-        places = places[before[places - (length - 1)] == before[-length]]
+def _repeated(before: Ids, most: int) -> npt.NDArray[np.int64]:
+    """For each place but the last: how many tokens, up to ``most``, end there as the last ones do.
+
+    Few places mostly do, so that comparing these, length by length, is soon done.  Where that goes on, in a text that
+    repeats itself, one pass over the text finds all.
+    """
+    found = np.zeros(len(before) - 1, np.int64)
+    places = np.arange(len(found))
+    looked_at = 0
+    for length in range(most):
+        places = places[places >= length]
+        looked_at += len(places)
+        if looked_at > PASSES * len(before):
+            return np.minimum(_as_the_beginning(before[::-1].tolist())[:0:-1], most)
+        places = places[before[places - length] == before[-1 - length]]
         if not len(places):
-            return
-        yield length, places
+            break
+        found[places] = length + 1
+    return found
+
+
+def _as_the_beginning(text: list[int]) -> npt.NDArray[np.int64]:
+    """For each place of a text, how much of what begins there is as the text's beginning (Gusfield 1997, "Z").
+
+    What lies within a stretch that is as the beginning is known from there; nothing is compared twice.
+    """
+    found = [0] * len(text)
+    start = end = 0
+    for place in range(1, len(text)):
+        length = min(found[place - start], end - place) if place < end else 0
+        while place + length < len(text) and text[length] == text[place + length]:
+            length += 1
+        if place + length > end:
+            start, end = place, place + length
+        found[place] = length
+    return np.array(found, np.int64)
 
 
 def breakers_of(tokenizer: Tokenizer, strings: Sequence[str]) -> dict[int, list[tuple[int, ...]]]:

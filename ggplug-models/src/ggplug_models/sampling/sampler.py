@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +64,11 @@ class Sampler:
     ) -> None:  # fmt: skip
         if not isinstance(sampling, Sampling | None):
             raise ParameterError(f"sampling must be a Sampling, got {shown(sampling)}", got=sampling)
-        if constraint is not None and not all(hasattr(constraint, name) for name in ("allowed", "accept", "begin")):
+        if breakers is not None and not isinstance(breakers, Mapping):
+            wanted = "a dict of what breakers_of returns"
+            raise ParameterError(f"breakers must be {wanted}, got {shown(breakers)}", got=breakers, wanted=wanted)
+        methods = (getattr(constraint, name, None) for name in ("allowed", "accept", "begin"))
+        if constraint is not None and not all(map(callable, methods)):
             raise ParameterError(
                 f"constraint must forbid tokens, got {shown(constraint)}", got=constraint,
                 remedy="make one by Grammars(tokenizer), such as json_schema(schema)",
@@ -127,7 +131,7 @@ class Sampler:
             before = _last(history, s.dry_last_n, len(logits))
             penalties.dry(changed, before, s.dry_multiplier, s.dry_base, s.dry_allowed_length, self.breakers or {})
         if self.constraint is not None:
-            allowed = self.constraint.allowed()
+            allowed = _checked_mask(self.constraint.allowed())
             known = min(len(allowed), len(changed))
             np.putmask(changed[:known], ~allowed[:known], -np.inf)
             changed[known:] = -np.inf
@@ -173,6 +177,16 @@ def _checked(logits: Logits) -> Logits:
         raise ParameterError(f"logits are float32 of shape (n_vocab,), got {got}", got=got)
     check_largest(logits.max())
     return logits
+
+
+def _checked_mask(allowed: Any) -> npt.NDArray[np.bool_]:
+    """What a constraint allows.  Raises ParameterError for what is no array of truth values."""
+    if not isinstance(allowed, np.ndarray) or allowed.dtype != np.bool_ or allowed.ndim != 1:
+        wanted = "an array of bool of shape (n_vocab,)"
+        raise ParameterError(
+            f"allowed() of the constraint must return {wanted}, got {shown(allowed)}", got=allowed, wanted=wanted
+        )
+    return allowed
 
 
 def check_largest(largest: np.float32) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from ggplug_models.finish import Finish
 from ggplug_models.serve.batcher import Batcher
-from ggplug_models.serve.log_probabilities import LogProbability
+from ggplug_models.serve.log_probabilities import LogProbability, Scored
 from ggplug_models.serve.problems import shutting_down
 from ggplug_models.serve.request import Event, Request
 from ggplug_models.serve.writer import Text
@@ -17,11 +18,14 @@ from ggplug_models.serve.writer import Text
 
 @dataclass
 class Piece:
-    """What comes next of the text with the number ``index``; ``finish``: why it ends with this, in OpenAI's words."""
+    """What comes next of the text with the number ``index``; ``finish``: why it ends with this, in OpenAI's words.
+
+    ``scores``: of the tokens whose text is given up to here, and was not before.
+    """
 
     index: int
     text: str
-    scores: list[LogProbability] = field(default_factory=list)
+    scores: list[Scored] = field(default_factory=list)
     finish: str | None = None
 
 
@@ -82,7 +86,7 @@ class Answers:
         Raises what failed, Problem if the server ends, and Gone after :meth:`leave`.
         """
         left = set(range(len(self.texts)))
-        kept: dict[int, list[LogProbability]] = {number: [] for number in left}
+        kept: dict[int, deque[LogProbability]] = {number: deque() for number in left}
         while left:
             index, event = await self._events.get()
             if index not in left and not isinstance(event, Gone):
@@ -97,21 +101,22 @@ class Answers:
             if piece.text or piece.finish is not None:
                 yield piece
 
-    def _piece(self, index: int, event: int | Finish, kept: list[LogProbability]) -> Piece:
+    def _piece(self, index: int, event: int | Finish, kept: deque[LogProbability]) -> Piece:
         text = self.texts[index]
         if isinstance(event, Finish):
-            rest = text.written.finish()  # a stop string may end in what was held back
-            return Piece(index, rest, kept[:], str((Finish.STOP if text.written.stopped else event).value))
-        self.written += 1
-        piece = Piece(index, text.written.push(event))
-        if text.scores is not None:
-            kept.append(text.scores.found.popleft())
-        if text.written.stopped:
-            self._requests[index].cancel()
-            piece.finish = Finish.STOP.value
-        if piece.text:
-            piece.scores = kept[:]
-            kept.clear()
+            piece = Piece(index, text.written.finish())  # a stop string may end in what was held back
+            piece.finish = str((Finish.STOP if text.written.stopped else event).value)
+        else:
+            self.written += 1
+            piece = Piece(index, text.written.push(event))
+            if text.scores is not None:
+                kept.append(text.scores.found.popleft())
+            if text.written.stopped:
+                self._requests[index].cancel()
+                piece.finish = Finish.STOP.value
+        if piece.text or piece.finish is not None:  # others are not sent
+            piece.scores = [Scored(kept.popleft(), spelled) for spelled in text.written.spelled]
+            text.written.spelled.clear()
         return piece
 
     def _hear(self, index: int, event: Event) -> None:

@@ -76,7 +76,7 @@ def application(service: Service, rules: Rules | None = None) -> ASGIApp:
     if rules.origins:
         guarded = CORSMiddleware(
             guarded, allow_origins=rules.origins, allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["*"], expose_headers=["Retry-After"],  # clients send headers of their own, of any name
         )  # fmt: skip
     return guarded
 

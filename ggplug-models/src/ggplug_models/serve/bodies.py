@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
 from ggplug_models.ids import listed_ids
 from ggplug_models.serve.problems import Problem
@@ -194,6 +194,13 @@ class ChatBody(TextBody):
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
         return self
+
+    @field_validator("messages")
+    @classmethod
+    def _ends_with_one(cls, messages: list[ChatMessage]) -> list[ChatMessage]:
+        if [message.role for message in messages[-2:]] == ["assistant"] * 2:
+            raise ValueError("the last two are the assistant's; join them, or end with a user's or a tool's message")
+        return messages
 
 
 class EmbeddingBody(Body):

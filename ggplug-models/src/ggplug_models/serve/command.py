@@ -76,7 +76,7 @@ def serve(
     body_limit: int, devices: tuple[str, ...], split: str | None, pack: bool,
     pack_growth: int | None, verbose: bool,
 ) -> None:  # fmt: skip
-    """Serve MODEL.gguf over HTTP, by the OpenAI API, with a page to chat.
+    """Serve MODEL.gguf over HTTP: texts, chats and vectors as the OpenAI API has them, with a page to chat.
 
     It listens on this machine alone unless --host says otherwise. Ctrl-C lets the answers end that are under way; a
     second one cuts them off. Slow clients hold no place: the head of a request may take 10 seconds, its body 60 and

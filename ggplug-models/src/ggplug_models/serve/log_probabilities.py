@@ -10,6 +10,7 @@ import numpy as np
 
 from ggplug_models.sampling import Chooses
 from ggplug_models.sampling.sampler import Logits
+from ggplug_models.written import Spelled
 
 LEAST = -9999.0
 """What stands for the logarithm of 0, which JSON does not have, as in the OpenAI API."""
@@ -21,6 +22,13 @@ class LogProbability(NamedTuple):
     token: int
     value: float
     others: tuple[tuple[int, float], ...]
+
+
+class Scored(NamedTuple):
+    """A token of an answer: how probable it was, and what part of the text it is."""
+
+    score: LogProbability
+    spelled: Spelled
 
 
 class LogProbabilities:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ggplug_models.serve.answers import Answers, Piece
-from ggplug_models.serve.log_probabilities import LogProbability
+from ggplug_models.serve.log_probabilities import Scored
 from ggplug_models.tokenizers import Tokenizer
 
 
@@ -59,13 +59,14 @@ class Reply:
         """A part of it."""
         raise NotImplementedError
 
-    def scores(self, scores: Sequence[LogProbability], index: int) -> dict[str, Any]:
+    def scores(self, scores: Sequence[Scored], index: int) -> dict[str, Any]:
         """How probable the tokens that come next in the text with the number ``index`` were."""
         raise NotImplementedError
 
-    def token(self, token: int) -> str:
-        """The text of a token."""
-        return self._tokenizer.piece(token).decode("utf-8", "replace")
+    def others(self, scored: Scored) -> list[tuple[bytes, float]]:
+        """The bytes of the most probable tokens in a token's place, of control tokens their names, and how probable."""
+        pieces = [(self._tokenizer.piece(token), value) for token, value in scored.score.others]
+        return [(piece.removeprefix(b" "), value) for piece, value in pieces] if scored.spelled.bare else pieces
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
@@ -89,15 +90,19 @@ class CompletionReply(Reply):
     def delta(self, text: str) -> dict[str, Any]:
         return {"text": text}
 
-    def scores(self, scores: Sequence[LogProbability], index: int) -> dict[str, Any]:
-        tokens = [self.token(score.token) for score in scores]
+    def scores(self, scores: Sequence[Scored], index: int) -> dict[str, Any]:
+        tokens = [scored.spelled.text for scored in scores]
         offsets = []
         for token in tokens:
             offsets.append(self._offsets[index])
             self._offsets[index] += len(token)
+        best: list[dict[str, float]] = [{} for _ in scores]
+        for found, scored in zip(best, scores, strict=True):
+            for data, value in self.others(scored):
+                found.setdefault(_text(data), value)  # of those with one text the most probable
         return {
-            "tokens": tokens, "token_logprobs": [score.value for score in scores], "text_offset": offsets,
-            "top_logprobs": [{self.token(other): value for other, value in score.others} for score in scores],
+            "tokens": tokens, "token_logprobs": [scored.score.value for scored in scores], "text_offset": offsets,
+            "top_logprobs": best,
         }  # fmt: skip
 
 
@@ -117,15 +122,21 @@ class ChatReply(Reply):
     def delta(self, text: str) -> dict[str, Any]:
         return {"delta": {"content": text} if text else {}}
 
-    def scores(self, scores: Sequence[LogProbability], index: int) -> dict[str, Any]:
-        content = [
-            self._score(score.token, score.value) | {"top_logprobs": [self._score(*other) for other in score.others]}
-            for score in scores
-        ]
+    def scores(self, scores: Sequence[Scored], index: int) -> dict[str, Any]:
+        content = []
+        for scored in scores:
+            others = [_score(_text(data), value, data) for data, value in self.others(scored)]
+            own = _score(scored.spelled.text, scored.score.value, scored.spelled.data)
+            content.append(own | {"top_logprobs": others})
         return {"content": content, "refusal": None}
 
-    def _score(self, token: int, value: float) -> dict[str, Any]:
-        return {"token": self.token(token), "logprob": value, "bytes": list(self._tokenizer.piece(token))}
+
+def _score(text: str, value: float, data: bytes) -> dict[str, Any]:
+    return {"token": text, "logprob": value, "bytes": list(data)}
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 def usage(answers: Answers) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class Writer:
             what = f"prompt[{number}]" if len(prompts) > 1 else "prompt"
             if isinstance(prompt, str):
                 self._check_text(prompt, what)
-                ids = self._fitting(self.tokenizer.encode(prompt, add_special=True), what)
+                ids = self._fitting(self.tokenizer.prompt(prompt), what)
             else:
                 ids = ids_of(prompt, self.session.n_ctx, self.model.n_vocab, what, self._room)
             found += self._texts(ids, body, body.max_tokens, body.logprobs, begins=not prompt)
@@ -97,7 +97,7 @@ class Writer:
         """The ``n`` answers to a chat.  Raises Problem, ParameterError, ModelError."""
         text = self.template.render([message.as_template_sees_it() for message in body.messages])
         self._check_text(text, "messages")
-        ids = self._fitting(self.template.ids(text), "messages")
+        ids = self._fitting(self.tokenizer.prompt(text), "messages")
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         scores = body.top_logprobs or 0 if body.logprobs else None
         return self._texts(ids, body, most, scores)
@@ -124,7 +124,7 @@ class Writer:
         for number in range(body.n):
             choose: Chooses = self._sampler(body, number)
             kept = None if scores is None else LogProbabilities(choose, scores)
-            written = Written(self.tokenizer, body.stops, begins=begins)
+            written = Written(self.tokenizer, body.stops, begins=begins, spells=kept is not None)
             found.append(Text(prompt, kept or choose, most, written, kept))
         return found
 

@@ -162,7 +162,7 @@ class VocabularyTokenizer:
         """As :meth:`encode`, but texts are not cut: raises TextTooLongError for one that would be."""
         found = []
         for position, text in enumerate(texts):
-            ids = self._tokenizer.encode(text, add_special=True)
+            ids = self._tokenizer.encode(text, add_special=True, parse_special=True)
             if len(ids) > self.max_length:
                 raise _too_long(position, len(ids), self.max_length)
             found.append(ids)
@@ -174,7 +174,7 @@ class VocabularyTokenizer:
         return self._tokenizer.at_least(text)
 
     def _ids(self, text: str | LongText) -> list[int]:
-        ids = self._tokenizer.encode(self._beginning(text), add_special=True)
+        ids = self._tokenizer.encode(self._beginning(text), add_special=True, parse_special=True)
         if len(ids) <= self.max_length:
             return ids
         return [*ids[: max(self.max_length - len(self._behind), 0)], *self._behind][: self.max_length]

@@ -9,7 +9,8 @@ from collections.abc import Callable
 class StreamDecoder:
     """Turns tokens into text one by one.
 
-    ``piece``: the bytes of a token.  ``skip_space``: whether a space that the text begins with is left out.
+    ``piece``: the bytes of a token.  ``skip_space``: whether a space that the text begins with is left out;
+    ``skips_space``: whether that is still to come.
 
     >>> decoder = tokenizer.stream()
     >>> text = "".join(decoder.push(token) for token in tokens) + decoder.finish()
@@ -17,7 +18,7 @@ class StreamDecoder:
 
     def __init__(self, piece: Callable[[int], bytes], *, skip_space: bool) -> None:
         self._piece = piece
-        self._skip_space = skip_space
+        self.skips_space = skip_space
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
@@ -25,11 +26,20 @@ class StreamDecoder:
 
         Raises ParameterError for an id that no token has.
         """
-        piece = self._piece(token)
-        if self._skip_space and piece:
-            self._skip_space = False
-            piece = piece.removeprefix(b" ")
+        piece = self.bytes_of(token)
+        if self._piece(token):
+            self.skips_space = False
         return self._decoder.decode(piece)
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that a token would add now.  Raises ParameterError as :meth:`push` does."""
+        piece = self._piece(token)
+        return piece.removeprefix(b" ") if self.skips_space else piece
+
+    @property
+    def within_character(self) -> bool:
+        """Whether the last character lacks bytes."""
+        return bool(self._decoder.getstate()[0])
 
     def finish(self) -> str:
         """What is left: U+FFFD if the last character lacks bytes."""

@@ -110,6 +110,17 @@ class Tokenizer:
             found.append(special["eos"])
         return found
 
+    def prompt(self, text: str) -> list[int]:
+        """The token ids of a text that a language model goes on with.
+
+        The texts of control tokens become these tokens; BOS stands at the beginning where the file asks for it, once,
+        even if the text has it, too; nothing is put behind the text.  Raises as :meth:`encode` does.
+        """
+        if not self._adds or not self.vocabulary.add_bos or not isinstance(text, str):
+            return self.encode(text, parse_special=True)  # which refuses what is no string
+        bos = self.vocabulary.special["bos"]
+        return [bos, *self.encode(text.removeprefix(self.vocabulary.texts[bos]), parse_special=True)]
+
     def at_least(self, text: str) -> int:
         """How many token ids a text has at least, which takes no time; 0 where that cannot be told."""
         return 0 if self._longest is None else -(-len(text) // self._longest)

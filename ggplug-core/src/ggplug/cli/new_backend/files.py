@@ -19,7 +19,7 @@ name = "ggplug-$name"
 version = "0.1.0"
 description = "A ggplug backend for $device"
 requires-python = ">=3.11"
-dependencies = ["ggplug-core", "numpy"]
+dependencies = ["ggplug-core>=0.1", "numpy"]
 
 [project.optional-dependencies]
 test = ["ggplug-core[test]"]

@@ -1,0 +1,74 @@
+"""The public names of the conformance suite, which the distribution ``ggplug-testing`` has.
+
+    pip install "ggplug-core[test]"
+
+Importing this module imports nothing else.  Without the distribution its names raise PluginError.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ggplug.errors import PluginError
+from ggplug.lazy import whole
+
+if TYPE_CHECKING:
+    from ggplug_testing import (
+        BackendSuite,
+        Case,
+        Comparison,
+        Differences,
+        Evaluation,
+        FakeDevice,
+        FakeRegistration,
+        Finding,
+        Leafs,
+        ReferenceDevice,
+        Report,
+        WrongNode,
+        cases_of,
+        check,
+        compare,
+        evaluate,
+        generates,
+        nmse,
+    )
+
+__all__ = [
+    "BackendSuite",
+    "Case",
+    "Comparison",
+    "Differences",
+    "Evaluation",
+    "FakeDevice",
+    "FakeRegistration",
+    "Finding",
+    "Leafs",
+    "ReferenceDevice",
+    "Report",
+    "WrongNode",
+    "cases_of",
+    "check",
+    "compare",
+    "evaluate",
+    "generates",
+    "nmse",
+]
+
+_SUITE = "ggplug_testing"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        suite = whole(_SUITE)
+    except ModuleNotFoundError as error:
+        if error.name != _SUITE:
+            raise
+        raise PluginError(
+            f"{__name__}.{name} is in the conformance suite, which is not installed",
+            entry_point=name, distribution="ggplug-testing", version=None, stage="installed",
+            remedy='pip install "ggplug-core[test]"',
+        ) from error  # fmt: skip
+    return getattr(suite, name)

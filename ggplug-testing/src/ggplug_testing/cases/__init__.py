@@ -1,0 +1,126 @@
+"""Cases for the conformance suite, derived from the ops' declarations.
+
+A family of ops has a module with generators, each marked with :func:`generates`; an op without one gets the cases
+that its shape rule accepts.  Added to the ops of core are sources that lie elsewhere (:mod:`.sources`), special values
+(:mod:`.special`, :mod:`.wild`), extents of one (:mod:`.ones`) and large ones (:mod:`.large`), and tensors without
+elements (:mod:`.empty`).  Everything random is seeded by the case's name, so a case is the same wherever and whenever
+it runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+
+from ggplug.ops.base import Op
+from ggplug.ops.unary import Unary
+from ggplug.types import Q8_0
+from ggplug_testing.cases import (
+    attention,
+    copies,
+    custom,
+    deepseek,
+    elementwise,
+    images,
+    matrix,
+    positions,
+    recurrent,
+    reductions,
+    rotary,
+    rows,
+    training,
+    views,
+)
+from ggplug_testing.cases.case import (
+    GENERATORS,
+    LAYOUTS,
+    QUANTIZED,
+    Case,
+    Layout,
+    Leafs,
+    generates,
+    labelled,
+    node,
+)
+from ggplug_testing.cases.derived import derived_cases
+from ggplug_testing.cases.empty import empty_cases
+from ggplug_testing.cases.graphs import graph_cases
+from ggplug_testing.cases.large import large_cases
+from ggplug_testing.cases.ones import ones_cases
+from ggplug_testing.cases.sources import source_cases
+from ggplug_testing.cases.special import special_cases
+from ggplug_testing.cases.wild import wild_cases
+
+FAMILIES = (
+    elementwise,
+    rows,
+    matrix,
+    reductions,
+    copies,
+    rotary,
+    views,
+    images,
+    recurrent,
+    positions,
+    training,
+    custom,
+    deepseek,
+    attention,
+)
+"""The modules whose generators cover the ops of core."""
+
+
+def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
+    """The cases of an op, in a fixed order; empty if none can be made.
+
+    Cases that differ in nothing but a block type are many: of these, unless ``thorough``, a few types have their turn,
+    others in the next such cases.  So every type meets something of everything, and everything meets some types.
+    Cases that say ``every_type`` are all there.
+    """
+    others = (source_cases(op), special_cases(op), wild_cases(op), ones_cases(op), large_cases(op), empty_cases(op))
+    cases = labelled(itertools.chain(_own_cases(op), *others))
+    return cases if thorough else _in_turn(cases)
+
+
+_TURNS = 6
+_BLOCK_TYPE = re.compile(rf"\b({'|'.join(type.name for type in QUANTIZED)})\b")
+
+
+def _in_turn(cases: list[Case]) -> list[Case]:
+    """Of the cases of the same kind those of every sixth block type, and of the type that activations have."""
+    kinds: dict[str, int] = {}
+    chosen = []
+    for case in cases:
+        found = _BLOCK_TYPE.search(case.label)
+        if found is not None and found[0] != Q8_0.name and not case.every_type:
+            turn = kinds.setdefault(_BLOCK_TYPE.sub("", case.label), len(kinds))
+            if (turn + _POSITIONS[found[0]]) % _TURNS:
+                continue
+        chosen.append(case)
+    return chosen
+
+
+_POSITIONS = {type.name: position for position, type in enumerate(QUANTIZED)}
+
+
+def _own_cases(op: type[Op]) -> Iterable[Case]:
+    generators = GENERATORS.get(op.name)
+    if generators is not None:
+        return (case for generator in generators for case in generator(op))
+    return elementwise.unary_cases(op) if issubclass(op, Unary) else derived_cases(op)
+
+
+__all__ = [
+    "FAMILIES",
+    "GENERATORS",
+    "LAYOUTS",
+    "Case",
+    "Layout",
+    "Leafs",
+    "cases_of",
+    "generates",
+    "graph_cases",
+    "labelled",
+    "node",
+]

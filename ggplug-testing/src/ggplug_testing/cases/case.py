@@ -1,0 +1,260 @@
+"""What a case is, and the random leafs that it is made of."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug import quants
+from ggplug.arrays import as_bytes, encode
+from ggplug.errors import ParameterError
+from ggplug.ops.base import Array, Op
+from ggplug.sketches import LAYOUTS as LAYOUTS
+from ggplug.sketches import Layout as Layout
+from ggplug.sketches import laid
+from ggplug.sketches import node as node
+from ggplug.tensor import Extents, Tensor, extents
+from ggplug.types import I32, Type, as_type
+from ggplug_testing.comparison import Agreement
+
+ROWWISE: tuple[Layout, ...] = LAYOUTS[:5]
+"""The layouts whose rows are contiguous."""
+
+QUANTIZED: tuple[Type, ...] = quants.block_types()
+ENCODED: tuple[Type, ...] = tuple(filter(quants.can_store, QUANTIZED))
+"""The block types that values can be rounded to."""
+
+LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1025)
+"""Row lengths around the widths of vector registers, work groups and blocks, and odd ones."""
+
+Bytes = npt.NDArray[np.uint8]
+Values = Callable[[np.random.Generator, tuple[int, ...]], Array]
+
+
+class Leafs:
+    """Makes the leafs of one case and remembers their bytes; the same seed makes the same ones.
+
+    The bytes are made, in the order of the leafs, when :attr:`values` or :attr:`random` is asked for first: a case
+    that a device declines costs none.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._values: dict[Tensor, Bytes] = {}
+        self._pending: list[Callable[[], object]] = []
+
+    @property
+    def values(self) -> dict[Tensor, Bytes]:
+        """The bytes of each leaf, which may be changed."""
+        self._make_pending()
+        return self._values
+
+    @property
+    def random(self) -> np.random.Generator:
+        """Draws what comes next; what leafs that are there already need was drawn before."""
+        self._make_pending()
+        return self._random
+
+    def change(self, how: Callable[[dict[Tensor, Bytes]], object]) -> None:
+        """Changes the bytes of leafs that are there already, when they are made."""
+        self._pending.append(lambda: how(self._values))
+
+    def _make_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        for make in pending:
+            make()
+
+    def _later(self, root: Tensor, make: Callable[[], Bytes]) -> None:
+        """The bytes of a root are what ``make`` answers."""
+
+        def store() -> None:
+            self._values[root] = make()
+
+        self._pending.append(store)
+
+    def tensor(
+        self,
+        type: Type | str,
+        *ne: int,
+        layout: Layout = "packed",
+        values: Values | None = None,
+        low: float | None = None,
+        high: float | None = None,
+    ) -> Tensor:
+        """A tensor of these extents, perhaps a view of a larger leaf, with random values.
+
+        Floats are normally distributed, or uniform between ``low`` and ``high``; integers uniform from ``low`` to
+        ``high - 1``, or over the whole range of their type, most of which a float of the same size does not hold;
+        ``values`` makes others.  What a view leaves out of its leaf is random too.  Of a type that nothing can be
+        rounded to, blocks are random bytes with scales of some hundredths.
+        """
+        kind = as_type(type)
+        full, rank = extents(ne)
+        made = self._lay(kind, full, rank, layout)
+        root = made.root
+        if kind.is_quantized and not quants.can_store(kind):
+            self._later(root, lambda: _random_blocks(self._random, root))
+            return made
+        generate = values or (lambda random, shape: _random(random, shape, kind, low, high))
+        self._later(root, lambda: encode(generate(self._random, root.ne[::-1]), kind))
+        return made
+
+    def array(self, type: Type | str, values: Array, layout: Layout = "packed") -> Tensor:
+        """A tensor that holds these values, given in NumPy order."""
+        return self._array(as_type(type), values.shape, lambda: values, layout)
+
+    def bits(self, type: Type | str, words: Array) -> Tensor:
+        """A contiguous tensor of a plain type with these bits, given as unsigned integers in NumPy order."""
+        full, rank = extents(words.shape[::-1])
+        made = self._lay(as_type(type), full, rank, "packed")
+        self._later(made, lambda: as_bytes(words.astype(f"u{made.type.block_bytes}")))
+        return made
+
+    def any_bytes(self, type: Type | str, *ne: int, layout: Layout = "packed") -> Tensor:
+        """A tensor of these extents whose root holds any bytes at all, also blocks that no numbers are rounded to."""
+        full, rank = extents(ne)
+        made = self._lay(as_type(type), full, rank, layout)
+        self._later(made.root, lambda: self._random.integers(0, 256, made.root.nbytes, np.uint8))
+        return made
+
+    def indices(
+        self,
+        count: tuple[int, ...],
+        below: int,
+        *,
+        type: Type | str = I32,
+        distinct: bool = False,
+        layout: Layout = "packed",
+    ) -> Tensor:
+        """Indices of ``count`` (ne order) in 0 .. ``below`` - 1; ``distinct`` ones differ within each row."""
+        shape = count[::-1]
+
+        def chosen() -> Array:
+            if not distinct:
+                return self._random.integers(0, max(below, 1), shape)
+            rows = [self._random.permutation(below)[: shape[-1]] for _ in range(math.prod(shape[:-1]))]
+            return np.array(rows, np.int64).reshape(shape)
+
+        return self._array(as_type(type), shape, chosen, layout)
+
+    def _array(self, type: Type, shape: tuple[int, ...], make: Callable[[], Array], layout: Layout) -> Tensor:
+        """A tensor of this shape, in NumPy order, which holds the values that ``make`` answers."""
+        full, rank = extents(shape[::-1])
+        made = self._lay(type, full, rank, layout)
+        self._later(made.root, lambda: _surrounded(made, make().reshape(full[::-1])))
+        return made
+
+    def _lay(self, type: Type, ne: Extents, rank: int, layout: Layout) -> Tensor:
+        return laid(type, ne, rank, layout)
+
+
+def _surrounded(tensor: Tensor, values: Array) -> Bytes:
+    """The bytes of a tensor's root, of which the tensor shows these values.
+
+    What surrounds a view is filled with the first value, so that it is a valid one (an index, say).
+    """
+    type, root = tensor.type, tensor.root
+    if root is tensor:
+        return encode(values, type)
+    raw = encode(np.full(root.ne[::-1], values.flat[0] if values.size else 0), type)
+    target = np.ndarray(tensor.ne[::-1], type.dtype, raw.data, tensor.view_offset, tensor.nb[::-1])
+    target[...] = encode(values, type).view(type.dtype).reshape(tensor.ne[::-1])
+    return raw
+
+
+def _random(
+    random: np.random.Generator, shape: tuple[int, ...], type: Type, low: float | None, high: float | None
+) -> Array:
+    if type.dtype.kind == "i" and not type.is_quantized:
+        limits = np.iinfo(type.dtype)
+        first, last = limits.min if low is None else int(low), limits.max if high is None else int(high) - 1
+        return random.integers(first, last, shape, type.dtype, endpoint=True)
+    if low is None and high is None:
+        return random.standard_normal(shape).astype(np.float32)
+    return random.uniform(low or 0, 1 if high is None else high, shape).astype(np.float32)
+
+
+def _random_blocks(random: np.random.Generator, tensor: Tensor) -> Bytes:
+    """Blocks of any bits, but for scales of some hundredths, which leave numbers of about one."""
+    raw = random.integers(0, 256, tensor.size // tensor.type.block_size * tensor.type.block_bytes, np.uint8)
+    quants.put_scales(raw, tensor.type, random.uniform(0.01, 0.04, tensor.size // tensor.type.block_size))
+    return raw
+
+
+def in_blocks(length: int, *types: Type) -> int:
+    """The next length that is a whole number of blocks of each type."""
+    unit = math.lcm(*(type.block_size for type in types))
+    return -(-length // unit) * unit
+
+
+def whole_blocks(ne: tuple[int, ...], *types: Type) -> tuple[int, ...]:
+    """These extents, but rows as :func:`in_blocks` makes them."""
+    return (in_blocks(ne[0], *types), *ne[1:])
+
+
+@dataclass(frozen=True)
+class Case:
+    """One graph to compute: a recipe that makes it, so that a case costs nothing until it runs.
+
+    ``op``: the name of the op under test.  ``label``: what is special, unique within the op.  ``make``: builds the
+    graph and answers its result.  ``agreement``: how closely results have to agree; how precise they have to be is
+    derived (:mod:`ggplug_testing.precision`).  ``every_type``: it is computed in each run, also where cases that differ
+    in nothing but a block type take turns.  ``seed`` follows from op and label.
+    """
+
+    op: str
+    label: str
+    make: Callable[[Leafs], Tensor | Iterable[Tensor]]
+    agreement: Agreement = "values"
+    every_type: bool = False
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(f"{self.op} {self.label}".encode())
+
+    def __str__(self) -> str:
+        return f"{self.op}: {self.label}"
+
+
+Generator = Callable[[type[Op]], Iterator[Case]]
+
+GENERATORS: dict[str, list[Generator]] = {}
+"""What makes the cases of an op, by its name."""
+
+
+def generates(*ops: type[Op] | str) -> Callable[[Generator], Generator]:
+    """Marks a function as a generator of cases for these ops; an op may have several.
+
+    An op defined outside core brings its own the same way.
+    """
+
+    def mark(generator: Generator) -> Generator:
+        for op in ops:
+            GENERATORS.setdefault(op if isinstance(op, str) else op.name, []).append(generator)
+        return generator
+
+    return mark
+
+
+def labelled(cases: Iterable[Case]) -> list[Case]:
+    """The cases, each with a label of its own.  Raises ParameterError if two of an op have the same."""
+    result = list(cases)
+    seen: set[tuple[str, str]] = set()
+    for case in result:
+        if (case.op, case.label) in seen:
+            raise ParameterError(
+                f"two cases of {case.op} are called {case.label!r}", got=case.label,
+                remedy="say in each label what is special, or leave one of them out",
+            )  # fmt: skip
+        seen.add((case.op, case.label))
+    return result
+
+
+def spell(type: Type, ne: Iterable[int], layout: Layout = "packed") -> str:
+    """``f32[7x5] permuted``: a source in a label."""
+    return f"{type.name}[{'x'.join(map(str, ne))}]" + ("" if layout == "packed" else f" {layout}")

@@ -1,0 +1,279 @@
+"""The whole conformance suite as one call, and as a command, for programs that are not tests.
+
+``ggplug conformance NAME`` puts a device to it; ``--help`` tells more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from ggplug.backend import Device
+from ggplug.errors import GGPlugError, ParameterError
+from ggplug.ops.base import OPS, Op
+from ggplug_testing.cases.chains import SUBJECT as GROUPS
+from ggplug_testing.cases.graphs import SUBJECT as GRAPH
+from ggplug_testing.contracts import CLAUSES, CONTRACT, Clause, run_clauses
+from ggplug_testing.groups import run_groups
+from ggplug_testing.isolation import Channel, Worker
+from ggplug_testing.progress import bar
+from ggplug_testing.rendering import markdown, text
+from ggplug_testing.report import Finding, Report
+from ggplug_testing.runner import run_graphs, run_op
+from ggplug_testing.stopping import in_words, number_of, stoppable
+from ggplug_testing.vectors import find_device
+from ggplug_testing.watching import EVERYTHING, IN_THE_PLACE, Following, One, Watch
+
+
+class Unit(NamedTuple):
+    """What runs as one: a clause, or all cases of an op, of graphs, or of groups."""
+
+    subject: str
+    clause: Clause | None = None
+
+    @property
+    def name(self) -> str:
+        return self.subject if self.clause is None else f"{self.subject} {self.clause.name}"
+
+    def run(self, device: Device, watch: Watch) -> list[Finding]:
+        if self.clause is not None:
+            return run_clauses(device, [self.clause], watch)
+        if self.subject == GRAPH:
+            return run_graphs(device, watch=watch)
+        if self.subject == GROUPS:
+            return run_groups(device, watch=watch)
+        return run_op(device, OPS[self.subject], watch=watch)
+
+
+def check(
+    device: Device,
+    *,
+    ops: Iterable[type[Op] | str] | None = None,
+    clauses: Iterable[Clause | str] | None = None,
+    graphs: bool = True,
+    groups: bool = True,
+    case: str | None = None,
+) -> Report:
+    """Puts a device to these clauses of the contract, all cases of these ops, graphs, and groups; by default to all.
+
+    ``case``: only cases with this label.  Never raises for what the device does: ``report.ok`` and ``report.bad``
+    tell.  Raises ParameterError for a name that is none.
+    """
+    report = Report(device.name)
+    watch = Following(_chosen(case))
+    _fill(report, list(units(ops, clauses, graphs, groups)), lambda unit: unit.run(device, watch), watch)
+    return report
+
+
+def _chosen(case: str | None) -> Watch:
+    return EVERYTHING if case is None else One(case)
+
+
+def _fill(
+    report: Report,
+    units: Sequence[Unit],
+    run: Callable[[Unit], list[Finding]],
+    watch: Following,
+    done: Callable[[], object] = lambda: None,
+) -> None:
+    """Adds what ``run`` finds, and calls ``done`` after each unit.
+
+    ``watch`` is told of the cases.  What they were until a KeyboardInterrupt is added, too, before it goes on.
+    """
+    for number, unit in enumerate(units):
+        watch.forget()
+        findings: list[Finding] = []
+        try:
+            findings = run(unit)
+        except KeyboardInterrupt as stop:
+            findings, left = watch.findings, units[number + 1 :]
+            rest = f"{len(left)} of {len(units)} parts had not begun, {left[0].name} the first of them" if left else ""
+            report.stopped = in_words(stop, watch.where or unit.name, rest)
+            raise
+        finally:
+            report.add(*(_with_command(report.device, each) for each in findings))
+        done()
+
+
+def _with_command(device: str, finding: Finding) -> Finding:
+    return finding._replace(command=_command(device, finding)) if finding.bad else finding
+
+
+def _command(device: str, finding: Finding) -> str:
+    """What runs a case alone."""
+    what = {CONTRACT: ["--clause", finding.case], GRAPH: ["--graphs"], GROUPS: ["--groups"]}.get(
+        finding.subject, ["--op", finding.subject]
+    )
+    case = [] if finding.subject == CONTRACT else ["--case", finding.case]
+    return shlex.join(["ggplug", "conformance", device, *what, *case])
+
+
+def units(
+    ops: Iterable[type[Op] | str] | None = None,
+    clauses: Iterable[Clause | str] | None = None,
+    graphs: bool = True,
+    groups: bool = True,
+) -> Iterator[Unit]:
+    """What the suite consists of: these clauses and ops (default: all), graphs, groups.  Raises ParameterError."""
+    for clause in [*map(_clause, CLAUSES if clauses is None else clauses)]:
+        yield Unit(CONTRACT, clause)
+    for op in [*map(_op, OPS.values() if ops is None else ops)]:
+        yield Unit(op.name)
+    if graphs:
+        yield Unit(GRAPH)
+    if groups:
+        yield Unit(GROUPS)
+
+
+_LISTED = "`ggplug conformance --list` tells them"
+
+
+def _op(given: type[Op] | str) -> type[Op]:
+    if not isinstance(given, str):
+        return given
+    if given not in OPS:
+        raise ParameterError(f"there is no op {given!r}", got=given, remedy=_LISTED)
+    return OPS[given]
+
+
+def _clause(given: Clause | str) -> Clause:
+    if isinstance(given, Clause):
+        return given
+    for clause in CLAUSES:
+        if clause.name == given:
+            return clause
+    raise ParameterError(f"the contract has no clause {given!r}", got=given, remedy=_LISTED)
+
+
+def serve(channel: Channel, name: str) -> None:
+    """Runs in a worker: the units that it is asked for."""
+    device = find_device(name)
+    known = {unit.name: unit for unit in units()}
+    channel.serve(lambda unit, watch: (device.name, known[unit].run(device, watch)))
+
+
+def main(arguments: list[str] | None = None, program: str = "python -m ggplug_testing.conformance") -> int:
+    """The command line, which help and errors call ``program``.
+
+    Answers the exit code: 0 nothing went wrong, 1 something did, 2 there is nothing to test, 128 and the number of a
+    signal that stopped the run.
+    """
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Put a device to the conformance suite: all of it, or the parts that are named.",
+    )
+    parser.add_argument("device", nargs="?", help="a device's name, or 'reference' for the ops' references")
+    parser.add_argument("--list", action="store_true", help="list the names of ops and clauses, and test nothing")
+    parser.add_argument("--op", action="append", metavar="NAME", help="the cases of this op; may be repeated")
+    parser.add_argument("--clause", action="append", metavar="NAME", help="this clause; may be repeated")
+    parser.add_argument("--contract", action="store_true", help="every clause of the contract")
+    parser.add_argument("--graphs", action="store_true", help="the graphs of many ops")
+    parser.add_argument("--groups", action="store_true", help="chains in the groups that the device forms")
+    parser.add_argument("--case", metavar="LABEL", help="only the cases with this label")
+    parser.add_argument(
+        "--isolate", action="store_true", help="compute in a worker, so that a crash or a hang fails one case"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=Worker.TIMEOUT, metavar="SECONDS",
+        help="after how long a case of a worker hangs (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--repeat", type=int, default=1, metavar="N", help="run it N times, and tell which cases come out differently"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show every subject and every reason, whatever the verdict"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every finding as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")
+    given = parser.parse_args(arguments)
+    try:
+        # First: the package that it comes from may bring ops.
+        device = None if given.device is None else find_device(given.device)
+        if given.list:
+            print("ops:", *(f"  {name}" for name in OPS), "clauses:", *(f"  {each.name}" for each in CLAUSES), sep="\n")
+            return 0
+        if device is None:
+            parser.error("name a device: `ggplug devices` lists them")
+        some = bool(given.op or given.clause or given.contract or given.graphs or given.groups)
+        chosen = list(
+            units(
+                given.op or () if some else None,
+                None if given.contract or not some else given.clause or (),
+                given.graphs or not some,
+                given.groups or not some,
+            )
+        )
+        reports, code = _computed(device, given, chosen)
+    except GGPlugError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    report = next((each for each in reports if not each.ok), reports[-1])
+    write(report, given.json, given.markdown)
+    flakes = differences([each for each in reports if not each.stopped])
+    if given.repeat > 1:
+        print(f"{len(flakes)} cases came out differently in {len(reports)} runs", *flakes, "", sep="\n")
+    print(text(report, verbose=given.verbose))
+    if not (report.counts()["passed"] or report.bad):
+        return code or 2
+    return code or (0 if report.ok and not flakes else 1)
+
+
+def differences(reports: Sequence[Report]) -> list[str]:
+    """The cases that do not have one verdict in all of these runs, with how often they have which."""
+    verdicts: dict[tuple[str, str], Counter[str]] = {}
+    for report in reports:
+        for finding in report.findings:
+            subject, case = finding.subject, finding.case.partition(IN_THE_PLACE)[0]
+            verdicts.setdefault((subject, case), Counter())[finding.verdict] += 1
+    return [
+        f"{subject}: {case}: " + ", ".join(f"{count} times {verdict}" for verdict, count in found.most_common())
+        for (subject, case), found in verdicts.items()
+        if len(found) > 1 or found.total() != len(reports)
+    ]
+
+
+def _computed(device: Device, given: argparse.Namespace, chosen: Sequence[Unit]) -> tuple[list[Report], int]:
+    """A report for each run, and 128 and a signal's number, if one has stopped the last run; else 0."""
+    reports: list[Report] = []
+    try:
+        with stoppable(), bar(len(chosen) * max(1, given.repeat)) as shown, ExitStack() as ending:
+            watch = Following(_chosen(given.case), shown.at)
+            name, run = _runner(device, given, watch, ending)
+            for _ in range(max(1, given.repeat)):
+                reports.append(Report(name))
+                _fill(reports[-1], chosen, run, watch, shown.done)
+    except KeyboardInterrupt as stop:
+        if not reports or not reports[-1].stopped:
+            reports.append(Report(given.device))
+            reports[-1].stopped = in_words(stop, "")
+        return reports, 128 + number_of(stop)
+    return reports, 0
+
+
+def _runner(
+    device: Device, given: argparse.Namespace, watch: Following, ending: ExitStack
+) -> tuple[str, Callable[[Unit], list[Finding]]]:
+    """The device's name, and what runs a unit on it: here, or in a worker, which ``ending`` closes."""
+    if not given.isolate:
+        return device.name, lambda unit: unit.run(device, watch)
+    worker = ending.enter_context(Worker(partial(serve, name=given.device), given.timeout))
+    return given.device, lambda unit: worker.run(unit.name, unit.subject, given.case, watch=watch)
+
+
+def write(report: Report, json: Path | None, page: Path | None) -> None:
+    """Writes what was asked for: every finding as JSON, the report as a page in Markdown."""
+    if json is not None:
+        json.write_text(report.as_json(), encoding="utf-8")
+    if page is not None:
+        page.write_text(markdown(report), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

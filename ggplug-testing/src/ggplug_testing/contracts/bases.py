@@ -1,0 +1,97 @@
+"""What clauses build on: where a simpler clause is broken, others that take it for kept may be broken by it alone.
+
+A report tells such failures with the simpler one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ggplug.errors import ParameterError
+from ggplug_testing.contracts.clause import Clause
+from ggplug_testing.report import GROUND
+
+BYTES, TENSORS = GROUND
+TRANSFERS = "asynchronous transfers arrive"
+SYNCHRONIZE = "the host waits for a held stream"
+READS = "a read waits for held streams"
+EVENTS = "a held stream holds those that wait for its event"
+HOST_EVENTS = "the host waits for the event of a held stream"
+COPIES = "buffers copy from each other"
+FAILURES = "a failure is raised by the next synchronize and only once"
+PLANS = "a plan computes again with new values"
+PLACES = "a plan binds to other places"
+FAR_BYTES = "bytes far into a buffer are transferred where they lie"
+PACKED = "extra memory keeps weights"
+
+OF_CHAPTERS: dict[str, tuple[str, ...]] = {
+    "devices": (),
+    "buffers": (BYTES,),
+    "streams": (BYTES, TRANSFERS, SYNCHRONIZE),
+    "synchronous": (BYTES, TRANSFERS, SYNCHRONIZE),
+    "plans": (BYTES, TENSORS, PLANS, TRANSFERS, SYNCHRONIZE),
+    "binding": (BYTES, TENSORS, PLANS, PLACES),
+    "again": (BYTES, TENSORS, PLANS),
+    "freeing": (BYTES, TRANSFERS),
+    "pending": (BYTES, TRANSFERS, SYNCHRONIZE, READS),
+    "racing": (BYTES, TRANSFERS, SYNCHRONIZE),
+    "sharing": (BYTES, TENSORS, TRANSFERS, SYNCHRONIZE),
+    "layouts": (BYTES, PACKED),
+    "far": (BYTES, TENSORS, FAR_BYTES),
+}
+"""The clauses that all later ones of a chapter build on, by the chapter's module."""
+
+OF_CLAUSES: dict[str, tuple[str, ...]] = {
+    SYNCHRONIZE: (BYTES, TRANSFERS),
+    READS: (BYTES, TRANSFERS, SYNCHRONIZE),
+    "synchronous reads wait": (READS,),
+    "synchronous writes wait": ("a write waits for held streams",),
+    "a copy waits for held streams": (COPIES,),
+    "a copy waits for the streams of another device": (COPIES, READS),
+    "copies follow the stream that writes their source": ("a held stream holds copies of what it writes",),
+    "events order streams": (EVENTS,),
+    "events can be waited for by the host": (HOST_EVENTS,),
+    "an event holds every stream until what it was recorded for last": (EVENTS,),
+    "a second stream waits for an event too": (EVENTS,),
+    "an event that a stream waits for can be freed": (EVENTS,),
+    "freeing waits": ("a held stream is freed afterwards",),
+    "pending work keeps its places": ("work of a held stream keeps its places",),
+    "work of a held stream keeps its places": (PLACES,),
+    "a failure waits for synchronize and harms nothing else": (FAILURES,),
+    "a failure stays with its stream": (FAILURES,),
+    "a failure does not keep its stream from being freed": (FAILURES,),
+    "extra memory waits for held streams": (PACKED, SYNCHRONIZE),
+}
+"""What single clauses build on besides."""
+
+
+def bases_of(clauses: Iterable[Clause]) -> dict[str, tuple[str, ...]]:
+    """Of each of these clauses the names of those that it builds on.
+
+    Raises ParameterError for a name that none has, and where two build on each other.
+    """
+    chosen = list(clauses)
+    names = {clause.name for clause in chosen}
+    found: dict[str, tuple[str, ...]] = {}
+    for clause in chosen:
+        chapter = OF_CHAPTERS.get(clause.check.__module__.rpartition(".")[2], ())
+        known = chapter[: chapter.index(clause.name)] if clause.name in chapter else chapter
+        found[clause.name] = tuple(dict.fromkeys((*OF_CLAUSES.get(clause.name, ()), *known)))
+    for name in {*found, *OF_CLAUSES} | {each for bases in found.values() for each in bases}:
+        if name not in names:
+            raise ParameterError(f"the contract has no clause {name!r}", got=name)
+        if name in _below(name, found):
+            raise ParameterError(f"the clause {name!r} builds on itself", got=name)
+    return found
+
+
+def _below(name: str, bases: dict[str, tuple[str, ...]]) -> set[str]:
+    """All that a clause builds on, directly or by way of others."""
+    found: set[str] = set()
+    waiting = list(bases[name])
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting.extend(bases.get(each, ()))
+    return found

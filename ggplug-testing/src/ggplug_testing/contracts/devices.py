@@ -1,0 +1,169 @@
+"""The contract of devices: what they say about themselves, and what they say that they can do."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from ggplug.backend import Accept, Capabilities, Decline, Device, Group, signature_of
+from ggplug.errors import GGPlugError, ParameterError
+from ggplug.graph import Graph
+from ggplug.host import HOST
+from ggplug.ops.base import OPS, Op, apply
+from ggplug.ops.copy import cont
+from ggplug.ops.views import permute, reshape, transpose, view
+from ggplug.sketches import EXTENTS, Outlines, first_sketch, maker
+from ggplug.tensor import Tensor, like
+from ggplug.types import DeviceKind
+from ggplug_testing.contracts.clause import NotOffered, affordable, alloc_for, clause, expect, expect_raises
+from ggplug_testing.contracts.sample import Sample, square
+from ggplug_testing.placement import Placement
+
+
+def foreign_node(x: Tensor) -> Tensor:
+    """A node whose op no device can know: its class is taken out of the list of ops at once."""
+    name = "ggplug_testing.unknown"
+    space = {"name": name, "result": lambda self, x: like(x), "__doc__": "An op that no device has."}
+    cls: type[Op] = type("Unknown", (Op,), space)
+    del OPS[name]
+    return apply(cls(), (x,))
+
+
+@clause
+def a_device_describes_itself(device: Device) -> None:
+    """Name, description and kind are there; memory is None or numbers that fit; ``props`` says the same."""
+    expect(isinstance(device.name, str) and device.name, "a device has a name")
+    expect(isinstance(device.description, str) and device.description, "a device has a description")
+    expect(isinstance(device.kind, DeviceKind), f"kind must be a DeviceKind, got {device.kind!r}")
+    expect(
+        isinstance(device.capabilities, Capabilities), f"capabilities must be Capabilities, got {device.capabilities!r}"
+    )
+    free, total = device.memory()
+    for value in (free, total):
+        expect(value is None or (isinstance(value, int) and value >= 0), f"memory must be bytes or None, got {value!r}")
+    expect(free is None or total is None or free <= total, f"free memory {free} exceeds the total {total}")
+    props = device.props()
+    expect(props.name == device.name and props.kind is device.kind, "props says what the device says")
+    expect(props.device_id == device.device_id, "props tells the device id")
+    if device.registration is not None:
+        listed = list(device.registration.devices())
+        expect(any(each is device for each in listed), "the registration lists the device")
+        again = list(device.registration.devices())
+        expect(all(a is b for a, b in zip(listed, again, strict=True)), "devices are always the same objects")
+
+
+@clause
+def every_answer_has_its_reason(device: Device) -> None:
+    """``supports_op`` answers Accept or a Decline with a reason, the same one each time; views are always accepted."""
+    x = square("x")
+    for shown in (reshape(x, 64, 16), view(x, 8, 8, nb=(128,)), permute(x, 1, 0), transpose(x)):
+        expect(device.supports_op(shown), f"view ops are supported, {shown!r} is not")
+    node = foreign_node(x)
+    answer = device.supports_op(node)
+    expect(isinstance(answer, Decline), f"an op that no device knows is declined, got {answer!r}")
+    expect(getattr(answer, "reason", ""), "a Decline has a reason")
+    expect(device.supports_op(node) == answer, "the same question has the same answer")
+    sample = Sample(device)
+    expect(isinstance(device.supports_op(sample.y), Accept), "a yes is an Accept")
+
+
+@clause
+def support_depends_on_the_node_alone(device: Device) -> None:
+    """``supports_op`` and ``match`` of equal nodes are equal, whether or not their sources have places."""
+    sample = Sample(device)
+    before = device.supports_op(sample.y)
+    found = [isinstance(device.match(Group((each.y,))), Decline) for each in (sample, sample, Sample(device))]
+    expect(found == [not before] * 3, "match() answers equal groups in the same way each time")
+    filler = device.buffer_type.alloc(affordable(device, 1 << 22))
+    with filler, sample.place(device, 1) as placement, device.init() as stream:
+        stream.compute(sample.graph, placement.allocation)
+        expect(device.supports_op(sample.y) == before, "computing changes no answer")
+        now = isinstance(device.match(Group((sample.y,))), Decline)
+        expect(now is not bool(before), "match() answers in the same way while memory is in use")
+    expect(device.supports_op(Sample(device).y) == before, "equal nodes have equal answers")
+
+
+@clause
+def support_goes_by_nothing_but_the_signature(device: Device) -> None:
+    """``match`` accepts a node again whose tensors have names, lie in the device's memory, or come out of nodes."""
+    for op in OPS.values():
+        sketch = first_sketch(op)
+        make = None if sketch is None or op.is_view else maker(op, sketch, EXTENTS, sketch.layouts())
+        if make is None or not device.supports_op(make(Outlines())):
+            continue
+        named, placed = make(Outlines()), make(Outlines())
+        for tensor in (named, *_sources(named)):
+            tensor.name = "blk.0.the quick brown fox jumps over the lazy dog.weight"
+        computed = _of_results(make(Outlines()))
+        with ExitStack() as ending:
+            for source in {each.root for each in _sources(placed)}:
+                buffer = ending.enter_context(alloc_for(device.buffer_type, source))
+                source.place(buffer, 0)
+            for node, what in ((named, "have names"), (placed, "lie in its memory"), (computed, "are results")):
+                answer = Accept() if node is None else device.match(Group((node,)))
+                reason = answer.reason if isinstance(answer, Decline) else ""
+                expect(not reason, f"{op.name} is supported, and declined if its tensors {what}: {reason}")
+
+
+def _of_results(node: Tensor) -> Tensor | None:
+    """The same node of sources that are computed, or None where its signature would be another one."""
+    assert node.op is not None
+    try:
+        found = apply(node.op, tuple(None if each is None else cont(each) for each in node.src))
+    except GGPlugError:  # it takes leafs only
+        return None
+    return found if signature_of(found) == signature_of(node) else None
+
+
+def _sources(node: Tensor) -> list[Tensor]:
+    return [each for each in node.src if each is not None]
+
+
+@clause
+def a_device_works_in_its_own_memory(device: Device) -> None:
+    """``supports_buffer_type`` is true for the device's own types; host memory only if it is in the tensors' layout."""
+    for kind in (device.buffer_type, *device.extra_buffer_types):
+        expect(device.supports_buffer_type(kind), f"a device works in the memory that it offers, {kind.name}")
+    if device.supports_buffer_type(HOST):
+        sample = Sample(device)
+        with Placement(sample.graph, HOST) as placement, device.init() as stream:
+            for tensor, values in sample.inputs(1).items():
+                placement.write(tensor, values)
+            stream.compute(sample.graph, placement.allocation)
+            stream.synchronize()
+            sample.check(placement.read(sample.y), 1, "computed in host memory")
+
+
+@clause
+def parameters_that_a_stream_does_not_have_are_refused(device: Device) -> None:
+    """``init`` raises ParameterError for a parameter that the device does not have."""
+    with expect_raises(ParameterError, "a stream with a parameter that no device has"):
+        device.init(no_device_has_this_parameter=1)
+
+
+@clause
+def memory_that_is_freed_is_free_again(device: Device) -> None:
+    """Where a device counts its memory, ``memory`` tells less while a buffer is there, and as much as before then."""
+    size = affordable(device, 3 << 20)
+    counted = []
+    for _ in range(3):
+        before = device.memory().free
+        with device.buffer_type.alloc(size):
+            during, total = device.memory()
+            expect(during is None or total is None or during <= total, f"{during} bytes of {total} are free")
+        after = device.memory().free
+        if before is None or during is None or after is None or not size <= before - during < 2 * size:
+            raise NotOffered("the device does not count what it gives")  # other processes use its memory, too
+        counted.append(before - after)
+    expect(min(map(abs, counted)) < size, f"{size} bytes that were freed are not free again: {counted[0]} are missing")
+
+
+@clause
+def errors_are_typed(device: Device) -> None:
+    """What goes wrong is a GGPlugError, whatever it was."""
+    with device.init() as stream:
+        try:
+            stream.plan(Graph(foreign_node(square())))
+        except GGPlugError:
+            return
+        except Exception as error:
+            expect(False, f"planning an unknown op raised {type(error).__name__}, which is no GGPlugError")

@@ -1,0 +1,337 @@
+"""The contract where offsets take more than 31 or 32 bits: transfers and kernels behind many bytes of a buffer.
+
+A buffer of that size is mostly left alone: a few of its pages are touched, so that it costs what these do where
+memory is taken when it is used first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from ggplug.arrays import as_bytes
+from ggplug.backend import Backend, Buffer, Device, Groups, forms_groups, groups_of
+from ggplug.errors import GGPlugError, OutOfMemoryError
+from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED
+from ggplug.host import HOST
+from ggplug.memory import allocate_graph
+from ggplug.memory.allocation import Allocation
+from ggplug.memory.layout import NOWHERE, aligned
+from ggplug.ops.base import OPS, Op
+from ggplug.ops.custom import PythonCall
+from ggplug.ops.unary import neg, relu, sqr
+from ggplug.ops.views import view
+from ggplug.sketches import EXTENTS, Sizes, Sketch, maker, sketches
+from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, new_tensor
+from ggplug.types import Type
+from ggplug_testing.cases.case import Layout, Leafs
+from ggplug_testing.cases.chains import CHAINS, Context
+from ggplug_testing.contracts.clause import (
+    NotApplicable,
+    NotOffered,
+    alloc_for,
+    clause,
+    expect,
+    expect_equal,
+    pattern,
+    read,
+)
+from ggplug_testing.expected import Expected
+from ggplug_testing.judging import judge
+from ggplug_testing.placement import UNWRITTEN, Bytes, guard
+
+FAR = (1 << 32, 1 << 31)
+"""Offsets that 32 bits do not hold, and that 31 bits do not; the first for which there is a buffer is taken."""
+
+BEHIND = 1 << 24
+"""Bytes of the buffer from there on."""
+
+_PAGE = 4096
+
+MANY = (1 << 24) + 37
+"""Elements that float32 does not count."""
+
+_MOST_ROWS = 8
+"""Rows that lie far apart, each on a page of its own."""
+
+
+@contextmanager
+def far_buffer(device: Device) -> Iterator[tuple[Buffer, int]]:
+    """A buffer, and an offset in it as far as there is memory for.  Raises NotApplicable where that is not so far."""
+    kind, free = device.buffer_type, device.memory().free
+    for far in FAR:
+        size = far + BEHIND
+        if (kind.max_size is None or size <= kind.max_size) and (free is None or size <= free):
+            try:
+                buffer = kind.alloc(size)
+            except OutOfMemoryError:
+                continue
+            with buffer:
+                yield buffer, far
+            return
+    limit = "" if kind.max_size is None else f", a buffer has at most {kind.max_size:,}"
+    raise NotApplicable(f"there is no memory for a buffer of {FAR[-1] + BEHIND:,} bytes: {free or 0:,} are free{limit}")
+
+
+@clause
+def bytes_far_into_a_buffer_are_transferred_where_they_lie(device: Device) -> None:
+    """Offsets, and rows that are apart, may be beyond 2**31 and 2**32 bytes, in every way to transfer bytes."""
+    with far_buffer(device) as (buffer, far), device.init() as stream, HOST.alloc(_PAGE) as host:
+        near, there = pattern(2 * _PAGE, 1), pattern(2 * _PAGE, 2)
+        start = far - _PAGE  # half of a page before the border, the other half behind it
+        host.set(0, pattern(_PAGE, 3))
+        buffer.set(0, near)
+        buffer.set(start, there)
+
+        def check(what: str) -> None:
+            expect_equal(read(buffer, start, there.size), there, f"bytes around {far:,} after {what}")
+            expect_equal(read(buffer, 0, near.size), near, f"the first bytes of the buffer after {what} at {far:,}")
+
+        def put(what: str, offset: int, data: Bytes, act: Callable[[int], object]) -> None:
+            """``act`` puts ``data`` so many bytes behind ``start``."""
+            there[offset : offset + data.size] = data
+            act(start + offset)
+            stream.synchronize()
+            check(what)
+
+        check("set")
+        piece = pattern(777, 4)
+        for offset in (5, _PAGE - 300, _PAGE + 1233):
+            put("set of a piece", offset, piece, lambda at: buffer.set(at, piece))
+            put("memset", offset, np.full(501, 0x5A, np.uint8), lambda at: buffer.memset(at, 501, 0x5A))
+            put("a copy from the host", offset, read(host, 7, 600), lambda at: buffer.copy_from(host, 7, at, 600))
+            put("a copy within the buffer", offset, near[9:709], lambda at: buffer.copy_from(buffer, 9, at, 700))
+            put("set_async", offset, piece, lambda at: stream.set_async(buffer, at, piece))
+            put("copy_async", offset, near[70:633], lambda at: stream.copy_async(buffer, 70, buffer, at, 563))
+            put("set_2d", offset, piece, lambda at: buffer.set_2d(at, piece, 111, 7, 111))
+            fetched, found = np.empty(700, np.uint8), there[offset : offset + 700]
+            stream.get_async(buffer, start + offset, fetched)
+            stream.synchronize()
+            expect_equal(fetched, found, f"bytes that a stream fetched at {start + offset:,}")
+            host.copy_from(buffer, start + offset, 0, 700)
+            expect_equal(read(host, 0, 700), found, f"bytes that the host copied from {start + offset:,}")
+            buffer.get_2d(start + offset, fetched, 100, 7, 100)
+            expect_equal(fetched, found, f"rows that were fetched at {start + offset:,}")
+            for copy in (buffer.copy_from, lambda *where: stream.copy_async(where[0], where[1], buffer, *where[2:])):
+                near[10:710] = found
+                copy(buffer, start + offset, 10, 700)
+                stream.synchronize()
+                check(f"a copy of 700 bytes from {start + offset:,}")
+        stride = far // 2 + 11
+        rows = pattern(3 * 40, 5)
+        buffer.set_2d(100, rows, 40, 3, stride)
+        near[100:140], there[_PAGE + 122 : _PAGE + 162] = rows[:40], rows[80:]
+        check(f"set_2d of rows {stride:,} bytes apart")
+        expect_equal(read(buffer, 100 + stride, 40), rows[40:80], f"a row at {100 + stride:,}")
+        fetched = np.empty(120, np.uint8)
+        buffer.get_2d(100, fetched, 40, 3, stride)
+        expect_equal(fetched, rows, f"rows that were fetched {stride:,} bytes apart")
+
+
+@clause
+def tensors_far_into_a_buffer_are_computed_with(device: Device) -> None:
+    """Every op, and every chain in groups, reads its sources and writes its results beyond 2**31 and 2**32 bytes."""
+    computed = 0
+    with far_buffer(device) as (buffer, far), device.init() as stream:
+        buffer.set(0, guard(1 << 16))
+        start, what = far + 3 * _PAGE, f"with all tensors {far:,} bytes into a buffer"
+        for op, sketch in _sketched():
+            leafs = Leafs(1)
+            node = _made(op, sketch, EXTENTS, sketch.layouts(), leafs)
+            if node is not None and all(map(device.supports_op, (graph := Graph(node)).nodes)):
+                near = _Laid(graph, leafs, buffer, _PAGE)
+                near.moved(start).expect_computed(stream, near, f"{op.name} {what}")
+                computed += 1
+        for name, (chain, _) in CHAINS.items() if forms_groups(device) else ():
+            leafs = Leafs(2)
+            graph = Graph(chain(Context(leafs)).set_output())
+            if all(map(device.supports_op, graph.nodes)) and (groups := groups_of(device, graph)):
+                near = _Laid(graph, leafs, buffer, _PAGE, groups)
+                near.moved(start).expect_computed(stream, near, f"the group {name!r} {what}")
+    if not computed:
+        raise NotOffered("no op that the clause knows is supported")
+
+
+@clause
+def rows_that_are_far_apart_are_computed_with(device: Device) -> None:
+    """Every op reads, and writes, sources whose strides reach over more than 2**31 or 2**32 bytes."""
+    computed = 0
+    with far_buffer(device) as (buffer, far), device.init() as stream:
+        for op, sketch in _sketched():
+            for sizes, position in itertools.product(_SIZES, range(len(sketch.sources))):
+                if op.indexes is not None and position == op.indexes.ids:
+                    continue  # ids are fetched to be looked at, mostly with what lies between them
+                layouts: list[Layout] = ["packed"] * len(sketch.sources)
+                leafs = Leafs(3)
+                packed = _made(op, sketch, sizes, layouts, leafs)
+                layouts[position] = "rows apart"
+                apart = _made(op, sketch, sizes, layouts, _FarLeafs(far))
+                if packed is None or apart is None or not all(map(device.supports_op, (graph := Graph(apart)).nodes)):
+                    continue
+                source = apart.src[position]
+                if source is not None and not source.is_contiguous():
+                    near = _Laid(Graph(packed), leafs, buffer, _PAGE)
+                    laid = _Laid(graph, leafs, buffer, 1 << 20, packed=packed, apart=source)
+                    what = f"{op.name} with rows of its source {position} that reach over {far:,} bytes"
+                    laid.expect_computed(stream, near, what)
+                    computed += 1
+    if not computed:
+        raise NotOffered("no op that the clause knows is supported")
+
+
+@clause
+def more_elements_than_float32_counts_are_computed(device: Device) -> None:
+    """A row may have more than 2**24 elements."""
+    x = new_tensor("f16", (MANY,))
+    node = next((each for each in (neg(x), relu(x), sqr(x)) if device.supports_op(each)), None)
+    if node is None or node.op is None:
+        raise NotOffered("no op that the clause knows is supported")
+    some = np.random.default_rng(6).standard_normal(60_013).astype(np.float16)
+    wanted = np.resize(np.asarray(node.op.reference(some.astype(np.float64)), np.float16), x.size)
+    try:
+        with alloc_for(device.buffer_type, x) as buffer, device.init() as stream:
+            x.place(buffer)
+            x.set_bytes(as_bytes(np.resize(some, x.size)))
+            graph = Graph(node)
+            stream.compute(graph, allocate_graph(graph, device.buffer_type))
+            stream.synchronize()
+            got = np.frombuffer(node.tobytes(), np.uint16)
+            x.place(None)
+    except OutOfMemoryError as error:
+        raise NotApplicable(f"there is no memory for {x.size:,} elements and a result") from error
+    expect_equal(got, wanted.view(np.uint16), f"the bits of {node!r}")
+
+
+# -- graphs of one op, and where their tensors lie -------------------------------------------------
+
+_SIZES = (EXTENTS, {**EXTENTS, "b": 1, "c": 1, "m": 4})
+"""The rows that lie apart are those of the last dimension that has several."""
+
+
+def _sketched() -> Iterator[tuple[type[Op], Sketch]]:
+    for op in OPS.values():
+        if not issubclass(op, PythonCall):
+            yield from ((op, sketch) for sketch in sketches(op) if sketch.shown is None)
+
+
+def _made(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout], leafs: Leafs) -> Tensor | None:
+    """A node of a sketch, or None where the op does not take such extents, or such sources."""
+    try:
+        return maker(op, sketch, sizes, layouts)(leafs)
+    except GGPlugError:
+        return None
+
+
+class _Laid:
+    """A graph with its tensors one after the other in a buffer, from ``start`` on.
+
+    ``packed``: the graph's only node with sources, those of ``leafs``, that have no gaps; it tells what has to come
+    out.  ``apart``: the source with gaps, in which the other tensors lie.
+    """
+
+    def __init__(
+        self, graph: Graph, leafs: Leafs, buffer: Buffer, start: int, groups: Groups = UNGROUPED,
+        packed: Tensor | None = None, apart: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.graph, self.leafs, self.buffer, self.groups = graph, leafs, buffer, groups
+        self._packed = graph if packed is None else Graph(packed)
+        roots = [graph.tensors[position] for position in dict.fromkeys(graph.roots)]
+        if packed is None:
+            self._sources = [(root, root) for root in roots if root.op is None]
+        else:
+            pairs = zip(packed.src, graph.nodes[-1].src, strict=True)
+            self._sources = [(leaf, tensor) for leaf, tensor in pairs if leaf is not None and tensor is not None]
+        self._starts: dict[Tensor, int] = {} if apart is None else {apart.root: _PAGE}
+        kind = buffer.type
+        for root in roots:
+            if root not in self._starts:
+                self._starts[root] = start = aligned(start, kind.alignment)
+                start += kind.alloc_size(root) + _PAGE // 16
+
+    def moved(self, start: int) -> _Laid:
+        """The same from somewhere else on."""
+        return _Laid(self.graph, self.leafs, self.buffer, start, self.groups)
+
+    def expect_computed(self, stream: Backend, near: _Laid, what: str) -> None:
+        """Raises what goes wrong here and not in ``near``; what goes wrong there too is for the op's own cases."""
+        expected = Expected(self._packed, self.leafs.values)
+        error = self._failure(stream, expected, what)
+        if error is not None and near._failure(stream, expected, what) is None:
+            raise error
+
+    def _failure(self, stream: Backend, expected: Expected, what: str) -> Exception | None:
+        try:
+            self._compute(stream)
+            for node, wanted in zip(_computing(self.graph), _computing(self._packed), strict=True):
+                if self.graph.roots[self.graph.index[node]] not in self.groups.inner:
+                    found = judge(wanted, self._fetched(node), expected, None, "values")
+                    expect(found, f"{what}: {found.reason}")
+        except Exception as error:
+            return error
+        return None
+
+    def _compute(self, stream: Backend) -> None:
+        graph, inner = self.graph, self.groups.inner
+        for leaf, tensor in self._sources:
+            self._put(tensor, self.leafs.values[leaf])
+        for node in _computing(graph):
+            if node.root is node:
+                self._put(node, np.full(node.nbytes, UNWRITTEN, np.uint8))
+        slots = [NOWHERE if root in inner else 0 for root in graph.roots]
+        offsets = [
+            0 if root in inner else self._starts[graph.tensors[root]] + tensor.view_offset
+            for root, tensor in zip(graph.roots, graph.tensors, strict=True)
+        ]
+        stream.compute(graph, Allocation(graph, [self.buffer], slots, offsets, groups=self.groups))
+        stream.synchronize()
+
+    def _put(self, tensor: Tensor, raw: Bytes) -> None:
+        done = 0
+        for offset, size in self._rows(tensor):
+            self.buffer.set(offset, raw[done : done + size])
+            done += size
+
+    def _fetched(self, tensor: Tensor) -> Bytes:
+        return np.concatenate([read(self.buffer, offset, size) for offset, size in self._rows(tensor)])
+
+    def _rows(self, tensor: Tensor) -> Iterator[tuple[int, int]]:
+        """Offsets and sizes of what lies side by side of a tensor, in order."""
+        first = self._starts[tensor.root] + tensor.view_offset
+        if tensor.is_contiguous():
+            yield first, tensor.nbytes
+            return
+        for i3, i2, i1 in np.ndindex(tensor.ne[:0:-1]):
+            offset = i1 * tensor.nb[1] + i2 * tensor.nb[2] + i3 * tensor.nb[3]
+            yield first + offset, tensor.ne[0] // tensor.type.block_size * tensor.type.block_bytes
+
+
+def _computing(graph: Graph) -> list[Tensor]:
+    return [node for node in graph.nodes if node.op is not None and not node.op.is_view]
+
+
+class _FarLeafs(Leafs):
+    """Leafs of which those with ``rows apart`` reach over so many bytes; their values are never made."""
+
+    def __init__(self, far: int) -> None:
+        super().__init__(0)
+        self._far = far
+
+    def _lay(self, type: Type, ne: Extents, rank: int, layout: Layout) -> Tensor:
+        if layout != "rows apart":
+            return super()._lay(type, ne, rank, layout)
+        nb = list(contiguous_strides(type, ne))
+        dim = max((dim for dim in (1, 2, 3) if ne[dim] > 1), default=0)
+        if not dim or ne[dim] > _MOST_ROWS:
+            return super()._lay(type, ne, rank, "packed")
+        unit = math.lcm(type.block_bytes, 64)
+        apart, gaps = nb[dim], ne[dim] - 1
+        nb[dim] = -(-self._far // gaps // unit) * unit
+        nb[dim + 1 :] = [nb[dim] * ne[dim]] * (3 - dim)
+        count = (nb[dim] * gaps + apart) // type.block_bytes * type.block_size
+        root = Tensor(Spec(type, (count, 1, 1, 1), 1))
+        return view(root, *ne[: max(rank, 1)], nb=tuple(nb[1:]))

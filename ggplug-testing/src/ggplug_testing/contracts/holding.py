@@ -1,0 +1,185 @@
+"""Holding a stream still, and provoking a failure: what the clauses about pending work are proven with.
+
+A device's registration may give two hooks, ``Registration.get("stall")`` and ``Registration.get("failing_node")``;
+streams of :mod:`ggplug.discrete` need the first of them not, and devices with ops on ids need the second one not.
+Where nothing holds a stream, a load in front of the work does (:mod:`ggplug_testing.contracts.loading`), and what
+turns out not to have been behind it counts for nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ggplug.backend import Backend, Device
+from ggplug.discrete import QueuedBackend
+from ggplug.ops.base import Array
+from ggplug.tensor import Tensor
+from ggplug_testing.contracts.clause import ContractError, NotApplicable, NotProven, expect
+from ggplug_testing.contracts.ids import ids, ids_of, nodes_with_ids, values_of
+from ggplug_testing.contracts.loading import TIMES, Load
+
+LONGEST = 120.0
+"""Seconds after which a call that was let go hangs."""
+
+
+def hook(device: Device, name: str) -> Any:
+    """What the device's registration gives by this name, or None."""
+    return None if device.registration is None else device.registration.get(name)
+
+
+def require_pending(device: Device) -> None:
+    """Raises NotApplicable if work is never pending: calls return when it is done."""
+    if not device.capabilities.asynchronous:
+        raise NotApplicable(f"{device.name} is synchronous: nothing is ever pending")
+
+
+MOMENT = 0.05
+"""Seconds: the least that calls are waited for which have nothing to wait for."""
+
+
+@contextmanager
+def held(stream: Backend, moment: float = MOMENT) -> Iterator[Callable[[Callable[[], object]], Aside]]:
+    """A stream that does nothing of what it is given, until the block ends; yields what makes calls aside meanwhile.
+
+    ``moment``: seconds that the block takes at most, other than for what has to wait.  Raises NotApplicable for
+    synchronous devices, NotProven where there is no way to hold a stream; where it is held by a load also if that was
+    done before the block was, whatever the block found.
+    """
+    require_pending(stream.device)
+    release = by_hook(stream) or by_gate(stream)
+    load = Load(stream, TIMES * moment) if release is None else None
+    asides: list[Aside] = []
+
+    def aside(call: Callable[[], object]) -> Aside:
+        asides.append(Aside(call))
+        return asides[-1]
+
+    try:
+        try:
+            yield aside
+        except ContractError:
+            if load is not None:
+                load.require_pending()
+            raise
+        else:
+            if load is not None:
+                load.require_pending()
+        finally:
+            if load is not None:
+                load.free()
+            elif release is not None:
+                release()
+    except BaseException:
+        for each in asides:  # they use what is freed next
+            each.returned(_AT_THE_END)
+        raise
+
+
+@contextmanager
+def stopped(stream: Backend) -> Iterator[bool]:
+    """A stream of a device that says it is synchronous, which does nothing until the block ends; whether it is so.
+
+    A stream that does its work when it is given cannot be given what would hold it.
+    """
+    release = by_hook(stream)
+    if release is not None:
+        try:
+            yield True
+        finally:
+            release()
+        return
+    gate = threading.Event()
+    holding = Aside(lambda: give_gate(stream, gate)) if isinstance(stream, QueuedBackend) else None
+    try:
+        yield holding is not None and holding.returned(MOMENT)
+    finally:
+        gate.set()
+        if holding is not None:
+            holding.join("giving work to a stream")
+
+
+def by_hook(stream: Backend) -> Callable[[], None] | None:
+    """Holds a stream by the hook of its device's registration; returns what lets it go, or None if it gives none."""
+    stall = hook(stream.device, "stall")
+    return None if stall is None else stall(stream)
+
+
+def by_gate(stream: Backend) -> Callable[[], None] | None:
+    """Holds a stream of :mod:`ggplug.discrete` by a job that waits."""
+    if not isinstance(stream, QueuedBackend):
+        return None
+    gate = threading.Event()
+    give_gate(stream, gate)
+    return gate.set
+
+
+def give_gate(stream: QueuedBackend, gate: threading.Event) -> None:
+    """Gives a stream work that lasts until the gate is open."""
+
+    def wait() -> None:
+        gate.wait(LONGEST)
+
+    stream.give(wait)
+
+
+_AT_THE_END = 10.0
+"""Seconds that calls aside are waited for where the block has ended early."""
+
+
+class Aside:
+    """A call on a thread of its own."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def ident(self) -> int:
+        """Its thread."""
+        assert self._thread.ident is not None
+        return self._thread.ident
+
+    def returned(self, patience: float) -> bool:
+        """Whether it has returned, given that many seconds to do so."""
+        self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    def join(self, what: str) -> None:
+        """Waits for it; raises what it raised, and ContractError if it hangs."""
+        expect(self.returned(LONGEST), f"{what} does not return, though nothing is held any longer")
+        if self._error is not None:
+            raise self._error
+
+
+def patience(call: Callable[[], object]) -> float:
+    """Seconds in which a call that waits for nothing surely returns: many times what it takes, at least a moment."""
+    start = time.perf_counter()
+    call()
+    return min(max(MOMENT, 20 * (time.perf_counter() - start)), 2.0)
+
+
+def failing_node(device: Device) -> tuple[Tensor, Mapping[Tensor, Array]]:
+    """A node whose computation fails on the device, and values for its leafs.
+
+    ``get("failing_node")()`` of the registration, or one with an id out of range.  Raises NotProven.
+    """
+    given = hook(device, "failing_node")
+    if given is not None:
+        made: tuple[Tensor, Mapping[Tensor, Array]] = given()
+        return made
+    node = next(nodes_with_ids(device), None)
+    if node is None:
+        raise NotProven(f"{device.name} gives no hook 'failing_node', and supports no op that takes a wrong id")
+    return node.set_output(), {**values_of(node), ids_of(node): ids(node, wrong=True)}

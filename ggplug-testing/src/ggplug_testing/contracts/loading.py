@@ -1,0 +1,219 @@
+"""A load: work that keeps a stream busy for a while, where the device gives no way to hold its streams.
+
+How much work that is follows from measuring the device.  What comes behind a load is pending for as long as the load's
+own result has not arrived at the host: so whoever races against a load learns whether there was a race at all.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ggplug.backend import Backend, Buffer, Device
+from ggplug.graph import Graph
+from ggplug.ops.base import Array
+from ggplug_testing.contracts.clause import NotOffered, NotProven, NotYetProven, affordable, expect
+from ggplug_testing.contracts.sample import Step, square, supported_steps
+from ggplug_testing.placement import UNWRITTEN, Placement
+
+TIMES = 4
+"""How many times longer than what is raced against it a load takes."""
+
+LONGEST_LOAD = 4.0
+"""Seconds that a load takes at most, as it was measured."""
+
+_SMALLEST, _LARGEST = 64, 2048
+"""Extents of the square tensors that a load computes on: 3 x 4 bytes x 2048^2 are 48 MiB."""
+
+_TENSORS, _WORKS = 3, 3
+"""Tensors in a work, and how many works there are at once at most: there has to be memory for all of them."""
+
+_UNIT = 0.005
+"""Seconds that one computation of a load takes, if tensors of the largest extent take as long."""
+
+_MOST = 4096
+"""Computations in a load."""
+
+
+class Unit(NamedTuple):
+    """A computation that loads are made of.
+
+    ``step``: its op.  ``extent``: of its tensors.  ``giving``, ``seconds``: until it is given and until it is done.
+    """
+
+    step: Step
+    extent: int
+    giving: float
+    seconds: float
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether most of it is done while the host may do something else."""
+        return self.giving <= self.seconds / 2
+
+
+def arrived(values: Array) -> bool:
+    """Whether these are results of work: with sources between 0.1 and 0.3 no step has a smaller one than 0.01."""
+    return bool((values > 0.001).all())
+
+
+class Work:
+    """A step on square tensors of one extent, in memory of the device and bound to a stream."""
+
+    def __init__(self, stream: Backend, step: Step, extent: int) -> None:
+        x, w = square("x", extent), square("w", extent)
+        self._stream = stream
+        self._y = step(x, w).set_output()
+        graph = Graph(self._y)
+        self._placement = Placement(graph, stream.device.buffer_type)
+        random = np.random.default_rng(extent)
+        for leaf in (x, w):
+            if leaf in graph:
+                self._placement.write(leaf, random.uniform(0.1, 0.3, (extent, extent)).astype(np.float32))
+        self._plan = stream.plan(graph)
+        self._plan.rebind(graph, self._placement.allocation)
+        self.out = np.full(extent, np.nan, np.float32)
+        """Where the last row of the result arrives; NaN until then, or whatever the device leaves there meanwhile."""
+
+    @property
+    def result(self) -> tuple[Buffer, int, int]:
+        """Where the result lies: the buffer, the first byte, and how many there are."""
+        number, offset = self._placement.region(self._y)
+        return self._placement.buffers[number], offset, self._y.nbytes
+
+    @property
+    def last_row(self) -> tuple[Buffer, int, int]:
+        """Likewise, of the last row of the result."""
+        buffer, offset, size = self.result
+        return buffer, offset + size - self.out.nbytes, self.out.nbytes
+
+    def clear(self) -> None:
+        """Makes the result NaN."""
+        self._placement.write(self._y, np.full(self._y.nbytes, UNWRITTEN, np.uint8))
+
+    def compute(self, count: int) -> None:
+        """Gives the stream that many computations."""
+        for _ in range(count):
+            self._plan.compute()
+
+    def give(self, count: int) -> None:
+        """Gives the stream that many computations, and a fetch of the last row of the result."""
+        self.out[...] = np.nan
+        self.compute(count)
+        buffer, start, _ = self.last_row
+        self._stream.get_async(buffer, start, self.out.view(np.uint8))
+
+    def measure(self) -> tuple[float, float]:
+        """Seconds until one computation and its fetch are given, and until they are done."""
+        start = time.perf_counter()
+        self.give(1)
+        given = time.perf_counter()
+        self._stream.synchronize()
+        done = time.perf_counter()
+        expect(self.arrived, "after synchronize a result that was fetched had not arrived")
+        return given - start, done - start
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the fetch is done."""
+        return arrived(self.out)
+
+    def free(self) -> None:
+        """Waits for the work, and gives its memory back."""
+        self._plan.free()
+        self._placement.free()
+
+
+_UNITS: WeakKeyDictionary[Device, Unit] = WeakKeyDictionary()
+
+
+def unit_of(device: Device) -> Unit:
+    """What loads of a device are made of, measured once.
+
+    Raises NotProven if it supports no op that they could be made of, ContractError if it does not compute them.
+    """
+    known = _UNITS.get(device)
+    if known is None:
+        known = _UNITS[device] = _measured(device)
+    return known
+
+
+def _measured(device: Device) -> Unit:
+    found: Unit | None = None
+    with device.init() as stream:
+        # Some ops may be computed while they are given, others not.
+        for step in supported_steps(device, square(), square(), heavy=True):
+            found = _measured_step(stream, step)
+            if found.runs_on:
+                return found
+    if found is None:
+        raise NotProven(f"{device.name} supports none of the ops that a load could be made of")
+    return found
+
+
+def longest_step(stream: Backend) -> tuple[Step, int]:
+    """The step, on tensors of that extent, which a stream computes longest.  Raises NotOffered if it supports none."""
+    step = next(supported_steps(stream.device, square(), square(), heavy=True), None)
+    if step is None:
+        raise NotOffered(f"{stream.device.name} supports none of the ops that samples are made of")
+    return step, _measured_step(stream, step).extent
+
+
+def _measured_step(stream: Backend, step: Step) -> Unit:
+    extent = _SMALLEST
+    while True:
+        work = Work(stream, step, extent)
+        try:
+            # The least of a few: where other programs disturb, a load must not turn out too short.
+            giving, seconds = map(min, zip(*(work.measure() for _ in range(3)), strict=True))
+        finally:
+            work.free()
+        unit = Unit(step, extent, giving, seconds)
+        extent *= 2
+        wanted = _TENSORS * square(extent=extent).nbytes
+        if seconds >= _UNIT or extent > _LARGEST or affordable(stream.device, wanted, _WORKS) < wanted:
+            return unit
+
+
+class Load:
+    """Work in front of everything that a stream is given from now on, for ``seconds`` or longer.
+
+    Raises NotProven if the device cannot be kept busy for so long, NotYetProven if it is not busy once it has been
+    given the work.
+    """
+
+    def __init__(self, stream: Backend, seconds: float) -> None:
+        unit = unit_of(stream.device)
+        if not unit.runs_on:
+            raise NotProven(f"{stream.device.name} computes while it is given work, so nothing comes behind a load")
+        count = math.ceil(min(seconds, LONGEST_LOAD) / unit.seconds)
+        if count > _MOST:
+            raise NotProven(f"{stream.device.name} is too fast to be kept busy for {seconds:.2g} seconds")
+        self._device = stream.device
+        self._work = Work(stream, unit.step, unit.extent)
+        try:
+            self._work.give(count)
+            self.require_pending()
+        except BaseException:
+            self._work.free()
+            raise
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the load is not done yet, and so nothing of what was given behind it."""
+        return not self._work.arrived
+
+    def require_pending(self) -> None:
+        """Raises NotYetProven if the load is done; the next one is twice as long."""
+        if not self.is_pending:
+            unit = unit_of(self._device)
+            _UNITS[self._device] = unit._replace(giving=unit.giving / 2, seconds=unit.seconds / 2)
+            raise NotYetProven(f"a load on {self._device.name} was done before anything could be seen")
+
+    def free(self) -> None:
+        """Waits for the load, and gives its memory back."""
+        self._work.free()

@@ -1,0 +1,287 @@
+"""The contract of streams that compute at the same time: they share no scratch, whatever they compute."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+from ggplug import sharing
+from ggplug.backend import Backend, Device
+from ggplug.ops.base import OPS
+from ggplug.sharing import waits
+from ggplug.tensor import Tensor
+from ggplug_testing.contracts.clause import NotOffered, alloc_for, clause, expect, expect_equal, pattern
+from ggplug_testing.contracts.holding import Aside
+from ggplug_testing.contracts.racing import Race, race_of
+from ggplug_testing.contracts.sample import Sample, Step, steps_of
+from ggplug_testing.placement import Bytes
+
+_THREADS = 3
+_ROUNDS = 5
+"""How often each thread computes a sample."""
+
+
+@contextmanager
+def _switching() -> Iterator[None]:
+    """Python goes over from thread to thread as often as it can: scratch that is shared is used by two then."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _at_once(works: Sequence[Callable[[], object]]) -> None:
+    """Calls each on a thread of its own, and raises what the first of them that failed raised."""
+    failures: list[BaseException] = []
+    begin = threading.Barrier(len(works))
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            begin.wait(30)
+            work()
+        except threading.BrokenBarrierError:
+            pass  # another one could not even begin
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    with _switching():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+
+
+@clause
+def streams_work_on_different_threads(device: Device) -> None:
+    """Streams of one device may be used by different threads at once, whatever they compute and copy."""
+    for step in steps_of(device):
+        with ExitStack() as ending:
+            _at_once([_computing(device, step, seed, ending) for seed in range(_THREADS)])
+
+
+def _computing(device: Device, step: Step, seed: int, ending: ExitStack) -> Callable[[], None]:
+    """What one thread does, again and again: computes a sample, copies its result, and looks at both."""
+    sample = Sample(device, 2 + seed, step)
+    want = sample.alone(device, seed)
+    placement = ending.enter_context(sample.place(device, seed))
+    copied = ending.enter_context(alloc_for(device.buffer_type, sample.y))
+    stream = ending.enter_context(device.init())
+    number, offset = placement.region(sample.y)
+    out = np.empty(sample.y.nbytes, np.uint8)
+
+    def work() -> None:
+        for _ in range(_ROUNDS):
+            stream.compute(sample.graph, placement.allocation)
+            stream.copy_async(placement.buffers[number], offset, copied, 0, out.size)
+            stream.get_async(copied, 0, out)
+            stream.synchronize()
+            sample.check(placement.read(sample.y), seed, f"thread {seed}", want)
+            expect_equal(out, placement.read_bytes(sample.y), f"what thread {seed} copied")
+
+    return work
+
+
+_PATIENCE = 0.1
+"""Seconds after which a computation that is neither done nor waits for a claim waits for something else."""
+
+_BLOCKED = 6
+"""After so many of these a device is taken to compute one thing after the other."""
+
+_SKIPPED = (*(str(Path(file).parent) for file in (threading.__file__, np.__file__, __file__)), sharing.__file__)
+"""Where no kernel is: the libraries of Python and NumPy, the contract, core's claims."""
+
+
+_SIZE = 4096
+_Line = tuple[CodeType, int]
+
+
+class _Between:
+    """Does something before a line of Python that is run for a stream, by its caller or by a thread of its own.
+
+    ``lines``: how often each line was run in the last call.
+    """
+
+    def __init__(self) -> None:
+        self.lines: Counter[_Line] = Counter()
+        self._follows = False
+        self._place: tuple[_Line, int] | None = None
+        self._at: Callable[[], object] | None = None
+
+    @contextmanager
+    def stream(self, device: Device) -> Iterator[Backend]:
+        """A stream whose threads are followed: those that it starts until it has done something."""
+        before = threading.gettrace()
+        threading.settrace(self._called)
+        try:
+            stream = device.init()
+            with device.buffer_type.alloc(8) as buffer:
+                stream.set_async(buffer, 0, np.zeros(8, np.uint8))
+                stream.synchronize()
+        finally:
+            threading.settrace(before)
+        with stream:
+            yield stream
+
+    def during(
+        self, call: Callable[[], object], place: tuple[_Line, int] | None = None, at: Callable[[], object] | None = None
+    ) -> None:
+        """Calls ``call``; and ``at`` before it runs the line ``place[0]`` for the ``place[1]``-th time, from 0."""
+        self.lines.clear()
+        self._place, self._at = place, at
+        before = sys.gettrace()
+        self._follows = True
+        sys.settrace(self._called)
+        try:
+            call()
+        finally:
+            sys.settrace(before)
+            self._follows = False
+
+    def _called(self, frame: FrameType, event: str, _: Any) -> Any:
+        skipped = not self._follows or frame.f_code.co_filename.startswith(_SKIPPED)
+        return None if skipped else self._ran
+
+    def _ran(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line" and self._follows:
+            line = frame.f_code, frame.f_lineno
+            times, self.lines[line] = self.lines[line], self.lines[line] + 1
+            if self._place == (line, times) and self._at is not None:
+                at, self._at = self._at, None
+                at()
+        return self._ran
+
+
+class _Proof:
+    """Two computations of one op from different values, the second one between any two lines of the first.
+
+    A line is tried with the first op that runs it: the first time that it is run, and the last.
+    """
+
+    def __init__(self, between: _Between) -> None:
+        self._between = between
+        self._tried: set[_Line] = set()
+        self._blocked = 0
+
+    def of(self, one: _Work, other: _Work) -> None:
+        """Raises ContractError if one changes what becomes of the other."""
+        one.prepare()
+        other.prepare()
+        self._between.during(one.do)
+        lines = {line: times for line, times in self._between.lines.items() if line not in self._tried}
+        self._tried.update(lines)
+        for line, times in lines.items():
+            for number in {0, times - 1}:
+                if self._blocked < _BLOCKED:
+                    self._at(one, other, (line, number))
+
+    def _at(self, one: _Work, other: _Work, place: tuple[_Line, int]) -> None:
+        asides: list[Aside] = []
+
+        def meanwhile() -> None:
+            asides.append(Aside(other.do))
+            self._blocked += not _settled(asides[0])
+
+        one.prepare()
+        self._between.during(one.do, place, meanwhile)
+        for each in asides:
+            each.join(f"{other.what} on another stream")
+            other.check()
+        one.check()
+
+
+class _Computation:
+    """A race's op, computed from these sources, with ``want`` as the result."""
+
+    def __init__(self, race: Race, values: dict[Tensor, Bytes], want: Bytes) -> None:
+        self.what = race.case.op
+        self.do = race.compute
+        self._race, self._values, self._want = race, values, want
+
+    def prepare(self) -> None:
+        self._race.write(self._values)
+
+    def check(self) -> None:
+        found = self._race.agree(self._race.out, self._want)
+        expect(found, f"{self.what} between two steps of it on another stream: {found.reason}")
+
+
+class _Transfer:
+    """Bytes that a stream stores, copies and fetches."""
+
+    what = "transfers"
+
+    def __init__(self, device: Device, stream: Backend, seed: int, ending: ExitStack) -> None:
+        self._stream = stream
+        self._data = pattern(_SIZE, seed)
+        self._buffers = [ending.enter_context(device.buffer_type.alloc(_SIZE)) for _ in range(2)]
+        self._out = np.zeros(_SIZE, np.uint8)
+
+    def prepare(self) -> None:
+        self._out[...] = 0
+
+    def do(self) -> None:
+        first, second = self._buffers  # nothing synchronous: that would wait for the other stream
+        self._stream.set_async(first, 0, self._data)
+        self._stream.copy_async(first, 0, second, 0, _SIZE)
+        self._stream.get_async(second, 0, self._out)
+        self._stream.synchronize()
+
+    def check(self) -> None:
+        expect_equal(self._out, self._data, "transferred between two steps of transfers on another stream")
+
+
+_Work = _Computation | _Transfer
+
+
+def _settled(aside: Aside) -> bool:
+    """Whether a call has returned, or waits for a claim, within a while."""
+    end = time.monotonic() + _PATIENCE
+    while not aside.returned(0.0002):
+        if waits(aside.ident):
+            return True
+        if time.monotonic() > end:
+            return False
+    return True
+
+
+@clause
+def transfers_share_no_scratch(device: Device) -> None:
+    """What is stored, copied and fetched is what it is alone, whatever another stream transfers between two steps."""
+    between = _Between()
+    with between.stream(device) as one, device.init() as other, ExitStack() as ending:
+        _Proof(between).of(_Transfer(device, one, 1, ending), _Transfer(device, other, 2, ending))
+
+
+@clause
+def computations_share_no_scratch(device: Device) -> None:
+    """A computation is what it is alone, whatever another stream computes between two steps of it: of every op."""
+    between, proven = _Between(), 0
+    with between.stream(device) as one, device.init() as other:
+        proof = _Proof(between)
+        for op in OPS.values():
+            race = None if op.is_view else race_of(one, op)
+            if race is None:
+                continue
+            twin = Race(other, race.case)
+            try:
+                proof.of(_Computation(race, race.values, race.right), _Computation(twin, twin.zeros, twin.wrong))
+            finally:
+                race.free()
+                twin.free()
+            proven += 1
+    if not proven:
+        raise NotOffered(f"{device.name} computes no op that could tell what it was computed from")

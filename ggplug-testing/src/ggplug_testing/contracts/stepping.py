@@ -1,0 +1,111 @@
+"""Freeing a buffer at any step of a call: for work of which core is not asked whether the buffer is there.
+
+The call is made again and again, and another thread frees the buffer before its first line of Python, its second, and
+so on.  The memory stays in truth, so that a device at fault ends no process: what a call writes into a buffer that
+counts as freed shows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Literal
+
+import numpy as np
+
+from ggplug.backend import Buffer
+from ggplug.errors import BufferUseError
+from ggplug_testing.contracts.holding import Aside
+
+MOST = 400
+"""Steps that are tried at most, evenly spread over a call that has more."""
+
+Seen = Literal["beyond", "waited", "noticed", "done before", "used", "unknown"]
+"""What came of a free before a step.
+
+``beyond``: the call has no such step; ``waited``: the free did, until the call was over; ``noticed``: the call raised
+BufferUseError; ``done before``: the buffer was not written any more; ``used``: it was, after it was freed; ``unknown``:
+the free waited for something else than a claim.
+"""
+
+
+def count_steps(call: Callable[[], object]) -> int:
+    """How many lines of Python a call takes."""
+    steps = _Steps(-1, lambda: None)
+    steps.trace(call)
+    return steps.count
+
+
+def chosen_steps(count: int) -> list[int]:
+    """The steps to free at, of so many: all, or :data:`MOST` of them."""
+    return list(range(count)) if count <= MOST else [round(each) for each in np.linspace(0, count - 1, MOST)]
+
+
+def freed_at(
+    step: int, buffer: Buffer, call: Callable[[], object], returned: Callable[[Aside], bool | None]
+) -> Seen:
+    """What comes of freeing ``buffer`` from another thread before a step of ``call``.
+
+    ``returned``: whether a free has returned, or waits for a claim; None if it does neither.
+    """
+    freeing: list[Aside] = []
+    states: list[bool | None] = []
+    vars(buffer)["_free"] = lambda: None
+    poison = np.full(buffer.size, 0xA5, np.uint8)
+
+    def free() -> None:
+        freeing.append(Aside(buffer.free))
+        states.append(returned(freeing[0]))
+        if states[0]:
+            buffer._set(0, poison)
+
+    noticed = False
+    try:
+        try:
+            _Steps(step, free).trace(call)
+        except BufferUseError:
+            if not states:
+                raise
+            noticed = True
+        if not states:
+            return "beyond"
+        freeing[0].join("freeing a buffer")
+        if not states[0]:
+            return "unknown" if states[0] is None else "waited"
+        now = np.empty(buffer.size, np.uint8)
+        buffer._get(0, now)
+        if not np.array_equal(now, poison):
+            return "used"
+        return "noticed" if noticed else "done before"
+    finally:
+        vars(buffer).pop("_free")
+        if freeing:
+            buffer._free()
+
+
+class _Steps:
+    """Calls ``at`` before the ``number``-th line that a call runs in this thread, from 0.
+
+    ``count``: how many lines it had.
+    """
+
+    def __init__(self, number: int, at: Callable[[], object]) -> None:
+        self._number = number
+        self._at = at
+        self.count = 0
+
+    def trace(self, call: Callable[[], object]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self._step)
+        try:
+            call()
+        finally:
+            sys.settrace(before)
+
+    def _step(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            if self.count == self._number:
+                self._at()
+            self.count += 1
+        return self._step

@@ -1,0 +1,169 @@
+"""What has to come out of a graph: the oracle's values, and how far from them each result may be.
+
+The distance of a single node is its op's rule (:mod:`ggplug_testing.precision`).  What the nodes before it add is found
+by moving their results as far as their own rules allow, and looking at what that does to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.graph import Graph
+from ggplug.ops.base import Array
+from ggplug.tensor import Tensor
+from ggplug.types import F32, Type
+from ggplug_testing.comparison import Allowed
+from ggplug_testing.oracle import Evaluation, evaluate, nearest
+from ggplug_testing.precision import DEVIATIONS, FLUSHED, UNIT, mean_square, room, rule_of
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Expected:
+    """The values of a graph, and what each node's may be.
+
+    ``values``: the bytes of the graph's leafs.  ``wide=False`` rounds F32 results on the way, which is for results that
+    have to agree in every bit.  Raises what :func:`~ggplug_testing.oracle.evaluate` raises.
+    """
+
+    def __init__(self, graph: Graph, values: Mapping[Tensor, Any], *, wide: bool = True) -> None:
+        self.graph = graph
+        self._written = {node.root for node in graph.nodes if node.op is not None and node.op.writes}
+        self._results: dict[Tensor, Array] = {}
+        self._rooms: dict[Tensor, Array] = {}
+        self._drifts: dict[Tensor, Array] = {}
+        self.values: Evaluation = evaluate(graph, values, wide=wide, watching=self._record)
+        if self._is_chain():
+            self._move(values)
+
+    def __getitem__(self, node: Tensor) -> Array:
+        """A tensor's values at the end, rounded to its type; see :class:`~ggplug_testing.oracle.Evaluation`."""
+        return self.values[node]
+
+    def allowed(self, node: Tensor) -> Allowed:
+        """What the elements of a node may be."""
+        want = self.values[node]
+        if want.dtype.kind != "f":
+            return Allowed(want, want)
+        exact = self._result(self.values, node)
+        off, drift = self._room(node), self.drift(node)
+        around = off + drift
+        if node.type.is_quantized:
+            return _in_blocks(node.type, want, around)
+        spread = node.root.op is not None and rule_of(node.root).spread
+        if node.type is not F32 or not (spread or drift.any()):
+            return within(node.type, exact, around)
+        return within(node.type, exact, around, np.square(off / DEVIATIONS if spread else off) + drift * drift)
+
+    def allowed_beside(self, source: Tensor) -> Allowed:
+        """What the elements of a source may be that a node writes beside its result: each as far off as the largest.
+
+        32 roundings of that, as for ops without a rule.
+        """
+        exact = self.values.exact(source)
+        largest = np.abs(exact).max(initial=0, where=np.isfinite(exact))
+        return within(source.type, exact, np.full(exact.shape, 32 * UNIT * largest))
+
+    def drift(self, node: Tensor) -> Array:
+        """How far the errors of other nodes may move a node."""
+        drift = self._drifts.get(node)
+        return np.zeros(node.ne[::-1]) if drift is None else drift
+
+    def _room(self, node: Tensor) -> Array:
+        found = self._rooms.get(node.root)
+        return np.zeros(node.ne[::-1]) if found is None or node.root in self._written else _shown(found, node)
+
+    def _record(self, node: Tensor, sources: Sequence[Array | None], result: Array) -> Array:
+        if result.dtype.kind == "f":
+            self._rooms[node] = room(node, result, sources)
+            self._results[node] = result
+        return result
+
+    def _result(self, values: Evaluation, node: Tensor, results: Mapping[Tensor, Array] | None = None) -> Array:
+        """A tensor's values before they were rounded to its type, as far as they are known."""
+        found = (self._results if results is None else results).get(node.root)
+        return values.exact(node) if found is None or node.root in self._written else _shown(found, node)
+
+    def _is_chain(self) -> bool:
+        """Whether a node reads, through views or not, what another one has computed with room."""
+        moved = {node.root for node, each in self._rooms.items() if each.any()}
+        return any(
+            source is not None and source.root in moved
+            for node in self.graph.nodes
+            for source in node.src
+        )
+
+    def _move(self, values: Mapping[Tensor, Any]) -> None:
+        """Moves every result by its room, each element up or down, and once the other way round."""
+        random = np.random.default_rng(len(self.graph.nodes))
+        ways = {node: random.choice((-1.0, 1.0), each.shape) * each for node, each in self._rooms.items()}
+        for sign in (1.0, -1.0):
+            results: dict[Tensor, Array] = {}
+
+            def moved(
+                node: Tensor, sources: Sequence[Array | None], result: Array,
+                sign: float = sign, results: dict[Tensor, Array] = results,
+            ) -> Array:  # fmt: skip
+                results[node] = result
+                with np.errstate(all="ignore"):
+                    return result + sign * ways[node] if node in ways else result
+
+            found = evaluate(self.graph, values, watching=moved)
+            for node in self.graph.nodes:
+                if self.values[node].dtype.kind != "f":
+                    continue
+                with np.errstate(all="ignore"):
+                    off = np.abs(self._result(found, node, results) - self._result(self.values, node))
+                off = np.where(np.isfinite(off), off, 0.0)
+                self._drifts[node] = np.maximum(off, self.drift(node))
+        for node, drift in self._drifts.items():
+            # What moved an element little by chance may move it as much as the others; and no way was the worst one.
+            self._drifts[node] = 2 * (drift + math.sqrt(float(np.mean(drift * drift)))) if drift.any() else drift
+
+
+def _shown(of_root: Array, tensor: Tensor) -> Array:
+    """What a tensor shows of float64 values of its root, which was computed and so is contiguous."""
+    if tensor.root is tensor or tensor.type.is_quantized:
+        return of_root.reshape(tensor.ne[::-1])
+    size = tensor.type.block_bytes
+    strides = tuple(8 * stride // size for stride in tensor.nb[::-1])
+    values = np.ascontiguousarray(of_root)
+    return np.ndarray(tensor.ne[::-1], np.float64, values.data, 8 * tensor.view_offset // size, strides).copy()
+
+
+def within(type: Type, exact: Array, around: Array, squares: Array | None = None) -> Allowed:
+    """The numbers of a plain type that are nearest to the ends of ``exact - around`` to ``exact + around``.
+
+    Numbers that are not finite are themselves.  ``squares``: the square errors that are expected of the elements.
+    """
+    with np.errstate(all="ignore"):
+        flushed = np.where(around > 0, FLUSHED, 0.0)
+        low = nearest(np.where(np.isfinite(exact), exact - around - flushed, exact), type)
+        high = nearest(np.where(np.isfinite(exact), exact + around + flushed, exact), type)
+    if squares is None:
+        return Allowed(low, high)
+    rounded = nearest(exact, type)
+    finite = np.isfinite(rounded) & np.isfinite(around)
+    want = rounded[finite]
+    power = float(np.dot(want, want))
+    limit = mean_square(want.size) * float(np.sum(squares[finite])) / power if power else math.inf
+    return Allowed(low, high, limit)
+
+
+def _in_blocks(type: Type, want: Array, around: Array) -> Allowed:
+    """What numbers of a block type may be: where they are not exact, the next step; and that of few only."""
+    if not around.any():
+        return Allowed(want, want)
+    want = np.where(np.isfinite(want), want, 0)
+    bits = type.block_bytes * 8 // type.block_size
+    blocks = np.abs(want).reshape(-1, type.block_size)
+    steps = np.broadcast_to(3 * blocks.max(axis=-1, keepdims=True) / 2 ** (bits - 1), blocks.shape).reshape(want.shape)
+    # An element is that near to a tie with the chance around / step, and so is the largest of its block.
+    squares = float(np.sum(np.minimum(4 * around, steps) * steps) + 2 * np.max(steps) ** 2)
+    power = float(np.dot(want.reshape(-1), want.reshape(-1)))
+    return Allowed(want - steps, want + steps, squares / power if power else math.inf)

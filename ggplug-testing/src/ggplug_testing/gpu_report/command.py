@@ -1,0 +1,108 @@
+"""The command line of a report, behind any door."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ggplug import registry
+from ggplug.backend import Device
+from ggplug.errors import GGPlugError, ParameterError
+from ggplug.files import check_target
+from ggplug_testing.gpu_report.folder import prepare
+from ggplug_testing.gpu_report.run import PARTS, Report, planned, work
+from ggplug_testing.gpu_report.step import Door
+from ggplug_testing.gpu_report.table import markdown, plan
+
+BUDGET = 480.0
+"""Seconds in all."""
+
+
+def find(name: str | None) -> Sequence[Device]:
+    """The devices that the registry knows, or the one of that name, whose plugin alone is loaded then."""
+    return registry.devices(unique=False) if name is None else [registry.device(name)]
+
+
+def main(arguments: Sequence[str] | None = None, door: Door | None = None) -> int:
+    """Runs the command.  Answers the exit code: 0 all was run and passed, 1 something was not, 2 nothing could be.
+
+    Where there is no device it prints what it would run.
+    """
+    door = door or Door("ggplug_testing.gpu_report", find)
+    parser = _parser(door.program)
+    given = parser.parse_args(arguments)
+    try:
+        if given.table is not None:
+            print(markdown(_content(given.table)), end="")
+            return 0
+        if given.prepare is not None:
+            prepare(given.prepare, given.golden, given.recorded)
+            return 0
+        if given.journal is not None:
+            work(door, given.part, given.device, given.data, given.journal, given.skip, given.seconds)
+            return 0
+        if given.out is None or given.data is None:
+            parser.error("give --data FOLDER and the file OUT.json, or --prepare or --table")
+        if not given.data.is_dir():
+            raise ParameterError(f"{given.data} is no folder", got=given.data, remedy="--prepare makes one")
+        check_target(given.out)
+        try:
+            devices = door.devices(given.device)
+        except GGPlugError:
+            if given.device is None:
+                print(plan(planned(door, given.data, given.parts), given.seconds), end="")
+            raise
+        report = Report(door, given.data, given.out, given.seconds, given.parts)
+        report.make(devices)
+    except (GGPlugError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(markdown(report.content), end="")
+    return 0 if report.complete else 1
+
+
+def _content(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ParameterError(f"{path} is no report: {error}", got=path) from error
+    if not isinstance(content, dict) or "devices" not in content:
+        raise ParameterError(f"{path} is no report", got=path)
+    return content
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    what = "Report what a device is proven to do, and how fast it is."
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=what)
+    parser.add_argument("out", nargs="?", type=Path, metavar="OUT.json", help="the report's file")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="what --prepare made")
+    parser.add_argument("--device", metavar="NAME", help="only this device (default: all)")
+    parser.add_argument("--seconds", type=float, default=BUDGET, help="the budget of time (default: %(default).0f)")
+    parser.add_argument(
+        "--parts", type=_parts, default=list(PARTS), metavar="A,B", help=f"some of {','.join(PARTS)} (default: all)"
+    )
+    parser.add_argument("--table", type=Path, metavar="OUT.json", help="print the tables of a report that was made")
+    parser.add_argument("--prepare", type=Path, metavar="FOLDER", help="make the folder of data")
+    tests = Path("tests", "data")
+    parser.add_argument(
+        "--golden", type=Path, default=tests / "minilm.npz", metavar="FILE",
+        help="for --prepare: token ids and embeddings (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--recorded", type=Path, default=tests / "ggml_ops_compact.npz", metavar="FILE",
+        help="for --prepare: recorded cases (default: %(default)s)",
+    )  # fmt: skip
+    for name, kind in {"part": str, "journal": Path, "skip": int}.items():
+        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
+    return parser
+
+
+def _parts(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in PARTS:
+            raise argparse.ArgumentTypeError(f"there is no part {name!r}, only {', '.join(PARTS)}")
+    return names

@@ -1,0 +1,156 @@
+"""The parts of a report that prove something: steps small enough that a budget of time can end between any two."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ggplug import registry
+from ggplug.backend import Device
+from ggplug.ops.base import OPS
+from ggplug.types import DeviceKind
+from ggplug_testing.contracts import CLAUSES, run_clause
+from ggplug_testing.gpu_report.step import Answer, Step, Subject, finite
+from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.report import Finding
+from ggplug_testing.runner import run_graphs, run_op
+from ggplug_testing.vectors import Case, replay, report
+
+COSINES = {"F32": 0.99999, "F16": 0.9999, "Q8_0": 0.998, "Q4_0": 0.9}
+"""What the cosine of an embedding to its reference has to be at least, by the type of the weights."""
+
+
+def facts(subject: Subject) -> Iterator[Step]:
+    """What the device is, and what it is driven by."""
+    yield Step("facts", functools.partial(_facts, subject))
+
+
+def _facts(subject: Subject) -> Answer:
+    device = subject.device
+    driver, registration = device.driver, device.registration
+    free, total = device.memory()
+    found: dict[str, Any] = {
+        "device": device.description,
+        "kind": device.kind.name,
+        "id": device.device_id,
+        "memory_bytes": total,
+        "free_bytes": free,
+        "driver": driver.identity,
+        "backend": None if registration is None else f"{registration.name} {registration.version}",
+        **asdict(driver.properties),
+        "features": sorted(driver.properties.features),
+        **driver.library.facts(),
+    }
+    return {"facts": {**found, **subject.door.facts(device)}}
+
+
+# -- the suite -------------------------------------------------------------------------------------
+
+
+def suite(subject: Subject) -> Iterator[Step]:
+    """The conformance suite: contract, graphs, and all cases of every op."""
+    device = subject.device
+    for clause in CLAUSES:
+        yield Step(f"contract: {clause.name}", functools.partial(_counted, run_clause, device, clause))
+    yield Step("graphs", functools.partial(_counted, run_graphs, device))
+    for op in OPS.values():
+        yield Step(op.name, functools.partial(_counted, run_op, device, op))
+
+
+def _counted(run: Callable[..., Finding | list[Finding]], *arguments: Any) -> Answer:
+    found = run(*arguments)
+    findings = [found] if isinstance(found, Finding) else found
+    passed = [each for each in findings if each.verdict == "passed"]
+    others = [each for each in findings if each.verdict != "passed"]
+    told = [
+        (each.bad, {"case": f"{each.subject}: {each.case}", "reason": each.reason, "nmse": finite(each.nmse)})
+        for each in others
+    ]
+    return {
+        "passed": len(passed),
+        "largest_nmse": max((each.nmse for each in passed), default=0.0),
+        "failed": [each for bad, each in told if bad],
+        "declined": [each for bad, each in told if not bad],
+    }
+
+
+# -- recorded cases --------------------------------------------------------------------------------
+
+
+def recorded(subject: Subject) -> Iterator[Step]:
+    """The recorded cases of ggml, a step for each of its ops and patterns."""
+    by_op: dict[str, list[Case]] = {}
+    for case in subject.folder.recording():
+        by_op.setdefault(case.op, []).append(case)
+    for op, cases in by_op.items():
+        yield Step(op, functools.partial(_replayed, cases, subject.device))
+
+
+def _replayed(cases: Sequence[Case], device: Device) -> Answer:
+    found = report(replay(cases, device))
+
+    def told(verdict: str) -> list[dict[str, Any]]:
+        return [
+            {"case": f"{each['op']} {each['vars']}", "reason": each["reason"], "nmse": each.get("nmse")}
+            for each in found[verdict]
+        ]
+
+    return {"passed": found["passed"], "failed": told("failed"), "declined": told("unsupported")}
+
+
+# -- a model ---------------------------------------------------------------------------------------
+
+
+def model(subject: Subject) -> Iterator[Step]:
+    """Embeddings by each type of weights: on the device alone, and with layers in turn on the device and the host."""
+    device, host = subject.device, host_device()
+    for where, devices in (device.name, [device]), (f"{device.name} and {host.name} in turn", [device, host]):
+        for kind in COSINES:
+            yield Step(f"{kind} on {where}", functools.partial(_embedded, subject, kind, devices))
+
+
+def host_device() -> Device:
+    """A device in host memory: one that is installed, else the ops' references."""
+    installed = registry.devices_by_kind(DeviceKind.CPU)
+    return next((device for device in installed if device.buffer_type.is_host), None) or ReferenceDevice()
+
+
+def _embedded(subject: Subject, kind: str, devices: Sequence[Device]) -> Answer:
+    from ggplug_models import load
+    from ggplug_models.placement import in_turn
+
+    ids, wanted = subject.folder.embeddings()
+    if len(devices) > 1:  # the host may be slow: the shorter half of the texts will do
+        chosen = sorted(range(len(ids)), key=lambda text: len(ids[text]))[: -(-len(ids) // 2)]
+        ids, wanted = [ids[text] for text in chosen], wanted[chosen]
+    with load(subject.folder.model(kind), devices, placement=in_turn) as encoder:
+        got = encoder.embed_ids(ids).astype(np.float64)
+        splits = encoder.scheduler.n_splits
+    cosines = np.sum(got * wanted, -1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(wanted, axis=-1)
+    smallest, least = finite(cosines.min()), COSINES[kind]
+    good = smallest is not None and smallest >= least
+    return {
+        "passed": int(good),
+        "failed": [] if good else [{"case": kind, "reason": f"a cosine is {smallest}, at least {least} is wanted"}],
+        "figures": {
+            "smallest_cosine": smallest, "mean_cosine": finite(cosines.mean()), "wanted_cosine": least,
+            "texts": len(ids), "splits": splits,
+        },
+    }  # fmt: skip
+
+
+def environment() -> dict[str, Any]:
+    """What all devices of a report share."""
+    import ggplug
+
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "ggplug": ggplug.__version__,
+    }

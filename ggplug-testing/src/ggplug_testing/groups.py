@@ -1,0 +1,143 @@
+"""Runs chains of ops on a device in the groups that it forms, and judges what came out.
+
+Nothing is known about the device's patterns.  Its groups have to keep core's rules.  Each graph is then computed in
+three ways: in groups between guard bytes, where results inside of groups have no bytes at all; in groups in the places
+of a graph allocator, with reuse, and with every byte poisoned that no group may need; and node by node.  All have to
+be what the oracle expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import numpy as np
+
+from ggplug.arrays import strided
+from ggplug.backend import Backend, Decline, Device, forms_groups, groups_of
+from ggplug.errors import GGPlugError
+from ggplug.graph import Graph
+from ggplug.grouping import check_groups
+from ggplug.groups import Groups
+from ggplug.memory import Allocation, GraphAllocator, compute_poisoned
+from ggplug.ops.base import Array
+from ggplug.tensor import Tensor
+from ggplug_testing.cases import Case, Leafs, graph_cases
+from ggplug_testing.cases.chains import SUBJECT, group_cases
+from ggplug_testing.causes import Failure, names_of_ops, of_exception
+from ggplug_testing.comparison import compare
+from ggplug_testing.expected import Expected
+from ggplug_testing.judging import changed_outside, judge_all
+from ggplug_testing.oracle import decoded, first_fault
+from ggplug_testing.placement import UNWRITTEN_TOO, Bytes, Placement
+from ggplug_testing.report import Finding
+from ggplug_testing.runner import GUARDED, compute_between_guards, run_each
+from ggplug_testing.watching import EVERYTHING, Watch
+
+
+def run_groups(
+    device: Device,
+    *,
+    cases: Iterable[Case] | None = None,
+    max_nmse: float | None = None,
+    watch: Watch = EVERYTHING,
+) -> list[Finding]:
+    """All chains, and the graphs of models, in the groups that a device forms; a finding for each."""
+    if not forms_groups(device):
+        return [Finding(SUBJECT, "", "declined", f"{device.name} computes every node alone")]
+    chosen = [*group_cases(), *graph_cases()] if cases is None else cases
+    return run_each(device, SUBJECT, chosen, partial(run_group_case, max_nmse=max_nmse), watch)
+
+
+def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
+    """One graph in the groups that a device forms; declined if it forms none.  ``max_nmse`` as for ``run_case``."""
+    leafs = Leafs(case.seed)
+    made = case.make(leafs)
+    graph = Graph(*([made] if isinstance(made, Tensor) else made))
+    try:
+        for answer in map(device.supports_op, graph.nodes):
+            if isinstance(answer, Decline):
+                return Finding(SUBJECT, case.label, "declined", answer.reason)
+        groups = groups_of(device, graph)
+    except Exception as error:
+        return of_exception(error, device).finding(SUBJECT, case.label)
+    try:
+        check_groups(graph, groups)
+    except GGPlugError as error:
+        return Finding(SUBJECT, case.label, "failed", f"groups: {error}", float("inf"))
+    if not groups:
+        reason = "; ".join(missed.reason for missed in groups.missed)
+        return Finding(SUBJECT, case.label, "declined", f"no group was formed{': ' if reason else ''}{reason}")
+    expected = Expected(graph, leafs.values)
+    if first_fault(graph, expected.values) is not None:
+        return Finding(SUBJECT, case.label, "declined", "ids out of range end the computation")
+    shown = f"{len(groups.members)} groups"
+    for compute in (_between_guards, _poisoned):
+        failure, worst = compute(device, stream, graph, groups, leafs.values, expected, max_nmse)
+        if failure is not None:
+            told = failure._replace(reason=f"in {shown}, {failure.reason}").finding(SUBJECT, case.label)
+            return told._replace(nmse=worst, builds_on=names_of_ops(graph) if told.verdict == "failed" else ())
+    return Finding(SUBJECT, case.label, "passed", shown, worst)
+
+
+def _between_guards(
+    device: Device, stream: Backend, graph: Graph, groups: Groups, values: Mapping[Tensor, Bytes],
+    expected: Expected, max_nmse: float | None,
+) -> tuple[Failure | None, float]:  # fmt: skip
+    """What is wrong when every tensor has bytes of its own, but for results inside of groups, if anything."""
+    with Placement(graph, device.buffer_type, guarded=GUARDED, groups=groups) as placement:
+        before, failure = compute_between_guards(graph, values, placement, stream, None)
+        if failure is not None:
+            return failure, float("inf")
+        kept = [node for node in graph.nodes if graph.roots[graph.index[node]] not in groups.inner]
+        again = partial(compute_between_guards, graph, values, placement, stream, None, UNWRITTEN_TOO)
+        found = judge_all(kept, expected, placement, max_nmse, "values", again)
+        if not found:
+            return Failure("failed", f"each tensor apart: {found.reason}"), found.nmse
+        reason = changed_outside(graph, values, expected, placement, before)
+        return (Failure("failed", reason), float("inf")) if reason else (None, found.nmse)
+
+
+def _poisoned(
+    device: Device, stream: Backend, graph: Graph, groups: Groups, values: Mapping[Tensor, Bytes],
+    expected: Expected, max_nmse: float | None,
+) -> tuple[Failure | None, float]:  # fmt: skip
+    """What is wrong in an allocator's places, poisoned between groups or not, and node by node, if anything."""
+    worst = 0.0
+    ways = {
+        "between groups poisoned": (groups, compute_poisoned),
+        "in an allocator's places": (groups, _computed),
+        "node by node": (Groups(), _computed),
+    }
+    with GraphAllocator(device.buffer_type) as allocator:
+        for way, (wanted, compute) in ways.items():
+            allocation = allocator.allocate(graph, groups=wanted)
+            for root in (leaf.root for leaf in graph.leafs):
+                root.set_bytes(values[root])
+            try:
+                compute(stream, graph, allocation)
+                stream.synchronize()
+            except Exception as error:
+                failure = of_exception(error, device)
+                return failure._replace(reason=f"{way}: {failure.reason}"), float("inf")
+            for tensor, got in _outputs(graph).items():
+                allowed = expected.allowed(tensor) if max_nmse is None else max_nmse
+                found = compare(got, expected[tensor], allowed)
+                worst = max(worst, found.nmse)
+                if not found:
+                    return Failure("failed", f"{way}, {tensor!r} is wrong: {found.reason}"), found.nmse
+    return None, worst
+
+
+def _computed(stream: Backend, graph: Graph, allocation: Allocation) -> None:
+    stream.compute(graph, allocation)
+
+
+def _outputs(graph: Graph) -> dict[Tensor, Array]:
+    """The values of all that is marked as output, four-dimensional in NumPy order, and of what lies in its bytes."""
+    found = {}
+    for output in graph.outputs:
+        if output.flags or output.root.op is None:
+            raw = np.frombuffer(bytearray(output.tobytes()), np.uint8)
+            found[output] = decoded(strided(raw, output), output)
+    return found

@@ -1,0 +1,117 @@
+"""Tests of the suite in a worker: a second session of pytest, which runs them one by one as it is asked to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from ggplug_testing.isolation import Channel, Worker
+from ggplug_testing.report import Finding
+from ggplug_testing.suite import BackendSuite
+from ggplug_testing.verdicts import FOUND, WATCH, conclude, followed
+from ggplug_testing.watching import EVERYTHING, Watch
+
+_SUBJECTS: dict[str, Callable[[Any], str]] = {
+    "test_contract": lambda item: "contract",
+    "test_graphs": lambda item: "graph",
+    "test_groups": lambda item: "groups",
+    "test_op": lambda item: str(item.callspec.params["op_name"]),
+}
+"""The suite's tests, and what each is about."""
+
+
+class Isolating:
+    """Has the suite's tests run in a worker; all other tests run here."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._worker: Worker | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        if not _is_of_suite(item):
+            return None
+        if self._worker is None:
+            paths = dict.fromkeys(str(each.path) for each in item.session.items if _is_of_suite(each))
+            work = partial(serve, arguments=_arguments(self._config, list(paths)))
+            self._worker = Worker(work, self._config.getoption("--ggplug-timeout"))
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        function = item.originalname  # type: ignore[attr-defined]
+        case = self._config.getoption("--ggplug-case")
+        name = self._worker.device or item.cls.__name__  # type: ignore[attr-defined]
+        with followed(item, name, EVERYTHING) as watch:
+            findings = self._worker.run(item.nodeid, _SUBJECTS[function](item), case, watch=watch)
+        device = self._worker.device or item.cls.__name__  # type: ignore[attr-defined]
+        steps: dict[Any, Callable[[], None]] = {
+            "setup": lambda: None,
+            "call": lambda: conclude(item, device, findings),
+            "teardown": lambda: None,
+        }
+        for when, step in steps.items():
+            call = pytest.CallInfo.from_call(step, when=when)
+            report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def pytest_sessionfinish(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+
+def _is_of_suite(item: pytest.Item) -> bool:
+    cls = getattr(item, "cls", None)
+    return isinstance(cls, type) and issubclass(cls, BackendSuite) and getattr(item, "originalname", "") in _SUBJECTS
+
+
+def _arguments(config: pytest.Config, paths: Sequence[str]) -> list[str]:
+    """With what a session collects the same tests."""
+    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:faulthandler", f"--rootdir={config.rootpath}", *paths]
+    if config.inipath is not None:
+        arguments += ["-c", str(config.inipath)]
+    named = config.getoption("--ggplug-device")
+    if named is not None:
+        arguments += ["--ggplug-device", named]
+    if config.pluginmanager.hasplugin("xdist"):
+        arguments.append("-n0")
+    return arguments
+
+
+def serve(channel: Channel, arguments: Sequence[str]) -> None:
+    """Runs in a worker."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        sys.stdout = nowhere
+        pytest.main([*arguments], plugins=[_Serving(channel)])
+
+
+class _Serving:
+    """A session that runs the tests that it is asked for."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+
+        def run(unit: str, watch: Watch) -> tuple[str, list[Finding]]:
+            item = items[unit]
+            item.config.stash[WATCH] = watch
+            reports = runtestprotocol(item, log=False, nextitem=None)
+            if FOUND in item.stash:
+                return item.stash[FOUND]
+            # The test could not begin: a fixture failed, or there is no device.
+            for report in reports:
+                if not report.passed:
+                    reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+                    verdict: Any = "declined" if report.skipped else "raised"
+                    return "", [Finding(_SUBJECTS[item.originalname](item), "", verdict, reason)]  # type: ignore[attr-defined]
+            return "", []
+
+        self._channel.serve(run)
+        return True

@@ -1,0 +1,183 @@
+"""Judging what a device has computed: the values of each node, and whether anything else was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ggplug.arrays import encode, strided
+from ggplug.graph import Graph
+from ggplug.hazards import written_sources
+from ggplug.ops.base import Array
+from ggplug.tensor import Tensor
+from ggplug_testing.comparison import (
+    FIRST,
+    SELECTING,
+    UNORDERED,
+    Agreement,
+    Comparison,
+    compare,
+    compare_bits,
+    compare_selected,
+)
+from ggplug_testing.expected import Expected
+from ggplug_testing.oracle import decoded, evaluate, moves_bits
+from ggplug_testing.placement import UNWRITTEN, UNWRITTEN_TOO, Bytes, Placement, guard
+
+
+def judge_all(
+    nodes: Iterable[Tensor],
+    expected: Expected,
+    placement: Placement,
+    max_nmse: float | None,
+    agreement: Agreement,
+    again: Callable[[], object],
+) -> Comparison:
+    """Whether the values of all nodes are what is expected; ``max_nmse``: an error to allow in the place of that.
+
+    ``again``: computes in the same places once more, where results held UNWRITTEN_TOO before.  What was not written
+    comes first in the reason.
+    """
+    worst = 0.0
+    for node in nodes:
+        assert node.op is not None
+        if node.op.is_view:
+            continue
+        raw = placement.read_bytes(node)
+        found = judge(node, raw, expected, max_nmse, agreement)
+        worst = max(worst, found.nmse)
+        if not found:
+            left = "" if placement.is_alias(node) else _left(node, placement, expected, max_nmse, agreement, again)
+            return found._replace(reason=f"{node.op.name}: {left or found.reason}")
+        for source in written_sources(node)[1:]:  # the first is the result
+            limit = expected.allowed_beside(source) if max_nmse is None else max_nmse
+            found = compare(placement.read(source), expected[source], limit, agreement)
+            worst = max(worst, found.nmse)
+            if not found:
+                return found._replace(reason=f"{node.op.name}: {source!r}, which it writes, too: {found.reason}")
+    return Comparison(True, worst, "")
+
+
+def judge(node: Tensor, raw: Bytes, expected: Expected, max_nmse: float | None, agreement: Agreement) -> Comparison:
+    """Whether these bytes of a node hold the values that are expected."""
+    if agreement == "bits" and node.size:
+        stored, wanted = strided(raw, node), expected.values.bits(node)
+        return compare_bits(stored, wanted, None if moves_bits(node) else _lost(node, stored) & _lost(node, wanted))
+    want = expected[node]
+    got = decoded(strided(raw, node), node) if node.size else np.empty(want.shape, want.dtype)
+    op = node.op
+    if op is not None and op.name in SELECTING:
+        source = node.src[SELECTING[op.name]]
+        assert source is not None
+        ordered, first = op.name not in UNORDERED, op.name in FIRST
+        reach = float(expected.drift(source).max(initial=0))
+        return compare_selected(got, want, expected[source], reach, ordered=ordered, first=first)
+    return compare(got, want, expected.allowed(node) if max_nmse is None else max_nmse, agreement)
+
+
+def _lost(node: Tensor, stored: Array) -> Array:
+    """Which elements are NaN, or which blocks have no finite number."""
+    values = decoded(stored, node)
+    if not node.type.is_quantized:
+        return np.isnan(values)
+    return np.logical_not(np.isfinite(values.reshape(*stored.shape, node.type.block_size)).any(axis=-1))
+
+
+def _left(
+    node: Tensor, placement: Placement, expected: Expected, max_nmse: float | None, agreement: Agreement,
+    again: Callable[[], object],
+) -> str:  # fmt: skip
+    """How much of a result still holds what it held before, and what is wrong beside that; or an empty string."""
+    if node.root.op is None or not node.is_contiguous():
+        return ""
+    kind = node.type
+    bits = expected.values.bits(node)
+    moved = agreement == "bits" or bits.dtype == kind.dtype  # and not what is rounded at the end
+    want: Array = bits if moved else encode(expected[node], kind, stored=True)
+    wanted = np.frombuffer(want.tobytes(), np.uint8).reshape(-1, kind.block_bytes)
+    blocks = placement.read_bytes(node).reshape(-1, kind.block_bytes)
+    left = (blocks == UNWRITTEN).all(axis=1) & (wanted != UNWRITTEN).any(axis=1)
+    if left.any():
+        again()
+        left &= (placement.read_bytes(node).reshape(-1, kind.block_bytes) == UNWRITTEN_TOO).all(axis=1)
+    if not left.any():
+        return ""
+    shape = (*node.ne[:0:-1], node.ne[0] // kind.block_size)
+    place = [int(i) for i in np.unravel_index(int(left.argmax()), shape)[::-1]]
+    what = "blocks" if kind.block_size > 1 else "elements"
+    told = f"{int(left.sum())} of {left.size} {what} were not written, the first at {place} (ne order)"
+    blocks[left] = wanted[left]
+    others = judge(node, blocks.reshape(-1), expected, max_nmse, agreement)
+    return told if others else f"{told}; and {others.reason}"
+
+
+def changed_outside(
+    graph: Graph, values: Mapping[Tensor, Bytes], expected: Expected, placement: Placement, before: list[Bytes]
+) -> str:
+    """What was changed that no node writes, or an empty string."""
+    after = placement.snapshot()
+    return stray_write(placement, after) or _changed_leaf(graph, values, expected, placement, before, after)
+
+
+def stray_write(placement: Placement, after: list[Bytes]) -> str:
+    """Where a guard byte was changed, or an empty string."""
+    for number, raw in enumerate(after):
+        outside = np.ones(raw.size, bool)
+        for root, (buffer, start) in placement.roots.items():
+            if buffer == number:
+                outside[start : start + placement.buffers[number].type.alloc_size(root)] = False
+        changed = np.flatnonzero(outside & (raw != guard(raw.size)))
+        if changed.size:
+            return f"written out of bounds: {placement.whose(number, int(changed[0]))}"
+    return ""
+
+
+def _changed_leaf(
+    graph: Graph,
+    values: Mapping[Tensor, Bytes],
+    expected: Expected,
+    placement: Placement,
+    before: list[Bytes],
+    after: list[Bytes],
+) -> str:
+    """Which leaf changed that no op declares to write, or where one changed that should have been left; or empty."""
+    written = {source.root for node in graph.nodes for source in written_sources(node)}
+    for root, place in placement.roots.items():
+        if root.op is not None or not root.nbytes:
+            continue
+        number, start = place
+        old, new = (each[number][start : start + root.nbytes] for each in (before, after))
+        differs = old != new
+        for first, end in placement.shared(root):
+            differs[first:end] = False
+        changed = np.flatnonzero(differs)
+        if not changed.size:
+            continue
+        if root not in written:
+            return f"a source was modified: byte {int(changed[0])} of {root!r}"
+        kept = _kept_blocks(root, values[root], expected)
+        changes = (old != new).reshape(-1, root.type.block_bytes).any(axis=1)  # bytes: a NaN differs from itself
+        touched = changes.reshape(kept.shape) & kept
+        if touched.any():
+            place_in_root = tuple(int(i) for i in np.argwhere(touched)[0][::-1])
+            return f"block {place_in_root} (ne order) of {root!r} was modified, which the op leaves as it is"
+    return ""
+
+
+def _kept_blocks(root: Tensor, raw: Bytes, expected: Expected) -> Any:
+    """Of a leaf that is written, the blocks whose values are at the end what they were, and so are their bytes.
+
+    A block of NaN may have been written over by another one.
+    """
+    first = evaluate(Graph(root), {root: raw})[root]
+    last = expected[root]
+    same = (first == last) | ((first != first) & (last != last))
+    kind = root.type
+    kept = same.reshape(*root.ne[:0:-1], root.ne[0] // kind.block_size, kind.block_size).all(axis=-1)
+    stored = expected.values.bits(root)
+    if stored.dtype == kind.dtype:  # and not what is rounded to that at the end
+        after = np.frombuffer(stored.tobytes(), np.uint8)
+        kept &= (after == raw).reshape(-1, kind.block_bytes).all(axis=-1).reshape(kept.shape)
+    return kept

@@ -1,0 +1,113 @@
+"""The reference device with memory that has a layout of its own, as packed weights have.
+
+It shows what such memory needs: what tensors it takes, how these are stored and read back, and kernels that are chosen
+only for what they were written for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.arrays import as_bytes, strided
+from ggplug.backend import Buffer, BufferType, Bytes, Decline, Device, Group, Operand
+from ggplug.errors import BufferUseError
+from ggplug.host import HostBuffer
+from ggplug.ops.base import Op
+from ggplug.ops.matrix import MulMat
+from ggplug.sharing import accessing
+from ggplug.tensor import Tensor
+from ggplug.types import KERNEL_FLOATS
+from ggplug_testing.oracle import compute_node
+from ggplug_testing.reference import ReferenceDevice
+
+PADDING = 40
+"""Bytes that a tensor takes beyond its own."""
+
+
+class TurnedBufferType(BufferType):
+    """Keeps the bytes of each tensor in reverse, all bits turned, behind :data:`PADDING` bytes."""
+
+    def __init__(self, name: str, device: Device) -> None:
+        super().__init__(name, device)
+
+    @property
+    def has_own_layout(self) -> bool:
+        return True
+
+    def refusal(self, tensor: Tensor) -> str | None:
+        if tensor.op is not None or not tensor.is_contiguous() or not tensor.size:
+            return "only leafs with elements and without gaps are turned"
+        taken = tensor.type in KERNEL_FLOATS or tensor.type.is_quantized
+        return None if taken else f"{tensor.type.name} is not turned"
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        return tensor.nbytes + PADDING
+
+    def _alloc(self, size: int) -> Buffer:
+        return TurnedBuffer(self, np.empty(size, np.uint8))
+
+
+class TurnedBuffer(HostBuffer):
+    """Turned tensors: set as a whole, read as a whole or in part."""
+
+    def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
+        raw = as_bytes(data)
+        if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
+            raise BufferUseError(f"{tensor!r} can only be set as a whole", tensor=tensor)
+        with accessing(self):
+            self.check_there()
+            self._set(start + PADDING, ~raw[::-1])
+            self.fill(start, tensor.nbytes)
+
+    def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
+        root = tensor.root
+        whole = np.empty(root.nbytes, np.uint8)
+        with accessing(self):
+            self.check_there()
+            self._get(start - tensor.view_offset + PADDING, whole)
+        out[...] = ~whole[::-1][tensor.view_offset + offset :][: out.size]
+
+
+class PackingDevice(ReferenceDevice):
+    """A reference device whose products read weights that were turned (:class:`TurnedBufferType`)."""
+
+    def __init__(self, name: str = "packing") -> None:
+        super().__init__(name)
+        self._extra = self.turned()
+
+    def turned(self) -> BufferType:
+        """The extra buffer type."""
+        return TurnedBufferType(f"{self.name} turned", self)
+
+    @property
+    def extra_buffer_types(self) -> Sequence[BufferType]:
+        return (self._extra,)
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type.is_host or buffer_type is self._extra
+
+    def match(self, group: Group) -> Any:
+        turned = [s for s in group.node.src if s is not None and s.root.buffer_type is self._extra]
+        found = super().match(group)
+        if not turned or isinstance(found, Decline):
+            return found
+        node = group.node
+        if not isinstance(node.op, MulMat) or turned != [node.src[0]] or turned[0].is_view:
+            return Decline(f"{self.name} reads turned tensors only as the weights of products")
+        return multiply_turned
+
+
+def multiply_turned(op: Op, dst: Operand, weights: Operand, other: Operand) -> None:
+    """The product's reference, with weights that are read through their tensor."""
+    compute_node(dst.tensor, dst.array(), [turned_back(weights), other.array()])
+
+
+def turned_back(operand: Operand) -> npt.NDArray[Any]:
+    """A copy of what a turned tensor holds."""
+    raw = np.empty(operand.tensor.nbytes, np.uint8)
+    operand.buffer.get_tensor(operand.tensor, raw, operand.offset)
+    return strided(raw, operand.tensor)

@@ -1,0 +1,170 @@
+"""A graph laid out in fresh buffers of one device, nothing reused, with guard bytes around every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.arrays import as_bytes, strided
+from ggplug.backend import Buffer, BufferType
+from ggplug.graph import Graph
+from ggplug.groups import UNGROUPED, Groups
+from ggplug.memory.allocation import Allocation
+from ggplug.memory.layout import NOWHERE
+from ggplug.ops.base import Array
+from ggplug.tensor import Tensor
+from ggplug_testing.oracle import decoded
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def guard(size: int) -> Bytes:
+    """What fills bytes that belong to no tensor.
+
+    Read as a float of any type it is a NaN, so reading it shows in the result too.
+    """
+    return np.full((size + 1) // 2, 0xFFFE, "<u2").view(np.uint8)[:size]
+
+
+UNWRITTEN = 0xFF
+"""Fills results before they are computed: a NaN of every float type, -1 as an integer."""
+
+UNWRITTEN_TOO = 0xA5
+"""Fills them where they are computed once more: what has kept both was not written, whatever kernels write."""
+
+
+class Placement:
+    """Where the tensors of a graph lie.
+
+    ``guarded``: bytes before and after every tensor.  ``aliases``: roots whose bytes are those of another tensor, as an
+    allocator may decide for ops that work in place.  ``shift``: bytes, a multiple of the alignment, that everything is
+    moved by, so that two placements of one graph differ.  ``groups``: results inside of them lie nowhere.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        buffer_type: BufferType,
+        *,
+        guarded: int = 0,
+        shift: int = 0,
+        aliases: Mapping[Tensor, Tensor] | None = None,
+        groups: Groups = UNGROUPED,
+    ) -> None:
+        self.graph = graph
+        self.roots: dict[Tensor, tuple[int, int]] = {}
+        """Of each root its buffer, by number, and the offset of its first byte."""
+        aliases = aliases or {}
+        self._aliases = dict(aliases)
+        alignment = buffer_type.alignment
+        limit = buffer_type.max_size
+        sizes: list[int] = [0]
+        end = shift + guarded
+        for position in dict.fromkeys(graph.roots):
+            root = graph.tensors[position]
+            if root in aliases or position in groups.inner:
+                continue
+            start = -(-end // alignment) * alignment
+            end = start + buffer_type.alloc_size(root) + guarded
+            if limit is not None and end > limit and sizes[-1]:
+                sizes.append(0)
+                start = -(-guarded // alignment) * alignment
+                end = start + buffer_type.alloc_size(root) + guarded
+            self.roots[root] = (len(sizes) - 1, start)
+            sizes[-1] = end
+        for root, target in aliases.items():
+            number, start = self.roots[target.root]
+            self.roots[root] = (number, start + target.view_offset)
+        self.buffers: list[Buffer] = []
+        try:
+            for size in sizes:
+                buffer = buffer_type.alloc(max(size, alignment))
+                self.buffers.append(buffer)
+                buffer.set(0, guard(buffer.size))
+        except Exception:
+            self.free()
+            raise
+        places = [self.roots.get(graph.tensors[root], (NOWHERE, 0)) for root in graph.roots]
+        self.allocation = Allocation(
+            graph,
+            self.buffers,
+            [number for number, _ in places],
+            [start + tensor.view_offset for (_, start), tensor in zip(places, graph.tensors, strict=True)],
+            groups=groups,
+        )
+
+    def write(self, root: Tensor, raw: Any) -> None:
+        """Stores the bytes of a tensor that owns them."""
+        number, start = self.roots[root]
+        if root.nbytes:
+            self.buffers[number].set_tensor(root, as_bytes(raw), start)
+
+    def is_alias(self, root: Tensor) -> bool:
+        """Whether a root lies on the bytes of another tensor."""
+        return root in self._aliases
+
+    def shared(self, root: Tensor) -> list[tuple[int, int]]:
+        """The bytes of a root that other roots lie on: from and to, counted from its first."""
+        return [
+            (target.view_offset, target.view_offset + target.nbytes)
+            for target in self._aliases.values()
+            if target.root is root
+        ]
+
+    def read_bytes(self, tensor: Tensor) -> Bytes:
+        """The bytes of a tensor's extent."""
+        number, start = self.roots[tensor.root]
+        raw = np.empty(tensor.nbytes, np.uint8)
+        if raw.size:
+            self.buffers[number].get_tensor(tensor, raw, start + tensor.view_offset)
+        return raw
+
+    def read(self, tensor: Tensor) -> Array:
+        """A tensor's values, four-dimensional in NumPy order: float64, or the integer dtype."""
+        if tensor.size == 0:
+            return np.empty(tensor.ne[::-1], np.int64 if tensor.type.dtype.kind == "i" else np.float64)
+        return decoded(strided(self.read_bytes(tensor), tensor), tensor)
+
+    def snapshot(self) -> list[Bytes]:
+        """All bytes of all buffers."""
+        taken = []
+        for buffer in self.buffers:
+            raw = np.empty(buffer.size, np.uint8)
+            buffer.get(0, raw)
+            taken.append(raw)
+        return taken
+
+    def region(self, tensor: Tensor) -> tuple[int, int]:
+        """Buffer number and first byte of a tensor."""
+        number, start = self.roots[tensor.root]
+        return number, start + tensor.view_offset
+
+    def whose(self, number: int, offset: int) -> str:
+        """Which tensor a byte belongs to, or lies next to."""
+        nearest = ""
+        distance = -1
+        for root, (buffer, start) in self.roots.items():
+            if buffer != number:
+                continue
+            end = start + root.nbytes
+            if start <= offset < end:
+                return f"byte {offset - start} of {root!r}"
+            away, side = (start - offset, "before") if offset < start else (offset - end + 1, "behind the end of")
+            if distance < 0 or away < distance:
+                distance, nearest = away, f"{away} bytes {side} {root!r}"
+        return nearest
+
+    def free(self) -> None:
+        """Frees the buffers."""
+        for buffer in self.buffers:
+            buffer.free()
+        self.buffers.clear()
+
+    def __enter__(self) -> Placement:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()

@@ -1,0 +1,71 @@
+"""What a rule is, and the rooms that are exact, or a number of roundings of the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ggplug.ops.base import Array
+from ggplug.tensor import Tensor
+
+UNIT = 2.0**-24
+"""The largest error of rounding to float32, relative to what is rounded."""
+
+FLUSHED = 2.0**-126
+"""Numbers that are smaller than this one may become zero where something is computed, and not only moved."""
+
+LARGEST = float(np.finfo(np.float32).max)
+"""A sum whose terms come to more than this may overflow on the way, in an order that a device may add them up in."""
+
+DEVIATIONS = 6.0
+"""How many standard deviations a single sum may be off: one of a thousand million sums is further off."""
+
+SUMMED = DEVIATIONS / math.sqrt(3)
+"""The roundings of n additions come to at most ``SUMMED sqrt(n)`` roundings of their size."""
+
+Room = Callable[..., Array]
+"""``(node, exact, *sources) -> distances in UNITs``, of arrays as references have them."""
+
+
+class Rule(NamedTuple):
+    """How far elements may be off.
+
+    ``kind``: the kind of op.  ``bound``: the distance in words, x, y, a, b the sources' elements, f(x) the result's.
+    ``why``: what is rounded.  ``room``: the same as a function.  ``spread``: whether it is DEVIATIONS standard
+    deviations, so that means of many elements are held to less.
+    """
+
+    kind: str
+    bound: str
+    why: str
+    room: Room
+    spread: bool = False
+
+
+def none(node: Tensor, exact: Array, *sources: Array | None) -> Array:
+    return np.zeros_like(exact)
+
+
+def flushed(node: Tensor, exact: Array, *sources: Array | None) -> Array:
+    return np.where((np.abs(exact) < FLUSHED) & (exact != 0), FLUSHED / UNIT, 0)
+
+
+def once(node: Tensor, exact: Array, *sources: Array | None) -> Array:
+    rounded = exact.astype(np.float32).astype(np.float64)
+    off = np.where(np.isfinite(rounded), np.abs(rounded - exact), 0) / UNIT
+    return np.maximum(off, flushed(node, exact))
+
+
+def of_result(roundings: float) -> Room:
+    return lambda node, exact, *sources: roundings * np.abs(exact)
+
+
+def element(bound: str, why: str, room: Room) -> Rule:
+    return Rule("one by one", bound, why, room)
+
+
+def row(bound: str, why: str, room: Room) -> Rule:
+    return Rule("sums", bound, why, room, spread=True)

@@ -1,0 +1,109 @@
+"""What can be said of a case by looking at its node: types, strides, offsets, extents, parameters, special values.
+
+Where each case that fails has a trait that no case has that passed, the trait is a hint at the fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from ggplug.ops.base import Op
+from ggplug.tensor import Tensor
+from ggplug.types import BF16, F16, F32
+from ggplug_testing.placement import Bytes
+
+_MULTIPLES = (2, 4, 8, 16, 32, 64, 256)
+_MANY = (16, 32, 64, 128, 256, 512, 1024, 4096, 65535)
+"""Sizes of vector registers, work groups, tiles and counters."""
+
+_COUNTS = ("row length", "number of rows", "number of matrices", "number of batches")
+"""What the extents of a tensor count."""
+
+_LARGEST = {F32: (np.uint32, 0x7F800000), F16: (np.uint16, 0x7C00), BF16: (np.uint16, 0x7F80)}
+"""The bits of the exponent, which are all set in what is not finite."""
+
+
+def traits_of(node: Tensor, values: Mapping[Tensor, Bytes], fault: object = None) -> Iterator[str]:
+    """The traits of a node, each a phrase behind "has"; a node that is not computed, because it is empty, has none.
+
+    ``values``: the bytes of leafs; ``fault``: an id out of range, if there is one.  Of traits that differ in a number
+    alone the last says the most.
+    """
+    if not node.size:
+        return
+    if fault is not None:
+        yield "an id out of range"
+    op = node.op
+    assert op is not None
+    for name, source in zip(op.sources, node.src, strict=True):
+        if source is None:
+            yield f"no {name}"
+            continue
+        yield f"{name} of {source.type.name}"
+        yield from _layout(name, source)
+        yield from _extents(name, source)
+        raw = values.get(source.root)
+        if raw is not None and _has_others_than_numbers(source.root, raw):
+            yield f"NaN or infinities in {name}"
+        for dim in range(4):
+            if source.ne[dim] != node.ne[dim]:
+                yield f"a result with another {_COUNTS[dim]} than {name}"
+    yield f"a result of {node.type.name}"
+    yield from _layout("the result", node)
+    yield from _extents("the result", node)
+    yield from _parameters(op)
+
+
+def _layout(name: str, tensor: Tensor) -> Iterator[str]:
+    if tensor.view_offset:
+        yield f"an offset of {name}"
+        if tensor.view_offset % 16:
+            yield f"an offset of {name} that is no multiple of 16 bytes"
+    if not tensor.is_contiguous():
+        yield f"strides of {name} that leave gaps or are in another order"
+        if tensor.nb[0] != tensor.type.block_bytes:
+            yield f"elements of {name} that are apart"
+        if tensor.is_permuted():
+            yield f"a permuted {name}"
+
+
+def _extents(name: str, tensor: Tensor) -> Iterator[str]:
+    length, rows = tensor.ne[0], math.prod(tensor.ne[1:])
+    if not tensor.size:
+        yield f"no elements in {name}"
+    for unit in _MULTIPLES:
+        if length % unit == 0:
+            yield f"rows of {name} whose length is a multiple of {unit}"
+    for unit in reversed(_MULTIPLES):
+        if length % unit:
+            yield f"rows of {name} whose length is no multiple of {unit}"
+    for count in _MANY:
+        if length > count:
+            yield f"rows of {name} longer than {count:,}"
+        if rows > count:
+            yield f"more than {count:,} rows in {name}"
+    yield f"rows of {name} of {'one element' if length == 1 else 'several elements'}"
+    yield f"a single row in {name}" if rows == 1 else f"several rows in {name}"
+    for dim in (2, 3):
+        if tensor.ne[dim] > 1:
+            yield f"a {_COUNTS[dim]} of {name} above one"
+
+
+def _parameters(op: Op) -> Iterator[str]:
+    for name in op.parameters:
+        value, default = getattr(op, name), getattr(type(op), name, None)
+        if isinstance(value, (bool, int, float, str, tuple)):
+            yield f"{name}={value!r}"
+            if default is not None and value != default:
+                yield f"{name} other than {default!r}"
+
+
+def _has_others_than_numbers(root: Tensor, raw: Bytes) -> bool:
+    known = _LARGEST.get(root.type)
+    if known is None:
+        return False
+    dtype, exponent = known
+    return bool(((raw.view(dtype) & exponent) == exponent).any())

@@ -1,0 +1,164 @@
+"""Faults as changes of one function's source, for as long as a block lasts.
+
+The changed function is compiled from its module's source and takes the place of the original's code, so classes, tables
+and whatever holds the function stay the same.  What cannot be found in the source raises SeedError: a seed that no
+longer fits seeds nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+from ggplug_testing.overrides import names_in
+from tests.mutation.operators import Function, changed, functions
+
+SUBJECT = "tests.mutation.subject"
+
+
+class SeedError(LookupError):
+    """The source has no place that a seed describes."""
+
+
+class Mechanical(NamedTuple):
+    """An operator of :mod:`.operators` at a site of a function.
+
+    ``before``, ``after``: source, for the reader, and to notice that the source has changed.
+    """
+
+    module: str
+    function: str
+    operator: str
+    number: int
+    before: str
+    after: str
+
+    @property
+    def name(self) -> str:
+        place = f"{self.module.removeprefix('ggplug.')}.{self.function}"
+        which = f" {self.number + 1}" if self.number else ""
+        return f"{place}, {self.operator}{which}: {self.before} -> {self.after}"
+
+    def source(self) -> ast.Module:
+        tree = ast.parse(_source(self.module))
+        function = _function(tree, self.module, self.function)
+        try:
+            other = changed(function, self.operator, self.number)
+        except LookupError as error:
+            raise SeedError(f"{self.module}: {error}") from error
+        return _with(tree, self.function, other)
+
+
+class Edit(NamedTuple):
+    """A change that somebody made by hand: ``old`` stands once in the function's source."""
+
+    module: str
+    function: str
+    old: str
+    new: str
+
+    def source(self) -> ast.Module:
+        text = _source(self.module)
+        function = _function(ast.parse(text), self.module, self.function)
+        lines = text.splitlines(keepends=True)
+        start, end = function.lineno - 1, function.end_lineno
+        body = "".join(lines[start:end])
+        if body.count(self.old) != 1:
+            raise SeedError(f"{self.module}.{self.function} has {body.count(self.old)} times {self.old!r}, not once")
+        return ast.parse("".join([*lines[:start], body.replace(self.old, self.new), *lines[end:]]))
+
+
+Seed = Mechanical | Edit
+
+
+@contextmanager
+def seeded(*seeds: Seed) -> Iterator[None]:
+    """Functions with these changes, until the block ends.  Raises SeedError for those that do not fit the source."""
+    originals: list[tuple[FunctionType, CodeType]] = []
+    try:
+        for seed in seeds:
+            function = target(seed.module, seed.function)
+            code = _code(compile(seed.source(), inspect.getfile(function), "exec"), seed.function)
+            originals.append((function, function.__code__))
+            function.__code__ = code
+        yield
+    finally:
+        for function, code in reversed(originals):
+            function.__code__ = code
+
+
+def target(module: str, function: str) -> FunctionType:
+    """A function or method by qualified name, out of what wraps it.  Raises SeedError."""
+    found: Any = importlib.import_module(module)
+    for name in function.split("."):
+        found = inspect.getattr_static(found, name, None)
+    if isinstance(found, property):
+        found = found.fget
+    found = inspect.unwrap(getattr(found, "__func__", found)) if found is not None else None
+    if not isinstance(found, FunctionType):
+        raise SeedError(f"{module} has no function {function}")
+    return found
+
+
+@cache
+def _source(module: str) -> str:
+    return inspect.getsource(importlib.import_module(module))
+
+
+def _function(tree: ast.Module, module: str, name: str) -> Function:
+    found = functions(tree).get(name)
+    if found is None:
+        raise SeedError(f"{module} has no function {name}")
+    return found
+
+
+def _with(tree: ast.Module, name: str, other: Function) -> ast.Module:
+    """A module with another function in the place of the one of this name."""
+    old = functions(tree)[name]
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and old in body:
+            body[body.index(old)] = other
+    return tree
+
+
+def _code(module: CodeType, name: str) -> CodeType:
+    """The code of a function in that of its module."""
+    waiting = [module]
+    while waiting:
+        code = waiting.pop()
+        if code.co_qualname == name:
+            return code
+        waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
+    raise SeedError(f"{name} was not compiled")
+
+
+def users(function: FunctionType) -> frozenset[type[Any] | Any]:
+    """The ops, and the patterns, of the subject whose kernels call a function."""
+    from tests.mutation.subject import SubjectDevice
+
+    return frozenset(key for key, kernel in SubjectDevice.kernels.items() if function in _reached(kernel))
+
+
+@cache
+def _reached(kernel: Callable[..., Any]) -> frozenset[FunctionType]:
+    """The subject's functions that a kernel may call, itself included."""
+    found: set[FunctionType] = set()
+    waiting: list[Any] = [kernel]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, partial):
+            waiting += [each.func, *each.args]
+        elif isinstance(each, dict):
+            continue
+        elif isinstance(each, FunctionType) and each not in found and each.__module__.startswith(SUBJECT):
+            found.add(each)
+            waiting += [each.__globals__[name] for name in names_in(each.__code__) if name in each.__globals__]
+    return frozenset(found)
+
