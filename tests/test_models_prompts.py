@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from word_models import with_vocabulary
 
 import ggplug_models
+from ggplug.errors import ModelError
 from ggplug_models import commands, load_tokenizer
 from ggplug_models.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
@@ -21,12 +22,13 @@ from ggplug_models.tokenizers import Tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
 
 TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a", "b", "<|user|>"]
+TOKENS += [f"[PAD{n}]" for n in range(len(TOKENS), 300)]
 BOS, EOS, A, USER = 1, 2, 260, 262
 THREE = "</s></s></s>"
 VOCABULARY: dict[str, Any] = {
     "tokenizer.ggml.model": "llama",
     "tokenizer.ggml.tokens": TOKENS,
-    "tokenizer.ggml.token_type": np.array([2, 3, 3, *[6] * 256, *[1] * 3, 3], np.int32),
+    "tokenizer.ggml.token_type": np.array([2, 3, 3, *[6] * 256, *[1] * 3, 3, *[5] * 37], np.int32),
     "tokenizer.ggml.scores": np.zeros(len(TOKENS), np.float32),
     "tokenizer.ggml.add_space_prefix": False,
 }
@@ -71,12 +73,12 @@ def test_every_way_to_go_on_with_a_text_reads_the_same_tokens(
 
     read: list[list[int]] = []
 
-    def kept(prompt: list[int], *arguments: Any, **options: Any) -> Iterator[str]:
+    def kept(prompt: list[int], *arguments: Any, **options: Any) -> Iterator[int]:
         read.append(list(prompt))
         return iter(())
 
-    monkeypatch.setattr(model, "texts", kept)
-    model.generate("<|user|>a" + THREE)
+    monkeypatch.setattr(model, "generate_ids", kept)
+    assert "".join(model.generate("<|user|>a" + THREE)) == ""
     with model.session(64) as session:
         list(Talk(model, session, Sampler(Sampling())).go_on("<|user|>a" + THREE))
     writer = Writer(model, slots=1)
@@ -88,6 +90,19 @@ def test_every_way_to_go_on_with_a_text_reads_the_same_tokens(
     printed = CliRunner().invoke(commands.tokenize, [str(path), "<|user|>a" + THREE, "--json"])
     read.append(json.loads(printed.output)["ids"])
     assert read == [[BOS, USER, A, EOS, EOS, EOS]] * 4
+
+
+def test_a_vocabulary_with_fewer_tokens_than_the_weights_is_refused_for_texts(data: Path, tmp_path: Path) -> None:
+    fewer = {
+        "tokenizer.ggml.tokens": TOKENS[:263],
+        "tokenizer.ggml.token_type": VOCABULARY["tokenizer.ggml.token_type"][:263],
+        "tokenizer.ggml.scores": np.zeros(263, np.float32),
+    }
+    path = with_vocabulary(data / "qwen3.gguf", tmp_path / "fewer.gguf", VOCABULARY | fewer)
+    with ggplug_models.load(path, ["CPU"]) as model:
+        with pytest.raises(ModelError, match="tokens has 263 tokens and the weights have 300"):
+            model.generate("a")
+        assert model.logits([USER]).shape == (1, 300)
 
 
 def test_texts_to_embed_have_special_tokens_too() -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 import ggplug as gg
 from ggplug.backend import Device
-from ggplug.errors import ParameterError
+from ggplug.errors import ModelError, ParameterError
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 from ggplug.types import Type
@@ -63,8 +63,18 @@ class Decoder(Network):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The file's tokeniser, made when it is first needed.  Raises ModelError."""
-        return load_tokenizer(self.metadata)
+        """The file's tokeniser, made when it is first needed.
+
+        Raises ModelError, also where the vocabulary lacks tokens that the weights have logits for: one of these could
+        be chosen and has no text.
+        """
+        found = load_tokenizer(self.metadata)
+        if found.n_vocab < self.n_vocab:
+            raise ModelError(
+                f"tokenizer.ggml.tokens has {found.n_vocab} tokens and the weights have {self.n_vocab}; convert the "
+                "model again with a vocabulary of as many", got=found.n_vocab, wanted=self.n_vocab,
+            )  # fmt: skip
+        return found
 
     def session(
         self, n_ctx: int | None = None, n_seq: int = 1, cache_type: str | Type = "f16", micro_batch: int = 512
