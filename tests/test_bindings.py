@@ -227,31 +227,3 @@ def test_an_interrupt_as_a_graph_grows_leaves_the_graph_as_it_was() -> None:
     with gg.Scheduler([gg.device("CPU")]) as scheduler:
         scheduler.compute(graph)
         assert (y.numpy() == 2).all()
-
-
-@pytest.mark.parametrize("execution", ["late", "thread"])
-def test_a_stream_can_be_waited_for_after_an_interrupt_as_it_was_to_wait_for_another(execution: Any) -> None:
-    device = FakeDevice(execution=execution)
-    model = Model(device, 0.5)
-    with device.init() as first, device.init() as second, GraphAllocator(device.buffer_type) as allocator:
-        allocation = allocator.allocate(model.graph, groups=device.groups(model.graph))
-        event = device.event()
-        interrupts = 0
-
-        def wait() -> None:
-            first.compute(model.graph, allocation)
-            event.record(first)
-            event.wait(second)
-
-        for place in interrupted_everywhere(wait, in_binding):
-            interrupts += 1
-            for stream in (first, second):
-                with contextlib.suppress(ComputeError):
-                    stream.synchronize()  # names work that was interrupted on this thread, once
-            assert not second.last or second.last.done, place
-            model.reset()
-            wait()
-            second.synchronize()
-            assert (model.kept.numpy() == model.wanted).all(), place
-        assert interrupts > 10
-    model.context.free()

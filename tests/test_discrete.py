@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from held import Doing, until
+from interrupts import interrupted_at
 
 import ggplug as gg
 from ggplug import host, types
@@ -192,6 +193,25 @@ def test_an_event_holds_another_stream_back() -> None:
         event.synchronize()
         second.synchronize()
         assert bytes_of(target)[2:] == [7, 7]
+
+
+def test_a_stream_that_was_interrupted_as_it_was_to_wait_for_another_waits_for_nothing_that_it_lacks() -> None:
+    device = ArrayDevice()
+    first, second = device.init(), device.init()
+    event, places = device.event(), []
+    while None not in places:
+        with Held(first):
+            event.record(first)
+            with interrupted_at(len(places), lambda: event.wait(second), in_queue) as place:
+                places.append(place)
+        Doing(second.synchronize).result()
+    assert "Threaded.submit" in places
+    first.free()
+    second.free()
+
+
+def in_queue(frame: Any) -> bool:
+    return frame.f_globals["__name__"] in ("ggplug.discrete.queue", __name__)
 
 
 def test_a_copy_waits_for_the_stream_that_writes_its_source_also_on_another_device() -> None:
