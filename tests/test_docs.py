@@ -245,10 +245,14 @@ def test_the_readme_shows_what_devices_prints() -> None:
     assert [" ".join(line.split()) for line in shown[:1]] == [" ".join(line.split()) for line in printed[:1]]
 
     def form(lines: list[str]) -> list[str]:
-        """The two lines of the CPU, without what differs from machine to machine."""
+        """What each column says of the CPU, without what differs from machine to machine."""
         (start,) = (number for number, line in enumerate(lines) if re.match(r"CPU +CPU +", line))
-        words = " ".join(" ".join(lines[start : start + 2]).split())
-        return re.sub(r"[\d.]+ [KMGT]iB", "SIZE", re.sub(r"free .* \(.*\), \d+ threads?", "free NAME", words)).split()
+        ends = next(number for number in range(start + 1, len(lines)) if not lines[number].startswith(" "))
+        columns = [each.start() for each in re.finditer(r"(?<!\S )\b\w+", lines[0])]
+        cells = [" ".join(" ".join(line[slice(*ab)] for line in lines[start:ends]).split())
+                 for ab in zip(columns, [*columns[1:], None], strict=True)]  # fmt: skip
+        name = re.sub(r".* \(.*\), \d+ threads?", "NAME", cells[3])
+        return [*cells[:2], re.sub(r"[\d.]+ [KMGT]iB", "SIZE", cells[2]), name]
 
     assert form(shown) == form(printed)
 

@@ -58,11 +58,12 @@ def _nodes() -> Iterator[Tensor]:
 
 
 def _products(packed: BufferType) -> Iterator[Tensor]:
-    """Products with weights that were packed when a model was loaded."""
+    """Products of some and of very many columns with weights that were packed when a model was loaded."""
     for name in _WEIGHTS:
         w = new_tensor(name, (256, 512))
         if packed.refusal(w) is None:
-            yield ops.mul_mat(_placed(w, packed), new_tensor("f32", (256, 64)))
+            _placed(w, packed)
+            yield from (ops.mul_mat(w, new_tensor("f32", (256, columns))) for columns in (64, 8192))
 
 
 def _placed(weights: Tensor, memory: BufferType) -> Tensor:

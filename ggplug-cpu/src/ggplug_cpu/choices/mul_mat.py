@@ -22,7 +22,8 @@ Weights in packed memory (:mod:`ggplug_cpu.packed`) are read by ``mul_mat_gemm``
 numbers of a result do not depend on how many columns there are; unless their rows lie there as well, as they were.
 
 Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
-``mul_mat_widen`` to f32).  Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``),
+``mul_mat_widen`` to f32, ``mul_mat_narrow`` to bf16 for tile registers where many chunks of weights would each do it).
+Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``),
 then runs the same kernels, each for the experts that have as many rows as it is for.
 
 Results are bit-identical for any number of threads.  They differ between kinds: rounding to int8 costs about 2e-5 in
@@ -48,6 +49,7 @@ from ggplug_cpu.kernels.mul_mat_prepare import (
     Prepared,
     Routes,
     int8_row_bytes,
+    mul_mat_narrow,
     mul_mat_round,
     mul_mat_route,
     mul_mat_widen,
@@ -69,7 +71,7 @@ DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 8}
 
 #: Rows of activations over which packing a block of weights is spread, at least, if there are as many: more where
 #: multiplying is faster.
-_LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 1024}
+_LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 384}
 #: Tiles' rows of activations in a chunk where weights lie packed, likewise.
 _LEAST_TILES = 4
 #: Chunks to aim at, so that threads finish together.
@@ -78,6 +80,8 @@ _CHUNKS = 48
 _CHUNKS_OF_WHOLE_ROWS = 8
 #: Weights that a chunk of ``mul_mat_dot`` reads at least, in bytes.
 _STREAM_BYTES = 16 << 10
+#: So many chunks of weights, or more, have activations made bf16 before, for all of them.
+_CHUNKS_THAT_NARROW = 3
 #: An address in :class:`Placed` that only the kernel knows.
 IN_SCRATCH = 0
 #: Multiplications that take about as long as one simple operation on an element.
@@ -104,6 +108,8 @@ def single(node: Tensor, placed: Placed) -> Steps | Decline:
         return Decline("the rows of the result are computed in parts")
     if few:
         return _steps([_dot(work, _for_dot(a, b, placed.b, 0), work.rows)])
+    if kind == "amx" and -(-a.ne[1] // _blocks(work, kind)[0]) >= _CHUNKS_THAT_NARROW:
+        return _steps([_gemm(work, _narrowed(b, placed.b), kind)])
     return _steps([_gemm(work, _for_gemm(kind, b, placed.b, 0), kind)])
 
 
@@ -137,7 +143,7 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
         refusal = _refusal(node, weights, b, node.op.precision)
         if refusal is not None:
             return refusal
-    if _packed(a) is not None:
+    if _form(a) is not None:
         return Decline("packed weights are multiplied by mul_mat_gemm alone")
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
     work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
@@ -189,10 +195,10 @@ def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = Fals
     refusal = _refusal(node, a, b, node.op.precision)
     if refusal is not None:
         return refusal
-    if _packed(a) is None or a.ne[2] * a.ne[3] != 1:
+    kind = _kind(a, b, node.op.precision)
+    if _packed(a, kind) is None or a.ne[2] * a.ne[3] != 1:
         return Decline("weights that are not one packed matrix would be packed for each block of rows")
     work = _Work(node, a, b, 1, b.nrows, b.ne[2], b.ne[3], placed)
-    kind = _kind(a, b, node.op.precision)
     if work.rows <= _dot_columns(a, kind):
         return Decline("few columns are computed by mul_mat_dot")
     m_block, k_block = _rows_of_weights(work, kind), _k_block(a, kind)
@@ -333,21 +339,26 @@ def _refusal(node: Tensor, a: Tensor, b: Tensor, precision: int) -> Decline | No
     if activations not in takes:
         return Decline(f"the CPU device multiplies weights of {weights} with {', '.join(takes)}, not {activations}")
     for tensor in (a, b):
-        if tensor.type.name in BLOCKS and _order(tensor) not in ("rows", "packed"):
+        if tensor.type.name in BLOCKS and _order(tensor) != "rows":
             return Decline(f"blocks of {tensor.type.name} must be adjacent along ne0")
     if node.nb[0] != 4:
         return Decline("the result's numbers must be adjacent along ne0")
-    form = _packed(a)
-    kind = _kind(a, b, precision)
-    if form is not None and form.kind != kind:
+    form, kind = _form(a), _kind(a, b, precision)
+    if form is not None and form.kind != kind and not form.beside_rows:
         return Decline(f"weights that are packed for products of kind {form.kind} do not serve those of kind {kind}")
     return None
 
 
-def _packed(a: Tensor) -> Form | None:
+def _form(a: Tensor) -> Form | None:
     """How weights lie if they were packed once, else None."""
-    kind = a.buffer_type
-    return kind.forms[a.type.name] if isinstance(kind, PackedBufferType) else None
+    where = a.buffer_type
+    return where.forms[a.type.name] if isinstance(where, PackedBufferType) else None
+
+
+def _packed(a: Tensor, kind: str) -> Form | None:
+    """The same, where a product of ``kind`` reads the panels; others read the rows that lie beside them."""
+    form = _form(a)
+    return form if form is not None and form.kind == kind else None
 
 
 def packed_forms() -> dict[str, Form]:
@@ -357,12 +368,7 @@ def packed_forms() -> dict[str, Form]:
 
 
 def _order(t: Tensor) -> str:
-    """``rows`` where numbers along ne0 are adjacent, ``columns`` where those along ne1 are, else ``scattered``.
-
-    ``packed`` for weights that were packed once.
-    """
-    if _packed(t) is not None:
-        return "packed"
+    """``rows`` where numbers along ne0 are adjacent, ``columns`` where those along ne1 are, else ``scattered``."""
     size = t.type.block_bytes
     if t.nb[0] == size or t.ne[0] == 1:
         return "rows"
@@ -371,7 +377,7 @@ def _order(t: Tensor) -> str:
 
 def _kind(a: Tensor, b: Tensor, precision: int) -> str:
     """How a product of many columns is computed; see the module's docstring."""
-    if a.type.name in PLAIN and _order(a) not in ("rows", "packed"):
+    if a.type.name in PLAIN and _order(a) != "rows":
         return "f32"
     return kind_of(a.type.name, b.type.name, precision)
 
@@ -395,8 +401,8 @@ def _dot_columns(a: Tensor, kind: str) -> int:
     Packed weights without their rows are read by ``mul_mat_gemm`` whatever the number of columns: with nothing to pack
     it is as fast.
     """
-    form = _packed(a)
-    rows = _order(a) == "rows" if form is None else form.beside_rows
+    form = _form(a)
+    rows = _order(a) == "rows" and (form is None or form.beside_rows)
     return DOT_COLUMNS[base_of(kind)] if rows else 0
 
 
@@ -441,6 +447,15 @@ def _widened(b: Tensor, place: Ref | int, at: int) -> _Activations:
     return _rows_in_workspace(b, place, at, row_bytes, "f32", mul_mat_widen(b.type.name), 0)
 
 
+def _narrowed(b: Tensor, place: Ref | int) -> _Activations:
+    if b.type.name == "bf16" and _order(b) == "rows":
+        return _in_place(b, place)
+    order = _in_place(b, place).order
+    lines = -(-2 * b.ne[0] // 64) | 1  # an odd number: rows of a tile lie in different sets of a cache
+    scratch = 4 * b.ne[0] if order == "scattered" else 0
+    return _rows_in_workspace(b, place, 0, 64 * lines, "bf16", mul_mat_narrow(b.type.name, order), scratch)
+
+
 def _rows_in_workspace(
     b: Tensor, place: Ref | int, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int
 ) -> _Activations:
@@ -462,9 +477,9 @@ def _words(
 ) -> Words:  # fmt: skip
     """The parameters of ``mul_mat_gemm`` of a ``kind``, or without one of ``mul_mat_dot``, which packs no weights."""
     a, b, placed = work.a, work.b, work.placed
-    packed = bool(kind) and _packed(a) is not None
+    packed = _packed(a, kind) is not None
     words = Product.words(
-        weights=_panels(a, placed.a) if packed else Place(placed.a, a.nb),
+        weights=_panels(a, kind, placed.a) if packed else Place(placed.a, a.nb),
         activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
         K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
         r3=work.r3, m_block=m_block, v_block=v_block, k_block=k_block, x_offset=x_offset,
@@ -476,9 +491,9 @@ def _words(
     return words.followed_by(placed.words)
 
 
-def _panels(a: Tensor, place: Ref | int) -> Place:
+def _panels(a: Tensor, kind: str, place: Ref | int) -> Place:
     """Where the panels of packed weights lie, with the byte strides of matrices."""
-    form = _packed(a)
+    form = _packed(a, kind)
     assert form is not None
     assert isinstance(place, Ref)
     matrix = form.matrix_bytes(a.ne[0], a.ne[1])
@@ -511,7 +526,7 @@ def _scratch_plan(a: Tensor, kind: str, m_block: int, k_block: int) -> tuple[int
 
 def _packed_as(kind: str, a: Tensor) -> str:
     """What ``mul_mat_gemm`` reads where weights were packed once, else nothing."""
-    return "" if _packed(a) is None else packed_as(kind, a.type.name)
+    return "" if _packed(a, kind) is None else packed_as(kind, a.type.name)
 
 
 def _k_block(a: Tensor, kind: str) -> int:
@@ -523,7 +538,7 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     shape = layout(kind)
     panels, most = _panels_of_a_chunk(work, kind)
     least = _LEAST_ROWS[base_of(kind)]
-    if _packed(work.a) is not None:  # what a chunk packs is activations alone
+    if _packed(work.a, kind) is not None:  # what a chunk packs is activations alone
         least = _LEAST_TILES * shape.rows
         if shape.is_one_tile(work.rows):  # nothing twice
             most = panels

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel, shared
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
-from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, run_tiles
+from ggplug_cpu.kernels.mul_mat_amx import STATE_AND_SUMS_BYTES, distance, run_tiles
 from ggplug_cpu.kernels.mul_mat_epilogue import MOST_ROWS, TILE_BYTES
 from ggplug_cpu.kernels.mul_mat_layout import layout, layout_beside
 from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_quantized
@@ -236,7 +236,9 @@ def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, a
         assert form is not None
         quantum, quantum_bytes = form.numbers, form.rows * form.block_bytes
     pack = _pack_rows(kind, activations, order, rows, stored)
-    multiply = _run_amx(rows) if kind == "amx" else past_panel(kind, rows, stored, ahead)
+    if kind == "amx":
+        return _run_rows_amx(activations, order, rows, pack)
+    multiply = past_panel(kind, rows, stored, ahead)
 
     @device_function
     def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
@@ -288,14 +290,43 @@ def past_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> Device
     return multiply
 
 
-def _run_amx(rows: int) -> DeviceFunction:
-    run, state_offset = run_tiles(rows), _state_offset()
+@shared
+def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction) -> DeviceFunction:
+    """:func:`_run_rows` with tile registers.
+
+    Rows of bf16 that are equally far apart are read where they lie.  Meanwhile those that come next are fetched.
+    """
+    shape = layout("amx")
+    columns, row_bytes, step_numbers = shape.columns, shape.row_bytes, shape.step_numbers
+    elem_bytes = PLAIN[activations].elem_bytes
+    multiply, between, state_offset = run_tiles(rows, elem_bytes), distance(rows), _state_offset()
+    adjacent, in_tiles = order == "rows", order == "rows" and activations == "bf16"
 
     @device_function
-    def multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
-        run(table + state_offset, table, packed, panel, steps, left, offset, count, accumulate, bias, beside)
+    def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
+        sources = x + 8 * rows
+        stride = between(sources) if adjacent else 0
+        first = load_word(sources) + k * elem_bytes
+        if in_tiles and stride != 0 and numbers % step_numbers == 0:
+            at, at_row, at_step = first, stride, row_bytes
+        else:
+            at, at_row, at_step = x + _TABLE_BYTES, row_bytes, rows * row_bytes
+            pack(params, x, at, k, numbers)
+        is_last = k + numbers >= Product.K(params)
+        accumulate, bias = min(k, 1), Product.bias.address(params) if is_last else 0
+        beside = from_result_to_residual(params)
+        ahead, fetched = first + rows * stride, 0
+        if stride != 0:
+            fetched = -(-rows * columns // max(1, m_last - m_first))
+        for m in range(m_first, m_last, columns):
+            panel = panels + (m - m_first) * steps * row_bytes
+            multiply(
+                x + state_offset, x, at, at_row, at_step, panel, steps, m_last - m, 4 * m, count, accumulate, bias,
+                beside, ahead, stride, fetched,
+            )  # fmt: skip
+            ahead += fetched * stride
 
-    return multiply
+    return run
 
 
 def _state_offset() -> int:

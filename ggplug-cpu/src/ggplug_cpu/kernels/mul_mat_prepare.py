@@ -1,4 +1,4 @@
-"""Activations made ready for a matrix product: rounded to int8, or contiguous f32, in the workspace; and routes sorted.
+"""Activations made ready for a matrix product, in the workspace: int8, bf16 or contiguous f32; and routes sorted.
 
 A row rounded to int8 is, for K numbers: K int8; K / 32 f32, the scale of every 32 of them; and where asked for, a total
 (f32) of every group of weights with minima, the sum of its numbers times their scale; and K / 4 int32: ``-offset``
@@ -12,6 +12,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
 from ggplug_cpu.context import load_word, scratch, store_word, thread_count, thread_index
 from ggplug_cpu.kernels.faults import fault
+from ggplug_cpu.kernels.mul_mat_pack import pack_activations
 from ggplug_cpu.kernels.mul_mat_rows import SLOT_SHIFT
 from ggplug_cpu.kernels.quantize import dequantize_row
 from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
@@ -61,7 +62,27 @@ def mul_mat_round(activations: str, order: str = "rows", offset: int = 0, totals
     ``scattered`` where the numbers of a row are not adjacent.
     """
     convert = _round_blocks(activations, offset, totals) if activations in BLOCKS else round_floats(offset, totals)
+
+    @device_function
+    def round_row(target, source, K):  # type: ignore[no-untyped-def]
+        convert(target, source, K, 0, K)
+
+    return _row_by_row(round_row, order)
+
+
+@kernel
+def mul_mat_narrow(activations: str, order: str = "rows") -> Body:
+    """Rows of f32, f16 or bf16 to contiguous bf16, as tile registers take them; ``order`` as for :func:`mul_mat_round`.
+
+    Rows are filled up with zeros to multiples of 32 numbers.
+    """
+    return _row_by_row(pack_activations("amx", activations if order == "rows" else "f32", rows=1), order, activations)
+
+
+def _row_by_row(convert: DeviceFunction | Intrinsic, order: str, elem: str = "f32") -> Body:
+    """Gives each row to ``convert(target, source, K)``, of numbers of ``elem``, or of f32 where they were scattered."""
     gather = order == "scattered"
+    read = simd.LOADS.get(elem, simd.load_f32)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         K, ne1, ne2 = Prepared.K(params), Prepared.ne1(params), Prepared.ne2(params)
@@ -73,9 +94,9 @@ def mul_mat_round(activations: str, order: str = "rows", offset: int = 0, totals
             if gather:
                 room, stride = scratch(ctx), Prepared.x.nb0(params)
                 for i in range(K):
-                    simd.store_f32(room + 4 * i, simd.load_f32(source + i * stride))
+                    simd.store_f32(room + 4 * i, read(source + i * stride))
                 source = room
-            convert(Prepared.y.address(params) + row * Prepared.row_bytes(params), source, K, 0, K)
+            convert(Prepared.y.address(params) + row * Prepared.row_bytes(params), source, K)
 
     return body
 

@@ -190,6 +190,12 @@ def prefetch(address: Value) -> None:
     emit_prefetch(address)
 
 
+@emitted("void(i64)")
+def prefetch_second(address: Value) -> None:
+    """As :func:`prefetch`, into the second-level cache alone."""
+    emit_prefetch(address, 2)
+
+
 @emitted("void(i64, i64, i64)")
 def copy_bytes(destination: Value, source: Value, count: Value) -> None:
     """Copy ``count`` bytes between places that do not overlap."""
