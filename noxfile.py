@@ -100,8 +100,9 @@ def pythons(session: nox.Session) -> None:
 
 
 def run_pytest(session: nox.Session) -> None:
-    """All tests that take seconds, on as many processes as there are cores, up to four."""
-    session.run("pytest", "-n", workers(), "--dist", "worksteal", *session.posargs, env=KEEPS_BYTECODE)
+    """All tests that take seconds, on as many processes as there are cores, up to four: NumPy needs no threads."""
+    environment = KEEPS_BYTECODE | {"OPENBLAS_NUM_THREADS": "1"}
+    session.run("pytest", "-n", workers(), "--dist", "worksteal", *session.posargs, env=environment)
 
 
 def workers() -> str:

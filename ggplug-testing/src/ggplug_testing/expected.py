@@ -17,7 +17,7 @@ from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.types import F32, Type
-from ggplug_testing.comparison import Allowed
+from ggplug_testing.comparison import Allowed, power
 from ggplug_testing.oracle import Evaluation, evaluate, nearest
 from ggplug_testing.precision import DEVIATIONS, FLUSHED, UNIT, mean_square, room, rule_of
 
@@ -150,8 +150,8 @@ def within(type: Type, exact: Array, around: Array, squares: Array | None = None
     rounded = nearest(exact, type)
     finite = np.isfinite(rounded) & np.isfinite(around)
     want = rounded[finite]
-    power = float(np.dot(want, want))
-    limit = mean_square(want.size) * float(np.sum(squares[finite])) / power if power else math.inf
+    wanted = power(want)
+    limit = mean_square(want.size) * float(np.sum(squares[finite])) / wanted if wanted else math.inf
     return Allowed(low, high, limit)
 
 
@@ -165,5 +165,5 @@ def _in_blocks(type: Type, want: Array, around: Array) -> Allowed:
     steps = np.broadcast_to(3 * blocks.max(axis=-1, keepdims=True) / 2 ** (bits - 1), blocks.shape).reshape(want.shape)
     # An element is that near to a tie with the chance around / step, and so is the largest of its block.
     squares = float(np.sum(np.minimum(4 * around, steps) * steps) + 2 * np.max(steps) ** 2)
-    power = float(np.dot(want.reshape(-1), want.reshape(-1)))
-    return Allowed(want - steps, want + steps, squares / power if power else math.inf)
+    wanted = power(want)
+    return Allowed(want - steps, want + steps, squares / wanted if wanted else math.inf)
