@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -221,26 +222,6 @@ class Case:
         return f"{self.op}: {self.label}"
 
 
-Generator = Callable[[type[Op]], Iterator[Case]]
-
-GENERATORS: dict[str, list[Generator]] = {}
-"""What makes the cases of an op, by its name."""
-
-
-def generates(*ops: type[Op] | str) -> Callable[[Generator], Generator]:
-    """Marks a function as a generator of cases for these ops; an op may have several.
-
-    An op defined outside core brings its own the same way.
-    """
-
-    def mark(generator: Generator) -> Generator:
-        for op in ops:
-            GENERATORS.setdefault(op if isinstance(op, str) else op.name, []).append(generator)
-        return generator
-
-    return mark
-
-
 def labelled(cases: Iterable[Case]) -> list[Case]:
     """The cases, each with a label of its own.  Raises ParameterError if two of an op have the same."""
     result = list(cases)
@@ -253,6 +234,45 @@ def labelled(cases: Iterable[Case]) -> list[Case]:
             )  # fmt: skip
         seen.add((case.op, case.label))
     return result
+
+
+Make = Callable[[Leafs], Tensor]
+"""Makes a source, or a node of sources."""
+
+
+def leaf(type: Type, ne: Sequence[int], layout: Layout = "packed", **values: Any) -> Make:
+    """A source; see :meth:`Leafs.tensor`."""
+    return lambda leafs: leafs.tensor(type, *ne, layout=layout, **values)
+
+
+def indices(count: tuple[int, ...], below: int, **how: Any) -> Make:
+    """A source of indices; see :meth:`Leafs.indices`."""
+    return lambda leafs: leafs.indices(count, below, **how)
+
+
+def array(type: Type, values: Array) -> Make:
+    """A source that holds these values."""
+    return lambda leafs: leafs.array(type, values)
+
+
+def bits(type: Type, words: Array) -> Make:
+    """A source with these bits; see :meth:`Leafs.bits`."""
+    return lambda leafs: leafs.bits(type, words)
+
+
+def made(op: type[Op], /, *sources: Make | None, **parameters: Any) -> Make:
+    """An op applied to what these make; None for sources that are left out."""
+    return lambda leafs: node(op, *(None if each is None else each(leafs) for each in sources), **parameters)
+
+
+def case(op: type[Op], label: str, /, *sources: Make | None, **parameters: Any) -> Case:
+    """A case of a single node."""
+    return Case(op.name, label, made(op, *sources, **parameters))
+
+
+def named(parameters: Mapping[str, object]) -> str:
+    """``s0=2 p0=1``: parameters in a label."""
+    return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def spell(type: Type, ne: Iterable[int], layout: Layout = "packed") -> str:

@@ -69,3 +69,12 @@ def element(bound: str, why: str, room: Room) -> Rule:
 
 def row(bound: str, why: str, room: Room) -> Rule:
     return Rule("sums", bound, why, room, spread=True)
+
+
+MOVES = Rule(
+    "moves", "0", "nothing: numbers of one type keep their bits, others become the nearest of the new type", none
+)
+
+EXACT = Rule("exact", "0", "nothing: float32 holds the result", flushed)
+
+CHOSEN = Rule("chooses", "0", "nothing: numbers are only compared", none)
