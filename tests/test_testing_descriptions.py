@@ -10,10 +10,11 @@ from ggplug.ops.base import OPS, Array, Op
 from ggplug.ops.unary import Unary
 from ggplug.types import F32
 from ggplug_testing.cases import cases_of
-from ggplug_testing.cases.case import Case, case, leaf
+from ggplug_testing.cases.case import Case
+from ggplug_testing.cases.making import case, leaf
 from ggplug_testing.description import DESCRIPTIONS, GENERATORS, RULES, describe, description_of
 from ggplug_testing.drawing.draw import Draw, Drawn
-from ggplug_testing.drawing.sketched import drawer_of
+from ggplug_testing.drawing.drawers import drawer_of
 from ggplug_testing.precision.rule import EXACT
 
 

@@ -24,8 +24,8 @@ from ggplug.tensor import Spec, Tensor, contiguous_strides, strided
 from ggplug.types import F64, FLOATS, by_name
 from ggplug_testing.drawing import values
 from ggplug_testing.drawing.draw import Draw, Drawn
+from ggplug_testing.drawing.drawers import drawer_of
 from ggplug_testing.drawing.layouts import LAYOUTS, Lay, lay, show
-from ggplug_testing.drawing.sketched import drawer_of
 
 from . import guard
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ggplug.types import TYPES
-from ggplug_testing.drawing.sketched import drawable
+from ggplug_testing.drawing.drawers import drawable
 
 from .child import LIMIT, Child
 from .coverage import Coverage

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator
 import ggplug_testing.ops  # noqa: F401  (describes the ops of core)
 from ggplug.ops.base import Op
 from ggplug.types import Q8_0
-from ggplug_testing.cases.case import LAYOUTS, QUANTIZED, Case, Layout, Leafs, Make, labelled, node
+from ggplug_testing.cases.case import LAYOUTS, QUANTIZED, Case, Layout, Leafs, labelled, node
 from ggplug_testing.cases.derived import derived_cases
 from ggplug_testing.cases.empty import empty_cases
 from ggplug_testing.cases.graphs import graph_cases
 from ggplug_testing.cases.large import large_cases
+from ggplug_testing.cases.making import Make
 from ggplug_testing.cases.ones import ones_cases
 from ggplug_testing.cases.sources import source_cases
 from ggplug_testing.cases.wild import wild_cases

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from ggplug import quants
 from ggplug.arrays import as_bytes, encode
 from ggplug.errors import ParameterError
-from ggplug.ops.base import Array, Op
+from ggplug.ops.base import Array
 from ggplug.sketches import LAYOUTS as LAYOUTS
 from ggplug.sketches import Layout as Layout
 from ggplug.sketches import laid
@@ -187,17 +186,6 @@ def _random_blocks(random: np.random.Generator, tensor: Tensor) -> Bytes:
     return raw
 
 
-def in_blocks(length: int, *types: Type) -> int:
-    """The next length that is a whole number of blocks of each type."""
-    unit = math.lcm(*(type.block_size for type in types))
-    return -(-length // unit) * unit
-
-
-def whole_blocks(ne: tuple[int, ...], *types: Type) -> tuple[int, ...]:
-    """These extents, but rows as :func:`in_blocks` makes them."""
-    return (in_blocks(ne[0], *types), *ne[1:])
-
-
 @dataclass(frozen=True)
 class Case:
     """One graph to compute: a recipe that makes it, so that a case costs nothing until it runs.
@@ -234,47 +222,3 @@ def labelled(cases: Iterable[Case]) -> list[Case]:
             )  # fmt: skip
         seen.add((case.op, case.label))
     return result
-
-
-Make = Callable[[Leafs], Tensor]
-"""Makes a source, or a node of sources."""
-
-
-def leaf(type: Type, ne: Sequence[int], layout: Layout = "packed", **values: Any) -> Make:
-    """A source; see :meth:`Leafs.tensor`."""
-    return lambda leafs: leafs.tensor(type, *ne, layout=layout, **values)
-
-
-def indices(count: tuple[int, ...], below: int, **how: Any) -> Make:
-    """A source of indices; see :meth:`Leafs.indices`."""
-    return lambda leafs: leafs.indices(count, below, **how)
-
-
-def array(type: Type, values: Array) -> Make:
-    """A source that holds these values."""
-    return lambda leafs: leafs.array(type, values)
-
-
-def bits(type: Type, words: Array) -> Make:
-    """A source with these bits; see :meth:`Leafs.bits`."""
-    return lambda leafs: leafs.bits(type, words)
-
-
-def made(op: type[Op], /, *sources: Make | None, **parameters: Any) -> Make:
-    """An op applied to what these make; None for sources that are left out."""
-    return lambda leafs: node(op, *(None if each is None else each(leafs) for each in sources), **parameters)
-
-
-def case(op: type[Op], label: str, /, *sources: Make | None, **parameters: Any) -> Case:
-    """A case of a single node."""
-    return Case(op.name, label, made(op, *sources, **parameters))
-
-
-def named(parameters: Mapping[str, object]) -> str:
-    """``s0=2 p0=1``: parameters in a label."""
-    return " ".join(f"{name}={value}" for name, value in parameters.items())
-
-
-def spell(type: Type, ne: Iterable[int], layout: Layout = "packed") -> str:
-    """``f32[7x5] permuted``: a source in a label."""
-    return f"{type.name}[{'x'.join(map(str, ne))}]" + ("" if layout == "packed" else f" {layout}")

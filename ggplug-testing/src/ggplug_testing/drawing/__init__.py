@@ -5,8 +5,16 @@
 :mod:`.layouts`   how a source lies in memory
 :mod:`.values`    what a source holds
 :mod:`.draw`      sources of one case, and whether its op promises to take them
-:mod:`.sketched`  which drawer an op has, and what is drawn for those that have none of their own
+:mod:`.sketched`  what is drawn for ops whose descriptions do not say it
+:mod:`.drawers`   which drawer an op has
 ================  ================================================================================================
 """
 
-import ggplug_testing.ops  # noqa: F401  (describes the ops of core)
+from ggplug_testing.drawing.draw import BATCHES, EVERY, FEW, NOT_WHOLE, WHOLE, Draw, Drawer, Drawn, Source, of_one
+from ggplug_testing.drawing.layouts import ANY, CONTIGUOUS, ONCE, ONCE_ROWS, ROWS, Ne
+from ggplug_testing.drawing.values import ADDED_UP, ANYTHING, MODERATE
+
+__all__ = [
+    "ADDED_UP", "ANY", "ANYTHING", "BATCHES", "CONTIGUOUS", "EVERY", "FEW", "MODERATE", "NOT_WHOLE", "ONCE",
+    "ONCE_ROWS", "ROWS", "WHOLE", "Draw", "Drawer", "Drawn", "Ne", "Source", "of_one",
+]  # fmt: skip

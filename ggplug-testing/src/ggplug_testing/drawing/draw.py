@@ -168,3 +168,16 @@ class Draw(Choices):
 
 Drawer = Callable[[Draw, type[Op]], Drawn]
 """Draws the sources of an op, or of an op that is derived from it."""
+
+
+def of_one(
+    types: Sequence[Type], layouts: Sequence[str], kinds: Sequence[str], **parameters: Sequence[Any]
+) -> Drawer:
+    """Draws the one source of an op, ``x``, and each parameter out of these."""
+
+    def draw(c: Draw, op: type[Op]) -> Drawn:
+        type = c.type("x", types)
+        x = c.source("x", type, c.shape(type), layouts, kinds)
+        return Drawn([x], {name: c.pick(name, options) for name, options in parameters.items()})
+
+    return draw

@@ -4,36 +4,8 @@ A description says which shapes, types, layouts and parameters the conformance s
 draws, and how precise results have to be; see :func:`ggplug_testing.description.describe`.
 """
 
-from ggplug_testing.ops import (
-    attention,
-    copies,
-    custom,
-    deepseek,
-    elements,
-    images,
-    matrix,
-    positions,
-    recurrent,
-    reductions,
-    rotary,
-    rows,
-    training,
-    views,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "attention",
-    "copies",
-    "custom",
-    "deepseek",
-    "elements",
-    "images",
-    "matrix",
-    "positions",
-    "recurrent",
-    "reductions",
-    "rotary",
-    "rows",
-    "training",
-    "views",
-]
+for _family in iter_modules(__path__):
+    import_module(f"{__name__}.{_family.name}")

@@ -16,10 +16,11 @@ from ggplug.ops.flash_attention import shares_of
 from ggplug.ops.views import permute, view
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, Precision, Type
-from ggplug_testing.cases.case import QUANTIZED, Case, Leafs, Make, case, in_blocks, leaf, node
+from ggplug_testing.cases.case import QUANTIZED, Case, Leafs, node
+from ggplug_testing.cases.making import Make, case, in_blocks, leaf
 from ggplug_testing.description import describe
 from ggplug_testing.precision.rounded import COARSE, block_steps
-from ggplug_testing.precision.rule import DEVIATIONS, SUMMED, UNIT, row
+from ggplug_testing.precision.rule import DEVIATIONS, SUMMED, UNIT, Node, row
 from ggplug_testing.precision.sums import summed
 
 
@@ -230,23 +231,22 @@ def flash_attn_back_cases(op: type[Op]) -> Iterator[Case]:
 
 
 def _attended(
-    node: Tensor, q: Array, k: Array, mask: Array | None, sinks: Array | None, coarse: float
+    node: Node, q: Array, k: Array, mask: Array | None, sinks: Array | None, coarse: float
 ) -> tuple[Array, Array]:
     """Shares of attention, and their roundings: ``coarse`` is the deviation of rounding queries, in roundings."""
-    op: Any = node.op
     assert node.src[1] is not None
     kind = node.src[1].type
-    logits, _ = op.logits(q, k, mask)
+    logits, _ = node.op.logits(q, k, mask)
     dots, terms = np.abs(q @ k.swapaxes(-1, -2)), (q * q) @ (k * k).swapaxes(-1, -2)
     off = SUMMED * math.sqrt(q.shape[-1] + 1) * np.maximum(dots, 2 * np.sqrt(terms)) + 4 * dots
     off = off + DEVIATIONS * coarse * np.sqrt(terms)
     if kind.is_quantized:
         steps = block_steps(q, kind.block_size)
         off = off + DEVIATIONS * np.sqrt((steps * steps) @ (k * k).swapaxes(-1, -2) / 12) / UNIT
-    off = abs(op.scale) * off + 10 * np.minimum(op.logit_softcap, np.abs(op.scale) * dots)
+    off = abs(node.op.scale) * off + 10 * np.minimum(node.op.logit_softcap, np.abs(node.op.scale) * dots)
     if mask is not None:
-        slopes = alibi_slopes(q.shape[1], op.max_bias)[:, np.newaxis, np.newaxis]
-        off = off + (34 if op.max_bias else 1) * np.abs(slopes * tile(mask[:, :, : q.shape[2]], logits.shape))
+        slopes = alibi_slopes(q.shape[1], node.op.max_bias)[:, np.newaxis, np.newaxis]
+        off = off + (34 if node.op.max_bias else 1) * np.abs(slopes * tile(mask[:, :, : q.shape[2]], logits.shape))
     shares = shares_of(logits, sinks)
     highest = np.max(np.where(np.isnan(logits), -np.inf, logits), axis=-1, keepdims=True, initial=-np.inf)
     if sinks is not None:
@@ -257,12 +257,13 @@ def _attended(
 
 
 def _flash_attn_ext(
-    node: Tensor, exact: Array, q: Array, k: Array, v: Array, mask: Array | None = None, sinks: Array | None = None
+    node: Node, exact: Array, q: Array, k: Array, v: Array, mask: Array | None = None, sinks: Array | None = None
 ) -> Array:
-    op: Any = node.op
     kinds = [source.type for source in node.src[1:3] if source is not None]
     q, k, v = (np.where(np.isfinite(each), each, 0) for each in (q, k, v))
-    coarse = [0.0 if op.precision == Precision.F32 else COARSE.get(kind, 0.0) / UNIT / math.sqrt(3) for kind in kinds]
+    coarse = [COARSE.get(kind, 0.0) / UNIT / math.sqrt(3) for kind in kinds]
+    if node.op.precision == Precision.F32:
+        coarse = [0.0, 0.0]
     k, v = (np.repeat(each, q.shape[1] // max(1, each.shape[1]), axis=1) for each in (k, v))
     shares, off = _attended(node, q, k, mask, sinks, coarse[0])
     spread = np.sqrt((shares * shares) @ (v * v))
@@ -271,10 +272,9 @@ def _flash_attn_ext(
 
 
 def _flash_attn_back(
-    node: Tensor, exact: Array, q: Array, k: Array, v: Array, d: Array, mask: Array | None = None,
+    node: Node, exact: Array, q: Array, k: Array, v: Array, d: Array, mask: Array | None = None,
     sinks: Array | None = None,
 ) -> Array:  # fmt: skip
-    op: Any = node.op
     q, k, v, d = (np.where(np.isfinite(each), each, 0) for each in (q, k, v, d))
     batches, groups, share = *k.shape[:2], q.shape[1] // max(1, k.shape[1])
     wide_k, wide_v = (np.repeat(each, share, axis=1) for each in (k, v))
@@ -285,7 +285,7 @@ def _flash_attn_back(
     of_dots = SUMMED * math.sqrt(v.shape[-1] + 1) * np.maximum(wanted, added)
     mean = np.sum(shares * wanted, axis=-1, keepdims=True)
     of_mean = np.sum(off * wanted + shares * (of_dots + 8 * wanted), axis=-1, keepdims=True) + summed(shares) * mean
-    scale = abs(op.scale)
+    scale = abs(node.op.scale)
     size = scale * shares * (wanted + mean)
     moved = scale * (off * (wanted + mean) + shares * (of_dots + of_mean)) + 24 * size
 

@@ -14,31 +14,12 @@ from ggplug.ops.base import Op
 from ggplug.ops.views import reshape, view
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, F64, I8, I16, I32, I64, INTEGERS, KERNEL_FLOATS, Q8_0, Type
-from ggplug_testing.cases.case import (
-    ENCODED,
-    LAYOUTS,
-    LENGTHS,
-    QUANTIZED,
-    ROWWISE,
-    Case,
-    Layout,
-    Leafs,
-    Make,
-    array,
-    bits,
-    case,
-    in_blocks,
-    leaf,
-    node,
-    spell,
-    whole_blocks,
-)
+from ggplug_testing.cases.case import ENCODED, LAYOUTS, LENGTHS, QUANTIZED, ROWWISE, Case, Layout, Leafs, node
+from ggplug_testing.cases.making import Make, array, bits, case, in_blocks, laid, leaf, spell, whole_blocks
 from ggplug_testing.cases.special import FLOAT_WORDS, HALF_WORDS, LONG, WHOLE_ROWS, blocks, words
 from ggplug_testing.comparison import Agreement
 from ggplug_testing.description import CaseOf, describe
-from ggplug_testing.drawing.draw import EVERY, WHOLE, Draw, Drawn
-from ggplug_testing.drawing.layouts import ANY, ONCE, Ne
-from ggplug_testing.drawing.values import ANYTHING
+from ggplug_testing.drawing import ANY, ANYTHING, EVERY, ONCE, WHOLE, Draw, Drawn, Ne
 from ggplug_testing.precision.rule import MOVES
 
 _NE = (64, 5, 3, 2)
@@ -240,8 +221,7 @@ def cont_cases(op: type[Op]) -> Iterator[Case]:
 def _every_type(op: type[Op]) -> Iterator[Case]:
     for type in (*KERNEL_FLOATS, *INTEGERS, *QUANTIZED):
         ne = whole_blocks(_NE, type)
-        for layout in _layouts(type):
-            yield case(op, spell(type, ne, layout), leaf(type, ne, layout))
+        yield from laid(op, ne, [type], _layouts(type))
 
 
 def _of_result(op: type[Op], leafs: Leafs) -> Tensor:

@@ -9,7 +9,8 @@ from ggplug import ops
 from ggplug.ops.base import Op
 from ggplug.sketches import of_python as parameters
 from ggplug.types import F16, F32, F64, I32, Type
-from ggplug_testing.cases.case import LAYOUTS, Case, case, leaf, spell
+from ggplug_testing.cases.case import LAYOUTS, Case
+from ggplug_testing.cases.making import case, leaf, spell
 from ggplug_testing.description import describe
 from ggplug_testing.precision.rule import Rule, none
 

@@ -12,9 +12,10 @@ from ggplug import ops
 from ggplug.ops.base import Array, Op
 from ggplug.tensor import Tensor
 from ggplug.types import F16, F32, KERNEL_FLOATS, Type
-from ggplug_testing.cases.case import QUANTIZED, ROWWISE, Case, case, in_blocks, leaf, named
+from ggplug_testing.cases.case import QUANTIZED, ROWWISE, Case
+from ggplug_testing.cases.making import case, in_blocks, leaf, named
 from ggplug_testing.description import describe
-from ggplug_testing.precision.rule import SUMMED, element
+from ggplug_testing.precision.rule import SUMMED, Node, element
 
 _SHAPES = ((31, 4, 17), (1, 1, 1), (7, 4, 1), (130, 3, 5), (1100, 2, 2))
 _LAYOUTS = (*ROWWISE[1:], "transposed")
@@ -85,11 +86,10 @@ def dsv4_hc_comb_cases(op: type[Op]) -> Iterator[Case]:
         yield combined(layout, layout=layout, n_iter=2)
 
 
-def _balanced(node: Tensor, exact: Array, mixes: Array, scale: Array, base: Array) -> Array:
-    op: Any = node.op
+def _balanced(node: Node, exact: Array, mixes: Array, scale: Array, base: Array) -> Array:
     scaled = np.abs(mixes[..., 8:] * scale[..., 2:3])
     e = (5 * scaled + 3 * np.abs(base[..., 8:])).max(axis=3, initial=0).reshape(1, -1, 1, 1)
-    return np.asarray(2 * np.abs(exact) * (24 + 4 * e + 16 * op.n_iter))
+    return np.asarray(2 * np.abs(exact) * (24 + 4 * e + 16 * node.op.n_iter))
 
 
 describe(ops.Dsv4HcComb, cases=[dsv4_hc_comb_cases], rule=element(
@@ -112,10 +112,9 @@ def dsv4_hc_cases(op: type[Op]) -> Iterator[Case]:
         yield mixed(layout, 40, 4, 6, layout)
 
 
-def _mixed(node: Tensor, exact: Array, *sources: Array) -> Array:
-    op: Any = node.op
+def _mixed(node: Node, exact: Array, *sources: Array) -> Array:
     streams = sources[len(sources) // 4].shape[2]  # of x, or of the residual
-    return np.asarray((streams + 3) * op.reference(*map(np.abs, sources)))
+    return np.asarray((streams + 3) * node.op.reference(*map(np.abs, sources)))
 
 
 describe(

@@ -13,29 +13,14 @@ from ggplug.ops.elementwise import tile
 from ggplug.sketches import parameters_of
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, FLOATS, KERNEL_FLOATS, Type
-from ggplug_testing.cases.case import (
-    ENCODED,
-    LAYOUTS,
-    LENGTHS,
-    ROWWISE,
-    Case,
-    Leafs,
-    array,
-    case,
-    leaf,
-    made,
-    named,
-    node,
-    spell,
-)
+from ggplug_testing.cases.case import ENCODED, LAYOUTS, LENGTHS, ROWWISE, Case, Leafs, node
+from ggplug_testing.cases.making import Make, array, case, laid, leaf, made, named, spell
 from ggplug_testing.cases.special import LONG, NUMBERS
 from ggplug_testing.description import CaseOf, describe
-from ggplug_testing.drawing.draw import BATCHES, FEW, NOT_WHOLE, Draw, Drawn
+from ggplug_testing.drawing import ANY, ANYTHING, BATCHES, CONTIGUOUS, FEW, NOT_WHOLE, ROWS, Draw, Drawn, of_one
 from ggplug_testing.drawing.draw import NUMBERS as PARAMETERS
-from ggplug_testing.drawing.layouts import ANY, CONTIGUOUS, ROWS
 from ggplug_testing.drawing.sketched import sketched
-from ggplug_testing.drawing.values import ANYTHING
-from ggplug_testing.precision.rule import EXACT, Room, Rule, element, of_result, once
+from ggplug_testing.precision.rule import EXACT, Node, Room, Rule, element, nearest, of_result
 
 
 def _labelled(op: type[Op]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -68,7 +53,7 @@ _ANGLES = np.array([-4e-28, 1e-3, 0.25, 1.0, 3.1415927, 314.15927, 51471.85, 1e5
 
 def unary_cases(op: type[Op]) -> Iterator[Case]:
     """For every function of one number: lengths, types, layouts, special values."""
-    low, high = _RANGES.get(op.name, (-6.0, 6.0))
+    within = dict(zip(("low", "high"), _RANGES.get(op.name, (-6.0, 6.0)), strict=True))
 
     def edges(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
         drawn = random.choice(_EDGES, shape)
@@ -76,21 +61,18 @@ def unary_cases(op: type[Op]) -> Iterator[Case]:
 
     for parameters, shown in _labelled(op):
 
-        def x(type: Type, *ne: int, **how: Any) -> Any:
-            return leaf(type, ne, **{"low": low, "high": high, **how})
+        def x(*ne: int, **how: Any) -> Make:
+            return leaf(F32, ne, **{**within, **how})
 
         for length in LENGTHS:
-            yield case(op, spell(F32, (length,)) + shown, x(F32, length), **parameters)
-        for type in KERNEL_FLOATS:
-            for layout in ROWWISE:
-                ne = (37, 5, 3, 2)
-                yield case(op, spell(type, ne, layout) + shown, x(type, *ne, layout=layout), **parameters)
-        yield case(op, f"special values{shown}", x(F32, 64, 3, values=edges), **parameters)
+            yield case(op, spell(F32, (length,)) + shown, x(length), **parameters)
+        yield from laid(op, (37, 5, 3, 2), layouts=ROWWISE, what=shown, values=within, **parameters)
+        yield case(op, f"special values{shown}", x(64, 3, values=edges), **parameters)
         if op in (ops.Sin, ops.Cos):
-            angles = x(F32, 48, 3, values=lambda random, shape: random.choice(_ANGLES, shape))
+            angles = x(48, 3, values=lambda random, shape: random.choice(_ANGLES, shape))
             yield case(op, "tiny beside huge angles", angles, **parameters)
-        yield case(op, f"column of one element{shown}", x(F32, 1, 9, 2, layout="transposed"), **parameters)
-        yield case(op, f"many rows{shown}", x(F32, 3, 700), **parameters)
+        yield case(op, f"column of one element{shown}", x(1, 9, 2, layout="transposed"), **parameters)
+        yield case(op, f"many rows{shown}", x(3, 700), **parameters)
 
 
 def _unary_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
@@ -103,27 +85,20 @@ def _unary_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
 
 
 def _draw_unary(c: Draw, op: type[Op]) -> Drawn:
-    kind = c.type("x", FLOATS)
-    x = c.source("x", kind, c.shape(kind), ROWS, ANYTHING)
-    return Drawn([x], {n: c.pick(n, PARAMETERS) for n in op.parameters})
+    return of_one(FLOATS, ROWS, ANYTHING, **dict.fromkeys(op.parameters, PARAMETERS))(c, op)
 
 
-def _draw_xielu(c: Draw, op: type[Op]) -> Drawn:
-    kind = c.type("x", FLOATS)
-    x = c.source("x", kind, c.shape(kind), ROWS, ("normal", "ties", "constant", "hundreds", "NaN"))
-    # Larger slopes would show nothing but the rounding of e**x - 1 - x.
-    return Drawn([x], {n: c.pick(n, (1.0, 0.0, -1.0, 0.5, 3.0)) for n in op.parameters})
+# Larger slopes would show nothing but the rounding of e**x - 1 - x.
+_draw_xielu = of_one(
+    FLOATS, ROWS, ("normal", "ties", "constant", "hundreds", "NaN"),
+    **dict.fromkeys(ops.Xielu.parameters, (1.0, 0.0, -1.0, 0.5, 3.0)),
+)  # fmt: skip
 
 
 def _draw_clamp(c: Draw, op: type[Op]) -> Drawn:
     drawn = _draw_unary(c, op)
     c.promised &= drawn.parameters["min"] <= drawn.parameters["max"]
     return drawn
-
-
-def _scale(node: Tensor, exact: Array, x: Array) -> Array:
-    op: Any = node.op
-    return np.asarray(3 * (np.abs(op.s * x) + abs(op.bias)))
 
 
 def _hardsigmoid(node: Tensor, exact: Array, x: Array) -> Array:
@@ -134,15 +109,10 @@ def _hardswish(node: Tensor, exact: Array, x: Array) -> Array:
     return np.where(np.abs(x) < 3.001, np.abs(x) * _hardsigmoid(node, exact, x), 0) + np.abs(exact)
 
 
-def _softplus(node: Tensor, exact: Array, x: Array) -> Array:
-    return 8 + 6 * np.abs(exact)
-
-
-def _xielu(node: Tensor, exact: Array, x: Array) -> Array:
-    op: Any = node.op
-    below = np.minimum(x, op.eps)
-    negative = abs(op.alpha_n) * (np.abs(np.expm1(below)) + np.abs(x))
-    return np.asarray(np.where(x > 0, 5 * np.abs(op.alpha_p * x * x), 12 * negative) + 5 * np.abs(op.beta * x))
+def _xielu(node: Node, exact: Array, x: Array) -> Array:
+    positive = 5 * np.abs(node.op.alpha_p * x * x)
+    negative = 12 * abs(node.op.alpha_n) * (np.abs(np.expm1(np.minimum(x, node.op.eps))) + np.abs(x))
+    return np.asarray(np.where(x > 0, positive, negative) + 5 * np.abs(node.op.beta * x))
 
 
 _ACTIVATIONS: dict[Any, Callable[[Array, Array], Array]] = {
@@ -161,23 +131,26 @@ def _activation(of: Any) -> Room:
 describe(ops.Unary, cases=[unary_cases], special=[_unary_special], draw=_draw_unary)
 describe(ops.Abs, ops.Sgn, ops.Neg, ops.Step, ops.Relu, rule=EXACT, signs=True)
 describe(ops.Floor, ops.Ceil, ops.Round, ops.Trunc, rule=EXACT, signs=True)
-describe(ops.Clamp, draw=_draw_clamp, rule=element("abs(y - float32(y))", "a limit", once), signs=True)
-describe(ops.Fill, rule=element("1 abs(y)", "the number", of_result(1)))
-describe(ops.Sqr, rule=element("abs(y - float32(y))", "the product, to the nearest", once), signs=True)
-describe(ops.Sqrt, rule=element("6 abs(y)", "the root, within 3 units", of_result(6)))
-describe(ops.Exp, rule=element("6 abs(y)", "the power, within 3 units", of_result(6)))
-describe(ops.Expm1, rule=element("6 abs(y)", "the power less 1, within 3 units", of_result(6)))
-describe(ops.Log, rule=element("6 abs(y)", "the logarithm, within 3 units", of_result(6)))
-describe(ops.Sin, rule=element("8 abs(y)", "the sine, within 4 units", of_result(8)))
-describe(ops.Cos, rule=element("8 abs(y)", "the cosine, within 4 units", of_result(8)))
-describe(ops.Tanh, rule=element("10 abs(y)", "the function, within 5 units", of_result(10)))
-describe(
-    ops.Scale, rule=element("3 (abs(s x) + abs(bias))", "s, bias, their product with x, the sum", _scale), signs=True
-)
-describe(ops.LeakyRelu, rule=element("2 abs(y)", "the slope, the product", of_result(2)), signs=True)
-describe(ops.Elu, rule=element("6 abs(y)", "the power less 1, within 3 units", of_result(6)))
-describe(ops.Sigmoid, rule=element("12 abs(y)", "the power, the sum, the quotient", of_result(12)))
-describe(ops.Softplus, rule=element("8 + 6 abs(y)", "the power and the sum, of 1 or more; the logarithm", _softplus))
+describe(ops.Clamp, draw=_draw_clamp, rule=nearest("a limit"), signs=True)
+describe(ops.Fill, rule=of_result(1, "the number"))
+describe(ops.Sqr, rule=nearest("the product, to the nearest"), signs=True)
+describe(ops.Sqrt, rule=of_result(6, "the root, within 3 units"))
+describe(ops.Exp, rule=of_result(6, "the power, within 3 units"))
+describe(ops.Expm1, rule=of_result(6, "the power less 1, within 3 units"))
+describe(ops.Log, rule=of_result(6, "the logarithm, within 3 units"))
+describe(ops.Sin, rule=of_result(8, "the sine, within 4 units"))
+describe(ops.Cos, rule=of_result(8, "the cosine, within 4 units"))
+describe(ops.Tanh, rule=of_result(10, "the function, within 5 units"))
+describe(ops.Scale, signs=True, rule=element(
+    "3 (abs(s x) + abs(bias))", "s, bias, their product with x, the sum",
+    lambda node, exact, x: 3 * (np.abs(node.op.s * x) + abs(node.op.bias)),
+))  # fmt: skip
+describe(ops.LeakyRelu, rule=of_result(2, "the slope, the product"), signs=True)
+describe(ops.Elu, rule=of_result(6, "the power less 1, within 3 units"))
+describe(ops.Sigmoid, rule=of_result(12, "the power, the sum, the quotient"))
+describe(ops.Softplus, rule=element(
+    "8 + 6 abs(y)", "the power and the sum, of 1 or more; the logarithm", lambda node, exact, x: 8 + 6 * np.abs(exact)
+))  # fmt: skip
 describe(
     ops.Hardsigmoid, rule=element("8 (min(abs(x), 3) + 3) / 6", "the sum, the quotient, 1/6", _hardsigmoid), signs=True
 )
@@ -287,10 +260,10 @@ def _silu_back(node: Tensor, exact: Array, dy: Array, x: Array) -> Array:
 
 
 describe(ops.Binary, cases=[binary_cases], special=[_binary_special], draw=_draw_binary)
-describe(ops.Add, rule=element("abs(y - float32(y))", "the sum, to the nearest", once), signs=True)
-describe(ops.Sub, rule=element("abs(y - float32(y))", "the difference, to the nearest", once), signs=True)
-describe(ops.Mul, rule=element("abs(y - float32(y))", "the product, to the nearest", once), signs=True)
-describe(ops.Div, rule=element("5 abs(y)", "the quotient, within 2.5 units", of_result(5)), signs=True)
+describe(ops.Add, rule=nearest("the sum, to the nearest"), signs=True)
+describe(ops.Sub, rule=nearest("the difference, to the nearest"), signs=True)
+describe(ops.Mul, rule=nearest("the product, to the nearest"), signs=True)
+describe(ops.Div, rule=of_result(5, "the quotient, within 2.5 units"), signs=True)
 # Its sources have one shape and one type, as its sketches have it.
 describe(ops.SiluBack, draw=sketched, rule=element(
     "16 abs(dy) s (2 + abs(x)) + abs(y), s = 1 / (1 + e**-x)", "s, 1 - s, products and a sum", _silu_back
@@ -337,29 +310,26 @@ def _draw_glu(c: Draw, op: type[Op]) -> Drawn:
     return Drawn([x, c.source("gate", kind, ne, CONTIGUOUS, ANYTHING) if two else None], parameters)
 
 
-def _halves(node: Tensor, x: Array, gate: Array | None) -> tuple[Array, Array]:
+def _halves(node: Node, x: Array, gate: Array | None) -> tuple[Array, Array]:
     """What a gated unit activates, and its gate: two sources, or the halves of one."""
-    op: Any = node.op
     if gate is not None:
         return x, gate
     n = x.shape[-1] // 2
     first, second = x[..., :n], x[..., n : 2 * n]
-    return (second, first) if op.swapped else (first, second)
+    return (second, first) if node.op.swapped else (first, second)
 
 
-def _gated(node: Tensor, exact: Array, x: Array, gate: Array | None = None) -> Array:
-    op: Any = node.op
+def _gated(node: Node, exact: Array, x: Array, gate: Array | None = None) -> Array:
     x, gate = _halves(node, x, gate)
-    y = op.activation.formula(x)
-    return np.asarray(_ACTIVATIONS[op.activation](x, y) * np.abs(gate) + 2 * np.abs(exact))
+    y = node.op.activation.formula(x)
+    return np.asarray(_ACTIVATIONS[node.op.activation](x, y) * np.abs(gate) + 2 * np.abs(exact))
 
 
-def _swiglu_oai(node: Tensor, exact: Array, x: Array, gate: Array | None = None) -> Array:
-    op: Any = node.op
+def _swiglu_oai(node: Node, exact: Array, x: Array, gate: Array | None = None) -> Array:
     x, gate = _halves(node, x, gate)
-    u = np.minimum(x, op.limit)
-    opened = 1 + np.minimum(np.abs(gate), op.limit)
-    return np.asarray(np.abs(u / (1 + np.exp(-op.alpha * u))) * opened * (18 + 3 * np.abs(op.alpha * u)))
+    u = np.minimum(x, node.op.limit)
+    opened = 1 + np.minimum(np.abs(gate), node.op.limit)
+    return np.asarray(np.abs(u / (1 + np.exp(-node.op.alpha * u))) * opened * (18 + 3 * np.abs(node.op.alpha * u)))
 
 
 def _glu(of: str) -> Rule:
@@ -367,7 +337,7 @@ def _glu(of: str) -> Rule:
 
 
 describe(ops.Glu, cases=[glu_cases], special=[_glu_special], draw=_draw_glu)
-describe(ops.Reglu, rule=element("abs(y - float32(y))", "the product, to the nearest", once), signs=True)
+describe(ops.Reglu, rule=nearest("the product, to the nearest"), signs=True)
 describe(ops.Geglu, rule=_glu("gelu"))
 describe(ops.GegluErf, rule=_glu("gelu_erf"))
 describe(ops.GegluQuick, rule=_glu("gelu_quick"))

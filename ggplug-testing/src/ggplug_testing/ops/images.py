@@ -14,11 +14,11 @@ from ggplug.ops.base import Array, Op
 from ggplug.ops.interpolation import ScaleMode
 from ggplug.ops.pooling import PoolKind
 from ggplug.ops.views import permute, transpose
-from ggplug.tensor import Tensor
 from ggplug.types import F32, KERNEL_FLOATS, Type
-from ggplug_testing.cases.case import LAYOUTS, ROWWISE, Case, Layout, Leafs, case, leaf, named, node, spell
+from ggplug_testing.cases.case import LAYOUTS, ROWWISE, Case, Layout, Leafs, node
+from ggplug_testing.cases.making import case, leaf, named, spell
 from ggplug_testing.description import describe
-from ggplug_testing.precision.rule import DEVIATIONS, EXACT, MOVES, SUMMED, element, row
+from ggplug_testing.precision.rule import DEVIATIONS, EXACT, MOVES, SUMMED, Node, element, row
 
 _SLIDES: tuple[dict[str, Any], ...] = (
     {},
@@ -46,10 +46,9 @@ def _two(
 # -- convolutions and what they are made of --------------------------------------------------------
 
 
-def _convolved(node: Tensor, exact: Array, first: Array, second: Array) -> Array:
-    op: Any = node.op
-    terms = np.asarray(op.reference(first * first, second * second))
-    count = np.asarray(op.reference(np.ones_like(first), np.ones_like(second)))
+def _convolved(node: Node, exact: Array, first: Array, second: Array) -> Array:
+    terms = np.asarray(node.op.reference(first * first, second * second))
+    count = np.asarray(node.op.reference(np.ones_like(first), np.ones_like(second)))
     return np.asarray(DEVIATIONS * np.sqrt((count + 1) / 3 * np.maximum(exact * exact, 4 * terms)))
 
 
@@ -57,11 +56,10 @@ CONVOLVED = row("6 sqrt((K + 1) / 3) size, as products without r", "the sums of 
 """The rule of sums of products of two sources."""
 
 
-def _gathered(node: Tensor, exact: Array, x: Array, *others: Array) -> Array:
+def _gathered(node: Node, exact: Array, x: Array, *others: Array) -> Array:
     """Of ops that are sums of elements of x, or of equal parts of them."""
-    op: Any = node.op
-    count = np.asarray(op.reference(np.ones_like(x), *others))
-    return np.asarray((6 + SUMMED * np.sqrt(count)) * np.asarray(op.reference(np.abs(x), *others)))
+    count = np.asarray(node.op.reference(np.ones_like(x), *others))
+    return np.asarray((6 + SUMMED * np.sqrt(count)) * np.asarray(node.op.reference(np.abs(x), *others)))
 
 
 _GATHERED = element("(6 + 3.46 sqrt(K)) sum(abs(x))", "the sum of what K windows have for an element", _gathered)
@@ -218,11 +216,10 @@ _POOLS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def _pooled(node: Tensor, exact: Array, x: Array) -> Array:
-    op: Any = node.op
-    if op.kind == PoolKind.MAX:
+def _pooled(node: Node, exact: Array, x: Array) -> Array:
+    if node.op.kind == PoolKind.MAX:
         return np.zeros_like(exact)
-    return (6 + SUMMED * math.sqrt(op.k0 * getattr(op, "k1", 1))) * np.asarray(op.reference(np.abs(x)))
+    return (6 + SUMMED * math.sqrt(node.op.k0 * getattr(node.op, "k1", 1))) * np.asarray(node.op.reference(np.abs(x)))
 
 
 _POOLED = element(
@@ -283,9 +280,8 @@ def pool_2d_back_cases(op: type[Op]) -> Iterator[Case]:
                 yield Case(op.name, label, functools.partial(make, type=type, layout=layout, parameters=given))
 
 
-def _pooled_back(node: Tensor, exact: Array, grad: Array, x: Array) -> Array:
-    op: Any = node.op
-    return (6 + SUMMED * math.sqrt(op.k0 * op.k1)) * np.asarray(op.reference(np.abs(grad), x))
+def _pooled_back(node: Node, exact: Array, grad: Array, x: Array) -> Array:
+    return (6 + SUMMED * math.sqrt(node.op.k0 * node.op.k1)) * np.asarray(node.op.reference(np.abs(grad), x))
 
 
 describe(ops.Pool2dBack, cases=[pool_2d_back_cases], rule=element(
@@ -314,11 +310,10 @@ def interpolate_cases(op: type[Op]) -> Iterator[Case]:
             yield case(op, label, leaf(F32, (9, 8, 4, 2), layout), ne=(5, 19, 4, 2), mode=int(mode))
 
 
-def _interpolated(node: Tensor, exact: Array, x: Array) -> Array:
-    op: Any = node.op
-    if op.mode & 255 == ScaleMode.NEAREST:
+def _interpolated(node: Node, exact: Array, x: Array) -> Array:
+    if node.op.mode & 255 == ScaleMode.NEAREST:
         return np.zeros_like(exact)
-    return np.full_like(exact, (32 + 8 * max(*op.ne, *x.shape)) * np.abs(x).max(initial=0))
+    return np.full_like(exact, (32 + 8 * max(*node.op.ne, *x.shape)) * np.abs(x).max(initial=0))
 
 
 describe(ops.Interpolate, cases=[interpolate_cases], rule=element(
@@ -374,12 +369,10 @@ def add_rel_pos_cases(op: type[Op]) -> Iterator[Case]:
         yield case(op, label, leaf(F32, a), leaf(F32, beside), leaf(F32, beside, "offset"))
 
 
-def _with_positions(node: Tensor, exact: Array, *sources: Array) -> Array:
-    op: Any = node.op
-    return 2 * np.asarray(op.reference(*map(np.abs, sources)))
-
-
 describe(
     ops.AddRelPos, cases=[add_rel_pos_cases],
-    rule=element("2 (abs(a) + abs(pw) + abs(ph))", "two sums", _with_positions),
+    rule=element(
+        "2 (abs(a) + abs(pw) + abs(ph))", "two sums",
+        lambda node, exact, *sources: 2 * np.asarray(node.op.reference(*map(np.abs, sources))),
+    ),
 )  # fmt: skip

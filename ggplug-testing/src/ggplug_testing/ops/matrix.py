@@ -11,28 +11,14 @@ from ggplug import ops
 from ggplug.ops.base import Array, Op
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, I32, KERNEL_FLOATS, Q8_0, Q8_1, Q8_K, Precision, Type
-from ggplug_testing.cases.case import (
-    ENCODED,
-    LAYOUTS,
-    QUANTIZED,
-    ROWWISE,
-    Case,
-    Layout,
-    Leafs,
-    case,
-    in_blocks,
-    indices,
-    leaf,
-    node,
-)
+from ggplug_testing.cases.case import ENCODED, LAYOUTS, QUANTIZED, ROWWISE, Case, Layout, Leafs, node
+from ggplug_testing.cases.making import case, in_blocks, indices, leaf
 from ggplug_testing.cases.special import INF, NAN
 from ggplug_testing.comparison import Agreement
 from ggplug_testing.description import CaseOf, describe
-from ggplug_testing.drawing.draw import BATCHES, FEW, NOT_WHOLE, Draw, Drawn, Source
-from ggplug_testing.drawing.layouts import ANY, CONTIGUOUS, ONCE_ROWS
-from ggplug_testing.drawing.values import MODERATE
+from ggplug_testing.drawing import ANY, BATCHES, CONTIGUOUS, FEW, MODERATE, NOT_WHOLE, ONCE_ROWS, Draw, Drawn, Source
 from ggplug_testing.precision.rounded import COARSE, block_steps
-from ggplug_testing.precision.rule import DEVIATIONS, UNIT, Rule, element, row
+from ggplug_testing.precision.rule import DEVIATIONS, UNIT, Node, Rule, element, row
 
 _M = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65)
 _N = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
@@ -67,15 +53,14 @@ def _weights(leafs: Leafs, k: int, m: int) -> Array:
     return rows
 
 
-def _product(node: Tensor, exact: Array, weights: Array, other: Array, *ids: Array) -> Array:
-    op: Any = node.op
+def _product(node: Node, exact: Array, weights: Array, other: Array, *ids: Array) -> Array:
     assert node.src[0] is not None
     assert node.src[1] is not None
     kind = node.src[0].type
 
     def summed(squares: Array) -> Array:
         """The sum of ``weights**2 squares`` of each element of the result."""
-        return np.asarray(op.reference(weights * weights, squares, *ids)).reshape(exact.shape)
+        return np.asarray(node.op.reference(weights * weights, squares, *ids)).reshape(exact.shape)
 
     weights, other = (np.where(np.isfinite(each), each, 0) for each in (weights, other))
     terms = summed(other * other)
@@ -83,7 +68,7 @@ def _product(node: Tensor, exact: Array, weights: Array, other: Array, *ids: Arr
     if not node.src[1].type.is_quantized:
         if kind.is_quantized:
             variance = variance + summed(block_steps(other, kind.block_size) ** 2) / 12 / UNIT**2
-        elif kind in COARSE and op.precision != Precision.F32:
+        elif kind in COARSE and node.op.precision != Precision.F32:
             variance = variance + terms * (COARSE[kind] / UNIT) ** 2 / 3
     return np.asarray(DEVIATIONS * np.sqrt(variance))
 
@@ -283,10 +268,9 @@ def out_prod_cases(op: type[Op]) -> Iterator[Case]:
         yield product(f"b {layout}", (33, 5, 3, 2), (7, 5, 3, 2), layouts=("packed", layout))
 
 
-def _out_prod(node: Tensor, exact: Array, a: Array, b: Array) -> Array:
-    op: Any = node.op
+def _out_prod(node: Node, exact: Array, a: Array, b: Array) -> Array:
     a, b = (np.where(np.isfinite(each), each, 0) for each in (a, b))
-    terms = op.reference(a * a, b * b)
+    terms = node.op.reference(a * a, b * b)
     return np.asarray(DEVIATIONS * np.sqrt((a.shape[-2] + 1) / 3 * np.maximum(exact * exact, 4 * terms)))
 
 

@@ -12,21 +12,14 @@ from ggplug import ops
 from ggplug.ops.base import Array, Op
 from ggplug.ops.triangles import Banded
 from ggplug.ops.windows import Window
-from ggplug.tensor import Tensor
 from ggplug.types import F32, I32, KERNEL_FLOATS, Q8_0, Type
-from ggplug_testing.cases.case import LAYOUTS, LENGTHS, Case, Layout, case, leaf, made, spell
+from ggplug_testing.cases.case import LAYOUTS, LENGTHS, Case, Layout
+from ggplug_testing.cases.making import case, laid, leaf, made, spell
 from ggplug_testing.description import describe
-from ggplug_testing.drawing.draw import EVERY, Draw, Drawn
-from ggplug_testing.drawing.layouts import ANY, CONTIGUOUS
-from ggplug_testing.drawing.values import ADDED_UP, ANYTHING
-from ggplug_testing.precision.rule import MOVES, element, of_result
+from ggplug_testing.drawing import ADDED_UP, ANY, ANYTHING, CONTIGUOUS, EVERY, Draw, Drawn
+from ggplug_testing.precision.rule import MOVES, Node, element, of_result
 
-
-def _laid(op: type[Op], ne: tuple[int, ...], *more: Type, what: str = "", **parameters: Any) -> Iterator[Case]:
-    """Every type in every layout."""
-    for type in (*KERNEL_FLOATS, *more):
-        for layout in LAYOUTS:
-            yield case(op, spell(type, ne, layout) + what, leaf(type, ne, layout), **parameters)
+_TYPES = (*KERNEL_FLOATS, I32)
 
 
 # -- moved -----------------------------------------------------------------------------------------
@@ -48,16 +41,15 @@ def pad_cases(op: type[Op]) -> Iterator[Case]:
             label = f"{what}{', circular' if circular else ''}"
             yield case(op, label, x, before=before, after=after, circular=circular)
         what = " circular" if circular else ""
-        yield from _laid(
-            op, (11, 4, 3), I32, what=what, before=(1, 0, 2, 0), after=(4, 3, 0, 0), circular=circular
-        )
+        sides: dict[str, Any] = {"before": (1, 0, 2, 0), "after": (4, 3, 0, 0), "circular": circular}
+        yield from laid(op, (11, 4, 3), _TYPES, what=what, **sides)
 
 
 def pad_reflect_cases(op: type[Op]) -> Iterator[Case]:
     """Both sides, one, none; row lengths, types, layouts."""
     for length in LENGTHS[1:]:
         yield case(op, f"rows of {length}", leaf(F32, (length, 3)), p0=min(4, length - 1), p1=length // 2)
-    yield from _laid(op, (19, 3, 2), I32, p0=18, p1=1)
+    yield from laid(op, (19, 3, 2), _TYPES, p0=18, p1=1)
     yield case(op, "nothing", leaf(F32, (9, 2)), p0=0, p1=0)
 
 
@@ -68,14 +60,14 @@ def roll_cases(op: type[Op]) -> Iterator[Case]:
             shifts = tuple(shift if i == dim else 0 for i in range(4))
             yield case(op, f"by {shift} along {dim}", leaf(F32, (17, 4, 3, 5)), shifts=shifts)
     yield case(op, "by more than there is", leaf(F32, (7, 3)), shifts=(-16, 10, 1, 0))
-    yield from _laid(op, (33, 4, 3, 2), I32, shifts=(5, -1, 2, 1))
+    yield from laid(op, (33, 4, 3, 2), _TYPES, shifts=(5, -1, 2, 1))
 
 
 def diag_cases(op: type[Op]) -> Iterator[Case]:
     """Lengths, types, layouts."""
     for length in (1, 2, 16, 33, 129):
         yield case(op, spell(F32, (length,)), leaf(F32, (length,)))
-    yield from _laid(op, (21, 1, 3, 2))
+    yield from laid(op, (21, 1, 3, 2))
 
 
 def band_cases(op: type[Op]) -> Iterator[Case]:
@@ -90,7 +82,7 @@ def band_cases(op: type[Op]) -> Iterator[Case]:
         what = "".join(f" {name} {value}" for name, value in kind.items())
         for shape in shapes:
             yield case(op, f"{spell(F32, shape)}{what}", leaf(F32, shape), **kind)
-    yield from _laid(op, (17, 17, 3, 2), **kinds[1])
+    yield from laid(op, (17, 17, 3, 2), **kinds[1])
 
 
 describe(ops.Pad, cases=[pad_cases], rule=MOVES)
@@ -149,7 +141,7 @@ def _draw_window(c: Draw, op: type[Op]) -> Drawn:
 
 describe(Window, cases=[window_cases], draw=_draw_window)
 describe(ops.Set, rule=MOVES)
-describe(ops.Acc, rule=element("1 abs(y)", "the sum", of_result(1)))
+describe(ops.Acc, rule=of_result(1, "the sum"))
 
 
 # -- made from positions ---------------------------------------------------------------------------
@@ -162,13 +154,9 @@ def arange_cases(op: type[Op]) -> Iterator[Case]:
         yield case(op, f"{start} to {stop} by {step}", start=start, stop=stop, step=step)
 
 
-def _arange(node: Tensor, exact: Array) -> Array:
-    op: Any = node.op
-    return np.asarray(4 * (np.abs(exact) + abs(op.start)))
-
-
 describe(ops.Arange, cases=[arange_cases], rule=element(
-    "4 (abs(y) + abs(start))", "start, step, their product with i, the sum", _arange
+    "4 (abs(y) + abs(start))", "start, step, their product with i, the sum",
+    lambda node, exact: 4 * (np.abs(exact) + abs(node.op.start)),
 ))  # fmt: skip
 
 
@@ -180,10 +168,9 @@ def timestep_cases(op: type[Op]) -> Iterator[Case]:
     yield case(op, "many time steps", leaf(F32, (300,), low=0, high=1.0), dim=16)
 
 
-def _timestep_embedding(node: Tensor, exact: Array, x: Array) -> Array:
-    op: Any = node.op
-    half = op.dim // 2
-    around = (12 + 4 * math.log(op.max_period)) * np.abs(x.reshape(-1, 1) * op.frequencies)
+def _timestep_embedding(node: Node, exact: Array, x: Array) -> Array:
+    half = node.op.dim // 2
+    around = (12 + 4 * math.log(node.op.max_period)) * np.abs(x.reshape(-1, 1) * node.op.frequencies)
     room = np.zeros(exact.shape)
     room[..., :half] = room[..., half : 2 * half] = around
     return room + 8

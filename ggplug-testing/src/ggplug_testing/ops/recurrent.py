@@ -14,12 +14,12 @@ from ggplug.ops.base import Array, Op
 from ggplug.ops.views import view
 from ggplug.tensor import Tensor
 from ggplug.types import F32, I32
-from ggplug_testing.cases.case import ROWWISE, Case, Leafs, case, leaf, named, node, spell
+from ggplug_testing.cases.case import ROWWISE, Case, Leafs, node
+from ggplug_testing.cases.making import case, leaf, named, spell
 from ggplug_testing.description import describe
-from ggplug_testing.drawing.draw import BATCHES, FEW, Draw, Drawn
-from ggplug_testing.drawing.layouts import CONTIGUOUS
+from ggplug_testing.drawing import BATCHES, CONTIGUOUS, FEW, Draw, Drawn
 from ggplug_testing.ops.images import CONVOLVED
-from ggplug_testing.precision.rule import FLUSHED, element
+from ggplug_testing.precision.rule import FLUSHED, Node, element
 from ggplug_testing.precision.sums import summed
 
 
@@ -99,13 +99,12 @@ def _draw_ssm_scan(c: Draw, op: type[Op]) -> Drawn:
     return Drawn([*sources, ids], {"snapshots": snapshots})
 
 
-def _scanned(node: Tensor, exact: Array, s: Array, x: Array, dt: Array, a: Array, *others: Array) -> Array:
-    op: Any = node.op
+def _scanned(node: Node, exact: Array, s: Array, x: Array, dt: Array, a: Array, *others: Array) -> Array:
     b, c, ids = others
     step = np.logaddexp(0, dt)
     off = (8 + 6 * step) * (np.abs(a).max(initial=0) + 1 / np.maximum(step, FLUSHED)) + 4 * np.abs(step)
     count = (x.shape[1] + 1) * (16 + off.max(initial=0)) + summed(s)
-    return np.asarray(count * np.asarray(op.reference(np.abs(s), np.abs(x), dt, a, np.abs(b), np.abs(c), ids)))
+    return np.asarray(count * np.asarray(node.op.reference(np.abs(s), np.abs(x), dt, a, np.abs(b), np.abs(c), ids)))
 
 
 describe(ops.SsmScan, cases=[ssm_scan_cases], draw=_draw_ssm_scan, rule=element(
@@ -138,10 +137,9 @@ def matrices_cases(op: type[Op]) -> Iterator[Case]:
         yield Case(op.name, f"heads={heads} of {size} tokens={tokens} sequences={sequences}", make)
 
 
-def _of_tokens(node: Tensor, exact: Array, *sources: Array) -> Array:
-    op: Any = node.op
+def _of_tokens(node: Node, exact: Array, *sources: Array) -> Array:
     count = 6 * sources[0].shape[1] + 8 + summed(sources[0])
-    return np.asarray(count * np.asarray(op.reference(*map(np.abs, sources))))
+    return np.asarray(count * np.asarray(node.op.reference(*map(np.abs, sources))))
 
 
 describe(

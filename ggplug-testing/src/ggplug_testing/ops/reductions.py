@@ -14,13 +14,12 @@ from ggplug.ops.elementwise import tile
 from ggplug.ops.views import view
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, FLOATS, I32, KERNEL_FLOATS, Type
-from ggplug_testing.cases.case import LAYOUTS, LENGTHS, Case, Leafs, array, case, leaf, made, node, spell
+from ggplug_testing.cases.case import LAYOUTS, LENGTHS, Case, Leafs, node
+from ggplug_testing.cases.making import array, case, laid, leaf, made
 from ggplug_testing.cases.special import INF, LONG, NAN, ROWS, WIDE_ROWS
 from ggplug_testing.description import CaseOf, Selects, describe
-from ggplug_testing.drawing.draw import Draw, Drawn
-from ggplug_testing.drawing.layouts import ANY, CONTIGUOUS, ONCE
-from ggplug_testing.drawing.values import ADDED_UP, ANYTHING, MODERATE
-from ggplug_testing.precision.rule import CHOSEN, FLUSHED, SUMMED, UNIT, row
+from ggplug_testing.drawing import ADDED_UP, ANY, ANYTHING, CONTIGUOUS, MODERATE, ONCE, Draw, Drawn, of_one
+from ggplug_testing.precision.rule import CHOSEN, FLUSHED, SUMMED, UNIT, Node, row
 from ggplug_testing.precision.sums import added, overflows, summed
 
 _LENGTHS = (*LENGTHS, 2048, 4099, 8209)
@@ -40,14 +39,6 @@ def _few_values(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return random.integers(-3, 4, shape).astype(np.float64)
 
 
-def _laid(op: type[Op], ne: tuple[int, ...], values: Any = None, what: str = "", **parameters: Any) -> Iterator[Case]:
-    """Every type in every layout."""
-    for type in KERNEL_FLOATS:
-        for layout in LAYOUTS:
-            x = leaf(type, ne, layout, values=values)
-            yield case(op, spell(type, ne, layout) + what, x, **parameters)
-
-
 def _rows_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
     for type in KERNEL_FLOATS:
         yield case(f"rows of {type.name}", made(op, array(type, ROWS)))
@@ -59,6 +50,9 @@ def _wide_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
         yield case(f"wide row {i}", made(op, array(F32, WIDE_ROWS[i : i + 1])))
 
 
+_draw_sum = of_one(FLOATS, ANY, ADDED_UP)
+
+
 # -- norms -----------------------------------------------------------------------------------------
 
 
@@ -68,7 +62,7 @@ def norm_cases(op: type[Op]) -> Iterator[Case]:
         yield case(op, f"rows of {length}", leaf(F32, (length, 3)), eps=1e-6)
     for eps in (0.0, 1e-12, 1e-5, 0.1, 10.0):
         yield case(op, f"eps {eps}", leaf(F32, (64, 5)), eps=eps)
-    yield from _laid(op, (40, 5, 4, 3), eps=1e-5)
+    yield from laid(op, (40, 5, 4, 3), eps=1e-5)
     zeros = leaf(F32, (33, 2), values=lambda random, shape: np.zeros(shape))
     yield case(op, "rows of zeros", zeros, eps=1e-6)
     yield case(op, "rows with a mean", leaf(F32, (200, 4), values=_shifted), eps=1e-6)
@@ -87,10 +81,9 @@ def _norm_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
 
 
 def _draw_norm(c: Draw, op: type[Op]) -> Drawn:
-    kind = c.type("x", FLOATS)
     eps = c.pick("eps", (1e-6, 0.0, 1e-12, 0.1, 10.0, 1e6, -1.0), (6, 2, 1, 1, 1, 1, 1))
     c.promised &= eps >= 0
-    return Drawn([c.source("x", kind, c.shape(kind), ANY, ADDED_UP)], {"eps": eps})
+    return Drawn(_draw_sum(c, op).sources, {"eps": eps})
 
 
 def _lost(squares: Array, count: int, eps: float, rooted: Callable[[Array, float], Array]) -> Array:
@@ -108,28 +101,25 @@ def _of_rows(exact: Array, roundings: Array) -> Array:
     return np.where(np.isposinf(roundings), np.inf, roundings * np.abs(exact))
 
 
-def _norm(node: Tensor, exact: Array, x: Array) -> Array:
-    op: Any = node.op
+def _norm(node: Node, exact: Array, x: Array) -> Array:
     n = max(1, x.shape[-1])
     mean = x.sum(axis=-1, keepdims=True) / n
     squares = np.sum((x - mean) ** 2, axis=-1, keepdims=True)
-    moved = (added(x) / n + 6 * np.abs(mean)) / np.sqrt(squares / n + op.eps)
-    off = _lost(squares, n, op.eps, lambda total, eps: total / n + eps)
+    moved = (added(x) / n + 6 * np.abs(mean)) / np.sqrt(squares / n + node.op.eps)
+    off = _lost(squares, n, node.op.eps, lambda total, eps: total / n + eps)
     return np.asarray(moved + _of_rows(exact, 16 + summed(x) / 2 + np.minimum(UNIT * moved, 1) * moved + off))
 
 
-def _rms_norm(node: Tensor, exact: Array, x: Array) -> Array:
-    op: Any = node.op
+def _rms_norm(node: Node, exact: Array, x: Array) -> Array:
     n = max(1, x.shape[-1])
     squares = np.sum(x * x, axis=-1, keepdims=True)
-    off = _lost(squares, n, op.eps, lambda total, eps: total / n + eps)
+    off = _lost(squares, n, node.op.eps, lambda total, eps: total / n + eps)
     return _of_rows(exact, 16 + summed(x) / 2 + off)
 
 
-def _l2_norm(node: Tensor, exact: Array, x: Array) -> Array:
-    op: Any = node.op
+def _l2_norm(node: Node, exact: Array, x: Array) -> Array:
     squares = np.sum(x * x, axis=-1, keepdims=True)
-    off = _lost(squares, x.shape[-1], op.eps, lambda total, eps: np.fmax(total, eps * eps))
+    off = _lost(squares, x.shape[-1], node.op.eps, lambda total, eps: np.fmax(total, eps * eps))
     return _of_rows(exact, 16 + summed(x) / 2 + off)
 
 
@@ -149,13 +139,12 @@ def group_norm_cases(op: type[Op]) -> Iterator[Case]:
     for channels, groups in ((8, 1), (8, 2), (8, 8), (10, 4), (7, 3), (3, 5), (1, 1)):
         x = leaf(F32, (9, 5, channels, 2), values=_shifted)
         yield case(op, f"{channels} channels in {groups} groups", x, n_groups=groups, eps=1e-5)
-    yield from _laid(op, (12, 5, 6, 2), _shifted, n_groups=3, eps=1e-5)
+    yield from laid(op, (12, 5, 6, 2), values={"values": _shifted}, n_groups=3, eps=1e-5)
     yield case(op, "large groups", leaf(F32, (64, 40, 4), values=_shifted), n_groups=2, eps=1e-6)
 
 
-def _group_norm(node: Tensor, exact: Array, x: Array) -> Array:
-    op: Any = node.op
-    channels = -(-x.shape[1] // op.n_groups)
+def _group_norm(node: Node, exact: Array, x: Array) -> Array:
+    channels = -(-x.shape[1] // node.op.n_groups)
     room = np.zeros_like(exact)
     for start in range(0, x.shape[1], max(1, channels)):
         part = slice(start, start + channels)
@@ -175,7 +164,7 @@ def sum_cases(op: type[Op]) -> Iterator[Case]:
     """Row lengths, types, layouts."""
     for length in _LENGTHS:
         yield case(op, f"rows of {length}", leaf(F32, (length, 3), values=_shifted))
-    yield from _laid(op, (23, 5, 4, 3), _shifted)
+    yield from laid(op, (23, 5, 4, 3), values={"values": _shifted})
     yield case(op, "rows with mean 3000", leaf(F32, (1000, 4), values=_far))
     yield case(op, "many rows", leaf(F32, (5, 800), values=_shifted))
 
@@ -185,30 +174,17 @@ def _sum_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
         yield case(f"row {i}", made(op, array(F32, ROWS[i : i + 1])))
 
 
-def _draw_sum(c: Draw, op: type[Op]) -> Drawn:
-    kind = c.type("x", FLOATS)
-    return Drawn([c.source("x", kind, c.shape(kind), ANY, ADDED_UP)])
-
-
-def _sum_rows(node: Tensor, exact: Array, x: Array) -> Array:
-    return added(x)
-
-
-def _sum(node: Tensor, exact: Array, x: Array) -> Array:
-    return added(x.reshape(1, 1, 1, -1))
-
-
 def _mean(node: Tensor, exact: Array, x: Array) -> Array:
     return np.asarray(added(x) / max(1, x.shape[-1]) + 6 * np.abs(exact))
 
 
 describe(
     ops.SumRows, cases=[sum_cases], special=[_rows_special, _wide_special], draw=_draw_sum,
-    rule=row("S size, size = max(abs(y), 2 sqrt(sum(x**2)))", "n sums", _sum_rows),
+    rule=row("S size, size = max(abs(y), 2 sqrt(sum(x**2)))", "n sums", lambda node, exact, x: added(x)),
 )  # fmt: skip
 describe(
     ops.Sum, cases=[sum_cases], special=[_sum_special, _wide_special], draw=_draw_sum,
-    rule=row("S size, as sum_rows", "n sums", _sum),
+    rule=row("S size, as sum_rows", "n sums", lambda node, exact, x: added(x.reshape(1, 1, 1, -1))),
 )  # fmt: skip
 describe(
     ops.Mean, cases=[sum_cases], special=[_rows_special, _wide_special], draw=_draw_sum,
@@ -220,7 +196,7 @@ def cumsum_cases(op: type[Op]) -> Iterator[Case]:
     """Row lengths, types, layouts."""
     for length in _LENGTHS:
         yield case(op, f"rows of {length}", leaf(F32, (length, 3), values=_shifted))
-    yield from _laid(op, (23, 5, 4, 3))
+    yield from laid(op, (23, 5, 4, 3))
     yield case(op, "many rows", leaf(F32, (5, 800)))
 
 
@@ -262,7 +238,7 @@ def argmax_cases(op: type[Op]) -> Iterator[Case]:
     """Row lengths, types, layouts of a matrix, equal elements, negative rows."""
     for length in _LENGTHS:
         yield case(op, f"rows of {length}", leaf(F32, (length, 4)))
-    yield from _laid(op, (29, 6))
+    yield from laid(op, (29, 6))
     yield case(op, "equal elements", leaf(F32, (100, 5), values=_few_values))
     yield case(op, "negative rows", leaf(F32, (50, 3), low=-9, high=-1))
 
@@ -285,7 +261,7 @@ def argsort_cases(op: type[Op]) -> Iterator[Case]:
     for order in (0, 1):
         for length in _LENGTHS:
             yield case(op, f"rows of {length} order {order}", leaf(F32, (length, 3)), order=order)
-        yield from _laid(op, (21, 4, 3, 2), what=f" order {order}", order=order)
+        yield from laid(op, (21, 4, 3, 2), what=f" order {order}", order=order)
         yield case(op, f"equal elements order {order}", leaf(F32, (70, 5), values=_few_values), order=order)
 
 
@@ -301,14 +277,10 @@ def _argsort_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
             yield case(f"rows of {count} order {order}", lambda leafs, n=count, o=order: scattered(leafs, n, o))
 
 
-def _draw_argsort(c: Draw, op: type[Op]) -> Drawn:
-    kind = c.type("x", FLOATS)
-    return Drawn([c.source("x", kind, c.shape(kind), ANY, ANYTHING)], {"order": c.pick("order", (0, 1))})
-
-
 describe(
-    ops.Argsort, cases=[argsort_cases], special=[_argsort_special], draw=_draw_argsort, rule=CHOSEN, selects=Selects()
-)
+    ops.Argsort, cases=[argsort_cases], special=[_argsort_special], draw=of_one(FLOATS, ANY, ANYTHING, order=(0, 1)),
+    rule=CHOSEN, selects=Selects(),
+)  # fmt: skip
 
 
 def top_k_cases(op: type[Op]) -> Iterator[Case]:
@@ -316,7 +288,7 @@ def top_k_cases(op: type[Op]) -> Iterator[Case]:
     for length in _LENGTHS:
         for k in sorted({1, min(7, length), length}):
             yield case(op, f"{k} of rows of {length}", leaf(F32, (length, 3)), k=k)
-    yield from _laid(op, (21, 4, 3, 2), k=5)
+    yield from laid(op, (21, 4, 3, 2), k=5)
     yield case(op, "equal elements", leaf(F32, (70, 5), values=_few_values), k=9)
 
 
@@ -325,9 +297,7 @@ def _top_k_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
         yield case(f"{k} of rows", made(op, array(F32, ROWS), k=k))
 
 
-describe(
-    ops.TopK, cases=[top_k_cases], special=[_top_k_special], rule=CHOSEN, selects=Selects(ordered=False)
-)
+describe(ops.TopK, cases=[top_k_cases], special=[_top_k_special], rule=CHOSEN, selects=Selects(ordered=False))
 
 
 # -- softmax ---------------------------------------------------------------------------------------
@@ -421,15 +391,14 @@ def _draw_soft_max(c: Draw, op: type[Op]) -> Drawn:
     return Drawn([x, mask, sinks], {"scale": scale, "max_bias": max_bias})
 
 
-def _soft_max(node: Tensor, exact: Array, x: Array, mask: Array | None = None, sinks: Array | None = None) -> Array:
-    op: Any = node.op
-    logits = op.scale * x
+def _soft_max(node: Node, exact: Array, x: Array, mask: Array | None = None, sinks: Array | None = None) -> Array:
+    logits = node.op.scale * x
     off = 3 * np.abs(logits)
     if mask is not None:
-        slopes = alibi_slopes(x.shape[1], op.max_bias)[:, np.newaxis, np.newaxis]
+        slopes = alibi_slopes(x.shape[1], node.op.max_bias)[:, np.newaxis, np.newaxis]
         masked = slopes * tile(mask[:, :, : x.shape[2]], x.shape)
         logits = logits + masked
-        off = off + (34 if op.max_bias else 1) * np.abs(masked) + np.abs(logits)
+        off = off + (34 if node.op.max_bias else 1) * np.abs(masked) + np.abs(logits)
     highest = np.max(np.where(np.isnan(logits), -np.inf, logits), axis=-1, keepdims=True, initial=-np.inf)
     if sinks is not None:
         highest = np.fmax(highest, sinks.reshape(1, -1, 1, 1))

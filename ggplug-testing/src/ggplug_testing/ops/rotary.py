@@ -12,12 +12,12 @@ from ggplug.ops.base import Array, Op
 from ggplug.ops.rotary import Rotary
 from ggplug.tensor import Tensor
 from ggplug.types import F32, FLOATS, I8, I32, KERNEL_FLOATS, RopeMode, Type
-from ggplug_testing.cases.case import LAYOUTS, Case, Layout, Leafs, array, made, node, spell
+from ggplug_testing.cases.case import LAYOUTS, Case, Layout, Leafs, node
+from ggplug_testing.cases.making import array, made, spell
 from ggplug_testing.cases.special import NUMBERS
 from ggplug_testing.description import CaseOf, describe
-from ggplug_testing.drawing.draw import BATCHES, Draw, Drawn, Source
-from ggplug_testing.drawing.layouts import ANY, ONCE
-from ggplug_testing.precision.rule import UNIT, element
+from ggplug_testing.drawing import ANY, BATCHES, ONCE, Draw, Drawn, Source
+from ggplug_testing.precision.rule import UNIT, Node, element
 
 _FAR = (1 << 17, 1_000_001, (1 << 24) + 2, 1 << 31)
 """Beyond the contexts of today's models, beyond what float32 counts, and to the end of I32."""
@@ -132,13 +132,12 @@ def _draw_rope(c: Draw, op: type[Op]) -> Drawn:
     return Drawn([x, pos, factors], parameters)
 
 
-def _rope(node: Tensor, exact: Array, x: Array, pos: Array, factors: Array | None = None) -> Array:
-    op: Any = node.op
-    pair = np.arange(op.pairs)
-    normal = op.mode == RopeMode.NORMAL
-    first = op.n_offs + (2 * pair if normal else pair)
-    second = first + (1 if normal else op.pairs)
-    roundings = 16 * (1 + UNIT * np.abs(op.angles(pos, factors)))[:, np.newaxis, :] * abs(op.magnitude)
+def _rope(node: Node, exact: Array, x: Array, pos: Array, factors: Array | None = None) -> Array:
+    pair = np.arange(node.op.pairs)
+    normal = node.op.mode == RopeMode.NORMAL
+    first = node.op.n_offs + (2 * pair if normal else pair)
+    second = first + (1 if normal else node.op.pairs)
+    roundings = 16 * (1 + UNIT * np.abs(node.op.angles(pos, factors)))[:, np.newaxis, :] * abs(node.op.magnitude)
     room = np.zeros_like(exact)
     room[..., first] = room[..., second] = roundings * np.hypot(x[..., first], x[..., second])
     return room

@@ -12,30 +12,12 @@ from ggplug.ops.base import Array, Op
 from ggplug.ops.views import view
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, I32, I64, KERNEL_FLOATS, Q8_0, Type
-from ggplug_testing.cases.case import (
-    ENCODED,
-    LAYOUTS,
-    LENGTHS,
-    QUANTIZED,
-    ROWWISE,
-    Case,
-    Leafs,
-    array,
-    bits,
-    case,
-    indices,
-    leaf,
-    made,
-    node,
-    spell,
-    whole_blocks,
-)
+from ggplug_testing.cases.case import ENCODED, LAYOUTS, LENGTHS, QUANTIZED, ROWWISE, Case, Leafs, node
+from ggplug_testing.cases.making import array, bits, case, indices, leaf, made, spell, whole_blocks
 from ggplug_testing.cases.special import FLOAT_WORDS, HALF_WORDS, LONG, WHOLE_ROWS, blocks, ids_of, words
 from ggplug_testing.description import CaseOf, describe
-from ggplug_testing.drawing.draw import FEW, NOT_WHOLE, Draw, Drawn
-from ggplug_testing.drawing.layouts import ANY, ONCE_ROWS, ROWS
-from ggplug_testing.drawing.values import ADDED_UP, ANYTHING, MODERATE
-from ggplug_testing.precision.rule import MOVES, SUMMED, element, of_result, row
+from ggplug_testing.drawing import ADDED_UP, ANY, ANYTHING, FEW, MODERATE, NOT_WHOLE, ONCE_ROWS, ROWS, Draw, Drawn
+from ggplug_testing.precision.rule import MOVES, SUMMED, Node, of_result, row
 
 
 def get_rows_cases(op: type[Op]) -> Iterator[Case]:
@@ -108,9 +90,8 @@ def _draw_get_rows_back(c: Draw, op: type[Op]) -> Drawn:
     return Drawn([c.source("dy", kind, (n, count + more), ANY, MODERATE), ids], {"rows": rows})
 
 
-def _get_rows_back(node: Tensor, exact: Array, dy: Array, ids: Array) -> Array:
-    op: Any = node.op
-    size = np.maximum(np.abs(exact), 2 * np.sqrt(op.reference(dy * dy, ids)).reshape(exact.shape))
+def _get_rows_back(node: Node, exact: Array, dy: Array, ids: Array) -> Array:
+    size = np.maximum(np.abs(exact), 2 * np.sqrt(node.op.reference(dy * dy, ids)).reshape(exact.shape))
     return np.asarray(SUMMED * max(1, ids.size) ** 0.5 * size)
 
 
@@ -239,4 +220,4 @@ def _draw_add_id(c: Draw, op: type[Op]) -> Drawn:
     return Drawn([rows, biases, c.indices("ids", (I32,), (used, tokens), experts)])
 
 
-describe(ops.AddId, cases=[add_id_cases], draw=_draw_add_id, rule=element("1 abs(y)", "the sum", of_result(1)))
+describe(ops.AddId, cases=[add_id_cases], draw=_draw_add_id, rule=of_result(1, "the sum"))

@@ -12,12 +12,11 @@ from ggplug import ops
 from ggplug.ops.base import Array, Op
 from ggplug.tensor import Tensor
 from ggplug.types import F32, KERNEL_FLOATS, Type
-from ggplug_testing.cases.case import LAYOUTS, LENGTHS, ROWWISE, Case, Leafs, case, leaf, node, spell
+from ggplug_testing.cases.case import LAYOUTS, LENGTHS, ROWWISE, Case, Leafs, node
+from ggplug_testing.cases.making import case, laid, leaf, spell
 from ggplug_testing.description import describe
-from ggplug_testing.drawing.draw import NOT_WHOLE, Draw, Drawn, Source
-from ggplug_testing.drawing.layouts import CONTIGUOUS, ONCE_ROWS, ROWS
-from ggplug_testing.drawing.values import MODERATE
-from ggplug_testing.precision.rule import SUMMED, element, row
+from ggplug_testing.drawing import CONTIGUOUS, MODERATE, NOT_WHOLE, ONCE_ROWS, ROWS, Draw, Drawn, Source
+from ggplug_testing.precision.rule import SUMMED, Node, element, row
 from ggplug_testing.precision.sums import added, summed
 
 # -- gradients -------------------------------------------------------------------------------------
@@ -48,19 +47,17 @@ def row_gradient_cases(op: type[Op]) -> Iterator[Case]:
             yield pair(f"dy and x {spell(type, ne, layout)}", type, ne, layout, layout, 0.5)
 
 
-def _rms_norm_back(node: Tensor, exact: Array, dy: Array, x: Array) -> Array:
-    op: Any = node.op
+def _rms_norm_back(node: Node, exact: Array, dy: Array, x: Array) -> Array:
     n = max(1, x.shape[-1])
-    root = 1 / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) / n + op.eps)
+    root = 1 / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) / n + node.op.eps)
     mean = np.abs(np.sum(x * dy, axis=-1, keepdims=True)) / n
     second = root**3 * np.abs(x)
     return np.asarray((24 + 2 * summed(x)) * (root * np.abs(dy) + second * mean) + second * added(x * dy) / n)
 
 
-def _soft_max_back(node: Tensor, exact: Array, dy: Array, y: Array) -> Array:
-    op: Any = node.op
+def _soft_max_back(node: Node, exact: Array, dy: Array, y: Array) -> Array:
     dot = np.abs(np.sum(y * dy, axis=-1, keepdims=True))
-    return np.asarray(np.abs(op.scale * y) * (8 * (np.abs(dy) + dot) + added(y * dy)))
+    return np.asarray(np.abs(node.op.scale * y) * (8 * (np.abs(dy) + dot) + added(y * dy)))
 
 
 describe(ops.RmsNormBack, cases=[row_gradient_cases], rule=row(
@@ -84,14 +81,11 @@ def repeat_back_cases(op: type[Op]) -> Iterator[Case]:
     yield case(op, "long rows", leaf(F32, (1030, 5)), ne=(515, 1))
     yield case(op, "a sum of long rows", leaf(F32, (5000, 3)), ne=(1, 1))
     yield case(op, "many rows", leaf(F32, (33, 900)), ne=(33, 1))
-    for type in KERNEL_FLOATS:
-        for layout in LAYOUTS:
-            yield case(op, f"{spell(type, x, layout)}", leaf(type, x, layout), ne=(12, 3, 4, 1))
+    yield from laid(op, x, ne=(12, 3, 4, 1))
 
 
-def _repeat_back(node: Tensor, exact: Array, x: Array) -> Array:
-    op: Any = node.op
-    size = np.maximum(np.abs(exact), 2 * np.sqrt(op.reference(x * x)))
+def _repeat_back(node: Node, exact: Array, x: Array) -> Array:
+    size = np.maximum(np.abs(exact), 2 * np.sqrt(node.op.reference(x * x)))
     return np.asarray(SUMMED * math.sqrt(max(1, x.size // max(1, exact.size))) * size)
 
 
@@ -236,15 +230,14 @@ def _adamw(node: Tensor, exact: Array, w: Array, grad: Array, m: Array, v: Array
     return np.asarray(8 * np.abs(w) + (16 + 8 * (np.abs(kept) + added) / (root * (root + eps))) * np.abs(moved))
 
 
-def _sgd(node: Tensor, exact: Array, w: Array, grad: Array, params: Array) -> Array:
-    return np.asarray(8 * (np.abs(w) + np.abs(params.reshape(-1)[0] * grad)))
-
-
 describe(ops.OptStepAdamw, cases=[optimiser_cases], draw=_draw_step, rule=element(
     "8 abs(w) + (16 + 8 abs(v) / v') alpha beta1h (abs(beta1 m) + abs((1 - beta1) g)) / (sqrt(v' beta2h) + eps)",
     "moments, a root, quotients, products; moments themselves as ops without a rule", _adamw,
 ))  # fmt: skip
 describe(
     ops.OptStepSgd, cases=[optimiser_cases], draw=_draw_step,
-    rule=element("8 (abs(w) + abs(alpha g))", "products and a difference", _sgd),
+    rule=element(
+        "8 (abs(w) + abs(alpha g))", "products and a difference",
+        lambda node, exact, w, grad, params: 8 * (np.abs(w) + np.abs(params.reshape(-1)[0] * grad)),
+    ),
 )  # fmt: skip

@@ -11,11 +11,10 @@ from ggplug.ops.unary import relu
 from ggplug.ops.views import permute, reshape, transpose, view
 from ggplug.tensor import Tensor
 from ggplug.types import F32, I32, KERNEL_FLOATS, Type
-from ggplug_testing.cases.case import QUANTIZED, Case, Leafs, Make, in_blocks, leaf, made, spell, whole_blocks
+from ggplug_testing.cases.case import QUANTIZED, Case, Leafs
+from ggplug_testing.cases.making import Make, in_blocks, leaf, made, spell, whole_blocks
 from ggplug_testing.description import describe
-from ggplug_testing.drawing.draw import EVERY, Draw, Drawn
-from ggplug_testing.drawing.layouts import ANY, CONTIGUOUS
-from ggplug_testing.drawing.values import ANYTHING
+from ggplug_testing.drawing import ANY, ANYTHING, CONTIGUOUS, EVERY, Draw, Drawn, of_one
 from ggplug_testing.ops.copies import regrouped
 
 
@@ -130,9 +129,5 @@ def transpose_cases(op: type[Op]) -> Iterator[Case]:
     yield _shown(op, "of a result", lambda leafs: transpose(relu(leafs.tensor(F32, 9, 4))))
 
 
-def _draw_transpose(c: Draw, op: type[Op]) -> Drawn:
-    kind = c.type("x", tuple(t for t in EVERY if t.block_size == 1))
-    return Drawn([c.source("x", kind, c.shape(kind), ANY, ANYTHING)])
-
-
-describe(ops.Transpose, cases=[transpose_cases], draw=_draw_transpose)
+_PLAIN = tuple(type for type in EVERY if type.block_size == 1)
+describe(ops.Transpose, cases=[transpose_cases], draw=of_one(_PLAIN, ANY, ANYTHING))
