@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,6 @@ def _near_ties(type: Type) -> Array:
 
 # -- functions of one number -----------------------------------------------------------------------
 
-_RANGES: dict[str, tuple[float, float]] = {"log": (1e-3, 20.0), "sqrt": (0.0, 20.0)}
-"""Where a function is defined, if that is not everywhere."""
-
 _EDGES = np.array(
     [
         0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1e-30, -1e-30, 3.4e-4, 20.0, -20.0, 88.0, -88.0, 110.0, -110.0, 1e4,
@@ -51,13 +49,13 @@ _ANGLES = np.array([-4e-28, 1e-3, 0.25, 1.0, 3.1415927, 314.15927, 51471.85, 1e5
 """From tiny to billions of turns: how one of them is reduced must not depend on those beside it."""
 
 
-def unary_cases(op: type[Op]) -> Iterator[Case]:
-    """For every function of one number: lengths, types, layouts, special values."""
-    within = dict(zip(("low", "high"), _RANGES.get(op.name, (-6.0, 6.0)), strict=True))
+def unary_cases(op: type[Op], low: float = -6.0, high: float = 6.0) -> Iterator[Case]:
+    """For every function of one number: lengths, types, layouts, special values; of ``low`` to ``high``."""
+    within = {"low": low, "high": high}
 
     def edges(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
         drawn = random.choice(_EDGES, shape)
-        return np.abs(drawn) + 1e-3 if op.name in _RANGES else drawn
+        return np.abs(drawn) + 1e-3 if low >= 0 else drawn
 
     for parameters, shown in _labelled(op):
 
@@ -134,10 +132,10 @@ describe(ops.Floor, ops.Ceil, ops.Round, ops.Trunc, rule=EXACT, signs=True)
 describe(ops.Clamp, draw=_draw_clamp, rule=nearest("a limit"), signs=True)
 describe(ops.Fill, rule=of_result(1, "the number"))
 describe(ops.Sqr, rule=nearest("the product, to the nearest"), signs=True)
-describe(ops.Sqrt, rule=of_result(6, "the root, within 3 units"))
+describe(ops.Sqrt, cases=[partial(unary_cases, low=0.0, high=20.0)], rule=of_result(6, "the root, within 3 units"))
 describe(ops.Exp, rule=of_result(6, "the power, within 3 units"))
 describe(ops.Expm1, rule=of_result(6, "the power less 1, within 3 units"))
-describe(ops.Log, rule=of_result(6, "the logarithm, within 3 units"))
+describe(ops.Log, cases=[partial(unary_cases, low=1e-3, high=20.0)], rule=of_result(6, "the logarithm, within 3 units"))
 describe(ops.Sin, rule=of_result(8, "the sine, within 4 units"))
 describe(ops.Cos, rule=of_result(8, "the cosine, within 4 units"))
 describe(ops.Tanh, rule=of_result(10, "the function, within 5 units"))
