@@ -28,9 +28,9 @@ Special = Callable[[type[Op], CaseOf], "Iterator[Case]"]
 
 
 class Selects(NamedTuple):
-    """An op whose result is indices along ne0 of a source.
+    """How results are compared that are indices along ne0 of a source: by the values that they select there.
 
-    ``ordered``: whether their order in a row is the formula's.  ``first``: whether of equal values it is the first.
+    ``ordered``: whether their order in a row counts.  ``first``: whether of equal values it has to be the first.
     """
 
     source: int = 0
