@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from ggplug.ops.base import OPS
 from ggplug.types import TYPES
+from ggplug_testing.drawing.layouts import LAYOUTS
 
 from .draw import Target
-from .layouts import LAYOUTS
 from .outcome import Outcome
 
 Cell = tuple[str, str, str]

@@ -22,10 +22,12 @@ from ggplug.ops.unary import Neg
 from ggplug.ops.views import Reshape, Transpose, View
 from ggplug.tensor import Spec, Tensor, contiguous_strides, strided
 from ggplug.types import F64, FLOATS, by_name
+from ggplug_testing.drawing import values
+from ggplug_testing.drawing.draw import Draw, Drawn
+from ggplug_testing.drawing.drawers import drawer_of
+from ggplug_testing.drawing.layouts import LAYOUTS, Lay, lay, show
 
-from . import guard, values
-from .layouts import LAYOUTS, Lay, lay, show
-from .recipes import Draw, Drawn, recipe_of
+from . import guard
 
 ROUTES = ("plan", "stream", "scheduler", "fallback", "compute")
 """Who computes: a plan, a stream, a scheduler, one that has the CPU behind the device, or ``gg.compute``."""
@@ -104,7 +106,7 @@ def draw(name: str, given: Mapping[str, Any] | None = None) -> Case:
     target = target_of(name)
     cls = OPS[target.op]
     choices = Draw(name, (target.source, target.layout, by_name(target.type)), given)
-    drawn = recipe_of(cls)(choices, cls)
+    drawn = drawer_of(cls)(choices, cls)
     _misshape(choices, drawn)
     case = Case(name, cls, choices, drawn, [])
     case.lays = [None if s is None else lay(choices, s.name, s.layout, s.type, s.ne) for s in drawn.sources]

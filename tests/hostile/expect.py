@@ -18,7 +18,8 @@ from ggplug.hazards import written_sources
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16
-from ggplug_testing.comparison import SELECTING, compare, compare_selected
+from ggplug_testing.comparison import compare, compare_selected
+from ggplug_testing.description import description_of, selected_by
 from ggplug_testing.expected import within
 from ggplug_testing.oracle import Store, can_interpret, compute_node, decoded, round_into
 from ggplug_testing.precision import room
@@ -139,13 +140,6 @@ CHAINED = 30
 """How often the errors of a node's own sources may be in a result that several nodes computed at once."""
 
 
-SIGNED = frozenset(
-    ("abs", "neg", "sgn", "step", "sqr", "floor", "ceil", "round", "trunc", "relu", "leaky_relu", "clamp",
-     "hardsigmoid", "hardswish", "scale", "add", "sub", "mul", "div")
-)  # fmt: skip
-"""Ops of which a zero's sign is part of the answer."""
-
-
 def difference(
     node: Tensor, got: Array, want: Array, sources: list[Array | None], expected: Expected, *, alone: bool
 ) -> str:
@@ -155,8 +149,9 @@ def difference(
     """
     op = node.op
     assert op is not None
-    if op.name in SELECTING and want.size:
-        values = sources[SELECTING[op.name]]
+    selects = selected_by(node)
+    if selects is not None and want.size:
+        values = sources[selects.source]
         assert values is not None
         return _selected(op, got, want, values)
     if want.dtype.kind in "iub":
@@ -169,7 +164,7 @@ def difference(
         got, want = np.where(lost, 0, got), np.where(lost, 0, want)
     if isinstance(op, ops.Glu):
         got = np.where(_underflows(node, sources), want, got)
-    if op.name in SIGNED and alone and not node.type.is_quantized:
+    if description_of(type(op)).signs and alone and not node.type.is_quantized:
         turned = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want)) & ~_vanishes(node, sources)
         if turned.any():
             return _first("zero with another sign", got, want, turned)

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ggplug.types import TYPES
+from ggplug_testing.drawing.drawers import drawable
 
 from .child import LIMIT, Child
 from .coverage import Coverage
 from .draw import describe, draw
 from .minimise import minimise
 from .outcome import Outcome
-from .recipes import known
 from .script import script
 
 PRINTED = 6000
@@ -58,7 +58,7 @@ class Fuzzer:
         self.device = device
         self.given = dict(given or {})
         self.limit = limit
-        self.coverage = Coverage(ops or known(), types or [t.name for t in TYPES], seed, wanted)
+        self.coverage = Coverage(ops or drawable(), types or [t.name for t in TYPES], seed, wanted)
         self.found: dict[tuple[str, str], Found] = {}
         self.count = 0
         self._lock = threading.Lock()

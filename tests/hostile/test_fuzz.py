@@ -15,6 +15,8 @@ from ggplug.ops.base import OPS, Array, Indexes, Op, apply
 from ggplug.ops.rows import GetRows
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, I32
+from ggplug_testing.drawing.drawers import drawable
+from ggplug_testing.drawing.layouts import LAYOUTS
 from ggplug_testing.reference import ReferenceDevice
 from tests.mutation import kernels
 
@@ -24,11 +26,9 @@ from .coverage import Coverage
 from .draw import draw
 from .expect import Expected
 from .fuzz import Fuzzer, command, report
-from .layouts import LAYOUTS
 from .machine import Machine
 from .minimise import minimise
 from .outcome import Outcome
-from .recipes import known
 from .run import run
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="guard pages are made with mprotect")
@@ -75,7 +75,7 @@ def faults_of(device: ReferenceDevice, ops: tuple[str, ...], cases: int) -> dict
 
 
 def test_the_references_themselves_are_right() -> None:
-    assert faults_of(ReferenceDevice(), tuple(known()), 500) == {}
+    assert faults_of(ReferenceDevice(), tuple(drawable()), 500) == {}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ggplug.hazards import written_sources
 from ggplug.host import HOST
 from ggplug.tensor import Tensor, strided
 from ggplug_testing.comparison import compare
+from ggplug_testing.drawing.draw import Source
 from ggplug_testing.oracle import can_interpret, decoded, moves_bits
 from ggplug_testing.reference import ReferenceDevice
 
@@ -23,7 +24,6 @@ from .draw import Built
 from .expect import Expected, difference
 from .guard import Place
 from .outcome import Fault
-from .recipes import Source
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -7,7 +7,10 @@
 :mod:`.precision`     how precise a result has to be: the table of rules; :mod:`.expected` has it for whole graphs
 :mod:`.comparison`    when two results count as equal
 :mod:`.nodewise`      two devices compared node by node: which number is the first wrong one
-:mod:`.cases`         cases derived from the ops' declarations: types, shapes, strides, broadcasts, views
+:mod:`.ops`           what testers know of each op of core: what is tried, what is drawn, how precise it has to be
+:mod:`.description`   the record of it, and how an op from elsewhere is described
+:mod:`.cases`         cases made of descriptions, and alike for all ops: types, shapes, strides, broadcasts, views
+:mod:`.drawing`       sources and parameters drawn at random, for the fuzzer
 :mod:`.contracts`     the contract of ``ggplug.backend``, clause by clause
 :mod:`.runner`        computes cases between guard bytes, and judges
 :mod:`.groups`        chains of ops in the groups that a device forms, poisoned, and node by node

@@ -27,15 +27,6 @@ are converted, and not moved in their own type, any NaN does for another.  ``not
 is NaN the other may be infinite.
 """
 
-SELECTING: dict[str, int] = {"argsort": 0, "argmax": 0, "top_k": 0}
-"""Ops whose result is indices along ne0 of a source: op name -> which source.  Ops outside core may add theirs."""
-
-UNORDERED: set[str] = {"top_k"}
-"""Of those, the ops that leave the order of the indices in a row open."""
-
-FIRST: set[str] = {"argmax"}
-"""Of those, the ops that select the first of equal values."""
-
 
 class Comparison(NamedTuple):
     """The outcome: ``nmse`` is infinite where no error can be stated; ``reason`` is empty if ``ok``."""

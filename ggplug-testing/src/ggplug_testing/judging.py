@@ -12,16 +12,8 @@ from ggplug.graph import Graph
 from ggplug.hazards import written_sources
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
-from ggplug_testing.comparison import (
-    FIRST,
-    SELECTING,
-    UNORDERED,
-    Agreement,
-    Comparison,
-    compare,
-    compare_bits,
-    compare_selected,
-)
+from ggplug_testing.comparison import Agreement, Comparison, compare, compare_bits, compare_selected
+from ggplug_testing.description import selected_by
 from ggplug_testing.expected import Expected
 from ggplug_testing.oracle import decoded, evaluate, moves_bits
 from ggplug_testing.placement import UNWRITTEN, UNWRITTEN_TOO, Bytes, Placement, guard
@@ -67,13 +59,12 @@ def judge(node: Tensor, raw: Bytes, expected: Expected, max_nmse: float | None, 
         return compare_bits(stored, wanted, None if moves_bits(node) else _lost(node, stored) & _lost(node, wanted))
     want = expected[node]
     got = decoded(strided(raw, node), node) if node.size else np.empty(want.shape, want.dtype)
-    op = node.op
-    if op is not None and op.name in SELECTING:
-        source = node.src[SELECTING[op.name]]
+    selects = selected_by(node)
+    if selects is not None:
+        source = node.src[selects.source]
         assert source is not None
-        ordered, first = op.name not in UNORDERED, op.name in FIRST
         reach = float(expected.drift(source).max(initial=0))
-        return compare_selected(got, want, expected[source], reach, ordered=ordered, first=first)
+        return compare_selected(got, want, expected[source], reach, ordered=selects.ordered, first=selects.first)
     return compare(got, want, expected.allowed(node) if max_nmse is None else max_nmse, agreement)
 
 

@@ -27,10 +27,10 @@ from ggplug.arrays import strided
 from ggplug.backend import Backend, Decline, Device
 from ggplug.errors import GGPlugError, ParameterError, TypeMismatchError
 from ggplug.graph import Graph
-from ggplug.ops.base import Op
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides
 from ggplug.types import by_name
-from ggplug_testing.comparison import SELECTING, UNORDERED, Comparison, compare, compare_selected
+from ggplug_testing.comparison import Comparison, compare, compare_selected
+from ggplug_testing.description import selected_by
 from ggplug_testing.ggml_ops import Result, Undefined, rewrite
 from ggplug_testing.judging import stray_write
 from ggplug_testing.oracle import decoded
@@ -217,11 +217,11 @@ def _judge(tensor: Tensor, placement: Placement, raw: Bytes, max_nmse: float) ->
         equal = np.array_equal(placement.read_bytes(tensor), raw)
         return Comparison(equal, 0.0 if equal else math.inf, "" if equal else f"other bytes of {tensor.type.name}")
     got, want = placement.read(tensor), decoded(strided(raw.copy(), tensor), tensor)
-    op: Op | None = tensor.op
-    if op is not None and op.name in SELECTING:
-        source = tensor.src[SELECTING[op.name]]
+    selects = selected_by(tensor)
+    if selects is not None:
+        source = tensor.src[selects.source]
         assert source is not None
-        return compare_selected(got, want, placement.read(source), ordered=op.name not in UNORDERED)
+        return compare_selected(got, want, placement.read(source), ordered=selects.ordered)
     return compare(got, want, max_nmse)
 
 

@@ -1,74 +1,31 @@
-"""Cases for the conformance suite, derived from the ops' declarations.
+"""Cases for the conformance suite, made from the ops' descriptions (:mod:`ggplug_testing.ops`).
 
-A family of ops has a module with generators, each marked with :func:`generates`; an op without one gets the cases
-that its shape rule accepts.  Added to the ops of core are sources that lie elsewhere (:mod:`.sources`), special values
-(:mod:`.special`, :mod:`.wild`), extents of one (:mod:`.ones`) and large ones (:mod:`.large`), and tensors without
-elements (:mod:`.empty`).  Everything random is seeded by the case's name, so a case is the same wherever and whenever
-it runs.
+An op without one gets the cases that its shape rule accepts.  Added to the ops of core are sources that lie elsewhere
+(:mod:`.sources`), special values (:mod:`.special`, :mod:`.wild`), extents of one (:mod:`.ones`) and large ones
+(:mod:`.large`), and tensors without elements (:mod:`.empty`).  Everything random is seeded by the case's name, so a
+case is the same wherever and whenever it runs.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import ggplug_testing.ops  # noqa: F401  (describes the ops of core)
 from ggplug.ops.base import Op
-from ggplug.ops.unary import Unary
 from ggplug.types import Q8_0
-from ggplug_testing.cases import (
-    attention,
-    copies,
-    custom,
-    deepseek,
-    elementwise,
-    images,
-    matrix,
-    positions,
-    recurrent,
-    reductions,
-    rotary,
-    rows,
-    training,
-    views,
-)
-from ggplug_testing.cases.case import (
-    GENERATORS,
-    LAYOUTS,
-    QUANTIZED,
-    Case,
-    Layout,
-    Leafs,
-    generates,
-    labelled,
-    node,
-)
+from ggplug_testing.cases.case import LAYOUTS, QUANTIZED, Case, Layout, Leafs, labelled, node
 from ggplug_testing.cases.derived import derived_cases
 from ggplug_testing.cases.empty import empty_cases
 from ggplug_testing.cases.graphs import graph_cases
 from ggplug_testing.cases.large import large_cases
+from ggplug_testing.cases.making import Make
 from ggplug_testing.cases.ones import ones_cases
 from ggplug_testing.cases.sources import source_cases
-from ggplug_testing.cases.special import special_cases
 from ggplug_testing.cases.wild import wild_cases
-
-FAMILIES = (
-    elementwise,
-    rows,
-    matrix,
-    reductions,
-    copies,
-    rotary,
-    views,
-    images,
-    recurrent,
-    positions,
-    training,
-    custom,
-    deepseek,
-    attention,
-)
-"""The modules whose generators cover the ops of core."""
+from ggplug_testing.comparison import Agreement
+from ggplug_testing.description import GENERATORS, description_of, generates
 
 
 def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
@@ -78,7 +35,7 @@ def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
     others in the next such cases.  So every type meets something of everything, and everything meets some types.
     Cases that say ``every_type`` are all there.
     """
-    others = (source_cases(op), special_cases(op), wild_cases(op), ones_cases(op), large_cases(op), empty_cases(op))
+    others = (source_cases(op), _special_cases(op), wild_cases(op), ones_cases(op), large_cases(op), empty_cases(op))
     cases = labelled(itertools.chain(_own_cases(op), *others))
     return cases if thorough else _in_turn(cases)
 
@@ -105,14 +62,20 @@ _POSITIONS = {type.name: position for position, type in enumerate(QUANTIZED)}
 
 
 def _own_cases(op: type[Op]) -> Iterable[Case]:
-    generators = GENERATORS.get(op.name)
-    if generators is not None:
-        return (case for generator in generators for case in generator(op))
-    return elementwise.unary_cases(op) if issubclass(op, Unary) else derived_cases(op)
+    generators = GENERATORS.get(op.name, description_of(op).cases)
+    return (case for generator in generators for case in generator(op)) if generators else derived_cases(op)
+
+
+def _special_cases(op: type[Op]) -> Iterator[Case]:
+    described = description_of(op)
+
+    def case(label: str, make: Make, agreement: Agreement = "signs" if described.signs else "values") -> Case:
+        return Case(op.name, f"special: {label}", make, agreement)
+
+    return (each for generator in described.special for each in generator(op, case))
 
 
 __all__ = [
-    "FAMILIES",
     "GENERATORS",
     "LAYOUTS",
     "Case",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ggplug import quants
 from ggplug.arrays import as_bytes, encode
 from ggplug.errors import ParameterError
-from ggplug.ops.base import Array, Op
+from ggplug.ops.base import Array
 from ggplug.sketches import LAYOUTS as LAYOUTS
 from ggplug.sketches import Layout as Layout
 from ggplug.sketches import laid
@@ -186,17 +186,6 @@ def _random_blocks(random: np.random.Generator, tensor: Tensor) -> Bytes:
     return raw
 
 
-def in_blocks(length: int, *types: Type) -> int:
-    """The next length that is a whole number of blocks of each type."""
-    unit = math.lcm(*(type.block_size for type in types))
-    return -(-length // unit) * unit
-
-
-def whole_blocks(ne: tuple[int, ...], *types: Type) -> tuple[int, ...]:
-    """These extents, but rows as :func:`in_blocks` makes them."""
-    return (in_blocks(ne[0], *types), *ne[1:])
-
-
 @dataclass(frozen=True)
 class Case:
     """One graph to compute: a recipe that makes it, so that a case costs nothing until it runs.
@@ -221,26 +210,6 @@ class Case:
         return f"{self.op}: {self.label}"
 
 
-Generator = Callable[[type[Op]], Iterator[Case]]
-
-GENERATORS: dict[str, list[Generator]] = {}
-"""What makes the cases of an op, by its name."""
-
-
-def generates(*ops: type[Op] | str) -> Callable[[Generator], Generator]:
-    """Marks a function as a generator of cases for these ops; an op may have several.
-
-    An op defined outside core brings its own the same way.
-    """
-
-    def mark(generator: Generator) -> Generator:
-        for op in ops:
-            GENERATORS.setdefault(op if isinstance(op, str) else op.name, []).append(generator)
-        return generator
-
-    return mark
-
-
 def labelled(cases: Iterable[Case]) -> list[Case]:
     """The cases, each with a label of its own.  Raises ParameterError if two of an op have the same."""
     result = list(cases)
@@ -253,8 +222,3 @@ def labelled(cases: Iterable[Case]) -> list[Case]:
             )  # fmt: skip
         seen.add((case.op, case.label))
     return result
-
-
-def spell(type: Type, ne: Iterable[int], layout: Layout = "packed") -> str:
-    """``f32[7x5] permuted``: a source in a label."""
-    return f"{type.name}[{'x'.join(map(str, ne))}]" + ("" if layout == "packed" else f" {layout}")

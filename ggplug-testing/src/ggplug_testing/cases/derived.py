@@ -9,7 +9,8 @@ from ggplug.errors import GGPlugError
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.types import KERNEL_FLOATS
-from ggplug_testing.cases.case import LAYOUTS, Case, Leafs, node, spell
+from ggplug_testing.cases.case import LAYOUTS, Case, Leafs, node
+from ggplug_testing.cases.making import spell
 
 _SHAPES = ((16,), (33, 7), (64, 5, 4, 3), (1, 1), (257, 2), (32, 32), (8, 0))
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from ggplug.arrays import encode
 from ggplug.backend import limit_of_ids
-from ggplug.errors import GGPlugError
 from ggplug.ops.base import Op
 from ggplug.sketches import EXTENTS, first_sketch, maker
 from ggplug.tensor import Tensor
 from ggplug_testing.cases.case import Case, Leafs
+from ggplug_testing.cases.making import taken
+from ggplug_testing.description import description_of
 
 LARGE = 65568
 """A whole number of blocks."""
@@ -28,7 +29,7 @@ _MOST = 4 * LARGE
 def large_cases(op: type[Op]) -> Iterator[Case]:
     """Each extent of the first sketch of an op made large, where the op's shape rule takes that."""
     sketch = first_sketch(op)
-    if sketch is None or op.name in _SLOW:
+    if sketch is None or not description_of(op).large:
         return
     for name in sketch.names():
         sizes = {**dict.fromkeys(EXTENTS, 1), name: LARGE}
@@ -53,15 +54,7 @@ def _with_the_last_id(make: Callable[[Leafs], Tensor]) -> Callable[[Leafs], Tens
     return made
 
 
-_SLOW = frozenset({"col2im_1d", "flash_attn_back", "flash_attn_ext"})
-"""Ops whose reference takes a second for so many numbers."""
-
-
 def _fits(case: Case) -> bool:
     """Whether the op takes such extents, and no tensor has too many numbers."""
-    try:
-        made = case.make(Leafs(0))
-    except GGPlugError:
-        return False
-    assert isinstance(made, Tensor)
-    return all(tensor is None or tensor.size <= _MOST for tensor in (made, *made.src))
+    made = taken(case)
+    return made is not None and all(tensor is None or tensor.size <= _MOST for tensor in (made, *made.src))

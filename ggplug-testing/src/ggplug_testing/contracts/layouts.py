@@ -27,7 +27,7 @@ from ggplug.ops.unary import relu
 from ggplug.ops.views import reshape, transpose, view
 from ggplug.tensor import Tensor, new_tensor
 from ggplug.types import IQ4_NL, KERNEL_FLOATS, MXFP4, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0, TYPES, Type
-from ggplug_testing.cases.case import in_blocks
+from ggplug_testing.cases.making import in_blocks
 from ggplug_testing.comparison import compare
 from ggplug_testing.contracts.clause import (
     NotOffered,

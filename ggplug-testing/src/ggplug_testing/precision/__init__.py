@@ -41,7 +41,9 @@ An op from elsewhere brings its rule as it brings its cases: ``RULES["mine.wavel
 
 from __future__ import annotations
 
+import ggplug_testing.ops  # noqa: F401  (describes the ops of core)
+from ggplug_testing.description import RULES
 from ggplug_testing.precision.rule import DEVIATIONS, FLUSHED, UNIT, Room, Rule
-from ggplug_testing.precision.table import OTHER, RULES, mean_square, room, rule_of
+from ggplug_testing.precision.table import OTHER, mean_square, room, rule_of
 
 __all__ = ["DEVIATIONS", "FLUSHED", "OTHER", "RULES", "UNIT", "Room", "Rule", "mean_square", "room", "rule_of"]

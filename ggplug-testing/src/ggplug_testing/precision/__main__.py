@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from ggplug_testing import precision
-from ggplug_testing.precision.table import OTHER, RULES
+from ggplug_testing.precision import OTHER, RULES
+
+_KINDS = "moves", "exact", "chooses", "one by one", "sums", "products", "Python functions"
+"""The order of the table."""
 
 _SPECIAL = """## Special values
 
@@ -32,7 +35,7 @@ def page() -> str:
     groups: dict[int, list[str]] = {}
     for name, rule in RULES.items():
         groups.setdefault(id(rule), []).append(name)
-    for names in groups.values():
+    for names in sorted(groups.values(), key=lambda names: _KINDS.index(RULES[names[0]].kind)):
         rule = RULES[names[0]]
         shown = ", ".join(f"`{name}`" for name in names)
         rows.append(f"| {shown} | {rule.kind} | `{rule.bound}` | {rule.why} |")

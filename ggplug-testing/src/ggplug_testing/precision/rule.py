@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ DEVIATIONS = 6.0
 
 SUMMED = DEVIATIONS / math.sqrt(3)
 """The roundings of n additions come to at most ``SUMMED sqrt(n)`` roundings of their size."""
+
+Node = Any
+"""A tensor, whose op has the parameters of its class."""
 
 Room = Callable[..., Array]
 """``(node, exact, *sources) -> distances in UNITs``, of arrays as references have them."""
@@ -59,13 +62,26 @@ def once(node: Tensor, exact: Array, *sources: Array | None) -> Array:
     return np.maximum(off, flushed(node, exact))
 
 
-def of_result(roundings: float) -> Room:
-    return lambda node, exact, *sources: roundings * np.abs(exact)
-
-
 def element(bound: str, why: str, room: Room) -> Rule:
     return Rule("one by one", bound, why, room)
 
 
+def nearest(why: str) -> Rule:
+    return element("abs(y - float32(y))", why, once)
+
+
+def of_result(roundings: int, why: str) -> Rule:
+    return element(f"{roundings} abs(y)", why, lambda node, exact, *sources: roundings * np.abs(exact))
+
+
 def row(bound: str, why: str, room: Room) -> Rule:
     return Rule("sums", bound, why, room, spread=True)
+
+
+MOVES = Rule(
+    "moves", "0", "nothing: numbers of one type keep their bits, others become the nearest of the new type", none
+)
+
+EXACT = Rule("exact", "0", "nothing: float32 holds the result", flushed)
+
+CHOSEN = Rule("chooses", "0", "nothing: numbers are only compared", none)

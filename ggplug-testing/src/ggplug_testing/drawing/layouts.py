@@ -13,8 +13,7 @@ from ggplug.ops.base import apply
 from ggplug.ops.views import Permute, Reshape, Transpose, View
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug.types import Type
-
-from .choices import Choices
+from ggplug_testing.drawing.choices import Choices
 
 Ne = tuple[int, int, int, int]
 Step = tuple[str, tuple[Any, ...]]
@@ -139,6 +138,9 @@ CONTIGUOUS = ("packed", "offset")
 
 ONCE = tuple(name for name in ANY if name not in ("zero stride", "overlapping"))
 """Those in which no two elements share bytes, so that writing them has one outcome."""
+
+ONCE_ROWS = tuple(name for name in ONCE if name != "transposed")
+"""Of those the ones whose rows are contiguous."""
 
 
 def show(root: Tensor, steps: Sequence[Step]) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -34,25 +35,23 @@ class Choices:
 
         A choice that is given must be one of the options, or a number.
         """
-        if what in self.made:
-            return self.made[what][0]
+        if what not in self.made:
+            self.made[what] = self._chosen(what, options, weights), tuple(options)
+        chosen: T = self.made[what][0]
+        return chosen
+
+    def _chosen(self, what: str, options: Sequence[Any], weights: Sequence[int] | None) -> Any:
         if what in self.given:
             chosen = self.given[what]
             if isinstance(chosen, list):
                 chosen = tuple(chosen)
             if chosen not in options and not isinstance(chosen, (int, float)):
                 raise ValueError(f"{what} is none of {options!r}: {chosen!r}")
-        elif weights is None:
-            chosen = options[self.number(what) % len(options)]
-        else:
-            place = self.number(what) % sum(weights)
-            for option, weight in zip(options, weights, strict=True):
-                place -= weight
-                if place < 0:
-                    chosen = option
-                    break
-        self.made[what] = chosen, tuple(options)
-        return chosen
+            return chosen
+        if weights is None:
+            return options[self.number(what) % len(options)]
+        place = self.number(what) % sum(weights)
+        return next(each for each, end in zip(options, accumulate(weights), strict=True) if place < end)
 
     def rarely(self, what: str, one_in: int) -> bool:
         """True once in so many cases."""

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug import quants
-from ggplug.tensor import Tensor, encode
+from ggplug.arrays import encode
+from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, F64, Type
 
 Array = npt.NDArray[Any]
@@ -89,7 +90,9 @@ KINDS: dict[str, Callable[[Random, Shape, Type], Array]] = {
 
 BITS = "bits"
 
-ANY = (*KINDS, BITS)
+ANYTHING = (*KINDS, BITS)
+ADDED_UP = tuple(name for name in KINDS if name != "denormal")
+"""What is added up: all, but those that a device may take as zero."""
 FINITE = tuple(name for name in KINDS if name not in ("NaN", "infinite", "special"))
 MODERATE = ("normal", "integers", "ties", "constant", "hundreds", "small")
 """Neither squares nor sums of these leave float16."""
