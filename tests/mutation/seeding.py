@@ -47,12 +47,12 @@ class Mechanical(NamedTuple):
 
     def source(self) -> ast.Module:
         tree = ast.parse(_source(self.module))
-        function = _function(tree, self.module, self.function)
+        function = _function(tree, self)
         try:
-            other = changed(function, self.operator, self.number)
+            function.body = changed(function, self.operator, self.number).body
         except LookupError as error:
             raise SeedError(f"{self.module}: {error}") from error
-        return _with(tree, self.function, other)
+        return tree
 
 
 class Edit(NamedTuple):
@@ -65,7 +65,7 @@ class Edit(NamedTuple):
 
     def source(self) -> ast.Module:
         text = _source(self.module)
-        function = _function(ast.parse(text), self.module, self.function)
+        function = _function(ast.parse(text), self)
         lines = text.splitlines(keepends=True)
         start, end = function.lineno - 1, function.end_lineno
         body = "".join(lines[start:end])
@@ -98,9 +98,8 @@ def target(module: str, function: str) -> FunctionType:
     found: Any = importlib.import_module(module)
     for name in function.split("."):
         found = inspect.getattr_static(found, name, None)
-    if isinstance(found, property):
-        found = found.fget
-    found = inspect.unwrap(getattr(found, "__func__", found)) if found is not None else None
+    found = getattr(found, "fget", getattr(found, "__func__", found))
+    found = inspect.unwrap(found) if found is not None else None
     if not isinstance(found, FunctionType):
         raise SeedError(f"{module} has no function {function}")
     return found
@@ -111,32 +110,19 @@ def _source(module: str) -> str:
     return inspect.getsource(importlib.import_module(module))
 
 
-def _function(tree: ast.Module, module: str, name: str) -> Function:
-    found = functions(tree).get(name)
+def _function(tree: ast.Module, seed: Seed) -> Function:
+    found = functions(tree).get(seed.function)
     if found is None:
-        raise SeedError(f"{module} has no function {name}")
+        raise SeedError(f"{seed.module} has no function {seed.function}")
     return found
-
-
-def _with(tree: ast.Module, name: str, other: Function) -> ast.Module:
-    """A module with another function in the place of the one of this name."""
-    old = functions(tree)[name]
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and old in body:
-            body[body.index(old)] = other
-    return tree
 
 
 def _code(module: CodeType, name: str) -> CodeType:
     """The code of a function in that of its module."""
     waiting = [module]
-    while waiting:
-        code = waiting.pop()
-        if code.co_qualname == name:
-            return code
+    while (code := waiting.pop()).co_qualname != name:
         waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
-    raise SeedError(f"{name} was not compiled")
+    return code
 
 
 def users(function: FunctionType) -> frozenset[type[Any] | Any]:
@@ -155,10 +141,7 @@ def _reached(kernel: Callable[..., Any]) -> frozenset[FunctionType]:
         each = waiting.pop()
         if isinstance(each, partial):
             waiting += [each.func, *each.args]
-        elif isinstance(each, dict):
-            continue
         elif isinstance(each, FunctionType) and each not in found and each.__module__.startswith(SUBJECT):
             found.add(each)
             waiting += [each.__globals__[name] for name in names_in(each.__code__) if name in each.__globals__]
     return frozenset(found)
-
