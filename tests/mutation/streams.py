@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Capabilities, Groups, Plan, WalkPlan, check_parameters
-from ggplug.discrete import Batch, Job
+from ggplug.discrete import QueuedPlan
 from ggplug.graph import Graph
 from ggplug_testing.reference import ReferenceDevice
 from tests.mutation.fault import written
@@ -25,10 +24,26 @@ class SynchronousDevice(SubjectDevice):
 
 
 class _WaitingStream(SubjectStream):
-    def give(self, run: Callable[[], None], *, batch: Batch | None = None, after: Job | None = None) -> Job:
-        job = super().give(run, batch=batch, after=after)
+    def set_async(self, *given: Any, **named: Any) -> None:
+        super().set_async(*given, **named)
         self.drain()
-        return job
+
+    def get_async(self, *given: Any, **named: Any) -> None:
+        super().get_async(*given, **named)
+        self.drain()
+
+    def copy_async(self, *given: Any, **named: Any) -> None:
+        super().copy_async(*given, **named)
+        self.drain()
+
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return _WaitingPlan(self, graph, groups)
+
+
+class _WaitingPlan(QueuedPlan):
+    def compute(self) -> None:
+        super().compute()
+        self.stream.drain()
 
 
 class PretendsOnHostMemory(ReferenceDevice):
