@@ -5,45 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ggplug.backend import Device
 from tests.mutation.seeding import SUBJECT, Seed, seeded
 
-Part = Literal["kernels", "memory", "streams", "plans", "answers", "groups", "packing"]
-PARTS: tuple[Part, ...] = ("kernels", "memory", "streams", "plans", "answers", "groups", "packing")
-"""Of a backend, in the order in which they are shown."""
-
-_PART_OF: dict[str, Part] = {
-    f"{SUBJECT}.values": "kernels",
-    f"{SUBJECT}.formulas": "kernels",
-    f"{SUBJECT}.kernels": "kernels",
-    f"{SUBJECT}.together": "groups",
-    f"{SUBJECT}.panels": "packing",
-    f"{SUBJECT}.memory": "memory",
-    f"{SUBJECT}.device": "answers",
-    f"{SUBJECT}.device SubjectStream": "streams",
-    f"{SUBJECT}.device SubjectDevice.take": "memory",
-    f"{SUBJECT}.device SubjectDevice.operand": "plans",
-    f"{SUBJECT}.device SubjectDevice.array": "plans",
-    "ggplug.discrete.queue": "streams",
-    "ggplug.discrete.memory": "memory",
-    "ggplug.discrete.plan": "plans",
-    "ggplug.discrete.device": "streams",
-    "ggplug.walking": "plans",
-    "ggplug.backend": "answers",
-    "ggplug.backend Device.groups": "groups",
-    "ggplug.buffers": "packing",
-    "ggplug_testing.fake": "streams",
-    "ggplug_testing.fusing": "groups",
-    "ggplug_testing.packing": "packing",
-    "ggplug_testing.reference": "answers",
-    "tests.mutation.kernels": "kernels",
-    "tests.mutation.groups": "groups",
-    "tests.mutation.memory": "memory",
-    "tests.mutation.streams": "streams",
-}
-"""By module, and by what functions of one begin with."""
+_DEVICE = f"{SUBJECT}.device"
+PARTS: dict[str, tuple[str, ...]] = {
+    "kernels": (f"{SUBJECT}.values", f"{SUBJECT}.formulas", f"{SUBJECT}.kernels", "tests.mutation.kernels"),
+    "memory": (f"{SUBJECT}.memory", f"{_DEVICE} SubjectDevice.take", "ggplug.discrete.memory", "tests.mutation.memory"),
+    "streams": (
+        f"{_DEVICE} SubjectStream", "ggplug.discrete.queue", "ggplug.discrete.device", "ggplug_testing.fake",
+        "tests.mutation.streams",
+    ),
+    "plans": (
+        f"{_DEVICE} SubjectDevice.operand", f"{_DEVICE} SubjectDevice.array", "ggplug.discrete.plan", "ggplug.walking",
+    ),
+    "answers": (_DEVICE, "ggplug.backend", "ggplug_testing.reference"),
+    "groups": (f"{SUBJECT}.together", "ggplug.backend Device.groups", "ggplug_testing.fusing", "tests.mutation.groups"),
+    "packing": (f"{SUBJECT}.panels", "ggplug.buffers", "ggplug_testing.packing"),
+}  # fmt: skip
+"""Of a backend, in the order in which they are shown, and what begins the module and function of faults in them."""
 
 
 class Fault(NamedTuple):
@@ -66,10 +48,11 @@ class Fault(NamedTuple):
             yield self.make()
 
     @property
-    def part(self) -> Part:
+    def part(self) -> str:
         """Which part of a backend it is in."""
         places = [f"{seed.module} {seed.function}" for seed in self.seeds] or [type(self.make()).__module__]
-        return _PART_OF[max((each for each in _PART_OF if places[0].startswith(each)), key=len)]
+        fits = [(len(each), part) for part, given in PARTS.items() for each in given if places[0].startswith(each)]
+        return max(fits)[1]
 
 
 WRITTEN: list[Fault] = []

@@ -15,8 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from ggplug_testing.isolation import Channel, Worker
@@ -78,15 +80,12 @@ def score(
     it has begun with a case.  A KeyboardInterrupt ends the processes.
     """
     stopped = threading.Event()
-    workers = threading.local()
-    made: list[Worker] = []
+    free: SimpleQueue[Worker] = SimpleQueue()
 
     def run(fault: Fault) -> None:
-        if not hasattr(workers, "own"):
-            workers.own = Worker(partial(serve, quick=quick), timeout)
-            made.append(workers.own)
-        start = time.perf_counter()
-        findings = workers.own.run(fault.name, "", again=False)
+        worker, start = free.get(), time.perf_counter()
+        findings = worker.run(fault.name, "", again=False)
+        free.put(worker)
         if stopped.is_set():  # what it was computed in was ended
             raise ScoreError("it was stopped")
         found = next((finding for finding in findings if finding.bad), None)
@@ -94,19 +93,19 @@ def score(
             raise ScoreError(f"{fault.name}: the worker {found.verdict} before the first case: {found.reason}")
         told(Outcome(fault, found, time.perf_counter() - start))
 
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        list(pool.map(run, faults))
-    except BaseException:
-        stopped.set()
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in made:
-            worker.kill()
-        raise
-    finally:
-        pool.shutdown()
-        for worker in made:
-            worker.close()
+    with ExitStack() as ending:
+        workers = [ending.enter_context(Worker(partial(serve, quick=quick), timeout)) for _ in range(jobs)]
+        for worker in workers:
+            free.put(worker)
+        pool = ending.enter_context(ThreadPoolExecutor(jobs))
+        try:
+            list(pool.map(run, faults))
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.kill()
+            raise
 
 
 def check_seeds() -> None:
@@ -164,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SeedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    chosen = [fault for fault in every_fault() if _wanted(fault, given.only)]
+    chosen = [fault for fault in every_fault() if not given.only or _is_one_of(fault, given.only)]
     if given.list:
         print("\n".join(aligned([("part", "fault"), *((fault.part, fault.name) for fault in chosen)])))
         return 0
@@ -205,10 +204,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if passes(outcomes) else 1
 
 
-def _wanted(fault: Fault, patterns: Sequence[str]) -> bool:
-    return not patterns or any(
-        fault.part == each or each in fault.name or fnmatch.fnmatchcase(fault.name, each) for each in patterns
-    )
+def _is_one_of(fault: Fault, patterns: Sequence[str]) -> bool:
+    return any(fault.part == each or each in fault.name or fnmatch.fnmatchcase(fault.name, each) for each in patterns)
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:

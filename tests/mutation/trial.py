@@ -14,14 +14,14 @@ from ggplug_testing.contracts import CLAUSES
 from ggplug_testing.report import Finding
 from ggplug_testing.watching import Watch
 from tests.mutation import FAULTS
-from tests.mutation.fault import Fault, Part
+from tests.mutation.fault import Fault
 from tests.mutation.lists import DEVICES, Recorded, recorded
 from tests.mutation.seeding import target, users
 
 CONFORMING = Fault("the device without a fault", DEVICES["subject"])
 """What faults are seeded into.  The suite has to find nothing."""
 
-_CONCERNED: dict[Part, str] = {
+_CONCERNED: dict[str, str] = {
     "kernels": "again sharing far",
     "memory": "buffers freeing devices layouts streams pending sharing far",
     "streams": "pending freeing streams plans buffers sharing synchronous far",
@@ -32,7 +32,7 @@ _CONCERNED: dict[Part, str] = {
 }
 """The chapters of the contract that are about a part."""
 
-_SUBJECTS: dict[Part, tuple[str, ...]] = {"plans": ("get_rows", "set_rows", GRAPH), "groups": (GROUPS, GRAPH)}
+_SUBJECTS: dict[str, tuple[str, ...]] = {"plans": ("get_rows", "set_rows", GRAPH), "groups": (GROUPS, GRAPH)}
 
 _ASKED_BY_MATCH = {"cannot": "rope", "cannot_together": GROUPS}
 """What functions decide about that no kernel calls."""
