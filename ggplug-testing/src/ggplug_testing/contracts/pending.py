@@ -430,9 +430,7 @@ def a_failure_is_raised_by_the_next_synchronize_and_only_once(device: Device) ->
                 expect(again is None, f"what went wrong in the {turn} computation was raised twice: {again!r}")
         sample = Sample(device, 2)
         with sample.place(device, 1) as placement:
-            stream.compute(sample.graph, placement.allocation)
-            stream.synchronize()
-            sample.check(placement.read(sample.y), 1, "computed by a stream after a failure")
+            sample.check(sample.compute(stream, placement), 1, "computed by a stream after a failure")
 
 
 @clause
