@@ -25,14 +25,12 @@ _CONCERNED: dict[str, str] = {
     "kernels": "again sharing far",
     "memory": "buffers freeing devices layouts streams pending sharing far",
     "streams": "pending freeing streams plans buffers sharing synchronous far",
-    "plans": "again plans binding freeing pending streams far",
+    "plans": f"get_rows set_rows {GRAPH} again plans binding freeing pending streams far",
     "answers": "devices layouts plans buffers far",
-    "groups": "",
+    "groups": f"{GROUPS} {GRAPH}",
     "packing": "layouts freeing buffers",
 }
-"""The chapters of the contract that are about a part."""
-
-_SUBJECTS: dict[str, tuple[str, ...]] = {"plans": ("get_rows", "set_rows", GRAPH), "groups": (GROUPS, GRAPH)}
+"""The subjects, and the chapters of the contract, that are about a part."""
 
 _ASKED_BY_MATCH = {"cannot": "rope", "cannot_together": GROUPS}
 """What functions decide about that no kernel calls."""
@@ -83,9 +81,10 @@ def _concerned(fault: Fault) -> Iterator[str]:
         yield from (op.name for op in OPS.values() if op in found)
         if any(isinstance(each, Pattern) for each in found):
             yield GROUPS
-    yield from _SUBJECTS.get(fault.part, ())
-    for chapter in _CONCERNED[fault.part].split():
-        yield from (clause.name for clause in CLAUSES if clause.check.__module__.endswith(f".{chapter}"))
+    for each in _CONCERNED[fault.part].split():
+        if each in (*OPS, GRAPH, GROUPS):
+            yield each
+        yield from (clause.name for clause in CLAUSES if clause.check.__module__.endswith(f".{each}"))
 
 
 class _Stopping(Watch):
