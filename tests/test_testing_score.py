@@ -18,8 +18,8 @@ from ggplug_testing.report import Finding, Report
 from ggplug_testing.watching import EVERYTHING
 from tests.mutation import FAULTS, lists, score
 from tests.mutation.fault import PARTS, Fault
-from tests.mutation.operators import OPERATORS, changed, functions, sites
-from tests.mutation.seeding import SUBJECT, Edit, Mechanical, SeedError, seeded, target
+from tests.mutation.operators import OPERATORS, Mechanical, changed, changes, functions
+from tests.mutation.seeding import SUBJECT, Edit, SeedError, seeded, target
 from tests.mutation.subject import SubjectDevice
 from tests.mutation.trial import CONFORMING, every_fault, ordered, trial
 
@@ -108,7 +108,7 @@ def f(x, n):
 
 def test_each_operator_changes_one_place_and_leaves_messages_alone() -> None:
     tree = functions(ast.parse(SAMPLE))["f"]
-    found = {(site.operator, site.number): f"{site.before} -> {site.after}" for site in sites("f", tree)}
+    found = {(each.operator, each.number): f"{each.before} -> {each.after}" for each in changes("", "f", tree)}
     assert found["bound", 0] == "range(0, n, 8) -> range(0, n - 1, 8)"
     assert found["bound", 1] == "k:k + 8 -> k:k + 8 - 1"
     assert found["axis", 0] == "-1 -> -2"

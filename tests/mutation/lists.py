@@ -1,7 +1,7 @@
 """The faults that are listed in ``data/``: changes of source that somebody made by hand, and mechanical ones.
 
 ``byhand.txt`` says in its first lines how it is to be read.  ``mechanical.txt`` has a line for each change: module,
-function, operator, number, before, after, and what became of it.  It is made by a rule, the first site of every
+function, operator, number, before, after, and what became of it.  It is made by a rule, the first place of every
 operator in every function of :data:`MODULES`, by ``python -m tests.mutation.score --record``, and checked against the
 source, so that no fault silently seeds nothing.  What a line ends with: nothing; ``equivalent:`` and why no result can
 differ, and then it is no fault and not seeded; or ``missed:`` and why the suite does not find it.
@@ -24,8 +24,8 @@ from ggplug_testing.fusing import FusingDevice
 from ggplug_testing.packing import PackingDevice
 from ggplug_testing.reference import ReferenceDevice
 from tests.mutation.fault import Fault
-from tests.mutation.operators import functions, sites
-from tests.mutation.seeding import SUBJECT, Edit, Mechanical
+from tests.mutation.operators import Mechanical, changes, functions
+from tests.mutation.seeding import SUBJECT, Edit
 from tests.mutation.streams import SynchronousDevice
 from tests.mutation.subject import SubjectDevice
 
@@ -87,7 +87,7 @@ def found() -> Iterator[Mechanical]:
     for module in MODULES:
         tree = ast.parse(inspect.getsource(importlib.import_module(module)))
         for name, function in functions(tree).items():
-            yield from (Mechanical(module, *site) for site in sites(name, function) if site.number == 0)
+            yield from (each for each in changes(module, name, function) if each.number == 0)
 
 
 def record() -> None:

@@ -1,7 +1,7 @@
 """Mechanical changes of source: a bound, a sign, an axis, a type, a swapped argument, a dropped statement, ...
 
-An operator has something that may stand in the place of some nodes of a function's syntax tree.  A *site* is an
-operator, a function and a number: the sites of an operator in a function are counted in the order of the source.
+An operator has something that may stand in the place of some nodes of a function's syntax tree.  Where it does so in a
+function, these places are counted in the order of the source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OPERATORS = (
     "swapped operands", "swapped arguments", "and, or", "negated condition", "condition never holds",
     "check left out", "claim left out", "statement left out",
 )  # fmt: skip
-"""In the order in which their sites are listed."""
+"""In the order in which their places are listed."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -110,14 +110,24 @@ def _never(node: Any) -> ast.If:
     return ast.If(ast.Constant(False), [node], [])
 
 
-class Site(NamedTuple):
-    """Where an operator changes something.  ``before``, ``after``: source, on one line."""
+class Mechanical(NamedTuple):
+    """What an operator does to a place of a function, which ``number`` counts.
 
+    ``before``, ``after``: source on one line, for the reader, and to notice that the source has changed.
+    """
+
+    module: str
     function: str
     operator: str
     number: int
     before: str
     after: str
+
+    @property
+    def name(self) -> str:
+        place = f"{self.module.removeprefix('ggplug.')}.{self.function}"
+        which = f" {self.number + 1}" if self.number else ""
+        return f"{place}, {self.operator}{which}: {self.before} -> {self.after}"
 
 
 def functions(tree: ast.Module) -> dict[str, Function]:
@@ -135,20 +145,20 @@ def functions(tree: ast.Module) -> dict[str, Function]:
     return found
 
 
-def sites(function: str, tree: Function) -> Iterator[Site]:
-    """All sites of a function, operator by operator."""
+def changes(module: str, function: str, tree: Function) -> Iterator[Mechanical]:
+    """All changes of a function, operator by operator."""
     for operator in OPERATORS:
         for number, (node, after) in enumerate(_changes(tree, operator)):
-            yield Site(function, operator, number, _line(node), _line(after))
+            yield Mechanical(module, function, operator, number, _line(node), _line(after))
 
 
 def changed(tree: Function, operator: str, number: int) -> Function:
-    """A copy of a function with one site changed.  Raises LookupError if it has fewer."""
+    """A copy of a function with one place changed.  Raises LookupError if it has fewer."""
     made = copy.deepcopy(tree)
     for found, (node, after) in enumerate(_changes(made, operator)):
         if found == number:
             return _Replacing(node, ast.fix_missing_locations(ast.copy_location(after, node))).visit(made)  # type: ignore[no-any-return]
-    raise LookupError(f"{tree.name} has no site {number} of {operator!r}")
+    raise LookupError(f"{tree.name} has no place {number} of {operator!r}")
 
 
 class _Replacing(ast.NodeTransformer):

@@ -28,7 +28,7 @@ from ggplug_testing.report import Finding
 from ggplug_testing.stopping import in_words, number_of, stoppable
 from tests.mutation import FAULTS, lists, trial
 from tests.mutation.fault import PARTS, Fault
-from tests.mutation.seeding import SeedError
+from tests.mutation.seeding import SeedError, source
 from tests.mutation.trial import CONFORMING, every_fault
 
 WANTED = 0.98
@@ -118,7 +118,7 @@ def check_seeds() -> None:
                 f"{first}: {what}, and {len(each) - 1} more; record them by python -m tests.mutation.score --record"
             )
     for seed in (seed for fault in FAULTS for seed in fault.seeds):
-        seed.source()
+        source(seed)
 
 
 def summary(outcomes: Sequence[Outcome]) -> list[str]:
