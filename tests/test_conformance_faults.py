@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
-from ggplug.backend import Operand
+from ggplug.backend import Device, Operand
 from ggplug.errors import ParameterError
 from ggplug.ops.base import OPS, Op
 from ggplug.types import F32
@@ -25,17 +27,20 @@ CLAUSE = {clause.name: clause for clause in CLAUSES}
 
 def first_bad(fault: Fault, found_by: str) -> Finding | None:
     """What an op's cases or a clause find, as soon as they do."""
-    device = fault.make()
+    with fault.device() as device:
+        return next((finding for finding in findings(device, found_by) if finding.bad), None)
+
+
+def findings(device: Device, found_by: str) -> Iterator[Finding]:
     if found_by in CLAUSE:
-        finding = run_clause(device, CLAUSE[found_by])
-        return finding if finding.bad else None
+        yield run_clause(device, CLAUSE[found_by])
+        return
     stream = device.init()
     if found_by == "groups":
-        found = (run_group_case(device, stream, case) for case in group_cases())
-        return next((finding for finding in found if finding.bad), None)
-    cases = graph_cases() if found_by == "graph" else cases_of(OPS[found_by])
-    findings = (run_case(device, stream, case) for case in cases)
-    return next((finding for finding in findings if finding.bad), None)
+        yield from (run_group_case(device, stream, case) for case in group_cases())
+    else:
+        cases = graph_cases() if found_by == "graph" else cases_of(OPS[found_by])
+        yield from (run_case(device, stream, case) for case in cases)
 
 
 @pytest.mark.parametrize("found_by", [(fault, by) for fault in FAULTS for by in fault.found_by],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ggplug as gg
-from ggplug.backend import Backend, Capabilities, Places
+from ggplug.backend import Backend, Capabilities
 from ggplug.ops import add, relu
 from ggplug.ops.base import OPS, Op
 from ggplug.ops.custom import PythonCall
@@ -20,7 +20,9 @@ from ggplug_testing.contracts.clause import ATTEMPTS
 from ggplug_testing.contracts.loading import Load, Unit, Work
 from ggplug_testing.fake import FakeBackend, FakeDevice, FakeRegistration
 from ggplug_testing.reference import ReferenceDevice
-from tests.mutation import FAULTS, Fault, plans, streams
+from tests.mutation import FAULTS, Fault
+from tests.mutation.lists import DEVICES
+from tests.mutation.seeding import Edit, seeded
 
 HELD = [clause for clause in CLAUSES if clause.check.__module__.endswith((".pending", ".racing"))]
 NAMES = [clause.name for clause in HELD]
@@ -70,19 +72,10 @@ def test_an_id_out_of_range_of_any_op_proves_what_becomes_of_failures(op: type[O
 
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.indexes is not None], ids=lambda op: op.name)
 def test_every_op_with_ids_is_asked_whether_it_looks_at_them(op: type[Op]) -> None:
-    class Forgets(plans.ForgetsFaults):
-        def rebind(self, graph: gg.Graph, allocation: Places) -> None:
-            self.forgets = any(isinstance(node.op, op) for node in graph.nodes)
-            super().rebind(graph, allocation)
-
-        def compute(self) -> None:
-            if self.forgets:
-                super().compute()
-            else:
-                self.inner.compute()
-
+    forgets = f"if found is not None and node.op.name != {op.name!r}:"
     (clause,) = (each for each in CLAUSES if each.name == "ids are looked at in each computation")
-    finding = run_clause(plans.OtherStreams(Forgets), clause)
+    with seeded(Edit("ggplug.walking", "call_kernel", "if found is not None:", forgets)):
+        finding = run_clause(ReferenceDevice(), clause)
     assert finding.verdict == "failed"
     assert f"= {op.name}" in finding.reason
     assert run_clause(ReferenceDevice(), clause).verdict == "passed"
@@ -163,6 +156,8 @@ def test_behind_a_load_a_device_that_is_right_passes(clause: Clause, long_loads:
 
 
 RACES = [(fault, by) for fault in FAULTS for by in fault.found_by if by in NAMES]
+RIGHT = Fault("nothing is wrong", DEVICES["late"])
+(IMPATIENT,) = (fault for fault in FAULTS if fault.name == "reads do not wait")
 
 
 @pytest.mark.parametrize("race", RACES, ids=lambda race: f"{race[0].name}-{race[1]}")
@@ -170,33 +165,34 @@ def test_behind_a_load_each_fault_is_found_that_is_found_in_held_streams(
     race: tuple[Fault, str], long_loads: None
 ) -> None:
     fault, by = race
-    finding = run_clause(fault.make(), CALLED[by])
+    with fault.device() as device:
+        finding = run_clause(device, CALLED[by])
     assert finding.bad, finding
 
 
-@pytest.mark.parametrize(("device", "verdict"), [(FakeDevice, "passed"), (streams.Impatient, "failed")])
+@pytest.mark.parametrize(("fault", "verdict"), [(RIGHT, "passed"), (IMPATIENT, "failed")])
 def test_a_load_that_is_long_enough_is_found_by_measuring_or_nothing_is_proven(
-    device: Any, verdict: str, unholdable: None
+    fault: Fault, verdict: str, unholdable: None
 ) -> None:
-    made = device(execution="late") if device is FakeDevice else device()
-    finding = run_clause(made, CALLED["a read waits for held streams"])
+    with fault.device() as device:
+        finding = run_clause(device, CALLED["a read waits for held streams"])
     assert finding.verdict in (verdict, "not proven"), finding.reason
 
 
-@pytest.mark.parametrize("device", [FakeDevice, streams.Impatient])
+@pytest.mark.parametrize("fault", [RIGHT, IMPATIENT])
 def test_what_was_not_behind_a_load_is_neither_passed_nor_failed_and_tried_with_longer_ones(
-    device: Any, long_loads: None, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, long_loads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = device(execution="late") if device is FakeDevice else device()
     answers = iter([True, False] * ATTEMPTS)  # when it was given; when the block ends
     monkeypatch.setattr(Load, "is_pending", property(lambda load: next(answers)))
-    loading.unit_of(made)
-    before = loading.unit_of(made).seconds
-    finding = run_clause(made, CALLED["a read waits for held streams"])
+    with fault.device() as device:
+        loading.unit_of(device)
+        before = loading.unit_of(device).seconds
+        finding = run_clause(device, CALLED["a read waits for held streams"])
     assert (finding.verdict, finding.bad) == ("not proven", False)
     assert "was done before anything could be seen" in finding.reason
     assert next(answers, None) is None
-    assert loading.unit_of(made).seconds == pytest.approx(before / 2**ATTEMPTS)
+    assert loading.unit_of(device).seconds == pytest.approx(before / 2**ATTEMPTS)
 
 
 def test_an_attempt_that_proves_it_counts(long_loads: None, monkeypatch: pytest.MonkeyPatch) -> None:

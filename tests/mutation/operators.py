@@ -1,22 +1,29 @@
 """Mechanical changes of source: a bound, a sign, an axis, a type, a swapped argument, a dropped statement, ...
 
-Each operator takes a node of a function's syntax tree and answers the nodes that may stand in its place.  A *site* is
-an operator, a function and a number: the sites of an operator in a function are counted in the order of the source.
+An operator has something that may stand in the place of some nodes of a function's syntax tree.  Where it does so in a
+function, these places are counted in the order of the source.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+OPERATORS = (
+    "bound", "axis", "sign", "type", "constant", "close comparison", "opposite comparison", "arithmetic",
+    "swapped operands", "swapped arguments", "and, or", "negated condition", "condition never holds",
+    "check left out", "claim left out", "statement left out",
+)  # fmt: skip
+"""In the order in which their places are listed."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _ANY_ORDER = {
     "isinstance", "getattr", "zip", "min", "max", "minimum", "maximum", "fmin", "fmax", "logaddexp", "accessing",
 }  # fmt: skip
 """Calls whose first two arguments make no difference in the other order, or none that is a fault of a device."""
-
-Change = Callable[[ast.AST], ast.AST | None]
 
 _CLOSE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
@@ -36,169 +43,91 @@ _TYPES = {
 }  # fmt: skip
 
 
-def _compare(kinds: dict[type[ast.cmpop], type[ast.cmpop]]) -> Change:
-    def change(node: ast.AST) -> ast.AST | None:
-        if not isinstance(node, ast.Compare) or type(node.ops[0]) not in kinds:
-            return None
-        return ast.Compare(node.left, [kinds[type(node.ops[0])](), *node.ops[1:]], node.comparators)
-
-    return change
-
-
-def _arithmetic(node: ast.AST) -> ast.AST | None:
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        return ast.BinOp(node.left, _ARITHMETIC[type(node.op)](), node.right)
-    return None
-
-
-def _operands(node: ast.AST) -> ast.AST | None:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, _ORDERED):
-        return ast.BinOp(node.right, node.op, node.left)
-    return None
-
-
-def _sign(node: ast.AST) -> ast.AST | None:
-    negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
-    if negative and not isinstance(node.operand, ast.Constant):  # type: ignore[attr-defined]
-        return node.operand  # type: ignore[attr-defined,no-any-return]
-    return None
-
-
-def _axis(node: ast.AST) -> ast.AST | None:
-    """An axis counted from the end: the one before it."""
-    last = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
-    if last and isinstance(node.operand.value, int):  # type: ignore[attr-defined]
-        return ast.UnaryOp(ast.USub(), ast.Constant(node.operand.value + 1))  # type: ignore[attr-defined]
-    return None
-
-
-def _constant(node: ast.AST) -> ast.AST | None:
-    """A number: the next one."""
-    if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
-        return None
-    if isinstance(node.value, int):
-        return ast.Constant(node.value + 1)
-    return ast.Constant(node.value * 1.01 + 0.01) if isinstance(node.value, float) else None
-
-
-def _bound(node: ast.AST) -> ast.AST | None:
-    """The end of a slice or range, or else its beginning: one less."""
+def _expression(operator: str, node: ast.AST) -> ast.AST | None:
+    """What stands for an expression."""
     one = ast.Constant(1)
-    if isinstance(node, ast.Slice):
-        if node.upper is not None:
-            return ast.Slice(node.lower, ast.BinOp(node.upper, ast.Sub(), one), node.step)
-        return None if node.lower is None else ast.Slice(ast.BinOp(node.lower, ast.Add(), one), None, node.step)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
-        last = min(1, len(node.args) - 1)
-        shorter = [*node.args[:last], ast.BinOp(node.args[last], ast.Sub(), one), *node.args[last + 1 :]]
-        return ast.Call(node.func, shorter, [])
+    match operator, node:
+        case "bound", ast.Slice(lower, ast.expr() as upper, step):  # one less
+            return ast.Slice(lower, ast.BinOp(upper, ast.Sub(), one), step)
+        case "bound", ast.Slice(ast.expr() as lower, None, step):
+            return ast.Slice(ast.BinOp(lower, ast.Add(), one), None, step)
+        case "bound", ast.Call(ast.Name("range") as function, [end]):
+            return ast.Call(function, [ast.BinOp(end, ast.Sub(), one)], [])
+        case "bound", ast.Call(ast.Name("range") as function, [start, end, *rest]):
+            return ast.Call(function, [start, ast.BinOp(end, ast.Sub(), one), *rest], [])
+        case "axis", ast.UnaryOp(ast.USub(), ast.Constant(int(number))):  # counted from the end: the one before it
+            return ast.UnaryOp(ast.USub(), ast.Constant(number + 1))
+        case "sign", ast.UnaryOp(ast.USub(), operand) if not isinstance(operand, ast.Constant):
+            return operand
+        case "type", ast.Attribute(ast.Name() as module, name, context) if name in _TYPES:
+            return ast.Attribute(module, _TYPES[name], context)
+        case "constant", ast.Constant(int(number)) if not isinstance(number, bool):
+            return ast.Constant(number + 1)
+        case "constant", ast.Constant(float(number)):
+            return ast.Constant(number * 1.01 + 0.01)
+        case ("close comparison" | "opposite comparison"), ast.Compare(left, [first, *rest], comparators):
+            kinds = _CLOSE if operator == "close comparison" else _OPPOSITE
+            return ast.Compare(left, [kinds[type(first)](), *rest], comparators) if type(first) in kinds else None
+        case "arithmetic", ast.BinOp(left, symbol, right) if type(symbol) in _ARITHMETIC:
+            return ast.BinOp(left, _ARITHMETIC[type(symbol)](), right)
+        case "swapped operands", ast.BinOp(left, symbol, right) if isinstance(symbol, _ORDERED):
+            return ast.BinOp(right, symbol, left)
+        case "swapped arguments", ast.Call(function, [first, second, *rest], keywords):
+            name = getattr(function, "attr", getattr(function, "id", ""))
+            if name in _ANY_ORDER or isinstance(first, ast.Starred) or isinstance(second, ast.Starred):
+                return None
+            return ast.Call(function, [second, first, *rest], keywords)
+        case "and, or", ast.BoolOp(symbol, values):
+            return ast.BoolOp(ast.Or() if isinstance(symbol, ast.And) else ast.And(), values)
     return None
 
 
-def _type(node: ast.AST) -> ast.AST | None:
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in _TYPES:
-        return ast.Attribute(node.value, _TYPES[node.attr], node.ctx)
+def _statement(operator: str, node: ast.AST) -> ast.AST | None:
+    """What stands for a statement, or a condition."""
+    match operator, node:
+        case "negated condition", (ast.If(test) | ast.IfExp(test)) if _expression("opposite comparison", test):
+            return None  # the opposite comparison
+        case "negated condition", ast.If(test, body, otherwise):
+            return ast.If(ast.UnaryOp(ast.Not(), test), body, otherwise)
+        case "negated condition", ast.IfExp(test, body, otherwise):
+            return ast.IfExp(test, otherwise, body)
+        case ("condition never holds" | "check left out"), ast.If(test, body, otherwise):
+            if isinstance(body[0], ast.Raise) == (operator == "check left out"):
+                return ast.If(ast.BoolOp(ast.And(), [ast.Constant(False), test]), body, otherwise)
+        case "claim left out", ast.With(items, body) if all(item.optional_vars is None for item in items):
+            return ast.If(ast.Constant(True), body, [_never(node)])
+        case "statement left out", ast.Expr(ast.Call()) | ast.AugAssign():
+            return _never(node)
+        case "statement left out", ast.Assign(ts) if all(isinstance(t, ast.Attribute | ast.Subscript) for t in ts):
+            return _never(node)
+        case "statement left out", ast.Assign([ast.Name(name), *_], value):  # what changes a name that is there
+            return _never(node) if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(value)) else None
     return None
 
 
-def _arguments(node: ast.AST) -> ast.AST | None:
-    """The first two arguments of a call, in the other order."""
-    if not isinstance(node, ast.Call) or len(node.args) < 2 or any(isinstance(a, ast.Starred) for a in node.args[:2]):
-        return None
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    if name in _ANY_ORDER:
-        return None
-    return ast.Call(node.func, [node.args[1], node.args[0], *node.args[2:]], node.keywords)
+def _never(node: Any) -> ast.If:
+    """A statement that stays in the function, with the names that it binds, and is not executed."""
+    return ast.If(ast.Constant(False), [node], [])
 
 
-def _boolean(node: ast.AST) -> ast.AST | None:
-    if isinstance(node, ast.BoolOp):
-        return ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
-    return None
+class Mechanical(NamedTuple):
+    """What an operator does to a place of a function, which ``number`` counts.
 
+    ``before``, ``after``: source on one line, for the reader, and to notice that the source has changed.
+    """
 
-def _negated(node: ast.AST) -> ast.AST | None:
-    if isinstance(node, (ast.If, ast.IfExp)) and _compare(_OPPOSITE)(node.test) is not None:
-        return None  # the opposite comparison
-    if isinstance(node, ast.If):
-        return ast.If(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)
-    if isinstance(node, ast.IfExp):
-        return ast.IfExp(node.test, node.orelse, node.body)
-    return None
-
-
-def _never(*nodes: ast.stmt) -> ast.If:
-    """Statements that stay in the function, with the names that they bind, and are not executed."""
-    return ast.If(ast.Constant(False), list(nodes), [])
-
-
-def _dropped(node: ast.AST) -> ast.AST | None:
-    """A call, or the change of something that is there already, left out."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        return _never(node)
-    if isinstance(node, ast.AugAssign):
-        return _never(node)
-    if isinstance(node, ast.Assign) and all(isinstance(t, (ast.Attribute, ast.Subscript)) for t in node.targets):
-        return _never(node)
-    again = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    if again and any(isinstance(n, ast.Name) and n.id == node.targets[0].id for n in ast.walk(node.value)):  # type: ignore[attr-defined]
-        return _never(node)  # type: ignore[arg-type]
-    return None
-
-
-def _unguarded(node: ast.AST) -> ast.AST | None:
-    """What a condition guards never happens."""
-    if isinstance(node, ast.If) and not isinstance(node.body[0], ast.Raise):
-        return ast.If(ast.BoolOp(ast.And(), [ast.Constant(False), node.test]), node.body, node.orelse)
-    return None
-
-
-def _unchecked(node: ast.AST) -> ast.AST | None:
-    """What a check raises is not raised."""
-    if isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise):
-        return ast.If(ast.BoolOp(ast.And(), [ast.Constant(False), node.test]), node.body, node.orelse)
-    return None
-
-
-def _unclaimed(node: ast.AST) -> ast.AST | None:
-    """What happens under a lock or claim happens without."""
-    if isinstance(node, ast.With) and all(item.optional_vars is None for item in node.items):
-        return ast.If(ast.Constant(True), node.body, [_never(node)])
-    return None
-
-
-OPERATORS: dict[str, Change] = {
-    "bound": _bound,
-    "axis": _axis,
-    "sign": _sign,
-    "type": _type,
-    "constant": _constant,
-    "close comparison": _compare(_CLOSE),
-    "opposite comparison": _compare(_OPPOSITE),
-    "arithmetic": _arithmetic,
-    "swapped operands": _operands,
-    "swapped arguments": _arguments,
-    "and, or": _boolean,
-    "negated condition": _negated,
-    "condition never holds": _unguarded,
-    "check left out": _unchecked,
-    "claim left out": _unclaimed,
-    "statement left out": _dropped,
-}
-"""By name; each answers what stands in a node's place, or None if it has nothing to do with the node."""
-
-
-class Site(NamedTuple):
-    """Where an operator changes something.  ``before``, ``after``: source, on one line."""
-
+    module: str
     function: str
     operator: str
     number: int
     before: str
     after: str
 
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+    @property
+    def name(self) -> str:
+        place = f"{self.module.removeprefix('ggplug.')}.{self.function}"
+        which = f" {self.number + 1}" if self.number else ""
+        return f"{place}, {self.operator}{which}: {self.before} -> {self.after}"
 
 
 def functions(tree: ast.Module) -> dict[str, Function]:
@@ -216,33 +145,20 @@ def functions(tree: ast.Module) -> dict[str, Function]:
     return found
 
 
-def sites(function: str, tree: Function) -> Iterator[Site]:
-    """All sites of a function, operator by operator."""
-    nodes = list(_changeable(tree))
-    for operator, change in OPERATORS.items():
-        number = 0
-        for node in nodes:
-            after = change(node)
-            if after is not None:
-                yield Site(function, operator, number, _line(node), _line(after))
-                number += 1
+def changes(module: str, function: str, tree: Function) -> Iterator[Mechanical]:
+    """All changes of a function, operator by operator."""
+    for operator in OPERATORS:
+        for number, (node, after) in enumerate(_changes(tree, operator)):
+            yield Mechanical(module, function, operator, number, _line(node), _line(after))
 
 
 def changed(tree: Function, operator: str, number: int) -> Function:
-    """A copy of a function with one site changed.  Raises LookupError if it has fewer."""
+    """A copy of a function with one place changed.  Raises LookupError if it has fewer."""
     made = copy.deepcopy(tree)
-    left = number
-    for node in _changeable(made):
-        after = OPERATORS[operator](node)
-        if after is None:
-            continue
-        if left == 0:
-            located = ast.fix_missing_locations(ast.copy_location(after, node))
-            replaced = _Replacing(node, located).visit(made)
-            assert isinstance(replaced, Function)
-            return replaced
-        left -= 1
-    raise LookupError(f"{tree.name} has no site {number} of {operator!r}")
+    for found, (node, after) in enumerate(_changes(made, operator)):
+        if found == number:
+            return _Replacing(node, ast.fix_missing_locations(ast.copy_location(after, node))).visit(made)  # type: ignore[no-any-return]
+    raise LookupError(f"{tree.name} has no place {number} of {operator!r}")
 
 
 class _Replacing(ast.NodeTransformer):
@@ -250,36 +166,39 @@ class _Replacing(ast.NodeTransformer):
         self._old = old
         self._new = new
 
-    def visit(self, node: ast.AST) -> ast.AST:
+    def visit(self, node: ast.AST) -> Any:
         return self._new if node is self._old else self.generic_visit(node)
 
 
-def _changeable(function: Function) -> Iterator[ast.AST]:
-    """The nodes of a function's body, in the order of the source, without messages and annotations."""
-
-    def visit(node: ast.AST) -> Iterator[ast.AST]:
-        if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr)):
-            return
-        yield node
-        if isinstance(node, ast.AnnAssign):
-            if node.value is not None:
-                yield from visit(node.value)
-            return
-        if isinstance(node, ast.UnaryOp) and _axis(node) is not None:
-            return  # its number is the axis
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.arguments):
-                yield from visit(child)
-
+def _changes(function: Function, operator: str) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """The nodes that an operator changes, with what it makes of each."""
     for statement in function.body:
-        yield from visit(statement)
+        for node in _changeable(statement):
+            after = _expression(operator, node) or _statement(operator, node)
+            if after is not None:
+                yield node, after
+
+
+def _changeable(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and what is inside of it, in the order of the source, without messages and annotations."""
+    if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.arguments):
+        return
+    yield node
+    inside = ast.iter_child_nodes(node)
+    if isinstance(node, ast.AnnAssign):
+        inside = iter([node.value] if node.value is not None else [])
+    elif _expression("axis", node) is not None:
+        return  # its number is the axis
+    for child in inside:
+        yield from _changeable(child)
 
 
 def _line(node: ast.AST) -> str:
     """A node as source on one line."""
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Constant):
-        if node.test.value is False:
+    match node:
+        case ast.If(ast.Constant(False)):
             return "nothing"
-        return "; ".join(_line(each) for each in node.body)
+        case ast.If(ast.Constant(True), body):
+            return "; ".join(map(_line, body))
     lines = ast.unparse(ast.fix_missing_locations(node)).splitlines()
     return lines[0] if len(lines) == 1 else f"{lines[0]} ..."

@@ -17,42 +17,13 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from ggplug_testing.overrides import names_in
-from tests.mutation.operators import Function, changed, functions
+from tests.mutation.operators import Mechanical, changed, functions
 
 SUBJECT = "tests.mutation.subject"
 
 
 class SeedError(LookupError):
     """The source has no place that a seed describes."""
-
-
-class Mechanical(NamedTuple):
-    """An operator of :mod:`.operators` at a site of a function.
-
-    ``before``, ``after``: source, for the reader, and to notice that the source has changed.
-    """
-
-    module: str
-    function: str
-    operator: str
-    number: int
-    before: str
-    after: str
-
-    @property
-    def name(self) -> str:
-        place = f"{self.module.removeprefix('ggplug.')}.{self.function}"
-        which = f" {self.number + 1}" if self.number else ""
-        return f"{place}, {self.operator}{which}: {self.before} -> {self.after}"
-
-    def source(self) -> ast.Module:
-        tree = ast.parse(_source(self.module))
-        function = _function(tree, self.module, self.function)
-        try:
-            other = changed(function, self.operator, self.number)
-        except LookupError as error:
-            raise SeedError(f"{self.module}: {error}") from error
-        return _with(tree, self.function, other)
 
 
 class Edit(NamedTuple):
@@ -63,18 +34,29 @@ class Edit(NamedTuple):
     old: str
     new: str
 
-    def source(self) -> ast.Module:
-        text = _source(self.module)
-        function = _function(ast.parse(text), self.module, self.function)
-        lines = text.splitlines(keepends=True)
-        start, end = function.lineno - 1, function.end_lineno
-        body = "".join(lines[start:end])
-        if body.count(self.old) != 1:
-            raise SeedError(f"{self.module}.{self.function} has {body.count(self.old)} times {self.old!r}, not once")
-        return ast.parse("".join([*lines[:start], body.replace(self.old, self.new), *lines[end:]]))
-
 
 Seed = Mechanical | Edit
+
+
+def source(seed: Seed) -> ast.Module:
+    """The module with a change of one function.  Raises SeedError for one that does not fit."""
+    text = inspect.getsource(importlib.import_module(seed.module))
+    tree = ast.parse(text)
+    function = functions(tree).get(seed.function)
+    if function is None:
+        raise SeedError(f"{seed.module} has no function {seed.function}")
+    if isinstance(seed, Mechanical):
+        try:
+            function.body = changed(function, seed.operator, seed.number).body
+        except LookupError as error:
+            raise SeedError(f"{seed.module}: {error}") from error
+        return tree
+    lines = text.splitlines(keepends=True)
+    start, end = function.lineno - 1, function.end_lineno
+    body = "".join(lines[start:end])
+    if body.count(seed.old) != 1:
+        raise SeedError(f"{seed.module}.{seed.function} has {body.count(seed.old)} times {seed.old!r}, not once")
+    return ast.parse("".join([*lines[:start], body.replace(seed.old, seed.new), *lines[end:]]))
 
 
 @contextmanager
@@ -84,7 +66,7 @@ def seeded(*seeds: Seed) -> Iterator[None]:
     try:
         for seed in seeds:
             function = target(seed.module, seed.function)
-            code = _code(compile(seed.source(), inspect.getfile(function), "exec"), seed.function)
+            code = _code(compile(source(seed), inspect.getfile(function), "exec"), seed.function)
             originals.append((function, function.__code__))
             function.__code__ = code
         yield
@@ -98,45 +80,19 @@ def target(module: str, function: str) -> FunctionType:
     found: Any = importlib.import_module(module)
     for name in function.split("."):
         found = inspect.getattr_static(found, name, None)
-    if isinstance(found, property):
-        found = found.fget
-    found = inspect.unwrap(getattr(found, "__func__", found)) if found is not None else None
+    found = getattr(found, "fget", getattr(found, "__func__", found))
+    found = inspect.unwrap(found) if found is not None else None
     if not isinstance(found, FunctionType):
         raise SeedError(f"{module} has no function {function}")
     return found
 
 
-@cache
-def _source(module: str) -> str:
-    return inspect.getsource(importlib.import_module(module))
-
-
-def _function(tree: ast.Module, module: str, name: str) -> Function:
-    found = functions(tree).get(name)
-    if found is None:
-        raise SeedError(f"{module} has no function {name}")
-    return found
-
-
-def _with(tree: ast.Module, name: str, other: Function) -> ast.Module:
-    """A module with another function in the place of the one of this name."""
-    old = functions(tree)[name]
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and old in body:
-            body[body.index(old)] = other
-    return tree
-
-
 def _code(module: CodeType, name: str) -> CodeType:
     """The code of a function in that of its module."""
     waiting = [module]
-    while waiting:
-        code = waiting.pop()
-        if code.co_qualname == name:
-            return code
+    while (code := waiting.pop()).co_qualname != name:
         waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
-    raise SeedError(f"{name} was not compiled")
+    return code
 
 
 def users(function: FunctionType) -> frozenset[type[Any] | Any]:
@@ -155,10 +111,7 @@ def _reached(kernel: Callable[..., Any]) -> frozenset[FunctionType]:
         each = waiting.pop()
         if isinstance(each, partial):
             waiting += [each.func, *each.args]
-        elif isinstance(each, dict):
-            continue
         elif isinstance(each, FunctionType) and each not in found and each.__module__.startswith(SUBJECT):
             found.add(each)
             waiting += [each.__globals__[name] for name in names_in(each.__code__) if name in each.__globals__]
     return frozenset(found)
-

@@ -33,32 +33,20 @@ class Isolating:
         self._config = config
         self._worker: Worker | None = None
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        if not _is_of_suite(item):
-            return None
+    def pytest_itemcollected(self, item: Any) -> None:
+        if _is_of_suite(item):
+            item.setup = lambda: None  # its fixtures are those of the worker's session
+            item.runtest = partial(self._run, item)
+
+    def _run(self, item: Any) -> None:
         if self._worker is None:
             paths = dict.fromkeys(str(each.path) for each in item.session.items if _is_of_suite(each))
             work = partial(serve, arguments=_arguments(self._config, list(paths)))
             self._worker = Worker(work, self._config.getoption("--ggplug-timeout"))
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        function = item.originalname  # type: ignore[attr-defined]
         case = self._config.getoption("--ggplug-case")
-        name = self._worker.device or item.cls.__name__  # type: ignore[attr-defined]
-        with followed(item, name, EVERYTHING) as watch:
-            findings = self._worker.run(item.nodeid, _SUBJECTS[function](item), case, watch=watch)
-        device = self._worker.device or item.cls.__name__  # type: ignore[attr-defined]
-        steps: dict[Any, Callable[[], None]] = {
-            "setup": lambda: None,
-            "call": lambda: conclude(item, device, findings),
-            "teardown": lambda: None,
-        }
-        for when, step in steps.items():
-            call = pytest.CallInfo.from_call(step, when=when)
-            report = item.ihook.pytest_runtest_makereport(item=item, call=call)
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
+        with followed(item, self._worker.device or item.cls.__name__, EVERYTHING) as watch:
+            findings = self._worker.run(item.nodeid, _SUBJECTS[item.originalname](item), case, watch=watch)
+        conclude(item, self._worker.device or item.cls.__name__, findings)
 
     def pytest_sessionfinish(self) -> None:
         if self._worker is not None:

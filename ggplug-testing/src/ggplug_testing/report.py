@@ -6,17 +6,14 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 Verdict = Literal[
     "passed", "failed", "raised", "claimed but failed", "crashed", "hung", "not proven", "not applicable", "declined",
     "never run",
 ]  # fmt: skip
 
-VERDICTS: tuple[Verdict, ...] = (
-    "passed", "failed", "raised", "claimed but failed", "crashed", "hung", "not proven", "not applicable", "declined",
-    "never run",
-)  # fmt: skip
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """What can become of a case.
 
 ``passed``; ``failed``: computed, but wrong; ``raised``: the device's code raised where it had to compute; ``claimed but
@@ -27,7 +24,6 @@ cannot happen on the device; ``declined``: the device said no; ``never run``: th
 """
 
 BAD: frozenset[Verdict] = frozenset({"failed", "raised", "claimed but failed", "crashed", "hung"})
-
 
 TRAITS = 3
 """How many traits a hint names at most."""

@@ -19,8 +19,8 @@ Options of pytest that belong to the suite begin with ``--ggplug-``; ``pytest --
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -76,28 +76,20 @@ class BackendSuite:
 
     def test_contract(self, device: Device, clause: Any, request: pytest.FixtureRequest) -> None:
         """One clause of the contract."""
-        with _followed(device, request) as watch:
-            findings = run_clauses(device, [clause], watch)
-        _conclude(device, findings, request)
+        _found(device, request, partial(run_clauses, device, [clause]))
 
     def test_graphs(self, device: Device, request: pytest.FixtureRequest) -> None:
         """Graphs of many ops, as models have them."""
-        with _followed(device, request) as watch:
-            findings = run_graphs(device, max_nmse=self.max_nmse.get("graph"), watch=watch)
-        _conclude(device, findings, request)
+        _found(device, request, partial(run_graphs, device, max_nmse=self.max_nmse.get("graph")))
 
     def test_groups(self, device: Device, request: pytest.FixtureRequest) -> None:
         """Chains of ops in the groups that the device forms."""
-        with _followed(device, request) as watch:
-            findings = run_groups(device, max_nmse=self.max_nmse.get("groups"), watch=watch)
-        _conclude(device, findings, request)
+        _found(device, request, partial(run_groups, device, max_nmse=self.max_nmse.get("groups")))
 
     def test_op(self, device: Device, op_name: str, request: pytest.FixtureRequest) -> None:
         """All cases of one op."""
         cases, allowed = self.cases(op_name), self.max_nmse.get(op_name)
-        with _followed(device, request) as watch:
-            findings = run_op(device, OPS[op_name], cases=cases, max_nmse=allowed, watch=watch)
-        _conclude(device, findings, request)
+        _found(device, request, partial(run_op, device, OPS[op_name], cases=cases, max_nmse=allowed))
 
 
 def watch_of(request: pytest.FixtureRequest) -> Watch:
@@ -107,11 +99,10 @@ def watch_of(request: pytest.FixtureRequest) -> Watch:
     return watch or (EVERYTHING if case is None else One(case))
 
 
-def _followed(device: Device, request: pytest.FixtureRequest) -> AbstractContextManager[Watch]:
-    return followed(request.node, device.name, watch_of(request))
-
-
-def _conclude(device: Device, findings: list[Finding], request: pytest.FixtureRequest) -> None:
+def _found(device: Device, request: pytest.FixtureRequest, run: Callable[..., list[Finding]]) -> None:
+    """Ends a test by what ``run(watch=...)`` finds."""
+    with followed(request.node, device.name, watch_of(request)) as watch:
+        findings = run(watch=watch)
     request.node.stash[FOUND] = device.name, findings
     conclude(request.node, device.name, findings)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 
@@ -27,9 +29,9 @@ def _buffer(device: Device, seed: int) -> Buffer:
     return buffer
 
 
-def _moment(device: Device, stream: Backend) -> float:
+def _moment(stream: Backend) -> float:
     """How long to wait for a call that has nothing to wait for: it transfers, and synchronizes."""
-    with _buffer(device, OLD) as one, _buffer(device, NEW) as other:
+    with _buffer(stream.device, OLD) as one, _buffer(stream.device, NEW) as other:
         out = np.empty(_SIZE, np.uint8)
 
         def transfers() -> None:
@@ -42,6 +44,21 @@ def _moment(device: Device, stream: Backend) -> float:
         return patience(transfers)
 
 
+def _behind(
+    stream: Backend, give: Callable[[], object], call: Callable[[], object], what: str, early: str = ""
+) -> None:
+    """Calls ``call`` when a held stream was given what ``give`` gives it, and waits for its end behind that.
+
+    ``early``: what is wrong if the call returns while the stream is held; empty where it may.
+    """
+    moment = _moment(stream)
+    with held(stream, moment) as aside:
+        give()
+        waiting = aside(call)
+        expect(not waiting.returned(moment) or not early, early)
+    waiting.join(what)
+
+
 @clause
 def a_held_stream_holds_those_that_wait_for_its_event(device: Device) -> None:
     """A stream that waits for an event does nothing before the event's stream gets there."""
@@ -51,22 +68,21 @@ def a_held_stream_holds_those_that_wait_for_its_event(device: Device) -> None:
 def _copy_behind_an_event(device: Device, what: str, *, free: bool) -> None:
     """A stream waits for the event of a held one, which is freed at once or in the end, and copies what that writes."""
     with _buffer(device, OLD) as source, _buffer(device, 3) as target, device.init() as first, device.init() as second:
-        moment = _moment(device, second)
         event = device.event()
-        with held(first, moment) as aside:
+
+        def store() -> None:
             first.set_async(source, 0, pattern(_SIZE, NEW))
             event.record(first)
 
-            def copy() -> None:
-                event.wait(second)  # a device whose streams wait for each other through the host waits here
-                if free:
-                    event.free()
-                second.copy_async(source, 0, target, 0, _SIZE)
-                second.synchronize()
+        def copy() -> None:
+            event.wait(second)  # a device whose streams wait for each other through the host waits here
+            if free:
+                event.free()
+            second.copy_async(source, 0, target, 0, _SIZE)
+            second.synchronize()
 
-            waiting = aside(copy)
-            expect(not waiting.returned(moment), f"a stream passed {what} whose stream is held before it")
-        waiting.join(f"a stream that waited for {what}")
+        early = f"a stream passed {what} whose stream is held before it"
+        _behind(first, store, copy, f"a stream that waited for {what}", early)
         expect_equal(read(target), pattern(_SIZE, NEW), f"copied behind {what}")
         if not free:
             event.free()
@@ -76,17 +92,14 @@ def _copy_behind_an_event(device: Device, what: str, *, free: bool) -> None:
 def a_held_stream_holds_copies_of_what_it_writes(device: Device) -> None:
     """``copy_async`` with ``source_stream`` reads its source when that stream has done what it was given before."""
     with _buffer(device, OLD) as source, _buffer(device, 3) as target, device.init() as first, device.init() as second:
-        moment = _moment(device, second)
-        with held(first, moment) as aside:
-            first.set_async(source, 0, pattern(_SIZE, NEW))
 
-            def copy() -> None:
-                second.copy_async(source, 0, target, 0, _SIZE, first)
-                second.synchronize()
+        def copy() -> None:
+            second.copy_async(source, 0, target, 0, _SIZE, first)
+            second.synchronize()
 
-            copying = aside(copy)
-            expect(not copying.returned(moment), "a copy did not wait for the stream that writes its source")
-        copying.join("a copy from another stream")
+        early = "a copy did not wait for the stream that writes its source"
+        store = partial(first.set_async, source, 0, pattern(_SIZE, NEW))
+        _behind(first, store, copy, "a copy from another stream", early)
         expect_equal(read(target), pattern(_SIZE, NEW), "copied from another stream")
 
 
@@ -94,14 +107,14 @@ def a_held_stream_holds_copies_of_what_it_writes(device: Device) -> None:
 def the_host_waits_for_the_event_of_a_held_stream(device: Device) -> None:
     """``Event.synchronize`` returns when what was given before the event is done."""
     with _buffer(device, OLD) as buffer, device.init() as stream:
-        moment = _moment(device, stream)
         event = device.event()
-        with held(stream, moment) as aside:
+
+        def store() -> None:
             stream.set_async(buffer, 0, pattern(_SIZE, NEW))
             event.record(stream)
-            waiting = aside(event.synchronize)
-            expect(not waiting.returned(moment), "an event was passed while its stream is held before it")
-        waiting.join("waiting for an event")
+
+        early = "an event was passed while its stream is held before it"
+        _behind(stream, store, event.synchronize, "waiting for an event", early)
         event.free()
         expect_equal(read(buffer), pattern(_SIZE, NEW), "stored before the event")
 
@@ -111,12 +124,8 @@ def the_host_waits_for_a_held_stream(device: Device) -> None:
     """``Backend.synchronize`` returns when everything given is done."""
     out = np.empty(_SIZE, np.uint8)
     with _buffer(device, OLD) as buffer, device.init() as stream:
-        moment = _moment(device, stream)
-        with held(stream, moment) as aside:
-            stream.get_async(buffer, 0, out)
-            waiting = aside(stream.synchronize)
-            expect(not waiting.returned(moment), "a stream that is held was synchronized")
-        waiting.join("synchronizing")
+        fetch, early = partial(stream.get_async, buffer, 0, out), "a stream that is held was synchronized"
+        _behind(stream, fetch, stream.synchronize, "synchronizing", early)
     expect_equal(out, pattern(_SIZE, OLD), "fetched before")
 
 
@@ -125,12 +134,9 @@ def a_read_waits_for_held_streams(device: Device) -> None:
     """``Buffer.get`` waits for everything given before to any stream of the device."""
     out = np.empty(_SIZE, np.uint8)
     with _buffer(device, OLD) as buffer, device.init(), device.init() as stream, device.init():
-        moment = _moment(device, stream)
-        with held(stream, moment) as aside:
-            stream.set_async(buffer, 0, pattern(_SIZE, NEW))
-            reading = aside(lambda: buffer.get(0, out))
-            expect(not reading.returned(moment), "a read did not wait for a stream that is held before it writes")
-        reading.join("a read")
+        store = partial(stream.set_async, buffer, 0, pattern(_SIZE, NEW))
+        early = "a read did not wait for a stream that is held before it writes"
+        _behind(stream, store, partial(buffer.get, 0, out), "a read", early)
         expect_equal(out, pattern(_SIZE, NEW), "read behind pending work")
 
 
@@ -139,12 +145,8 @@ def a_write_waits_for_held_streams(device: Device) -> None:
     """``Buffer.set`` waits for everything given before, so that it changes nothing that pending work reads."""
     out = np.empty(_SIZE, np.uint8)
     with _buffer(device, OLD) as buffer, device.init() as stream:
-        moment = _moment(device, stream)
-        with held(stream, moment) as aside:
-            stream.get_async(buffer, 0, out)
-            writing = aside(lambda: buffer.set(0, pattern(_SIZE, NEW)))
-            writing.returned(moment)
-        writing.join("a write")
+        fetch, write = partial(stream.get_async, buffer, 0, out), partial(buffer.set, 0, pattern(_SIZE, NEW))
+        _behind(stream, fetch, write, "a write")
         stream.synchronize()
         expect_equal(out, pattern(_SIZE, OLD), "fetched before a write that was given later")
         expect_equal(read(buffer), pattern(_SIZE, NEW), "written behind pending work")
@@ -155,25 +157,17 @@ def a_copy_waits_for_held_streams(device: Device) -> None:
     """``Buffer.copy_from`` and ``clear`` wait for everything given before, as ``get`` and ``set`` do."""
     out = np.empty(_SIZE, np.uint8)
     with _buffer(device, OLD) as buffer, _buffer(device, 3) as other, device.init() as stream:
-        moment = _moment(device, stream)
         for what, change, after in (
-            ("a copy into it", lambda: buffer.copy_from(other, 0, 0, _SIZE), pattern(_SIZE, 3)),
+            ("a copy into it", partial(buffer.copy_from, other, 0, 0, _SIZE), pattern(_SIZE, 3)),
             ("clear", buffer.clear, np.zeros(_SIZE, np.uint8)),
         ):
             buffer.set(0, pattern(_SIZE, OLD))
-            with held(stream, moment) as aside:
-                stream.get_async(buffer, 0, out)
-                changing = aside(change)
-                changing.returned(moment)
-            changing.join(what)
+            _behind(stream, partial(stream.get_async, buffer, 0, out), change, what)
             stream.synchronize()
             expect_equal(out, pattern(_SIZE, OLD), f"fetched from a buffer before {what}")
             expect_equal(read(buffer), after, f"{what} behind pending work")
-        with held(stream, moment) as aside:
-            stream.set_async(buffer, 0, pattern(_SIZE, NEW))
-            copying = aside(lambda: other.copy_from(buffer, 0, 0, _SIZE))
-            copying.returned(moment)
-        copying.join("a copy out of it")
+        store = partial(stream.set_async, buffer, 0, pattern(_SIZE, NEW))
+        _behind(stream, store, partial(other.copy_from, buffer, 0, 0, _SIZE), "a copy out of it")
         expect_equal(read(other), pattern(_SIZE, NEW), "copied out of a buffer behind pending work")
 
 
@@ -184,25 +178,24 @@ def an_event_holds_every_stream_until_what_it_was_recorded_for_last(device: Devi
     targets = [device.buffer_type.alloc(_SIZE) for _ in range(2)]
     streams = [device.init() for _ in targets]
     with _buffer(device, OLD) as source, device.init() as first:
-        moment = _moment(device, streams[0])
         event = device.event()
         first.set_async(source, 0, pattern(_SIZE, OLD))
         event.record(first)
         first.synchronize()
-        with held(first, moment) as aside:
+
+        def store() -> None:
             first.set_async(source, 0, pattern(_SIZE, NEW))
             event.record(first)
 
-            def copy() -> None:
-                for stream in streams:
-                    event.wait(stream)
-                for stream, target in zip(streams, targets, strict=True):
-                    stream.copy_async(source, 0, target, 0, _SIZE)
-                    stream.synchronize()
+        def copy() -> None:
+            for stream in streams:
+                event.wait(stream)
+            for stream, target in zip(streams, targets, strict=True):
+                stream.copy_async(source, 0, target, 0, _SIZE)
+                stream.synchronize()
 
-            waiting = aside(copy)
-            expect(not waiting.returned(moment), "a stream passed an event that was recorded again, before its mark")
-        waiting.join("streams that waited for an event")
+        early = "a stream passed an event that was recorded again, before its mark"
+        _behind(first, store, copy, "streams that waited for an event", early)
         event.free()
     for stream, target in zip(streams, targets, strict=True):
         expect_equal(read(target), pattern(_SIZE, NEW), "copied behind an event that was recorded again")
@@ -216,7 +209,7 @@ def a_second_stream_waits_for_an_event_too(device: Device) -> None:
     require_pending(device)
     with _buffer(device, OLD) as source, _buffer(device, 3) as target:
         with device.init() as first, device.init() as second, device.init() as third:
-            moment = _moment(device, third)
+            moment = _moment(third)
             event = device.event()
             with held(first, moment) as aside:
                 first.set_async(source, 0, pattern(_SIZE, NEW))
@@ -261,7 +254,7 @@ def a_buffer_that_a_held_stream_uses_is_freed_afterwards(device: Device) -> None
     out = np.empty(_SIZE, np.uint8)
     buffer = _buffer(device, OLD)
     with device.init() as stream:
-        moment = _moment(device, stream)
+        moment = _moment(stream)
         with held(stream, moment) as aside:
             stream.get_async(buffer, 0, out)
             freeing = aside(buffer.free)
@@ -283,13 +276,13 @@ def a_held_stream_is_freed_afterwards(device: Device) -> None:
     out = np.empty(_SIZE, np.uint8)
     with _buffer(device, OLD) as buffer:
         stream = device.init()
-        moment = _moment(device, stream)
-        with held(stream, moment) as aside:
+
+        def give() -> None:
             stream.set_async(buffer, 0, pattern(_SIZE, NEW))
             stream.get_async(buffer, 0, out)
-            freeing = aside(stream.free)
-            expect(not freeing.returned(moment), "a stream that is held before its work was freed")
-        freeing.join("freeing a stream")
+
+        early = "a stream that is held before its work was freed"
+        _behind(stream, give, stream.free, "freeing a stream", early)
         expect_equal(out, pattern(_SIZE, NEW), "fetched by a stream that was freed with work pending")
         expect_equal(read(buffer), pattern(_SIZE, NEW), "stored by a stream that was freed with work pending")
 
@@ -299,14 +292,9 @@ def work_of_a_held_stream_outlives_its_plan(device: Device) -> None:
     """``Plan.free`` cancels no computation that was given: it waits for it, or leaves it what it needs."""
     sample = Sample(device, 2)
     with sample.place(device, 1) as placement, device.init() as stream:
-        moment = _moment(device, stream)
         plan = stream.plan(sample.graph)
         plan.rebind(sample.graph, placement.allocation)
-        with held(stream, moment) as aside:
-            plan.compute()
-            freeing = aside(plan.free)
-            freeing.returned(moment)
-        freeing.join("freeing a plan")
+        _behind(stream, plan.compute, plan.free, "freeing a plan")
         stream.synchronize()
         sample.check(placement.read(sample.y), 1, "computed by a plan that was freed with the computation pending")
 
@@ -340,23 +328,19 @@ def work_of_a_held_stream_keeps_its_places(device: Device) -> None:
     """A computation that was given goes on with its places and values when its plan is bound elsewhere meanwhile."""
     sample = Sample(device, 2)
     with sample.place(device, 1) as first, sample.place(device, 2, 512) as second, device.init() as stream:
-        moment = _moment(device, stream)
         plan = stream.plan(sample.graph)
         plan.rebind(sample.graph, first.allocation)
         plan.compute()
         stream.synchronize()
         first.write(sample.y, np.full(sample.y.nbytes, 0xFF, np.uint8))
-        with held(stream, moment) as aside:
 
-            def twice() -> None:
-                for placement in (first, second):
-                    plan.rebind(sample.graph, placement.allocation)
-                    plan.compute()
+        def twice() -> None:
+            for placement in (first, second):
+                plan.rebind(sample.graph, placement.allocation)
+                plan.compute()
 
-            # A plan that cannot be bound elsewhere meanwhile waits.
-            giving = aside(twice)
-            giving.returned(moment)
-        giving.join("giving work to a held stream")
+        # A plan that cannot be bound elsewhere meanwhile waits.
+        _behind(stream, lambda: None, twice, "giving work to a held stream")
         stream.synchronize()
         sample.check(first.read(sample.y), 1, "given to a held stream before the plan was bound elsewhere")
         sample.check(second.read(sample.y), 2, "given to a held stream afterwards")
@@ -369,16 +353,15 @@ def a_trace_tells_of_its_own_computation_only(device: Device) -> None:
     require_pending(device)
     sample = Sample(device, 3)
     with sample.place(device, 1) as placement, device.init() as stream:
-        moment = _moment(device, stream)
         plan = stream.plan(sample.graph)
         plan.rebind(sample.graph, placement.allocation)
         alone = [time.node for time in plan.compute_traced()]
         found: list[int] = []
-        with held(stream, moment) as aside:
-            plan.compute()
-            tracing = aside(lambda: found.extend(time.node for time in plan.compute_traced()))
-            tracing.returned(moment)
-        tracing.join("a traced computation")
+
+        def trace() -> None:
+            found.extend(time.node for time in plan.compute_traced())
+
+        _behind(stream, plan.compute, trace, "a traced computation")
         sample.check(placement.read(sample.y), 1, "traced behind a computation that was pending")
         expect(found == alone, f"traced behind a computation that was pending: nodes {found}, and alone {alone}")
         plan.free()
@@ -390,7 +373,6 @@ def held_streams_share_nothing(device: Device) -> None:
     require_pending(device)
     with ExitStack() as ending:
         streams = [ending.enter_context(device.init()) for _ in range(2)]
-        moment = _moment(device, streams[1])
         given = []
         for step in steps_of(device):
             for seed, stream in enumerate(streams):
@@ -399,15 +381,16 @@ def held_streams_share_nothing(device: Device) -> None:
                 given.append((seed, stream, sample, ending.enter_context(sample.place(device, seed)), want))
         buffers = [ending.enter_context(_buffer(device, OLD)) for _ in streams]
         outs = [np.empty(_SIZE, np.uint8) for _ in streams]
-        with held(streams[0], moment) as aside:
+
+        def give() -> None:
             for _, stream, sample, placement, _ in given:
                 stream.compute(sample.graph, placement.allocation)
             for stream, buffer, out, seed in zip(streams, buffers, outs, (5, 6), strict=True):
                 stream.set_async(buffer, 0, pattern(_SIZE, seed))
                 stream.get_async(buffer, 0, out)
-            running = aside(streams[1].synchronize)
-            running.returned(moment)  # a device may have one queue for all streams
-        running.join("synchronizing")
+
+        # A device may have one queue for all streams.
+        _behind(streams[0], give, streams[1].synchronize, "synchronizing")
         streams[0].synchronize()
         for seed, _, sample, placement, want in given:
             what = "computed meanwhile by another one" if seed else "computed by a stream that was held"
@@ -447,9 +430,7 @@ def a_failure_is_raised_by_the_next_synchronize_and_only_once(device: Device) ->
                 expect(again is None, f"what went wrong in the {turn} computation was raised twice: {again!r}")
         sample = Sample(device, 2)
         with sample.place(device, 1) as placement:
-            stream.compute(sample.graph, placement.allocation)
-            stream.synchronize()
-            sample.check(placement.read(sample.y), 1, "computed by a stream after a failure")
+            sample.check(sample.compute(stream, placement), 1, "computed by a stream after a failure")
 
 
 @clause

@@ -99,9 +99,7 @@ def a_plan_serves_equal_graphs(device: Device) -> None:
         twin.check(second.read(twin.y), 2, "an equal graph by the first one's plan")
         plan.free()
         for each, placement, seed in ((sample, first, 1), (twin, second, 2)):
-            stream.compute(each.graph, placement.allocation)
-            stream.synchronize()
-            each.check(placement.read(each.y), seed, "computed")
+            each.check(each.compute(stream, placement), seed, "computed")
 
 
 @clause
@@ -278,9 +276,7 @@ def a_declined_op_raises_and_harms_nothing(device: Device) -> None:
         except UnsupportedOpError as error:
             expect(error.reason, "UnsupportedOpError has a reason")
     with sample.place(device, 1) as placement, device.init() as stream:
-        stream.compute(sample.graph, placement.allocation)
-        stream.synchronize()
-        sample.check(placement.read(sample.y), 1, "after an op was declined")
+        sample.check(sample.compute(stream, placement), 1, "after an op was declined")
 
 
 @clause
@@ -302,9 +298,7 @@ def long_graphs_compute(device: Device) -> None:
     """Hundreds of nodes, each reading the one before."""
     sample = Sample(device, 300)
     with sample.place(device, 1) as placement, device.init() as stream:
-        stream.compute(sample.graph, placement.allocation)
-        stream.synchronize()
-        sample.check(placement.read(sample.y), 1, "the end of a chain")
+        sample.check(sample.compute(stream, placement), 1, "the end of a chain")
 
 
 @clause
@@ -315,9 +309,7 @@ def many_plans_can_live(device: Device) -> None:
         for _ in range(2):
             for sample in samples:
                 with sample.place(device, 1) as placement:
-                    stream.compute(sample.graph, placement.allocation)
-                    stream.synchronize()
-                    sample.check(placement.read(sample.y), 1, f"a graph of {len(sample.graph)} nodes")
+                    sample.check(sample.compute(stream, placement), 1, f"a graph of {len(sample.graph)} nodes")
 
 
 def _chain(steps: list[Step]) -> Graph:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ggplug.backend import Device
+from ggplug.backend import Backend, Device
 from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.ops.copy import cont
@@ -88,9 +88,13 @@ class Sample:
     def alone(self, device: Device, seed: int) -> Array:
         """What the device computes for the inputs of ``seed`` while nothing else is given to it."""
         with self.place(device, seed) as placement, device.init() as stream:
-            stream.compute(self.graph, placement.allocation)
-            stream.synchronize()
-            return placement.read(self.y)
+            return self.compute(stream, placement)
+
+    def compute(self, stream: Backend, placement: Placement) -> Array:
+        """What a stream computes from what lies in the sample's leafs."""
+        stream.compute(self.graph, placement.allocation)
+        stream.synchronize()
+        return placement.read(self.y)
 
     def expected(self, seed: int) -> Array:
         """What the oracle says."""
