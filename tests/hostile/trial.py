@@ -104,8 +104,9 @@ class Trial:
                 # What a node is computed from is no garbage, nor what a window may show.
                 matters = case.made_by[number] != "leaf" or case.cls is View
                 self.raw[root] = content(case, self.built, root, GARBAGE[1 if matters else turn])
-                # What is written has to lie where the device computes.
-                host = not self.direct and not case.owned[number] and (not written or case.route == "fallback")
+                # What is written has to lie where the device computes, and all of it in one memory.
+                owned = case.owned[min(case.cls.writes) if written else number]
+                host = not self.direct and not owned and (not written or case.route == "fallback")
                 protected = read_only if written else ""
                 places[root] = self.machine.place(
                     self.raw[root], case.where[number], GARBAGE[turn], protected, host=host or bool(protected)

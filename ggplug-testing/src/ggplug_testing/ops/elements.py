@@ -21,7 +21,7 @@ from ggplug_testing.description import CaseOf, describe
 from ggplug_testing.drawing import ANY, ANYTHING, BATCHES, CONTIGUOUS, FEW, NOT_WHOLE, ROWS, Draw, Drawn, of_one
 from ggplug_testing.drawing.draw import NUMBERS as PARAMETERS
 from ggplug_testing.drawing.sketched import sketched
-from ggplug_testing.precision.rule import EXACT, Node, Room, Rule, element, nearest, of_result
+from ggplug_testing.precision.rule import EXACT, FLUSHED, UNIT, Node, Room, Rule, element, nearest, of_result
 
 
 def _labelled(op: type[Op]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -113,11 +113,16 @@ def _xielu(node: Node, exact: Array, x: Array) -> Array:
     return np.asarray(np.where(x > 0, positive, negative) + 5 * np.abs(node.op.beta * x))
 
 
+def _overflow(x: Array) -> Array:
+    """Of x / (1 + e**-x): the power overflows float32 where the quotient with 1 is below what may be flushed."""
+    return np.where(np.isfinite(x), np.abs(x), 0) * (FLUSHED / UNIT)
+
+
 _ACTIVATIONS: dict[Any, Callable[[Array, Array], Array]] = {
     ops.Gelu: lambda x, y: 8 * np.abs(x) + np.abs(y),
     ops.GeluErf: lambda x, y: 18 * np.abs(x) + np.abs(y),
-    ops.GeluQuick: lambda x, y: (14 + 4 * np.abs(x)) * np.abs(y),
-    ops.Silu: lambda x, y: 14 * np.abs(y),
+    ops.GeluQuick: lambda x, y: (14 + 4 * np.abs(x)) * np.abs(y) + _overflow(x),
+    ops.Silu: lambda x, y: 14 * np.abs(y) + _overflow(x),
 }
 """The room of activations, which gated units have too, from x and y = f(x)."""
 
@@ -160,7 +165,10 @@ describe(ops.Xielu, draw=_draw_xielu, rule=element(
     "5 abs(ap x**2) or 12 abs(an) (abs(e**x - 1) + abs(x)), + 5 abs(beta x)",
     "the parameters, the power less 1, products, differences", _xielu,
 ))  # fmt: skip
-describe(ops.Silu, rule=element("14 abs(y)", "the power, the sum, the quotient, a product", _activation(ops.Silu)))
+describe(ops.Silu, rule=element(
+    "14 abs(y) + 2**-102 abs(x)", "the power, which may overflow, the sum, the quotient, a product",
+    _activation(ops.Silu),
+))  # fmt: skip
 describe(ops.Gelu, rule=element(
     "8 abs(x) + abs(y)", "the argument and tanh, of at most 1, the sum 1 + tanh, products", _activation(ops.Gelu)
 ))  # fmt: skip
@@ -168,7 +176,7 @@ describe(ops.GeluErf, rule=element(
     "18 abs(x) + abs(y)", "the argument and erf, of at most 1, the sum 1 + erf, products", _activation(ops.GeluErf)
 ))  # fmt: skip
 describe(ops.GeluQuick, rule=element(
-    "(14 + 4 abs(x)) abs(y)", "as silu, and 1.702 x, whose error the power turns into a factor",
+    "(14 + 4 abs(x)) abs(y) + 2**-102 abs(x)", "as silu, and 1.702 x, whose error the power turns into a factor",
     _activation(ops.GeluQuick),
 ))  # fmt: skip
 
@@ -254,7 +262,7 @@ def _draw_binary(c: Draw, op: type[Op]) -> Drawn:
 
 def _silu_back(node: Tensor, exact: Array, dy: Array, x: Array) -> Array:
     x = tile(x, dy.shape)
-    return np.asarray(16 * np.abs(dy) / (1 + np.exp(-x)) * (2 + np.abs(x)) + np.abs(exact))
+    return np.asarray(16 * np.abs(dy) / (1 + np.exp(-x)) * (2 + np.abs(x)) + np.abs(exact) + np.abs(dy) * _overflow(x))
 
 
 describe(ops.Binary, cases=[binary_cases], special=[_binary_special], draw=_draw_binary)
@@ -264,7 +272,8 @@ describe(ops.Mul, rule=nearest("the product, to the nearest"), signs=True)
 describe(ops.Div, rule=of_result(5, "the quotient, within 2.5 units"), signs=True)
 # Its sources have one shape and one type, as its sketches have it.
 describe(ops.SiluBack, draw=sketched, rule=element(
-    "16 abs(dy) s (2 + abs(x)) + abs(y), s = 1 / (1 + e**-x)", "s, 1 - s, products and a sum", _silu_back
+    "16 abs(dy) s (2 + abs(x)) + abs(y) + 2**-102 abs(dy x), s = 1 / (1 + e**-x)",
+    "s, whose power may overflow, 1 - s, products and a sum", _silu_back,
 ))  # fmt: skip
 
 
@@ -327,7 +336,8 @@ def _swiglu_oai(node: Node, exact: Array, x: Array, gate: Array | None = None) -
     x, gate = _halves(node, x, gate)
     u = np.minimum(x, node.op.limit)
     opened = 1 + np.minimum(np.abs(gate), node.op.limit)
-    return np.asarray(np.abs(u / (1 + np.exp(-node.op.alpha * u))) * opened * (18 + 3 * np.abs(node.op.alpha * u)))
+    opens = np.abs(u / (1 + np.exp(-node.op.alpha * u))) * (18 + 3 * np.abs(node.op.alpha * u)) + _overflow(u)
+    return np.asarray(opens * opened)
 
 
 def _glu(of: str) -> Rule:
@@ -341,6 +351,6 @@ describe(ops.GegluErf, rule=_glu("gelu_erf"))
 describe(ops.GegluQuick, rule=_glu("gelu_quick"))
 describe(ops.Swiglu, rule=_glu("silu"))
 describe(ops.SwigluOai, rule=element(
-    "(18 + 3 abs(alpha u)) abs(u / (1 + e**(-alpha u))) (1 + min(abs(g), limit))",
+    "((18 + 3 abs(alpha u)) abs(u / (1 + e**(-alpha u))) + 2**-102 abs(u)) (1 + min(abs(g), limit))",
     "as gelu_quick, the sum with 1, a product", _swiglu_oai,
 ))  # fmt: skip
