@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
@@ -385,3 +386,25 @@ def test_kernels_over_memory_that_the_host_does_not_see_are_refused_with_the_rem
 def test_memory_with_a_stream_of_its_own_is_not_refused() -> None:
     assert Registry(()).register_device(WithStream())
     assert Registry(()).register_device(ArrayDevice())
+
+
+def test_a_plan_keeps_nothing_of_computations_that_nobody_traces() -> None:
+    device, context = ArrayDevice(), gg.Context()
+    x = context.new_tensor("f32", (4,), "x")
+    gg.allocate(context, device)
+    x.set(np.ones(4, np.float32))
+    graph = gg.Graph(gg.relu(x))
+    with device.init() as stream, GraphAllocator(device.buffer_type) as allocator:
+        plan = stream.plan(graph)
+        plan.rebind(graph, allocator.allocate(graph))
+        plan.compute()
+        stream.synchronize()
+        gc.collect()
+        before = len(gc.get_objects())
+        for _ in range(200):
+            plan.compute()
+        stream.synchronize()
+        gc.collect()
+        assert len(gc.get_objects()) < before + 100
+        assert len(plan.compute_traced()) == len(plan.compute_traced()) == 1
+    context.free()

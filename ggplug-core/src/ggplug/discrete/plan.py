@@ -61,7 +61,8 @@ class QueuedPlan(Plan):
         self._structure, self._layouts = graph.structure, graph.layouts()
         self._kernels: list[Callable[..., None]] = [kernel for _, kernel in stream.device.matches(graph, groups)]
         self._bound: tuple[list[Call], frozenset[DiscreteBuffer]] | None = None
-        self._times: list[NodeTime] = []
+        self._times: list[NodeTime] | None = None
+        """Of the computation that is traced, or None."""
 
     def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
@@ -123,7 +124,7 @@ class QueuedPlan(Plan):
     def call(self, call: Call) -> None:
         """Calls a kernel.  Raises what it raises as a typed error, and ComputeError if an id is out of range."""
         start = time.perf_counter_ns()
-        group = call.group
+        times, group = self._times, call.group
         try:
             # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
             with np.errstate(all="ignore"):
@@ -140,14 +141,18 @@ class QueuedPlan(Plan):
             found = first_out_of_range(node, self.ids(tensor, buffer, offset))
             if found is not None:
                 raise id_out_of_range(self.stream.device, node, *found)
-        self._times.append(NodeTime(call.position, start, time.perf_counter_ns()))
+        if times is not None:
+            times.append(NodeTime(call.position, start, time.perf_counter_ns()))
 
     def compute_traced(self) -> list[NodeTime]:
         self.stream.drain()
-        self._times = []
-        self.compute()
-        self.stream.synchronize()
-        return self._times
+        times = self._times = []
+        try:
+            self.compute()
+            self.stream.synchronize()
+        finally:
+            self._times = None
+        return times
 
     def kernel_names(self) -> list[str]:
         return [getattr(kernel, "__name__", repr(kernel)) for kernel in self._kernels]
