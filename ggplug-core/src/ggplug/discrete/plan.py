@@ -124,7 +124,7 @@ class QueuedPlan(Plan):
     def call(self, call: Call) -> None:
         """Calls a kernel.  Raises what it raises as a typed error, and ComputeError if an id is out of range."""
         start = time.perf_counter_ns()
-        times, group = self._times, call.group
+        group = call.group
         try:
             # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
             with np.errstate(all="ignore"):
@@ -141,8 +141,12 @@ class QueuedPlan(Plan):
             found = first_out_of_range(node, self.ids(tensor, buffer, offset))
             if found is not None:
                 raise id_out_of_range(self.stream.device, node, *found)
-        if times is not None:
-            times.append(NodeTime(call.position, start, time.perf_counter_ns()))
+        self._note_time(call.position, start)
+
+    def _note_time(self, position: int, start: int) -> None:
+        """Keeps that a node was computed from ``start`` on until now, if the computation is traced."""
+        if self._times is not None:
+            self._times.append(NodeTime(position, start, time.perf_counter_ns()))
 
     def compute_traced(self) -> list[NodeTime]:
         self.stream.drain()

@@ -226,6 +226,11 @@ def _norm_broadcast(c: Context) -> Tensor:
     return add(h, c.repeated(h, 1, _ROWS))
 
 
+def _rms_broadcast(c: Context) -> Tensor:
+    """The RMS norm of one row is repeated over a matrix."""
+    return mul(c.source(_WIDTH, _ROWS), c(rms_norm(c.source(_WIDTH), eps=0.3)))
+
+
 def _rms_scale(c: Context) -> Tensor:
     h = c(rms_norm(c.source(_WIDTH, _ROWS), eps=0.3))
     return mul(h, c.repeated(h, _WIDTH))
@@ -467,6 +472,7 @@ CHAINS: dict[str, tuple[Chain, int]] = {
     "norm, scale first, shift first": (_norm_swapped, 2),
     "norm of a row, scale, shift": (_norm_broadcast, 2),
     "rms norm, scale": (_rms_scale, 1),
+    "rms norm of a row, scale": (_rms_broadcast, 1),
     "rms norm, twice the same": (_one_weight, 2),
     "add, norm, scale, shift": (_add_norm, 3),
     "rms norm, scale, residual": (_residual_norm, 2),

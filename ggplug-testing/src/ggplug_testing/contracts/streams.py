@@ -142,22 +142,25 @@ def copies_come_from_the_host(device: Device) -> None:
 @clause
 def copies_that_overlap_keep_their_source(device: Device) -> None:
     """``copy_async`` within a buffer stores what the source had before, also where the two overlap."""
-    with device.buffer_type.alloc(_SIZE) as buffer, device.init() as stream, device.init() as other:
-        buffer.set(0, pattern(_SIZE, 1))
-        shadow = pattern(_SIZE, 1)
+    with device.buffer_type.alloc(_WIDE) as buffer, device.init() as stream, device.init() as other:
+        buffer.set(0, pattern(_WIDE, 1))
+        shadow = pattern(_WIDE, 1)
         for number, (source, target, size) in enumerate(_OVERLAPS):
             for source_stream in (None, stream, other):
                 stream.copy_async(buffer, source, buffer, target, size, source_stream)
                 shadow[target : target + size] = shadow[source : source + size].copy()
-            out = np.empty(_SIZE, np.uint8)
+            out = np.empty(_WIDE, np.uint8)
             stream.get_async(buffer, 0, out)
             stream.synchronize()
             expect_equal(out, shadow, f"copy {number}, of {size} bytes at {source} to {target} of the same buffer")
 
 
+_WIDE = 48 << 10
+"""Bytes of a buffer in which copies overlap by many of the pieces that a device may copy at a time."""
+
 _OVERLAPS = (
     (0, 1, 4095), (1, 0, 4095), (7, 7, 1000), (0, 2048, 2048), (100, 164, 3000), (164, 100, 3000), (8, 2056, 2040),
-    (5, 1024, 1021), (1024, 5, 1021), (0, 1000, 0),
+    (5, 1024, 1021), (1024, 5, 1021), (0, 1000, 0), (0, 1000, _WIDE - 1000), (1000, 0, _WIDE - 1000),
 )  # fmt: skip
 """Source, target and bytes of copies within a buffer: some overlap by all but a byte, others meet, or coincide."""
 

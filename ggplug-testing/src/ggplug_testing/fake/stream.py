@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import Backend, Buffer, Bytes, NodeTime, Operand, Places, Plan, check_target
+from ggplug.backend import Backend, Buffer, Bytes, Operand, Places, Plan, check_target
 from ggplug.discrete import Batch, Call, DiscreteBuffer, Job, QueuedBackend, QueuedEvent, QueuedPlan
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
@@ -161,4 +161,4 @@ class FakePlan(QueuedPlan):
         self._inner.rebind(graph, allocation)
         self._inner.compute()
         self.stream.inner.synchronize()
-        self._times.append(NodeTime(-1, start, time.perf_counter_ns()))
+        self._note_time(-1, start)
