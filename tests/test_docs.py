@@ -210,7 +210,7 @@ def test_figures_in_the_readme_are_those_of_the_page_of_measurements() -> None:
     section = page.partition("## Sentence embeddings")[2].partition("\n## ")[0]
     told = re.findall(r"at ([\d.]+) to ([\d.]+) (?:\(F32\) )?and ([\d.]+) to ([\d.]+)", README)
     tables = re.findall(r"^\| weights \| 1 sequence.*\n.*\n((?:\|.*\n)+)", section, re.M)
-    assert len(told) == len(tables) == 2
+    assert len(told) == len(tables) == 3
     for figures, rows in zip(told, tables, strict=True):
         rates = {
             kind: [float(rate) for rate in row.split(" | ")[:3]]
