@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -399,12 +399,14 @@ def test_a_plan_keeps_nothing_of_computations_that_nobody_traces() -> None:
         plan.rebind(graph, allocator.allocate(graph))
         plan.compute()
         stream.synchronize()
-        gc.collect()
-        before = len(gc.get_objects())
-        for _ in range(200):
-            plan.compute()
-        stream.synchronize()
-        gc.collect()
-        assert len(gc.get_objects()) < before + 100
+        tracemalloc.start()
+        try:
+            for _ in range(200):
+                plan.compute()
+            stream.synchronize()
+            kept = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/discrete/plan.py")])
+        finally:
+            tracemalloc.stop()
+        assert sum(each.size for each in kept.statistics("filename")) < 2000
         assert len(plan.compute_traced()) == len(plan.compute_traced()) == 1
     context.free()
