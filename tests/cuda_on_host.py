@@ -30,9 +30,22 @@ from ggplug_simt.c import CLibrary
 GPU = Properties(processor=False, vector_width=1, local_bytes=49152, max_lanes=1024)
 
 ONE_ARGUMENT = [
-    "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "sqrt", "fabs", "floor", "ceil", "round", "rint",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sin",
+    "cos",
+    "tanh",
+    "erf",
+    "sqrt",
+    "fabs",
+    "floor",
+    "ceil",
+    "round",
+    "rint",
     "trunc",
-]  # fmt: skip
+]
 TWO_ARGUMENTS = ["pow", "fmax", "fmin"]
 
 # What CUDA has without any header.  Names of our own would not clash with anything: no system header is read.
@@ -150,9 +163,24 @@ def build(text: str, language: str) -> ctypes.CDLL:
         source, made = (path.with_suffix(f".{os.getpid()}.{threading.get_ident()}{end}") for end in (".txt", ".so"))
         source.write_text(text, encoding="utf-8")
         command = [
-            sys.executable, "-m", "ziglang", "cc", "-x", language, "-O1", "-w", "-fno-sanitize=all",
-            "-ffp-contract=off", "-fno-exceptions", "-shared", "-fPIC", "-o", str(made), str(source), "-lm",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "ziglang",
+            "cc",
+            "-x",
+            language,
+            "-O1",
+            "-w",
+            "-fno-sanitize=all",
+            "-ffp-contract=off",
+            "-fno-exceptions",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(made),
+            str(source),
+            "-lm",
+        ]
         own = {f"ZIG_{scope}_CACHE_DIR": str(KEPT / "zig") for scope in ("GLOBAL", "LOCAL")}
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | own)
         source.unlink()

@@ -77,9 +77,14 @@ class Site:
             (self.folder / f"{name}.py").write_text(source, "utf-8")
 
     def add_backend(
-        self, name: str, source: str | None = None, *, distribution: str = "", requires: str = "",
+        self,
+        name: str,
+        source: str | None = None,
+        *,
+        distribution: str = "",
+        requires: str = "",
         group: str = f"ggplug.backends.v{API_VERSION}",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A backend's plugin, in a distribution ``fake-NAME`` with a module ``fake_NAME``; a good one by default."""
         distribution = distribution or f"fake-{name.lower()}"
         module = distribution.replace("-", "_")
@@ -92,9 +97,13 @@ class Site:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("GGPLUG_", "COLUMNS"))}
         return subprocess.run(
             [sys.executable, "-P", *command],
-            capture_output=True, text=True, encoding="utf-8", timeout=120, cwd=self.folder,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=120,
+            cwd=self.folder,
             env={**clean, "PYTHONPATH": path, "PYTHONWARNINGS": "error", **environment},
-        )  # fmt: skip
+        )
 
     def ggplug(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs the command line."""

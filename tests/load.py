@@ -202,8 +202,10 @@ def main() -> int:
     if tally.first:
         last = sorted(tally.first)[int(0.95 * (len(tally.first) - 1))]
         print(f"first token after {statistics.median(tally.first):.2f} s (median), {last:.2f} s (19 of 20)")
-    print(f"prompt tokens computed {counts['ggplug_prompt_tokens_total']:.0f}, "
-          f"found there {counts['ggplug_prompt_tokens_reused_total']:.0f}{resident}")  # fmt: skip
+    print(
+        f"prompt tokens computed {counts['ggplug_prompt_tokens_total']:.0f}, "
+        f"found there {counts['ggplug_prompt_tokens_reused_total']:.0f}{resident}"
+    )
     return int(bool(tally.outcomes["wrong"] or tally.outcomes["lost"] or not tally.outcomes["right"]))
 
 

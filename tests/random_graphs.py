@@ -107,17 +107,26 @@ def random_case(seed: int, places: Sequence[BufferType] = (HOST,), *, size: int 
         return op(rng.choice(pool))
 
     makers: list[Callable[[], gg.Tensor]] = [
-        lambda: pair(gg.add), lambda: pair(gg.sub), lambda: pair(gg.mul),
-        lambda: some(gg.silu), lambda: some(gg.neg), lambda: gg.scale(rng.choice(pool), 0.5),
-        lambda: some(gg.rms_norm), lambda: some(gg.soft_max),
+        lambda: pair(gg.add),
+        lambda: pair(gg.sub),
+        lambda: pair(gg.mul),
+        lambda: some(gg.silu),
+        lambda: some(gg.neg),
+        lambda: gg.scale(rng.choice(pool), 0.5),
+        lambda: some(gg.rms_norm),
+        lambda: some(gg.soft_max),
         lambda: gg.mul_mat(rng.choice([p for p in case.persistent if p.type.name != "i64"]), rng.choice(pool)),
-        lambda: some(gg.sum_rows), lambda: some(gg.cont), lambda: some(gg.dup),
+        lambda: some(gg.sum_rows),
+        lambda: some(gg.cont),
+        lambda: some(gg.dup),
         lambda: gg.concat(rng.choice(pool), rng.choice(pool), 1),
-        lambda: some(window), lambda: some(window),
-        lambda: window(rng.choice(caches)), lambda: gg.cont(window(rng.choice(caches))),
+        lambda: some(window),
+        lambda: some(window),
+        lambda: window(rng.choice(caches)),
+        lambda: gg.cont(window(rng.choice(caches))),
         lambda: gg.cont(gg.transpose(rng.choice(pool))),
         lambda: (lambda x: gg.reshape(gg.cont(x), x.ne[0] // 2, x.ne[1] * 2))(rng.choice(pool)),
-    ]  # fmt: skip
+    ]
     if writes:
         makers += [write_rows, write_rows, write_window, write_window]
     made = 0

@@ -50,10 +50,11 @@ EXAMPLES: dict[str, tuple[Callable[[], Graph], list[str]]] = {
     "biased product": (biased_product, ["mul_mat_rows[TA=q8_0 TB=f32] + add_gelu_add"]),
     "gated products": (gated_products, ["mul_mat_rows[TA=f16 TB=f32]", "mul_mat_rows[TA=f16 TB=f32] + swiglu"]),
     "norm of a sum": (
-        norm_of_a_sum, ["normalise[TD=f32 TX=f32 TY=f32] + mul_add", "mul_mat_rows[TA=f32 TB=f32] + add"],
+        norm_of_a_sum,
+        ["normalise[TD=f32 TX=f32 TY=f32] + mul_add", "mul_mat_rows[TA=f32 TB=f32] + add"],
     ),
     "scaled norm": (scaled_norm, ["normalise[TD=f32 TX=f32] + mul"]),
     "rotation into a cache": (rotation_into_a_cache, ["rope[TD=f16 TX=f32] + set_rows"]),
     "run of ops": (run_of_ops, ["map_run[TD=f32 TX=f32] + silu_mul_scale"]),
-}  # fmt: skip
+}
 """A graph, and the launches that compute it."""

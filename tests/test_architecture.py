@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "ggplug-core" / "src" / "ggplug"
 MODELS = ROOT / "ggplug-models" / "src" / "ggplug_models"
 SUITE = ROOT / "ggplug-testing" / "src" / "ggplug_testing"
-BACKENDS = sorted(p.parent.name.replace("-", "_") for p in ROOT.glob("ggplug-*/pyproject.toml") if p.parent.name !=
-"ggplug-core")
+BACKENDS = sorted(
+    p.parent.name.replace("-", "_") for p in ROOT.glob("ggplug-*/pyproject.toml") if p.parent.name != "ggplug-core"
+)
 
 
 def listed(folder: Path) -> list[list[str]]:

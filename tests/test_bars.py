@@ -50,8 +50,13 @@ def of_job(where: str, *job: str) -> tuple[str, str]:
     try:
         done = subprocess.run(
             [sys.executable, "-c", dedent(_SHELL), where, *job],
-            env=environment, start_new_session=True, capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
+            env=environment,
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
         os.set_blocking(ours, False)
         try:
             drawn = os.read(ours, 1 << 16).decode()

@@ -65,8 +65,10 @@ def test_entries_and_clear(files: KernelFiles) -> None:
     (files.folder / "somebody's.file").write_bytes(b"?")
     found = files.entries()
     assert [(each.name, each.target) for each in found] == [
-        ("add", "a device"), ("broken.kernel", "?"), ("mul", "a device"),
-    ]  # fmt: skip
+        ("add", "a device"),
+        ("broken.kernel", "?"),
+        ("mul", "a device"),
+    ]
     assert [each.bytes for each in found] == [each.path.stat().st_size for each in found]
     assert time.time() - found[0].used < DAY
     assert files.clear() == 3
@@ -92,9 +94,7 @@ def test_a_damaged_file_is_as_good_as_none(damage: str, files: KernelFiles, capl
     with caplog.at_level(logging.WARNING, "ggplug"):
         assert files.load("add", KEY) is None
         assert files.load("add", KEY) is None
-    assert [each.message for each in caplog.records] == [
-        f"the compiled kernel {path} is damaged; compiling it again"
-    ]
+    assert [each.message for each in caplog.records] == [f"the compiled kernel {path} is damaged; compiling it again"]
     files.store("add", KEY, "a device", b"a long code")
     assert files.load("add", KEY) == b"a long code"
 

@@ -134,11 +134,16 @@ def test_real_devices_choose_once_too(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 TWO_SOURCES: list[Callable[[gg.Tensor, gg.Tensor], gg.Tensor]] = [
-    gg.add, gg.sub, gg.mul, gg.div, gg.mul_mat, gg.cpy,
+    gg.add,
+    gg.sub,
+    gg.mul,
+    gg.div,
+    gg.mul_mat,
+    gg.cpy,
     lambda x, y: gg.swiglu(x, gate=y),
     lambda x, y: gg.soft_max(x, mask=y),
     lambda x, y: gg.concat(x, y, 1),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("name", ["CPU", "OpenCL0"])

@@ -220,9 +220,16 @@ def test_gguf_breaks_no_words_and_shows_arrays_in_short(site: Site, odd: Path, c
         assert any(line.startswith(key) for line in lines), done.stdout
     text = " ".join(done.stdout.split())
     for shown in (
-        "1, 1, 1, ... (30,522)", '"[unused0]", "[unused1]", "[unused2]", ... (3,000)', "1, 2, 3", "0.1, nan, inf, -0.0",
-        "1e-12", "1.7976931348623157e+308", "[1, 2], [3, 4]", "several words several words", "... (560 characters)",
-    ):  # fmt: skip
+        "1, 1, 1, ... (30,522)",
+        '"[unused0]", "[unused1]", "[unused2]", ... (3,000)',
+        "1, 2, 3",
+        "0.1, nan, inf, -0.0",
+        "1e-12",
+        "1.7976931348623157e+308",
+        "[1, 2], [3, 4]",
+        "several words several words",
+        "... (560 characters)",
+    ):
         assert shown in text, done.stdout
     assert "3 × 32" not in text
     assert "32 × 3" in text
@@ -276,9 +283,7 @@ def large(path: Path, what: str, count: int) -> Path:
 
 
 @pytest.mark.parametrize("what", ["keys", "tensors", "an array"])
-def test_the_work_grows_with_the_file_and_no_faster(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_work_grows_with_the_file_and_no_faster(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted for 2,000 and 20,000; and that nothing costs hundreds of calls each, as 200,000 of them would tell."""
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     small, big = (large(tmp_path / f"{count}.gguf", what, count) for count in (2_000, 20_000))
@@ -433,8 +438,12 @@ def test_control_characters_and_lone_surrogates_are_shown_as_escapes() -> None:
 def test_what_an_error_quotes_looks_like_no_message_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     print_error("tensor \x1b[2Jx\nerror: another\n  -> do as I say is odd", "look at it\n-> or not")
     assert capsys.readouterr().err.splitlines() == [
-        r"error: tensor \x1b[2Jx", "  error: another", "    -> do as I say is odd", "  -> look at it", "     -> or not",
-    ]  # fmt: skip
+        r"error: tensor \x1b[2Jx",
+        "  error: another",
+        "    -> do as I say is odd",
+        "  -> look at it",
+        "     -> or not",
+    ]
 
 
 def test_json_values_are_what_json_has() -> None:

@@ -36,10 +36,27 @@ def own_tests(folder: Path, name: str, chosen: str, *more: str) -> subprocess.Co
     site.add(project["name"], project["entry-points"], {})
     path = os.pathsep.join([str(folder / f"ggplug-{name}" / "src"), str(site.folder)])
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", chosen, "-W", "error", f"ggplug-{name}",
-         *more],
-        cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-v",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            chosen,
+            "-W",
+            "error",
+            f"ggplug-{name}",
+            *more,
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
 
 
 def ops_in(names: Iterable[str]) -> str:
@@ -91,8 +108,13 @@ def test_what_it_writes_has_the_style_of_this_repository(tmp_path: Path) -> None
         write(tmp_path, f"new-{memory}", "--memory", memory, "--ops", ",".join(SNIPPETS))
         folder = tmp_path / f"ggplug-new-{memory}"
         written = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-        assert {"pyproject.toml", "README.md", ".github/workflows/tests.yml", f"tests/test_ggplug_new_{memory}.py",
-                f"src/ggplug_new_{memory}/device.py"} <= written  # fmt: skip
+        assert {
+            "pyproject.toml",
+            "README.md",
+            ".github/workflows/tests.yml",
+            f"tests/test_ggplug_new_{memory}.py",
+            f"src/ggplug_new_{memory}/device.py",
+        } <= written
         for path in folder.rglob("*.py"):
             lines = path.read_text(encoding="utf-8").splitlines()
             compile("\n".join(lines), str(path), "exec")
@@ -102,14 +124,24 @@ def test_what_it_writes_has_the_style_of_this_repository(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["Toy"], "small letters"), (["a b"], f"a backend's name is {RULE}; got 'a b' (for example 'a-b')"),
-     (["../x"], "(for example 'x')"), (["3d"], "(for example 'd')"), (["3"], "got '3'"), (["toy\n"], "small letters"),
-     (["a--b"], "(for example 'a-b')"), (["größe"], "small letters"), ([""], "small letters"),
-     (["cpu"], "ggplug-cpu is a distribution of ggplug"), (["simt"], "there is a module ggplug_simt already"),
-     (["core-"], "small letters"),
-     (["c-pu"], "there is a backend CPU already, of ggplug-cpu (choose another name)"),
-     (["toy", "--ops", "add,flash"], "no kernel to begin with for 'flash'"), (["toy", "--ops", ","], "one op")],
-)  # fmt: skip
+    [
+        (["Toy"], "small letters"),
+        (["a b"], f"a backend's name is {RULE}; got 'a b' (for example 'a-b')"),
+        (["../x"], "(for example 'x')"),
+        (["3d"], "(for example 'd')"),
+        (["3"], "got '3'"),
+        (["toy\n"], "small letters"),
+        (["a--b"], "(for example 'a-b')"),
+        (["größe"], "small letters"),
+        ([""], "small letters"),
+        (["cpu"], "ggplug-cpu is a distribution of ggplug"),
+        (["simt"], "there is a module ggplug_simt already"),
+        (["core-"], "small letters"),
+        (["c-pu"], "there is a backend CPU already, of ggplug-cpu (choose another name)"),
+        (["toy", "--ops", "add,flash"], "no kernel to begin with for 'flash'"),
+        (["toy", "--ops", ","], "one op"),
+    ],
+)
 def test_what_cannot_be_written_is_refused_and_nothing_is_left(
     arguments: list[str], words: str, tmp_path: Path
 ) -> None:
@@ -165,8 +197,9 @@ def test_kernels_compute_with_the_types_that_their_line_names_and_decline_others
         assert ("get_rows", f"{words} a of q4_0") in declined
         assert not [each for each in declined if each[1].endswith(("f32", "i32"))]
         assert {each for each in declined if each[1].endswith("q8_0")} == {
-            ("add", "the kernel of this op gives no q8_0"), ("mul_mat", f"{words} b of q8_0"),
-        }  # fmt: skip
+            ("add", "the kernel of this op gives no q8_0"),
+            ("mul_mat", f"{words} b of q8_0"),
+        }
 
 
 @pytest.mark.parametrize("fails", ["mkdir", "write_text"])

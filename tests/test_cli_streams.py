@@ -41,9 +41,14 @@ def shell(site: Site, command: str, **environment: str) -> subprocess.CompletedP
     path = os.pathsep.join([str(site.folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     script = f'ggplug() {{ "{sys.executable}" -P -m ggplug "$@"; }}\n{command}'
     return subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, encoding="utf-8", timeout=120, cwd=site.folder,
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        cwd=site.folder,
         env={**clean, "PYTHONPATH": path, "PYTHONWARNINGS": "error", **environment},
-    )  # fmt: skip
+    )
 
 
 # -- what plugins print ----------------------------------------------------------------------------

@@ -43,8 +43,9 @@ def findings(device: Device, found_by: str) -> Iterator[Finding]:
         yield from (run_case(device, stream, case) for case in cases)
 
 
-@pytest.mark.parametrize("found_by", [(fault, by) for fault in FAULTS for by in fault.found_by],
-                         ids=lambda pair: f"{pair[0].name}-{pair[1]}")  # fmt: skip
+@pytest.mark.parametrize(
+    "found_by", [(fault, by) for fault in FAULTS for by in fault.found_by], ids=lambda pair: f"{pair[0].name}-{pair[1]}"
+)
 def test_the_fault_is_found(found_by: tuple[Fault, str]) -> None:
     fault, by = found_by
     assert first_bad(fault, by) is not None, f"{by} does not find that a device {fault.name}"

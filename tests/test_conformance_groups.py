@@ -49,13 +49,16 @@ def test_every_chain_is_one_group_or_more_for_some_device() -> None:
     stream = device.init()
     by_label = {case.label: case for case in group_cases()}
     declined = {
-        name for name in CHAINS
+        name
+        for name in CHAINS
         if name in by_label and run_group_case(device, stream, by_label[name]).verdict == "declined"
-    }  # fmt: skip
+    }
     # these must not be groups, or have no pattern
     assert declined == {
-        "norm of the cache, stored", "gated products of two inputs", "product, its halves gated, residual",
-    }  # fmt: skip
+        "norm of the cache, stored",
+        "gated products of two inputs",
+        "product, its halves gated, residual",
+    }
 
 
 # -- random graphs of such chains ---------------------------------------------------------------------

@@ -118,8 +118,6 @@ def test_the_hook_of_a_registration_holds_a_stream_and_is_let_go_once(clause: Cl
     assert times == 0 if "failure" in clause.name else times > 0
 
 
-
-
 # -- without a way to hold a stream: a load ---------------------------------------------------------
 
 

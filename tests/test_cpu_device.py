@@ -69,7 +69,6 @@ def test_the_doctor_finds_that_it_computes_rightly() -> None:
     assert (finding["stage"], done.returncode) == ("computed", 0)
 
 
-
 def compute(device: CpuDevice, graph: Graph) -> list[npt.NDArray[Any]]:
     with GraphAllocator(device.buffer_type) as memory, device.init() as stream:
         stream.compute(graph, memory.allocate(graph))

@@ -140,12 +140,16 @@ def inner_loop(make: Callable[[], Intrinsic], names: tuple[str, ...]) -> Counter
 @pytest.mark.parametrize(
     ("weights", "columns", "names", "instruction", "most"),
     [
-        ("q8_0", 1, CORTEX_A53, "sadalp", 18.5), ("q8_0", 1, NEOVERSE_N1, "sdot", 13.5),
-        ("q8_0", 4, CORTEX_A53, "sadalp", 15.4), ("q8_0", 4, NEOVERSE_N1, "sdot", 9.9),
-        ("q4_0", 1, CORTEX_A53, "sadalp", 21.4), ("q4_0", 1, NEOVERSE_N1, "sdot", 16.5),
-        ("q4_0", 4, CORTEX_A53, "sadalp", 16.1), ("q4_0", 4, NEOVERSE_N1, "sdot", 10.3),
+        ("q8_0", 1, CORTEX_A53, "sadalp", 18.5),
+        ("q8_0", 1, NEOVERSE_N1, "sdot", 13.5),
+        ("q8_0", 4, CORTEX_A53, "sadalp", 15.4),
+        ("q8_0", 4, NEOVERSE_N1, "sdot", 9.9),
+        ("q4_0", 1, CORTEX_A53, "sadalp", 21.4),
+        ("q4_0", 1, NEOVERSE_N1, "sdot", 16.5),
+        ("q4_0", 4, CORTEX_A53, "sadalp", 16.1),
+        ("q4_0", 4, NEOVERSE_N1, "sdot", 10.3),
     ],
-)  # fmt: skip
+)
 def test_few_columns_take_few_instructions_for_32_weights(
     weights: str, columns: int, names: tuple[str, ...], instruction: str, most: float
 ) -> None:
@@ -160,10 +164,12 @@ def test_few_columns_take_few_instructions_for_32_weights(
 @pytest.mark.parametrize(
     ("kind", "names", "instruction", "most"),
     [
-        ("i8", NEOVERSE_N2, "smmla", 2.6), ("i8", NEOVERSE_N1, "sdot", 3.6), ("bf16", NEOVERSE_N2, "bfmmla", 2.5),
+        ("i8", NEOVERSE_N2, "smmla", 2.6),
+        ("i8", NEOVERSE_N1, "sdot", 3.6),
+        ("bf16", NEOVERSE_N2, "bfmmla", 2.5),
         ("f32", CORTEX_A53, "fmla", 9.5),
     ],
-)  # fmt: skip
+)
 def test_many_columns_take_few_instructions_for_32_weights(
     kind: str, names: tuple[str, ...], instruction: str, most: float
 ) -> None:
@@ -178,10 +184,13 @@ def test_many_columns_take_few_instructions_for_32_weights(
 @pytest.mark.parametrize(
     ("family", "arguments"),
     [
-        (tile, ("i8", 4, 2, False)), (dot_blocks, ("q4_0", 2, 1)), (pack_weights, ("i8", "q4_0")),
-        (pack_activations, ("bf16", "f32", 12)), (pack_quantized, ("i8", 4)),
+        (tile, ("i8", 4, 2, False)),
+        (dot_blocks, ("q4_0", 2, 1)),
+        (pack_weights, ("i8", "q4_0")),
+        (pack_activations, ("bf16", "f32", 12)),
+        (pack_quantized, ("i8", 4)),
     ],
-)  # fmt: skip
+)
 def test_what_was_written_for_one_processor_is_written_anew_for_another(
     family: Callable[..., Intrinsic], arguments: tuple[object, ...]
 ) -> None:

@@ -64,21 +64,53 @@ def check(device: CpuDevice, output: Tensor, tolerance: float) -> None:
 # -- functions of one number ------------------------------------------------------------------------
 
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
-    **{name: getattr(ops, name) for name in (
-        "abs", "sgn", "neg", "step", "sqr", "sqrt", "log", "exp", "expm1", "sin", "cos", "floor", "ceil", "round",
-        "trunc", "tanh", "relu", "elu", "sigmoid", "softplus", "silu", "gelu", "gelu_erf", "gelu_quick",
-        "hardsigmoid", "hardswish",
-    )},
+    **{
+        name: getattr(ops, name)
+        for name in (
+            "abs",
+            "sgn",
+            "neg",
+            "step",
+            "sqr",
+            "sqrt",
+            "log",
+            "exp",
+            "expm1",
+            "sin",
+            "cos",
+            "floor",
+            "ceil",
+            "round",
+            "trunc",
+            "tanh",
+            "relu",
+            "elu",
+            "sigmoid",
+            "softplus",
+            "silu",
+            "gelu",
+            "gelu_erf",
+            "gelu_quick",
+            "hardsigmoid",
+            "hardswish",
+        )
+    },
     "scale": lambda x: ops.scale(x, -1.5, 0.25),
     "clamp": lambda x: ops.clamp(x, -0.5, 2.0),
     "leaky_relu": lambda x: ops.leaky_relu(x, 0.1),
     "xielu": lambda x: ops.xielu(x, 0.3, 0.7, 0.5, -1e-6),
-}  # fmt: skip
+}
 
 # Sums whose terms are larger than themselves, and the far tails of exponentials: exact to a last place of so much of x.
 TERMS = {
-    "gelu": 1e-2, "gelu_quick": 1e-3, "gelu_erf": 1.0, "xielu": 1.0, "scale": 1.0, "hardswish": 1.0, "hardsigmoid": 1.0,
-}  # fmt: skip
+    "gelu": 1e-2,
+    "gelu_quick": 1e-3,
+    "gelu_erf": 1.0,
+    "xielu": 1.0,
+    "scale": 1.0,
+    "hardswish": 1.0,
+    "hardsigmoid": 1.0,
+}
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -129,9 +161,15 @@ def test_sources_of_all_types_are_added_in_f32(types_of: str, device: CpuDevice,
 
 
 BROADCASTS = [
-    ((4, 6, 8, 32), (4, 6, 8, 32)), ((4, 6, 8, 32), (32,)), ((4, 6, 8, 32), (8, 1)), ((4, 6, 8, 32), (1, 1, 1, 1)),
-    ((4, 6, 8, 32), (2, 3, 4, 16)), ((4, 6, 8, 32), (1, 6, 1, 32)), ((4, 6, 8, 32), (4, 1, 1, 8)), ((8, 1), (2, 1)),
-]  # fmt: skip
+    ((4, 6, 8, 32), (4, 6, 8, 32)),
+    ((4, 6, 8, 32), (32,)),
+    ((4, 6, 8, 32), (8, 1)),
+    ((4, 6, 8, 32), (1, 1, 1, 1)),
+    ((4, 6, 8, 32), (2, 3, 4, 16)),
+    ((4, 6, 8, 32), (1, 6, 1, 32)),
+    ((4, 6, 8, 32), (4, 1, 1, 8)),
+    ((8, 1), (2, 1)),
+]
 
 
 @pytest.mark.parametrize(("whole", "part"), BROADCASTS)

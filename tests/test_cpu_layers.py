@@ -80,10 +80,15 @@ LAYER = "mul_mat add gelu_erf mul_mat add"
 @pytest.mark.parametrize(
     ("instructions", "kind", "inside"),
     [
-        ("", "f32", 700), ("", "f16", 160), ("", "bf16", 1300), ("", "q8_0", 2144), ("", "q4_1", 160),
-        ("", "q6_K", 256), *with_other_instructions(1300),
+        ("", "f32", 700),
+        ("", "f16", 160),
+        ("", "bf16", 1300),
+        ("", "q8_0", 2144),
+        ("", "q4_1", 160),
+        ("", "q6_K", 256),
+        *with_other_instructions(1300),
     ],
-)  # fmt: skip
+)
 def test_a_feed_forward_layer_is_computed_in_one_pass(
     instructions: str, kind: str, inside: int, device: CpuDevice, rng: np.random.Generator
 ) -> None:
@@ -169,10 +174,13 @@ def attention_layer(
 @pytest.mark.parametrize(
     ("instructions", "kind", "how"),
     [
-        ("", "f32", {}), ("", "bf16", {"queries": 300, "texts": 3}), ("", "q8_0", {}), ("", "q4_1", {"texts": 9}),
+        ("", "f32", {}),
+        ("", "bf16", {"queries": 300, "texts": 3}),
+        ("", "q8_0", {}),
+        ("", "q4_1", {"texts": 9}),
         *with_other_instructions({}),
     ],
-)  # fmt: skip
+)
 def test_what_all_heads_mix_is_multiplied_in_the_same_pass(
     instructions: str, kind: str, how: dict[str, int], device: CpuDevice, rng: np.random.Generator
 ) -> None:

@@ -12,9 +12,7 @@ from litmus.assembly import PROCESSORS, aarch64_assembly
 from ggplug_cpu import walker
 
 CASES = [
-    pytest.param(name, processor, id=f"{name}, {processor}")
-    for name in scenarios.SCENARIOS
-    for processor in PROCESSORS
+    pytest.param(name, processor, id=f"{name}, {processor}") for name in scenarios.SCENARIOS for processor in PROCESSORS
 ]
 
 

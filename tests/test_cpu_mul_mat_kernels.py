@@ -217,9 +217,17 @@ def expected_kind(weights: str, activations: str) -> str:
 
 # (K, M, N); K is rounded up to whole blocks.  Odd sizes, more than one panel, more than one step along K.
 SHAPES = [
-    (1, 1, 1), (3, 17, 3), (7, 5, 17), (31, 50, 1), (129, 4, 2), (515, 35, 6), (32, 100, 100), (544, 40, 13),
-    (1056, 65, 30), (2080, 19, 33),
-]  # fmt: skip
+    (1, 1, 1),
+    (3, 17, 3),
+    (7, 5, 17),
+    (31, 50, 1),
+    (129, 4, 2),
+    (515, 35, 6),
+    (32, 100, 100),
+    (544, 40, 13),
+    (1056, 65, 30),
+    (2080, 19, 33),
+]
 
 
 @pytest.mark.parametrize(("weights", "activations"), EVERY_PAIR)

@@ -17,6 +17,7 @@ from ggplug.registry.extras import Quantizer
 
 cpu = pytest.importorskip("ggplug_cpu.quantizer")
 
+
 @pytest.fixture(scope="module")
 def quantizer() -> Iterator[Quantizer]:
     made = cpu.Quantizer(2)
@@ -43,9 +44,12 @@ def rows(ne0: int) -> npt.NDArray[np.float32]:
 
 
 def encode(
-    quantizer: Quantizer, x: npt.NDArray[np.uint8], source: types.Type, type: types.Type,
+    quantizer: Quantizer,
+    x: npt.NDArray[np.uint8],
+    source: types.Type,
+    type: types.Type,
     importance: npt.NDArray[np.float32] | None,
-) -> npt.NDArray[np.uint8]:  # fmt: skip
+) -> npt.NDArray[np.uint8]:
     assert quantizer.takes(source, type, weighted=importance is not None)
     ne0 = x.shape[1] // source.block_bytes * source.block_size
     out = np.full((len(x), type.row_bytes(ne0)), 0xEE, np.uint8)

@@ -661,17 +661,18 @@ LEAVES = {
     "by sys.exit": ("print('leaving'); sys.exit(5)", 5),
     "by an exception": ("print('leaving'); sys.stderr = None; raise ValueError", 1),
     "in an abort callback": (
-        "print('leaving'); gg.device('CPU').team.set_abort_callback(lambda: sys.exit(7));\n    compute(400)", 7
+        "print('leaving'); gg.device('CPU').team.set_abort_callback(lambda: sys.exit(7));\n    compute(400)",
+        7,
     ),
     "with something to free": (
-        "t = gg.tensor(np.ones(8, np.float32)); atexit.register(t.buffer.free);\n"
-        "    print('leaving'); sys.exit(6)", 6
+        "t = gg.tensor(np.ones(8, np.float32)); atexit.register(t.buffer.free);\n    print('leaving'); sys.exit(6)",
+        6,
     ),
     "with something to compute": (
-        "atexit.register(lambda: gg.tensor(np.ones(8, np.float32)).numpy());\n"
-        "    print('leaving'); sys.exit(6)", 6
+        "atexit.register(lambda: gg.tensor(np.ones(8, np.float32)).numpy());\n    print('leaving'); sys.exit(6)",
+        6,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", LEAVES)

@@ -631,9 +631,12 @@ def test_a_lost_device_says_so_from_then_on_and_others_go_on(cuda: StandIn, name
     stream, allocation = first.init(), placed(first, graph)
     buffer = first.buffer_type.alloc(64)
     uses: list[Callable[[], object]] = [
-        lambda: stream.compute(graph, allocation), stream.synchronize, lambda: buffer.set(0, np.zeros(4, np.uint8)),
-        lambda: first.buffer_type.alloc(64), first.init,
-    ]  # fmt: skip
+        lambda: stream.compute(graph, allocation),
+        stream.synchronize,
+        lambda: buffer.set(0, np.zeros(4, np.uint8)),
+        lambda: first.buffer_type.alloc(64),
+        first.init,
+    ]
     cuda.refuse(name, status)
     if name == "synchronize":
         stream.compute(graph, allocation)

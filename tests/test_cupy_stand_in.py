@@ -347,9 +347,14 @@ def test_a_call_raises_what_a_test_ordered_and_some_errors_end_the_device() -> N
 
 
 def product(
-    cuda: StandIn, a: npt.NDArray[Any], b: npt.NDArray[Any], c: npt.NDArray[Any], *rest: Any, mode: int = 0,
+    cuda: StandIn,
+    a: npt.NDArray[Any],
+    b: npt.NDArray[Any],
+    c: npt.NDArray[Any],
+    *rest: Any,
+    mode: int = 0,
     scales: tuple[float, float] = (1.0, 0.0),
-) -> npt.NDArray[np.float32]:  # fmt: skip
+) -> npt.NDArray[np.float32]:
     """``rest``: transa, transb, m, n, k, lda, strideA, ldb, strideB, ldc, strideC, batchCount."""
     transa, transb, m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, count = rest
     pool, stream, handle = cuda.MemoryPool(), cuda.Stream(non_blocking=True), cuda.cublas.create()
@@ -360,9 +365,25 @@ def product(
     cuda.cublas.setMathMode(handle, mode)
     with stream:
         cuda.cublas.sgemmStridedBatched(
-            handle, transa, transb, m, n, k, by.ctypes.data, at[0].ptr, lda, stride_a, at[1].ptr, ldb, stride_b,
-            by.ctypes.data + 4, at[2].ptr, ldc, stride_c, count,
-        )  # fmt: skip
+            handle,
+            transa,
+            transb,
+            m,
+            n,
+            k,
+            by.ctypes.data,
+            at[0].ptr,
+            lda,
+            stride_a,
+            at[1].ptr,
+            ldb,
+            stride_b,
+            by.ctypes.data + 4,
+            at[2].ptr,
+            ldc,
+            stride_c,
+            count,
+        )
     by[...] = 7
     out = np.empty_like(c)
     read(cuda, stream, at[2], out)
@@ -393,9 +414,24 @@ def test_products_are_cublas_own(transa: int, transb: int, scales: tuple[float, 
                     total += float(x) * float(y)
                 wanted[at] = scales[0] * total + (scales[1] * c[at] if scales[1] else 0.0)
     found = product(
-        StandIn(Gpu()), a, b, c, transa, transb, m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, count,
+        StandIn(Gpu()),
+        a,
+        b,
+        c,
+        transa,
+        transb,
+        m,
+        n,
+        k,
+        lda,
+        stride_a,
+        ldb,
+        stride_b,
+        ldc,
+        stride_c,
+        count,
         scales=scales,
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 

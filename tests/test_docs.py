@@ -74,9 +74,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 @every_page
 def test_sessions_that_a_page_names_are_nox_s(page: Path) -> None:
     functions = [
-        node for node in ast.parse(text_of(ROOT / "noxfile.py")).body
+        node
+        for node in ast.parse(text_of(ROOT / "noxfile.py")).body
         if isinstance(node, ast.FunctionDef) and any("nox.session" in ast.unparse(each) for each in node.decorator_list)
-    ]  # fmt: skip
+    ]
     renamed = re.findall(r'@nox.session\(name="([\w-]+)"', text_of(ROOT / "noxfile.py"))
     there = {function.name for function in functions} | set(renamed)
     assert set(re.findall(r"nox -s \"?([\w-]+)", text_of(page))) <= there
@@ -249,8 +250,10 @@ def test_the_readme_shows_what_devices_prints() -> None:
         (start,) = (number for number, line in enumerate(lines) if re.match(r"CPU +CPU +", line))
         ends = next(number for number in range(start + 1, len(lines)) if not lines[number].startswith(" "))
         columns = [each.start() for each in re.finditer(r"(?<!\S )\b\w+", lines[0])]
-        cells = [" ".join(" ".join(line[slice(*ab)] for line in lines[start:ends]).split())
-                 for ab in zip(columns, [*columns[1:], None], strict=True)]  # fmt: skip
+        cells = [
+            " ".join(" ".join(line[slice(*ab)] for line in lines[start:ends]).split())
+            for ab in zip(columns, [*columns[1:], None], strict=True)
+        ]
         name = re.sub(r".* \(.*\), \d+ threads?", "NAME", cells[3])
         return [*cells[:2], re.sub(r"[\d.]+ [KMGT]iB", "SIZE", cells[2]), name]
 

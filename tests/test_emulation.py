@@ -128,8 +128,17 @@ def test_a_mistake_in_the_configuration_is_no_reason_to_skip(tmp_path: Path, mon
 def test_apt_touches_nothing_outside_of_the_folder(tmp_path: Path) -> None:
     settings = 'Acquire::http::Proxy "http://proxy.example.org:3128";\nAcquire::IndexTargets::x::MetaKey "y";\n'
     (tmp_path / "apt.conf").write_text(configuration(tmp_path, "arm64", settings), encoding="utf-8")
-    names = ("Dir::State/d", "Dir::State::lists/d", "Dir::State::status/f", "Dir::Cache/d", "Dir::Cache::archives/d",
-             "Dir::Etc/d", "Dir::Etc::sourcelist/f", "Dir::Etc::parts/d", "Dir::Log/d")  # fmt: skip
+    names = (
+        "Dir::State/d",
+        "Dir::State::lists/d",
+        "Dir::State::status/f",
+        "Dir::Cache/d",
+        "Dir::Cache::archives/d",
+        "Dir::Etc/d",
+        "Dir::Etc::sourcelist/f",
+        "Dir::Etc::parts/d",
+        "Dir::Log/d",
+    )
     asked = [part for i, name in enumerate(names) for part in (f"PLACE{i}", name)]
     command = ["apt-config", "shell", *asked, "PROXY", "Acquire::http::Proxy", "MACHINE", "APT::Architecture"]
     environment = {**os.environ, "APT_CONFIG": str(tmp_path / "apt.conf")}

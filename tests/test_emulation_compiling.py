@@ -76,7 +76,9 @@ def test_what_every_computation_needs_is_compiled_by_the_guest(tmp_path: Path) -
     """Nothing answers at the address, and nothing asks."""
     code = "import sys; from ggplug_cpu import walker; walker.team_dismiss().address(); assert 'numba' in sys.modules"
     environment = {
-        **os.environ, "PYTHONPATH": str(TESTS / "emulation" / "guest_site"),
-        "GGPLUG_COMPILER": str(tmp_path / "nobody"), "GGPLUG_CACHE_DIR": str(tmp_path),
-    }  # fmt: skip
+        **os.environ,
+        "PYTHONPATH": str(TESTS / "emulation" / "guest_site"),
+        "GGPLUG_COMPILER": str(tmp_path / "nobody"),
+        "GGPLUG_CACHE_DIR": str(tmp_path),
+    }
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

@@ -44,9 +44,19 @@ def with_template(source: Path, path: Path) -> Path:
 
 def ask(data: Path, folder: Path, *options: object, model: Path | None = None, **how: Any) -> str:
     fixed = (
-        "--model", model or data / "qwen3.gguf", "--encoder", data / "bert.gguf", "--folder", folder, "--device", "CPU",
-        "--temperature", 0, "-n", 12,
-    )  # fmt: skip
+        "--model",
+        model or data / "qwen3.gguf",
+        "--encoder",
+        data / "bert.gguf",
+        "--folder",
+        folder,
+        "--device",
+        "CPU",
+        "--temperature",
+        0,
+        "-n",
+        12,
+    )
     done = CliRunner().invoke(main, [str(each) for each in (*fixed, *options)], env={"COLUMNS": "80"}, **how)
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -69,14 +79,15 @@ def test_the_nearest_passages_are_told_and_shown_with_the_answer(
     chat = messages([], question, found)
     path = with_template(data / "qwen3.gguf", tmp_path / "chat.gguf") if templated else data / "qwen3.gguf"
     with ggplug_models.load(path, ["CPU"]) as model, model.session(1024) as session:
-        text = (model.chat if templated else lambda chat, *n, **how: model.generate(as_text(chat), *n, **how))
+        text = model.chat if templated else lambda chat, *n, **how: model.generate(as_text(chat), *n, **how)
         wanted = "".join(text(chat, 12, session=session))
     shown = ask(data, folder, "--top", 2, "--context", 1024, question, model=path)
     answer, _, sources = shown.partition("\n\n[1] ")
     assert answer.partition("passages were embedded in ")[2].partition("\n")[2] == wanted
     assert [line.split()[0] for line in sources.splitlines()] == [
-        f"notes/{found[0].path.name}:{found[0].line}", "[2]",
-    ]  # fmt: skip
+        f"notes/{found[0].path.name}:{found[0].line}",
+        "[2]",
+    ]
     assert f"notes/{found[1].path.name}:{found[1].line}" in sources
 
 

@@ -71,9 +71,13 @@ def test_a_typo_in_a_helper_is_shown_at_its_line_in_forty_lines(right: str, tmp_
     chosen = "test_contract and stream or test_op and (relu or div or rms_norm)"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, "tests"],
-        cwd=tmp_path / "example", env={**os.environ, "PYTHONPATH": str(tmp_path / "example" / "src")},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        cwd=tmp_path / "example",
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "example" / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     lines = done.stdout.splitlines()
     assert done.returncode == 1, done.stdout
     assert len(lines) <= 40, done.stdout

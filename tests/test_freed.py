@@ -41,9 +41,13 @@ def test_a_freed_scheduler_stream_or_allocator_computes_nothing(device: Device) 
         thing.free()
         thing.free()
     for use in (
-        lambda: scheduler.compute(graph), lambda: scheduler.allocate(graph), lambda: scheduler.reserve(chain(2)),
-        lambda: scheduler.explain(graph), lambda: stream.compute(graph, allocation), lambda: allocator.allocate(graph),
-    ):  # fmt: skip
+        lambda: scheduler.compute(graph),
+        lambda: scheduler.allocate(graph),
+        lambda: scheduler.reserve(chain(2)),
+        lambda: scheduler.explain(graph),
+        lambda: stream.compute(graph, allocation),
+        lambda: allocator.allocate(graph),
+    ):
         with pytest.raises(FreedError, match="freed"):
             use()
 

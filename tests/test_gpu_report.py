@@ -64,8 +64,10 @@ def start(program: str, *arguments: object, paths: tuple[Path, ...] = (), **vari
     path = os.pathsep.join([*map(str, paths), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-m", program, *map(str, arguments)],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path, **variables},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, **variables},
+    )
 
 
 def found(out: Path, device: str) -> Any:
@@ -108,9 +110,17 @@ def test_a_device_is_proven_without_what_only_an_installation_has(tiny: Path, tm
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('{name} is not here', name='{name}')\n")
     out = tmp_path / "out.json"
     done = start(
-        "ggplug_testing.gpu_report", "--device", "OpenCL0", "--data", tiny, out, "--parts", "facts,model,recorded",
-        paths=(tmp_path,), GGPLUG_BACKENDS="OpenCL",
-    )  # fmt: skip
+        "ggplug_testing.gpu_report",
+        "--device",
+        "OpenCL0",
+        "--data",
+        tiny,
+        out,
+        "--parts",
+        "facts,model,recorded",
+        paths=(tmp_path,),
+        GGPLUG_BACKENDS="OpenCL",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     parts = found(out, "OpenCL0")
     assert parts["facts"]["results"]["facts"]["facts"]["driver"]
@@ -382,13 +392,21 @@ def test_the_example_on_the_page_has_the_form_of_a_report() -> None:
     (program,) = re.findall(r"^Made by `python -m (\S+)`", example, re.M)
     figures = dict.fromkeys(("smallest_cosine", "mean_cosine", "wanted_cosine"), 1.0) | {"texts": 1, "splits": 1}
     part = {
-        "results": {"F32": {"figures": figures}}, "steps": [], "not_run": [], "errors": [], "seconds": 0,
+        "results": {"F32": {"figures": figures}},
+        "steps": [],
+        "not_run": [],
+        "errors": [],
+        "seconds": 0,
         "programs": {"compiled": 0, "seconds": 0},
-    }  # fmt: skip
+    }
     content = {
-        "program": program, "date": "", "seconds": 0, "budget_seconds": 0, "environment": {},
+        "program": program,
+        "date": "",
+        "seconds": 0,
+        "budget_seconds": 0,
+        "environment": {},
         "devices": {"OpenCL0": {"description": "", "parts": {"model": part}}},
-    }  # fmt: skip
+    }
     headings = re.findall(r"^(\| \w.*\|)\n\|---", markdown(content), re.M)
     assert len(headings) == 2
     assert re.findall(r"^(\| \w.*\|)\n\|---", example, re.M) == headings

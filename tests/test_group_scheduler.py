@@ -43,8 +43,12 @@ def affine(x: Tensor) -> list[Tensor]:
 def block(x: Tensor, memory: BufferType = HOST, seed: int = 0) -> Tensor:
     """A layer as encoders have it: products with bias, activation and residual, norms with scale and shift."""
     inside = affine(x)[-1]
-    up = gg.gelu(gg.add(gg.mul_mat(placed(12, x.ne[0], seed=seed, memory=memory, usage=BufferUsage.WEIGHTS), inside),
-                        placed(12, seed=3)))  # fmt: skip
+    up = gg.gelu(
+        gg.add(
+            gg.mul_mat(placed(12, x.ne[0], seed=seed, memory=memory, usage=BufferUsage.WEIGHTS), inside),
+            placed(12, seed=3),
+        )
+    )
     down = gg.mul_mat(placed(x.ne[0], 12, seed=seed + 1, memory=memory, usage=BufferUsage.WEIGHTS), up)
     return affine(gg.add(gg.add(down, placed(x.ne[0], seed=4)), x))[-1]
 

@@ -427,9 +427,7 @@ def test_nodes_without_elements_are_in_no_group() -> None:
 # -- groups that a device forms by itself are checked ----------------------------------------------------
 
 
-def refusal(
-    graph: Graph, groups: Groups, order: Sequence[int] | None = None, leaving: Collection[int] = ()
-) -> str:
+def refusal(graph: Graph, groups: Groups, order: Sequence[int] | None = None, leaving: Collection[int] = ()) -> str:
     with pytest.raises(GraphError) as caught:
         check_groups(graph, groups, order, leaving)
     return str(caught.value)

@@ -20,7 +20,7 @@ from ggplug.memory import (
     check_overlaps,
     compute_poisoned,
     lifetimes,
-)  # fmt: skip
+)
 from ggplug.memory.packing import Piece, largest_live_set, pack
 from ggplug_testing import ReferenceDevice
 
@@ -93,8 +93,10 @@ def random_pieces(rng: random.Random, count: int) -> list[Piece]:
 def test_pieces_that_live_together_never_overlap(count: int, limit: int | None) -> None:
     pieces = random_pieces(random.Random(count), count)
     offsets, peak, bound = pack(pieces, limit)
-    assert bound == largest_live_set(pieces) == max(
-        sum(p.size for p in pieces if p.first <= now <= p.last) for now in range(count + 1)
+    assert (
+        bound
+        == largest_live_set(pieces)
+        == max(sum(p.size for p in pieces if p.first <= now <= p.last) for now in range(count + 1))
     )
     for one, (a, start) in enumerate(zip(pieces, offsets, strict=True)):
         assert start >= 0

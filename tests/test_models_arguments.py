@@ -53,14 +53,19 @@ def test_numbers_of_numpy_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"logit_bias": {1: 10**400}}, r"logit_bias\[1\]"), ({"logit_bias": {1: "a"}}, r"logit_bias\[1\]"),
-        ({"logit_bias": {10**5000: 1.0}}, "logit_bias's token"), ({"logit_bias": {None: 1.0}}, "logit_bias's token"),
-        ({"logit_bias": 5}, "logit_bias must be a dict"), ({"dry_breakers": None}, "dry_breakers must be a tuple"),
-        ({"dry_breakers": [1]}, "dry_breakers must be a tuple"), ({"order": None}, "order must be a tuple"),
-        ({"order": ([],)}, "order must be a tuple"), ({"seed": 10**5000}, "seed must be an integer"),
+        ({"logit_bias": {1: 10**400}}, r"logit_bias\[1\]"),
+        ({"logit_bias": {1: "a"}}, r"logit_bias\[1\]"),
+        ({"logit_bias": {10**5000: 1.0}}, "logit_bias's token"),
+        ({"logit_bias": {None: 1.0}}, "logit_bias's token"),
+        ({"logit_bias": 5}, "logit_bias must be a dict"),
+        ({"dry_breakers": None}, "dry_breakers must be a tuple"),
+        ({"dry_breakers": [1]}, "dry_breakers must be a tuple"),
+        ({"order": None}, "order must be a tuple"),
+        ({"order": ([],)}, "order must be a tuple"),
+        ({"seed": 10**5000}, "seed must be an integer"),
         ({"seed": "1"}, "seed must be an integer"),
     ],
-)  # fmt: skip
+)
 def test_odd_collections_are_refused_by_name(settings: dict[str, Any], name: str) -> None:
     with pytest.raises(ParameterError, match=name):
         Sampling(**settings)
@@ -106,12 +111,20 @@ def test_a_forbidden_token_stays_forbidden_whatever_is_added() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {}, ALL, {"typical_p": 0.5, **ALL}, {"top_n_sigma": 1.0}, {"mirostat": 1}, {"mirostat": 2},
-        {"temperature": 0.1}, {"temperature": 0.1, **ALL}, {"repeat_penalty": 1.5},
-        {"dynamic_range": 0.5, **ALL}, {"xtc_probability": 1.0},
+        {},
+        ALL,
+        {"typical_p": 0.5, **ALL},
+        {"top_n_sigma": 1.0},
+        {"mirostat": 1},
+        {"mirostat": 2},
+        {"temperature": 0.1},
+        {"temperature": 0.1, **ALL},
+        {"repeat_penalty": 1.5},
+        {"dynamic_range": 0.5, **ALL},
+        {"xtc_probability": 1.0},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_logits_as_far_apart_as_single_precision_goes_are_logits(settings: dict[str, Any]) -> None:
     row = np.array([LARGEST, -LARGEST, 0, 1] * 100)
     assert {token % 4 for token in tokens(row, (), **settings)} == {0}
@@ -313,9 +326,10 @@ class Constrains:
 
 
 @pytest.mark.parametrize(
-    "returned", [None, "x", [True], np.ones(1000, int), np.ones(1000), np.ones((1000, 1), bool), np.bool_(True)],
+    "returned",
+    [None, "x", [True], np.ones(1000, int), np.ones(1000), np.ones((1000, 1), bool), np.bool_(True)],
     ids=lambda returned: f"{type(returned).__name__}",
-)  # fmt: skip
+)
 def test_a_constraint_that_allows_in_another_way_is_refused(returned: Any) -> None:
     sampler = Sampler(Sampling(seed=1), constraint=Constrains(returned))
     with pytest.raises(ParameterError, match=r"allowed\(\) of the constraint must return an array of bool"):
@@ -344,9 +358,15 @@ class Guesses(Drafts):
 
 
 NO_TOKENS = {
-    "None": None, "int": 5, "str": "ab", "[None]": [None], "[float]": [1.5], "[str]": ["a"], "[list]": [[1]],
+    "None": None,
+    "int": 5,
+    "str": "ab",
+    "[None]": [None],
+    "[float]": [1.5],
+    "[str]": ["a"],
+    "[list]": [[1]],
     "iterator": iter([3]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("guessed", NO_TOKENS.values(), ids=NO_TOKENS)

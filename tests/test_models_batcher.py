@@ -321,9 +321,12 @@ def test_closing_ends_what_waits_and_what_is_computed() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "most", "message"),
-    [([], None, "the prompt has 0 tokens; there may be 1 to 40"), ([1] * 41, None, "the prompt has 41 tokens"),
-     ([1], 0, "max_tokens must be at least 1, got 0")],
-)  # fmt: skip
+    [
+        ([], None, "the prompt has 0 tokens; there may be 1 to 40"),
+        ([1] * 41, None, "the prompt has 41 tokens"),
+        ([1], 0, "max_tokens must be at least 1, got 0"),
+    ],
+)
 def test_requests_that_cannot_be_met_are_refused(prompt: list[int], most: int | None, message: str) -> None:
     with Batcher(Held()) as batcher, pytest.raises(ParameterError, match=message):
         batcher.submit(Request(prompt, sampler(1), most))

@@ -29,9 +29,10 @@ SERVED: dict[str, Any] = json.loads(
     lzma.decompress((Path(__file__).parent / "data" / "llama_cpp_templates.json.xz").read_bytes())
 )
 REFUSED = {
-    "Kimi-K2-Instruct": {"calls"}, "Kimi-K2-Thinking": {"calls"},
+    "Kimi-K2-Instruct": {"calls"},
+    "Kimi-K2-Thinking": {"calls"},
     "fireworks-ai-llama-3-firefunction-v2": {"one", "turns", "calls"},
-}  # fmt: skip
+}
 """By template, the chats that Jinja's sandbox refuses: lists are changed, or a variable is joined that nobody sets."""
 HELLO = [{"role": "user", "content": "Hi"}]
 
@@ -88,11 +89,16 @@ def call(arguments: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "source",
     [
-        "{{ call.arguments }}", "{{ 'x ' + call.arguments + ' y' }}", "{{ 'x ' ~ call.arguments }}",
-        "{{ call.arguments|string }}", "{{ '%s' % call.arguments }}", "{{ '{}'.format(call.arguments) }}",
-        "{{ [call.arguments, 'z']|join }}", "{{ call.arguments|trim }}",
+        "{{ call.arguments }}",
+        "{{ 'x ' + call.arguments + ' y' }}",
+        "{{ 'x ' ~ call.arguments }}",
+        "{{ call.arguments|string }}",
+        "{{ '%s' % call.arguments }}",
+        "{{ '{}'.format(call.arguments) }}",
+        "{{ [call.arguments, 'z']|join }}",
+        "{{ call.arguments|trim }}",
     ],
-)  # fmt: skip
+)
 def test_arguments_of_calls_are_the_text_where_a_template_writes_them(tokenizer: Tokenizer, source: str) -> None:
     given = '{"b":"\u00e9",  "a": [1]}'
     render = ChatTemplate("{% set call = messages[1].tool_calls[0].function %}" + source, tokenizer).render
@@ -211,7 +217,6 @@ def test_what_python_refuses_of_a_template_is_the_templates_fault(tokenizer: Tok
 def test_whatever_a_template_raises_is_the_templates_fault(tokenizer: Tokenizer, source: str) -> None:
     with pytest.raises(ModelError, match="fails with these messages"):
         ChatTemplate(source, tokenizer).render([{"role": "user", "content": "hello"}])
-
 
 
 @pytest.mark.parametrize(

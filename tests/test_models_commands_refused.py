@@ -49,8 +49,11 @@ def test_a_bench_of_a_file_that_cannot_be_read_is_refused_before_anything_is_mea
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text.gguf").write_text("no model")
-    for name, message in (("missing.gguf", "No such file or directory"), (".", "is no regular file but a folder"),
-                          ("text.gguf", "not a GGUF file")):  # fmt: skip
+    for name, message in (
+        ("missing.gguf", "No such file or directory"),
+        (".", "is no regular file but a folder"),
+        ("text.gguf", "not a GGUF file"),
+    ):
         assert run(["bench", "matvec", f"{tmp_path}/{name}"]) == 1
         out, err = capfd.readouterr()
         assert (out, message in err) == ("", True)

@@ -24,38 +24,64 @@ from ggplug.gguf import GGUFReader
 from ggplug_models.convert import FILE_TYPES
 
 CONFIG: dict[str, Any] = {
-    "model_type": "bert", "hidden_act": "gelu", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "intermediate_size": 96, "max_position_embeddings": 32, "layer_norm_eps": 1e-12, "vocab_size": 6,
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "hidden_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 32,
+    "layer_norm_eps": 1e-12,
+    "vocab_size": 6,
     "type_vocab_size": 2,
-}  # fmt: skip
+}
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "##s"]
 TOKENIZER: dict[str, Any] = {
     "version": "1.0",
     "truncation": {"max_length": 16, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
     "padding": None,
     "added_tokens": [
-        {"id": n, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-         "special": True} for n, token in enumerate(TOKENS[:4])
+        {
+            "id": n,
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for n, token in enumerate(TOKENS[:4])
     ],
     "normalizer": {
-        "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
         "lowercase": True,
     },
     "pre_tokenizer": {"type": "BertPreTokenizer"},
     "post_processor": {
         "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
-                   {"SpecialToken": {"id": "[SEP]", "type_id": 0}}],
+        "single": [
+            {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+        ],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]},
-                           "[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]}},
+        "special_tokens": {
+            "[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]},
+            "[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]},
+        },
     },
     "decoder": None,
     "model": {
-        "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
         "vocab": {token: n for n, token in enumerate(TOKENS)},
     },
-}  # fmt: skip
+}
 
 
 def weights() -> dict[str, np.ndarray]:
@@ -123,16 +149,27 @@ def test_the_type_of_matrices_is_a_type_or_its_name(folder: Path, tmp_path: Path
 ODD: list[Any] = [None, "seven", "", -1, 0, 0.5, 2**40, True, [], [1], {}, {"a": 1}, "NaN", "Infinity"]
 CHANGED = {
     "config.json": [
-        "model_type", "hidden_act", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-        "max_position_embeddings", "layer_norm_eps",
+        "model_type",
+        "hidden_act",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+        "layer_norm_eps",
     ],
     "tokenizer.json": ["model", "model.vocab", "model.vocab.hello", "truncation.max_length", "added_tokens"],
-}  # fmt: skip
+}
 FINE = {
-    ("layer_norm_eps", "0"), ("layer_norm_eps", "0.5"), ("layer_norm_eps", "1099511627776"), ("added_tokens", "null"),
-    ("added_tokens", "[]"), ("model.vocab.hello", "0"), ("model.vocab", "{}"),
+    ("layer_norm_eps", "0"),
+    ("layer_norm_eps", "0.5"),
+    ("layer_norm_eps", "1099511627776"),
+    ("added_tokens", "null"),
+    ("added_tokens", "[]"),
+    ("model.vocab.hello", "0"),
+    ("model.vocab", "{}"),
     ("model.vocab", '{"a": 1}'),
-}  # fmt: skip
+}
 """Of the odd values those that make sense."""
 
 
@@ -158,9 +195,14 @@ def test_odd_values_are_errors_that_name_file_and_key(folder: Path, tmp_path: Pa
 OBJECTS = ["config.json", "tokenizer.json", "1_Pooling/config.json", "sentence_bert_config.json"]
 
 CONTENTS = {
-    "empty": b"", "a list": b"[]", "not JSON": b"{", "not UTF-8": b'{"a": "\xff"}', "deep": b"[" * 200_000,
-    "deep objects": b'{"a":' * 200_000, "a number": b"1" * 10_000,
-}  # fmt: skip
+    "empty": b"",
+    "a list": b"[]",
+    "not JSON": b"{",
+    "not UTF-8": b'{"a": "\xff"}',
+    "deep": b"[" * 200_000,
+    "deep objects": b'{"a":' * 200_000,
+    "a number": b"1" * 10_000,
+}
 
 
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
@@ -350,12 +392,21 @@ def test_types_that_have_such_values_keep_them(folder: Path, tmp_path: Path, kin
 @pytest.mark.parametrize(
     ("kind", "value", "holds"),
     [
-        ("F16", 65504.0, True), ("F16", 65519.0, True), ("F16", 65520.0, False), ("F16", -1e38, False),
-        ("BF16", 3e38, True), ("BF16", 3.4e38, False), ("F32", 3.4e38, True), ("Q8_0", 8.3e6, True),
-        ("Q8_0", 8.4e6, False), ("Q4_0", -5.2e5, True), ("Q4_0", -5.3e5, False), ("Q4_1", 1e8, False),
+        ("F16", 65504.0, True),
+        ("F16", 65519.0, True),
+        ("F16", 65520.0, False),
+        ("F16", -1e38, False),
+        ("BF16", 3e38, True),
+        ("BF16", 3.4e38, False),
+        ("F32", 3.4e38, True),
+        ("Q8_0", 8.3e6, True),
+        ("Q8_0", 8.4e6, False),
+        ("Q4_0", -5.2e5, True),
+        ("Q4_0", -5.3e5, False),
+        ("Q4_1", 1e8, False),
         ("MXFP4", 1e30, True),
     ],
-)  # fmt: skip
+)
 def test_a_weight_that_is_too_large_for_a_type_is_named(
     folder: Path, tmp_path: Path, kind: str, value: float, holds: bool
 ) -> None:

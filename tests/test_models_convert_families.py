@@ -24,8 +24,10 @@ from ggplug_models.tokenizers.pre_tokenizers import BY_NAME
 FOLDERS = Path(__file__).parent / "data" / "folders"
 NAMES = sorted(path.name for path in FOLDERS.iterdir() if path.is_dir())
 OURS = {
-    "bert.hidden_activation", "tokenizer.huggingface.json", "tokenizer.ggml.cls_token_id",
-}  # fmt: skip
+    "bert.hidden_activation",
+    "tokenizer.huggingface.json",
+    "tokenizer.ggml.cls_token_id",
+}
 """Keys that ggplug adds for encoders: the activation, the whole tokeniser, and a token that llama.cpp names as BOS."""
 
 
@@ -300,9 +302,12 @@ def test_merged_pieces_without_tokenizer_model_are_scored_by_their_merges(tmp_pa
     (folder / "tokenizer.model").unlink()
     words = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256)), "▁", "a", "b", "ab", "▁ab", "ba"]
     model = {
-        "type": "BPE", "byte_fallback": True, "unk_token": "<unk>", "vocab": {word: n for n, word in enumerate(words)},
+        "type": "BPE",
+        "byte_fallback": True,
+        "unk_token": "<unk>",
+        "vocab": {word: n for n, word in enumerate(words)},
         "merges": [["a", "b"], ["▁", "ab"], ["b", "a"]],
-    }  # fmt: skip
+    }
     added = [{"id": n, "content": words[n], "special": True} for n in range(3)]
     (folder / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": added}), "utf-8")
     found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))

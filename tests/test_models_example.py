@@ -41,9 +41,12 @@ main(sys.argv[2:])
 def search(*command: str, **environment: str) -> str:
     """What the example prints on a terminal of 80 columns."""
     done = subprocess.run(
-        [sys.executable, *command], capture_output=True, cwd=ROOT, encoding="utf-8",
+        [sys.executable, *command],
+        capture_output=True,
+        cwd=ROOT,
+        encoding="utf-8",
         env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8", **environment},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     return done.stdout

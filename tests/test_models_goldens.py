@@ -25,8 +25,10 @@ OF_TRANSFORMERS = sorted(path.stem for path in ORACLES.glob("*.gguf"))
 OF_LLAMA_CPP = sorted(path.stem for path in SHARED.glob("*.gguf"))
 
 ON_GPUS = [
-    "gpt-oss", "lfm2", *(pytest.param(each, marks=pytest.mark.long) for each in ("deepseek2", "mamba2", "rwkv7-heads"))
-]  # fmt: skip
+    "gpt-oss",
+    "lfm2",
+    *(pytest.param(each, marks=pytest.mark.long) for each in ("deepseek2", "mamba2", "rwkv7-heads")),
+]
 """Those with the ops that others lack: sinks and experts, convolutions, latent attention, states."""
 
 
@@ -114,8 +116,9 @@ def test_the_command_prints_a_list_and_tells_by_its_exit_code(tmp_path: Path) ->
     reports = json.loads(done.stdout)
     assert done.returncode == 1
     assert [(each["name"], each["ok"], each["greedy_equal"]) for each in reports] == [
-        ("right", True, True), ("wrong", False, True),
-    ]  # fmt: skip
+        ("right", True, True),
+        ("wrong", False, True),
+    ]
     assert reports[0]["error"] is None
     assert "NMSE" in reports[1]["error"]
     assert 0.005 < reports[1]["nmse"] < 0.02

@@ -182,23 +182,38 @@ TREE = {
     "$ref": "#/$defs/a~1node",
     "$defs": {
         "a/node": {
-            "type": "object", "required": ["kind", "left"], "additionalProperties": False,
-            "properties": {"kind": {"enum": ["leaf", "fork"]}, "left": {"anyOf": [
-                {"$ref": "#/$defs/a~1node"}, {"$ref": "#/$defs/end"}, {"type": "null"},
-            ]}},
+            "type": "object",
+            "required": ["kind", "left"],
+            "additionalProperties": False,
+            "properties": {
+                "kind": {"enum": ["leaf", "fork"]},
+                "left": {
+                    "anyOf": [
+                        {"$ref": "#/$defs/a~1node"},
+                        {"$ref": "#/$defs/end"},
+                        {"type": "null"},
+                    ]
+                },
+            },
         },
         "end": {"$anchor": "end", "type": "array", "maxItems": 2, "items": {"$ref": "#"}},
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     "schema",
-    [TREE, {"type": "object", "properties": {"next": {"$ref": "#"}}}, chained(60, "allOf"),
-     {"enum": [f"v{n}" for n in range(5000)]},
-     {"type": "object", "properties": {f"p{n}": {"type": "string", "pattern": "^[a-z]{2,40}(-(a|b){3}){4}$"}
-                                       for n in range(200)}}],
-)  # fmt: skip
+    [
+        TREE,
+        {"type": "object", "properties": {"next": {"$ref": "#"}}},
+        chained(60, "allOf"),
+        {"enum": [f"v{n}" for n in range(5000)]},
+        {
+            "type": "object",
+            "properties": {f"p{n}": {"type": "string", "pattern": "^[a-z]{2,40}(-(a|b){3}){4}$"} for n in range(200)},
+        },
+    ],
+)
 def test_schemas_that_refer_to_themselves_and_large_ones_are_followed(grammars: Grammars, schema: Any) -> None:
     assert grammars.json_schema(schema).allowed().any()
 
@@ -212,8 +227,9 @@ def test_a_token_that_was_not_allowed_is_refused(tokenizer: Tokenizer, grammars:
 
 def test_a_vocabulary_without_an_end_is_refused() -> None:
     metadata = {
-        "tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": ["a", "b"],
-    }  # fmt: skip
+        "tokenizer.ggml.model": "rwkv",
+        "tokenizer.ggml.tokens": ["a", "b"],
+    }
     with pytest.raises(ModelError, match="no token that ends a text"):
         Grammars(load_tokenizer(metadata))
 
@@ -253,10 +269,15 @@ def test_a_schema_that_is_no_json_is_told_once(tokenizer: Tokenizer) -> None:
 NAMES_OF_THE_LIBRARY = re.compile(r"[a-z][A-NP-Z]|_|Resource|registry|Unimplemented|option|limit \d|\n|regex|start:")
 
 IN_WORDS: list[tuple[str, Any, str]] = [
-    *(("json_schema", schema, "no text fits it") for schema in (
-        {"$ref": "#"}, {"anyOf": [{"$ref": "#"}]}, {"$id": "x", "$ref": "x"},
-        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
-    )),
+    *(
+        ("json_schema", schema, "no text fits it")
+        for schema in (
+            {"$ref": "#"},
+            {"anyOf": [{"$ref": "#"}]},
+            {"$id": "x", "$ref": "x"},
+            {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        )
+    ),
     *(("json_schema", schema, "must be an object, got ") for schema in (True, False, [], 5, "true", "5", '"x"', "[]")),
     ("json_schema", {"not": {}}, 'it uses what is not supported: "not"'),
     ("json_schema", {"if": {}, "then": {}}, 'it uses what is not supported: "if", "then"'),
@@ -270,11 +291,12 @@ IN_WORDS: list[tuple[str, Any, str]] = [
     ("json_schema", "", "Expecting value"),
     ("regex", "(", "the regular expression is of no use: unclosed group"),
     ("regex", "[^\\x00-\\x{10FFFF}]", "no text fits it"),
-    ("lark", "start: start", "no text fits it"), ("lark", "start: a\na: b\nb: a", "no text fits it"),
+    ("lark", "start: start", "no text fits it"),
+    ("lark", "start: a\na: b\nb: a", "no text fits it"),
     ("lark", 'start: %json {"$ref": "#"}', "no text fits it"),
     ("gbnf", "root ::= root | root", "no text fits it"),
     *((kind, value, "must be a string, got ") for kind in ("regex", "lark", "gbnf") for value in (None, 5, b"a")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "source", "message"), IN_WORDS, ids=str)

@@ -39,14 +39,18 @@ def rope(**changed: Any) -> Rope:
         ({"rope.dimension_count": 2**31 - 2}, "rope.dimension_count must be an integer from 1 to 16"),
         ({"rope.dimension_count": 15}, "rope.dimension_count must be even"),
         ({"rope.freq_base": 0.0}, "rope.freq_base must be a number from 1e-30 to 1e+30, got 0.0"),
-        ({"rope.freq_base": 1e-45}, "rope.freq_base must be"), ({"rope.freq_base": 1e300}, "rope.freq_base must be"),
-        ({"rope.freq_base": 10**400}, "rope.freq_base must be"), ({"rope.freq_base": math.nan}, "rope.freq_base"),
+        ({"rope.freq_base": 1e-45}, "rope.freq_base must be"),
+        ({"rope.freq_base": 1e300}, "rope.freq_base must be"),
+        ({"rope.freq_base": 10**400}, "rope.freq_base must be"),
+        ({"rope.freq_base": math.nan}, "rope.freq_base"),
         ({"rope.scaling.factor": 1e-35}, "rope.scaling.factor must be 0, or a number from 1e-30 to 1e+30"),
         ({"rope.scaling.factor": 1e35}, "rope.scaling.factor must be"),
         ({"rope.scale_linear": 1e-35}, "rope.scale_linear must be 0, or"),
         ({**YARN, "rope.scaling.factor": math.exp(-10)}, "rope.scaling.factor must be a number whose magnitude"),
-        ({**YARN, "rope.scaling.factor": 2.0, "rope.scaling.yarn_log_multiplier": -10 / math.log(2)},
-         "rope.scaling.yarn_log_multiplier must be a number whose magnitude"),
+        (
+            {**YARN, "rope.scaling.factor": 2.0, "rope.scaling.yarn_log_multiplier": -10 / math.log(2)},
+            "rope.scaling.yarn_log_multiplier must be a number whose magnitude",
+        ),
         ({**YARN, "rope.scaling.yarn_log_multiplier": 1e308}, "rope.scaling.yarn_log_multiplier must be a finite"),
         ({**YARN, "rope.scaling.yarn_ext_factor": 1e300}, "rope.scaling.yarn_ext_factor must be a finite number"),
         ({**YARN, "rope.scaling.attn_factor": 1e300}, "rope.scaling.attn_factor must be a finite number"),
@@ -54,7 +58,7 @@ def rope(**changed: Any) -> Rope:
         ({**YARN, "rope.scaling.yarn_beta_slow": -1.0}, "rope.scaling.yarn_beta_slow must be"),
         ({**YARN, "rope.freq_base": 1.0}, "rope.freq_base must be more than 1 with YaRN"),
     ],
-)  # fmt: skip
+)
 def test_a_rotation_that_cannot_be_computed_is_refused_by_its_key(changed: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelError, match=re.escape(f"llama.{named}")) as refused:
         rope(**changed)
@@ -84,11 +88,13 @@ def test_absent_keys_of_rotations_have_the_defaults_of_llama_cpp() -> None:
         ({"expert_group_count": -1}, "expert_group_count must be an integer of at least 0"),
         ({"expert_group_count": 4, "expert_group_used_count": 0}, "expert_group_used_count must be an integer"),
         ({"expert_group_count": 4, "expert_group_used_count": 5}, "expert_group_used_count must be an integer"),
-        ({"expert_group_count": 4, "expert_group_used_count": 1, "expert_used_count": 3},
-         "expert_used_count must be an integer from 1 to 2, got 3"),
+        (
+            {"expert_group_count": 4, "expert_group_used_count": 1, "expert_used_count": 3},
+            "expert_used_count must be an integer from 1 to 2, got 3",
+        ),
         ({"expert_weights_scale": 1e300}, "expert_weights_scale must be a finite number"),
     ],
-)  # fmt: skip
+)
 def test_experts_that_do_not_go_together_are_refused_by_their_key(changed: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelError, match=re.escape(f"llama.{named}")):
         Experts.of(hyperparameters(**{**MIXED, **changed}))
@@ -115,10 +121,14 @@ def test_a_family_may_have_blocks_that_do_not_attend() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("attention.clamp_kqv", -1.0), ("attention.clamp_kqv", math.nan), ("rope.dimension_count", 64),
-        ("rope.freq_base", 0.0), ("attention.head_count_kv", 0), ("block_count", 10**9),
+        ("attention.clamp_kqv", -1.0),
+        ("attention.clamp_kqv", math.nan),
+        ("rope.dimension_count", 64),
+        ("rope.freq_base", 0.0),
+        ("attention.head_count_kv", 0),
+        ("block_count", 10**9),
     ],
-)  # fmt: skip
+)
 def test_the_error_of_a_file_names_the_key(data: Path, tmp_path: Path, key: str, value: Any) -> None:
     path = tmp_path / "odd.gguf"
     with GGUFReader(data / "qwen3.gguf") as reader, GGUFWriter(path) as writer:

@@ -62,13 +62,66 @@ MARKS = "\u0301\u0323\u302e\u302f\u034f\U0001d165\u1b44\u0f73\u0344\u20dd\u05b0"
 """Combining characters of different classes: they change their order, and only some of them are taken out."""
 
 PARTS = [
-    "a", "b", "ab", "aab", "hello", "hellos", "world", "HELLO", " ", "  ", "\n", "\t", "\r", "\u3000", "\u00a0", ",",
-    ".", "、", "\u4e2d", "\u4e00\u4e01", "[SEP]", "[MASK]", "[MASK] hello", "[MASK", "]", "[", "ab[", "\0", "\ufffd",
-    "\u200b", "\u00ad", "é", "e\u0301", "\u212b", "\u1e69", "\uac00", "\ud79d", "\ufb01", "\u0130", "\u1e9e",
-    "\U0001f600", "\U0001d400", "\u0378", "\ue000", "XXX", "a" * 99, "a" * 100, "a" * 101, "A" * 250, *MARKS,
-    f"e{MARKS}", MARKS * 5, "\u0301" * 70, "\u302e\u302f" * 60, "\ud800", "\u202e", "\u0629", "\u0e33",
+    "a",
+    "b",
+    "ab",
+    "aab",
+    "hello",
+    "hellos",
+    "world",
+    "HELLO",
+    " ",
+    "  ",
+    "\n",
+    "\t",
+    "\r",
+    "\u3000",
+    "\u00a0",
+    ",",
+    ".",
+    "、",
+    "\u4e2d",
+    "\u4e00\u4e01",
+    "[SEP]",
+    "[MASK]",
+    "[MASK] hello",
+    "[MASK",
+    "]",
+    "[",
+    "ab[",
+    "\0",
+    "\ufffd",
+    "\u200b",
+    "\u00ad",
+    "é",
+    "e\u0301",
+    "\u212b",
+    "\u1e69",
+    "\uac00",
+    "\ud79d",
+    "\ufb01",
+    "\u0130",
+    "\u1e9e",
+    "\U0001f600",
+    "\U0001d400",
+    "\u0378",
+    "\ue000",
+    "XXX",
+    "a" * 99,
+    "a" * 100,
+    "a" * 101,
+    "A" * 250,
+    *MARKS,
+    f"e{MARKS}",
+    MARKS * 5,
+    "\u0301" * 70,
+    "\u302e\u302f" * 60,
+    "\ud800",
+    "\u202e",
+    "\u0629",
+    "\u0e33",
     "\u0915\u094d\u0937",
-]  # fmt: skip
+]
 
 
 def drawn(generator: random.Random) -> str:
@@ -77,9 +130,13 @@ def drawn(generator: random.Random) -> str:
 
 
 NORMALIZERS = [
-    {"lowercase": True}, {"lowercase": False}, {"lowercase": True, "strip_accents": False},
-    {"lowercase": False, "strip_accents": True}, {"handle_chinese_chars": False}, {"clean_text": False},
-]  # fmt: skip
+    {"lowercase": True},
+    {"lowercase": False},
+    {"lowercase": True, "strip_accents": False},
+    {"lowercase": False, "strip_accents": True},
+    {"handle_chinese_chars": False},
+    {"clean_text": False},
+]
 
 
 @pytest.mark.parametrize("options", NORMALIZERS, ids=str)

@@ -43,9 +43,29 @@ VOCABULARY: dict[str, Any] = {
 }
 
 ODD: list[Any] = [
-    None, -1, 0, 2**31, 2**63, 10**400, -(10**400), 0.5, math.nan, math.inf, -math.inf, True, "", "7", "x" * 10_000_000,
-    [], ["a"], [[1], ["b"]], np.zeros(0, np.float32), np.arange(3, dtype=np.int32), np.zeros((2, 2)), np.float32(2.5),
-]  # fmt: skip
+    None,
+    -1,
+    0,
+    2**31,
+    2**63,
+    10**400,
+    -(10**400),
+    0.5,
+    math.nan,
+    math.inf,
+    -math.inf,
+    True,
+    "",
+    "7",
+    "x" * 10_000_000,
+    [],
+    ["a"],
+    [[1], ["b"]],
+    np.zeros(0, np.float32),
+    np.arange(3, dtype=np.int32),
+    np.zeros((2, 2)),
+    np.float32(2.5),
+]
 """Values of every type that metadata can have, and some that it cannot."""
 
 FITS: dict[str, Callable[[Any], bool]] = {
@@ -115,7 +135,7 @@ def test_a_value_of_the_wrong_type_or_range_is_an_error_that_names_its_key(key: 
         ({"tokenizer.ggml.cls_token_id": 300}, "cls_token_id must be an integer from 0 to 299, got 300"),
         ({"tokenizer.ggml.tokens": ["a"] * 300, "tokenizer.ggml.unknown_token_id": None}, "must be a vocabulary with"),
     ],
-)  # fmt: skip
+)
 def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], key: str) -> None:
     metadata = {**GOOD, **VOCABULARY, **changes}
     with pytest.raises(ModelError, match=key):

@@ -26,9 +26,7 @@ def model(data: Path) -> Iterator[Decoder]:
         yield loaded
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "error"), [("qwen3", 581.9795, 16.18247), ("gemma3", 292.9858, 5.58431)]
-)
+@pytest.mark.parametrize(("name", "value", "error"), [("qwen3", 581.9795, 16.18247), ("gemma3", 292.9858, 5.58431)])
 def test_a_text_is_as_surprising_as_llama_cpp_finds_it(name: str, value: float, error: float, data: Path) -> None:
     # llama-perplexity -c 64 -b 64 -ctk f32 -ctv f32 of llama.cpp 0c1e570; it rounds activations to F16 for these files.
     with ggplug_models.load(data / f"{name}.gguf", ["CPU"]) as model:
@@ -109,9 +107,12 @@ def test_the_command_prints_the_perplexity_with_its_error(model: Decoder, data: 
     assert done.stderr == "93 tokens of 3 chunks of 64\n"
     done = CliRunner().invoke(app, [*command[:2], "-", *command[3:], "--json"], input=TEXT)
     assert json.loads(done.stdout) == {
-        "perplexity": pytest.approx(wanted.value), "standard_error": pytest.approx(wanted.error), "chunks": 3,
-        "context": 64, "tokens": 93,
-    }  # fmt: skip
+        "perplexity": pytest.approx(wanted.value),
+        "standard_error": pytest.approx(wanted.error),
+        "chunks": 3,
+        "context": 64,
+        "tokens": 93,
+    }
 
 
 def test_an_encoder_predicts_nothing(data: Path, tmp_path: Path) -> None:

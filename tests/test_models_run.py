@@ -123,10 +123,12 @@ def test_a_chat_remembers_what_was_said(model: Decoder) -> None:
         first = "".join(talk.answer("hello", 5))
         again = "".join(talk.answer("and", 5))
         said = [
-            {"role": "system", "content": "be short"}, {"role": "user", "content": "hello"},
-            {"role": "assistant", "content": first}, {"role": "user", "content": "and"},
+            {"role": "system", "content": "be short"},
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": first},
+            {"role": "user", "content": "and"},
             {"role": "assistant", "content": again},
-        ]  # fmt: skip
+        ]
         assert talk.messages == said
         assert again == "".join(model.texts(template.encode(said[:-1]), 5))
         assert "5 written" in str(talk.pace)
@@ -194,9 +196,10 @@ def test_it_is_told_which_layers_run_where(data: Path) -> None:
     assert set(first.layers) | set(second.layers) == set(range(model.n_layer))
     assert max(first.layers) < min(second.layers)
     assert first.nbytes == sum(
-        size for name, size in weights.items()
+        size
+        for name, size in weights.items()
         if name == "token_embd.weight" or name.startswith(tuple(f"blk.{layer}." for layer in first.layers))
-    )  # fmt: skip
+    )
     assert first.nbytes + second.nbytes == sum(weights.values())
     assert first.packed == 0 < second.packed < second.nbytes
     assert first.nodes + second.nodes == computed

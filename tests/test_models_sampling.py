@@ -289,8 +289,10 @@ def test_biases_are_added_and_can_forbid() -> None:
     only = {token: -math.inf for token in range(5) if token != 2}
     assert set(chosen(Sampling(logit_bias=only), row, 20)) == {2}
     assert row.tolist() == [0] * 5
-    for sampling in (Sampling(temperature=0.0, logit_bias=dict.fromkeys(range(5), -math.inf)),
-                     Sampling(logit_bias=dict.fromkeys(range(5), -math.inf))):  # fmt: skip
+    for sampling in (
+        Sampling(temperature=0.0, logit_bias=dict.fromkeys(range(5), -math.inf)),
+        Sampling(logit_bias=dict.fromkeys(range(5), -math.inf)),
+    ):
         with pytest.raises(ParameterError, match="every token is forbidden"):
             Sampler(sampling)(row, [])
     with pytest.raises(ParameterError, match="logit_bias has the token 7; there are 5"):
@@ -337,18 +339,42 @@ def test_a_history_with_tokens_that_there_are_not_is_refused() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"temperature": -0.1}, {"temperature": math.nan}, {"temperature": math.inf}, {"temperature": "hot"},
-        {"temperature": True}, {"top_k": -1}, {"top_k": 1.5}, {"top_p": 1.1}, {"top_p": -0.1}, {"min_p": 2},
-        {"typical_p": -1}, {"top_n_sigma": -1}, {"repeat_penalty": 0}, {"presence_penalty": math.inf},
-        {"penalty_last_n": -2}, {"mirostat": 3}, {"mirostat_tau": -1}, {"xtc_probability": 1.5}, {"dry_base": 0.5},
-        {"dry_allowed_length": -1}, {"seed": -1}, {"seed": 1.0}, {"seed": 2**64}, {"logit_bias": [1]},
-        {"logit_bias": {"a": 1.0}}, {"logit_bias": {1: math.nan}}, {"logit_bias": {1: math.inf}},
+        {"temperature": -0.1},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"temperature": "hot"},
+        {"temperature": True},
+        {"top_k": -1},
+        {"top_k": 1.5},
+        {"top_p": 1.1},
+        {"top_p": -0.1},
+        {"min_p": 2},
+        {"typical_p": -1},
+        {"top_n_sigma": -1},
+        {"repeat_penalty": 0},
+        {"presence_penalty": math.inf},
+        {"penalty_last_n": -2},
+        {"mirostat": 3},
+        {"mirostat_tau": -1},
+        {"xtc_probability": 1.5},
+        {"dry_base": 0.5},
+        {"dry_allowed_length": -1},
+        {"seed": -1},
+        {"seed": 1.0},
+        {"seed": 2**64},
+        {"logit_bias": [1]},
+        {"logit_bias": {"a": 1.0}},
+        {"logit_bias": {1: math.nan}},
+        {"logit_bias": {1: math.inf}},
         {"logit_bias": {-1: 0.0}},
-        {"order": ("top_k", "top_k")}, {"order": ("sort",)}, {"order": "top_k"}, {"dry_breakers": "\n"},
+        {"order": ("top_k", "top_k")},
+        {"order": ("sort",)},
+        {"order": "top_k"},
+        {"dry_breakers": "\n"},
         {"dry_breakers": ("",)},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_settings_out_of_range_are_refused_by_name(changed: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=next(iter(changed))):
         Sampling(**changed)
@@ -393,10 +419,17 @@ def test_stop_strings_that_are_none_are_refused(strings: Any) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
-@pytest.mark.parametrize("given", [
-    {}, {"xtc_probability": 0.5, "xtc_threshold": 0.01}, {"mirostat": 2}, {"dynamic_range": 0.5}, {"typical_p": 0.9},
-    {"dry_multiplier": 0.8},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.01},
+        {"mirostat": 2},
+        {"dynamic_range": 0.5},
+        {"typical_p": 0.9},
+        {"dry_multiplier": 0.8},
+    ],
+)
 def test_a_copy_goes_on_as_the_sampler_itself(copied: Any, given: dict[str, Any]) -> None:
     settings = Sampling(seed=1, **{"top_k": 0, "min_p": 0, **given})
     alone = Sampler(settings)

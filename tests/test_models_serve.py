@@ -78,9 +78,7 @@ def test_a_completion_is_what_the_model_writes_alone(client: Any, model: Decoder
     assert found.choices[0].text == wanted
     assert found.choices[0].finish_reason == "length"
     assert (found.usage.completion_tokens, found.usage.prompt_tokens) == (12, len(model.tokenizer.encode("hello")))
-    chunks = list(
-        client.completions.create(model="tiny", prompt="hello", max_tokens=12, stream=True, **settings)
-    )  # fmt: skip
+    chunks = list(client.completions.create(model="tiny", prompt="hello", max_tokens=12, stream=True, **settings))
     assert "".join(chunk.choices[0].text for chunk in chunks) == wanted
     assert [chunk.choices[0].finish_reason for chunk in chunks[-2:]] == [None, "length"]
 
@@ -166,9 +164,14 @@ def test_a_stop_string_ends_a_text_and_is_no_part_of_it(client: Any, model: Deco
 def test_settings_reach_the_sampler(client: Any, model: Decoder) -> None:
     first = model.tokenizer.encode(text(model, "hello", 1, temperature=0))[0]
     found = client.completions.create(
-        model="tiny", prompt="hello", max_tokens=9, temperature=0, logit_bias={str(first): -100}, frequency_penalty=1.5,
+        model="tiny",
+        prompt="hello",
+        max_tokens=9,
+        temperature=0,
+        logit_bias={str(first): -100},
+        frequency_penalty=1.5,
         extra_body={"penalty_last_n": 20, "repeat_penalty": 1.3},
-    )  # fmt: skip
+    )
     settings = {"logit_bias": {first: -100}, "frequency_penalty": 1.5, "penalty_last_n": 20, "repeat_penalty": 1.3}
     assert found.choices[0].text == text(model, "hello", 9, temperature=0, **settings)
 
@@ -204,14 +207,19 @@ def test_texts_and_bytes_of_an_answers_tokens_are_the_answer(data: Path, tmp_pat
     whole = {str(3 + byte): -100 for byte in range(128, 256)}  # no parts of characters
     found, begun = set(), 0
     with (
-        ggplug_models.load(path, ["CPU"]) as model, served(model, slots=4) as live,
+        ggplug_models.load(path, ["CPU"]) as model,
+        served(model, slots=4) as live,
         openai.OpenAI(base_url=live.url, api_key="none", max_retries=0) as client,
-    ):  # fmt: skip
+    ):
         for seed in range(8):
             how: dict[str, Any] = {
-                "model": "tiny", "max_tokens": 30, "temperature": 2, "seed": seed, "stop": ["st"],
+                "model": "tiny",
+                "max_tokens": 30,
+                "temperature": 2,
+                "seed": seed,
+                "stop": ["st"],
                 "logit_bias": whole if seed % 2 else {},
-            }  # fmt: skip
+            }
             chat = {**how, "messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 3}
             choice = client.chat.completions.create(**chat).choices[0]
             said, scores = choice.message.content, choice.logprobs.content
@@ -237,9 +245,11 @@ def test_texts_and_bytes_of_an_answers_tokens_are_the_answer(data: Path, tmp_pat
 def test_answers_follow_a_json_schema(client: Any) -> None:
     pytest.importorskip("llguidance")
     schema = {
-        "type": "object", "properties": {"kind": {"enum": ["a", "b"]}, "count": {"type": "integer", "maximum": 99}},
-        "required": ["kind", "count"], "additionalProperties": False,
-    }  # fmt: skip
+        "type": "object",
+        "properties": {"kind": {"enum": ["a", "b"]}, "count": {"type": "integer", "maximum": 99}},
+        "required": ["kind", "count"],
+        "additionalProperties": False,
+    }
     form = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema, "strict": True}}
     for seed in range(3):
         found = client.chat.completions.create(
@@ -284,8 +294,10 @@ def test_a_text_that_an_encoder_has_no_room_for_is_refused_and_not_cut(data: Pat
                 assert status == 400
                 assert found["error"] == {
                     "message": f"input[1] has {words + 2} tokens; this model takes {most} of a text",
-                    "type": "invalid_request_error", "param": "input", "code": "context_length_exceeded",
-                }  # fmt: skip
+                    "type": "invalid_request_error",
+                    "param": "input",
+                    "code": "context_length_exceeded",
+                }
         assert [len(ids) for ids in encoder.tokenizer.encode(["w1", "w2 " * 3 * most])] == [3, most]
 
 
@@ -358,7 +370,7 @@ REFUSED = [
     ("embeddings", {"input": "a" * 1_000_000}, 400, "this model takes 512"),
     ("embeddings", {"input": [[1], [None] * 600]}, 400, "input[1] has 600 tokens; this model takes 512"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a" * 1_000_000}]}, 400, "messages has at least"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("path", "body", "status", "message"), REFUSED, ids=[f"{n}" for n in range(len(REFUSED))])
@@ -400,8 +412,9 @@ def test_a_template_that_refuses_the_chat_is_told(model: Decoder) -> None:
     with served(model, slots=1, template=template) as live:
         status, _, told = live.ask("POST", "/v1/chat/completions", {"messages": HELLO})
     assert (status, told["error"]["message"]) == (
-        400, "tokenizer.chat_template refuses these messages: only users may speak",
-    )  # fmt: skip
+        400,
+        "tokenizer.chat_template refuses these messages: only users may speak",
+    )
 
 
 @pytest.mark.parametrize("name", ["Qwen-Qwen2.5-7B-Instruct", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"])

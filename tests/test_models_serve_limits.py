@@ -91,8 +91,13 @@ class Client:
 def test_without_a_key_nobody_comes_in_where_one_is_set(model: Decoder) -> None:
     with served(model, Rules(keys=["first key", "sécond"]), slots=1) as live:
         for path in ("/v1/models", "/v1/models/tiny", COMPLETIONS, "/metrics", "/else"):
-            for given in ({}, {"Authorization": "Bearer other"}, {"Authorization": "first key"},
-                          {"Authorization": "Basic first key"}, {"Authorization": "Bearer "}):  # fmt: skip
+            for given in (
+                {},
+                {"Authorization": "Bearer other"},
+                {"Authorization": "first key"},
+                {"Authorization": "Basic first key"},
+                {"Authorization": "Bearer "},
+            ):
                 method = "POST" if path == COMPLETIONS else "GET"
                 status, headers, told = live.ask(method, path, body() if method == "POST" else None, given)
                 assert (status, headers["www-authenticate"]) == (401, "Bearer")
@@ -118,15 +123,28 @@ def test_pages_under_other_names_do_not_reach_a_server_without_keys(model: Decod
 def test_pages_of_named_origins_may_use_the_server(model: Decoder) -> None:
     # What the JavaScript client of OpenAI sends, of its own and for its settings, and what a page may add.
     names = [
-        "authorization", "content-type", "openai-organization", "openai-project", "x-stainless-arch",
-        "x-stainless-helper-method", "x-stainless-lang", "x-stainless-os", "x-stainless-package-version",
-        "x-stainless-retry-count", "x-stainless-runtime", "x-stainless-runtime-version", "x-stainless-timeout",
+        "authorization",
+        "content-type",
+        "openai-organization",
+        "openai-project",
+        "x-stainless-arch",
+        "x-stainless-helper-method",
+        "x-stainless-lang",
+        "x-stainless-os",
+        "x-stainless-package-version",
+        "x-stainless-retry-count",
+        "x-stainless-runtime",
+        "x-stainless-runtime-version",
+        "x-stainless-timeout",
         "x-else",
-    ]  # fmt: skip
+    ]
     with served(model, Rules(keys=["key"], origins=["https://a.example"]), slots=1) as live:
         for method in ("GET", "POST"):
-            asked = {"Origin": "https://a.example", "Access-Control-Request-Method": method,
-                     "Access-Control-Request-Headers": ",".join(names)}  # fmt: skip
+            asked = {
+                "Origin": "https://a.example",
+                "Access-Control-Request-Method": method,
+                "Access-Control-Request-Headers": ",".join(names),
+            }
             status, headers, _ = live.ask("OPTIONS", COMPLETIONS, None, asked)
             assert (status, headers["access-control-allow-origin"]) == (200, "https://a.example")
             assert {*names} <= {*headers["access-control-allow-headers"].replace(" ", "").split(",")}
@@ -140,9 +158,18 @@ def test_pages_of_named_origins_may_use_the_server(model: Decoder) -> None:
 
 @pytest.mark.parametrize(
     ("host", "wanted"),
-    [("localhost", True), ("127.1.2.3", True), ("::1", True), ("[::1]", True), ("a.localhost", True),
-     ("0.0.0.0", False), ("example.org", False), ("localhost.example.org", False), ("", False)],
-)  # fmt: skip
+    [
+        ("localhost", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("a.localhost", True),
+        ("0.0.0.0", False),
+        ("example.org", False),
+        ("localhost.example.org", False),
+        ("", False),
+    ],
+)
 def test_names_of_this_machine(host: str, wanted: bool) -> None:
     assert is_loopback(host) is wanted
 
@@ -179,8 +206,9 @@ def test_more_than_may_wait_are_told_to_come_again(model: Decoder) -> None:
         assert live.ask("POST", COMPLETIONS, body())[0] == 200
         status, _, told = live.ask("POST", COMPLETIONS, body(n=3))  # which this server never has places for
         assert (status, told["error"]["message"]) == (
-            400, "a request for 3 texts never has a place: 2 can be written or wait"
-        )  # fmt: skip
+            400,
+            "a request for 3 texts never has a place: 2 can be written or wait",
+        )
 
 
 def _status(live: Live) -> Any:
@@ -592,10 +620,13 @@ def test_metrics_count_what_was_done(model: Decoder) -> None:
             'ggplug_http_requests_total{path="/v1/completions",status="200"} 1.0',
             'ggplug_http_requests_total{path="/v1/completions",status="400"} 1.0',
             'ggplug_http_requests_total{path="other",status="404"} 1.0',
-            "ggplug_slots 2.0", "ggplug_texts_active 0.0", "ggplug_texts_waiting 0.0",
-            "ggplug_texts_finished_total 1.0", "ggplug_generated_tokens_total 5.0",
+            "ggplug_slots 2.0",
+            "ggplug_texts_active 0.0",
+            "ggplug_texts_waiting 0.0",
+            "ggplug_texts_finished_total 1.0",
+            "ggplug_generated_tokens_total 5.0",
             "ggplug_time_to_first_token_seconds_count 1.0",
-        ):  # fmt: skip
+        ):
             assert line in lines
 
 

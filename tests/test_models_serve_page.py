@@ -105,8 +105,9 @@ def test_an_answer_is_shown_as_text_and_never_as_markup(model: Decoder, window: 
         assert window.text(".turn.assistant pre code") == 'def f(x):\n    return x < 1 and "<b>"'
         assert window.text(".turn.assistant .block span") == "python"
         assert window.script("return [...document.querySelectorAll('.assistant li')].map(e => e.textContent)") == [
-            "first", "second",
-        ]  # fmt: skip
+            "first",
+            "second",
+        ]
         assert window.text(".turn.assistant .text p:last-child").startswith("<img src=x onerror=")
         assert window.count("#log img, #log script, #log b") == 0
         assert window.script("return document.title") == "tiny"

@@ -109,8 +109,13 @@ def test_metadata_that_does_not_fit_is_refused_by_its_key(model: Any, saved: Pat
             values[f"ggplug-session.{key}"] = value
 
     error = goes_on_as_before(model, written_again(saved, tmp_path / "broken.gguf", change))
-    wanted = {"other ids": "damaged", "fewer ids": "damaged", "other cells": "damaged", "another digest": "damaged",
-              "ids of a sequence without cells": "tensor '1.0' is missing"}  # fmt: skip
+    wanted = {
+        "other ids": "damaged",
+        "fewer ids": "damaged",
+        "other cells": "damaged",
+        "another digest": "damaged",
+        "ids of a sequence without cells": "tensor '1.0' is missing",
+    }
     assert wanted.get(name, f"ggplug-session.{key}") in str(error)
     assert len(str(error)) < 1000
 
@@ -233,8 +238,9 @@ def test_of_a_large_model_samples_of_each_weight_are_read_and_no_more() -> None:
         read = Read()
         weights = [
             *(gg.new_tensor(gg.F32, (1024, 1024 * 16), f"large {n}") for n in range(many)),
-            gg.new_tensor(gg.F32, (7,), "small"), gg.new_tensor(gg.types.Q6_K, (256, 1001), "blocks"),
-        ]  # fmt: skip
+            gg.new_tensor(gg.F32, (7,), "small"),
+            gg.new_tensor(gg.types.Q6_K, (256, 1001), "blocks"),
+        ]
         digest_of(weights, read)
         assert read.spans.keys() == {weight.name for weight in weights}
         for weight in weights:

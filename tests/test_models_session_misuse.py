@@ -228,10 +228,14 @@ def test_a_model_writes_nothing_in_a_session_of_another(model: Any, data: Path) 
 def test_arguments_that_are_of_no_use_are_refused_in_the_call(model: Any) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"choose": Sampling()}, "choose must be what is called with logits"),
-        ({"choose": Sampler}, "choose must be"), ({"choose": None}, "choose must be"),
-        ({"draft": True}, "draft must be a draft, such as PromptLookup"), ({"draft": PromptLookup}, "draft must be"),
-        ({"max_tokens": -1}, "max_tokens"), ({"prompt": [-1]}, "prompt"), ({"prompt": "text"}, "prompt"),
-    ]  # fmt: skip
+        ({"choose": Sampler}, "choose must be"),
+        ({"choose": None}, "choose must be"),
+        ({"draft": True}, "draft must be a draft, such as PromptLookup"),
+        ({"draft": PromptLookup}, "draft must be"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": "text"}, "prompt"),
+    ]
     for given, message in refused:
         with pytest.raises(ParameterError, match=message):
             model.generate_ids(**{"prompt": TEXT[:9], **given})

@@ -59,7 +59,7 @@ CASES = [
     (["\u2581a", 0xC3, 0xA9, "op"], ["\u00e9op"], ["a"]),
     (["\u65e5\u672c", "."], ["\u672c"], ["\u65e5"]),
     (["x</", "s>y"], ["x"], []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("words", "stop", "wanted"), CASES, ids=[f"{n}" for n in range(len(CASES))])

@@ -110,11 +110,25 @@ def test_embeddings_go_with_the_first_layer_and_the_output_with_the_last() -> No
     devices = [FakeDevice("a"), FakeDevice("b"), FakeDevice("c")]
     place = LayerSplit((0, 1, 2)).over(3, 3)
     where = {
-        "b": ["token_embd.weight", "position_embd.weight", "token_types.weight", "token_embd_norm.bias",
-              "rope_freqs.weight", "blk.0.attn_q.weight", "blk.0.ffn_up.bias"],
-        "c": ["blk.1.attn_q.weight", "blk.2.layer_output_norm.weight", "output_norm.weight", "output.weight",
-              "cls.weight", "cls.output.bias", "pooler.weight"],
-    }  # fmt: skip
+        "b": [
+            "token_embd.weight",
+            "position_embd.weight",
+            "token_types.weight",
+            "token_embd_norm.bias",
+            "rope_freqs.weight",
+            "blk.0.attn_q.weight",
+            "blk.0.ffn_up.bias",
+        ],
+        "c": [
+            "blk.1.attn_q.weight",
+            "blk.2.layer_output_norm.weight",
+            "output_norm.weight",
+            "output.weight",
+            "cls.weight",
+            "cls.output.bias",
+            "pooler.weight",
+        ],
+    }
     for device, names in where.items():
         for name in names:
             assert place(name, devices).name == device, name

@@ -42,8 +42,9 @@ def test_special_tokens_are_added_and_parsed_as_models_read_them(model: Path) ->
 
 def test_programs_get_json(model: Path) -> None:
     assert json.loads(run(model, "ab\u00e9", "--no-special", "--json").output) == {
-        "ids": [263, 198, 172], "pieces": [" ab", "\\xc3", "\\xa9"],
-    }  # fmt: skip
+        "ids": [263, 198, 172],
+        "pieces": [" ab", "\\xc3", "\\xa9"],
+    }
 
 
 def test_texts_come_from_files_and_from_standard_input(model: Path, tmp_path: Path) -> None:

@@ -226,10 +226,13 @@ def test_spaces_are_tidied_by_llama_cpps_rules_if_asked(recorded: Recording) -> 
         ("t5", {"precompiled_charsmap": np.zeros(3, np.uint8)}, r"precompiled_charsmap has 3 bytes"),
         ("t5", {"precompiled_charsmap": np.full(99, 255, np.uint8)}, r"precompiled_charsmap has 99 bytes"),
         ("t5", {"precompiled_charsmap": "map"}, r"precompiled_charsmap must be an array of bytes"),
-        ("bert", {"tokens": ["a"], "token_type": None, "unknown_token_id": None, "add_bos_token": False},
-         r"unknown_token_id must be the id of a token"),
+        (
+            "bert",
+            {"tokens": ["a"], "token_type": None, "unknown_token_id": None, "add_bos_token": False},
+            r"unknown_token_id must be the id of a token",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_vocabulary_that_makes_no_sense_is_an_error_that_names_its_key(
     recorded: Recording, name: str, changed: dict[str, Any], message: str
 ) -> None:

@@ -50,8 +50,10 @@ def test_what_ends_a_text_stays_where_the_text_is_cut() -> None:
     spaces = {"tokenizer.ggml.add_space_prefix": False}
     both = {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True, **spaces}
     assert made(8, **both).encode(["ab", "abababab", ""]) == [
-        [bos, a, b, eos], [bos, a, b, a, b, a, b, eos], [bos, eos],
-    ]  # fmt: skip
+        [bos, a, b, eos],
+        [bos, a, b, a, b, a, b, eos],
+        [bos, eos],
+    ]
     one = {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": False, **spaces}
     assert made(3, **one).encode(["abab", "a"]) == [[a, b, a], [a]]
     only_eos = {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": True, **spaces}

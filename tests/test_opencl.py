@@ -299,8 +299,11 @@ def in_a_process(script: str, **environment: str) -> str:
     """What a process prints that computes ``squares()`` as it likes; no warning passes."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", _SQUARES + script],
-        capture_output=True, text=True, timeout=120, env={**os.environ, **environment},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 

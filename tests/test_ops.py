@@ -154,8 +154,12 @@ SHAPES: list[tuple[str, Any, tuple[int, ...], Type]] = [
     ("mul_mat_id of a token", lambda: ops.mul_mat_id(t(8, 5, 4), t(8, 2, 1), t(2, type="i32")), (5, 2, 1), F32),
     ("soft_max", lambda: ops.soft_max(t(9, 3, 2), t(9, 4, type="f16")), (9, 3, 2), F32),
     ("rope", lambda: ops.rope(t(64, 2, 3), t(3, type="i32"), 32), (64, 2, 3), F32),
-    ("rope with four axes", lambda: ops.rope(t(64, 2, 3), t(12, type="i32"), 32, mode=8, sections=(8, 8, 0, 0)),
-     (64, 2, 3), F32),
+    (
+        "rope with four axes",
+        lambda: ops.rope(t(64, 2, 3), t(12, type="i32"), 32, mode=8, sections=(8, 8, 0, 0)),
+        (64, 2, 3),
+        F32,
+    ),
     ("swiglu of halves", lambda: ops.swiglu(t(64, 3)), (32, 3), F32),
     ("swiglu of an odd row", lambda: ops.swiglu(t(5, 3)), (2, 3), F32),
     ("swiglu of two", lambda: ops.swiglu(t(64, 3), t(64, 3)), (64, 3), F32),
@@ -180,7 +184,7 @@ SHAPES: list[tuple[str, Any, tuple[int, ...], Type]] = [
     ("transpose", lambda: ops.transpose(t(*X)), (3, 64, 2), F32),
     ("view", lambda: ops.view(t(*X), 16, 3, nb=(256,), offset=64), (16, 3), F32),
     ("a sum without elements", lambda: ops.add(t(0, 3), t(1)), (0, 3), F32),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("make", "ne", "type"), [row[1:] for row in SHAPES], ids=[row[0] for row in SHAPES])

@@ -41,8 +41,9 @@ def test_im2col_back_adds_up_what_im2col_takes_from_each_element(
 ) -> None:
     height, width, channels, images, kh, kw = 7, 9, 2, 3, 2, 3
     op = ops.Im2colBack(s0, s1, p0, p1, d0, d1, True, (width, height, channels, images))
-    high, wide = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in
-                  ((height, p1, d1, kh, s1), (width, p0, d0, kw, s0)))  # fmt: skip
+    high, wide = (
+        (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in ((height, p1, d1, kh, s1), (width, p0, d0, kw, s0))
+    )
     grad = numbers(images, high, wide, channels * kh * kw)
     want = np.zeros((images, channels, height, width))
     for n, i, j, c, y, x in itertools.product(*map(range, (images, high, wide, channels, kh, kw))):

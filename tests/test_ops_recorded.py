@@ -16,20 +16,33 @@ from ggplug_testing.vectors import Outcome, Recording, replay
 UNRECORDED = {
     # compared with NumPy in test_ops_functions.py
     "diag_mask_zero",
-    "view", "reshape", "permute", "transpose",
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
     # ggml's suite has no case of these; test_ops_images.py proves them otherwise
-    "im2col_back", "pool_2d_back", "win_part", "win_unpart", "get_rel_pos", "add_rel_pos",
+    "im2col_back",
+    "pool_2d_back",
+    "win_part",
+    "win_unpart",
+    "get_rel_pos",
+    "add_rel_pos",
     # the gradient of attention, in which ggml aborts; test_ops_flash_attention.py
     "flash_attn_back",
     # Python functions; test_python_calls.py
-    "map_custom1", "map_custom2", "map_custom3", "custom_4d",
-}  # fmt: skip
+    "map_custom1",
+    "map_custom2",
+    "map_custom3",
+    "custom_4d",
+}
 
 # What ggml calls the cases of ops whose functions have another name.
 RENAMED = {
-    "conv_2d": "conv_2d_direct", "conv_2d_dw": "conv_2d_dw_direct", "conv_3d": "conv_3d_direct",
+    "conv_2d": "conv_2d_direct",
+    "conv_2d_dw": "conv_2d_dw_direct",
+    "conv_3d": "conv_3d_direct",
     "upscale": "interpolate",
-}  # fmt: skip
+}
 
 LARGE = {"group_norm", "rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn", "ssm_scan"}
 """Ops whose recorded cases are too large for the compact file; test_ops_recurrent.py proves them as well."""

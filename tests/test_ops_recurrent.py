@@ -155,14 +155,16 @@ def scanned(replace: dict[int, tuple[int, ...]], ids: Tensor | None = None, **pa
         (lambda: gg.gated_linear_attn(*[t(8, 2, 5)] * 3, t(8, 2, 4), t(128, 1), 0.5), ShapeError, "the same extents"),
         (
             lambda: gg.gated_delta_net(*[t(8, 2, 5)] * 3, t(1, 2, 5), t(1, 2, 5), t(8, 8, 3)),
-            ShapeError, "the state must be",
+            ShapeError,
+            "the state must be",
         ),
         (
             lambda: gg.gated_delta_net(t(8, 3, 5), *[t(8, 2, 5)] * 2, t(1, 2, 5), t(1, 2, 5), t(8, 8, 2)),
-            ShapeError, "multiples of those of q and k",
+            ShapeError,
+            "multiples of those of q and k",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_with_the_reason(make: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         make()

@@ -305,7 +305,10 @@ def test_ops_on_nothing_compute_where_nothing_has_an_address(device: str, step: 
     pytest.importorskip("ggplug_cpu" if device == "CPU" else "ggplug_opencl")
     done = subprocess.run(
         [sys.executable, "-c", _COMPUTE_ALL, device, str(step)],
-        capture_output=True, text=True, timeout=600, check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
 

@@ -18,9 +18,20 @@ from ggplug.errors import InterfaceError, PluginError
 from ggplug.registry import Registry, Settings
 
 INTERFACE = (
-    Registration, Device, BufferType, Buffer, Backend, Plan, Event, WalkPlan, DiscreteBuffer, DiscreteDevice,
-    QueuedBackend, QueuedEvent, QueuedPlan,
-)  # fmt: skip
+    Registration,
+    Device,
+    BufferType,
+    Buffer,
+    Backend,
+    Plan,
+    Event,
+    WalkPlan,
+    DiscreteBuffer,
+    DiscreteDevice,
+    QueuedBackend,
+    QueuedEvent,
+    QueuedPlan,
+)
 
 
 def methods(base: type) -> list[str]:

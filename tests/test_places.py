@@ -506,5 +506,3 @@ def test_buffers_of_other_devices_are_refused() -> None:
             except gg.BufferUseError:
                 continue
         pytest.fail(f"{device!r} computes in memory of another device")
-
-

@@ -45,7 +45,7 @@ INSIDE = {
     "a kernel through a library": "from ggplug.ops import Add\nToyDevice.kernels = {Add: through_a_library}\n"
     "ToyDevice.operand = lambda *a: None",
     "a placement policy": "ggplug_placement = hookimpl(lambda graph, node, devices: looked_up())",
-}  # fmt: skip
+}
 """What the plugin's module does at its end."""
 
 
@@ -115,9 +115,15 @@ class Mute(Exception):
 
 @pytest.mark.parametrize(
     ("error", "words"),
-    [(AssertionError(), "AssertionError"), (KeyError("x"), "KeyError: 'x'"), (IndexError(3), "IndexError: 3"),
-     (StopIteration(), "StopIteration"), (Mute(), "Mute"), (ValueError("two\n lines"), "ValueError: two lines"),
-     (gg.ShapeError("3 is not 4", remedy="make it 4"), "3 is not 4 (make it 4)")],
-)  # fmt: skip
+    [
+        (AssertionError(), "AssertionError"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (IndexError(3), "IndexError: 3"),
+        (StopIteration(), "StopIteration"),
+        (Mute(), "Mute"),
+        (ValueError("two\n lines"), "ValueError: two lines"),
+        (gg.ShapeError("3 is not 4", remedy="make it 4"), "3 is not 4 (make it 4)"),
+    ],
+)
 def test_an_exception_is_told_in_one_line_with_its_class(error: Exception, words: str) -> None:
     assert told(error) == words

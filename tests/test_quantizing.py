@@ -160,10 +160,17 @@ def test_types_of_smaller_blocks_take_rows_that_are_no_whole_number_of_blocks() 
 
 def test_norms_vectors_and_small_matrices_stay_what_they_are() -> None:
     for name in (
-        "blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "position_embd.weight", "token_types.weight",
-        "blk.3.ssm_conv1d.weight", "blk.0.time_mix_w1.weight", "blk.0.attn_q.bias", "per_layer_model_proj.weight",
-        "enc.blk.0.attn_rel_b.weight", "v.patch_embd.weight",
-    ):  # fmt: skip
+        "blk.0.attn_norm.weight",
+        "blk.0.ffn_gate_inp.weight",
+        "position_embd.weight",
+        "token_types.weight",
+        "blk.3.ssm_conv1d.weight",
+        "blk.0.time_mix_w1.weight",
+        "blk.0.attn_q.bias",
+        "per_layer_model_proj.weight",
+        "enc.blk.0.attn_rel_b.weight",
+        "v.patch_embd.weight",
+    ):
         assert not may_change(info(name)), name
     assert not may_change(info("blk.0.ffn_up.weight", 256))
     assert not may_change(info("blk.0.ffn_up.weight", 256, 1))
@@ -210,10 +217,20 @@ def test_names_are_llama_cpps_in_any_case() -> None:
     assert theirs.keys() <= FILE_TYPES.keys()
     assert mixture("q4_k") is mixture("Q4_K_M")
     assert {name: each.base.name for name, each in MIXTURES.items() if each.base.name.upper() != name} == {
-        "Q3_K_S": "q3_K", "Q3_K_M": "q3_K", "Q3_K_L": "q3_K", "Q4_K_S": "q4_K", "Q4_K_M": "q4_K", "Q5_K_S": "q5_K",
-        "Q5_K_M": "q5_K", "Q2_K_S": "q2_K", "IQ2_S": "iq2_xs", "IQ2_M": "iq2_s", "IQ3_XS": "iq3_s", "IQ3_M": "iq3_s",
+        "Q3_K_S": "q3_K",
+        "Q3_K_M": "q3_K",
+        "Q3_K_L": "q3_K",
+        "Q4_K_S": "q4_K",
+        "Q4_K_M": "q4_K",
+        "Q5_K_S": "q5_K",
+        "Q5_K_M": "q5_K",
+        "Q2_K_S": "q2_K",
+        "IQ2_S": "iq2_xs",
+        "IQ2_M": "iq2_s",
+        "IQ3_XS": "iq3_s",
+        "IQ3_M": "iq3_s",
         "MXFP4_MOE": "mxfp4",
-    }  # fmt: skip
+    }
     with pytest.raises(ParameterError, match=r"there is no 'Q9'.*Q4_K_M.*COPY"):
         mixture("Q9")
 
@@ -221,8 +238,12 @@ def test_names_are_llama_cpps_in_any_case() -> None:
 def test_tensors_are_counted_by_layer_and_name() -> None:
     names = ["output.weight", "blk.10.b.weight", "blk.2.b.weight", "blk.2.a.weight", "a.weight"]
     assert [each.name for each in in_order(map(info, names))] == [
-        "a.weight", "output.weight", "blk.2.a.weight", "blk.2.b.weight", "blk.10.b.weight",
-    ]  # fmt: skip
+        "a.weight",
+        "output.weight",
+        "blk.2.a.weight",
+        "blk.2.b.weight",
+        "blk.10.b.weight",
+    ]
 
 
 # -- the file ------------------------------------------------------------------------------------------
@@ -271,12 +292,16 @@ def test_a_mixture_of_a_model_has_the_bytes_of_its_tensors_quantised(model: Path
     report = quantize_file(model, out, "q4_k_m", compiled=False, progress=lambda *at: seen.append(at))
     wanted = {
         "token_embd.weight": types.Q6_K,
-        "blk.0.attn_v.weight": types.Q4_K, "blk.1.attn_v.weight": types.Q4_K, "blk.2.attn_v.weight": types.Q6_K,
+        "blk.0.attn_v.weight": types.Q4_K,
+        "blk.1.attn_v.weight": types.Q4_K,
+        "blk.2.attn_v.weight": types.Q6_K,
         "blk.3.attn_v.weight": types.Q6_K,
-        "blk.0.ffn_down.weight": types.Q4_K, "blk.1.ffn_down.weight": types.Q4_K, "blk.2.ffn_down.weight": types.Q6_K,
+        "blk.0.ffn_down.weight": types.Q4_K,
+        "blk.1.ffn_down.weight": types.Q4_K,
+        "blk.2.ffn_down.weight": types.Q6_K,
         "blk.3.ffn_down.weight": types.Q6_K,
         "blk.0.ffn_up_exps.weight": types.Q4_K,
-    }  # fmt: skip
+    }
     with GGUFReader(model) as before, GGUFReader(out) as after:
         assert [each.name for each in report] == list(after.tensors)
         for name, each in after.tensors.items():
@@ -426,12 +451,23 @@ def test_a_weight_that_a_type_makes_zero_of_is_refused(name: str, value: float |
 @pytest.mark.parametrize(
     ("kind", "exponent", "lost"),
     [
-        (types.Q2_K, 64, True), (types.Q4_K, 64, True), (types.Q5_K, 64, True), (types.NVFP4, 14, True),
-        (types.IQ1_S, 64, True), (types.IQ2_XXS, 127, True), (types.Q2_K, 14, False), (types.Q4_K, 14, False),
-        (types.NVFP4, 11, False), (types.IQ1_S, 14, False), (types.IQ2_XXS, 14, False), (types.Q1_0, 14, False),
-        (types.TQ1_0, 14, False), (types.TQ2_0, 14, False), (types.IQ1_M, 14, False),
+        (types.Q2_K, 64, True),
+        (types.Q4_K, 64, True),
+        (types.Q5_K, 64, True),
+        (types.NVFP4, 14, True),
+        (types.IQ1_S, 64, True),
+        (types.IQ2_XXS, 127, True),
+        (types.Q2_K, 14, False),
+        (types.Q4_K, 14, False),
+        (types.NVFP4, 11, False),
+        (types.IQ1_S, 14, False),
+        (types.IQ2_XXS, 14, False),
+        (types.Q1_0, 14, False),
+        (types.TQ1_0, 14, False),
+        (types.TQ2_0, 14, False),
+        (types.IQ1_M, 14, False),
     ],
-)  # fmt: skip
+)
 def test_what_importance_or_saturation_loses_is_found_and_what_a_type_is_too_coarse_for_is_not(
     kind: types.Type, exponent: int, lost: bool, compiled: bool
 ) -> None:
@@ -482,8 +518,9 @@ def test_large_weights_that_a_type_holds_become_what_they_did(tmp_path: Path) ->
     array = 60000 * values(4, 512).astype(np.float32) / 4
     path = one_tensor(tmp_path / "in.gguf", types.F32, array)
     assert quantize(path, tmp_path / "out.gguf", "Q8_0")["blk.0.ffn_up.weight"] == (
-        types.Q8_0, quants.quantize(array, types.Q8_0).tobytes()
-    )  # fmt: skip
+        types.Q8_0,
+        quants.quantize(array, types.Q8_0).tobytes(),
+    )
 
 
 @pytest.mark.parametrize("damage", ["the disk is full", "interrupted"])
@@ -573,8 +610,10 @@ def test_both_formats_of_importance_make_the_same_bytes(model: Path, tmp_path: P
     assert a == quantize(model, tmp_path / "b.gguf", "Q4_0", imatrix=old)
     plain = quantize(model, tmp_path / "c.gguf", "Q4_0")
     assert {name for name in a if a[name] != plain[name]} == {
-        "blk.0.attn_v.weight", "blk.0.ffn_up_exps.weight", "blk.2.ffn_down.weight",
-    }  # fmt: skip
+        "blk.0.attn_v.weight",
+        "blk.0.ffn_up_exps.weight",
+        "blk.2.ffn_down.weight",
+    }
     experts = values(3, 4, 256)
     weighted = [
         quants.quantize(expert, types.Q4_0, row)

@@ -193,8 +193,11 @@ def test_every_op_that_writes_is_refused(name: str, stream: Backend) -> None:
         made = case.make(leafs)
         graph = Graph(*([made] if isinstance(made, gg.Tensor) else made))
         written = {
-            node.src[i].root for node in graph.nodes if node.op is not None for i in node.op.writes  # type: ignore[union-attr]
-        }  # fmt: skip
+            node.src[i].root
+            for node in graph.nodes
+            if node.op is not None
+            for i in node.op.writes  # type: ignore[union-attr]
+        }
         roots = [root for root in written if root.op is None and root.nbytes]
         if not roots or not all(map(stream.device.supports_op, graph.nodes)):
             continue

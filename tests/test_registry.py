@@ -65,9 +65,15 @@ class Shelf:
         self.imported: list[str] = []
 
     def add(
-        self, name: str, load: Any = None, *, distribution: str = "", listed: bool = False, requires: str = "",
+        self,
+        name: str,
+        load: Any = None,
+        *,
+        distribution: str = "",
+        listed: bool = False,
+        requires: str = "",
         api: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         distribution = distribution or f"paper-{name.lower()}"
 
         def find() -> Any:
@@ -519,9 +525,14 @@ def test_a_stream_that_fails_to_start_names_the_plugin(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize(
     ("api", "remedy"),
-    [(API_VERSION - 1, f"pip install --upgrade paper-other, or install a ggplug-core that accepts {API_VERSION - 1}"),
-     (API_VERSION + 1, "pip install --upgrade ggplug-core")],
-)  # fmt: skip
+    [
+        (
+            API_VERSION - 1,
+            f"pip install --upgrade paper-other, or install a ggplug-core that accepts {API_VERSION - 1}",
+        ),
+        (API_VERSION + 1, "pip install --upgrade ggplug-core"),
+    ],
+)
 def test_a_plugin_written_for_another_version_of_the_interface_is_not_imported(
     shelf: Shelf, api: int, remedy: str
 ) -> None:
@@ -546,10 +557,17 @@ def test_metadata_and_registration_name_the_same_version_of_the_interface(shelf:
 
 @pytest.mark.parametrize(
     ("group", "version"),
-    [("ggplug.backends", 1), ("ggplug.backends.v2", 2), ("ggplug.backends.v12", 12), ("ggplug.backends.2", None),
-     ("ggplug.backends.v02", None), ("ggplug.backends.v2.v3", None), ("ggplug.backendsx", None),
-     ("ggplug.backends.v" + "9" * 5000, None)],
-)  # fmt: skip
+    [
+        ("ggplug.backends", 1),
+        ("ggplug.backends.v2", 2),
+        ("ggplug.backends.v12", 12),
+        ("ggplug.backends.2", None),
+        ("ggplug.backends.v02", None),
+        ("ggplug.backends.v2.v3", None),
+        ("ggplug.backendsx", None),
+        ("ggplug.backends.v" + "9" * 5000, None),
+    ],
+)
 def test_the_name_of_an_entry_points_group_tells_the_version(group: str, version: int | None) -> None:
     assert version_of(group) == version
 

@@ -271,9 +271,16 @@ print(json.dumps({each.entry_point: each.remedy for each in gg.registry.failures
 
 
 @pytest.mark.parametrize(
-    "told", ["{", "[]", "{}", '{"url": 3, "dir_info": {"editable": true}}', '{"url": "https://x/y.whl"}',
-             '{"url": "file:///x", "dir_info": {}}'],
-)  # fmt: skip
+    "told",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"url": 3, "dir_info": {"editable": true}}',
+        '{"url": "https://x/y.whl"}',
+        '{"url": "file:///x", "dir_info": {}}',
+    ],
+)
 def test_what_is_installed_from_elsewhere_is_upgraded(told: str, site: Site) -> None:
     site.add_backend("Missing", "import nobody_has_this")
     (information,) = site.folder.glob("fake_missing-*.dist-info")
@@ -300,9 +307,7 @@ print(json.dumps([names, told, sorted(name for name in sys.modules if name.start
     assert set(names) >= {"NPU0", "Both0"}
     assert imported == ["fake_both", "fake_npu"]
     another = "failed to load: it was written for api_version {} of the interface, and this ggplug-core accepts 2"
-    assert told["Old"] == [
-        another.format(1), "pip install --upgrade fake-old, or install a ggplug-core that accepts 1"
-    ]  # fmt: skip
+    assert told["Old"] == [another.format(1), "pip install --upgrade fake-old, or install a ggplug-core that accepts 1"]
     assert told["New"] == [another.format(1000), "pip install --upgrade ggplug-core"]
     assert told["Typo"][0].endswith("the group of its entry point, ggplug.backends.2, is not ggplug.backends.v2")
 

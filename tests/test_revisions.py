@@ -211,9 +211,13 @@ def buffer_is_for_something_else(x: gg.Tensor) -> None:
 
 
 CHANGES = [
-    leaf_is_placed, leaf_moves_within_its_buffer, leaf_loses_its_place, leaf_is_marked, buffer_is_freed,
+    leaf_is_placed,
+    leaf_moves_within_its_buffer,
+    leaf_loses_its_place,
+    leaf_is_marked,
+    buffer_is_freed,
     buffer_is_for_something_else,
-]  # fmt: skip
+]
 
 
 def over_the_leaf(x: gg.Tensor) -> gg.Graph:
@@ -464,9 +468,7 @@ def test_a_tensor_that_moves_while_addresses_are_gathered_is_bound_anew() -> Non
     moved.set(0, np.full(N, 9, np.float32))
 
     class Moving(Allocation):
-        def addresses(
-            self, graph: gg.Graph, held: set[Buffer] | None = None, groups: Groups = UNGROUPED
-        ) -> Any:
+        def addresses(self, graph: gg.Graph, held: set[Buffer] | None = None, groups: Groups = UNGROUPED) -> Any:
             found = super().addresses(graph, held, groups)
             if x.buffer is not moved:
                 x.place(moved)

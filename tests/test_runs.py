@@ -271,9 +271,7 @@ def test_each_stream_of_a_scheduler_is_synchronized_once(monkeypatch: pytest.Mon
             monkeypatch.undo()
 
 
-def test_a_result_that_the_scheduler_waited_for_is_read_without_waiting_again(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_that_the_scheduler_waited_for_is_read_without_waiting_again(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FakeDevice(execution="late")
     lookup = Lookup(device)
     with gg.Scheduler([device]) as scheduler:

@@ -291,8 +291,11 @@ def test_a_write_that_could_only_go_into_a_copy_is_refused() -> None:
     cache = place(two.fake, np.zeros((8, 4), np.float32), BufferUsage.ANY, "cache")
     write = gg.set_rows(cache, place(two.cpu, numbers(1, 4)), place(two.cpu, np.array([3])))
     graph = gg.Graph(write)
-    with pytest.raises(gg.PlacementError, match=r"writes into cache in gpu, .*a copy is never written instead.*"
-                       r"gpu: set_rows is not built in; cpu: cannot work in gpu memory"):  # fmt: skip
+    with pytest.raises(
+        gg.PlacementError,
+        match=r"writes into cache in gpu, .*a copy is never written instead.*"
+        r"gpu: set_rows is not built in; cpu: cannot work in gpu memory",
+    ):
         two.scheduler.split(graph)
     two.scheduler.pin(write, two.scheduler.backends[1])
     with pytest.raises(gg.PlacementError, match="cannot work where the bytes that it writes live: cache in gpu"):

@@ -123,10 +123,12 @@ def test_without_the_scheduler_it_is_the_same() -> None:
         stream = Counting("all").init()
         stream.compute(graph, allocation)
         fresh = model(layers, weights)
-        found.append((
-            counted_calls(lambda s=stream, g=graph, a=allocation: s.compute(g, a)),
-            counted_calls(lambda s=stream, g=fresh, a=allocation: s.compute(g, a)),
-        ))  # fmt: skip
+        found.append(
+            (
+                counted_calls(lambda s=stream, g=graph, a=allocation: s.compute(g, a)),
+                counted_calls(lambda s=stream, g=fresh, a=allocation: s.compute(g, a)),
+            )
+        )
     assert found[0] == found[1]
 
 

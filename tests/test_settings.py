@@ -82,6 +82,7 @@ def test_reads_are_found_however_they_are_written(tmp_path: Path) -> None:
     written = tmp_path / "module.py"
     written.write_text(
         'import os\nA = "ONE"\nos.environ.get(A)\nos.environ["TWO"]\n"THREE" in os.environ\nos.getenv("FOUR", "")\n'
-        'option(envvar="FIVE")\n{**os.environ}\n', "utf-8",
-    )  # fmt: skip
+        'option(envvar="FIVE")\n{**os.environ}\n',
+        "utf-8",
+    )
     assert {name for name, _ in reads(written)} == {"ONE", "TWO", "THREE", "FOUR", "FIVE"}

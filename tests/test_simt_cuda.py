@@ -170,9 +170,23 @@ def test_every_kernel_compiles_for_amd(data: Path, tmp_path: Path, architecture:
     for source in [*one_of_each_kernel(sources(data)), *fused_sources()]:
         (tmp_path / "kernel.hip").write_text(HIP + source.text("cuda"), encoding="utf-8")
         command = [
-            sys.executable, "-m", "ziglang", "clang", "-x", "hip", f"--offload-arch={architecture}", "-nogpuinc",
-            "-nogpulib", "--cuda-device-only", "-O2", "-ffp-contract=off", "-S", "kernel.hip", "-o", "kernel.s",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "ziglang",
+            "clang",
+            "-x",
+            "hip",
+            f"--offload-arch={architecture}",
+            "-nogpuinc",
+            "-nogpulib",
+            "--cuda-device-only",
+            "-O2",
+            "-ffp-contract=off",
+            "-S",
+            "kernel.hip",
+            "-o",
+            "kernel.s",
+        ]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{source}: {done.stderr}"
         assert f".globl\t{source.kernel}" in (tmp_path / "kernel.s").read_text(encoding="utf-8")

@@ -125,8 +125,11 @@ def test_products_by_the_library_stay_outside_of_what_is_captured() -> None:
     stream.compute(graph, allocation)
     done = [note for note in driver.log if note[0] in ("capture", "replay", "launch")]
     assert [note[:2] for note in done] == [
-        ("capture", 2), ("launch", "map_one"), ("launch", "library_product"), ("replay", 2),
-    ]  # fmt: skip
+        ("capture", 2),
+        ("launch", "map_one"),
+        ("launch", "library_product"),
+        ("replay", 2),
+    ]
 
 
 def test_all_plans_of_a_stream_share_scratch_memory_that_goes_with_the_stream() -> None:

@@ -335,8 +335,11 @@ def test_a_captured_graph_notes_ids_out_of_range_each_time_it_is_launched() -> N
             done = [call.name for call in cuda.calls()]
             if number == 1:
                 assert [name for name in done if name != "getDevice"][:4] == [
-                    "begin_capture", "launchKernel", "launchKernel", "end_capture",
-                ]  # fmt: skip
+                    "begin_capture",
+                    "launchKernel",
+                    "launchKernel",
+                    "end_capture",
+                ]
             elif number > 1:
                 assert done == ["launch"]
             if values is BAD:

@@ -117,6 +117,8 @@ def grouped(device: StandInDevice, graph: Graph) -> Allocation:
 def test_what_is_compiled_ahead_of_time_has_the_programs_of_groups() -> None:
     names = {str(program) for program in likely(StandInDevice())}
     assert {
-        "normalise[TD=f32 TX=f32] + mul_add", "rope[TD=f16 TX=f32] + set_rows",
-        "mul_mat_rows[TA=q8_0 TB=f32] + add_gelu_erf", "mul_mat_tiles[TA=f16 TB=f32] + swiglu",
-    } <= names  # fmt: skip
+        "normalise[TD=f32 TX=f32] + mul_add",
+        "rope[TD=f16 TX=f32] + set_rows",
+        "mul_mat_rows[TA=q8_0 TB=f32] + add_gelu_erf",
+        "mul_mat_tiles[TA=f16 TB=f32] + swiglu",
+    } <= names

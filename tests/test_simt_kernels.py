@@ -77,8 +77,10 @@ def test_no_kernel_source_stands_twice() -> None:
     assert len(names) == len(set(names)) > 10
     for vendor in ("ggplug_opencl", "ggplug_cuda"):
         assert {path.suffix for path in (ROOT / vendor.replace("_", "-") / "src" / vendor).iterdir()} <= {
-            ".py", ".typed", "",
-        }  # fmt: skip
+            ".py",
+            ".typed",
+            "",
+        }
 
 
 @pytest.mark.parametrize("vendor", ["ggplug_opencl", "ggplug_cuda"])
@@ -238,10 +240,14 @@ def test_spans_are_the_bytes_of_the_tensors_that_a_launch_reaches() -> None:
     x = new_tensor(types.F32, (12, 5, 3, 2))
     part = ops.view(x, 4, 5, 3, 2, nb=x.nb[1:], offset=16)
     nodes = [
-        *likely_nodes(), ops.add(part, part), ops.cont(ops.permute(x, 1, 2, 0, 3)), ops.concat(x, x, 2),
-        ops.swiglu(x), ops.argsort(new_tensor(types.F32, (5000, 2))),
+        *likely_nodes(),
+        ops.add(part, part),
+        ops.cont(ops.permute(x, 1, 2, 0, 3)),
+        ops.concat(x, x, 2),
+        ops.swiglu(x),
+        ops.argsort(new_tensor(types.F32, (5000, 2))),
         ops.repeat(x, new_tensor(types.F32, (24, 5, 6, 2))),
-    ]  # fmt: skip
+    ]
     checked = 0
     for profile in (GPU, LIBRARY, CPU):
         for node in nodes:
@@ -284,8 +290,10 @@ def test_the_library_multiplies_weights_of_float32_where_they_lie() -> None:
     assert launch.program == MatrixProduct(exact=True)
     assert found.scratch == 0
     assert [(o.position, o.ne[:3], o.nb[1]) for o in launch.tensors] == [
-        (DST, (20, 9, 1), 80), (0, (64, 20, 1), 256), (1, (64, 9, 1), 256),
-    ]  # fmt: skip
+        (DST, (20, 9, 1), 80),
+        (0, (64, 20, 1), 256),
+        (1, (64, 9, 1), 256),
+    ]
 
 
 def test_other_weights_are_decoded_first_and_may_lose_bits_unless_the_op_forbids_it() -> None:
@@ -355,7 +363,10 @@ def test_more_than_32_bits_count_is_declined() -> None:
         ops.cpy(ops.transpose(new_tensor(types.F32, (2**17, 2**17))), apart),
         ops.soft_max(new_tensor(types.F32, (4, 2**25))),
         ops.rope(
-            new_tensor(types.F32, (64, 2, 3)), new_tensor(types.I32, (12,)), n_dims=64, mode=types.RopeMode.MROPE,
+            new_tensor(types.F32, (64, 2, 3)),
+            new_tensor(types.I32, (12,)),
+            n_dims=64,
+            mode=types.RopeMode.MROPE,
             sections=(2**31, 8, 8, 0),
         ),
     ):
@@ -380,14 +391,20 @@ def test_kernels_with_ids_have_a_record_for_faults_and_others_have_none() -> Non
     experts, tokens = new_tensor(types.F32, (64, 8, 3)), new_tensor(types.F32, (64, 1, 90))
     indexed = [op for op in OPS.values() if op.indexes is not None]
     nodes = [
-        ops.get_rows(x, ids), ops.set_rows(x, new_tensor(types.F32, (64, 5)), ids),
+        ops.get_rows(x, ids),
+        ops.set_rows(x, new_tensor(types.F32, (64, 5)), ids),
         ops.mul_mat_id(experts, tokens, new_tensor(types.I32, (2, 90))),
         ops.mul_mat_id(experts, new_tensor(types.F32, (64, 1, 2)), new_tensor(types.I32, (2, 2))),
         ops.add_id(tokens, new_tensor(types.F32, (64, 8)), new_tensor(types.I32, (1, 90))),
         ops.get_rows_back(new_tensor(types.F32, (64, 5)), ids, rows=9),
-        ops.ssm_scan(*(new_tensor(types.F32, ne) for ne in ((8, 3, 2, 4), (3, 2, 5, 4), (2, 5, 4), (1, 2), (8, 1, 5, 4),
-                                                            (8, 1, 5, 4))), new_tensor(types.I32, (4,))),
-    ]  # fmt: skip
+        ops.ssm_scan(
+            *(
+                new_tensor(types.F32, ne)
+                for ne in ((8, 3, 2, 4), (3, 2, 5, 4), (2, 5, 4), (1, 2), (8, 1, 5, 4), (8, 1, 5, 4))
+            ),
+            new_tensor(types.I32, (4,)),
+        ),
+    ]
     assert {type(node.op) for node in nodes} == set(indexed)
     for node in nodes:
         records = [place for each in matched(node).launches for place in each.tensors if place.position == FAULTS]

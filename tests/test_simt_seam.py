@@ -20,9 +20,11 @@ TESTS = Path(__file__).parent
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tiny", *arguments], capture_output=True, text=True,
+        [sys.executable, "-m", "tiny", *arguments],
+        capture_output=True,
+        text=True,
         env=os.environ | {"PYTHONPATH": str(TESTS)},
-    )  # fmt: skip
+    )
 
 
 @functools.cache

@@ -119,8 +119,7 @@ def test_each_element_has_to_be_between_the_ends_that_are_allowed() -> None:
     assert compare(changed(1, -2.25), WANT, allowed)
     small = Allowed(WANT - 0.01, WANT + 0.01)
     assert compare(changed(1, -2.02), WANT, small).reason == (
-        "1 of 4 elements are not precise enough: "
-        "got -2.02, want -2.0 at [1, 0, 0, 0] (ne order), from -2.01 to -1.99"
+        "1 of 4 elements are not precise enough: got -2.02, want -2.0 at [1, 0, 0, 0] (ne order), from -2.01 to -1.99"
     )
     assert compare(changed(1, -2.01), WANT, Allowed(WANT, WANT)).reason.endswith("at [1, 0, 0, 0] (ne order), exactly")
 

@@ -130,8 +130,11 @@ def test_tests_of_the_suite_run_in_a_worker(pytester: pytest.Pytester) -> None:
     chosen = "test_op and relu and not leaky or own or memset"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", chosen, "--ggplug-isolate"],
-        capture_output=True, text=True, cwd=pytester.path, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=pytester.path,
+        check=False,
+    )
     assert "1 failed, 3 passed" in done.stdout.splitlines()[-1], done.stdout + done.stderr
     (row,) = (line for line in done.stdout.splitlines() if line.startswith("relu  "))
     assert sum(map(int, row.split()[1:4])) >= len(cases_of(Relu))
@@ -146,16 +149,37 @@ def test_tests_that_are_shared_out_to_several_processes_have_a_worker_each(pytes
     pytester.makepyfile(toy=TOY, test_toy=TESTS)
     chosen = "test_op and (relu or neg) and not leaky or of_its_own"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "-k", chosen, "--ggplug-isolate",
-         "--ggplug-timeout", "10", "--ggplug-case", "f32[17]", "--ggplug-json", "found.json"],
-        capture_output=True, text=True, cwd=pytester.path, check=False, timeout=300,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "2",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            chosen,
+            "--ggplug-isolate",
+            "--ggplug-timeout",
+            "10",
+            "--ggplug-case",
+            "f32[17]",
+            "--ggplug-json",
+            "found.json",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=pytester.path,
+        check=False,
+        timeout=300,
+    )
     assert "2 failed, 1 passed" in done.stdout.splitlines()[-1], done.stdout + done.stderr
     (found,) = json.loads((pytester.path / "found.json").read_text(encoding="utf-8"))
     assert found["device"] == "toy"
     wrong = {each["subject"]: each for each in found["findings"]}
     assert [(op, wrong[op]["case"], wrong[op]["verdict"]) for op in sorted(wrong)] == [
-        ("neg", "f32[17]", "hung"), ("relu", "f32[17]", "crashed")
-    ]  # fmt: skip
+        ("neg", "f32[17]", "hung"),
+        ("relu", "f32[17]", "crashed"),
+    ]
     assert "toy.py:12 in relu: os.abort()" in wrong["relu"]["where"]
     assert "toy.py:17 in neg: threading.Event().wait()" in wrong["neg"]["where"]

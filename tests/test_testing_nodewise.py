@@ -147,6 +147,7 @@ def test_what_a_device_declines_or_fails_at_is_told() -> None:
             if group.node.op.name == "silu":
                 return Decline("no silu here")
             if group.node.op.name == "mul":
+
                 def kernel(*_: Any) -> None:
                     raise RuntimeError("out of luck")
 

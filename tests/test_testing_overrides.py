@@ -114,12 +114,14 @@ def line_of(method: Callable[..., Any]) -> str:
 
 @pytest.mark.parametrize(
     ("fault", "clause", "method", "by"),
-    [("memset", "memset fills a range", ToyBuffer.memset, ""),
-     ("store", "memset fills a range", ToyBuffer.memset, ""),
-     ("store", "rows are transferred with a stride", ToyBuffer.store, ", which set_2d calls"),
-     ("store", "bytes come back as they were stored", ToyBuffer.store, ", which set calls"),
-     ("submit", "asynchronous transfers arrive", ToyStream.submit, ", which set_async calls")],
-)  # fmt: skip
+    [
+        ("memset", "memset fills a range", ToyBuffer.memset, ""),
+        ("store", "memset fills a range", ToyBuffer.memset, ""),
+        ("store", "rows are transferred with a stride", ToyBuffer.store, ", which set_2d calls"),
+        ("store", "bytes come back as they were stored", ToyBuffer.store, ", which set calls"),
+        ("submit", "asynchronous transfers arrive", ToyStream.submit, ", which set_async calls"),
+    ],
+)
 def test_a_broken_clause_names_the_authors_method_that_it_is_about(
     fault: str, clause: str, method: Callable[..., Any], by: str
 ) -> None:

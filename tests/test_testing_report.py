@@ -179,19 +179,27 @@ def test_wrong_values_of_an_op_are_the_cause_of_what_is_computed_with_it() -> No
 
 def test_failures_of_their_own_are_causes_of_their_own() -> None:
     findings = [
-        Finding("contract", "simple", "failed", "a"), Finding("contract", "one", "failed", "b", builds_on=("simple",)),
+        Finding("contract", "simple", "failed", "a"),
+        Finding("contract", "one", "failed", "b", builds_on=("simple",)),
         Finding("contract", "two", "failed", "c", builds_on=("one", "kept")),
         Finding("contract", "three", "failed", "d", builds_on=("kept",)),
-        Finding("add", "x", "failed", "e"), Finding("mul", "x", "failed", "f", builds_on=("add", "mul")),
-        Finding("sub", "x", "failed", "g"), Finding("sub", "y", "failed", "g", builds_on=("add",)),
+        Finding("add", "x", "failed", "e"),
+        Finding("mul", "x", "failed", "f", builds_on=("add", "mul")),
+        Finding("sub", "x", "failed", "g"),
+        Finding("sub", "y", "failed", "g", builds_on=("add",)),
         Finding("contract", "circle", "failed", "h", builds_on=("back",)),
         Finding("contract", "back", "failed", "i", builds_on=("circle",)),
-    ]  # fmt: skip
+    ]
     causes = Report("d", findings).causes()
     told = [[[each.reason for each in some] for some in cause[:2]] for cause in causes]
     assert sorted(map(tuple, told)) == [
-        (["a"], ["b", "c"]), (["d"], []), (["e"], ["f"]), (["g", "g"], []), (["h"], []), (["i"], []),
-    ]  # fmt: skip
+        (["a"], ["b", "c"]),
+        (["d"], []),
+        (["e"], ["f"]),
+        (["g", "g"], []),
+        (["h"], []),
+        (["i"], []),
+    ]
     assert sum(cause.cases for cause in causes) == len(findings)
 
 
@@ -225,10 +233,19 @@ def test_every_cause_is_told_alike_and_all_of_them_with_v() -> None:
 @pytest.mark.parametrize("causes", [1, 3, 7, 60])
 def test_a_report_of_failures_is_short_whatever_failed(causes: int) -> None:
     findings = [
-        Finding(f"op{n}", f"case {m}", "raised", "a\nlong\nreason\nof\nlines" + "x" * 500, where="x.py:1 in f",
-                trace=("from y.py:2 in g", "into z.py:3 in h"), cause=str(n), command="pytest x")
-        for n in range(causes) for m in range(n + 2)
-    ]  # fmt: skip
+        Finding(
+            f"op{n}",
+            f"case {m}",
+            "raised",
+            "a\nlong\nreason\nof\nlines" + "x" * 500,
+            where="x.py:1 in f",
+            trace=("from y.py:2 in g", "into z.py:3 in h"),
+            cause=str(n),
+            command="pytest x",
+        )
+        for n in range(causes)
+        for m in range(n + 2)
+    ]
     lines = text(Report("d", findings)).splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) < 260
@@ -236,9 +253,14 @@ def test_a_report_of_failures_is_short_whatever_failed(causes: int) -> None:
 
 
 def test_the_table_names_the_worst_case_and_its_types() -> None:
-    report = Report("d", [Finding("add", "even", "passed", "", 1e-12, "f32, f32"),
-                          Finding("add", "odd", "passed", "", 1e-9, "f16, f32"),
-                          Finding("sub", "even", "passed", "", 0.0, "f32, f32")])  # fmt: skip
+    report = Report(
+        "d",
+        [
+            Finding("add", "even", "passed", "", 1e-12, "f32, f32"),
+            Finding("add", "odd", "passed", "", 1e-9, "f16, f32"),
+            Finding("sub", "even", "passed", "", 0.0, "f32, f32"),
+        ],
+    )
     header, add, sub, total, _, verdict = text(report, verbose=True).splitlines()
     assert header.split() == ["passed", "largest", "NMSE", "in"]
     assert add.split() == ["add", "2", "1.0e-09", "odd", "(f16,", "f32)"]
@@ -266,10 +288,13 @@ def test_a_green_run_is_one_screen_whatever_was_declined_and_ends_with_the_verdi
 
 def test_reasons_that_differ_in_tensors_types_and_numbers_are_shown_together() -> None:
     reasons = [
-        "weights of q4_0 with f32, q8_0, not f16", "weights of q5_1 with f32, not bf16",
-        "<Tensor f32 [40x6] = scale(s=0.3)> is read", "<Tensor f16 'w' [4]> is read", "rows of 7 are too long",
+        "weights of q4_0 with f32, q8_0, not f16",
+        "weights of q5_1 with f32, not bf16",
+        "<Tensor f32 [40x6] = scale(s=0.3)> is read",
+        "<Tensor f16 'w' [4]> is read",
+        "rows of 7 are too long",
         "rows of 8 are too long",
-    ]  # fmt: skip
+    ]
     report = Report("d", [Finding("mul_mat", str(n), "declined", reason) for n, reason in enumerate(reasons)])
     assert text(report).splitlines() == [
         "    2 declined in mul_mat: weights of q4_0 with f32, q8_0, not f16 (1 reason like it)",
@@ -477,8 +502,11 @@ def test_a_typo_in_a_helper_is_a_report_of_forty_lines(pytester: pytest.Pytester
     chosen = "test_contract and (stream or plan) or test_op and (add or relu)"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *QUIET, *how, "-k", chosen, "--ggplug-json", "r.json"],
-        capture_output=True, text=True, cwd=pytester.path, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=pytester.path,
+        check=False,
+    )
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) <= 40, done.stdout
     first = next(line for line in done.stdout.splitlines() if line.startswith(" 1. "))
@@ -511,8 +539,12 @@ def test_a_session_that_is_stopped_tells_what_was_proven(pytester: pytest.Pytest
     how = ["--ggplug-isolate"] if isolated else []
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *QUIET, *how, "-k", chosen, "--ggplug-json", "r.json"],
-        capture_output=True, text=True, cwd=pytester.path, check=False, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=pytester.path,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("STOPPED: toy: by SIGTERM at add: "))

@@ -47,16 +47,18 @@ def has_nan(operand: Operand | None) -> bool:
 
 @pytest.mark.parametrize(
     ("op", "when", "words"),
-    [("add", lambda op, dst, src: src[1].tensor.view_offset, "an offset of b"),
-     ("add", lambda op, dst, src: not src[1].tensor.is_contiguous(), "strides of b that leave gaps"),
-     ("add", lambda op, dst, src: np.prod(dst.tensor.ne[1:]) > 65535, "more than 65,535 rows in a"),
-     ("add", lambda op, dst, src: dst.tensor.ne[0] % 4, "rows of a whose length is no multiple of 4"),
-     ("mul", lambda op, dst, src: src[1].tensor.ne[1] < dst.tensor.ne[1], "another number of rows than b"),
-     ("soft_max", lambda op, dst, src: src[2] is not None, ""),
-     ("soft_max", lambda op, dst, src: op.max_bias, "max_bias other than 0.0"),
-     ("get_rows", lambda op, dst, src: src[0].tensor.type.name == "f16", "a of f16"),
-     ("silu", lambda op, dst, src: dst.offset == src[0].offset, "a result in the place of x")],
-)  # fmt: skip
+    [
+        ("add", lambda op, dst, src: src[1].tensor.view_offset, "an offset of b"),
+        ("add", lambda op, dst, src: not src[1].tensor.is_contiguous(), "strides of b that leave gaps"),
+        ("add", lambda op, dst, src: np.prod(dst.tensor.ne[1:]) > 65535, "more than 65,535 rows in a"),
+        ("add", lambda op, dst, src: dst.tensor.ne[0] % 4, "rows of a whose length is no multiple of 4"),
+        ("mul", lambda op, dst, src: src[1].tensor.ne[1] < dst.tensor.ne[1], "another number of rows than b"),
+        ("soft_max", lambda op, dst, src: src[2] is not None, ""),
+        ("soft_max", lambda op, dst, src: op.max_bias, "max_bias other than 0.0"),
+        ("get_rows", lambda op, dst, src: src[0].tensor.type.name == "f16", "a of f16"),
+        ("silu", lambda op, dst, src: dst.offset == src[0].offset, "a result in the place of x"),
+    ],
+)
 def test_what_separates_the_failing_cases_is_told(op: str, when: When, words: str) -> None:
     report = report_of(op, when)
     assert report.bad

@@ -91,71 +91,92 @@ def refused(errors: tuple[type[Exception], ...], attempts: dict[str, Callable[[]
 def test_no_offset_leaves_the_buffer(buffer: Buffer, stream: Backend, offset: Any) -> None:
     """NumPy's integers wrap around where they are added; so they are made Python's first."""
     piece, other = np.ones(16, np.uint8), HOST.alloc(SIZE)
-    refused((gg.BufferUseError,), {
-        "set": lambda: buffer.set(offset, piece),
-        "get": lambda: buffer.get(offset, piece),
-        "memset": lambda: buffer.memset(offset, 16, 1),
-        "copy_from": lambda: buffer.copy_from(other, 0, offset, 16),
-        "copy_from the other": lambda: buffer.copy_from(other, offset, 0, 16),
-        "copy_from within": lambda: buffer.copy_from(buffer, offset, 0, 16),
-        "set_2d": lambda: buffer.set_2d(offset, piece, 4, 4, 8),
-        "get_2d": lambda: buffer.get_2d(offset, piece, 4, 4, 8),
-        "set_async": lambda: stream.set_async(buffer, offset, piece),
-        "get_async": lambda: stream.get_async(buffer, offset, piece),
-        "copy_async to": lambda: stream.copy_async(other, 0, buffer, offset, 16),
-        "copy_async from": lambda: stream.copy_async(other, offset, buffer, 0, 16),
-        "bytes": lambda: buffer.bytes(offset, 16),
-    }, buffer)  # fmt: skip
+    refused(
+        (gg.BufferUseError,),
+        {
+            "set": lambda: buffer.set(offset, piece),
+            "get": lambda: buffer.get(offset, piece),
+            "memset": lambda: buffer.memset(offset, 16, 1),
+            "copy_from": lambda: buffer.copy_from(other, 0, offset, 16),
+            "copy_from the other": lambda: buffer.copy_from(other, offset, 0, 16),
+            "copy_from within": lambda: buffer.copy_from(buffer, offset, 0, 16),
+            "set_2d": lambda: buffer.set_2d(offset, piece, 4, 4, 8),
+            "get_2d": lambda: buffer.get_2d(offset, piece, 4, 4, 8),
+            "set_async": lambda: stream.set_async(buffer, offset, piece),
+            "get_async": lambda: stream.get_async(buffer, offset, piece),
+            "copy_async to": lambda: stream.copy_async(other, 0, buffer, offset, 16),
+            "copy_async from": lambda: stream.copy_async(other, offset, buffer, 0, 16),
+            "bytes": lambda: buffer.bytes(offset, 16),
+        },
+        buffer,
+    )
 
 
 @pytest.mark.parametrize("size", [*HUGE, -1, -(2**63)])
 def test_no_size_leaves_the_buffer(buffer: Buffer, stream: Backend, size: Any) -> None:
     other = HOST.alloc(SIZE)
-    refused((gg.BufferUseError, gg.ShapeError), {
-        "memset": lambda: buffer.memset(0, size, 1),
-        "copy_from": lambda: buffer.copy_from(other, 0, 0, size),
-        "copy_async": lambda: stream.copy_async(other, 0, buffer, 0, size),
-        "bytes": lambda: buffer.bytes(0, size),
-        "rows of so many bytes": lambda: buffer.set_2d(0, np.ones(16, np.uint8), size, 1, 1),
-        "so many rows": lambda: buffer.set_2d(0, np.ones(16, np.uint8), 1, size, 1),
-        "so far apart": lambda: buffer.set_2d(0, np.ones(16, np.uint8), 8, 2, size),
-        "fetched rows of so many bytes": lambda: buffer.get_2d(0, np.ones(16, np.uint8), size, 1, 1),
-        "so many fetched rows": lambda: buffer.get_2d(0, np.ones(16, np.uint8), 1, size, 1),
-        "fetched from so far apart": lambda: buffer.get_2d(0, np.ones(16, np.uint8), 8, 2, size),
-    }, buffer)  # fmt: skip
+    refused(
+        (gg.BufferUseError, gg.ShapeError),
+        {
+            "memset": lambda: buffer.memset(0, size, 1),
+            "copy_from": lambda: buffer.copy_from(other, 0, 0, size),
+            "copy_async": lambda: stream.copy_async(other, 0, buffer, 0, size),
+            "bytes": lambda: buffer.bytes(0, size),
+            "rows of so many bytes": lambda: buffer.set_2d(0, np.ones(16, np.uint8), size, 1, 1),
+            "so many rows": lambda: buffer.set_2d(0, np.ones(16, np.uint8), 1, size, 1),
+            "so far apart": lambda: buffer.set_2d(0, np.ones(16, np.uint8), 8, 2, size),
+            "fetched rows of so many bytes": lambda: buffer.get_2d(0, np.ones(16, np.uint8), size, 1, 1),
+            "so many fetched rows": lambda: buffer.get_2d(0, np.ones(16, np.uint8), 1, size, 1),
+            "fetched from so far apart": lambda: buffer.get_2d(0, np.ones(16, np.uint8), 8, 2, size),
+        },
+        buffer,
+    )
 
 
 @pytest.mark.parametrize("number", [0.0, 1.5, True, None, "0", np.float32(0), np.zeros(2, int)], ids=repr)
 def test_offsets_and_sizes_are_integers(buffer: Buffer, stream: Backend, number: Any) -> None:
     piece = np.ones(1, np.uint8)
-    refused((gg.TypeMismatchError,), {
-        "set": lambda: buffer.set(number, piece),
-        "get": lambda: buffer.get(number, piece),
-        "memset at": lambda: buffer.memset(number, 1, 1),
-        "memset of": lambda: buffer.memset(0, number, 1),
-        "memset with": lambda: buffer.memset(0, 1, number),
-        "copy_from": lambda: buffer.copy_from(HOST.alloc(1), 0, 0, number),
-        "set_2d": lambda: buffer.set_2d(0, piece, 1, 1, number),
-        "get_2d": lambda: buffer.get_2d(0, piece, number, 1, 1),
-        "set_async": lambda: stream.set_async(buffer, number, piece),
-        "get_async": lambda: stream.get_async(buffer, number, piece),
-        "alloc": lambda: buffer.type.alloc(number),
-    }, buffer)  # fmt: skip
+    refused(
+        (gg.TypeMismatchError,),
+        {
+            "set": lambda: buffer.set(number, piece),
+            "get": lambda: buffer.get(number, piece),
+            "memset at": lambda: buffer.memset(number, 1, 1),
+            "memset of": lambda: buffer.memset(0, number, 1),
+            "memset with": lambda: buffer.memset(0, 1, number),
+            "copy_from": lambda: buffer.copy_from(HOST.alloc(1), 0, 0, number),
+            "set_2d": lambda: buffer.set_2d(0, piece, 1, 1, number),
+            "get_2d": lambda: buffer.get_2d(0, piece, number, 1, 1),
+            "set_async": lambda: stream.set_async(buffer, number, piece),
+            "get_async": lambda: stream.get_async(buffer, number, piece),
+            "alloc": lambda: buffer.type.alloc(number),
+        },
+        buffer,
+    )
 
 
 @pytest.mark.parametrize("value", [-1, 256, 10**30])
 def test_a_byte_is_0_to_255(buffer: Buffer, value: int) -> None:
-    refused((gg.ParameterError,), {
-        "memset": lambda: buffer.memset(0, 1, value), "clear": lambda: buffer.clear(value),
-    }, buffer)  # fmt: skip
+    refused(
+        (gg.ParameterError,),
+        {
+            "memset": lambda: buffer.memset(0, 1, value),
+            "clear": lambda: buffer.clear(value),
+        },
+        buffer,
+    )
 
 
 def test_rows_and_their_bytes_are_as_many_as_the_array_has(buffer: Buffer) -> None:
     for row, rows in ((4, 3), (5, 4), (0, 4), (4, 0), (16, 2)):
-        refused((gg.ShapeError,), {
-            "set_2d": lambda row=row, rows=rows: buffer.set_2d(0, np.ones(16, np.uint8), row, rows, 16),
-            "get_2d": lambda row=row, rows=rows: buffer.get_2d(0, np.ones(16, np.uint8), row, rows, 16),
-        }, buffer)  # fmt: skip
+        refused(
+            (gg.ShapeError,),
+            {
+                "set_2d": lambda row=row, rows=rows: buffer.set_2d(0, np.ones(16, np.uint8), row, rows, 16),
+                "get_2d": lambda row=row, rows=rows: buffer.get_2d(0, np.ones(16, np.uint8), row, rows, 16),
+            },
+            buffer,
+        )
 
 
 def test_integers_of_any_kind_are_offsets(buffer: Buffer) -> None:
@@ -174,15 +195,28 @@ def test_integers_of_any_kind_are_offsets(buffer: Buffer) -> None:
 def test_bytes_are_fetched_into_contiguous_arrays_of_bytes_only(buffer: Buffer, stream: Backend) -> None:
     whole = np.zeros((8, 8), np.uint8)
     targets: list[Any] = [
-        whole[:, ::2], whole[::-1], whole.T[1:], np.zeros(64, np.int8), np.zeros(16, np.float32), np.zeros(64, bool),
-        [0] * 64, bytearray(64), memoryview(bytearray(64)), None, np.zeros(4, object),
-    ]  # fmt: skip
+        whole[:, ::2],
+        whole[::-1],
+        whole.T[1:],
+        np.zeros(64, np.int8),
+        np.zeros(16, np.float32),
+        np.zeros(64, bool),
+        [0] * 64,
+        bytearray(64),
+        memoryview(bytearray(64)),
+        None,
+        np.zeros(4, object),
+    ]
     for target in targets:
-        refused((gg.BufferUseError, gg.TypeMismatchError), {
-            "get": lambda target=target: buffer.get(0, target),
-            "get_2d": lambda target=target: buffer.get_2d(0, target, 32, 2, 32),
-            "get_async": lambda target=target: stream.get_async(buffer, 0, target),
-        }, buffer)  # fmt: skip
+        refused(
+            (gg.BufferUseError, gg.TypeMismatchError),
+            {
+                "get": lambda target=target: buffer.get(0, target),
+                "get_2d": lambda target=target: buffer.get_2d(0, target, 32, 2, 32),
+                "get_async": lambda target=target: stream.get_async(buffer, 0, target),
+            },
+            buffer,
+        )
     assert not whole.any()
     for fetch in (buffer.get, lambda offset, out: stream.get_async(buffer, offset, out)):
         fetch(8, whole)
@@ -209,10 +243,14 @@ def test_the_target_of_a_fetched_result_has_its_size() -> None:
 def test_what_is_stored_may_be_any_memory(buffer: Buffer, stream: Backend) -> None:
     square = np.arange(16, dtype=np.uint8).reshape(4, 4)
     for data, want in (
-        (b"ab", b"ab"), (bytearray(b"cd"), b"cd"), (memoryview(b"e-f-g")[::2], b"efg"), (square[:, 1], b"\1\5\t\r"),
-        (square.view(np.matrix)[:1, 1:3], b"\1\2"), (np.float32(1), np.float32(1).tobytes()),
+        (b"ab", b"ab"),
+        (bytearray(b"cd"), b"cd"),
+        (memoryview(b"e-f-g")[::2], b"efg"),
+        (square[:, 1], b"\1\5\t\r"),
+        (square.view(np.matrix)[:1, 1:3], b"\1\2"),
+        (np.float32(1), np.float32(1).tobytes()),
         ((ctypes.c_uint8 * 2)(3, 4), b"\3\4"),
-    ):  # fmt: skip
+    ):
         for store in (buffer.set, lambda offset, data: stream.set_async(buffer, offset, data)):
             store(8, data)
             stream.synchronize()
@@ -227,13 +265,17 @@ def test_arrays_of_objects_have_no_bytes(buffer: Buffer, stream: Backend) -> Non
     for data in (objects, memoryview(objects), np.zeros(1, [("a", "f4"), ("b", object)]), [object()], "text", None):
         if isinstance(data, str):
             continue
-        refused((gg.TypeMismatchError,), {
-            "set": lambda data=data: buffer.set(0, data),
-            "set_2d": lambda data=data: buffer.set_2d(0, data, 8, 1, 8),
-            "set_async": lambda data=data: stream.set_async(buffer, 0, data),
-            "a tensor": lambda data=data: gg.tensor([1.0]).set(data),
-            "wrap": lambda data=data: HOST.wrap(data),
-        }, buffer)  # fmt: skip
+        refused(
+            (gg.TypeMismatchError,),
+            {
+                "set": lambda data=data: buffer.set(0, data),
+                "set_2d": lambda data=data: buffer.set_2d(0, data, 8, 1, 8),
+                "set_async": lambda data=data: stream.set_async(buffer, 0, data),
+                "a tensor": lambda data=data: gg.tensor([1.0]).set(data),
+                "wrap": lambda data=data: HOST.wrap(data),
+            },
+            buffer,
+        )
 
 
 # -- memory of the caller --------------------------------------------------------------------------
@@ -292,12 +334,14 @@ def test_a_host_buffer_is_made_of_contiguous_bytes() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        np.arange(4, dtype=np.float32), np.arange(4, dtype=np.float32).reshape(2, 2).view(np.matrix),
+        np.arange(4, dtype=np.float32),
+        np.arange(4, dtype=np.float32).reshape(2, 2).view(np.matrix),
         (ctypes.c_float * 4)(0, 1, 2, 3),
-        bytearray(np.arange(4, dtype=np.float32)), np.ma.masked_array(np.arange(4, dtype=np.float32), [0, 1, 0, 0]),
+        bytearray(np.arange(4, dtype=np.float32)),
+        np.ma.masked_array(np.arange(4, dtype=np.float32), [0, 1, 0, 0]),
     ],
     ids=lambda values: type(values).__name__,
-)  # fmt: skip
+)
 def test_memory_of_every_kind_is_shared(values: Any) -> None:
     buffer = HOST.wrap(values)
     tensor = gg.new_tensor("f32", 4)

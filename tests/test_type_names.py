@@ -28,10 +28,22 @@ from ggplug.types import F16, Q4_0, Q8_0, Type, TypeName
 from ggplug_models.synthetic import LlamaShape, write_llama
 
 MODULES = (
-    "ggplug.backend", "ggplug.discrete", "ggplug.errors", "ggplug.gguf", "ggplug.hookspecs", "ggplug.host",
-    "ggplug.memory", "ggplug.ops", "ggplug.quantizing", "ggplug.quants", "ggplug.registry", "ggplug.scheduler",
-    "ggplug.testing", "ggplug.types", "ggplug_models",
-)  # fmt: skip
+    "ggplug.backend",
+    "ggplug.discrete",
+    "ggplug.errors",
+    "ggplug.gguf",
+    "ggplug.hookspecs",
+    "ggplug.host",
+    "ggplug.memory",
+    "ggplug.ops",
+    "ggplug.quantizing",
+    "ggplug.quants",
+    "ggplug.registry",
+    "ggplug.scheduler",
+    "ggplug.testing",
+    "ggplug.types",
+    "ggplug_models",
+)
 """Those whose public names users call; beside them those of ``ggplug`` itself."""
 
 RECORDS = {

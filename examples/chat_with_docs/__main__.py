@@ -39,9 +39,17 @@ class Answers:
     """
 
     def __init__(
-        self, encoder: Encoder, model: Decoder, session: Session, passages: list[Passage], vectors: np.ndarray, *,
-        top: int, max_tokens: int, sampler: Sampler,
-    ) -> None:  # fmt: skip
+        self,
+        encoder: Encoder,
+        model: Decoder,
+        session: Session,
+        passages: list[Passage],
+        vectors: np.ndarray,
+        *,
+        top: int,
+        max_tokens: int,
+        sampler: Sampler,
+    ) -> None:
         self.encoder, self.model, self.session, self.sampler = encoder, model, session, sampler
         self.passages, self.vectors = passages, vectors
         self.top, self.max_tokens = top, max_tokens
@@ -112,19 +120,30 @@ def chat(answers: Answers, console: Console, folder: Path) -> None:
 @click.command(help=__doc__)
 @click.argument("question", required=False)
 @click.option(
-    "--model", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="GGUF",
+    "--model",
+    "path",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="GGUF",
     help="The language model that answers.",
 )
 @click.option(
-    "--encoder", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="GGUF",
+    "--encoder",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="GGUF",
     help="The encoder that finds passages.  [default: all-MiniLM-L6-v2]",
 )
 @click.option(
-    "--folder", default=DOCS, type=click.Path(exists=True, file_okay=False, path_type=Path),
+    "--folder",
+    default=DOCS,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Text to answer from.  [default: this repository's documentation]",
 )
 @click.option(
-    "--device", "names", multiple=True, metavar="NAME",
+    "--device",
+    "names",
+    multiple=True,
+    metavar="NAME",
     help="Device to use; several share the language model's layers.  [default: the best one]",
 )
 @click.option("--split", metavar="SHARES", help="How they share them, such as 2,1.  [default: even]")
@@ -136,9 +155,18 @@ def chat(answers: Answers, console: Console, folder: Path) -> None:
 @click.option("--temperature", default=0.2, show_default=True, type=click.FloatRange(0), help="0: no chance.")
 @click.option("--seed", type=click.IntRange(0), help="Equal seeds, equal answers.")
 def main(
-    question: str | None, path: Path, encoder: Path | None, folder: Path, names: tuple[str, ...], split: str | None,
-    top: int, context: int | None, max_tokens: int, temperature: float, seed: int | None,
-) -> None:  # fmt: skip
+    question: str | None,
+    path: Path,
+    encoder: Path | None,
+    folder: Path,
+    names: tuple[str, ...],
+    split: str | None,
+    top: int,
+    context: int | None,
+    max_tokens: int,
+    temperature: float,
+    seed: int | None,
+) -> None:
     console = Console(highlight=False, soft_wrap=True)
     folder = folder.resolve()
     passages = read_folder(folder)

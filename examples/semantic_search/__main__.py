@@ -92,9 +92,7 @@ def listening(console: Console) -> Iterator[Notes]:
         log.removeHandler(notes)
 
 
-def embed(
-    model: ggplug_models.Encoder, texts: list[str], console: Console, notes: Notes
-) -> tuple[np.ndarray, float]:
+def embed(model: ggplug_models.Encoder, texts: list[str], console: Console, notes: Notes) -> tuple[np.ndarray, float]:
     """Embeddings of all texts, and the seconds that they took."""
     short, rest = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
     columns = (
@@ -146,12 +144,13 @@ def sharing(used: Device) -> str:
     "--folder", default=DOCS, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Text to search."
 )
 @click.option(
-    "--device", "names", multiple=True, metavar="NAME",
+    "--device",
+    "names",
+    multiple=True,
+    metavar="NAME",
     help="Device to use; several share the layers.  [default: the best one]",
 )
-@click.option(
-    "--split", metavar="SHARES", help="How they share them, such as 2,1.  [default: even]"
-)
+@click.option("--split", metavar="SHARES", help="How they share them, such as 2,1.  [default: even]")
 @click.option("--type", "kind", default="Q8_0", show_default=True, help="Type of the weights.")
 @click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="Passages to show.")
 def main(question: str, folder: Path, names: tuple[str, ...], split: str | None, kind: str, top: int) -> None:

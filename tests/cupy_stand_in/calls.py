@@ -204,9 +204,19 @@ class Driver(Noted):
 
     @call
     def launchKernel(
-        self, f: int, grid_dim_x: int, grid_dim_y: int, grid_dim_z: int, block_dim_x: int, block_dim_y: int,
-        block_dim_z: int, shared_mem_bytes: int, stream: int, kernel_params: int, extra: int,
-    ) -> None:  # fmt: skip
+        self,
+        f: int,
+        grid_dim_x: int,
+        grid_dim_y: int,
+        grid_dim_z: int,
+        block_dim_x: int,
+        block_dim_y: int,
+        block_dim_z: int,
+        shared_mem_bytes: int,
+        stream: int,
+        kernel_params: int,
+        extra: int,
+    ) -> None:
         """The arguments are read now: ``kernel_params`` is the address of an array with the address of each."""
         queue, function = self._queue_here(stream), self._machine.meant(f, Function)
         grid, block = (grid_dim_x, grid_dim_y, grid_dim_z), (block_dim_x, block_dim_y, block_dim_z)
@@ -221,9 +231,13 @@ class Driver(Noted):
         pointers = [ctypes.c_uint64.from_address(a or 0).value for a in addresses[:-1]]
         struct = ctypes.string_at(addresses[-1] or 0, expected.bytes)
         self._noted.update(
-            kernel=function.name, grid=grid, block=block, pointers=pointers, struct=struct,
+            kernel=function.name,
+            grid=grid,
+            block=block,
+            pointers=pointers,
+            struct=struct,
             captured=queue.captured is not None,
-        )  # fmt: skip
+        )
 
         def work() -> None:
             if not function.loaded:
@@ -362,9 +376,26 @@ class Cublas(Noted):
 
     @call
     def sgemmStridedBatched(
-        self, handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, A: int, lda: int, strideA: int,
-        B: int, ldb: int, strideB: int, beta: int, C: int, ldc: int, strideC: int, batchCount: int,
-    ) -> None:  # fmt: skip
+        self,
+        handle: int,
+        transa: int,
+        transb: int,
+        m: int,
+        n: int,
+        k: int,
+        alpha: int,
+        A: int,
+        lda: int,
+        strideA: int,
+        B: int,
+        ldb: int,
+        strideB: int,
+        beta: int,
+        C: int,
+        ldc: int,
+        strideC: int,
+        batchCount: int,
+    ) -> None:
         """C = alpha op(A) op(B) + beta C in the thread's current stream; ``alpha`` and ``beta`` are read now."""
         queue, blas = self._queue_here(self._machine.streams[-1]), self._blas(handle)
         if queue.captured is not None:
@@ -381,10 +412,8 @@ class Cublas(Noted):
         at_a, at_b, at_c = (self._machine.place(each.address, each.bytes, "sgemmStridedBatched") for each in (a, b, c))
         tf32 = blas.mode == self.CUBLAS_TF32_TENSOR_OP_MATH
         queue.give(
-            lambda: product(
-                by, a.view(at_a()), bool(transa), b.view(at_b()), bool(transb), plus, c.view(at_c()), tf32
-            )
-        )  # fmt: skip
+            lambda: product(by, a.view(at_a()), bool(transa), b.view(at_b()), bool(transb), plus, c.view(at_c()), tf32)
+        )
 
     def _blas(self, handle: int) -> Blas:
         found: Blas | None = self._machine.meant(handle, Blas)

@@ -23,13 +23,19 @@ _CUDA = {
     704: ("PeerAccessAlreadyEnabled", "PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"),
     719: ("LaunchFailure", "LAUNCH_FAILED", "unspecified launch failure"),
     900: ("StreamCaptureUnsupported", "STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"),
-    901: ("StreamCaptureInvalidated", "STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during "
-          "capture"),
-    905: ("StreamCaptureIsolation", "STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another "
-          "stream"),
+    901: (
+        "StreamCaptureInvalidated",
+        "STREAM_CAPTURE_INVALIDATED",
+        "operation failed due to a previous error during capture",
+    ),
+    905: (
+        "StreamCaptureIsolation",
+        "STREAM_CAPTURE_ISOLATION",
+        "dependency created on uncaptured work in another stream",
+    ),
     907: ("CapturedEvent", "CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"),
     999: ("Unknown", "UNKNOWN", "unknown error"),
-}  # fmt: skip
+}
 
 STICKY = {214, 700, 702, 710, 714, 715, 716, 717, 718, 719}
 """Errors after which every call on the device answers with the same: only a new process helps."""

@@ -52,12 +52,19 @@ class Gpu:
         domain, bus, device = self.pci
         architecture = {"gcnArchName": f"{self.gfx}:sramecc+:xnack-".encode()} if hip else {}
         return {
-            **architecture, "name": self.name.encode(), "totalGlobalMem": self.memory,
-            "sharedMemPerBlock": self.shared_memory, "maxThreadsPerBlock": self.threads,
-            "major": self.capability[0], "minor": self.capability[1],
-            "integrated": int(self.integrated), "multiProcessorCount": self.multiprocessors,
-            "pciDomainID": domain, "pciBusID": bus, "pciDeviceID": device,
-        }  # fmt: skip
+            **architecture,
+            "name": self.name.encode(),
+            "totalGlobalMem": self.memory,
+            "sharedMemPerBlock": self.shared_memory,
+            "maxThreadsPerBlock": self.threads,
+            "major": self.capability[0],
+            "minor": self.capability[1],
+            "integrated": int(self.integrated),
+            "multiProcessorCount": self.multiprocessors,
+            "pciDomainID": domain,
+            "pciBusID": bus,
+            "pciDeviceID": device,
+        }
 
 
 @dataclass(eq=False)

@@ -67,9 +67,13 @@ class Guest:
 
 
 def guests(
-    names: Sequence[str], folder: Path, repository: Path, pip: Sequence[str], needs: Sequence[str] = (),
+    names: Sequence[str],
+    folder: Path,
+    repository: Path,
+    pip: Sequence[str],
+    needs: Sequence[str] = (),
     alone: Sequence[str] = (),
-) -> list[Guest]:  # fmt: skip
+) -> list[Guest]:
     """A Python on each of the processors ``names`` of :data:`PROCESSORS`, with this repository's distributions.
 
     ``folder``: where downloads stay between runs.  ``pip``: the command that runs pip on the host.  ``needs``: further
@@ -157,9 +161,7 @@ def _virtual_environment(folder: Path, qemu: Path, root: Path, interpreter: Path
     return python
 
 
-def _install_libraries(
-    pip: Sequence[str], libraries: Path, version: str, machine: str, asked: Sequence[str]
-) -> None:
+def _install_libraries(pip: Sequence[str], libraries: Path, version: str, machine: str, asked: Sequence[str]) -> None:
     """Wheels for the guest, fetched by the host's pip; once for each list of what is asked for."""
     key = hashlib.sha256("\n".join(asked).encode()).hexdigest()
     marker = libraries / "installed.txt"
@@ -168,9 +170,17 @@ def _install_libraries(
     shutil.rmtree(libraries, ignore_errors=True)
     platforms = [part for each in _platforms(machine) for part in ("--platform", each)]
     _pip(
-        pip, "--target", str(libraries), "--implementation", "cp", "--python-version", version.removeprefix("python"),
-        *platforms, "--only-binary=:all:", *asked,
-    )  # fmt: skip
+        pip,
+        "--target",
+        str(libraries),
+        "--implementation",
+        "cp",
+        "--python-version",
+        version.removeprefix("python"),
+        *platforms,
+        "--only-binary=:all:",
+        *asked,
+    )
     marker.write_text(key, encoding="utf-8")
 
 

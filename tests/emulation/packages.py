@@ -174,9 +174,14 @@ def unpack(files: Sequence[Path], into: Path) -> None:
 def _output(*command: str, cwd: Path | None = None, **environment: str) -> str:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PATIENCE, cwd=cwd, stdin=subprocess.DEVNULL,
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
             env={**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", **environment},
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"{' '.join(command)} took more than {_PATIENCE} seconds") from None
     if done.returncode:

@@ -94,8 +94,12 @@ class Child:
         self._pending = b""
         self._process = subprocess.Popen(
             [sys.executable, *COMMAND, device],
-            cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-        )  # fmt: skip
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
         try:
             self._read()
         except (EOFError, TimeoutError):

@@ -52,9 +52,16 @@ class Fuzzer:
     """Draws cases for a device and gives them to its children until time or cases are used up."""
 
     def __init__(
-        self, device: str, *, seed: int = 0, ops: Sequence[str] = (), types: Sequence[str] = (), limit: float = LIMIT,
-        wanted: int = 200, given: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        device: str,
+        *,
+        seed: int = 0,
+        ops: Sequence[str] = (),
+        types: Sequence[str] = (),
+        limit: float = LIMIT,
+        wanted: int = 200,
+        given: Mapping[str, Any] | None = None,
+    ) -> None:
         self.device = device
         self.given = dict(given or {})
         self.limit = limit
@@ -167,14 +174,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _repeat(devices[0], given.case, _choices(given.given), as_script=given.script)
     seconds = given.seconds + 60 * given.minutes
     fuzzers = [
-        Fuzzer(device, seed=given.seed, ops=_names(given.ops), types=_names(given.types), limit=given.limit,
-               given=_choices(given.given))
+        Fuzzer(
+            device,
+            seed=given.seed,
+            ops=_names(given.ops),
+            types=_names(given.types),
+            limit=given.limit,
+            given=_choices(given.given),
+        )
         for device in devices
     ]
     limits: dict[str, Any] = {"cases": given.cases, "seconds": seconds or (None if given.cases else 60)}
-    threads = [
-        threading.Thread(target=fuzzer.run, kwargs={**limits, "children": given.children}) for fuzzer in fuzzers
-    ]
+    threads = [threading.Thread(target=fuzzer.run, kwargs={**limits, "children": given.children}) for fuzzer in fuzzers]
     for thread in threads:
         thread.start()
     for thread in threads:

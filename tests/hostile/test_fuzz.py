@@ -34,10 +34,31 @@ from .run import run
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="guard pages are made with mprotect")
 
 OPS_IN_BRIEF = (
-    "relu", "clamp", "add", "swiglu", "rms_norm", "sum", "mean", "argmax", "argsort", "soft_max", "rope", "mul_mat",
-    "mul_mat_id", "get_rows", "set_rows", "cpy", "cont", "dup", "concat", "repeat", "view", "permute", "transpose",
+    "relu",
+    "clamp",
+    "add",
+    "swiglu",
+    "rms_norm",
+    "sum",
+    "mean",
+    "argmax",
+    "argsort",
+    "soft_max",
+    "rope",
+    "mul_mat",
+    "mul_mat_id",
+    "get_rows",
+    "set_rows",
+    "cpy",
+    "cont",
+    "dup",
+    "concat",
+    "repeat",
+    "view",
+    "permute",
+    "transpose",
     "reshape",
-)  # fmt: skip
+)
 """One op of each kind: each kernel that is compiled takes half a second."""
 
 TYPES_IN_BRIEF = ("f32", "f16", "q4_0", "i32")

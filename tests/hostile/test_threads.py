@@ -21,9 +21,28 @@ import ggplug as gg
 
 CHILD = Path(__file__).parent / "threads.py"
 ACTORS = [
-    "compute", "compute-host", "plan", "immediate", "shared", "observed", "embed", "free", "drop", "clear", "set",
-    "get", "copy", "stream", "share", "abort", "threads", "load", "unload-model", "plugin", "unload",
-]  # fmt: skip
+    "compute",
+    "compute-host",
+    "plan",
+    "immediate",
+    "shared",
+    "observed",
+    "embed",
+    "free",
+    "drop",
+    "clear",
+    "set",
+    "get",
+    "copy",
+    "stream",
+    "share",
+    "abort",
+    "threads",
+    "load",
+    "unload-model",
+    "plugin",
+    "unload",
+]
 COMPUTING = ["compute", "plan", "embed"]
 DISTURBING = {
     "CPU": ["free", "drop", "clear", "set", "copy", "abort", "threads", "load", "unload-model", "unload"],

@@ -46,7 +46,7 @@ SOON = 0.02
 HANG = 300
 """Seconds after which a pair hangs."""
 
-PLUGIN = '''
+PLUGIN = """
 from ggplug import host, hookspecs
 from ggplug.backend import API_VERSION, Device, Registration
 from ggplug.ops import Add, Mul
@@ -71,7 +71,7 @@ class Walkers(Registration):
 
 @hookspecs.hookimpl
 def ggplug_backend_registration(): return Walkers()
-'''
+"""
 
 
 def formula(x: Tensor, w: Tensor) -> Tensor:

@@ -60,9 +60,14 @@ def judge_leafs(built: Built, raw: Mapping[Tensor, Bytes], places: Mapping[Tenso
 
 
 def judge_memory(
-    built: Built, raw: Mapping[Tensor, Bytes], places: Mapping[Tensor, Place], expected: Expected | None,
-    shared: Tensor | None, *, changed: bool,
-) -> None:  # fmt: skip
+    built: Built,
+    raw: Mapping[Tensor, Bytes],
+    places: Mapping[Tensor, Place],
+    expected: Expected | None,
+    shared: Tensor | None,
+    *,
+    changed: bool,
+) -> None:
     """Nothing beside the tensors was written, and no leaf but what the op writes, where it writes it.
 
     ``shared``: the source in whose place the result lies.  ``changed``: whether anything was computed.

@@ -155,9 +155,7 @@ def starting_again() -> Body:
 
 
 SCENARIOS = {
-    "a started thread sees what was written before": Scenario(
-        lambda: [starting(), started()], "seen1=1", "seen1=2"
-    ),
+    "a started thread sees what was written before": Scenario(lambda: [starting(), started()], "seen1=1", "seen1=2"),
     "a thread that sleeps is woken": Scenario(lambda: [waking(), sleeping()], "seen0=1 /\\ seen1=2", "seen0=2"),
     "only a thread that sleeps is woken": Scenario(
         lambda: [waking(), sleeping()], "seen0=2 /\\ seen1=1", "seen1=1", needs_order=False

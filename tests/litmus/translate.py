@@ -53,9 +53,7 @@ def litmus(name: str, threads: Sequence[str], variables: Mapping[tuple[str, int]
     return "\n".join([f"AArch64 {name}", "{", declared, *registers, "}", *lines, f"exists ({forbidden})", ""])
 
 
-def _thread(
-    number: int, assembly: str, variables: Mapping[tuple[str, int], str]
-) -> tuple[list[str], dict[str, str]]:
+def _thread(number: int, assembly: str, variables: Mapping[tuple[str, int], str]) -> tuple[list[str], dict[str, str]]:
     """Instructions of one thread, and the registers that hold addresses from the start."""
     body = assembly.partition("ggplug_kernel:\n")[2].partition(".Lfunc_end0:")[0]
     body = re.sub(r"\.LBB0_(\d+)", rf"thread{number}_\1", body)  # labels of one test are all different

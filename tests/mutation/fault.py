@@ -15,16 +15,22 @@ PARTS: dict[str, tuple[str, ...]] = {
     "kernels": (f"{SUBJECT}.values", f"{SUBJECT}.formulas", f"{SUBJECT}.kernels", "tests.mutation.kernels"),
     "memory": (f"{SUBJECT}.memory", f"{_DEVICE} SubjectDevice.take", "ggplug.discrete.memory", "tests.mutation.memory"),
     "streams": (
-        f"{_DEVICE} SubjectStream", "ggplug.discrete.queue", "ggplug.discrete.device", "ggplug_testing.fake",
+        f"{_DEVICE} SubjectStream",
+        "ggplug.discrete.queue",
+        "ggplug.discrete.device",
+        "ggplug_testing.fake",
         "tests.mutation.streams",
     ),
     "plans": (
-        f"{_DEVICE} SubjectDevice.operand", f"{_DEVICE} SubjectDevice.array", "ggplug.discrete.plan", "ggplug.walking",
+        f"{_DEVICE} SubjectDevice.operand",
+        f"{_DEVICE} SubjectDevice.array",
+        "ggplug.discrete.plan",
+        "ggplug.walking",
     ),
     "answers": (_DEVICE, "ggplug.backend", "ggplug_testing.reference"),
     "groups": (f"{SUBJECT}.together", "ggplug.backend Device.groups", "ggplug_testing.fusing", "tests.mutation.groups"),
     "packing": (f"{SUBJECT}.panels", "ggplug.buffers", "ggplug_testing.packing"),
-}  # fmt: skip
+}
 """Of a backend, in the order in which they are shown, and what begins the module and function of faults in them."""
 
 

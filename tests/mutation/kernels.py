@@ -115,9 +115,24 @@ def through(type: Type) -> Kernel:
 
 
 faulty(
-    "rounds results to f16", "rms_norm", "rope", "get_rows", "set_rows", "sub", "mul", "div", "add", "norm", "sum_rows",
-    "soft_max", "silu", "swiglu", "scale", "concat", "cpy",
-)(through(F16))  # fmt: skip
+    "rounds results to f16",
+    "rms_norm",
+    "rope",
+    "get_rows",
+    "set_rows",
+    "sub",
+    "mul",
+    "div",
+    "add",
+    "norm",
+    "sum_rows",
+    "soft_max",
+    "silu",
+    "swiglu",
+    "scale",
+    "concat",
+    "cpy",
+)(through(F16))
 faulty("rounds results to bf16", "mul_mat", "mul_mat_id", "gelu", "mean", "repeat")(through(BF16))
 
 
@@ -221,9 +236,18 @@ def sorts_to_one_index(op: Op, dst: Operand, *src: Operand | None) -> None:
 
 
 @faulty(
-    "moves integers as floats", "cpy", "cont", "dup", "concat", "repeat", "get_rows", "set_rows", "set",
-    "pad_reflect_1d", "roll",
-)  # fmt: skip
+    "moves integers as floats",
+    "cpy",
+    "cont",
+    "dup",
+    "concat",
+    "repeat",
+    "get_rows",
+    "set_rows",
+    "set",
+    "pad_reflect_1d",
+    "roll",
+)
 def moves_integers_as_floats(op: Op, dst: Operand, *src: Operand | None) -> None:
     """Lets integers of 32 bits pass through float32, which holds those of 24."""
     interpret(op, dst, *src)

@@ -12,35 +12,83 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 OPERATORS = (
-    "bound", "axis", "sign", "type", "constant", "close comparison", "opposite comparison", "arithmetic",
-    "swapped operands", "swapped arguments", "and, or", "negated condition", "condition never holds",
-    "check left out", "claim left out", "statement left out",
-)  # fmt: skip
+    "bound",
+    "axis",
+    "sign",
+    "type",
+    "constant",
+    "close comparison",
+    "opposite comparison",
+    "arithmetic",
+    "swapped operands",
+    "swapped arguments",
+    "and, or",
+    "negated condition",
+    "condition never holds",
+    "check left out",
+    "claim left out",
+    "statement left out",
+)
 """In the order in which their places are listed."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _ANY_ORDER = {
-    "isinstance", "getattr", "zip", "min", "max", "minimum", "maximum", "fmin", "fmax", "logaddexp", "accessing",
-}  # fmt: skip
+    "isinstance",
+    "getattr",
+    "zip",
+    "min",
+    "max",
+    "minimum",
+    "maximum",
+    "fmin",
+    "fmax",
+    "logaddexp",
+    "accessing",
+}
 """Calls whose first two arguments make no difference in the other order, or none that is a fault of a device."""
 
 _CLOSE: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
-}  # fmt: skip
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+}
 _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
-    ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
-}  # fmt: skip
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+}
 _ORDERED = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult)
 _TYPES = {
-    "float64": "float16", "float32": "float16", "uint32": "int32", "uint16": "uint8", "uint8": "int8",
-    "float16": "float32", "int32": "int16",
-}  # fmt: skip
+    "float64": "float16",
+    "float32": "float16",
+    "uint32": "int32",
+    "uint16": "uint8",
+    "uint8": "int8",
+    "float16": "float32",
+    "int32": "int16",
+}
 
 
 def _expression(operator: str, node: ast.AST) -> ast.AST | None:
@@ -65,7 +113,7 @@ def _expression(operator: str, node: ast.AST) -> ast.AST | None:
             return ast.Constant(number + 1)
         case "constant", ast.Constant(float(number)):
             return ast.Constant(number * 1.01 + 0.01)
-        case ("close comparison" | "opposite comparison"), ast.Compare(left, [first, *rest], comparators):
+        case (("close comparison" | "opposite comparison"), ast.Compare(left, [first, *rest], comparators)):
             kinds = _CLOSE if operator == "close comparison" else _OPPOSITE
             return ast.Compare(left, [kinds[type(first)](), *rest], comparators) if type(first) in kinds else None
         case "arithmetic", ast.BinOp(left, symbol, right) if type(symbol) in _ARITHMETIC:
@@ -91,7 +139,7 @@ def _statement(operator: str, node: ast.AST) -> ast.AST | None:
             return ast.If(ast.UnaryOp(ast.Not(), test), body, otherwise)
         case "negated condition", ast.IfExp(test, body, otherwise):
             return ast.IfExp(test, otherwise, body)
-        case ("condition never holds" | "check left out"), ast.If(test, body, otherwise):
+        case (("condition never holds" | "check left out"), ast.If(test, body, otherwise)):
             if isinstance(body[0], ast.Raise) == (operator == "check left out"):
                 return ast.If(ast.BoolOp(ast.And(), [ast.Constant(False), test]), body, otherwise)
         case "claim left out", ast.With(items, body) if all(item.optional_vars is None for item in items):

@@ -58,11 +58,15 @@ class Outcome(NamedTuple):
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "fault": self.fault.name, "part": self.fault.part, "caught": self.finding is not None, "by": self.by,
+            "fault": self.fault.name,
+            "part": self.fault.part,
+            "caught": self.finding is not None,
+            "by": self.by,
             "verdict": "" if self.finding is None else self.finding.verdict,
             "reason": "" if self.finding is None else self.finding.reason,
-            "missed": self.fault.missed, "seconds": round(self.seconds, 3),
-        }  # fmt: skip
+            "missed": self.fault.missed,
+            "seconds": round(self.seconds, 3),
+        }
 
 
 def serve(channel: Channel, quick: bool) -> None:

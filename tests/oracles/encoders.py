@@ -15,12 +15,17 @@ from oracles.models import TransformersModel
 def gemma_embedding(seed: int) -> TransformersModel:
     shape = {**SHAPE, "num_hidden_layers": 6, "num_attention_heads": 2, "num_key_value_heads": 1}
     config = transformers.Gemma3TextConfig(
-        **shape, head_dim=8, query_pre_attn_scalar=8, sliding_window=12, use_bidirectional_attention=True,
-        hidden_activation="gelu_pytorch_tanh", rope_parameters={
+        **shape,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        sliding_window=12,
+        use_bidirectional_attention=True,
+        hidden_activation="gelu_pytorch_tanh",
+        rope_parameters={
             "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         },
-    )  # fmt: skip
+    )
     return TransformersModel(transformers.Gemma3TextModel, config, seed, embedding=0.3, rules=gemma_rules())
 
 
@@ -32,15 +37,22 @@ def nomic(seed: int) -> TransformersModel:
 
 def modern(seed: int) -> TransformersModel:
     shape = {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"} | {
-        "num_hidden_layers": 3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+        "num_hidden_layers": 3,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     config = transformers.ModernBertConfig(
-        **shape, cls_token_id=1, sep_token_id=2, local_attention=8, hidden_activation="gelu_pytorch_tanh",
+        **shape,
+        cls_token_id=1,
+        sep_token_id=2,
+        local_attention=8,
+        hidden_activation="gelu_pytorch_tanh",
         rope_parameters={
             "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         },
-    )  # fmt: skip
+    )
     return TransformersModel(transformers.ModernBertModel, config, seed)
 
 
@@ -58,22 +70,40 @@ def both_bases(config: Any) -> dict[str, float]:
 
 ENCODERS: dict[str, Family] = {
     "gemma-embedding": Family(
-        ARCH.GEMMA_EMBEDDING, gemma_embedding,
+        ARCH.GEMMA_EMBEDDING,
+        gemma_embedding,
         lambda c: encoder(c, **lengths(c)) | both_bases(c) | {"attention.sliding_window": 12},
-        {r"norm\.weight$": plus_one}, encoder=True,
+        {r"norm\.weight$": plus_one},
+        encoder=True,
     ),
     "nomic-bert": Family(
-        ARCH.NOMIC_BERT, nomic,
-        lambda c: encoder(c) | {"attention.layer_norm_epsilon": c.layer_norm_eps}, encoder=True, words=True,
+        ARCH.NOMIC_BERT,
+        nomic,
+        lambda c: encoder(c) | {"attention.layer_norm_epsilon": c.layer_norm_eps},
+        encoder=True,
+        words=True,
     ),
     "modern-bert": Family(
-        ARCH.MODERN_BERT, modern,
-        lambda c: encoder(c) | both_bases(c) | {
-            "attention.layer_norm_epsilon": c.norm_eps, "attention.sliding_window": c.local_attention,
-            "attention.sliding_window_pattern": 3, "rope.scaling.type": "none",
-        }, encoder=True,
+        ARCH.MODERN_BERT,
+        modern,
+        lambda c: (
+            encoder(c)
+            | both_bases(c)
+            | {
+                "attention.layer_norm_epsilon": c.norm_eps,
+                "attention.sliding_window": c.local_attention,
+                "attention.sliding_window_pattern": 3,
+                "rope.scaling.type": "none",
+            }
+        ),
+        encoder=True,
     ),
     "jina-bert-v2": Family(
-        ARCH.JINA_BERT_V2, JinaBert, lambda c: c.keys(), encoder=True, words=True, without_effect=("attn_k.bias",),
+        ARCH.JINA_BERT_V2,
+        JinaBert,
+        lambda c: c.keys(),
+        encoder=True,
+        words=True,
+        without_effect=("attn_k.bias",),
     ),
-}  # fmt: skip
+}

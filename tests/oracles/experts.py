@@ -33,18 +33,34 @@ def mixtral(seed: int) -> TransformersModel:
 
 def qwen2moe(seed: int) -> TransformersModel:
     config = transformers.Qwen2MoeConfig(
-        **SMALL, moe_intermediate_size=8, shared_expert_intermediate_size=24, num_experts=4, num_experts_per_tok=2,
-        norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[], use_sliding_window=False, sliding_window=None,
-    )  # fmt: skip
+        **SMALL,
+        moe_intermediate_size=8,
+        shared_expert_intermediate_size=24,
+        num_experts=4,
+        num_experts_per_tok=2,
+        norm_topk_prob=False,
+        decoder_sparse_step=1,
+        mlp_only_layers=[],
+        use_sliding_window=False,
+        sliding_window=None,
+    )
     return TransformersModel(transformers.Qwen2MoeForCausalLM, config, seed, rules=ROUTER)
 
 
 def qwen3moe(seed: int) -> TransformersModel:
     config = transformers.Qwen3MoeConfig(
-        **SMALL, head_dim=16, moe_intermediate_size=8, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True,
-        decoder_sparse_step=1, mlp_only_layers=[], use_sliding_window=False, sliding_window=None,
+        **SMALL,
+        head_dim=16,
+        moe_intermediate_size=8,
+        num_experts=6,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        decoder_sparse_step=1,
+        mlp_only_layers=[],
+        use_sliding_window=False,
+        sliding_window=None,
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
     return TransformersModel(transformers.Qwen3MoeForCausalLM, config, seed, rules=ROUTER)
 
 
@@ -57,9 +73,15 @@ def olmoe(seed: int) -> TransformersModel:
 
 def granitemoe(seed: int, shared: bool) -> TransformersModel:
     settings = dict(
-        SMALL, num_local_experts=4, num_experts_per_tok=2, embedding_multiplier=3.0, attention_multiplier=0.25,
-        residual_multiplier=0.6, logits_scaling=1.5, tie_word_embeddings=True,
-    )  # fmt: skip
+        SMALL,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        embedding_multiplier=3.0,
+        attention_multiplier=0.25,
+        residual_multiplier=0.6,
+        logits_scaling=1.5,
+        tie_word_embeddings=True,
+    )
     kind: Any = transformers.GraniteMoeForCausalLM
     config: Any = transformers.GraniteMoeConfig(**settings)
     if shared:
@@ -82,10 +104,14 @@ GPT_OSS_ROPE = {**YARN, "truncate": True}
 
 def gpt_oss(seed: int, blocks: bool) -> TransformersModel:
     config = transformers.GptOssConfig(
-        **{**SHAPE, **WIDE, "intermediate_size": 32 if blocks else 16}, num_local_experts=4, num_experts_per_tok=2,
+        **{**SHAPE, **WIDE, "intermediate_size": 32 if blocks else 16},
+        num_local_experts=4,
+        num_experts_per_tok=2,
         sliding_window=12,
-        layer_types=["sliding_attention", "full_attention"], rope_parameters=GPT_OSS_ROPE, tie_word_embeddings=False,
-    )  # fmt: skip
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters=GPT_OSS_ROPE,
+        tie_word_embeddings=False,
+    )
     rules: dict[str, Any] = {
         "sinks": lambda rng, shape: half(0.7 * rng.standard_normal(shape)),
         r"experts\.\w+_bias$": lambda rng, shape: half(0.2 * rng.standard_normal(shape)),
@@ -115,8 +141,10 @@ def gpt_oss_experts(config: Any, name: str, values: Array) -> Iterable[tuple[str
     axis = -1 if end == "bias" else -2
     parts = {"down": values}
     if "gate_up" in name:
-        parts = {"gate": np.take(values, range(0, values.shape[axis], 2), axis),
-                 "up": np.take(values, range(1, values.shape[axis], 2), axis)}  # fmt: skip
+        parts = {
+            "gate": np.take(values, range(0, values.shape[axis], 2), axis),
+            "up": np.take(values, range(1, values.shape[axis], 2), axis),
+        }
     for part, each in parts.items():
         yield f"blk.{layer}.ffn_{part}_exps.{end}", each
 
@@ -135,8 +163,9 @@ def gpt_oss_blocks(config: Any, name: str, values: Array) -> Iterable[tuple[str,
 
 def gpt_oss_keys(config: Any) -> dict[str, Any]:
     return basic(config, **lengths(config), **yarn(config), **experts(config, 4)) | {
-        "expert_feed_forward_length": config.intermediate_size, "attention.sliding_window": config.sliding_window,
-    }  # fmt: skip
+        "expert_feed_forward_length": config.intermediate_size,
+        "attention.sliding_window": config.sliding_window,
+    }
 
 
 def sinks(config: Any, name: str, values: Array) -> Iterable[tuple[str, Array]]:
@@ -144,31 +173,53 @@ def sinks(config: Any, name: str, values: Array) -> Iterable[tuple[str, Array]]:
 
 
 DEEPSEEK: dict[str, Any] = {
-    **SHAPE, "num_key_value_heads": 4, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    **SHAPE,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
     "v_head_dim": 12,
-    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
     "first_k_dense_replace": 1,
-}  # fmt: skip
+}
 DEEPSEEK_YARN = {**YARN, "mscale": 0.7, "mscale_all_dim": 0.7}
 
 
 def deepseek2(seed: int, q_lora_rank: int | None) -> TransformersModel:
     config = transformers.DeepseekV2Config(
-        **DEEPSEEK, q_lora_rank=q_lora_rank, topk_method="greedy", norm_topk_prob=False, routed_scaling_factor=1.5,
-        n_group=1, topk_group=1, rope_parameters=DEEPSEEK_YARN, tie_word_embeddings=False,
-    )  # fmt: skip
+        **DEEPSEEK,
+        q_lora_rank=q_lora_rank,
+        topk_method="greedy",
+        norm_topk_prob=False,
+        routed_scaling_factor=1.5,
+        n_group=1,
+        topk_group=1,
+        rope_parameters=DEEPSEEK_YARN,
+        tie_word_embeddings=False,
+    )
     return TransformersModel(transformers.DeepseekV2ForCausalLM, config, seed, rules=ROUTER)
 
 
 def deepseek3(seed: int) -> TransformersModel:
     config = transformers.DeepseekV3Config(
-        **{**DEEPSEEK, "n_routed_experts": 8}, q_lora_rank=16, norm_topk_prob=True, routed_scaling_factor=1.5,
-        n_group=4, topk_group=2, rope_parameters=DEEPSEEK_YARN, tie_word_embeddings=False,
-    )  # fmt: skip
+        **{**DEEPSEEK, "n_routed_experts": 8},
+        q_lora_rank=16,
+        norm_topk_prob=True,
+        routed_scaling_factor=1.5,
+        n_group=4,
+        topk_group=2,
+        rope_parameters=DEEPSEEK_YARN,
+        tie_word_embeddings=False,
+    )
     return TransformersModel(
-        transformers.DeepseekV3ForCausalLM, config, seed,
+        transformers.DeepseekV3ForCausalLM,
+        config,
+        seed,
         rules={"e_score_correction_bias": lambda rng, shape: half(0.2 * rng.standard_normal(shape)), **ROUTER},
-    )  # fmt: skip
+    )
 
 
 def deepseek_keys(config: Any, joint: bool) -> dict[str, Any]:
@@ -178,16 +229,27 @@ def deepseek_keys(config: Any, joint: bool) -> dict[str, Any]:
         {"attention.key_length": nope + turned, "attention.value_length": config.v_head_dim}
         if joint
         else {
-            "attention.head_count_kv": 1, "attention.key_length": latent + turned, "attention.value_length": latent,
-            "attention.key_length_mla": nope + turned, "attention.value_length_mla": config.v_head_dim,
+            "attention.head_count_kv": 1,
+            "attention.key_length": latent + turned,
+            "attention.value_length": latent,
+            "attention.key_length_mla": nope + turned,
+            "attention.value_length_mla": config.v_head_dim,
         }
-    )  # fmt: skip
-    return basic(config, **yarn(config), **experts(config, config.n_routed_experts)) | widths | {
-        "attention.kv_lora_rank": latent, "attention.q_lora_rank": config.q_lora_rank or 0,
-        "rope.dimension_count": turned, "leading_dense_block_count": 1, "expert_shared_count": 1,
-        "expert_feed_forward_length": config.moe_intermediate_size, "expert_weights_scale": 1.5,
-        "rope.scaling.yarn_log_multiplier": 0.07,
-    }  # fmt: skip
+    )
+    return (
+        basic(config, **yarn(config), **experts(config, config.n_routed_experts))
+        | widths
+        | {
+            "attention.kv_lora_rank": latent,
+            "attention.q_lora_rank": config.q_lora_rank or 0,
+            "rope.dimension_count": turned,
+            "leading_dense_block_count": 1,
+            "expert_shared_count": 1,
+            "expert_feed_forward_length": config.moe_intermediate_size,
+            "expert_weights_scale": 1.5,
+            "rope.scaling.yarn_log_multiplier": 0.07,
+        }
+    )
 
 
 def split_latent(config: Any, name: str, values: Array) -> Iterable[tuple[str, Array]]:
@@ -208,45 +270,78 @@ SPLIT = {r"kv_b_proj": split_latent, "e_score_correction_bias": correction}
 EXPERTS: dict[str, Family] = {
     "mixtral": Family(ARCH.LLAMA, mixtral, lambda c: basic(c, **rotated(c), **experts(c, 4)), PAIRED),
     "qwen2moe": Family(
-        ARCH.QWEN2MOE, qwen2moe,
-        lambda c: basic(c, **experts(c, 4)) | {
-            "expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 24,
-        }, without_effect=("k_proj.bias",),
+        ARCH.QWEN2MOE,
+        qwen2moe,
+        lambda c: (
+            basic(c, **experts(c, 4))
+            | {
+                "expert_feed_forward_length": 8,
+                "expert_shared_feed_forward_length": 24,
+            }
+        ),
+        without_effect=("k_proj.bias",),
     ),
     "qwen3moe": Family(
-        ARCH.QWEN3MOE, qwen3moe,
+        ARCH.QWEN3MOE,
+        qwen3moe,
         lambda c: basic(c, **lengths(c), **experts(c, 6)) | {"expert_feed_forward_length": 8},
     ),
     "olmoe": Family(ARCH.OLMOE, olmoe, lambda c: basic(c, **experts(c, 4))),
     "granitemoe": Family(
-        ARCH.GRANITE_MOE, lambda seed: granitemoe(seed, False),
+        ARCH.GRANITE_MOE,
+        lambda seed: granitemoe(seed, False),
         lambda c: basic(c, **rotated(c), **experts(c, 4)) | granite_scales(c),
         {**PAIRED, "input_linear": split_granite},
     ),
     "granitemoe-shared": Family(
-        ARCH.GRANITE_MOE, lambda seed: granitemoe(seed, True),
-        lambda c: basic(c, **rotated(c), **experts(c, 4)) | granite_scales(c) | {
-            "expert_shared_feed_forward_length": 16,
-        }, {**PAIRED, "input_linear": split_granite},
+        ARCH.GRANITE_MOE,
+        lambda seed: granitemoe(seed, True),
+        lambda c: (
+            basic(c, **rotated(c), **experts(c, 4))
+            | granite_scales(c)
+            | {
+                "expert_shared_feed_forward_length": 16,
+            }
+        ),
+        {**PAIRED, "input_linear": split_granite},
     ),
     "gpt-oss": Family(
-        ARCH.GPT_OSS, lambda seed: gpt_oss(seed, False), gpt_oss_keys,
-        {r"mlp\.experts": gpt_oss_experts, "sinks": sinks}, seed=2,
+        ARCH.GPT_OSS,
+        lambda seed: gpt_oss(seed, False),
+        gpt_oss_keys,
+        {r"mlp\.experts": gpt_oss_experts, "sinks": sinks},
+        seed=2,
     ),
     "gpt-oss-mxfp4": Family(
-        ARCH.GPT_OSS, lambda seed: gpt_oss(seed, True), gpt_oss_keys,
+        ARCH.GPT_OSS,
+        lambda seed: gpt_oss(seed, True),
+        gpt_oss_keys,
         {r"mlp\.experts": gpt_oss_blocks, "sinks": sinks},
     ),
     "deepseek2": Family(
-        ARCH.DEEPSEEK2, lambda seed: deepseek2(seed, 16), lambda c: deepseek_keys(c, joint=False), SPLIT,
+        ARCH.DEEPSEEK2,
+        lambda seed: deepseek2(seed, 16),
+        lambda c: deepseek_keys(c, joint=False),
+        SPLIT,
     ),
     "deepseek2-joint": Family(
-        ARCH.DEEPSEEK2, lambda seed: deepseek2(seed, 16), lambda c: deepseek_keys(c, joint=True), seed=100,
+        ARCH.DEEPSEEK2,
+        lambda seed: deepseek2(seed, 16),
+        lambda c: deepseek_keys(c, joint=True),
+        seed=100,
     ),
     "deepseek3": Family(
-        ARCH.DEEPSEEK2, deepseek3,
-        lambda c: deepseek_keys(c, joint=False) | {
-            "expert_gating_func": 2, "expert_weights_norm": True, "expert_group_count": 4, "expert_group_used_count": 2,
-        }, SPLIT,
+        ARCH.DEEPSEEK2,
+        deepseek3,
+        lambda c: (
+            deepseek_keys(c, joint=False)
+            | {
+                "expert_gating_func": 2,
+                "expert_weights_norm": True,
+                "expert_group_count": 4,
+                "expert_group_used_count": 2,
+            }
+        ),
+        SPLIT,
     ),
-}  # fmt: skip
+}

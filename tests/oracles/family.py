@@ -62,8 +62,14 @@ class Family:
 
 
 KNOWN = (
-    "token_embd", "blk.", "output", "position_embd", "token_types", "rope_freqs", "rope_factors",
-)  # fmt: skip
+    "token_embd",
+    "blk.",
+    "output",
+    "position_embd",
+    "token_types",
+    "rope_freqs",
+    "rope_factors",
+)
 
 
 def stacked(state: Mapping[str, Array]) -> dict[str, Array]:
@@ -116,7 +122,7 @@ def basic(config: Any, **more: Any) -> dict[str, Any]:
         "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": getattr(config, "num_key_value_heads", config.num_attention_heads),
-    }  # fmt: skip
+    }
     if (eps := getattr(config, "rms_norm_eps", None)) is not None:
         keys["attention.layer_norm_rms_epsilon"] = float(eps)
     rope = getattr(config, "rope_parameters", None) or {}

@@ -24,10 +24,20 @@ WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"▁{c}" for c in BYTE
 WORD_PIECES = (*WORDS, *(f"[unused{n}]" for n in range(N_VOCAB - len(WORDS))))
 
 F32_TENSORS = (
-    "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
-    "ssm_conv1d.weight", "shortconv.conv.weight", "time_mix_lerp_fused.weight", "time_mix_w1.weight",
-    "time_mix_w2.weight", "_norm.weight", ".bias", "ssm_a", "ssm_d",
-)  # fmt: skip
+    "ffn_gate_inp.weight",
+    "ffn_gate_inp_shexp.weight",
+    "position_embd.weight",
+    "token_types.weight",
+    "ssm_conv1d.weight",
+    "shortconv.conv.weight",
+    "time_mix_lerp_fused.weight",
+    "time_mix_w1.weight",
+    "time_mix_w2.weight",
+    "_norm.weight",
+    ".bias",
+    "ssm_a",
+    "ssm_d",
+)
 """Matrices that llama.cpp keeps in single precision whatever the file's type."""
 
 

@@ -61,13 +61,16 @@ def byte_pairs(folder: Path, pre: str, special: list[str], settings: dict[str, A
     whole.post_processor = processors.ByteLevel(trim_offsets=False)
     if pre == "llama-bpe":
         first = special[0]
-        whole.post_processor = processors.Sequence([
-            processors.ByteLevel(trim_offsets=False),
-            processors.TemplateProcessing(
-                single=f"{first} $A", pair=f"{first} $A {first}:1 $B:1",
-                special_tokens=[(first, whole.token_to_id(first))],
-            ),
-        ])  # fmt: skip
+        whole.post_processor = processors.Sequence(
+            [
+                processors.ByteLevel(trim_offsets=False),
+                processors.TemplateProcessing(
+                    single=f"{first} $A",
+                    pair=f"{first} $A {first}:1 $B:1",
+                    special_tokens=[(first, whole.token_to_id(first))],
+                ),
+            ]
+        )
     whole.save(str(folder / "tokenizer.json"))
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **settings})
 
@@ -76,16 +79,25 @@ def sentence_pieces(folder: Path, settings: dict[str, Any]) -> None:
     """With bytes, a user's own token, and tokens that were added later."""
     content = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT.splitlines()), model_writer=content, vocab_size=320, byte_fallback=True,
-        model_type="bpe", user_defined_symbols=["<sep>"], hard_vocab_limit=False, minloglevel=2,
-        normalization_rule_name="identity", remove_extra_whitespaces=False,
-    )  # fmt: skip
+        sentence_iterator=iter(TEXT.splitlines()),
+        model_writer=content,
+        vocab_size=320,
+        byte_fallback=True,
+        model_type="bpe",
+        user_defined_symbols=["<sep>"],
+        hard_vocab_limit=False,
+        minloglevel=2,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+    )
     (folder / "tokenizer.model").write_bytes(content.getvalue())
     decoder = {
-        "0": {"content": "<unk>", "special": True}, "1": {"content": "<s>", "special": True},
-        "2": {"content": "</s>", "special": True}, "330": {"content": "<|user|>", "special": False},
+        "0": {"content": "<unk>", "special": True},
+        "1": {"content": "<s>", "special": True},
+        "2": {"content": "</s>", "special": True},
+        "330": {"content": "<|user|>", "special": False},
         "331": {"content": "▁tool▁", "special": False},
-    }  # fmt: skip
+    }
     more = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "added_tokens_decoder": decoder}
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer", **more, **settings})
 
@@ -126,27 +138,48 @@ class Tiny:
 
 
 SHAPE: dict[str, Any] = {
-    "vocab_size": N_VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "bos_token_id": 1,
-    "eos_token_id": 2, "pad_token_id": None,
-}  # fmt: skip
+    "vocab_size": N_VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}  # fmt: skip
+}
 LONGROPE = {
-    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 32,
-    "short_factor": [1.0, 1.1, 1.25, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.5],
-}  # fmt: skip
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 32,
+    "short_factor": [1.0, 1.1, 1.25, 1.5],
+    "long_factor": [1.5, 2.0, 3.0, 4.5],
+}
 ADDED = {
-    "__type": "AddedToken", "content": "<|endoftext|>", "lstrip": False, "normalized": False, "rstrip": False,
-    "single_word": False, "special": True,
-}  # fmt: skip
+    "__type": "AddedToken",
+    "content": "<|endoftext|>",
+    "lstrip": False,
+    "normalized": False,
+    "rstrip": False,
+    "single_word": False,
+    "special": True,
+}
 PHI3_ADDED = {
-    "0": {"content": "<unk>", "special": True}, "1": {"content": "<s>", "special": True},
-    "2": {"content": "</s>", "special": False}, "330": {"content": "<|user|>", "special": True},
-}  # fmt: skip
+    "0": {"content": "<unk>", "special": True},
+    "1": {"content": "<s>", "special": True},
+    "2": {"content": "</s>", "special": False},
+    "330": {"content": "<|user|>", "special": True},
+}
 GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
@@ -158,53 +191,73 @@ FOLDERS: dict[str, Tiny] = {
             transformers.LlamaConfig(**SHAPE, rope_parameters=LLAMA3, tie_word_embeddings=True)
         ),
         lambda folder: byte_pairs(
-            folder, "llama-bpe", ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"],
+            folder,
+            "llama-bpe",
+            ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"],
             {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "chat_template": TEMPLATE},
-        ), "BF16", files=2, pre="llama-bpe",
+        ),
+        "BF16",
+        files=2,
+        pre="llama-bpe",
     ),
     "llama2": Tiny(
         lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, attention_bias=True)),
-        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}), "F16",
+        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}),
+        "F16",
     ),
     "mistral": Tiny(
         lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**SHAPE, head_dim=16, sliding_window=None)),
-        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_prefix_space": True}), "BF16", files=3,
+        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_prefix_space": True}),
+        "BF16",
+        files=3,
     ),
     "qwen2": Tiny(
         lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SHAPE, tie_word_embeddings=False)),
         lambda folder: byte_pairs(
-            folder, "qwen2", ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-            {"eos_token": "<|im_end|>", "pad_token": ADDED, "add_bos_token": False,
-             "chat_template": TEMPLATE},
-        ), "F16", pre="qwen2",
+            folder,
+            "qwen2",
+            ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+            {"eos_token": "<|im_end|>", "pad_token": ADDED, "add_bos_token": False, "chat_template": TEMPLATE},
+        ),
+        "F16",
+        pre="qwen2",
     ),
     "qwen3": Tiny(
         lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=True)),
         lambda folder: byte_pairs(
-            folder, "qwen2", ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+            folder,
+            "qwen2",
+            ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
             {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "add_bos_token": False},
-        ), "BF16", pre="qwen2",
+        ),
+        "BF16",
+        pre="qwen2",
     ),
     "gemma2": Tiny(
         lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SHAPE, head_dim=16, sliding_window=12)),
-        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}), "BF16",
+        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}),
+        "BF16",
     ),
     "gemma3": Tiny(
         lambda: transformers.Gemma3ForCausalLM(
             transformers.Gemma3TextConfig(**SHAPE, head_dim=16, sliding_window=12, rope_parameters=GEMMA3_ROPE)
         ),
-        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}), "BF16",
+        lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}),
+        "BF16",
     ),
     "phi3": Tiny(
         lambda: transformers.Phi3ForCausalLM(
             transformers.Phi3Config(
-                **{**SHAPE, "pad_token_id": 2}, rope_parameters=LONGROPE, original_max_position_embeddings=32,
+                **{**SHAPE, "pad_token_id": 2},
+                rope_parameters=LONGROPE,
+                original_max_position_embeddings=32,
                 sliding_window=40,
             )
         ),
         lambda folder: sentence_pieces(
             folder, {"add_bos_token": False, "add_eos_token": False, "added_tokens_decoder": PHI3_ADDED}
-        ), "BF16",
+        ),
+        "BF16",
     ),
     "gpt2": Tiny(
         lambda: transformers.GPT2LMHeadModel(
@@ -214,17 +267,26 @@ FOLDERS: dict[str, Tiny] = {
         ),
         lambda folder: byte_pairs(
             folder, "gpt-2", ["<|endoftext|>"], {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
-        ), "F32", pre="gpt-2", changes={"n_ctx": 64},
+        ),
+        "F32",
+        pre="gpt-2",
+        changes={"n_ctx": 64},
     ),
     "bert": Tiny(
         lambda: transformers.BertModel(
             transformers.BertConfig(
-                vocab_size=120, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+                vocab_size=120,
+                hidden_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                intermediate_size=48,
                 max_position_embeddings=64,
             )
-        ), word_pieces, "F32",
+        ),
+        word_pieces,
+        "F32",
     ),
-}  # fmt: skip
+}
 
 
 def record(name: str, llama_cpp: Path, out: Path) -> None:

@@ -26,10 +26,15 @@ class Settings:
 
     def keys(self) -> dict[str, Any]:
         return {
-            "context_length": 64, "embedding_length": self.n, "block_count": self.num_hidden_layers,
-            "feed_forward_length": self.inner, "attention.head_count": self.heads,
-            "attention.layer_norm_epsilon": self.eps, "attention.causal": False, "pooling_type": 1,
-        }  # fmt: skip
+            "context_length": 64,
+            "embedding_length": self.n,
+            "block_count": self.num_hidden_layers,
+            "feed_forward_length": self.inner,
+            "attention.head_count": self.heads,
+            "attention.layer_norm_epsilon": self.eps,
+            "attention.causal": False,
+            "pooling_type": 1,
+        }
 
 
 class JinaBert(OwnModel):
@@ -44,9 +49,14 @@ class JinaBert(OwnModel):
         for i in range(c.num_hidden_layers):
             b = f"blk.{i}."
             shapes = {
-                "attn_q": (c.n, c.n), "attn_k": (c.n, c.n), "attn_v": (c.n, c.n), "attn_output": (c.n, c.n),
-                "ffn_gate": (c.inner, c.n), "ffn_up": (c.inner, c.n), "ffn_down": (c.n, c.inner),
-            }  # fmt: skip
+                "attn_q": (c.n, c.n),
+                "attn_k": (c.n, c.n),
+                "attn_v": (c.n, c.n),
+                "attn_output": (c.n, c.n),
+                "ffn_gate": (c.inner, c.n),
+                "ffn_up": (c.inner, c.n),
+                "ffn_down": (c.n, c.inner),
+            }
             for name, shape in shapes.items():
                 w[f"{b}{name}.weight"] = half(1.5 * rng.standard_normal(shape) / np.sqrt(shape[1]))
                 if name not in ("ffn_gate", "ffn_up"):

@@ -64,9 +64,16 @@ class TransformersModel:
     """
 
     def __init__(
-        self, kind: Any, config: Any, seed: int, *, embedding: float = 1.0, head: float = 2.0, layer: float = 1.2,
+        self,
+        kind: Any,
+        config: Any,
+        seed: int,
+        *,
+        embedding: float = 1.0,
+        head: float = 2.0,
+        layer: float = 1.2,
         rules: Rules | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config = config
         config._attn_implementation = config._experts_implementation = "eager"  # the others know no double precision
         torch.manual_seed(0)

@@ -80,9 +80,13 @@ def check(name: str, folder: Path, recorded: Path) -> None:
 def write(name: str, family: Family, model: Model, folder: Path, *, exact: bool = False) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files.write(
-        folder / f"{name}.gguf", family.arch_name, family.keys(model.config), family.tensors(model),
-        words=family.words, exact=exact,
-    )  # fmt: skip
+        folder / f"{name}.gguf",
+        family.arch_name,
+        family.keys(model.config),
+        family.tensors(model),
+        words=family.words,
+        exact=exact,
+    )
 
 
 def clear(family: Family, model: Model, seed: int) -> Recorded | None:

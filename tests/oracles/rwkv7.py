@@ -25,10 +25,15 @@ class Settings:
     def keys(self) -> dict[str, Any]:
         ranks = ("decay", "iclr", "value_residual_mix", "gate")
         return {
-            "context_length": 1 << 20, "embedding_length": self.n, "block_count": self.num_hidden_layers,
-            "attention.layer_norm_epsilon": self.eps, "wkv.head_size": self.head, "feed_forward_length": self.inner,
-            "attention.head_count": 0, **{f"attention.{name}_lora_rank": self.rank for name in ranks},
-        }  # fmt: skip
+            "context_length": 1 << 20,
+            "embedding_length": self.n,
+            "block_count": self.num_hidden_layers,
+            "attention.layer_norm_epsilon": self.eps,
+            "wkv.head_size": self.head,
+            "feed_forward_length": self.inner,
+            "attention.head_count": 0,
+            **{f"attention.{name}_lora_rank": self.rank for name in ranks},
+        }
 
 
 class RWKV7(OwnModel):

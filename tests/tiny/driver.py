@@ -39,9 +39,18 @@ STEP = 256
 BINDING = 4096
 
 PROPERTIES = Properties(
-    processor=False, vector_width=1, local_bytes=0, max_lanes=64, narrow_stores=False, max_groups=40, max_tensors=4,
-    argument_stride=STEP, binding_step=STEP, max_binding=BINDING, exclusive_writes=True,
-)  # fmt: skip
+    processor=False,
+    vector_width=1,
+    local_bytes=0,
+    max_lanes=64,
+    narrow_stores=False,
+    max_groups=40,
+    max_tensors=4,
+    argument_stride=STEP,
+    binding_step=STEP,
+    max_binding=BINDING,
+    exclusive_writes=True,
+)
 
 
 def die(why: str) -> None:

@@ -70,12 +70,22 @@ _LAZY = {
     "hookimpl": "hookspecs",
     **dict.fromkeys(
         (
-            "device", "devices", "devices_by_kind", "init_best", "init_by_kind", "init_by_name", "load", "load_all",
-            "load_all_from_path", "register", "register_device", "unload",
+            "device",
+            "devices",
+            "devices_by_kind",
+            "init_best",
+            "init_by_kind",
+            "init_by_name",
+            "load",
+            "load_all",
+            "load_all_from_path",
+            "register",
+            "register_device",
+            "unload",
         ),
         "registry",
     ),
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> Any:

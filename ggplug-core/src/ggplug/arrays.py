@@ -49,8 +49,9 @@ def as_array(values: Any) -> npt.NDArray[Any]:
     except Exception as error:  # whatever the object's own library raises
         raise TypeMismatchError(
             f"the memory of this {type(values).__name__} cannot be read: {error}",
-            got=type(values), remedy="copy it to an array in host memory",
-        ) from error  # fmt: skip
+            got=type(values),
+            remedy="copy it to an array in host memory",
+        ) from error
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -91,8 +92,11 @@ def encode(array: npt.NDArray[Any], type: Type, *, stored: bool = False) -> npt.
                 value = array[position].item()
                 raise TypeMismatchError(
                     f"values do not fit into {type.name}: {value!r} at {list(position)}",
-                    got=array.dtype, wanted=type, value=value, position=position,
-                )  # fmt: skip
+                    got=array.dtype,
+                    wanted=type,
+                    value=value,
+                    position=position,
+                )
         return as_bytes(array.astype(dtype))
     if not type.is_quantized and array.dtype == dtype and dtype.kind == "f":
         return as_bytes(array)

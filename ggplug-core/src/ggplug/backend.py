@@ -110,13 +110,49 @@ from ggplug.types import BufferUsage, DeviceKind
 from ggplug.walking import Operand, WalkPlan, call_kernel
 
 __all__ = [
-    "API_VERSION", "API_VERSIONS", "BLOCK_AXIS", "COPY_FIRST", "UNGROUPED", "Accept", "Backend", "Buffer",
-    "BufferOffsets", "BufferType", "Bytes", "Capabilities", "Decline", "Device", "DeviceProps", "Event", "Group",
-    "Groups", "Memory", "NodeTime", "Operand", "Pattern", "Places", "Plan", "Registration", "Support", "TensorLayout",
-    "WalkPlan", "answer_of", "as_bytes", "call_kernel", "call_python", "check_parameters", "check_target",
-    "compute_error", "first_out_of_range", "forms_groups", "groups_of", "host_bytes", "id_out_of_range",
-    "limit_of_ids", "signature_of",
-]  # fmt: skip
+    "API_VERSION",
+    "API_VERSIONS",
+    "BLOCK_AXIS",
+    "COPY_FIRST",
+    "UNGROUPED",
+    "Accept",
+    "Backend",
+    "Buffer",
+    "BufferOffsets",
+    "BufferType",
+    "Bytes",
+    "Capabilities",
+    "Decline",
+    "Device",
+    "DeviceProps",
+    "Event",
+    "Group",
+    "Groups",
+    "Memory",
+    "NodeTime",
+    "Operand",
+    "Pattern",
+    "Places",
+    "Plan",
+    "Registration",
+    "Support",
+    "TensorLayout",
+    "WalkPlan",
+    "answer_of",
+    "as_bytes",
+    "call_kernel",
+    "call_python",
+    "check_parameters",
+    "check_target",
+    "compute_error",
+    "first_out_of_range",
+    "forms_groups",
+    "groups_of",
+    "host_bytes",
+    "id_out_of_range",
+    "limit_of_ids",
+    "signature_of",
+]
 
 API_VERSION = 2
 """Version of this interface.
@@ -264,9 +300,7 @@ class Device(Overridable, ABC):
     def props(self) -> DeviceProps:
         """Everything about the device at a glance."""
         free, total = self.memory()
-        return DeviceProps(
-            self.name, self.description, self.kind, free, total, self.device_id, self.capabilities
-        )
+        return DeviceProps(self.name, self.description, self.kind, free, total, self.device_id, self.capabilities)
 
     def init(self, **params: Any) -> Backend:
         """A new stream (default: a :class:`Backend` that walks the graph over ``kernels``, and takes no parameters).
@@ -358,8 +392,11 @@ class Device(Overridable, ABC):
             if isinstance(found, Decline):
                 raise UnsupportedOpError(
                     f"{self.name} declines {group!r}: {found.reason}",
-                    op=group.node.op, device=self, tensor=group.node, reason=found.reason,
-                )  # fmt: skip
+                    op=group.node.op,
+                    device=self,
+                    tensor=group.node,
+                    reason=found.reason,
+                )
             yield group, found
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
@@ -453,9 +490,14 @@ class Backend(Overridable):
         buffer.get(offset, out)
 
     def copy_async(
-        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int,
+        self,
+        source: Buffer,
+        source_offset: int,
+        target: Buffer,
+        target_offset: int,
+        size: int,
         source_stream: Backend | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Copies into ``target``, of this stream's device, in the order of this stream.
 
         ``source_stream`` is the stream that writes the source, if there is one: the copy comes after what was given
@@ -534,9 +576,11 @@ def check_parameters(device: Device, params: Collection[str], known: Sequence[st
     if unknown:
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise ParameterError(
-            f"streams of {device.name} have no parameter {unknown[0]!r}; {has}", device=device, got=unknown[0],
+            f"streams of {device.name} have no parameter {unknown[0]!r}; {has}",
+            device=device,
+            got=unknown[0],
             wanted=tuple(known),
-        )  # fmt: skip
+        )
 
 
 def forms_groups(device: Device) -> bool:

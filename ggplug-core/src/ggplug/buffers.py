@@ -59,8 +59,11 @@ class BufferType(Overridable, ABC):
         if limit is not None and size > limit:
             raise OutOfMemoryError(
                 f"{self.name}: {size} bytes were asked for, one buffer has at most {limit}",
-                device=self.device, requested=size, free=limit, remedy="spread the tensors over several buffers",
-            )  # fmt: skip
+                device=self.device,
+                requested=size,
+                free=limit,
+                remedy="spread the tensors over several buffers",
+            )
         buffer = self._alloc(size)
         if buffer.size < size:
             raise BufferUseError(
@@ -286,9 +289,10 @@ class Buffer(Overridable, ABC):
         refusal = self.type.refusal(tensor)
         if refusal is not None:
             raise BufferUseError(
-                f"{tensor!r} cannot be placed in {self.type.name}: {refusal}", tensor=tensor,
+                f"{tensor!r} cannot be placed in {self.type.name}: {refusal}",
+                tensor=tensor,
                 remedy="place it in the device's default memory",
-            )  # fmt: skip
+            )
         size = max(tensor.nbytes, self.type.alloc_size(tensor))
         if self.freed or not 0 <= offset <= self.size - size:
             why = "was freed" if self.freed else f"does not have the bytes {offset} to {offset + size}"
@@ -302,8 +306,10 @@ class Buffer(Overridable, ABC):
         if place % alignment:
             raise BufferUseError(
                 f"{tensor!r} cannot be placed at byte {offset} of {self!r}: {what} needs a multiple of {alignment}",
-                tensor=tensor, got=offset, wanted=alignment,
-            )  # fmt: skip
+                tensor=tensor,
+                got=offset,
+                wanted=alignment,
+            )
         return offset
 
     def export(self) -> None:
@@ -389,9 +395,7 @@ class Buffer(Overridable, ABC):
             raise ParameterError(f"a byte is 0 to 255, got {value}", got=value)
         return *self.check_write(offset, size), value
 
-    def check_rows(
-        self, offset: int, size: int, row_bytes: int, rows: int, stride: int
-    ) -> tuple[int, int, int, int]:
+    def check_rows(self, offset: int, size: int, row_bytes: int, rows: int, stride: int) -> tuple[int, int, int, int]:
         """Offset, bytes of a row, rows and stride as plain ints, if these rows can be read.
 
         ``size``: bytes on the host's side.  Raises BufferUseError, ShapeError, TypeMismatchError.

@@ -66,8 +66,15 @@ def id_out_of_range(device: Device, node: Tensor, got: int, number: int | None =
         f"{device.name}: {node!r} was given the id {got}{at} of {_called(node, ids)}; ids must be at least 0 and less "
         f"than {limit}, ne{dim} of {chosen}; {consequence}; what nodes wrote into persistent tensors "
         "stays written",
-        op=op, device=device, tensor=node, got=got, wanted=limit, ids=given, indexed=indexed, position=position,
-    )  # fmt: skip
+        op=op,
+        device=device,
+        tensor=node,
+        got=got,
+        wanted=limit,
+        ids=given,
+        indexed=indexed,
+        position=position,
+    )
 
 
 def _called(node: Tensor, source: int) -> str:
@@ -106,6 +113,8 @@ def answer_of(device: Device, asked: Asked, question: Callable[[Asked], Any]) ->
         node = asked.node if isinstance(asked, Group) else asked
         raise ComputeError(
             f"{device.name} says nothing of {asked!r}: match() must return a kernel or a Decline",
-            device=device, op=node.op, tensor=node,
-        )  # fmt: skip
+            device=device,
+            op=node.op,
+            tensor=node,
+        )
     return answer

@@ -49,9 +49,12 @@ class Signature:
     __slots__ = ("_hash", "buffer_types", "entries", "flags", "shared")
 
     def __init__(
-        self, entries: tuple[Any, ...], flags: tuple[int, ...], buffer_types: tuple[Any, ...],
+        self,
+        entries: tuple[Any, ...],
+        flags: tuple[int, ...],
+        buffer_types: tuple[Any, ...],
         shared: tuple[tuple[int, int, int], ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.entries = entries
         self.flags = flags
         self.buffer_types = buffer_types
@@ -397,8 +400,11 @@ class Graph:
         now = dict(own).get(position)
         raise BufferUseError(
             f"{what} is for {tensor!r} in {'the layout of ' + kind.name if now is not kind else 'its plain layout'}",
-            tensor=tensor, got=now, wanted=dict(layouts).get(position), remedy="make a new plan",
-        )  # fmt: skip
+            tensor=tensor,
+            got=now,
+            wanted=dict(layouts).get(position),
+            remedy="make a new plan",
+        )
 
     def signature(self) -> Signature:
         """The graph's structure as it is now, with flags, buffer types and shared bytes of its tensors."""

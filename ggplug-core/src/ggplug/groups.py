@@ -71,12 +71,19 @@ def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
     else:
         node = asked.node  # type: ignore[union-attr]
     return (
-        node.op.key, node.type.id, node.ne, node.nb,  # type: ignore[union-attr]
-        tuple([
-            None if s is None else (s.type.id, s.ne, s.nb, s.buffer_type if s.view_src is None else _memory_of_view(s))
-            for s in node.src
-        ]),
-    )  # fmt: skip
+        node.op.key,
+        node.type.id,
+        node.ne,
+        node.nb,  # type: ignore[union-attr]
+        tuple(
+            [
+                None
+                if s is None
+                else (s.type.id, s.ne, s.nb, s.buffer_type if s.view_src is None else _memory_of_view(s))
+                for s in node.src
+            ]
+        ),
+    )
 
 
 def _memory_of_view(view: Tensor) -> Any:
@@ -129,9 +136,12 @@ class Groups:
     __slots__ = ("_hash", "_key", "checked", "inner", "inplace", "members", "missed")
 
     def __init__(
-        self, members: Sequence[tuple[int, ...]] = (), inner: frozenset[int] = frozenset(),
-        inplace: dict[int, tuple[int, ...]] | None = None, missed: Sequence[Missed] = (),
-    ) -> None:  # fmt: skip
+        self,
+        members: Sequence[tuple[int, ...]] = (),
+        inner: frozenset[int] = frozenset(),
+        inplace: dict[int, tuple[int, ...]] | None = None,
+        missed: Sequence[Missed] = (),
+    ) -> None:
         self.members = tuple(members)
         self.inner = inner
         self.inplace = dict(inplace or {})

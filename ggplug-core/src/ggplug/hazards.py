@@ -72,16 +72,19 @@ class Hazards:
                     raise GraphError(
                         f"{op.name} declares that it writes into a source, but its result "
                         f"{graph.tensors[position]!r} is no view of that source",
-                        op=op, tensor=graph.tensors[position],
-                    )  # fmt: skip
+                        op=op,
+                        tensor=graph.tensors[position],
+                    )
                 for target in targets:
                     self.written.setdefault(roots[target], []).append(position)
                     self.rewritten.add(self.memory(target))
             elif roots[position] != position and not op.is_view:
                 raise GraphError(
                     f"{op.name} computes {graph.tensors[position]!r} into the bytes of its source without declaring it",
-                    op=op, tensor=graph.tensors[position], remedy="state writes = (...) in the op",
-                )  # fmt: skip
+                    op=op,
+                    tensor=graph.tensors[position],
+                    remedy="state writes = (...) in the op",
+                )
             elif position in self.shared:
                 self.rewritten.add(self.memory(position))
 

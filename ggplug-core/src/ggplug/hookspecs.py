@@ -210,8 +210,9 @@ class Hooks:
                     offered = ", ".join(d.name for d in devices) or "none"
                     raise PlacementError(
                         f"the placement policy {impl.plugin_name} wants {device!r} for {node!r}, not one of {offered}",
-                        got=device, tensor=node,
-                    )  # fmt: skip
+                        got=device,
+                        tensor=node,
+                    )
                 return device, impl.plugin_name
         return None
 

@@ -24,8 +24,14 @@ ALIGNMENT = 64
 """Bytes of a cache line and of the widest vector registers there are."""
 
 _BY_DTYPE: dict[str, Type] = {
-    "float64": F32, "float32": F32, "float16": F16, "int8": I8, "int16": I16, "int32": I32, "int64": I64,
-}  # fmt: skip
+    "float64": F32,
+    "float32": F32,
+    "float16": F16,
+    "int8": I8,
+    "int16": I16,
+    "int32": I32,
+    "int64": I64,
+}
 
 
 class HostBuffer(Buffer):
@@ -133,8 +139,9 @@ def _memory_of(data: Any) -> Any:
     except (TypeError, ValueError, BufferError) as error:  # no such object; closed; released
         raise TypeMismatchError(
             f"a {type(data).__name__} has no memory that can be used in place: {error}",
-            got=type(data), remedy="make an array of it",
-        ) from None  # fmt: skip
+            got=type(data),
+            remedy="make an array of it",
+        ) from None
 
 
 _ASSUMED = 1 << 20
@@ -201,8 +208,9 @@ def tensor(values: Any, type: Type | str | None = None, *, name: str = "", copy:
         if not shared:
             raise TypeMismatchError(
                 f"copy=False needs a contiguous array of {kind.name}, got {array.dtype} with strides {array.strides}",
-                got=array.dtype, wanted=kind,
-            )  # fmt: skip
+                got=array.dtype,
+                wanted=kind,
+            )
         made.place(HOST.wrap(array))
         return made
     made.place(HOST.alloc(made.nbytes))
@@ -250,4 +258,3 @@ def _owner_of(array: npt.NDArray[Any]) -> Any:
     while getattr(base, "base", None) is not None:
         base = base.base
     return base
-

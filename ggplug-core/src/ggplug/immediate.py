@@ -109,5 +109,6 @@ class _Results(Allocation):
         tensor = graph.tensors[position]
         return TensorStateError(
             f"{tensor!r} was computed on the way to something else and not kept",
-            tensor=tensor, remedy="give it to compute() as well",
-        )  # fmt: skip
+            tensor=tensor,
+            remedy="give it to compute() as well",
+        )

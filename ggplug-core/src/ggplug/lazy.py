@@ -20,6 +20,7 @@ def whole(name: str) -> ModuleType:
         raise BusyError(
             f"{name} is being imported by what this call was made from within: a signal handler or a finalizer "
             "interrupted its first use",
-            thing=name, remedy=f"do it when that has ended, or import {name} before",
-        )  # fmt: skip
+            thing=name,
+            remedy=f"do it when that has ended, or import {name} before",
+        )
     return module

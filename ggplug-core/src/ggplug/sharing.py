@@ -217,8 +217,9 @@ def entered(thing: Any, thread: int) -> BusyError:
     if thread == get_ident():
         return BusyError(
             f"{thing!r} is in use by what this call was made from within: a callback, an observer or a signal handler",
-            thing=thing, remedy="do it when that has ended, or use another one",
-        )  # fmt: skip
+            thing=thing,
+            remedy="do it when that has ended, or use another one",
+        )
     return BusyError(
         f"{thing!r} is in use by another thread", thing=thing, remedy="give each thread one of its own, or take turns"
     )
@@ -284,8 +285,9 @@ def _check_own(outer: Held | None, own: Collection[Any], shared: Collection[Any]
                 raise BusyError(
                     f"{thing!r} is in use by what this call was made from within: a computation, or an access, that "
                     "an abort callback, a signal handler, an observer or a finalizer interrupted",
-                    thing=thing, remedy="do it when that has ended",
-                )  # fmt: skip
+                    thing=thing,
+                    remedy="do it when that has ended",
+                )
         outer = above
 
 
@@ -378,8 +380,9 @@ def _check_cycle(place: _Waiting) -> None:
             thing = first[0][1]
             raise BusyError(
                 f"{thing!r} is in use by a thread that waits for what this one uses: neither could go on",
-                thing=thing, remedy="do it when what this thread does now has ended",
-            )  # fmt: skip
+                thing=thing,
+                remedy="do it when what this thread does now has ended",
+            )
         if thread not in seen:
             seen.add(thread)
             for each in WAITING.copy():

@@ -97,8 +97,9 @@ def _check_geometry(type: Type, ne: Extents, nb: Extents | None) -> Geometry:
     if type.is_quantized and nb[0] != type.block_bytes:
         raise ShapeError(
             f"blocks of {type.name} must lie side by side, {type.block_bytes} bytes each; the stride is {nb[0]}",
-            got=nb[0], wanted=type.block_bytes,
-        )  # fmt: skip
+            got=nb[0],
+            wanted=type.block_bytes,
+        )
     if max(nb) > _MAX_STRIDE:
         raise ShapeError(f"strides of more than {_MAX_STRIDE} bytes: {nb}", got=nb)
     nbytes = 0
@@ -174,9 +175,23 @@ class Tensor:
     """
 
     __slots__ = (
-        "__weakref__", "_graphs", "buffer", "buffer_type", "flags", "name", "nb", "nbytes", "ne", "offset", "op",
-        "rank", "src", "type", "view_offset", "view_src",
-    )  # fmt: skip
+        "__weakref__",
+        "_graphs",
+        "buffer",
+        "buffer_type",
+        "flags",
+        "name",
+        "nb",
+        "nbytes",
+        "ne",
+        "offset",
+        "op",
+        "rank",
+        "src",
+        "type",
+        "view_offset",
+        "view_src",
+    )
 
     type: Type
     ne: Extents
@@ -197,9 +212,7 @@ class Tensor:
     # NumPy must leave ``array + tensor`` to us instead of looping over the tensor.
     __array_ufunc__ = None
 
-    def __init__(
-        self, spec: Spec, op: Op | None = None, src: tuple[Tensor | None, ...] = (), name: str = ""
-    ) -> None:
+    def __init__(self, spec: Spec, op: Op | None = None, src: tuple[Tensor | None, ...] = (), name: str = "") -> None:
         self.type, ne, self.rank, nb, parent, view_offset = spec
         self.ne, self.nb, self.nbytes, rank = geometry(self.type, ne, nb)
         if not rank <= self.rank <= MAX_RANK:
@@ -381,8 +394,10 @@ class Tensor:
         if found is None:
             raise TensorStateError(
                 f"{self!r} has no bytes: no graph with it was allocated or computed, or that graph, its scheduler or "
-                "the memory was freed", tensor=self, remedy="allocate it, or compute a graph with it, and keep that",
-            )  # fmt: skip
+                "the memory was freed",
+                tensor=self,
+                remedy="allocate it, or compute a graph with it, and keep that",
+            )
         graph, run = found
         return *run.locate(graph, graph.index[self]), run
 
@@ -418,8 +433,10 @@ class Tensor:
         if array.ndim and array.shape != self.shape:
             raise ShapeError(
                 f"cannot set {self!r}: values have shape {array.shape}, the tensor {self.shape}",
-                tensor=self, got=array.shape, wanted=self.shape,
-            )  # fmt: skip
+                tensor=self,
+                got=array.shape,
+                wanted=self.shape,
+            )
         full = np.broadcast_to(array, self.shape).reshape(self.ne[::-1])
         return self.set_bytes(encode(full, self.type))
 
@@ -448,8 +465,10 @@ class Tensor:
             if offset < 0 or offset + raw.size > self.nbytes:
                 raise ShapeError(
                     f"{raw.size} bytes at offset {offset} do not fit into {self!r} of {self.nbytes} bytes",
-                    tensor=self, got=raw.size, wanted=self.nbytes,
-                )  # fmt: skip
+                    tensor=self,
+                    got=raw.size,
+                    wanted=self.nbytes,
+                )
             buffer.set_tensor(self, raw, start, offset)
             if raw.size and buffer.unset:
                 buffer.fill(start, self.nbytes)

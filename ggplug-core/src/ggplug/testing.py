@@ -68,7 +68,10 @@ def __getattr__(name: str) -> Any:
             raise
         raise PluginError(
             f"{__name__}.{name} is in the conformance suite, which is not installed",
-            entry_point=name, distribution="ggplug-testing", version=None, stage="installed",
+            entry_point=name,
+            distribution="ggplug-testing",
+            version=None,
+            stage="installed",
             remedy='pip install "ggplug-core[test]"',
-        ) from error  # fmt: skip
+        ) from error
     return getattr(suite, name)

@@ -107,9 +107,7 @@ class WalkPlan(Plan):
         return [getattr(kernel, "__name__", repr(kernel)) for kernel in self._kernels]
 
 
-def call_kernel(
-    device: Device, kernel: Callable[..., None], group: Group, operands: Sequence[Operand | None]
-) -> None:
+def call_kernel(device: Device, kernel: Callable[..., None], group: Group, operands: Sequence[Operand | None]) -> None:
     """Calls a kernel as :class:`WalkPlan` does; then raises ComputeError if an id of a node is out of range.
 
     ``operands``: those of ``group.operands``.  Raises what the kernel raised, as a typed error.

@@ -83,9 +83,7 @@ class CpuBackend(Backend):
 class CpuPlan(Plan):
     """A graph's groups as entries of a tape.  Views and empty tensors have none."""
 
-    def __init__(
-        self, device: CpuDevice, graph: Graph, groups: Groups = UNGROUPED, stop: Stop | None = None
-    ) -> None:
+    def __init__(self, device: CpuDevice, graph: Graph, groups: Groups = UNGROUPED, stop: Stop | None = None) -> None:
         self.device = device
         self.stop = Stop() if stop is None else stop
         self._n_tensors = len(graph.tensors)
@@ -193,7 +191,6 @@ class CpuPlan(Plan):
         self.bound_at = 0
         if self._interruptions is not None:
             self._interruptions.let_go()
-
 
     def memory(self) -> tuple[Graph, Places]:
         """What the plan is bound to, which owns the memory.  Raises TensorStateError if that is nothing."""

@@ -350,8 +350,9 @@ def _obtain(wanted: Kernel, target: features.Target) -> int:
     if not target.runs_here:
         raise KernelCompileError(
             f"kernel {wanted.name} would be code for {target.triple}, which cannot run here",
-            op=wanted.name, remedy="assembly() shows it",
-        )  # fmt: skip
+            op=wanted.name,
+            remedy="assembly() shows it",
+        )
     with _lock:
         found = wanted._addresses.get(target.key)
         if found is None:

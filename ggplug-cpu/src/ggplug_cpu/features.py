@@ -42,6 +42,7 @@ _LONGEST = 2000
 #: Of a value that is wrong, how many characters messages show.
 _SHOWN = 80
 
+
 @dataclass(frozen=True)
 class Target:
     """What code is generated for.

@@ -22,14 +22,12 @@ from ggplug.errors import KernelCompileError
 #: The symbol of a kernel in its object file.
 ENTRY = "ggplug_kernel"
 
-# fmt: off
-_MATH = (
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf",
-    "erfc", "exp", "exp2", "expm1", "fabs", "floor", "fma", "fmax", "fmin", "fmod", "frexp", "hypot", "ldexp",
-    "lgamma", "log", "log10", "log1p", "log2", "modf", "nearbyint", "nextafter", "pow", "remainder", "rint",
-    "round", "sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc",
-)
-# fmt: on
+_FUNCTIONS = """
+acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs floor fma fmax
+fmin fmod frexp hypot ldexp lgamma log log10 log1p log2 modf nearbyint nextafter pow remainder rint round sin
+sinh sqrt tan tanh tgamma trunc
+"""
+_MATH = tuple(_FUNCTIONS.split())
 _MEMORY = ("memcpy", "memmove", "memset", "memcmp")
 
 #: Every function that kernels may call by name: libm's for float and double, and what LLVM makes of copies.

@@ -96,8 +96,9 @@ class PackedBuffer(HostBuffer):
         if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
             raise BufferUseError(
                 f"{tensor!r} lies packed in {self!r}: {raw.size} bytes at offset {offset} cannot be set on their own",
-                tensor=tensor, remedy=f"set the whole of {tensor.root!r} at once",
-            )  # fmt: skip
+                tensor=tensor,
+                remedy=f"set the whole of {tensor.root!r} at once",
+            )
         with accessing(self):
             self.check_there()
             form, packed = self._packed(tensor, start)
@@ -128,8 +129,9 @@ class PackedBuffer(HostBuffer):
         if features.target() != self.type.target:
             raise BufferUseError(
                 f"{tensor!r} lies packed for other instructions than are used now, so its panels cannot be made",
-                tensor=tensor, remedy="place it in the device's extra buffer type as it is now",
-            )  # fmt: skip
+                tensor=tensor,
+                remedy="place it in the device's extra buffer type as it is now",
+            )
         K, M = tensor.ne[0], tensor.ne[1]
         count, matrix, step = -(-M // form.rows), form.matrix_bytes(K, M), form.slice_numbers(K, M)
         rows, panels = packed[: raw.size], packed[form.panels_at(raw.size) :]
@@ -150,9 +152,14 @@ class PackedBuffer(HostBuffer):
                     numbers = min(step, K - k)
                     size = -(-numbers // form.numbers) * form.block_bytes * form.rows
                     words = Packing.words(
-                        weights=Place(source, tensor.nb), panels=Place(there + first * size),
-                        m_first=first * form.rows, m_last=min(last * form.rows, M), k=k, numbers=numbers, room=0,
-                    )  # fmt: skip
+                        weights=Place(source, tensor.nb),
+                        panels=Place(there + first * size),
+                        m_first=first * form.rows,
+                        m_last=min(last * form.rows, M),
+                        k=k,
+                        numbers=numbers,
+                        room=0,
+                    )
                     parameters = np.array(words, np.int64)
                     run(0, parameters.ctypes.data)
                     there += count * size

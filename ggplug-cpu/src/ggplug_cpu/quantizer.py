@@ -58,14 +58,16 @@ class Quantizer:
         words = Encoding.words(
             y=Place(out.ctypes.data, (0, out.shape[1], 0, 0)),
             x=Place(
-                data.ctypes.data, (0, row_bytes, 0, 0), 0 if in_place else convert,
+                data.ctypes.data,
+                (0, row_bytes, 0, 0),
+                0 if in_place else convert,
                 BLOCK // source.block_size * source.block_bytes,
             ),
             importance=Place(0 if weights is None else weights.ctypes.data),
             n=n,
             rows=rows,
             at_once=max(1, _AT_ONCE // n),
-        )  # fmt: skip
+        )
         entry = Entry(encode_rows(type.name, weighted), words)
         self._team.run(Tape([entry], thread_scratch_bytes=scratch_bytes(n)).bind())
 

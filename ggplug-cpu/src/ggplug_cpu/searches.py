@@ -37,9 +37,15 @@ class CompiledSearches:
         signs = np.empty((n, how.size // 8), np.uint8)
         words = Magnitudes.words(
             **{name: _place(table) for name, table in tables.items()},
-            x=_place(groups), weights=_place(worth), scale=_place(scale), row=_place(rows), signs=_place(signs),
-            groups=n, step=float(np.float32(how.step)), least=float(np.float32(how.least)),
-        )  # fmt: skip
+            x=_place(groups),
+            weights=_place(worth),
+            scale=_place(scale),
+            row=_place(rows),
+            signs=_place(signs),
+            groups=n,
+            step=float(np.float32(how.step)),
+            least=float(np.float32(how.least)),
+        )
         kernel = search_magnitudes(how.size, width, how.tries, how.even, how.again, how.from_all)
         self._team.run(Tape([Entry(kernel, words)]).bind())
         return scale, np.ascontiguousarray(rows.T), np.ascontiguousarray(signs.T)
@@ -50,9 +56,7 @@ class CompiledSearches:
         """See :func:`ggplug.quants.grid_search.search_signs`."""
         return grid_search.search_signs(x, weights, lattice, least, eighth, halves, self._borders)
 
-    def _borders(
-        self, groups: Sorted, scale: Floats
-    ) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _borders(self, groups: Sorted, scale: Floats) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """See :func:`ggplug.quants.grid_search.best_borders`."""
         size, n = groups.x.shape
         # of each group all numbers together, the ways innermost
@@ -61,9 +65,13 @@ class CompiledSearches:
         found, borders = scale.copy(), np.empty((n, 3), np.int32)
         levels = np.ascontiguousarray(groups.levels.T)
         words = Runs.words(
-            terms=_place(terms), squares=_place(squares), levels=_place(levels), scale=_place(found),
-            borders=_place(borders), groups=n,
-        )  # fmt: skip
+            terms=_place(terms),
+            squares=_place(squares),
+            levels=_place(levels),
+            scale=_place(found),
+            borders=_place(borders),
+            groups=n,
+        )
         self._team.run(Tape([Entry(search_runs(size, len(groups.downwards), groups.is_apart), words)]).bind())
         wide = borders.T.astype(np.int64)
         return found, wide[:2], wide[2]

@@ -180,9 +180,13 @@ class CudaDriver(Driver):
         self.max_buffer = self.total_memory
         self.alignment = 256
         self.properties = Properties(
-            processor=False, vector_width=1, local_bytes=facts["sharedMemPerBlock"],
-            max_lanes=facts["maxThreadsPerBlock"], products=cuda.cublas is not None, max_tensors=ARGUMENTS,
-        )  # fmt: skip
+            processor=False,
+            vector_width=1,
+            local_bytes=facts["sharedMemPerBlock"],
+            max_lanes=facts["maxThreadsPerBlock"],
+            products=cuda.cublas is not None,
+            max_tensors=ARGUMENTS,
+        )
         self.library = CLibrary("cuda", self.properties)
         self._options = compiler_options(cuda, facts)
         self.identity = "\n".join((facts["name"].decode(), str(cuda.nvrtc.getVersion()), *self._options))

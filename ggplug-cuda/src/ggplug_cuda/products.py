@@ -58,8 +58,19 @@ class CudaProduct(Bound):
                 blas.setMathMode(handle, self._math)
             with queue.stream:
                 blas.sgemmStridedBatched(
-                    handle, _TRANSPOSED, _AS_IT_IS, *self._extents,
-                    one, a, *from_a, b, *from_b, zero, dst, *to, self._count,
-                )  # fmt: skip
+                    handle,
+                    _TRANSPOSED,
+                    _AS_IT_IS,
+                    *self._extents,
+                    one,
+                    a,
+                    *from_a,
+                    b,
+                    *from_b,
+                    zero,
+                    dst,
+                    *to,
+                    self._count,
+                )
 
         return multiply

@@ -26,7 +26,23 @@ from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "Asked", "ChatTemplate", "Decoder", "DraftModel", "Drafts", "Encoder", "Finish", "LayerSplit",
-    "LongText", "Model", "PackedWeight", "Placement", "PromptLookup", "Session", "Tokenizer", "convert", "load",
+    "ARCHITECTURES",
+    "Asked",
+    "ChatTemplate",
+    "Decoder",
+    "DraftModel",
+    "Drafts",
+    "Encoder",
+    "Finish",
+    "LayerSplit",
+    "LongText",
+    "Model",
+    "PackedWeight",
+    "Placement",
+    "PromptLookup",
+    "Session",
+    "Tokenizer",
+    "convert",
+    "load",
     "load_tokenizer",
-]  # fmt: skip
+]

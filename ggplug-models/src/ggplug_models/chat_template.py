@@ -58,15 +58,20 @@ class ChatTemplate:
             others = sorted(each.removeprefix(f"{KEY}.") for each in metadata if each.startswith(f"{KEY}."))
             there = f"; it has templates named {', '.join(others)}" if others else ""
             raise ModelError(
-                f"the file has no {key}{there}", got=name,
+                f"the file has no {key}{there}",
+                got=name,
                 remedy="give one: template=ChatTemplate(source, model.tokenizer)",
-            )  # fmt: skip
+            )
         return cls(source, tokenizer)
 
     def render(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any,
-    ) -> str:  # fmt: skip
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
         """The prompt's text.
 
         ``messages``: the chat so far, the oldest first; arguments of tool calls may be objects, or JSON as the OpenAI
@@ -81,12 +86,18 @@ class ChatTemplate:
         special, texts = self.tokenizer.vocabulary.special, self.tokenizer.vocabulary.texts
         today = now()
         everything: dict[str, Any] = {
-            "enable_thinking": True, "date_string": today.strftime("%d %b %Y"), "datetime": today.strftime("%b %d %Y"),
-            "bos_token": "", "eos_token": "",
+            "enable_thinking": True,
+            "date_string": today.strftime("%d %b %Y"),
+            "datetime": today.strftime("%b %d %Y"),
+            "bos_token": "",
+            "eos_token": "",
             **{f"{name}_token": texts[special[name]] for name in NAMED if name in special},
-            "messages": checked, "add_generation_prompt": add_generation_prompt,
-            "tools": None if tools is None else list(tools), "documents": None, **variables,
-        }  # fmt: skip
+            "messages": checked,
+            "add_generation_prompt": add_generation_prompt,
+            "tools": None if tools is None else list(tools),
+            "documents": None,
+            **variables,
+        }
         from jinja2.exceptions import SecurityError
 
         from ggplug_models.template_allowance import Allowance
@@ -114,14 +125,16 @@ class ChatTemplate:
 
 def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
-        raise ParameterError(f"messages are a list of dicts with role and content, got {type(messages).__name__}",
-                             got=messages)  # fmt: skip
+        raise ParameterError(
+            f"messages are a list of dicts with role and content, got {type(messages).__name__}", got=messages
+        )
     if not messages:
         raise ParameterError("messages are empty; a chat has at least one", got=messages)
     for n, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise ParameterError(f"messages[{n}] is {type(message).__name__}, not a dict with role and content",
-                                 got=message)  # fmt: skip
+            raise ParameterError(
+                f"messages[{n}] is {type(message).__name__}, not a dict with role and content", got=message
+            )
         if not isinstance(message.get("role"), str):
             role = message.get("role")
             raise ParameterError(f"messages[{n}] has the role {role!r}; it must be a string", got=message)

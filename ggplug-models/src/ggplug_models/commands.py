@@ -53,9 +53,13 @@ if TYPE_CHECKING:
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--type", "kind", default="F16", show_default=True, metavar="TYPE",
+    "--type",
+    "kind",
+    default="F16",
+    show_default=True,
+    metavar="TYPE",
     help="Type of the matrices, such as F16, Q8_0 or Q6_K; an unknown name is answered with all there are.",
-)  # fmt: skip
+)
 def convert(folder: Path, out: Path, kind: str) -> None:
     """Convert a Hugging Face FOLDER (config, tokenizer, safetensors) to the GGUF file OUT."""
     from ggplug_models.convert import convert as run
@@ -113,11 +117,16 @@ def embed(
 @model_argument
 @click.argument("text", required=False)
 @click.option(
-    "--file", "file", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path), metavar="PATH",
+    "--file",
+    "file",
+    type=click.Path(allow_dash=True, dir_okay=False, path_type=Path),
+    metavar="PATH",
     help="Read the text from a file of UTF-8, or with - from standard input.",
-)  # fmt: skip
+)
 @click.option(
-    "--special/--no-special", default=True, show_default=True,
+    "--special/--no-special",
+    default=True,
+    show_default=True,
     help="Whether BOS and EOS are added where the model wants them, and the texts of special tokens become these.",
 )
 @json_option
@@ -159,7 +168,9 @@ def _content(file: Path | None) -> str:
 @click.command(cls=Command)
 @model_argument
 @click.option(
-    "-p", "--prompt", metavar="TEXT",
+    "-p",
+    "--prompt",
+    metavar="TEXT",
     help="Answer this, and end. Default: a chat; or standard input, where that is no terminal.",
 )
 @click.option("--raw", is_flag=True, help="Go on with the text as it is, without a chat template.")
@@ -168,40 +179,71 @@ def _content(file: Path | None) -> str:
 @click.option("--context", type=click.IntRange(1), metavar="N", help="Tokens that it remembers. Default: up to 4096.")
 @cache_option
 @click.option(
-    "--temperature", default=0.8, show_default=True, type=click.FloatRange(0), metavar="T",
+    "--temperature",
+    default=0.8,
+    show_default=True,
+    type=click.FloatRange(0),
+    metavar="T",
     help="0: the most likely tokens.",
-)  # fmt: skip
+)
 @click.option(
     "--top-k", default=40, show_default=True, type=click.IntRange(0), metavar="N", help="So many tokens; 0: all."
 )
 @click.option(
-    "--top-p", default=0.95, show_default=True, type=click.FloatRange(0, 1), metavar="P",
+    "--top-p",
+    default=0.95,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    metavar="P",
     help="The likeliest tokens that have this probability together.",
-)  # fmt: skip
+)
 @click.option(
-    "--min-p", default=0.05, show_default=True, type=click.FloatRange(0, 1), metavar="P",
+    "--min-p",
+    default=0.05,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    metavar="P",
     help="Tokens with this part of the largest probability.",
-)  # fmt: skip
+)
 @click.option(
-    "--repeat-penalty", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), metavar="X",
+    "--repeat-penalty",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    metavar="X",
     help="What logits of repeated tokens are divided by.",
-)  # fmt: skip
+)
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Equal seeds, equal texts. Default: any.")
 @device_option
 @split_option
 @pack_option
 @growth_option
 @click.option(
-    "--draft", "drafter", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="GGUF",
+    "--draft",
+    "drafter",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="GGUF",
     help="A smaller model with the same vocabulary that guesses tokens, to be confirmed several at once.",
-)  # fmt: skip
+)
 @click.option("--lookup", is_flag=True, help="Guess tokens by what followed the same words before.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell what runs where, and how fast.")
 def run(
-    model: Path, prompt: str | None, raw: bool, system: str | None, max_tokens: int | None, context: int | None,
-    cache_type: str, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int | None,
-    drafter: Path | None, lookup: bool, verbose: bool, **sampling: Any,
-) -> None:  # fmt: skip
+    model: Path,
+    prompt: str | None,
+    raw: bool,
+    system: str | None,
+    max_tokens: int | None,
+    context: int | None,
+    cache_type: str,
+    devices: tuple[str, ...],
+    split: str | None,
+    pack: bool,
+    pack_growth: int | None,
+    drafter: Path | None,
+    lookup: bool,
+    verbose: bool,
+    **sampling: Any,
+) -> None:
     """Let the language model MODEL.gguf answer, or chat with it.
 
     In a chat Ctrl-C stops an answer, /clear begins anew, /exit or Ctrl-D ends it, and /help tells so. Guessed tokens
@@ -257,11 +299,15 @@ def _print_shares(session: Session) -> None:
 
     rows = [
         (
-            each.device, runs(each.layers), byte_count(each.nbytes), byte_count(each.packed), str(each.nodes),
+            each.device,
+            runs(each.layers),
+            byte_count(each.nbytes),
+            byte_count(each.packed),
+            str(each.nodes),
             byte_count(each.copied),
         )
         for each in shares(session.model, session.explain())
-    ]  # fmt: skip
+    ]
     headings = ("device", "layers", "weights", "packed", "nodes", "copied to it")
     print_table(headings, rows, right=headings[2:], stderr=True)
 
@@ -343,9 +389,11 @@ def _chat(talk: Talk, message: Callable[[str], str], *, raw: bool, max_tokens: i
 @model_argument
 @click.argument("file", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--context", type=click.IntRange(4), metavar="N",
+    "--context",
+    type=click.IntRange(4),
+    metavar="N",
     help="Tokens of a chunk; those of its second half count. Default: 512, or as many as the model takes.",
-)  # fmt: skip
+)
 @click.option("--chunks", type=click.IntRange(1), metavar="N", help="Only the first N chunks. Default: all.")
 @cache_option
 @device_option
@@ -354,9 +402,17 @@ def _chat(talk: Talk, message: Callable[[str], str], *, raw: bool, max_tokens: i
 @growth_option
 @json_option
 def perplexity(
-    model: Path, file: Path, context: int | None, chunks: int | None, cache_type: str, devices: tuple[str, ...],
-    split: str | None, pack: bool, pack_growth: int | None, as_json: bool,
-) -> None:  # fmt: skip
+    model: Path,
+    file: Path,
+    context: int | None,
+    chunks: int | None,
+    cache_type: str,
+    devices: tuple[str, ...],
+    split: str | None,
+    pack: bool,
+    pack_growth: int | None,
+    as_json: bool,
+) -> None:
     """Measure how well the language model MODEL.gguf predicts the text of FILE.
 
     Prints the perplexity of the text with its standard error, as llama-perplexity defines them; smaller is better.
@@ -375,10 +431,15 @@ def perplexity(
             for found in perplexities(loaded, tokens, n_ctx, chunks=chunks, cache_type=cache_type):
                 bar.update(task, completed=found.chunks, description=f"perplexity {found.value:.4f}")
     if as_json:
-        print_json({
-            "perplexity": found.value, "standard_error": found.error, "chunks": found.chunks, "context": n_ctx,
-            "tokens": found.tokens,
-        })  # fmt: skip
+        print_json(
+            {
+                "perplexity": found.value,
+                "standard_error": found.error,
+                "chunks": found.chunks,
+                "context": n_ctx,
+                "tokens": found.tokens,
+            }
+        )
         return
     echo(f"perplexity {found.value:.4f} +/- {found.error:.4f}")
     console(stderr=True).print(f"{found.tokens} tokens of {found.chunks} chunks of {n_ctx}", style="dim")

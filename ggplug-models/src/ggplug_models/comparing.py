@@ -33,24 +33,37 @@ MOST = 10
 @click.command(cls=Command)
 @model_argument
 @click.option(
-    "--device", "devices", multiple=True, metavar="NAME",
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME",
     help="Twice: the device that is trusted, and the one that is compared with it.",
-)  # fmt: skip
+)
 @click.option("-p", "--prompt", metavar="TEXT", help="The text that the model reads. Default: a short sentence.")
 @click.option("--ids", metavar="IDS", help="Token ids in the place of a text, as in 1,15043,3186.")
 @click.option("--reference", is_flag=True, help="Judge both devices by the float64 references of the ops; slower.")
 @click.option(
-    "--groups/--no-groups", default=True, show_default=True,
+    "--groups/--no-groups",
+    default=True,
+    show_default=True,
     help="Whether nodes are computed together as the devices do it, or each alone.",
-)  # fmt: skip
+)
 @cache_option
 @pack_option
 @growth_option
 @json_option
 def compare(
-    model: Path, devices: tuple[str, ...], prompt: str | None, ids: str | None, reference: bool, groups: bool,
-    cache_type: str, pack: bool, pack_growth: int | None, as_json: bool,
-) -> None:  # fmt: skip
+    model: Path,
+    devices: tuple[str, ...],
+    prompt: str | None,
+    ids: str | None,
+    reference: bool,
+    groups: bool,
+    cache_type: str,
+    pack: bool,
+    pack_growth: int | None,
+    as_json: bool,
+) -> None:
     """Find the first node of MODEL.gguf that two devices compute differently.
 
     Each node is computed on both devices from the same values, so that errors that it inherits are not its own. The
@@ -74,9 +87,13 @@ def compare(
         with progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()) as bar:
             task = bar.add_task("comparing nodes", total=None)
             found = run(
-                (graph_a, graph_b), first, second, reference=reference, groups=groups,
+                (graph_a, graph_b),
+                first,
+                second,
+                reference=reference,
+                groups=groups,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )  # fmt: skip
+            )
     if as_json:
         print_json({**found.to_dict(), "tokens": tokens})
     else:
@@ -159,11 +176,12 @@ def _show_wrong(first: WrongNode, found: Differences) -> None:
         headings = ("element", *(() if by_reference else (found.against,)), first.device, "reference", "from", "to")
         rows = [
             (
-                str(list(each.place)), *(() if by_reference else (f"{each.wanted:.9g}",)),
+                str(list(each.place)),
+                *(() if by_reference else (f"{each.wanted:.9g}",)),
                 *(f"{number:.9g}" for number in (each.got, each.reference, each.low, each.high)),
             )
             for each in first.elements
-        ]  # fmt: skip
+        ]
         print_table(headings, rows, right=headings[1:])
 
 

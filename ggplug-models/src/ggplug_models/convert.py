@@ -44,9 +44,17 @@ FILE_TYPES: dict[str, int] = {
 """Types that all matrices can have, with their ``general.file_type``; beside them there are mixtures."""
 
 READ = (
-    "config.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json", PIECES, INDEX, "chat_template.jinja",
-    "chat_template.json", "sentence_bert_config.json", "1_Pooling/config.json",
-)  # fmt: skip
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    PIECES,
+    INDEX,
+    "chat_template.jinja",
+    "chat_template.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
+)
 """Files of a folder that are read, some of them where they are; beside them those with the weights."""
 
 _IN_FULL = ("_norm.weight", "position_embd.weight", "token_types.weight", "rope_freqs.weight")
@@ -113,9 +121,10 @@ def _check_out(source: Folder, out: str | os.PathLike[str]) -> None:
     for path in (*(source.path / name for name in READ), *sorted(source.path.glob("*.safetensors"))):
         if path.exists() and os.path.samefile(path, out):
             raise ParameterError(
-                f"{os.fspath(out)} is {path}, which the conversion reads", got=out,
+                f"{os.fspath(out)} is {path}, which the conversion reads",
+                got=out,
                 remedy="give another name for the new file",
-            )  # fmt: skip
+            )
 
 
 class _Work:
@@ -135,8 +144,10 @@ class _Work:
             if stored.type is None or not stored.shape or not math.prod(stored.shape):
                 raise ModelError(
                     f"{stored.path}: tensor {name!r} has the shape {list(stored.shape)} of {stored.dtype}, "
-                    f"expected floats", tensor=name, got=stored.dtype,
-                )  # fmt: skip
+                    f"expected floats",
+                    tensor=name,
+                    got=stored.dtype,
+                )
             self._tensors.append((found[0], stored, found[1]))
         names = [name for name, _, _ in self._tensors]
         if "token_embd.weight" not in names:
@@ -228,9 +239,13 @@ def _refused(stored: Stored, values: npt.NDArray[Any], place: int, wanted: str) 
     value = float(values[index])
     return ModelError(
         f"{stored.path}: tensor {stored.name!r} has {value:g} at {list(index)}, expected {wanted}",
-        tensor=stored.name, index=index, got=value, wanted=wanted, path=stored.path,
+        tensor=stored.name,
+        index=index,
+        got=value,
+        wanted=wanted,
+        path=stored.path,
         remedy="the file is damaged, or its training failed" if not np.isfinite(value) else "convert it to F32 or BF16",
-    )  # fmt: skip
+    )
 
 
 def _encoded(encoder: Encoder, rows: npt.NDArray[Any], type: gg.types.Type) -> npt.NDArray[np.uint8]:

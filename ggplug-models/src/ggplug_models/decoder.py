@@ -72,8 +72,10 @@ class Decoder(Network):
         if found.n_vocab < self.n_vocab:
             raise ModelError(
                 f"tokenizer.ggml.tokens has {found.n_vocab} tokens and the weights have {self.n_vocab}; convert the "
-                "model again with a vocabulary of as many", got=found.n_vocab, wanted=self.n_vocab,
-            )  # fmt: skip
+                "model again with a vocabulary of as many",
+                got=found.n_vocab,
+                wanted=self.n_vocab,
+            )
         return found
 
     def session(
@@ -91,9 +93,14 @@ class Decoder(Network):
             return session.decode({0: tokens}, Asked.ALL)[0]
 
     def generate_ids(
-        self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
-        session: Session | None = None, draft: Drafts | None = None,
-    ) -> Iterator[int]:  # fmt: skip
+        self,
+        prompt: Sequence[int],
+        max_tokens: int | None = None,
+        *,
+        choose: Chooses = greedy,
+        session: Session | None = None,
+        draft: Drafts | None = None,
+    ) -> Iterator[int]:
         """The tokens that follow those of ``prompt``, up to one that ends texts; see :func:`.generation.generate`.
 
         ``choose``: such as a :class:`~ggplug_models.sampling.Sampler`; by default the most likely token is taken.
@@ -106,8 +113,9 @@ class Decoder(Network):
             return self._generated(prompt, max_tokens, choose, draft)
         if not isinstance(session, Session) or session.model is not self:
             what = "one of another model" if isinstance(session, Session) else shown(session)
-            raise ParameterError(f"session must be one of this model, got {what}", got=session,
-                                 remedy="make it by model.session()")  # fmt: skip
+            raise ParameterError(
+                f"session must be one of this model, got {what}", got=session, remedy="make it by model.session()"
+            )
         return generate(session, prompt, max_tokens, choose=choose, end=self.tokenizer.ends, draft=draft)
 
     def _generated(
@@ -117,24 +125,34 @@ class Decoder(Network):
             yield from self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft)
 
     def generate(
-        self, text: str, max_tokens: int | None = None, *, choose: Chooses = greedy, stop: Sequence[str] = (),
-        session: Session | None = None, draft: Drafts | None = None,
-    ) -> GeneratedText:  # fmt: skip
+        self,
+        text: str,
+        max_tokens: int | None = None,
+        *,
+        choose: Chooses = greedy,
+        stop: Sequence[str] = (),
+        session: Session | None = None,
+        draft: Drafts | None = None,
+    ) -> GeneratedText:
         """The text that follows ``text``, in pieces that never end within a character; see :meth:`generate_ids`.
 
         Names of special tokens in ``text`` are these tokens, so that a chat can be written down by hand.
         ``stop``: strings that end it; they are not part of it.  What is returned says in ``finish`` why the text ended.
         """
         prompt = self.tokenizer.prompt(text)
-        return self.texts(
-            prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft, begins=not text
-        )  # fmt: skip
+        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft, begins=not text)
 
     def chat(
-        self, messages: Sequence[Message], max_tokens: int | None = None, *, choose: Chooses = greedy,
-        stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None,
+        self,
+        messages: Sequence[Message],
+        max_tokens: int | None = None,
+        *,
+        choose: Chooses = greedy,
+        stop: Sequence[str] = (),
+        session: Session | None = None,
+        draft: Drafts | None = None,
         template: ChatTemplate | None = None,
-    ) -> GeneratedText:  # fmt: skip
+    ) -> GeneratedText:
         """The answer to the last of ``messages``, in pieces; see :meth:`generate`.
 
         ``template``: by default the file's own.  Raises ModelError for a file without one.
@@ -148,18 +166,29 @@ class Decoder(Network):
         return ChatTemplate.of(self.metadata, self.tokenizer)
 
     def texts(
-        self, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
-        stop: Sequence[str] = (), session: Session | None = None, draft: Drafts | None = None, begins: bool = True,
-    ) -> GeneratedText:  # fmt: skip
+        self,
+        prompt: Sequence[int],
+        max_tokens: int | None = None,
+        *,
+        choose: Chooses = greedy,
+        stop: Sequence[str] = (),
+        session: Session | None = None,
+        draft: Drafts | None = None,
+        begins: bool = True,
+    ) -> GeneratedText:
         """As :meth:`generate`, behind token ids.  ``begins``: see :class:`~ggplug_models.written.Written`."""
         written = Written(self.tokenizer, stop, begins=begins)
         tokens = self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft)
         return GeneratedText(written, tokens, self.tokenizer.ends)
 
     def embed(
-        self, texts: Sequence[str | LongText], *, batch: int = 32, normalize: bool = True,
+        self,
+        texts: Sequence[str | LongText],
+        *,
+        batch: int = 32,
+        normalize: bool = True,
         progress: Callable[[int], None] | None = None,
-    ) -> Floats:  # fmt: skip
+    ) -> Floats:
         """One vector for each text, as :meth:`embed_ids` makes it; a text that the model has no room for is cut off."""
         check_texts(texts)
         with self.call():
@@ -167,9 +196,13 @@ class Decoder(Network):
             return self.embed_ids(ids, batch=batch, normalize=normalize, progress=progress)
 
     def embed_ids(
-        self, ids: Sequence[Sequence[int]], *, batch: int = 32, normalize: bool = True,
+        self,
+        ids: Sequence[Sequence[int]],
+        *,
+        batch: int = 32,
+        normalize: bool = True,
         progress: Callable[[int], None] | None = None,
-    ) -> Floats:  # fmt: skip
+    ) -> Floats:
         """One vector for each text: float32 of shape ``(len(ids), n_embd)``, of length 1 if ``normalize``.
 
         The normed vectors of a text's tokens become one as the file says (``pooling_type``), by default that of the

@@ -49,8 +49,9 @@ class Drafts(ABC):
         if model.keeps_states:
             raise ModelError(
                 f"{model.architecture} models keep states, which have no way back behind a wrong draft",
-                got=model.architecture, remedy="generate without a draft",
-            )  # fmt: skip
+                got=model.architecture,
+                remedy="generate without a draft",
+            )
 
     def next(self, text: Sequence[int], most: int, n_vocab: int) -> list[int]:
         """Up to ``most`` tokens behind ``text``, up to the first that a vocabulary of ``n_vocab`` does not have.
@@ -90,7 +91,7 @@ class PromptLookup(Drafts):
             raise ParameterError(
                 f"shortest and longest must be 1 <= shortest <= longest, got {shortest} and {longest}",
                 got=(shortest, longest),
-            )  # fmt: skip
+            )
         self.sizes = range(longest, shortest - 1, -1)
         self._text: list[int] = []
         self._places: dict[tuple[int, ...], int] = {}
@@ -129,9 +130,14 @@ class DraftModel(Drafts):
     """
 
     def __init__(
-        self, model: Decoder, n_ctx: int | None = None, *, most: int = MOST, least: float = 0.5,
+        self,
+        model: Decoder,
+        n_ctx: int | None = None,
+        *,
+        most: int = MOST,
+        least: float = 0.5,
         cache_type: str | Type = "f16",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(most)
         least = number("least", least, 0, 1)
         super().check(model)
@@ -147,8 +153,10 @@ class DraftModel(Drafts):
             raise ModelError(
                 f"the draft model has another vocabulary: its token {differing} is {ours[differing]!r}, "
                 f"the model's {theirs[differing]!r}",
-                got=ours[differing], wanted=theirs[differing], remedy="take a smaller model of the same family",
-            )  # fmt: skip
+                got=ours[differing],
+                wanted=theirs[differing],
+                remedy="take a smaller model of the same family",
+            )
 
     def guess(self, text: Sequence[int], most: int) -> list[int]:
         most = min(most, self.session.n_ctx - len(text) + 1)

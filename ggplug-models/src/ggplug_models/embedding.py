@@ -47,5 +47,6 @@ def check_finite(vectors: npt.NDArray[np.float32], what: str, first: int = 0) ->
     if wrong.size:
         raise VectorsError(
             f"the vector of {what} {first + wrong[0]} is not finite: the model's weights are damaged, or too "
-            "large for what the device computes with", got=first + int(wrong[0]),
-        )  # fmt: skip
+            "large for what the device computes with",
+            got=first + int(wrong[0]),
+        )

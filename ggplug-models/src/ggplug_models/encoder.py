@@ -70,8 +70,14 @@ class Texts:
             shape = self.n_tok, self.n_tok, 1, self.n_seq
             self._masks[window] = gg.new_tensor(gg.F32, shape, f"mask {window}".removesuffix(" 0")).set_input()
         return mixed(
-            q, k, v, self._masks[window], scale=scale, n_seq=self.n_seq, max_bias=self.max_bias,
-        )  # fmt: skip
+            q,
+            k,
+            v,
+            self._masks[window],
+            scale=scale,
+            n_seq=self.n_seq,
+            max_bias=self.max_bias,
+        )
 
     def finish(self, hidden: Tensor, pooled: Callable[[Tensor], Tensor], name: str) -> None:
         """Makes the graph of the tokens' vectors and what ``pooled`` makes of the texts'."""

@@ -31,9 +31,11 @@ class MappedFiles:
             now = os.fstat(descriptor).st_size
             if now < size:
                 raise ModelError(
-                    f"{path} was cut from {size} to {now} bytes while the model is in use", got=now, wanted=size,
+                    f"{path} was cut from {size} to {now} bytes while the model is in use",
+                    got=now,
+                    wanted=size,
                     remedy="restore the file and load it again",
-                )  # fmt: skip
+                )
 
     def close(self) -> None:
         """Lets go of the files."""

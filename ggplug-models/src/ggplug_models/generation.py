@@ -27,9 +27,15 @@ def greedy(logits: Logits, history: Sequence[int]) -> int:
 
 
 def generate(
-    session: Session, prompt: Sequence[int], max_tokens: int | None = None, *, choose: Chooses = greedy,
-    end: Collection[int] = (), seq: int = 0, draft: Drafts | None = None,
-) -> Iterator[int]:  # fmt: skip
+    session: Session,
+    prompt: Sequence[int],
+    max_tokens: int | None = None,
+    *,
+    choose: Chooses = greedy,
+    end: Collection[int] = (),
+    seq: int = 0,
+    draft: Drafts | None = None,
+) -> Iterator[int]:
     """The tokens that follow ``prompt``, each as soon as it is chosen.
 
     What a sequence of the session has in common with the prompt is not computed again; the rest of it is forgotten.
@@ -63,9 +69,14 @@ def check_arguments(
 
 
 def _generated(
-    session: Session, prompt: Sequence[int], max_tokens: int | None, choose: Chooses, end: Collection[int], seq: int,
+    session: Session,
+    prompt: Sequence[int],
+    max_tokens: int | None,
+    choose: Chooses,
+    end: Collection[int],
+    seq: int,
     draft: Drafts | None,
-) -> Iterator[int]:  # fmt: skip
+) -> Iterator[int]:
     if isinstance(choose, Sampler):
         choose.begin(lambda: session.model.tokenizer)
     n_vocab = session.model.n_vocab

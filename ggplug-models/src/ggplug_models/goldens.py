@@ -58,8 +58,11 @@ def replay(path: Path, devices: Sequence[Device | str] | None, split: LayerSplit
         with np.load(path.with_suffix(".npz")) as archive:
             golden = {name: archive[name] for name in archive.files}
         with load(path, devices, placement=split) as model:
-            problems = list(_language_model(model, golden, report) if isinstance(model, Decoder)
-                            else _encoder(model, golden, report))
+            problems = list(
+                _language_model(model, golden, report)
+                if isinstance(model, Decoder)
+                else _encoder(model, golden, report)
+            )
         if report["nmse"] is not None and not np.isfinite(report["nmse"]):
             problems.append("NMSE is not finite")
             report["nmse"] = None  # JSON has no number for it

@@ -30,8 +30,9 @@ def token_ids(tokens: Any, n_vocab: int, what: str) -> npt.NDArray[np.int64]:
     if outside.size:
         raise ParameterError(
             f"{what}[{outside[0]}] is {found[outside[0]]}; the vocabulary has the tokens 0 to {n_vocab - 1}",
-            got=int(found[outside[0]]), wanted=n_vocab,
-        )  # fmt: skip
+            got=int(found[outside[0]]),
+            wanted=n_vocab,
+        )
     return found.astype(np.int64)
 
 

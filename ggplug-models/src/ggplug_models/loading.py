@@ -89,16 +89,22 @@ def _class_of(values: Values) -> type[Model]:
             reason = reason_of(error.cause)
             raise PluginError(
                 f"the architecture {name!r} ({installed.value}) of {installed.distribution} does not load: {reason}",
-                entry_point=name, distribution=installed.distribution, version=installed.version, stage="installed",
+                entry_point=name,
+                distribution=installed.distribution,
+                version=installed.version,
+                stage="installed",
                 reason=reason,
-            ) from error.cause  # fmt: skip
+            ) from error.cause
     return values.entry("general.architecture", ARCHITECTURES, "an architecture")
 
 
 def _packing(
-    cls: type[Model], path: str | os.PathLike[str], devices: Sequence[Device], place: Callable[[str], Device],
+    cls: type[Model],
+    path: str | os.PathLike[str],
+    devices: Sequence[Device],
+    place: Callable[[str], Device],
     packing: Packing,
-) -> Sequence[PackedWeight]:  # fmt: skip
+) -> Sequence[PackedWeight]:
     """What becomes of each weight, by the graph that the model would compute.  Nothing of the weights is read."""
     if not any(device.extra_buffer_types for device in devices):
         return ()
@@ -114,9 +120,10 @@ def _chosen(devices: Sequence[Device | str]) -> list[Device]:
     """Devices by name or object.  Raises ParameterError for what is no list of them, or an empty one."""
     if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable):
         raise ParameterError(
-            f"devices are a list of names or Device objects, got {devices!r}", got=devices,
+            f"devices are a list of names or Device objects, got {devices!r}",
+            got=devices,
             remedy=f"load(path, [{devices!r}])" if isinstance(devices, (str, Device)) else None,
-        )  # fmt: skip
+        )
     chosen = [gg.device(each) if isinstance(each, str) else each for each in devices]
     for each in chosen:
         if not isinstance(each, Device):
@@ -126,7 +133,7 @@ def _chosen(devices: Sequence[Device | str]) -> list[Device]:
 
 def load_language_model(
     path: str | os.PathLike[str], devices: Sequence[Device | str] | None = None, **how: Any
-) -> Decoder:  # fmt: skip
+) -> Decoder:
     """As :func:`load`, for a model that writes texts.  Raises ParameterError for another one."""
     loaded = load(path, devices, **how)
     if isinstance(loaded, Decoder):

@@ -15,28 +15,39 @@ AUTO = "auto"
 
 model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 device_option = click.option(
-    "--device", "devices", multiple=True, metavar="NAME",
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME",
     help="Device to run on; repeat it in order of preference. A named device never falls back to another. "
     "Default, or 'auto': the best there is, and the CPU for what that does not do.",
-)  # fmt: skip
+)
 split_option = click.option(
-    "--split", metavar="SHARES",
+    "--split",
+    metavar="SHARES",
     help="Split the layers between the named devices, in their order: 'even', or a number for each as in 2,1. "
     "Default: all layers on the first device.",
-)  # fmt: skip
+)
 pack_option = click.option(
-    "--pack/--no-pack", default=True, show_default=True,
+    "--pack/--no-pack",
+    default=True,
+    show_default=True,
     help="Whether weights are packed once, when they are loaded, for products with many columns.",
 )
 growth_option = click.option(
-    "--pack-growth", type=click.IntRange(0), metavar="MIB",
+    "--pack-growth",
+    type=click.IntRange(0),
+    metavar="MIB",
     callback=lambda _, __, mib: None if mib is None else mib << 20,
     help="MiB by which packed weights may make the model larger. Default: those are packed that stay as large.",
 )
 cache_option = click.option(
-    "--cache-type", default="f16", show_default=True, metavar="TYPE",
+    "--cache-type",
+    default="f16",
+    show_default=True,
+    metavar="TYPE",
     help="Of keys and values: f32, f16, bf16, q8_0 or q4_0.",
-)  # fmt: skip
+)
 
 
 def placed(devices: tuple[str, ...], split: str | None) -> tuple[list[str] | None, LayerSplit | None]:

@@ -52,15 +52,21 @@ def chunks_of(model: Decoder, n_tokens: int, n_ctx: int | None = None) -> tuple[
     if n_tokens < 2 * n_ctx:
         raise ParameterError(
             f"the text has {n_tokens} tokens; two chunks of {n_ctx} are the least that is measured",
-            got=n_tokens, wanted=2 * n_ctx, remedy="take a longer text, or a smaller context",
-        )  # fmt: skip
+            got=n_tokens,
+            wanted=2 * n_ctx,
+            remedy="take a longer text, or a smaller context",
+        )
     return n_tokens // int(n_ctx), int(n_ctx)
 
 
 def perplexities(
-    model: Decoder, tokens: Sequence[int], n_ctx: int | None = None, *, chunks: int | None = None,
+    model: Decoder,
+    tokens: Sequence[int],
+    n_ctx: int | None = None,
+    *,
+    chunks: int | None = None,
     cache_type: str | Type = "f16",
-) -> Iterator[Perplexity]:  # fmt: skip
+) -> Iterator[Perplexity]:
     """The perplexity of a text in chunks of ``n_ctx`` tokens: after each chunk that of all so far.
 
     ``tokens``: with the special tokens that the model wants.  Each chunk is read by itself, its first token replaced by

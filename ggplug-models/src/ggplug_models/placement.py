@@ -42,9 +42,11 @@ def over(placement: Placement, devices: Sequence[Device]) -> Callable[[str], Dev
         found = placement(name, devices)
         if not isinstance(found, Device):
             raise ParameterError(
-                f"placement must be {WANTED}; for {name!r} it returned {shown(found)}", got=found, wanted=Device,
+                f"placement must be {WANTED}; for {name!r} it returned {shown(found)}",
+                got=found,
+                wanted=Device,
                 remedy=f"return one of devices: {', '.join(device.name for device in devices)}",
-            )  # fmt: skip
+            )
         return found
 
     return place
@@ -78,9 +80,10 @@ class LayerSplit:
         self.shares = None if shares is None else tuple(map(_share, shares))
         if self.shares is not None and not any(self.shares):
             raise ParameterError(
-                f"the shares {self} leave every device without layers", got=self.shares,
+                f"the shares {self} leave every device without layers",
+                got=self.shares,
                 remedy="give at least one device a positive number",
-            )  # fmt: skip
+            )
 
     @classmethod
     def parse(cls, text: str) -> LayerSplit:
@@ -95,16 +98,19 @@ class LayerSplit:
         if self.shares is not None and len(self.shares) != n_devices:
             raise ParameterError(
                 f"{_count(len(self.shares), 'share')} of the layers ({self}) for {_count(n_devices, 'device')}",
-                got=len(self.shares), wanted=n_devices,
+                got=len(self.shares),
+                wanted=n_devices,
                 remedy=f"give one share for each device, or {self.EVEN!r}",
-            )  # fmt: skip
+            )
         shares = self.shares if self.shares is not None else (1.0,) * n_devices
         waiting = sum(share > 0 for share in shares)
         if waiting > n_layer:
             raise ParameterError(
-                f"{_count(n_layer, 'layer')} cannot be split between {waiting} devices", got=waiting, wanted=n_layer,
+                f"{_count(n_layer, 'layer')} cannot be split between {waiting} devices",
+                got=waiting,
+                wanted=n_layer,
                 remedy="name fewer devices, or give some of them the share 0",
-            )  # fmt: skip
+            )
         largest = max(shares)
         total = math.fsum(share / largest for share in shares)
         counts, given, sum_of_shares = [], 0, 0.0
@@ -148,9 +154,10 @@ def _share(given: float | str) -> float:
         share = math.nan
     if not (math.isfinite(share) and share >= 0):
         raise ParameterError(
-            f"{given!r} is no share of a model's layers", got=given,
+            f"{given!r} is no share of a model's layers",
+            got=given,
             remedy="give one number for each device, such as 2,1; 0 is no layers",
-        )  # fmt: skip
+        )
     return share
 
 

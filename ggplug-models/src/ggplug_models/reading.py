@@ -59,9 +59,10 @@ def groups(
         least = longest if alike else in_steps(longest) - GRANULE
         found = order[: _most(longest, batch)]
         others = (
-            n for n, place in enumerate(found)
+            n
+            for n, place in enumerate(found)
             if lengths[place] < least or is_long(lengths[place]) is not is_long(longest)
-        )  # fmt: skip
+        )
         count = next(others, len(found))
         yield order[:count]
         del order[:count]

@@ -18,6 +18,7 @@ def required(library: str, purpose: str, extra: str | None = None) -> Iterator[N
         yield
     except ImportError as error:
         raise ModelError(
-            f"{purpose} needs the library {library}, which cannot be imported: {error}", got=library,
+            f"{purpose} needs the library {library}, which cannot be imported: {error}",
+            got=library,
             remedy=f"pip install {library}" if extra is None else f'pip install "ggplug-core[{extra}]"',
-        ) from error  # fmt: skip
+        ) from error

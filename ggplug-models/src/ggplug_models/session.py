@@ -59,9 +59,13 @@ class Session:
     """Graphs that are kept; the one used longest ago goes first."""
 
     def __init__(
-        self, model: Decoder, n_ctx: int | None = None, n_seq: int = 1, cache_type: str | Type = "f16",
+        self,
+        model: Decoder,
+        n_ctx: int | None = None,
+        n_seq: int = 1,
+        cache_type: str | Type = "f16",
         micro_batch: int = 512,
-    ) -> None:  # fmt: skip
+    ) -> None:
         n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
         name = cache_type.lower() if isinstance(cache_type, str) else None
         kind = gg.types.by_name(name) if name in CACHE_TYPES else cache_type
@@ -74,8 +78,11 @@ class Session:
         if most is not None and self.n_ctx > most:
             raise ParameterError(
                 f"n_ctx is {self.n_ctx}, and this {model.architecture} model has {most} positions, each a row of its "
-                "table", got=self.n_ctx, wanted=most, remedy=f"take at most {most}, and no longer texts",
-            )  # fmt: skip
+                "table",
+                got=self.n_ctx,
+                wanted=most,
+                remedy=f"take at most {most}, and no longer texts",
+            )
         self.n_seq = whole("n_seq", n_seq, 1, SEQUENCES)
         self.micro_batch = min(whole("micro_batch", micro_batch, 1), self.n_ctx)
         self.freed = False
@@ -243,7 +250,7 @@ class Session:
             raise ParameterError(
                 f"decode takes a dict of token ids by sequence and an Asked, got {shown(batch)} and {shown(asked)}",
                 got=(batch, asked),
-            )  # fmt: skip
+            )
         few = whole("few", few)
         left = {self._number(seq): self._checked(seq, tokens) for seq, tokens in batch.items()}
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
@@ -280,9 +287,10 @@ class Session:
         if len(found) > room:
             raise ContextFullError(
                 f"sequence {seq} has {self.n_ctx - room} of {self.n_ctx} tokens, and no room for {len(found)} more",
-                got=len(found), wanted=room,
+                got=len(found),
+                wanted=room,
                 remedy="make the session with a larger n_ctx" + (", or call shift()" if room < self.n_ctx else ""),
-            )  # fmt: skip
+            )
         return found
 
     def _pieces(self, counts: dict[int, int], few: int, asked: Asked, *, hidden: bool) -> list[tuple[list[int], int]]:

@@ -64,8 +64,9 @@ def restore(session: Session, path: str | os.PathLike[str]) -> None:
             if values.text(key) != wanted:
                 raise ModelError(
                     f"{os.fspath(path)}: {key} is {values.text(key)}, of {what} it is {wanted}",
-                    got=values.text(key), wanted=wanted,
-                )  # fmt: skip
+                    got=values.text(key),
+                    wanted=wanted,
+                )
         kept = [_sequence(session, values, seq) for seq in range(session.n_seq)]
         views: list[tuple[Any, Any]] = []
         digest = hashlib.sha256()
@@ -76,15 +77,18 @@ def restore(session: Session, path: str | os.PathLike[str]) -> None:
                 if info is None or info.nbytes != view.nbytes or info.type is not view.type:
                     raise ModelError(
                         f"{os.fspath(path)}: tensor '{seq}.{number}' is missing or of another size",
-                        got=None if info is None else info.nbytes, wanted=view.nbytes,
-                    )  # fmt: skip
+                        got=None if info is None else info.nbytes,
+                        wanted=view.nbytes,
+                    )
                 views.append((view, reader.data(info)))
                 digest.update(np.ascontiguousarray(views[-1][1]).reshape(-1).view(np.uint8).data)
         if values.text(DIGEST) != digest.hexdigest():
             raise ModelError(
                 f"{os.fspath(path)}: the file was damaged: {DIGEST} is not that of its tokens and cells",
-                got=digest.hexdigest(), wanted=values.text(DIGEST), remedy="save the session again",
-            )  # fmt: skip
+                got=digest.hexdigest(),
+                wanted=values.text(DIGEST),
+                remedy="save the session again",
+            )
         session.clear()
         with session.turn():
             for view, data in views:

@@ -136,16 +136,16 @@ class Step:
 
     def _rows(self, window: int) -> Tensor:
         first, cells = self.shape.first, self._cells[window]
-        return self.whole_numbers(
-            f"rows {window}", self.n_tokens, lambda tokens: cells.rows(first, tokens.positions)
-        )
+        return self.whole_numbers(f"rows {window}", self.n_tokens, lambda tokens: cells.rows(first, tokens.positions))
 
     def _mask(self, window: int) -> Tensor:
         shape, cells, span = self.shape, self._cells[window], self.spans[window]
         return self.input(
-            f"mask {window}", gg.F16, (span, shape.n, 1, shape.n_seq),
+            f"mask {window}",
+            gg.F16,
+            (span, shape.n, 1, shape.n_seq),
             lambda tokens: cells.shown(shape.first, tokens.positions, tokens.lengths, span),
-        )  # fmt: skip
+        )
 
     # -- what blocks ask for -----------------------------------------------------------------------
 
@@ -156,9 +156,17 @@ class Step:
         return x
 
     def attend(
-        self, number: int, q: Tensor, k: Tensor, v: Tensor | None, *, scale: float, softcap: float = 0.0,
-        sinks: Tensor | None = None, d_v: int = 0,
-    ) -> Tensor:  # fmt: skip
+        self,
+        number: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor | None,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: Tensor | None = None,
+        d_v: int = 0,
+    ) -> Tensor:
         """Remembers keys and values of block ``number``, and mixes all values that each query sees: [d_v n_head, T].
 
         q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  With ``v`` None the values are the
@@ -182,9 +190,14 @@ class Step:
         part = self._cells[window].count * row
         head = row // n_head
         cells = gg.view(
-            held, d, n_head, self.spans[window], self.shape.n_seq, nb=(head, row, part),
+            held,
+            d,
+            n_head,
+            self.spans[window],
+            self.shape.n_seq,
+            nb=(head, row, part),
             offset=self.shape.first * part,
-        )  # fmt: skip
+        )
         return gg.permute(cells, 0, 2, 1, 3)
 
     def state(self, number: int) -> list[Tensor]:

@@ -120,8 +120,12 @@ def _drawn(generator: np.random.Generator, ne: tuple[int, int]) -> Callable[[], 
 
 def _add_vocabulary(writer: GGUFWriter, n_vocab: int) -> None:
     """Of a SentencePiece model: control tokens, all bytes, and the shortest words of a few letters."""
-    words = (start + "".join(word) for n in itertools.count(1) for word in itertools.product(LETTERS, repeat=n)
-             for start in ("\u2581", ""))  # fmt: skip
+    words = (
+        start + "".join(word)
+        for n in itertools.count(1)
+        for word in itertools.product(LETTERS, repeat=n)
+        for start in ("\u2581", "")
+    )
     normal = list(itertools.islice(words, n_vocab - len(CONTROLS) - len(BYTES)))
     writer.add("tokenizer.ggml.model", "llama")
     writer.add("tokenizer.ggml.tokens", [*CONTROLS, *BYTES, *normal])

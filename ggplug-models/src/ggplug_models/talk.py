@@ -48,9 +48,15 @@ class Talk:
     """
 
     def __init__(
-        self, model: Decoder, session: Session, sampler: Sampler, *, system: str | None = None,
-        template: ChatTemplate | None = None, draft: Drafts | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: Decoder,
+        session: Session,
+        sampler: Sampler,
+        *,
+        system: str | None = None,
+        template: ChatTemplate | None = None,
+        draft: Drafts | None = None,
+    ) -> None:
         self.model, self.session, self.sampler, self.draft = model, session, sampler, draft
         self.template = template
         self.messages: list[Message] = []

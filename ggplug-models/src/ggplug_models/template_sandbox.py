@@ -44,7 +44,7 @@ from ggplug_models.template_allowance import (
     translated,
     widened,
     written,
-)  # fmt: skip
+)
 
 
 def _all(names: str, estimate: Estimate) -> dict[str, Estimate]:
@@ -52,28 +52,42 @@ def _all(names: str, estimate: Estimate) -> dict[str, Estimate]:
 
 
 FILTERS: dict[str, Estimate] = {
-    **_all("""abs attr capitalize count d default dictsort e escape filesizeformat first float forceescape groupby int
+    **_all(
+        """abs attr capitalize count d default dictsort e escape filesizeformat first float forceescape groupby int
         items last length list lower map max min random reject rejectattr reverse safe select selectattr sort string
-        title truncate unique upper urlencode wordcount xmlattr""", linear),
+        title truncate unique upper urlencode wordcount xmlattr""",
+        linear,
+    ),
     **_all("batch center indent round slice tojson", widened),
     **_all("pprint striptags urlize wordwrap", short),
-    "format": percented, "join": linear, "replace": replaced, "sum": summed, "trim": searched,
-}  # fmt: skip
+    "format": percented,
+    "join": linear,
+    "replace": replaced,
+    "sum": summed,
+    "trim": searched,
+}
 
 METHODS: dict[type, dict[str, Estimate]] = {
     str: {
-        **_all("""capitalize casefold count encode endswith escape find index isalnum isalpha isascii isdecimal isdigit
+        **_all(
+            """capitalize casefold count encode endswith escape find index isalnum isalpha isascii isdecimal isdigit
             isidentifier islower isnumeric isprintable isspace istitle isupper lower maketrans partition removeprefix
-            removesuffix split splitlines startswith swapcase title unescape upper""", linear),
+            removesuffix split splitlines startswith swapcase title unescape upper""",
+            linear,
+        ),
         **_all("center expandtabs ljust rjust zfill", widened),
         **_all("lstrip rfind rindex rpartition rsplit rstrip strip", searched),
-        "format": written, "format_map": written, "join": joined, "replace": replaced, "striptags": short,
+        "format": written,
+        "format_map": written,
+        "join": joined,
+        "replace": replaced,
+        "striptags": short,
         "translate": translated,
     },
     bytes: {"decode": linear},
     int: _all("as_integer_ratio bit_count bit_length conjugate is_integer", linear),
     float: _all("as_integer_ratio conjugate hex is_integer", linear),
-}  # fmt: skip
+}
 """Of other types, all that Jinja's sandbox lets through: what they give is no larger than they are."""
 
 _CODECS = {"utf-8", "utf8", "UTF-8", "ascii", "latin-1"}
@@ -164,9 +178,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self, now: Callable[[], datetime.datetime]) -> None:
         # nothing is evaluated while a template is compiled: there is no allowance for it
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, optimized=False, finalize=_finalize,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            finalize=_finalize,
             extensions=[loopcontrols, _Generation],
-        )  # fmt: skip
+        )
         self.filters["tojson"] = _tojson
         self.filters = {name: self._guarded(name, self.filters[name]) for name in FILTERS if name in self.filters}
         self.globals = {name: self.globals[name] for name in ("range", "dict", "cycler", "joiner")}

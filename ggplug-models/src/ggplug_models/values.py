@@ -46,7 +46,7 @@ class Values:
 
     def number(
         self, key: str, default: D = REQUIRED, *, at_least: float = -math.inf, at_most: float = math.inf
-    ) -> float | D:  # fmt: skip
+    ) -> float | D:
         """A finite number from ``at_least`` to ``at_most`` that float32 holds; what is too small for it is 0."""
         wanted = "a finite number" + (f" of at least {at_least:g}" if at_least > -math.inf else "")
         if at_most < math.inf:
@@ -89,9 +89,11 @@ class Values:
         name = self.text(key)
         if name not in table:
             raise ModelError(
-                f"{self._named(key)} is {shown(name)}, {what} that is not known", got=name, wanted=what,
+                f"{self._named(key)} is {shown(name)}, {what} that is not known",
+                got=name,
+                wanted=what,
                 remedy=f"known: {', '.join(sorted(table))}",
-            )  # fmt: skip
+            )
         return table[name]
 
     def inner(self, key: str, default: D = REQUIRED) -> Values | D:

@@ -41,13 +41,16 @@ class Weights:
         if tensor is None:
             raise ModelError(
                 f"the file has no tensor {name!r}, of ne {_extents(wanted)}, which {self.architecture} needs",
-                got=None, wanted=wanted,
-            )  # fmt: skip
+                got=None,
+                wanted=wanted,
+            )
         if not all(want in (have, -1) and have for want, have in zip(wanted, tensor.ne, strict=True)):
             raise ModelError(
                 f"tensor {name!r} has ne {_extents(tensor.ne)}, the metadata asks for {_extents(wanted)}",
-                tensor=tensor, got=tensor.ne, wanted=wanted,
-            )  # fmt: skip
+                tensor=tensor,
+                got=tensor.ne,
+                wanted=wanted,
+            )
         return tensor
 
     def optional(self, name: str, *ne: int) -> Tensor | None:

@@ -78,9 +78,7 @@ class OpenCLQueue(StepwiseQueue):
         return cl.enqueue_copy(self.queue, out, handle, src_offset=offset, is_blocking=False)
 
     def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, size: int) -> None:
-        cl.enqueue_copy(
-            self.queue, target, source, byte_count=size, src_offset=source_offset, dst_offset=target_offset
-        )
+        cl.enqueue_copy(self.queue, target, source, byte_count=size, src_offset=source_offset, dst_offset=target_offset)
 
     def fill(self, handle: Any, offset: int, size: int, value: int) -> None:
         cl.enqueue_fill_buffer(self.queue, handle, np.full(1, value, np.uint8), offset, size)

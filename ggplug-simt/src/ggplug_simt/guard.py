@@ -56,9 +56,10 @@ class Guard:
                         self.opened = self._open_driver()
                     except Exception as error:
                         raise ComputeError(
-                            f"{self.device.name} does not start: {told(error)}", device=self.device,
+                            f"{self.device.name} does not start: {told(error)}",
+                            device=self.device,
                             remedy="another program may have taken all of it; other devices go on",
-                        ) from error  # fmt: skip
+                        ) from error
         return self.opened
 
     def guarded(self, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None) -> Call:
@@ -83,9 +84,14 @@ class Guard:
             free, total = device.memory()
             asked = f" for {requested} bytes" if requested is not None else ""
             return OutOfMemoryError(
-                f"{where}: no memory{asked} ({free} of {total} bytes are free)", device=device, op=op, kernel=kernel,
-                requested=requested, free=free, remedy="free buffers, or place part of the graph on another device",
-            )  # fmt: skip
+                f"{where}: no memory{asked} ({free} of {total} bytes are free)",
+                device=device,
+                op=op,
+                kernel=kernel,
+                requested=requested,
+                free=free,
+                remedy="free buffers, or place part of the graph on another device",
+            )
         if failure is Failure.COMPILE:
             return KernelCompileError(f"{where} failed\n{details}", device=device, op=op, kernel=kernel, log=details)
         if failure is Failure.LOST:
@@ -114,9 +120,15 @@ class Call(Claim):
     DEPTH = 2
 
     def __init__(
-        self, guard: Guard, what: str, op: object = None, kernel: str | None = None,
-        requested: int | None = None, own: Collection[Any] = (), shared: Collection[Any] = NOTHING,
-    ) -> None:  # fmt: skip
+        self,
+        guard: Guard,
+        what: str,
+        op: object = None,
+        kernel: str | None = None,
+        requested: int | None = None,
+        own: Collection[Any] = (),
+        shared: Collection[Any] = NOTHING,
+    ) -> None:
         self._guard = guard
         self.what = what
         self.op = op

@@ -69,9 +69,11 @@ class Ledger:
             if size > free:
                 raise OutOfMemoryError(
                     f"{device.name}: {size} bytes were asked for, {free} of {self._total()} are free",
-                    device=device, requested=size, free=free,
+                    device=device,
+                    requested=size,
+                    free=free,
                     remedy="free buffers, or place part of the graph on another device",
-                )  # fmt: skip
+                )
             memory = DeviceMemory(self, size)
             self._count(memory)
             try:

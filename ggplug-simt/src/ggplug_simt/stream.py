@@ -52,9 +52,14 @@ class SimtBackend(Backend):
                 self.lane.keep(own, out, pending)
 
     def copy_async(
-        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int,
+        self,
+        source: Buffer,
+        source_offset: int,
+        target: Buffer,
+        target_offset: int,
+        size: int,
         source_stream: Backend | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         own = self.own(target)
         source_offset, size = source.check_read(source_offset, size)
         target_offset, _ = own.check_write(target_offset, size)

@@ -28,9 +28,10 @@ class Workspace:
         if self.is_free:
             device = self.runtime.device
             raise FreedError(
-                f"a stream of {device.name} is used after it was freed", device=device,
+                f"a stream of {device.name} is used after it was freed",
+                device=device,
                 remedy="make a new one with device.init()",
-            )  # fmt: skip
+            )
 
     def scratch(self, size: int) -> DeviceMemory:
         """Memory that launches of one node share; all plans have the same, because a queue runs one at a time.

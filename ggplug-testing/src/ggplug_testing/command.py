@@ -6,9 +6,10 @@ import click
 
 
 @click.command(
-    add_help_option=False, context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True},
     short_help="Put a device to the conformance suite.",
-)  # fmt: skip
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def conformance(arguments: tuple[str, ...]) -> int:
     """Put a device to the conformance suite: all of it, or the parts that are named."""

@@ -181,9 +181,12 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug_te
         "--isolate", action="store_true", help="compute in a worker, so that a crash or a hang fails one case"
     )
     parser.add_argument(
-        "--timeout", type=float, default=Worker.TIMEOUT, metavar="SECONDS",
+        "--timeout",
+        type=float,
+        default=Worker.TIMEOUT,
+        metavar="SECONDS",
         help="after how long a case of a worker hangs (default: %(default)g)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--repeat", type=int, default=1, metavar="N", help="run it N times, and tell which cases come out differently"
     )

@@ -77,8 +77,13 @@ def describe(
 ) -> None:
     """Describes these ops, each after what it derives from, which says the rest; of rules nothing is inherited."""
     told: dict[str, Any] = {
-        "cases": cases, "special": special, "draw": draw, "signs": signs, "selects": selects, "large": large,
-    }  # fmt: skip
+        "cases": cases,
+        "special": special,
+        "draw": draw,
+        "signs": signs,
+        "selects": selects,
+        "large": large,
+    }
     for op in ops:
         found = description_of(op)._replace(**{name: each for name, each in told.items() if each is not None})
         DESCRIPTIONS[op] = found

@@ -92,11 +92,7 @@ class Expected:
     def _is_chain(self) -> bool:
         """Whether a node reads, through views or not, what another one has computed with room."""
         moved = {node.root for node, each in self._rooms.items() if each.any()}
-        return any(
-            source is not None and source.root in moved
-            for node in self.graph.nodes
-            for source in node.src
-        )
+        return any(source is not None and source.root in moved for node in self.graph.nodes for source in node.src)
 
     def _move(self, values: Mapping[Tensor, Any]) -> None:
         """Moves every result by its room, each element up or down, and once the other way round."""
@@ -106,9 +102,12 @@ class Expected:
             results: dict[Tensor, Array] = {}
 
             def moved(
-                node: Tensor, sources: Sequence[Array | None], result: Array,
-                sign: float = sign, results: dict[Tensor, Array] = results,
-            ) -> Array:  # fmt: skip
+                node: Tensor,
+                sources: Sequence[Array | None],
+                result: Array,
+                sign: float = sign,
+                results: dict[Tensor, Array] = results,
+            ) -> Array:
                 results[node] = result
                 with np.errstate(all="ignore"):
                     return result + sign * ways[node] if node in ways else result

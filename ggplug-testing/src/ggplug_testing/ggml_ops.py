@@ -21,9 +21,29 @@ from ggplug.types import Type
 Sources = Sequence[Tensor | None]
 
 UNARY = (
-    "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "sigmoid", "gelu", "gelu_quick", "silu", "hardswish",
-    "hardsigmoid", "exp", "expm1", "softplus", "gelu_erf", "xielu", "floor", "ceil", "round", "trunc",
-)  # fmt: skip
+    "abs",
+    "sgn",
+    "neg",
+    "step",
+    "tanh",
+    "elu",
+    "relu",
+    "sigmoid",
+    "gelu",
+    "gelu_quick",
+    "silu",
+    "hardswish",
+    "hardsigmoid",
+    "exp",
+    "expm1",
+    "softplus",
+    "gelu_erf",
+    "xielu",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+)
 """Our names in the order of ``enum ggml_unary_op``."""
 
 GLU = ("reglu", "geglu", "swiglu", "swiglu_oai", "geglu_erf", "geglu_quick")

@@ -81,9 +81,14 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
 
 
 def _between_guards(
-    device: Device, stream: Backend, graph: Graph, groups: Groups, values: Mapping[Tensor, Bytes],
-    expected: Expected, max_nmse: float | None,
-) -> tuple[Failure | None, float]:  # fmt: skip
+    device: Device,
+    stream: Backend,
+    graph: Graph,
+    groups: Groups,
+    values: Mapping[Tensor, Bytes],
+    expected: Expected,
+    max_nmse: float | None,
+) -> tuple[Failure | None, float]:
     """What is wrong when every tensor has bytes of its own, but for results inside of groups, if anything."""
     with Placement(graph, device.buffer_type, guarded=GUARDED, groups=groups) as placement:
         before, failure = compute_between_guards(graph, values, placement, stream, None)
@@ -99,9 +104,14 @@ def _between_guards(
 
 
 def _poisoned(
-    device: Device, stream: Backend, graph: Graph, groups: Groups, values: Mapping[Tensor, Bytes],
-    expected: Expected, max_nmse: float | None,
-) -> tuple[Failure | None, float]:  # fmt: skip
+    device: Device,
+    stream: Backend,
+    graph: Graph,
+    groups: Groups,
+    values: Mapping[Tensor, Bytes],
+    expected: Expected,
+    max_nmse: float | None,
+) -> tuple[Failure | None, float]:
     """What is wrong in an allocator's places, poisoned between groups or not, and node by node, if anything."""
     worst = 0.0
     ways = {

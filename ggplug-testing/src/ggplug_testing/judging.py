@@ -77,9 +77,13 @@ def _lost(node: Tensor, stored: Array) -> Array:
 
 
 def _left(
-    node: Tensor, placement: Placement, expected: Expected, max_nmse: float | None, agreement: Agreement,
+    node: Tensor,
+    placement: Placement,
+    expected: Expected,
+    max_nmse: float | None,
+    agreement: Agreement,
     again: Callable[[], object],
-) -> str:  # fmt: skip
+) -> str:
     """How much of a result still holds what it held before, and what is wrong beside that; or an empty string."""
     if node.root.op is None or not node.is_contiguous():
         return ""

@@ -137,8 +137,10 @@ class Differences:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return {
-            "ok": self.ok, **dataclasses.asdict(self), "declined": [each._asdict() for each in self.declined],
-        }  # fmt: skip
+            "ok": self.ok,
+            **dataclasses.asdict(self),
+            "declined": [each._asdict() for each in self.declined],
+        }
 
     def __str__(self) -> str:
         if self.first is None:
@@ -316,9 +318,15 @@ class _Comparison:
     """The walk over the nodes of a graph; see :func:`compare`."""
 
     def __init__(
-        self, graph: Graph, given: Mapping[int, Any], base: _Side, judged: Sequence[_Side], own: Sequence[_Side], *,
+        self,
+        graph: Graph,
+        given: Mapping[int, Any],
+        base: _Side,
+        judged: Sequence[_Side],
+        own: Sequence[_Side],
+        *,
         reference: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph = graph
         self.base, self.judged, self.own = base, judged, own
         self.reference = reference
@@ -358,12 +366,15 @@ class _Comparison:
                 progress(done, len(computing))
         first = self._wrong[0][0] if self._wrong else None
         return Differences(
-            self.own[0].device.name, self.own[1].device.name,
-            "references" if self.reference else self.base.device.name, len(computing),
+            self.own[0].device.name,
+            self.own[1].device.name,
+            "references" if self.reference else self.base.device.name,
+            len(computing),
             tuple(dataclasses.replace(each, node=self._node(position)) for position, each in self._wrong),
             () if first is None else tuple(self._follows(first)),
-            tuple(self._grown()), tuple(self._declined()),
-        )  # fmt: skip
+            tuple(self._grown()),
+            tuple(self._declined()),
+        )
 
     def _units(self, side: _Side) -> Iterator[tuple[int, tuple[int, ...]]]:
         """By position of its last node, what a side computes together."""
@@ -471,15 +482,31 @@ class _Comparison:
         return self._described(side, members, members[-1], told(error), np.inf, (side.device.name,), ())
 
     def _described(
-        self, side: _Side, members: tuple[int, ...], position: int, reason: str, error: float,
-        blamed: tuple[str, ...], elements: tuple[Element, ...],
-    ) -> WrongNode:  # fmt: skip
+        self,
+        side: _Side,
+        members: tuple[int, ...],
+        position: int,
+        reason: str,
+        error: float,
+        blamed: tuple[str, ...],
+        elements: tuple[Element, ...],
+    ) -> WrongNode:
         node = self.graph.tensors[position]
         group = tuple(map(self._node, members)) if len(members) > 1 else ()
         return WrongNode(
-            self._node(position), node.type.name, node.ne[: node.rank], describe(node.src), side.device.name,
-            side.kernel(members), group, (), reason, float(error), blamed, elements,
-        )  # fmt: skip
+            self._node(position),
+            node.type.name,
+            node.ne[: node.rank],
+            describe(node.src),
+            side.device.name,
+            side.kernel(members),
+            group,
+            (),
+            reason,
+            float(error),
+            blamed,
+            elements,
+        )
 
     def _node(self, position: int) -> Node:
         node = self.graph.tensors[position]

@@ -186,8 +186,11 @@ def _refer(node: Tensor, values: Sequence[Array | None]) -> Array:
     if result.size != node.size:
         raise GraphError(
             f"the reference of {op.name!r} gave shape {result.shape}, its shape rule {shape}",
-            op=op, tensor=node, got=result.shape, wanted=shape,
-        )  # fmt: skip
+            op=op,
+            tensor=node,
+            got=result.shape,
+            wanted=shape,
+        )
     return result.reshape(shape)
 
 

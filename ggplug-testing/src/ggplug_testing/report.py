@@ -9,9 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 Verdict = Literal[
-    "passed", "failed", "raised", "claimed but failed", "crashed", "hung", "not proven", "not applicable", "declined",
+    "passed",
+    "failed",
+    "raised",
+    "claimed but failed",
+    "crashed",
+    "hung",
+    "not proven",
+    "not applicable",
+    "declined",
     "never run",
-]  # fmt: skip
+]
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """What can become of a case.

@@ -17,9 +17,7 @@ from types import ModuleType
 class _HostFrontend(MetaPathFinder):
     """Finds ``host_frontend.py`` in the place of the module that brings Numba."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "ggplug_cpu.frontend":
             return None
         return importlib.util.spec_from_file_location(name, Path(__file__).with_name("host_frontend.py"))

@@ -207,18 +207,51 @@ def total(op: Any, x: Array) -> Array:
 Formula = Callable[..., Array]
 
 UNARY: dict[Any, Formula] = {
-    ops.Abs: absolute, ops.Sgn: sgn, ops.Neg: neg, ops.Step: step, ops.Sqr: sqr, ops.Sqrt: sqrt, ops.Log: log,
-    ops.Exp: exp, ops.Expm1: expm1, ops.Sin: sin, ops.Cos: cos, ops.Floor: floor, ops.Ceil: ceil,
-    ops.Round: round_half_away, ops.Trunc: trunc, ops.Tanh: tanh, ops.Relu: relu, ops.Elu: elu, ops.Sigmoid: sigmoid,
-    ops.Softplus: softplus, ops.Silu: silu, ops.Gelu: gelu, ops.GeluErf: gelu_erf, ops.GeluQuick: gelu_quick,
-    ops.Hardsigmoid: hardsigmoid, ops.Hardswish: hardswish, ops.Scale: scale, ops.Clamp: clamp,
-    ops.LeakyRelu: leaky_relu, ops.Xielu: xielu,
-}  # fmt: skip
+    ops.Abs: absolute,
+    ops.Sgn: sgn,
+    ops.Neg: neg,
+    ops.Step: step,
+    ops.Sqr: sqr,
+    ops.Sqrt: sqrt,
+    ops.Log: log,
+    ops.Exp: exp,
+    ops.Expm1: expm1,
+    ops.Sin: sin,
+    ops.Cos: cos,
+    ops.Floor: floor,
+    ops.Ceil: ceil,
+    ops.Round: round_half_away,
+    ops.Trunc: trunc,
+    ops.Tanh: tanh,
+    ops.Relu: relu,
+    ops.Elu: elu,
+    ops.Sigmoid: sigmoid,
+    ops.Softplus: softplus,
+    ops.Silu: silu,
+    ops.Gelu: gelu,
+    ops.GeluErf: gelu_erf,
+    ops.GeluQuick: gelu_quick,
+    ops.Hardsigmoid: hardsigmoid,
+    ops.Hardswish: hardswish,
+    ops.Scale: scale,
+    ops.Clamp: clamp,
+    ops.LeakyRelu: leaky_relu,
+    ops.Xielu: xielu,
+}
 BINARY: dict[Any, Formula] = {ops.Add: add, ops.Sub: sub, ops.Mul: mul, ops.Div: div}
 GATED: dict[Any, Formula] = {
-    ops.Reglu: reglu, ops.Geglu: geglu, ops.GegluErf: geglu_erf, ops.GegluQuick: geglu_quick, ops.Swiglu: swiglu,
+    ops.Reglu: reglu,
+    ops.Geglu: geglu,
+    ops.GegluErf: geglu_erf,
+    ops.GegluQuick: geglu_quick,
+    ops.Swiglu: swiglu,
     ops.SwigluOai: swiglu_oai,
-}  # fmt: skip
+}
 ROWS: dict[Any, Formula] = {
-    ops.Norm: norm, ops.RmsNorm: rms_norm, ops.L2Norm: l2_norm, ops.SumRows: sum_rows, ops.Mean: mean, ops.Sum: total,
-}  # fmt: skip
+    ops.Norm: norm,
+    ops.RmsNorm: rms_norm,
+    ops.L2Norm: l2_norm,
+    ops.SumRows: sum_rows,
+    ops.Mean: mean,
+    ops.Sum: total,
+}

@@ -17,9 +17,15 @@ from ggplug.types import DeviceKind, Type
 from ggplug_torch.kernels import KERNELS, cannot
 
 DTYPES = {
-    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64,
-    "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
-}  # fmt: skip
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f64": torch.float64,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+}
 """PyTorch's dtypes by the names of ggplug's plain types."""
 
 

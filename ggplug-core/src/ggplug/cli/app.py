@@ -101,9 +101,13 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool)
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
     help="Show the versions of all distributions of ggplug.",
-)  # fmt: skip
+)
 @click.option("--debug", is_flag=True, help="Show tracebacks and debug messages (also: GGPLUG_DEBUG=1).")
 def app(debug: bool) -> None:
     """Tensor graphs, and so GGUF models, on whatever hardware has a pip-installable backend."""

@@ -114,8 +114,15 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     from ggplug.cli.rates import Rates
 
     own: tuple[Instrument, ...] = (
-        *INSTRUMENTS, Attention(), Moves(), Convolution(), PackedWeights(), Quantizing(), Overhead(), Rates()
-    )  # fmt: skip
+        *INSTRUMENTS,
+        Attention(),
+        Moves(),
+        Convolution(),
+        PackedWeights(),
+        Quantizing(),
+        Overhead(),
+        Rates(),
+    )
     found: dict[str, Instrument] = {instrument.name: instrument for instrument in own}
     broken: dict[str, str] = {}
     registration = device.registration
@@ -222,5 +229,3 @@ def _figure(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,.4g}" if isinstance(value, float) else str(value)
-
-

@@ -61,12 +61,14 @@ def show(backend: str | None, as_json: bool) -> int:
     if found:
         rows = [
             (
-                each["backend"], each["name"],
+                each["backend"],
+                each["name"],
                 f"unusable: {each['problem']}" if each["problem"] else each["target"] or "",
-                byte_count(each["bytes"]), _when(each["used"]),
+                byte_count(each["bytes"]),
+                _when(each["used"]),
             )
             for each in found
-        ]  # fmt: skip
+        ]
         print_table(["backend", "kernel", "target", "bytes", "last used"], rows, right=["bytes"])
         out.print()
     count, useless = len(found), sum(each["problem"] is not None for each in found)

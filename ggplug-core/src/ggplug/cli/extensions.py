@@ -47,9 +47,13 @@ class Extension:
             reason, cause = reason_of(error.cause), error.cause
         raise PluginError(
             f"the command {installed.name} of {installed.distribution} {installed.version} is unavailable: {reason}",
-            entry_point=installed.name, distribution=installed.distribution, version=installed.version,
-            stage="installed", reason=reason, remedy=f"pip install --upgrade {installed.distribution}",
-        ) from cause  # fmt: skip
+            entry_point=installed.name,
+            distribution=installed.distribution,
+            version=installed.version,
+            stage="installed",
+            reason=reason,
+            remedy=f"pip install --upgrade {installed.distribution}",
+        ) from cause
 
 
 @cache

@@ -155,9 +155,7 @@ class Convolution:
         numbers = self.TAPS**2 * self.CHANNELS  # of a row of the product
         pixels = self.SIDE**2
         image = _drawn(device, self.SIDE, self.SIDE, self.CHANNELS)
-        product = prepared(
-            stream, ops.mul_mat(_drawn(device, numbers, self.CHANNELS), _drawn(device, numbers, pixels))
-        )
+        product = prepared(stream, ops.mul_mat(_drawn(device, numbers, self.CHANNELS), _drawn(device, numbers, pixels)))
         operations = 2.0 * numbers * self.CHANNELS * pixels
         for kind in self.KINDS:
             kernel = _drawn(device, self.TAPS, self.TAPS, self.CHANNELS, self.CHANNELS, type=kind)

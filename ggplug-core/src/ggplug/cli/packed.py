@@ -38,9 +38,7 @@ class PackedWeights:
             for type in WEIGHTS:
                 yield from self._rows(device, kind, type, options)
 
-    def _rows(
-        self, device: Device, kind: BufferType, type: Type, options: Options
-    ) -> Iterable[Mapping[str, Any]]:
+    def _rows(self, device: Device, kind: BufferType, type: Type, options: Options) -> Iterable[Mapping[str, Any]]:
         for columns, rows in self.CASES:
             plain = weights(device, type, rows or MatrixVector.size(device) // type.row_bytes(K))
             packed = new_tensor(type, plain.ne[:2], "packed")

@@ -29,13 +29,18 @@ from ggplug.quantizing import COPY, MIXTURES, Override, Quantized, quantize_file
 @click.argument("out", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("name", metavar="TYPE")
 @click.option(
-    "--imatrix", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--imatrix",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Importance matrix of this model, as llama-imatrix writes it (GGUF or .dat).",
-)  # fmt: skip
+)
 @click.option(
-    "--override", "overrides", multiple=True, metavar="PATTERN=TYPE",
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="PATTERN=TYPE",
     help="Type of the tensors in whose names the regular expression is found; the first that fits counts.",
-)  # fmt: skip
+)
 @click.option("--allow-requantize", is_flag=True, help="Quantise again what is quantised already; it loses twice.")
 @click.option("--threads", type=click.IntRange(1), help="Default: as many as the CPU device takes.")
 @json_option
@@ -59,9 +64,15 @@ def quantize(
     with ended_by_signals(), progress(*columns) as bar:
         task = bar.add_task(printable(f"writing {out.name}"), total=None)
         found = quantize_file(
-            source, out, name, imatrix=imatrix, overrides=orders, allow_requantize=allow_requantize,
-            n_threads=threads, progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )  # fmt: skip
+            source,
+            out,
+            name,
+            imatrix=imatrix,
+            overrides=orders,
+            allow_requantize=allow_requantize,
+            n_threads=threads,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
     if as_json:
         print_json(as_dict(out, found))
     else:

@@ -90,9 +90,10 @@ def judged(goal: Goal, rows: Iterable[Row]) -> dict[str, Any]:
         missing = "--peers and PyTorch are needed" if goal.unit == OF_TORCH else "not measured on this device"
         return {"note": f"{missing} for the share {goal.unit}"}
     return {
-        "goal": f"{goal.least:g} {goal.unit}", "reached": round(reached, 2),
+        "goal": f"{goal.least:g} {goal.unit}",
+        "reached": round(reached, 2),
         "met": "yes" if reached >= goal.least else "falls short",
-    }  # fmt: skip
+    }
 
 
 _REACHED = {

@@ -11,9 +11,7 @@ REST = 0.005
 """Seconds for which a function runs before it is timed."""
 
 
-def take_turns(
-    functions: Mapping[str, Callable[[], Any]], repeats: int, rest: float = REST
-) -> dict[str, list[float]]:
+def take_turns(functions: Mapping[str, Callable[[], Any]], repeats: int, rest: float = REST) -> dict[str, list[float]]:
     """Seconds of each run of each function; they take turns, so that a slower minute is a slower minute for all.
 
     ``rest``: seconds for which a function runs before it is timed, at least once.  This wakes its threads, takes the

@@ -201,9 +201,14 @@ class QueuedBackend(Backend, ABC):
             self.give(lambda: own.fetch(start, target))
 
     def copy_async(
-        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int,
+        self,
+        source: Buffer,
+        source_offset: int,
+        target: Buffer,
+        target_offset: int,
+        size: int,
         source_stream: Backend | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         own = self.own(target)
         after = None
         if source_stream is not None and source_stream is not self:
@@ -227,9 +232,11 @@ class QueuedBackend(Backend, ABC):
         """The buffer, if it is memory of this device.  Raises BufferUseError."""
         if not isinstance(buffer, DiscreteBuffer) or buffer.device is not self.device:
             raise BufferUseError(
-                f"{buffer!r} is no memory of {self.device.name}", device=self.device, got=buffer,
+                f"{buffer!r} is no memory of {self.device.name}",
+                device=self.device,
+                got=buffer,
                 remedy="copy it over first",
-            )  # fmt: skip
+            )
         return buffer
 
     def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:

@@ -84,8 +84,9 @@ class _Loader:
             if not isinstance(place, Device | BufferType | None):
                 raise ParameterError(
                     f"tensor {info.name!r} can go to a Device, a BufferType or None, not to {place!r:.100}",
-                    got=place, remedy="ggplug.device(name) is the device of a name" if isinstance(place, str) else None,
-                )  # fmt: skip
+                    got=place,
+                    remedy="ggplug.device(name) is the device of a name" if isinstance(place, str) else None,
+                )
             if not self.place_in_map(tensor, info, place):
                 copies.setdefault(place, []).append((tensor, info))
         for place, pairs in copies.items():

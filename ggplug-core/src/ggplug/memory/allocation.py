@@ -109,15 +109,18 @@ class Allocation:
             position = int(unknown[0])
             raise BufferUseError(
                 f"{graph.tensors[position]!r} has slot {self.slots[position]}, there are {len(self.buffers)} buffers",
-                tensor=graph.tensors[position], got=int(self.slots[position]), wanted=len(self.buffers),
-            )  # fmt: skip
+                tensor=graph.tensors[position],
+                got=int(self.slots[position]),
+                wanted=len(self.buffers),
+            )
         for slot in self._used:
             if self.buffers[slot].type.has_own_layout:
                 tensor = graph.tensors[int(np.flatnonzero(self.slots == slot)[0])]
                 raise BufferUseError(
                     f"{tensor!r} would lie in {self.buffers[slot]!r}, which holds tensors that were placed there only",
-                    tensor=tensor, remedy="lay graphs out in the device's default memory",
-                )  # fmt: skip
+                    tensor=tensor,
+                    remedy="lay graphs out in the device's default memory",
+                )
         bases, room = np.zeros(len(self.slots), np.int64), np.zeros(len(self.slots), np.int64)
         taken = nbytes.copy()
         if self._placed.size:
@@ -145,12 +148,17 @@ class Allocation:
             if outside[position]:
                 raise BufferUseError(
                     f"{tensor!r} would lie at bytes {start} to {start + size} of {where!r}, which has {room[position]}",
-                    tensor=tensor, got=start, wanted=int(room[position]) - size,
-                )  # fmt: skip
+                    tensor=tensor,
+                    got=start,
+                    wanted=int(room[position]) - size,
+                )
             raise BufferUseError(
                 f"{tensor!r} would lie at byte {start} of {where!r}; {tensor.type.name} needs a multiple of "
-                f"{tensor.type.alignment}", tensor=tensor, got=start, wanted=tensor.type.alignment,
-            )  # fmt: skip
+                f"{tensor.type.alignment}",
+                tensor=tensor,
+                got=start,
+                wanted=tensor.type.alignment,
+            )
 
     @property
     def lost(self) -> Mapping[int, int]:
@@ -213,9 +221,10 @@ class Allocation:
             if members not in self.groups.members or not inner <= self.groups.inner:
                 named = ", ".join(repr(graph.tensors[position]) for position in members)
                 raise GraphError(
-                    f"{named} cannot be computed together in places that were chosen for other groups", got=members,
+                    f"{named} cannot be computed together in places that were chosen for other groups",
+                    got=members,
                     remedy="allocate with the groups of the plan",
-                )  # fmt: skip
+                )
 
     def check_set(self, graph: Graph) -> None:
         """Raises TensorStateError if a tensor that the graph reads was placed by an allocator and never set.
@@ -272,8 +281,9 @@ class Allocation:
                 nodes = ", ".join(repr(graph.tensors[member]) for member in members)
                 return TensorStateError(
                     f"{tensor!r} is computed inside of a group, {nodes}; its bytes are not kept",
-                    tensor=tensor, remedy="mark it with set_output() before computing",
-                )  # fmt: skip
+                    tensor=tensor,
+                    remedy="mark it with set_output() before computing",
+                )
         return TensorStateError(f"the bytes of {tensor!r} were not kept", tensor=tensor)
 
     def places(self, graph: Graph, groups: Groups = UNGROUPED) -> BufferOffsets:
@@ -366,8 +376,10 @@ class Allocation:
                 if buffer.is_read_only:
                     return BufferUseError(
                         f"{node!r} would write into {graph.tensors[target]!r} in {buffer!r}",
-                        tensor=graph.tensors[target], op=node.op, remedy=COPY_FIRST,
-                    )  # fmt: skip
+                        tensor=graph.tensors[target],
+                        op=node.op,
+                        remedy=COPY_FIRST,
+                    )
         return BufferUseError(f"{graph!r} would write into memory that may not be written", remedy=COPY_FIRST)
 
     # -- computing ---------------------------------------------------------------------------------
@@ -421,8 +433,9 @@ def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) 
         if found.shape != (len(graph.tensors),):
             raise ShapeError(
                 f"{graph!r} has {len(graph.tensors)} tensors; {what} of shape {found.shape} are not one for each",
-                got=found.shape, wanted=(len(graph.tensors),),
-            )  # fmt: skip
+                got=found.shape,
+                wanted=(len(graph.tensors),),
+            )
         if found.size and found.dtype.kind not in "iu":
             raise TypeMismatchError(f"{what} must be integers of 64 bits, got {found.dtype}", got=found.dtype)
         numbers = found.astype(np.int64)

@@ -77,8 +77,11 @@ def _groups(context: Context, kind: BufferType) -> list[tuple[list[Tensor], int]
         if limit is not None and size > limit:
             raise OutOfMemoryError(
                 f"{tensor!r} takes {size} bytes, the largest buffer of {kind.name} has {limit}",
-                device=kind.device, tensor=tensor, requested=size, free=limit,
-            )  # fmt: skip
+                device=kind.device,
+                tensor=tensor,
+                requested=size,
+                free=limit,
+            )
         if limit is not None and total + size > limit:
             groups.append((tensors, total))
             tensors, total = [], 0

@@ -56,9 +56,14 @@ class GraphAllocator:
     # -- deciding ----------------------------------------------------------------------------------
 
     def lay_out(
-        self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None, *,
-        order: Sequence[int] | None = None, extra: Sequence[Request] = (), groups: Groups = UNGROUPED,
-    ) -> Layout:  # fmt: skip
+        self,
+        graph: Graph,
+        assignment: Mapping[int, int] | Sequence[int] | None = None,
+        *,
+        order: Sequence[int] | None = None,
+        extra: Sequence[Request] = (),
+        groups: Groups = UNGROUPED,
+    ) -> Layout:
         """Lays a graph out without allocating anything (ggml_gallocr_reserve_n_size).
 
         :meth:`sizes` of the answer tells the bytes that it takes.
@@ -80,9 +85,7 @@ class GraphAllocator:
 
         def decide() -> Layout:
             check_groups(graph, groups, order)
-            return lay_out(
-                graph, self._memories, found, order=order, extra=requests, reuse=self.reuse, groups=groups
-            )
+            return lay_out(graph, self._memories, found, order=order, extra=requests, reuse=self.reuse, groups=groups)
 
         return graph.steadily(decide)
 
@@ -130,9 +133,14 @@ class GraphAllocator:
         """The allocation of a layout in the buffers as they are, or will have grown to be.  Raises OutOfMemoryError."""
         self.ensure(layout)
         return Allocation(
-            graph, self.chunks(layout), layout.slots, layout.offsets, layout=layout, arena=self.arena,
+            graph,
+            self.chunks(layout),
+            layout.slots,
+            layout.offsets,
+            layout=layout,
+            arena=self.arena,
             groups=layout.groups,
-        )  # fmt: skip
+        )
 
     def ensure(self, layout: Layout) -> None:
         """Makes all buffers as large as a layout needs.
@@ -259,8 +267,14 @@ def poison_mode(wanted: bool | str | None = None) -> Poison:
     """
     named = os.environ.get("GGPLUG_POISON", "") if wanted is None else wanted
     modes: dict[bool | str, Poison] = {
-        "": "", "0": "", False: "", "1": "nodes", True: "nodes", "nodes": "nodes", "groups": "groups"
-    }  # fmt: skip
+        "": "",
+        "0": "",
+        False: "",
+        "1": "nodes",
+        True: "nodes",
+        "nodes": "nodes",
+        "groups": "groups",
+    }
     if named not in modes:
         raise ParameterError(f"poison is 'nodes' or 'groups', got {named!r}", got=named)
     return modes[named]
@@ -339,4 +353,3 @@ def compute_piece(stream: Backend, part: Graph, allocation: Allocation, groups: 
         stream.synchronize()
     finally:
         plan.free()
-

@@ -80,11 +80,21 @@ class Layout:
     """
 
     def __init__(
-        self, roots: tuple[int, ...], slots: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64],
-        chunks: Sequence[Chunk], extra: Sequence[Range], storages: Sequence[Storage], lives: Lifetimes,
-        peak: Sequence[int], live: Sequence[int], *, groups: Groups = UNGROUPED, ungrouped: Layout | None = None,
+        self,
+        roots: tuple[int, ...],
+        slots: npt.NDArray[np.int64],
+        offsets: npt.NDArray[np.int64],
+        chunks: Sequence[Chunk],
+        extra: Sequence[Range],
+        storages: Sequence[Storage],
+        lives: Lifetimes,
+        peak: Sequence[int],
+        live: Sequence[int],
+        *,
+        groups: Groups = UNGROUPED,
+        ungrouped: Layout | None = None,
         inside: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.slots = slots
         self.offsets = offsets
         self.chunks = tuple(chunks)
@@ -159,9 +169,15 @@ def aligned(size: int, alignment: int) -> int:
 
 
 def lay_out(
-    graph: Graph, memories: Sequence[BufferType], assignment: Mapping[int, int] | Sequence[int] | None = None, *,
-    order: Sequence[int] | None = None, extra: Sequence[Request] = (), reuse: bool = True, groups: Groups = UNGROUPED,
-) -> Layout:  # fmt: skip
+    graph: Graph,
+    memories: Sequence[BufferType],
+    assignment: Mapping[int, int] | Sequence[int] | None = None,
+    *,
+    order: Sequence[int] | None = None,
+    extra: Sequence[Request] = (),
+    reuse: bool = True,
+    groups: Groups = UNGROUPED,
+) -> Layout:
     """Places all tensors without a place of their own, and further requests, in buffers of the given types.
 
     ``assignment``: for each root, by position, a number in ``memories`` (default 0).  ``order``: positions of the
@@ -189,8 +205,9 @@ def lay_out(
     alone = lifetimes(graph, order)
     alone = Lifetimes(
         {root: alone.first[root] for root in alone.first if root in groups.inner},
-        {root: alone.last[root] for root in alone.first if root in groups.inner}, alone.end,
-    )  # fmt: skip
+        {root: alone.last[root] for root in alone.first if root in groups.inner},
+        alone.end,
+    )
     sizes = _sizes(graph, alone.first, memories, assignment)
     beside = _pack(graph, alone, _chains(alone, {}), sizes, memories, ())
     count = len(packed.chunks)
@@ -201,22 +218,38 @@ def lay_out(
             all_slots[position] = count + beside.slots[root]
             all_offsets[position] += beside.offsets[root]
     ungrouped = Layout(
-        roots, all_slots, all_offsets, [*packed.chunks, *beside.chunks], packed.extra,
+        roots,
+        all_slots,
+        all_offsets,
+        [*packed.chunks, *beside.chunks],
+        packed.extra,
         [*packed.storages, *(s._replace(range=s.range._replace(slot=count + s.range.slot)) for s in beside.storages)],
         Lifetimes({**lives.first, **alone.first}, {**lives.last, **alone.last}, lives.end),
         [a + b for a, b in zip(packed.peak, beside.peak, strict=True)],
-        [a + b for a, b in zip(packed.live, beside.live, strict=True)], inside=count,
-    )  # fmt: skip
+        [a + b for a, b in zip(packed.live, beside.live, strict=True)],
+        inside=count,
+    )
     return Layout(
-        roots, slots, offsets, packed.chunks, packed.extra, packed.storages, lives, packed.peak, packed.live,
-        groups=groups, ungrouped=ungrouped,
-    )  # fmt: skip
+        roots,
+        slots,
+        offsets,
+        packed.chunks,
+        packed.extra,
+        packed.storages,
+        lives,
+        packed.peak,
+        packed.live,
+        groups=groups,
+        ungrouped=ungrouped,
+    )
 
 
 def _sizes(
-    graph: Graph, roots: Iterable[int], memories: Sequence[BufferType],
+    graph: Graph,
+    roots: Iterable[int],
+    memories: Sequence[BufferType],
     assignment: Mapping[int, int] | Sequence[int] | None,
-) -> dict[int, tuple[int, int]]:  # fmt: skip
+) -> dict[int, tuple[int, int]]:
     """For each root the memory that it belongs to, and the bytes that it takes there."""
     sizes: dict[int, tuple[int, int]] = {}
     for root in roots:
@@ -239,9 +272,13 @@ class _Packed(NamedTuple):
 
 
 def _pack(
-    graph: Graph, lives: Lifetimes, chains: Sequence[tuple[int, ...]], sizes: Mapping[int, tuple[int, int]],
-    memories: Sequence[BufferType], extra: Sequence[Request],
-) -> _Packed:  # fmt: skip
+    graph: Graph,
+    lives: Lifetimes,
+    chains: Sequence[tuple[int, ...]],
+    sizes: Mapping[int, tuple[int, int]],
+    memories: Sequence[BufferType],
+    extra: Sequence[Request],
+) -> _Packed:
     """Packs roots, each chain of them into one place, and requests into chunks of each memory."""
     slot_of: dict[int, int] = {}
     offset_of: dict[int, int] = {}
@@ -264,8 +301,10 @@ def _pack(
                     what = repr(graph.tensors[mine[number][0]]) if beyond < 0 else extra[others[beyond]].what
                     raise OutOfMemoryError(
                         f"{what} takes {piece.size} bytes, the largest buffer of {kind.name} has {kind.max_size}",
-                        device=kind.device, requested=piece.size, free=kind.max_size,
-                    )  # fmt: skip
+                        device=kind.device,
+                        requested=piece.size,
+                        free=kind.max_size,
+                    )
         packing = pack(pieces, limit)
         peak[memory], live[memory] = packing.peak, packing.bound
         base = len(chunks)

@@ -87,9 +87,12 @@ def _ends(order: Sequence[int], groups: Groups) -> dict[int, int]:
 
 
 def in_place(
-    graph: Graph, lives: Lifetimes, sizes: Mapping[int, tuple[int, int]], order: Sequence[int] | None = None,
+    graph: Graph,
+    lives: Lifetimes,
+    sizes: Mapping[int, tuple[int, int]],
+    order: Sequence[int] | None = None,
     groups: Groups = UNGROUPED,
-) -> dict[int, int]:  # fmt: skip
+) -> dict[int, int]:
     """Which results may lie where a source lies.
 
     Answers position of the result -> position of the root whose bytes it takes over.

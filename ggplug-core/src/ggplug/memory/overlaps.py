@@ -51,18 +51,14 @@ def check_overlaps(
         alive = [other for other in alive if other.last >= entry.first]
         for other in alive:
             compared += 1
-            apart = (
-                other.slot != entry.slot
-                or other.start >= stop
-                or entry.start >= other.start + other.size
-            )
+            apart = other.slot != entry.slot or other.start >= stop or entry.start >= other.start + other.size
             if not apart and not _takes_over(graph, allocation.groups, entry, other):
                 raise OverlapError(
                     f"{entry.what} shares bytes {max(entry.start, other.start)} to "
                     f"{min(stop, other.start + other.size)} of buffer {entry.slot} with {other.what}, which is needed "
                     f"until node {other.last}",
                     tensor=(entry.what, other.what),
-                )  # fmt: skip
+                )
         alive.append(entry)
     return compared
 

@@ -199,25 +199,29 @@ class Run:
         if not self.current:
             raise TensorStateError(
                 f"the bytes of {tensor!r} were reused by a later computation",
-                tensor=tensor, remedy="read results before computing the next graph, or copy them",
-            )  # fmt: skip
+                tensor=tensor,
+                remedy="read results before computing the next graph, or copy them",
+            )
         giving = self.allocation.arena.giving
         if not leaf and self.thread not in (0, get_ident()) and giving and is_running(self.thread, giving):
             raise TensorStateError(
-                f"{tensor!r} is being computed by another thread", tensor=tensor,
+                f"{tensor!r} is being computed by another thread",
+                tensor=tensor,
                 remedy="read it when that is done, or compute a graph of your own",
-            )  # fmt: skip
+            )
         if not leaf and self.failure:
             raise TensorStateError(
                 f"{tensor!r} has no value, its computation failed: {self.failure}",
-                tensor=tensor, remedy="compute its graph again",
-            )  # fmt: skip
+                tensor=tensor,
+                remedy="compute its graph again",
+            )
         lost = self.allocation.lost.get(position)
         if lost is not None and lost < self.progress:
             raise TensorStateError(
                 f"the bytes of {tensor!r} were reused by a later node of its graph",
-                tensor=tensor, remedy="mark it with set_output() before computing",
-            )  # fmt: skip
+                tensor=tensor,
+                remedy="mark it with set_output() before computing",
+            )
         if not leaf and not self._has_computed(graph, position):
             raise TensorStateError(f"{tensor!r} has a place, but was not computed yet", tensor=tensor)
 

@@ -35,8 +35,11 @@ class TensorAllocator:
         if size > self.free:
             raise OutOfMemoryError(
                 f"{tensor!r} takes {size} bytes, {self.free} of {self.buffer!r} are left",
-                device=kind.device, tensor=tensor, requested=size, free=self.free,
-            )  # fmt: skip
+                device=kind.device,
+                tensor=tensor,
+                requested=size,
+                free=self.free,
+            )
         offset = self.used
         tensor_alloc(tensor, self.buffer, offset)
         self.used = offset + size
@@ -56,8 +59,10 @@ def tensor_alloc(tensor: Tensor, buffer: Buffer, offset: int) -> None:
         if tensor.offset % buffer.type.alignment:
             raise BufferUseError(
                 f"{tensor!r}: offset {offset} is no multiple of {buffer.type.name}'s alignment {buffer.type.alignment}",
-                tensor=tensor, got=offset, wanted=buffer.type.alignment,
-            )  # fmt: skip
+                tensor=tensor,
+                got=offset,
+                wanted=buffer.type.alignment,
+            )
         buffer.init_tensor(tensor)
     except BaseException:
         tensor.place(None)

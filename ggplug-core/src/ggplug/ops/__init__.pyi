@@ -608,7 +608,7 @@ def im2col(
     d0: int = 1,
     d1: int = 1,
     is_2d: bool = True,
-    type: Type | str = 'f32',
+    type: Type | str = "f32",
     *,
     name: str = "",
 ) -> Tensor: ...
@@ -625,7 +625,7 @@ def im2col_3d(
     d0: int = 1,
     d1: int = 1,
     d2: int = 1,
-    type: Type | str = 'f32',
+    type: Type | str = "f32",
     *,
     name: str = "",
 ) -> Tensor: ...

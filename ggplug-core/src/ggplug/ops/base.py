@@ -282,8 +282,9 @@ def apply(op: Op, src: tuple[Tensor | None, ...], name: str = "") -> Tensor:
             raise TypeMismatchError(
                 f"{op.name}: source {op.sources[position]!r} must be a tensor, got {type(tensor).__name__} "
                 "(gg.tensor(array) makes one)",
-                op=op, got=type(tensor),
-            )  # fmt: skip
+                op=op,
+                got=type(tensor),
+            )
     return Tensor(op.result(*src), op, src, name)
 
 

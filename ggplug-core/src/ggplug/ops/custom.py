@@ -72,8 +72,9 @@ class Callback(Held):
         raise SerializationError(
             f"the Python function {self.name} is held by identity: a node that calls it can neither be written to a "
             "file nor be sent to another process",
-            got=self.fun, remedy="build the graph anew where it is to be computed",
-        )  # fmt: skip
+            got=self.fun,
+            remedy="build the graph anew where it is to be computed",
+        )
 
 
 _numbers = itertools.count(1)
@@ -112,8 +113,9 @@ class PythonCall(Op, abstract=True):
         if self.n_tasks == 0 or self.n_tasks < -1:
             raise ParameterError(
                 f"{self.name}: n_tasks must be 1 or more, or -1 for all threads, got {self.n_tasks}",
-                op=self, got=self.n_tasks,
-            )  # fmt: skip
+                op=self,
+                got=self.n_tasks,
+            )
 
     def run(self, dst: Array, sources: Sequence[Array], n_threads: int) -> None:
         """Calls the function on arrays; see the module's docstring.
@@ -131,8 +133,9 @@ class PythonCall(Op, abstract=True):
                 raise TypeMismatchError(
                     f"{self.callback.name} returned {type(answer).__name__}{shape}: it has to write its result into "
                     f"dst, of shape {dst.shape}, and to return None",
-                    op=self, got=type(answer),
-                )  # fmt: skip
+                    op=self,
+                    got=type(answer),
+                )
 
     def _in_float64(self, dst: Array, sources: Sequence[Array]) -> Array:
         self.run(dst, sources, max(self.n_tasks, 1))
@@ -189,10 +192,17 @@ class Custom4d(PythonCall):
     ne: tuple[int, ...]
 
     def result(
-        self, s0: Tensor | None = None, s1: Tensor | None = None, s2: Tensor | None = None, s3: Tensor | None = None,
-        s4: Tensor | None = None, s5: Tensor | None = None, s6: Tensor | None = None, s7: Tensor | None = None,
+        self,
+        s0: Tensor | None = None,
+        s1: Tensor | None = None,
+        s2: Tensor | None = None,
+        s3: Tensor | None = None,
+        s4: Tensor | None = None,
+        s5: Tensor | None = None,
+        s6: Tensor | None = None,
+        s7: Tensor | None = None,
         s8: Tensor | None = None,
-    ) -> Spec:  # fmt: skip
+    ) -> Spec:
         if self.prefilled and s0 is not None:
             return Spec(s0.type, s0.ne, s0.rank)
         ne, rank = extents(self.ne)
@@ -240,9 +250,15 @@ def map_custom3(
 
 @explained_by(__doc__)
 def custom_4d(
-    type: Type | str, ne: Sequence[int], args: Sequence[Tensor], fun: Callable[..., Any], n_tasks: int = 1,
-    userdata: Any = None, *, name: str = "",
-) -> Tensor:  # fmt: skip
+    type: Type | str,
+    ne: Sequence[int],
+    args: Sequence[Tensor],
+    fun: Callable[..., Any],
+    n_tasks: int = 1,
+    userdata: Any = None,
+    *,
+    name: str = "",
+) -> Tensor:
     """y = fun(*args), of this type and these extents: ``fun(dst, *args, ith, nth, userdata)``  (ggml_custom_4d).
 
     ``ne``: up to four extents, innermost first.  ``args``: up to nine tensors.  Raises TypeMismatchError,
@@ -279,9 +295,14 @@ def map_custom3_inplace(
 
 @explained_by(__doc__)
 def custom_inplace(
-    a: Tensor, args: Sequence[Tensor], fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *,
+    a: Tensor,
+    args: Sequence[Tensor],
+    fun: Callable[..., Any],
+    n_tasks: int = 1,
+    userdata: Any = None,
+    *,
     name: str = "",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``fun(dst, a, *args, ith, nth, userdata)``, written into a; dst holds what a holds first  (ggml_custom_inplace).
 
     ``args``: up to eight tensors.  The result is a view of a.

@@ -147,18 +147,14 @@ class FlashAttnExt(Attending):
         super().validate()
         check_precision(self, self.precision)
 
-    def result(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None
-    ) -> Spec:
+    def result(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None) -> Spec:
         for tensor in (k, v):
             if tensor.type not in KERNEL_FLOATS and not tensor.type.is_quantized:
                 mismatch(self, "k and v must be f32, f16, bf16 or quantised", q, k, v, mask, sinks)
         self._check(q, k, v, mask, sinks)
         return Spec(F32, (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), max(3, q.rank, k.rank, v.rank))
 
-    def reference(
-        self, q: Array, k: Array, v: Array, mask: Array | None = None, sinks: Array | None = None
-    ) -> Array:
+    def reference(self, q: Array, k: Array, v: Array, mask: Array | None = None, sinks: Array | None = None) -> Array:
         with np.errstate(all="ignore"):
             logits, hidden = self.logits(q, k, mask)
             shares = shares_of(logits, sinks)
@@ -177,9 +173,18 @@ _flash_attn_ext = builder(FlashAttnExt)
 
 @explained_by(FlashAttnExt)
 def flash_attn_ext(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float = 1.0, max_bias: float = 0.0,
-    logit_softcap: float = 0.0, *, sinks: Tensor | None = None, precision: int = 0, name: str = "",
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    scale: float = 1.0,
+    max_bias: float = 0.0,
+    logit_softcap: float = 0.0,
+    *,
+    sinks: Tensor | None = None,
+    precision: int = 0,
+    name: str = "",
+) -> Tensor:
     """Attention as one op: ``v softmax(scale k q + mask)``.
 
     Raises ShapeError, TypeMismatchError, ParameterError.
@@ -194,9 +199,17 @@ def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None, *, name: str = "")
     """
     op, (q, k, v, mask, _) = _attention(a, "flash_attn_ext_add_sinks")
     return flash_attn_ext(
-        q, k, v, mask, op.scale, op.max_bias, op.logit_softcap, sinks=sinks, precision=op.precision,
+        q,
+        k,
+        v,
+        mask,
+        op.scale,
+        op.max_bias,
+        op.logit_softcap,
+        sinks=sinks,
+        precision=op.precision,
         name=name or a.name,
-    )  # fmt: skip
+    )
 
 
 def flash_attn_ext_set_prec(a: Tensor, precision: int, *, name: str = "") -> Tensor:
@@ -305,10 +318,19 @@ _flash_attn_back = builder(FlashAttnBack)
 
 @explained_by(FlashAttnBack, FlashAttnExt)
 def flash_attn_back(
-    q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool = False, *, mask: Tensor | None = None,
-    sinks: Tensor | None = None, scale: float | None = None, max_bias: float = 0.0, logit_softcap: float = 0.0,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    d: Tensor,
+    masked: bool = False,
+    *,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    scale: float | None = None,
+    max_bias: float = 0.0,
+    logit_softcap: float = 0.0,
     name: str = "",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The gradients of attention's sources, one behind the other.
 
     ``scale`` None: 1 / sqrt(dk), as in ggml.  Raises ShapeError, TypeMismatchError, ParameterError.

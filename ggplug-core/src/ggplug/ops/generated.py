@@ -29,8 +29,9 @@ class Arange(Op):
         if not (math.isfinite(self.start) and math.isfinite(self.stop) and self.start < self.stop and self.step > 0):
             raise ParameterError(
                 f"arange: start must be less than stop and step positive, got {self.start}, {self.stop}, {self.step}",
-                op=self, got=(self.start, self.stop, self.step),
-            )  # fmt: skip
+                op=self,
+                got=(self.start, self.stop, self.step),
+            )
         if not self.count < _MOST:
             raise ParameterError(f"arange: {self.start} to {self.stop} by {self.step} is too long", op=self)
 
@@ -62,8 +63,9 @@ class TimestepEmbedding(Op):
         if self.dim < 1 or self.max_period < 1:
             raise ParameterError(
                 f"timestep_embedding: dim and max_period must be positive, got {self.dim} and {self.max_period}",
-                op=self, got=(self.dim, self.max_period),
-            )  # fmt: skip
+                op=self,
+                got=(self.dim, self.max_period),
+            )
 
     def result(self, x: Tensor) -> Spec:
         if x.type is not F32:

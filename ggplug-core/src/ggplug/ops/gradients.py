@@ -123,8 +123,9 @@ class SoftMaxBack(RowGradient):
         if self.max_bias != 0:
             raise ParameterError(
                 f"soft_max_back: there is no gradient with max_bias {self.max_bias}; it must be 0",
-                op=self, got=self.max_bias,
-            )  # fmt: skip
+                op=self,
+                got=self.max_bias,
+            )
 
     def result(self, dy: Tensor, y: Tensor) -> Spec:
         return self.check(dy, y)

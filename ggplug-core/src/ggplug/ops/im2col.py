@@ -94,9 +94,11 @@ class Im2colBack(_Im2col):
         across, down = self.axes(kernel)
         if self.is_2d:
             wanted = (
-                kernel.ne[0] * kernel.ne[1] * kernel.ne[2], windows(self, across, ne[0], grad, kernel),
-                windows(self, down, ne[1], grad, kernel), ne[3],
-            )  # fmt: skip
+                kernel.ne[0] * kernel.ne[1] * kernel.ne[2],
+                windows(self, across, ne[0], grad, kernel),
+                windows(self, down, ne[1], grad, kernel),
+                ne[3],
+            )
             require(kernel.ne[2] == ne[2], self, f"the kernel must have {ne[2]} channels", grad, kernel)
         else:
             wanted = (kernel.ne[0] * kernel.ne[1], windows(self, across, ne[0], grad, kernel), ne[2], 1)

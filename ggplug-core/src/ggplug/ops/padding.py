@@ -114,9 +114,19 @@ def pad_circular(x: Tensor, p0: int = 0, p1: int = 0, p2: int = 0, p3: int = 0, 
 
 @explained_by(Pad)
 def pad_ext(
-    x: Tensor, lp0: int = 0, rp0: int = 0, lp1: int = 0, rp1: int = 0, lp2: int = 0, rp2: int = 0, lp3: int = 0,
-    rp3: int = 0, *, circular: bool = False, name: str = "",
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    lp0: int = 0,
+    rp0: int = 0,
+    lp1: int = 0,
+    rp1: int = 0,
+    lp2: int = 0,
+    rp2: int = 0,
+    lp3: int = 0,
+    rp3: int = 0,
+    *,
+    circular: bool = False,
+    name: str = "",
+) -> Tensor:
     """``lp`` elements before and ``rp`` behind x in each dimension.
 
     (ggml_pad_ext, and with ``circular`` ggml_pad_ext_circular.)

@@ -58,8 +58,9 @@ class Rotary(Op, abstract=True):
             raise ParameterError(
                 f"{self.name}: freq_base and freq_scale must be {1 / _LARGEST} to {_LARGEST}, "
                 f"got {self.freq_base} and {self.freq_scale}",
-                op=self, got=(self.freq_base, self.freq_scale),
-            )  # fmt: skip
+                op=self,
+                got=(self.freq_base, self.freq_scale),
+            )
         if self.ext_factor and not (self.freq_base > 1 and self.beta_fast > 0 and self.beta_slow > 0):
             raise ParameterError(f"{self.name}: YaRN needs freq_base > 1 and positive beta_fast and beta_slow", op=self)
         if len(self.sections) != 4 or min(self.sections) < 0:
@@ -197,18 +198,32 @@ rope_back = builder(RopeBack)
 
 @explained_by(Rope)
 def rope_multi(
-    x: Tensor, pos: Tensor, n_dims: int, sections: tuple[int, ...], mode: int, freq_factors: Tensor | None = None,
-    *, name: str = "", **parameters: float,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    pos: Tensor,
+    n_dims: int,
+    sections: tuple[int, ...],
+    mode: int,
+    freq_factors: Tensor | None = None,
+    *,
+    name: str = "",
+    **parameters: float,
+) -> Tensor:
     """:class:`Rope` in a mode with several axes of position (ggml_rope_multi); ``parameters`` are the op's others."""
     return rope(x, pos, n_dims, freq_factors, _several(mode), sections=sections, name=name, **parameters)
 
 
 @explained_by(RopeBack, Rope)
 def rope_multi_back(
-    x: Tensor, pos: Tensor, n_dims: int, sections: tuple[int, ...], mode: int, freq_factors: Tensor | None = None,
-    *, name: str = "", **parameters: float,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    pos: Tensor,
+    n_dims: int,
+    sections: tuple[int, ...],
+    mode: int,
+    freq_factors: Tensor | None = None,
+    *,
+    name: str = "",
+    **parameters: float,
+) -> Tensor:
     """:class:`RopeBack` in a mode with several axes of position (ggml_rope_multi_back)."""
     return rope_back(x, pos, n_dims, freq_factors, _several(mode), sections=sections, name=name, **parameters)
 

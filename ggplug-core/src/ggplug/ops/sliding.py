@@ -48,9 +48,7 @@ def check_sliding(op: Op) -> None:
 def windows(op: Op, axis: Axis, extent: int, *tensors: Tensor | None) -> int:
     """How many windows there are along an axis.  Raises ShapeError if there is none; ``tensors`` are all sources."""
     found = axis.count(extent)
-    require(
-        axis.taps > 0 and found > 0, op, f"no window of {axis.taps} taps ({axis}) fits {extent} elements", *tensors
-    )
+    require(axis.taps > 0 and found > 0, op, f"no window of {axis.taps} taps ({axis}) fits {extent} elements", *tensors)
     return found
 
 

@@ -92,9 +92,19 @@ def conv_2d_dw(
 
 
 def conv_3d(
-    kernel: Tensor, x: Tensor, channels: int, s0: int = 1, s1: int = 1, s2: int = 1, p0: int = 0, p1: int = 0,
-    p2: int = 0, d0: int = 1, d1: int = 1, d2: int = 1,
-) -> Tensor:  # fmt: skip
+    kernel: Tensor,
+    x: Tensor,
+    channels: int,
+    s0: int = 1,
+    s1: int = 1,
+    s2: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    p2: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    d2: int = 1,
+) -> Tensor:
     """The convolution of x [W, H, D, C N] with kernel [KW, KH, KD, C OC], C being ``channels``  (ggml_conv_3d).
 
     F32 [OW, OH, OD, OC N].

@@ -111,8 +111,10 @@ def _write(into: Callable[..., Tensor], a: Tensor, b: Tensor, nb: tuple[int, ...
     if any(count % unit for count in (*strides, offset)):
         raise ShapeError(
             f"{into.__name__}: strides {strides} and offset {offset} must be multiples of {unit} bytes, the size of an "
-            f"element of {a!r}", tensor=(a, b), got=(*strides, offset),
-        )  # fmt: skip
+            f"element of {a!r}",
+            tensor=(a, b),
+            got=(*strides, offset),
+        )
     return into(a, b, tuple(stride // unit * block for stride in strides), offset // unit * block, name=name)
 
 

@@ -17,28 +17,71 @@ _LEFT_ALONE = ("position_embd.weight", "token_types.weight")
 
 _LEFT_ALONE_WITH = (
     # norms, and what chooses experts
-    "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight",
+    "_norm.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_tid2eid.weight",
     # small matrices
-    "altup", "laurel", "per_layer_model_proj", "ssm_conv1d", "shortconv.conv.weight",
-    "indexer.k_proj.weight", "indexer.q_proj.weight",
-    *(f"time_mix_{name}.weight" for name in (
-        "first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2", "decay_w1", "decay_w2", "lerp_fused",
-    )),
+    "altup",
+    "laurel",
+    "per_layer_model_proj",
+    "ssm_conv1d",
+    "shortconv.conv.weight",
+    "indexer.k_proj.weight",
+    "indexer.q_proj.weight",
+    *(
+        f"time_mix_{name}.weight"
+        for name in (
+            "first",
+            "w0",
+            "w1",
+            "w2",
+            "v0",
+            "v1",
+            "v2",
+            "a0",
+            "a1",
+            "a2",
+            "g1",
+            "g2",
+            "decay_w1",
+            "decay_w2",
+            "lerp_fused",
+        )
+    ),
     # positions, and what images and sound enter by
-    "attn_rel_b.weight", ".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd",
-    ".patch_merger", "a.rvq.codebook", "mm.a.code_embd",
-)  # fmt: skip
+    "attn_rel_b.weight",
+    ".position_embd",
+    "sam.pos_embd",
+    "sam.neck.",
+    "sam.net_",
+    ".rel_pos",
+    ".patch_embd",
+    ".patch_merger",
+    "a.rvq.codebook",
+    "mm.a.code_embd",
+)
 """Parts of the names of tensors that llama.cpp never quantises."""
 
 _WITHOUT_IMPORTANCE_REFUSED = (
-    types.IQ3_XXS, types.IQ2_XXS, types.IQ2_XS, types.IQ2_S, types.IQ1_M, types.IQ1_S,
-)  # fmt: skip
+    types.IQ3_XXS,
+    types.IQ2_XXS,
+    types.IQ2_XS,
+    types.IQ2_S,
+    types.IQ1_M,
+    types.IQ1_S,
+)
 """Types of matrices that are of no use when they were made without an importance matrix."""
 
 _FALLBACKS = {
     **dict.fromkeys(
         (
-            types.IQ1_S, types.IQ1_M, types.IQ2_XXS, types.IQ2_XS, types.IQ2_S, types.IQ3_XXS, types.IQ3_S,
+            types.IQ1_S,
+            types.IQ1_M,
+            types.IQ2_XXS,
+            types.IQ2_XS,
+            types.IQ2_S,
+            types.IQ3_XXS,
+            types.IQ3_S,
             types.IQ4_XS,
         ),
         types.IQ4_NL,
@@ -47,7 +90,7 @@ _FALLBACKS = {
     types.Q4_K: types.Q5_0,
     types.Q5_K: types.Q5_1,
     types.Q6_K: types.Q8_0,
-}  # fmt: skip
+}
 """Types of smaller blocks, for rows that are no whole number of blocks."""
 
 _OF_WEIGHTS = frozenset(each.base for each in MIXTURES.values())
@@ -171,9 +214,10 @@ def choose(
     if unused:
         pattern = next(iter(unused))
         raise ParameterError(
-            f"no tensor that may be quantised has a name with {pattern!r}", got=pattern,
+            f"no tensor that may be quantised has a name with {pattern!r}",
+            got=pattern,
             remedy="`ggplug gguf FILE` lists the names; norms, biases and vectors are never quantised",
-        )  # fmt: skip
+        )
     return chosen
 
 
@@ -202,14 +246,18 @@ def check(choices: Iterable[Choice], *, allow_requantize: bool) -> None:
             raise TypeMismatchError(
                 f"tensor {info.name} is {info.type.name} already; quantised to {choice.type.name} it would lose more "
                 f"than a tensor of F16 or F32",
-                tensor=info.name, got=info.type, wanted=choice.type,
+                tensor=info.name,
+                got=info.type,
+                wanted=choice.type,
                 remedy="begin with the F16 file, or allow it (--allow-requantize, allow_requantize=True)",
-            )  # fmt: skip
+            )
         if info.type not in types.KERNEL_FLOATS and not (info.type.is_quantized and can_dequantize(info.type)):
             raise TypeMismatchError(
-                f"tensor {info.name} is {info.type.name}, which is not quantised", tensor=info.name, got=info.type,
+                f"tensor {info.name} is {info.type.name}, which is not quantised",
+                tensor=info.name,
+                got=info.type,
                 wanted=choice.type,
-            )  # fmt: skip
+            )
         if not can_quantize(choice.type, imatrix=True):
             raise TypeMismatchError(
                 f"tensor {info.name}: nothing is quantised to {choice.type.name}", tensor=info.name, got=choice.type

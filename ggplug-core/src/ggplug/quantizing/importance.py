@@ -76,16 +76,20 @@ def _read_gguf(path: Path, reader: GGUFReader) -> Importance:
         if not counts.size or sums.size % counts.size:
             raise GGUFError(
                 f"{path}: {name} has {sums.size} numbers, which are not shared by {counts.size} counts",
-                path=path, field=f"tensor {name}", got=info.ne,
-            )  # fmt: skip
+                path=path,
+                field=f"tensor {name}",
+                got=info.ne,
+            )
         means = sums.reshape(counts.size, -1) / np.where(counts > 0, counts, 1)
         # nothing entered: all columns count the same
         entries[weight] = np.where(counts > 0, means, np.float32(1)).astype(np.float32).reshape(-1)
     if not entries:
         raise GGUFError(
-            f"{path} holds no importance matrix: it has no tensor NAME{_SUMS}", path=path, field="tensors",
+            f"{path} holds no importance matrix: it has no tensor NAME{_SUMS}",
+            path=path,
+            field="tensors",
             remedy="llama-imatrix writes such files",
-        )  # fmt: skip
+        )
     datasets = reader.metadata.get(_DATASETS, [])
     chunks = reader.metadata.get(_CHUNKS, 0)
     if not isinstance(datasets, list) or not all(isinstance(each, str) for each in datasets):

@@ -250,8 +250,18 @@ _ATTENTION_OUTPUT: dict[str, Type] = {
 }
 
 _OF_EIGHT_EXPERTS = (
-    "Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_S", "Q4_K_M", "IQ3_S", "IQ3_M", "IQ4_XS",
-)  # fmt: skip
+    "Q2_K",
+    "IQ3_XS",
+    "IQ3_XXS",
+    "Q3_K_S",
+    "Q3_K_M",
+    "IQ4_NL",
+    "Q4_K_S",
+    "Q4_K_M",
+    "IQ3_S",
+    "IQ3_M",
+    "IQ4_XS",
+)
 """Names by which the attention output of a model with eight experts is Q5_K: it is small beside them."""
 
 
@@ -333,9 +343,12 @@ class Mixture:
 
 
 _BASES = {
-    "IQ2_S": types.IQ2_XS, "IQ2_M": types.IQ2_S, "IQ3_XS": types.IQ3_S, "IQ3_M": types.IQ3_S,
+    "IQ2_S": types.IQ2_XS,
+    "IQ2_M": types.IQ2_S,
+    "IQ3_XS": types.IQ3_S,
+    "IQ3_M": types.IQ3_S,
     "MXFP4_MOE": types.MXFP4,
-}  # fmt: skip
+}
 """Of names that do not begin with their type's."""
 
 

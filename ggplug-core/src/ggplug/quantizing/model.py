@@ -106,11 +106,17 @@ def quantize_file(
             writer.write()
     return [
         Quantized(
-            each.info.name, each.info.ne, each.info.type, each.type, each.info.nbytes, each.nbytes, each.wanted,
+            each.info.name,
+            each.info.ne,
+            each.info.type,
+            each.type,
+            each.info.nbytes,
+            each.nbytes,
+            each.wanted,
             weight is not None,
         )
         for each, weight in zip(choices, weights, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _check_target(reader: GGUFReader, out: str | os.PathLike[str]) -> None:
@@ -137,14 +143,18 @@ def _importance_of(choice: Choice, importance: Importance | None, name: str) -> 
             raise ModelError(
                 f"{importance.path}: the importance of {info.name} has {found.size} numbers, not "
                 f"{info.ne[0]} for each of {matrices} matrices",
-                got=found.size, wanted=info.ne[0] * matrices, remedy="take the importance matrix of this very model",
-            )  # fmt: skip
+                got=found.size,
+                wanted=info.ne[0] * matrices,
+                remedy="take the importance matrix of this very model",
+            )
     if choice.changes and needs_importance(choice, name):
         where = "" if importance is None else f", and {importance.path} has nothing on it"
         raise ModelError(
             f"tensor {info.name} would be {choice.type.name}, which is of use with an importance matrix only{where}",
-            tensor=info.name, wanted=choice.type, remedy="give one of this model (--imatrix, imatrix=)",
-        )  # fmt: skip
+            tensor=info.name,
+            wanted=choice.type,
+            remedy="give one of this model (--imatrix, imatrix=)",
+        )
     return None
 
 
@@ -217,9 +227,13 @@ class _Work:
         wanted = f"numbers that {choice.type.name} holds" if finite else "finite numbers"
         raise ModelError(
             f"{path}: tensor {info.name} has {value:g} at {list(index)}, {choice.type.name} needs {wanted}",
-            tensor=info.name, index=index, got=value, wanted=wanted, path=path,
+            tensor=info.name,
+            index=index,
+            got=value,
+            wanted=wanted,
+            path=path,
             remedy="take BF16 or F32, which hold it" if finite else "the file is damaged, or its training failed",
-        )  # fmt: skip
+        )
 
     def _rows(
         self, info: TensorInfo, weights: npt.NDArray[np.float32] | None

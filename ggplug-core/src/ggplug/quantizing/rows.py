@@ -17,8 +17,10 @@ from ggplug.types import BF16, F16, F32, Type
 log = logging.getLogger("ggplug")
 
 _MAGNITUDES = {
-    F32: (np.uint32, 0x7FFFFFFF, 0x45000000), F16: (np.uint16, 0x7FFF, 0x6800), BF16: (np.uint16, 0x7FFF, 0x4500)
-}  # fmt: skip
+    F32: (np.uint32, 0x7FFFFFFF, 0x45000000),
+    F16: (np.uint16, 0x7FFF, 0x6800),
+    BF16: (np.uint16, 0x7FFF, 0x4500),
+}
 """Of floats the bits without the sign, which grow with the magnitude, and those of 2^11: below, no type loses any."""
 _EXPONENT = 8
 """Rows with elements up to 2^8 are encoded as well as they can be: scales are normal numbers of each type."""

@@ -117,9 +117,7 @@ class Magnitudes(NamedTuple):
 class Searches(Protocol):
     """What finds scales and rows: the functions of this module, or others with the same answers."""
 
-    def magnitudes(
-        self, x: Floats, weights: Floats, how: Magnitudes
-    ) -> tuple[Floats, npt.NDArray[np.int32], Bytes]:
+    def magnitudes(self, x: Floats, weights: Floats, how: Magnitudes) -> tuple[Floats, npt.NDArray[np.int32], Bytes]:
         """See :func:`search_magnitudes`."""
 
     def signs(

@@ -358,10 +358,15 @@ def _codec(
         search(values, blocks, None, References())
 
     return Codec(
-        type, None if needs_importance else encode, decode, missing=_NEEDS if needs_importance else "",
-        weighted=weigh, put_scale=put_scale, is_stored=False, search=search,
-    )  # fmt: skip
-
+        type,
+        None if needs_importance else encode,
+        decode,
+        missing=_NEEDS if needs_importance else "",
+        weighted=weigh,
+        put_scale=put_scale,
+        is_stored=False,
+        search=search,
+    )
 
 
 register(

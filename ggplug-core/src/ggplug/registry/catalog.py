@@ -136,9 +136,10 @@ class Catalog:
         for other in self._list():
             if other is not plugin and other is not plugin.brought_by and naming.claims(other, name, plugin):
                 raise DuplicateNameError(
-                    f"the name {name!r} belongs to {other.described}", got=name,
+                    f"the name {name!r} belongs to {other.described}",
+                    got=name,
                     remedy=f'give it another name, or call ggplug.unload("{other.reachable_as}") first',
-                )  # fmt: skip
+                )
 
     def hand_over(self, plugin: Plugin) -> None:
         """Adds a ready-made plugin.  One that another plugin brings while it is loaded goes with that.

@@ -163,9 +163,7 @@ def ask(facts: DeviceFacts) -> DeviceProps:
     if free is not None and total is not None and free > total:
         raise RefusalError(f"memory() says that {free} of {total} bytes are free")
     stated = check_device(facts.device)
-    return DeviceProps(
-        facts.name, stated.description, facts.kind, free, total, stated.device_id, stated.capabilities
-    )
+    return DeviceProps(facts.name, stated.description, facts.kind, free, total, stated.device_id, stated.capabilities)
 
 
 def silent(facts: DeviceFacts) -> DeviceProps:

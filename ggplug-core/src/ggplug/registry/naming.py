@@ -69,8 +69,9 @@ def ambiguous(name: str, group: Sequence[Plugin]) -> DuplicateNameError:
     ways = " or ".join(f'"{plugin.qualified}"' for plugin in group)
     return DuplicateNameError(
         f"the name {name!r} is claimed by {claims}",
-        got=name, remedy=f"say {ways}, or leave one out with GGPLUG_DISABLE={group[-1].qualified}",
-    )  # fmt: skip
+        got=name,
+        remedy=f"say {ways}, or leave one out with GGPLUG_DISABLE={group[-1].qualified}",
+    )
 
 
 def owners(plugins: Iterable[Plugin], name: str) -> list[Plugin]:

@@ -158,9 +158,12 @@ class Plugin:
         assert failure is not None
         return PluginError(
             f"the plugin {self.described} {failure.stage.action}: {failure.reason}",
-            entry_point=self.name, distribution=self.distribution, version=self.version, stage=self.stage.value,
+            entry_point=self.name,
+            distribution=self.distribution,
+            version=self.version,
+            stage=self.stage.value,
             remedy=failure.remedy,
-        )  # fmt: skip
+        )
 
     def status(self) -> PluginStatus:
         error, remedy = None, None

@@ -259,10 +259,13 @@ class Registry:
                     plugin.disabled = None
                 if plugin.disabled is not None:
                     raise PluginError(
-                        f"the plugin {plugin.described} is left out by {plugin.disabled}", entry_point=plugin.name,
-                        distribution=plugin.distribution, version=plugin.version, stage=plugin.stage.value,
+                        f"the plugin {plugin.described} is left out by {plugin.disabled}",
+                        entry_point=plugin.name,
+                        distribution=plugin.distribution,
+                        version=plugin.version,
+                        stage=plugin.stage.value,
                         remedy=f"change {plugin.disabled} to use it",
-                    )  # fmt: skip
+                    )
                 if plugin.failure is not None and plugin.find is not None:
                     self.lifecycle.reset(plugin)
                 return self.lifecycle.load(plugin)
@@ -353,9 +356,14 @@ class Registry:
             if plugin is None:
                 raise PluginError(message, device=device) from error
             raise PluginError(
-                message, device=device, entry_point=plugin.name, distribution=plugin.distribution,
-                version=plugin.version, stage=plugin.stage.value, remedy="`ggplug doctor` tells more",
-            ) from error  # fmt: skip
+                message,
+                device=device,
+                entry_point=plugin.name,
+                distribution=plugin.distribution,
+                version=plugin.version,
+                stage=plugin.stage.value,
+                remedy="`ggplug doctor` tells more",
+            ) from error
         if plugin is not None:
             plugin.stage = Stage.INITIALISED
             plugin.stages.setdefault(Stage.INITIALISED.value, (time.perf_counter() - start) * 1e3)

@@ -67,5 +67,8 @@ def _compare(device: Device, node: Tensor, expected: np.ndarray[Any, Any]) -> No
         raise ComputeError(
             f"{device.name} computes {node.op.name} of {types} wrongly: {np.count_nonzero(wrong)} of {wrong.size} "
             f"values, the first at {place}: {found[place]:g}, not {expected[place]:g}",
-            op=node.op, device=device, got=float(found[place]), wanted=float(expected[place]),
-        )  # fmt: skip
+            op=node.op,
+            device=device,
+            got=float(found[place]),
+            wanted=float(expected[place]),
+        )

@@ -68,9 +68,14 @@ class Assignment:
 
 
 def assign(
-    graph: Graph, streams: Streams, *, hazards: Hazards | None = None, pins: Mapping[int, int] | None = None,
-    policy: Policy | None = None, op_offload: bool = True,
-) -> Assignment:  # fmt: skip
+    graph: Graph,
+    streams: Streams,
+    *,
+    hazards: Hazards | None = None,
+    pins: Mapping[int, int] | None = None,
+    policy: Policy | None = None,
+    op_offload: bool = True,
+) -> Assignment:
     """Assigns every tensor of a graph to a stream.
 
     ``pins``: position -> stream number.  Raises PlacementError, with each device's reason, if there is no stream for
@@ -88,9 +93,14 @@ class _Passes:
     """The state of the passes.  Positions are those in ``graph.tensors``; -1 is unassigned."""
 
     def __init__(
-        self, graph: Graph, streams: Streams, hazards: Hazards, pins: Mapping[int, int], policy: Policy | None,
+        self,
+        graph: Graph,
+        streams: Streams,
+        hazards: Hazards,
+        pins: Mapping[int, int],
+        policy: Policy | None,
         offload: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph = graph
         self.tensors = graph.tensors
         self.streams = streams
@@ -174,8 +184,9 @@ class _Passes:
             raise PlacementError(
                 f"there is no memory in which {self.tensors[root]!r} could be made and then written into by "
                 f"{self.tensors[writers[0]]!r}: {self._why(writers[0])}",
-                tensor=self.tensors[root], op=self.tensors[writers[0]].op,
-            )  # fmt: skip
+                tensor=self.tensors[root],
+                op=self.tensors[writers[0]].op,
+            )
         return homes
 
     # -- pass 1 ------------------------------------------------------------------------------------
@@ -207,8 +218,11 @@ class _Passes:
             reason = self.streams.reason(stream, tensor)
             raise PlacementError(
                 f"{tensor!r} is pinned to {name}, which cannot compute it: {reason}",
-                tensor=tensor, op=tensor.op, device=self.streams[stream].device, reason=reason,
-            )  # fmt: skip
+                tensor=tensor,
+                op=tensor.op,
+                device=self.streams[stream].device,
+                reason=reason,
+            )
         homes = self.homes.get(position)
         if homes is not None and stream not in homes:
             raise PlacementError(
@@ -221,8 +235,10 @@ class _Passes:
             raise PlacementError(
                 f"{tensor!r} is pinned to {name}, which cannot work where the bytes that it writes live: "
                 f"{self._places(position)}",
-                tensor=tensor, op=tensor.op, device=self.streams[stream].device,
-            )  # fmt: skip
+                tensor=tensor,
+                op=tensor.op,
+                device=self.streams[stream].device,
+            )
         self.put(position, stream, Reason.PINNED)
 
     def _may_write(self, stream: int, root: int) -> bool:
@@ -242,8 +258,9 @@ class _Passes:
                 if wanted not in backends:
                     raise PlacementError(
                         f"the policy wants {wanted!r} for {node!r}, not one of {', '.join(b.name for b in backends)}",
-                        tensor=node, got=wanted,
-                    )  # fmt: skip
+                        tensor=node,
+                        got=wanted,
+                    )
                 self._settle(position, self.streams.index(wanted))
                 return True
         answer = HOOKS.place(self.graph, node, [self.streams[s].device for s in able])
@@ -286,8 +303,9 @@ class _Passes:
             raise PlacementError(
                 f"{tensor!r} has a place in {tensor.buffer_type.name}, where no device can compute it: "
                 f"{self._why(position, tensor.buffer_type)}",
-                tensor=tensor, op=tensor.op,
-            )  # fmt: skip
+                tensor=tensor,
+                op=tensor.op,
+            )
         else:
             self._to_weights(position)
 
@@ -388,8 +406,9 @@ class _Passes:
                 raise PlacementError(
                     f"{self.tensors[position]!r} shall run on {self.streams[self.at[position]].name}, which "
                     f"cannot work where the bytes that it writes live: {self._places(position)}",
-                    tensor=self.tensors[position], op=self.tensors[position].op,
-                )  # fmt: skip
+                    tensor=self.tensors[position],
+                    op=self.tensors[position].op,
+                )
             for source in self.graph.sources[position]:
                 if source >= 0 and self.at[roots[source]] < 0 and self.tensors[roots[source]].buffer_type is None:
                     # Nodes come before their users, so this is a leaf.
@@ -443,8 +462,10 @@ class _Passes:
         raise PlacementError(
             f"{tensor!r} writes into {self._places(position)}, and no device can do that there (a copy is never "
             f"written instead): {self._why(position, *memories)}",
-            tensor=tensor, op=tensor.op, reasons=self._reasons(position, *memories),
-        )  # fmt: skip
+            tensor=tensor,
+            op=tensor.op,
+            reasons=self._reasons(position, *memories),
+        )
 
     def _to_first(self, position: int) -> None:
         for stream in range(len(self.streams)):
@@ -454,8 +475,10 @@ class _Passes:
         tensor = self.tensors[position]
         raise PlacementError(
             f"no device can compute {tensor!r}: {self._why(position)}",
-            tensor=tensor, op=tensor.op, reasons=self._reasons(position),
-        )  # fmt: skip
+            tensor=tensor,
+            op=tensor.op,
+            reasons=self._reasons(position),
+        )
 
     # -- what to say -------------------------------------------------------------------------------
 

@@ -171,9 +171,14 @@ class Execution:
             places, layout = self.schedule.versions[version], self.schedule.layout
             buffers = self.allocator.chunks(layout)
             bound.allocation = Allocation(
-                graph, buffers, places.slots, places.offsets,
-                layout=layout, arena=self.allocator.arena, groups=layout.groups,
-            )  # fmt: skip
+                graph,
+                buffers,
+                places.slots,
+                places.offsets,
+                layout=layout,
+                arena=self.allocator.arena,
+                groups=layout.groups,
+            )
         return bound.allocation
 
     def observed(self, graph: Graph, version: int) -> Allocation:
@@ -187,10 +192,13 @@ class Execution:
             self.allocator.ensure(layout)
             inside = whole.slots == NOWHERE
             bound.observed = Allocation(
-                graph, self.allocator.chunks(layout),
-                np.where(inside, layout.slots, whole.slots), np.where(inside, layout.offsets, whole.offsets),
-                layout=layout, arena=self.allocator.arena,
-            )  # fmt: skip
+                graph,
+                self.allocator.chunks(layout),
+                np.where(inside, layout.slots, whole.slots),
+                np.where(inside, layout.offsets, whole.offsets),
+                layout=layout,
+                arena=self.allocator.arena,
+            )
         return bound.observed
 
     def version_of(self, allocation: Allocation) -> int | None:
@@ -326,8 +334,13 @@ class Execution:
             ordering.note(mover, copied, split.copy_reads, split.copy_writes)
 
     def run_observed(
-        self, graph: Graph, bound: Bound, ordering: Ordering, run: Run,
-        callback: EvalCallback | None, poison: bool,
+        self,
+        graph: Graph,
+        bound: Bound,
+        ordering: Ordering,
+        run: Run,
+        callback: EvalCallback | None,
+        poison: bool,
     ) -> None:
         """Computes piece by piece, each up to a node that the callback wants to see.
 
@@ -363,9 +376,15 @@ class Execution:
         run.progress = len(order)
 
     def _run_chunk(
-        self, graph: Graph, bound: Bound, split: BoundSplit, ordering: Ordering, positions: Sequence[int],
-        span: tuple[int, int], whole: Allocation,
-    ) -> None:  # fmt: skip
+        self,
+        graph: Graph,
+        bound: Bound,
+        split: BoundSplit,
+        ordering: Ordering,
+        positions: Sequence[int],
+        span: tuple[int, int],
+        whole: Allocation,
+    ) -> None:
         """Computes some nodes of a split: those that belong to the numbers ``span`` (the second exclusive)."""
         pieces = split.planned.split
         if span == (pieces.first, pieces.end) and whole is self._versions[bound.version].allocation:

@@ -210,27 +210,43 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
         split = -1 if node.op.is_view else split_of[position]
         rows.append(
             Row(
-                number, node.name, node.op.name, node.type.name, node.ne[: node.rank], device, reason.name.lower(),
-                text, split, group_of.get(position, -1), position in schedule.groups.inner,
+                number,
+                node.name,
+                node.op.name,
+                node.type.name,
+                node.ne[: node.rank],
+                device,
+                reason.name.lower(),
+                text,
+                split,
+                group_of.get(position, -1),
+                position in schedule.groups.inner,
             )
-        )  # fmt: skip
+        )
     copies = tuple(
         CopyRow(
-            copy.split, _name(graph.tensors[copy.position]), _memory(graph, streams, assignment, copy.position),
-            streams[copy.stream].name, copy.nbytes, _has_own_layout(graph, copy.position),
+            copy.split,
+            _name(graph.tensors[copy.position]),
+            _memory(graph, streams, assignment, copy.position),
+            streams[copy.stream].name,
+            copy.nbytes,
+            _has_own_layout(graph, copy.position),
         )
         for copy in cut.copies
         if copy.nbytes
-    )  # fmt: skip
+    )
     splits = tuple(
         SplitRow(
-            split.number, streams[split.stream].name, split.first, split.end,
+            split.number,
+            streams[split.stream].name,
+            split.first,
+            split.end,
             sum(not graph.tensors[position].op.is_view for position in split.nodes),  # type: ignore[union-attr]
             sum(cut.copies[copy].nbytes > 0 for copy in split.copies),
             sum(cut.copies[copy].nbytes for copy in split.copies),
         )
         for split in cut.splits
-    )  # fmt: skip
+    )
     number_of = {position: number for number, position in enumerate(cut.order)}
     missed = tuple(
         MissedRow(tuple(number_of[position] for position in each.nodes), each.pattern, each.reason)

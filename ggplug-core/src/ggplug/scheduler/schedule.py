@@ -51,9 +51,16 @@ class Schedule:
 
 
 def make_schedule(
-    graph: Graph, streams: Streams, allocator: GraphAllocator, *, n_copies: int = 1,
-    pins: Mapping[int, int] | None = None, policy: Policy | None = None, op_offload: bool = True, groups: bool = True,
-) -> Schedule:  # fmt: skip
+    graph: Graph,
+    streams: Streams,
+    allocator: GraphAllocator,
+    *,
+    n_copies: int = 1,
+    pins: Mapping[int, int] | None = None,
+    policy: Policy | None = None,
+    op_offload: bool = True,
+    groups: bool = True,
+) -> Schedule:
     """Assigns, cuts, groups and lays a graph out.  ``pins``: position -> stream number.
 
     ``groups``: whether devices are asked for groups of nodes.  Raises PlacementError, OutOfMemoryError (a tensor is
@@ -127,9 +134,7 @@ def _requests(
             requests.append(Request(copy.stream, size, first, last, f"the copy of {tensor!r}"))
     leafs = []
     if n_copies > 1:
-        leafs = [
-            graph.index[leaf] for leaf in graph.leafs if leaf.view_src is None and leaf.buffer_type is None
-        ]  # fmt: skip
+        leafs = [graph.index[leaf] for leaf in graph.leafs if leaf.view_src is None and leaf.buffer_type is None]
         for _ in range(1, n_copies):
             for position in leafs:
                 stream, tensor = assignment.streams[position], graph.tensors[position]

@@ -53,15 +53,24 @@ class Scheduler:
     """
 
     def __init__(
-        self, backends: Sequence[Backend | Device], *, buffer_types: Sequence[BufferType] | None = None,
-        n_copies: int = 1, op_offload: bool = True, policy: Policy | None = None, cache_size: int = 32,
-        reuse: bool = True, poison: bool | str | None = None, groups: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        backends: Sequence[Backend | Device],
+        *,
+        buffer_types: Sequence[BufferType] | None = None,
+        n_copies: int = 1,
+        op_offload: bool = True,
+        policy: Policy | None = None,
+        cache_size: int = 32,
+        reuse: bool = True,
+        poison: bool | str | None = None,
+        groups: bool = True,
+    ) -> None:
         if isinstance(backends, (str, Device, Backend)) or not isinstance(backends, Sequence):
             raise ParameterError(
-                f"a scheduler takes a list of devices and streams, got {backends!r}", got=backends,
+                f"a scheduler takes a list of devices and streams, got {backends!r}",
+                got=backends,
                 remedy="put it into a list; gg.device(name) finds a device",
-            )  # fmt: skip
+            )
         if not backends:
             raise ParameterError("a scheduler needs at least one stream")
         if n_copies < 1 or cache_size < 1:
@@ -244,9 +253,15 @@ class Scheduler:
 
     def _schedule(self, graph: Graph, pins: dict[int, int]) -> Schedule:
         return make_schedule(
-            graph, self._streams, self._allocator,
-            n_copies=self.n_copies, pins=pins, policy=self.policy, op_offload=self.op_offload, groups=self.groups,
-        )  # fmt: skip
+            graph,
+            self._streams,
+            self._allocator,
+            n_copies=self.n_copies,
+            pins=pins,
+            policy=self.policy,
+            op_offload=self.op_offload,
+            groups=self.groups,
+        )
 
     def _forget(self, execution: Execution) -> None:
         if execution is self._current:
@@ -308,9 +323,7 @@ class Scheduler:
         start = time.perf_counter_ns()
         devices = self._compute(graph)
         if devices is not None:
-            HOOKS.notify(
-                "ggplug_graph_computed", graph=graph, devices=devices, start=start, end=time.perf_counter_ns()
-            )
+            HOOKS.notify("ggplug_graph_computed", graph=graph, devices=devices, start=start, end=time.perf_counter_ns())
 
     @alone
     def _compute(self, graph: Graph) -> list[Device] | None:
@@ -480,8 +493,10 @@ class Scheduler:
         if out.size != tensor.nbytes:
             raise ShapeError(
                 f"{tensor!r} has {tensor.nbytes} bytes, the target {out.size}",
-                tensor=tensor, got=out.size, wanted=tensor.nbytes,
-            )  # fmt: skip
+                tensor=tensor,
+                got=out.size,
+                wanted=tensor.nbytes,
+            )
         execution = self._find(graph)
         backend = self._backend_of(tensor, graph)
         run = graph.run
@@ -531,5 +546,3 @@ class Scheduler:
 
     def __repr__(self) -> str:
         return f"<Scheduler on {', '.join(self._streams.names())}>"
-
-

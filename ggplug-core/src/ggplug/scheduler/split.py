@@ -89,9 +89,7 @@ def cut(graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards
     return Cut(order, splits, copies)
 
 
-def _splits(
-    graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards
-) -> tuple[list[Split], list[Copy]]:
+def _splits(graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards) -> tuple[list[Split], list[Copy]]:
     tensors, sources, roots, at = graph.tensors, graph.sources, graph.roots, assignment.streams
     splits: list[Split] = []
     copies: list[Copy] = []

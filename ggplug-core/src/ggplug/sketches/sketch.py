@@ -149,8 +149,13 @@ def sketches(op: type[Op]) -> Iterator[Sketch]:
     elif op is Repeat:
         for type in (F32, Q8_0):
             times = 1 if type is Q8_0 else 2
-            yield Sketch((x,), (type,), lambda sizes, t=times: {  # type: ignore[misc]
-                "ne": (t * sizes["n"], 2 * sizes["r"], 2 * sizes["b"], 2 * sizes["c"])})  # fmt: skip
+            yield Sketch(
+                (x,),
+                (type,),
+                lambda sizes, t=times: {  # type: ignore[misc]
+                    "ne": (t * sizes["n"], 2 * sizes["r"], 2 * sizes["b"], 2 * sizes["c"])
+                },
+            )
     else:
         yield from _products_and_views(op, x)
 
@@ -258,7 +263,12 @@ _OTHERS: dict[type[Op], Sketch] = {
     Conv3dDirect: Sketch(
         ("3 2 2 M", "8 7 4 b"),
         parameters=lambda sizes: {
-            "channels": 1, "images": sizes["b"], "out_channels": sizes["M"], "p0": 1, "p1": 1, "p2": 1
+            "channels": 1,
+            "images": sizes["b"],
+            "out_channels": sizes["M"],
+            "p0": 1,
+            "p1": 1,
+            "p2": 1,
         },
     ),
     ConvTranspose1d: Sketch(("3 M c", "8 c"), parameters=lambda sizes: {"s0": 2}),

@@ -62,8 +62,11 @@ def beside(dst: Array, *rest: Any) -> None:
 
 
 FUNCTIONS: dict[type[Op], Callable[..., None]] = {
-    MapCustom1: negated, MapCustom2: larger, MapCustom3: chosen, Custom4d: beside,
-}  # fmt: skip
+    MapCustom1: negated,
+    MapCustom2: larger,
+    MapCustom3: chosen,
+    Custom4d: beside,
+}
 """The function that an op's cases call."""
 
 _LIMIT = 0.25

@@ -91,9 +91,14 @@ def _layer(pieces: _Pieces, out: OfPacked, K: int, head_bytes: int) -> Steps:
     rounded_bytes = 0 if out.totals is None else int8_row_bytes(K, 0, out.totals)
     at = AttentionLayer.word_count()
     words = AttentionLayer.words(
-        **pieces.places(at), out=at + len(pieces.words), heads=heads, heads_bytes=heads_bytes, head_bytes=head_bytes,
-        rounded=rounded, rounded_bytes=rounded_bytes,
-    )  # fmt: skip
+        **pieces.places(at),
+        out=at + len(pieces.words),
+        heads=heads,
+        heads_bytes=heads_bytes,
+        head_bytes=head_bytes,
+        rounded=rounded,
+        rounded_bytes=rounded_bytes,
+    )
     kernel = attention_layer_kernel(*pieces.arguments, out.kind, out.packed, out.totals or 0, out.totals is not None)
     words = words.followed_by(pieces.words).followed_by(out.words)
     scratch = rounded + pieces.v_block * rounded_bytes
@@ -153,9 +158,13 @@ class _Pieces:
         """The kernel's parameters, where ``words`` are ``at`` words behind the first of these."""
         softly = at + len(self.first.words)
         return {
-            "logits": at, "soft_max": softly, "mixed": softly + len(self.softly), "rows": self.rows,
-            "row_bytes": self.row_bytes, "panels": self.panels,
-        }  # fmt: skip
+            "logits": at,
+            "soft_max": softly,
+            "mixed": softly + len(self.softly),
+            "rows": self.rows,
+            "row_bytes": self.row_bytes,
+            "panels": self.panels,
+        }
 
 
 def _pieces(group: Group, names: Names, result: Ref | int, nb: Extents) -> _Pieces | Decline:

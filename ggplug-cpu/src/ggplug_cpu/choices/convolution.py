@@ -50,9 +50,16 @@ def conv_3d(node: Tensor) -> Steps | Decline:
     axes = op.axes(kernel.ne[:3])
     out = op.out_channels
     return _product(
-        node, _rows(kernel, kernel.ne, out), axes, x, x.nb[3], op.channels * x.nb[3], op.images,
-        node.nb[3], out * node.nb[3],
-    )  # fmt: skip
+        node,
+        _rows(kernel, kernel.ne, out),
+        axes,
+        x,
+        x.nb[3],
+        op.channels * x.nb[3],
+        op.images,
+        node.nb[3],
+        out * node.nb[3],
+    )
 
 
 def conv_transpose_1d(node: Tensor) -> Steps | Decline:
@@ -85,9 +92,15 @@ def conv_transpose_2d(node: Tensor) -> Steps | Decline:
 
 
 def _without_zeros(
-    made: Steps | Decline, kernel: Tensor, rows: Ready, y: Place, x: Place, ne: Extents, taps: tuple[int, int],
+    made: Steps | Decline,
+    kernel: Tensor,
+    rows: Ready,
+    y: Place,
+    x: Place,
+    ne: Extents,
+    taps: tuple[int, int],
     stride: int,
-) -> Steps | Decline:  # fmt: skip
+) -> Steps | Decline:
     """``made``, and then once more the channels whose kernel holds numbers that make NaN of zeros.
 
     ``ne``: the extents of x, ``taps`` those of a window, ``stride`` apart.
@@ -95,9 +108,18 @@ def _without_zeros(
     if isinstance(made, Decline):
         return made
     words = Stretched.words(
-        y=y, x=x, rows=rows.as_place(), channels=ne[2], width=ne[0], height=ne[1], taps0=taps[0],
-        taps1=taps[1], stride=stride, out=rows.ne[1], images=ne[3],
-    )  # fmt: skip
+        y=y,
+        x=x,
+        rows=rows.as_place(),
+        channels=ne[2],
+        width=ne[0],
+        height=ne[1],
+        taps0=taps[0],
+        taps1=taps[1],
+        stride=stride,
+        out=rows.ne[1],
+        images=ne[3],
+    )
     entry = Entry(conv_transpose_wild(kernel.type.name), words, tasks(kernel.size), barrier_before=True)
     return Steps((*made.entries, entry), made.workspace_bytes, made.scratch_bytes)
 
@@ -133,21 +155,33 @@ def _im2col(node: Tensor, image: Ready, sliding: Words | Decline, of_image: int,
     if isinstance(sliding, Decline):
         return sliding
     words = Im2col.words(
-        y=writing(Ref(RESULT), node.type, node.nb[0]), x=image.as_place(), n=node.ne[0], rows=node.nrows,
-        rows_of_image=of_image, row_bytes=node.nb[1], image_bytes=image_bytes,
-    )  # fmt: skip
+        y=writing(Ref(RESULT), node.type, node.nb[0]),
+        x=image.as_place(),
+        n=node.ne[0],
+        rows=node.nrows,
+        rows_of_image=of_image,
+        row_bytes=node.nb[1],
+        image_bytes=image_bytes,
+    )
     entry = Entry(im2col_kernel(), words.followed_by(sliding), tasks(node.size, 4))
     scratch = max(scratch_bytes(node.ne[0]), image.scratch_bytes)
     return Steps((*image.entries, entry), image.workspace_bytes, scratch)
 
 
 def _sliding(
-    axes: Sequence[Axis], extents: Sequence[int], windows: Sequence[int], nb: Sequence[int], channel: int,
-    *, transposed: bool = False,
-) -> Words | Decline:  # fmt: skip
+    axes: Sequence[Axis],
+    extents: Sequence[int],
+    windows: Sequence[int],
+    nb: Sequence[int],
+    channel: int,
+    *,
+    transposed: bool = False,
+) -> Words | Decline:
     """The words for windows along one to three axes."""
-    farthest = sum(abs(stride) * (extent + axis.padding + axis.dilation * axis.taps + axis.stride) for
-                   axis, extent, stride in zip(axes, extents, nb, strict=False))  # fmt: skip
+    farthest = sum(
+        abs(stride) * (extent + axis.padding + axis.dilation * axis.taps + axis.stride)
+        for axis, extent, stride in zip(axes, extents, nb, strict=False)
+    )
     taps = 1
     for axis in axes:
         taps *= axis.taps
@@ -185,9 +219,18 @@ def _as_rows(ready: Ready, numbers: int, rows: int, size: int = 0) -> Ready:
 
 
 def _product(
-    node: Tensor, rows: Ready, axes: Sequence[Axis], x: Tensor, channel: int, image_bytes: int, images: int,
-    out_bytes: int, out_image_bytes: int, *, transposed: bool = False,
-) -> Steps | Decline:  # fmt: skip
+    node: Tensor,
+    rows: Ready,
+    axes: Sequence[Axis],
+    x: Tensor,
+    channel: int,
+    image_bytes: int,
+    images: int,
+    out_bytes: int,
+    out_image_bytes: int,
+    *,
+    transposed: bool = False,
+) -> Steps | Decline:
     """Windows of ``images`` images by the rows of a kernel.
 
     ``channel`` and ``image_bytes``: from one channel and image of x to the next; ``out_bytes`` and ``out_image_bytes``:
@@ -208,12 +251,30 @@ def _product(
     x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, k_block)
     order = "stretched windows" if transposed and any(axis.stride > 1 for axis in axes) else "windows"
     words = Product.words(
-        weights=Place(Ref(source(1)), (x.nb[0], 0, image_bytes, 0)), activations=rows.as_place(),
-        result=Place(Ref(RESULT), (4, out_bytes, out_image_bytes, 0)), K=numbers, M=count, matrices=images, rows=out,
-        ne02=max(1, images), ne11=out, r2=1, r3=1, m_block=m_block, v_block=v_block, k_block=k_block,
-        x_offset=x_offset, pack=pack_panels(kind, "f32", order), routes=Place(), least=1, most=out, epilogue=0,
-        epilogue_words=0, residual=Place(), bias=Place(),
-    )  # fmt: skip
+        weights=Place(Ref(source(1)), (x.nb[0], 0, image_bytes, 0)),
+        activations=rows.as_place(),
+        result=Place(Ref(RESULT), (4, out_bytes, out_image_bytes, 0)),
+        K=numbers,
+        M=count,
+        matrices=images,
+        rows=out,
+        ne02=max(1, images),
+        ne11=out,
+        r2=1,
+        r3=1,
+        m_block=m_block,
+        v_block=v_block,
+        k_block=k_block,
+        x_offset=x_offset,
+        pack=pack_panels(kind, "f32", order),
+        routes=Place(),
+        least=1,
+        most=out,
+        epilogue=0,
+        epilogue_words=0,
+        residual=Place(),
+        bias=Place(),
+    )
     kernel = mul_mat_gemm.mul_mat_gemm(kind, given(node, 0).type.name)
     entry = Entry(kernel, words.followed_by(sliding), tasks(numbers * node.size // _PER_ELEMENT))
     return Steps((*rows.entries, entry), rows.workspace_bytes, max(scratch, rows.scratch_bytes))

@@ -33,10 +33,18 @@ def lightning_indexer(node: Tensor) -> Steps:
     q, k, weights = (given(node, i) for i in range(3))
     ready = _rows(node, 0, 3)
     words = Indexed.words(
-        y=Place(Ref(RESULT)), q=ready[0].as_place(), k=reading(Ref(source(1)), k.type, *k.nb),
-        weights=Place(Ref(source(2)), weights.nb), mask=ready[1].as_place(), n=q.ne[0], heads=q.ne[1], keys=k.ne[2],
-        tokens=q.ne[2], sequences=q.ne[3], masks=max(1, given(node, 3).ne[3]),
-    )  # fmt: skip
+        y=Place(Ref(RESULT)),
+        q=ready[0].as_place(),
+        k=reading(Ref(source(1)), k.type, *k.nb),
+        weights=Place(Ref(source(2)), weights.nb),
+        mask=ready[1].as_place(),
+        n=q.ne[0],
+        heads=q.ne[1],
+        keys=k.ne[2],
+        tokens=q.ne[2],
+        sequences=q.ne[3],
+        masks=max(1, given(node, 3).ne[3]),
+    )
     work = tasks(node.size, max(1, q.ne[0] * q.ne[1]))
     return _steps(ready, Entry(kernels.index(), words, work), kernels.scratch_bytes(q.ne[0]))
 
@@ -47,9 +55,14 @@ def combined(node: Tensor) -> Steps:
     assert isinstance(op, ops.Dsv4HcComb)
     ready = _rows(node, 0, 2)
     words = Combined.words(
-        y=Place(Ref(RESULT)), mixes=ready[0].as_place(), scale=Place(Ref(source(1)), given(node, 1).nb),
-        base=ready[1].as_place(), tokens=node.ne[2], n_iter=op.n_iter, eps=op.eps,
-    )  # fmt: skip
+        y=Place(Ref(RESULT)),
+        mixes=ready[0].as_place(),
+        scale=Place(Ref(source(1)), given(node, 1).nb),
+        base=ready[1].as_place(),
+        tokens=node.ne[2],
+        n_iter=op.n_iter,
+        eps=op.eps,
+    )
     return _steps(ready, Entry(kernels.combine(), words, tasks(node.size, 4 * op.n_iter)))
 
 
@@ -61,9 +74,16 @@ def before(node: Tensor) -> Steps:
     # As behind, of one target.
     of_stream = Place(Ref(source(1)), (0, weights.nb[0], weights.nb[1], 0))
     words = Mixed.words(
-        y=Place(Ref(RESULT)), x=Place(), factors=Place(), rows=ready[0].as_place(), weights=of_stream, n=n, targets=1,
-        streams=streams, tokens=tokens,
-    )  # fmt: skip
+        y=Place(Ref(RESULT)),
+        x=Place(),
+        factors=Place(),
+        rows=ready[0].as_place(),
+        weights=of_stream,
+        n=n,
+        targets=1,
+        streams=streams,
+        tokens=tokens,
+    )
     return _steps(ready, Entry(kernels.mix(False), words, tasks(x.size)))
 
 
@@ -72,8 +92,14 @@ def behind(node: Tensor) -> Steps:
     ready = _rows(node, 0, 1)
     n, streams, tokens = node.ne[:3]
     words = Mixed.words(
-        y=Place(Ref(RESULT)), x=ready[0].as_place(), factors=Place(Ref(source(2)), given(node, 2).nb),
-        rows=ready[1].as_place(), weights=Place(Ref(source(3)), given(node, 3).nb), n=n, targets=streams,
-        streams=streams, tokens=tokens,
-    )  # fmt: skip
+        y=Place(Ref(RESULT)),
+        x=ready[0].as_place(),
+        factors=Place(Ref(source(2)), given(node, 2).nb),
+        rows=ready[1].as_place(),
+        weights=Place(Ref(source(3)), given(node, 3).nb),
+        n=n,
+        targets=streams,
+        streams=streams,
+        tokens=tokens,
+    )
     return _steps(ready, Entry(kernels.mix(True), words, tasks(node.size, streams)))

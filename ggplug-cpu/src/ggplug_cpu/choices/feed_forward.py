@@ -63,9 +63,13 @@ def _steps(up: OfPacked, down: OfPacked, K: int, v_block: int) -> Steps:
     rounded_bytes = 0 if down.totals is None else int8_row_bytes(K, 0, down.totals)
     at = FeedForward.word_count()
     words = FeedForward.words(
-        up=at, down=at + len(up.words), hidden=hidden, hidden_bytes=hidden_bytes, rounded=rounded,
+        up=at,
+        down=at + len(up.words),
+        hidden=hidden,
+        hidden_bytes=hidden_bytes,
+        rounded=rounded,
         rounded_bytes=rounded_bytes,
-    )  # fmt: skip
+    )
     x = up.activations
     kernel = feed_forward_kernel(
         up.kind, up.packed, x.elem, x.order, down.kind, down.packed, down.totals or 0, down.totals is not None

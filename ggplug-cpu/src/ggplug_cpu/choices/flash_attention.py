@@ -132,11 +132,19 @@ def flash_attn_back(node: Tensor) -> Steps:
     plan = _Scratch(back.ROOM)
     starts = [*(each.view_offset for each in ops.flash_attn_back_parts(node)), node.nbytes]
     places: dict[str, Any] = {
-        "room_at": plan.take(row_bytes), "logits_at": plan.take(row_bytes), "wanted_at": plan.take(row_bytes),
-        "mixed_at": plan.take(2 * kept_bytes), "d": Place(Ref(source(3)), d.nb),
-        "left": Place(Ref(WORKSPACE, left_at)), "left_bytes": left_bytes, "masked": int(node.op.masked),
-        "keys_at": starts[1], "values_at": starts[2], "sinks_at": starts[3], "end_at": starts[-1],
-    }  # fmt: skip
+        "room_at": plan.take(row_bytes),
+        "logits_at": plan.take(row_bytes),
+        "wanted_at": plan.take(row_bytes),
+        "mixed_at": plan.take(2 * kept_bytes),
+        "d": Place(Ref(source(3)), d.nb),
+        "left": Place(Ref(WORKSPACE, left_at)),
+        "left_bytes": left_bytes,
+        "masked": int(node.op.masked),
+        "keys_at": starts[1],
+        "values_at": starts[2],
+        "sinks_at": starts[3],
+        "end_at": starts[-1],
+    }
     read = (ready.as_place() for ready in (ready_k, ready_v))
     words = _words(back.Back, node, 0, 0, 1, kept_bytes, places, *read)
     work = tasks(q.nrows * k.ne[1] * (k.ne[0] + v.ne[0]) // _PER_ELEMENT)
@@ -153,9 +161,16 @@ def flash_attn_back(node: Tensor) -> Steps:
 
 
 def _words(
-    parameters: type[Flash], node: Tensor, block: int, part: int, parts: int, kept_bytes: int, places: dict[str, Any],
-    keys: Place, mixed: Place,
-) -> Words:  # fmt: skip
+    parameters: type[Flash],
+    node: Tensor,
+    block: int,
+    part: int,
+    parts: int,
+    kept_bytes: int,
+    places: dict[str, Any],
+    keys: Place,
+    mixed: Place,
+) -> Words:
     op, (q, k, v), (mask, sinks) = node.op, node.src[:3], node.src[-2:]
     at = len(node.src) - 2
     assert isinstance(op, Attending)

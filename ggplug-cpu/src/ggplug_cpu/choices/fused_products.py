@@ -71,9 +71,7 @@ def finished(
     return Placed(a, b, result, node.nb, epilogue, words, residual=residual, bias=bias)
 
 
-def finished_rows(
-    group: Group, product: Tensor, nodes: Sequence[Tensor], a: Ref, b: Ref | int
-) -> Placed | Decline:
+def finished_rows(group: Group, product: Tensor, nodes: Sequence[Tensor], a: Ref, b: Ref | int) -> Placed | Decline:
     """As :func:`finished`, where a norm is among the ``nodes``, the last ones of the group."""
     node = group.node
     at = next(i for i, each in enumerate(nodes) if isinstance(each.op, ops.RowNorm))
@@ -99,9 +97,12 @@ def finished_rows(
     places = [Place(Ref(RESULT))] * 2 + [Place(Ref(slot_of(group, s.tensor), s.offset)) for s in sources]
     nest = row_nest(node.ne, *[Shape.of(node)] * len(places))
     words = words_of(
-        parameters, nest, *places, eps=norm.op.eps,
+        parameters,
+        nest,
+        *places,
+        eps=norm.op.eps,
         constants=[*before.constants, *behind.constants],
-    )  # fmt: skip
+    )
     epilogue = mul_mat_norm(norm.op.name, before.text, behind.text, kinds)
     residual = _residual(group, sources, kinds)
     return Placed(a, b, Ref(RESULT), node.nb, epilogue, words, True, residual, bias)
@@ -172,9 +173,7 @@ def gated(group: Group, names: Names) -> Steps | Decline:
     def behind(at: int) -> Steps | Decline:
         """The second, with what becomes of both."""
         between, weights = Ref(WORKSPACE, at), Ref(slot_of(group, given(second, 0)))
-        words = epilogue_parameters(1).words(
-            result=Place(Ref(RESULT)), constants=program.constants, x1=Place(between)
-        )
+        words = epilogue_parameters(1).words(result=Place(Ref(RESULT)), constants=program.constants, x1=Place(between))
         epilogue = mul_mat_epilogue(program.text, "r")
         return single(second, Placed(weights, x, Ref(RESULT), node.nb, epilogue, words, residual=between))
 

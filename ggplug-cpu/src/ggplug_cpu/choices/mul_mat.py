@@ -221,9 +221,16 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
         return refusal
     experts, slots, tokens = a.ne[2], ids.ne[0], ids.ne[1]
     words = Routes.words(
-        ids=Place(Ref(source(2)), ids.nb), routes=Place(Ref(WORKSPACE)), result=Place(Ref(RESULT), node.nb),
-        faults=Place(Ref(FAULTS)), position=Ref(POSITION), experts=experts, slots=slots, tokens=tokens, M=node.ne[0],
-    )  # fmt: skip
+        ids=Place(Ref(source(2)), ids.nb),
+        routes=Place(Ref(WORKSPACE)),
+        result=Place(Ref(RESULT), node.nb),
+        faults=Place(Ref(FAULTS)),
+        position=Ref(POSITION),
+        experts=experts,
+        slots=slots,
+        tokens=tokens,
+        M=node.ne[0],
+    )
     route = Entry(mul_mat_route(), words, tasks=1)
     at = -(-routes_bytes(experts, slots, tokens) // 64) * 64
     placed = Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb)
@@ -236,9 +243,7 @@ def mul_mat_id(node: Tensor) -> Steps | Decline:
         if products and base_of(kind) == "i8":  # what dot reads will do
             activations = products[0].activations
         else:
-            activations = _for_gemm(
-                kind, b, placed.b, max(at, *(p.activations.workspace_bytes for p in products), 0)
-            )
+            activations = _for_gemm(kind, b, placed.b, max(at, *(p.activations.workspace_bytes for p in products), 0))
         products.append(_gemm(work, activations, kind, least=few + 1))
     return _steps(products, route, at)
 
@@ -460,9 +465,14 @@ def _rows_in_workspace(
     b: Tensor, place: Ref | int, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int
 ) -> _Activations:
     words = Prepared.words(
-        x=Place(place, b.nb), y=Place(Ref(WORKSPACE, at)), K=b.ne[0], ne1=b.ne[1], ne2=b.ne[2], ne3=b.ne[3],
+        x=Place(place, b.nb),
+        y=Place(Ref(WORKSPACE, at)),
+        K=b.ne[0],
+        ne1=b.ne[1],
+        ne2=b.ne[2],
+        ne3=b.ne[3],
         row_bytes=row_bytes,
-    )  # fmt: skip
+    )
     nb = (0, row_bytes, row_bytes * b.ne[1], row_bytes * b.ne[1] * b.ne[2])
     entry = Entry(kernel, words, tasks(b.size))
     return _Activations(Ref(WORKSPACE, at), elem, "rows", nb, (entry,), at + row_bytes * b.nrows, scratch)
@@ -472,22 +482,44 @@ def _rows_in_workspace(
 
 
 def _words(
-    work: _Work, x: _Activations, kind: str, m_block: int, v_block: int, least: int, most: int, k_block: int = 0,
+    work: _Work,
+    x: _Activations,
+    kind: str,
+    m_block: int,
+    v_block: int,
+    least: int,
+    most: int,
+    k_block: int = 0,
     x_offset: int = 0,
-) -> Words:  # fmt: skip
+) -> Words:
     """The parameters of ``mul_mat_gemm`` of a ``kind``, or without one of ``mul_mat_dot``, which packs no weights."""
     a, b, placed = work.a, work.b, work.placed
     packed = _packed(a, kind) is not None
     words = Product.words(
         weights=_panels(a, kind, placed.a) if packed else Place(placed.a, a.nb),
-        activations=Place(x.place, x.nb), result=Place(placed.result, placed.nb),
-        K=a.ne[0], M=a.ne[1], matrices=work.matrices, rows=work.rows, ne02=a.ne[2], ne11=b.ne[1], r2=work.r2,
-        r3=work.r3, m_block=m_block, v_block=v_block, k_block=k_block, x_offset=x_offset,
+        activations=Place(x.place, x.nb),
+        result=Place(placed.result, placed.nb),
+        K=a.ne[0],
+        M=a.ne[1],
+        matrices=work.matrices,
+        rows=work.rows,
+        ne02=a.ne[2],
+        ne11=b.ne[1],
+        r2=work.r2,
+        r3=work.r3,
+        m_block=m_block,
+        v_block=v_block,
+        k_block=k_block,
+        x_offset=x_offset,
         pack=pack_panels(kind, a.type.name, _order(a)) if kind and not packed else 0,
-        routes=Place(Ref(WORKSPACE) if work.routed else 0), least=least, most=most, epilogue=placed.epilogue,
-        epilogue_words=Product.word_count(), residual=Place(placed.residual),
+        routes=Place(Ref(WORKSPACE) if work.routed else 0),
+        least=least,
+        most=most,
+        epilogue=placed.epilogue,
+        epilogue_words=Product.word_count(),
+        residual=Place(placed.residual),
         bias=Place(placed.bias),
-    )  # fmt: skip
+    )
     return words.followed_by(placed.words)
 
 

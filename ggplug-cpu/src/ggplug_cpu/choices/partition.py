@@ -28,9 +28,15 @@ def win_unpart(node: Tensor) -> Steps:
 def _steps(node: Tensor, direction: str, w: int, width: int, height: int) -> Steps:
     ready = in_f32(given(node, 0), Ref(source(0)), rows=True)
     words = Partition.words(
-        y=Place(Ref(RESULT), node.nb), x=ready.as_place(), size=4 * node.ne[0], width=width, height=height,
-        across=-(-width // w), down=-(-height // w), w=w,
-    )  # fmt: skip
+        y=Place(Ref(RESULT), node.nb),
+        x=ready.as_place(),
+        size=4 * node.ne[0],
+        width=width,
+        height=height,
+        across=-(-width // w),
+        down=-(-height // w),
+        w=w,
+    )
     entry = Entry(partition(direction), words, tasks(node.size))
     return Steps((*ready.entries, entry), ready.workspace_bytes, ready.scratch_bytes)
 
@@ -47,7 +53,11 @@ def add_rel_pos(node: Tensor) -> Steps:
     """y[i + K j, row] = a[i + K j, row] + pw[i, row] + ph[j, row]."""
     pw = given(node, 1)
     words = RelativePositions.words(
-        y=Place(Ref(RESULT)), a=Place(Ref(source(0))), pw=Place(Ref(source(1))), ph=Place(Ref(source(2))), k=pw.ne[0],
+        y=Place(Ref(RESULT)),
+        a=Place(Ref(source(0))),
+        pw=Place(Ref(source(1))),
+        ph=Place(Ref(source(2))),
+        k=pw.ne[0],
         rows=node.ne[1] * node.ne[2],
-    )  # fmt: skip
+    )
     return Steps((Entry(add_relative_positions(), words, tasks(node.size, 2)),))

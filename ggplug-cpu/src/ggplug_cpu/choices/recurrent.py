@@ -22,9 +22,14 @@ def ssm_conv(node: Tensor) -> Steps | Decline:
     if max(x.nb[1], weights.nb[1]) >= 1 << 26:
         return Decline("rows of 64 MiB and more are not gathered on the CPU")
     words = Convolved.words(
-        y=Place(Ref(RESULT)), x=_placed(node, 0), weights=_placed(node, 1), channels=node.ne[0], tokens=node.ne[1],
-        sequences=node.ne[2], taps=weights.ne[0],
-    )  # fmt: skip
+        y=Place(Ref(RESULT)),
+        x=_placed(node, 0),
+        weights=_placed(node, 1),
+        channels=node.ne[0],
+        tokens=node.ne[1],
+        sequences=node.ne[2],
+        taps=weights.ne[0],
+    )
     return Steps((Entry(kernels.convolve(), words, tasks(node.size, 2 * weights.ne[0])),))
 
 
@@ -33,11 +38,27 @@ def ssm_scan(node: Tensor) -> Steps:
     s, x, a, b = given(node, 0), given(node, 1), given(node, 3), given(node, 4)
     assert isinstance(node.op, ops.SsmScan)
     words = Scanned.words(
-        y=Place(Ref(RESULT)), s=_placed(node, 0), x=_placed(node, 1), dt=_placed(node, 2), a=_placed(node, 3),
-        b=_placed(node, 4), c=_placed(node, 5), ids=_placed(node, 6), faults=Place(Ref(FAULTS)),
-        position=Ref(POSITION), size=s.ne[0], dim=s.ne[1], heads=s.ne[2], groups=b.ne[1], tokens=x.ne[2],
-        sequences=x.ne[3], limit=s.ne[3], decays=a.ne[0], snapshots=node.op.snapshots, states=4 * x.size,
-    )  # fmt: skip
+        y=Place(Ref(RESULT)),
+        s=_placed(node, 0),
+        x=_placed(node, 1),
+        dt=_placed(node, 2),
+        a=_placed(node, 3),
+        b=_placed(node, 4),
+        c=_placed(node, 5),
+        ids=_placed(node, 6),
+        faults=Place(Ref(FAULTS)),
+        position=Ref(POSITION),
+        size=s.ne[0],
+        dim=s.ne[1],
+        heads=s.ne[2],
+        groups=b.ne[1],
+        tokens=x.ne[2],
+        sequences=x.ne[3],
+        limit=s.ne[3],
+        decays=a.ne[0],
+        snapshots=node.op.snapshots,
+        states=4 * x.size,
+    )
     return Steps((Entry(kernels.scan(a.ne[0] > 1), words, tasks(s.ne[0] * x.size, 2)),))
 
 
@@ -49,9 +70,15 @@ def matrices(node: Tensor) -> Steps:
     places = {name: _placed(node, i) if i < last else Place() for i, name in enumerate(_SOURCES)}
     size, heads, tokens = like.ne[:3]
     words = Matrices.words(
-        y=Place(Ref(RESULT)), state=_placed(node, last), **places, size=size, heads=heads, tokens=tokens,
-        sequences=given(node, last).ne[1], scale=op.scale if isinstance(op, ops.GatedLinearAttn) else 1.0,
-    )  # fmt: skip
+        y=Place(Ref(RESULT)),
+        state=_placed(node, last),
+        **places,
+        size=size,
+        heads=heads,
+        tokens=tokens,
+        sequences=given(node, last).ne[1],
+        scale=op.scale if isinstance(op, ops.GatedLinearAttn) else 1.0,
+    )
     return Steps((Entry(kernels.matrices(op.name), words, tasks(size * like.size, 2)),))
 
 
@@ -64,10 +91,25 @@ def gated_delta_net(node: Tensor) -> Steps:
     assert isinstance(node.op, ops.GatedDeltaNet)
     size, heads, tokens, sequences = v.ne
     words = Delta.words(
-        y=Place(Ref(RESULT)), q=_placed(node, 0), k=_placed(node, 1), v=_placed(node, 2), g=_placed(node, 3),
-        beta=_placed(node, 4), state=_placed(node, 5), size=size, heads=heads, tokens=tokens, sequences=sequences,
-        q_heads=q.ne[1], k_heads=k.ne[1], q_share=sequences // q.ne[3], k_share=sequences // k.ne[3], gates=g.ne[0],
-        snapshots=node.op.snapshots, states=4 * v.size, scale=size**-0.5,
-    )  # fmt: skip
+        y=Place(Ref(RESULT)),
+        q=_placed(node, 0),
+        k=_placed(node, 1),
+        v=_placed(node, 2),
+        g=_placed(node, 3),
+        beta=_placed(node, 4),
+        state=_placed(node, 5),
+        size=size,
+        heads=heads,
+        tokens=tokens,
+        sequences=sequences,
+        q_heads=q.ne[1],
+        k_heads=k.ne[1],
+        q_share=sequences // q.ne[3],
+        k_share=sequences // k.ne[3],
+        gates=g.ne[0],
+        snapshots=node.op.snapshots,
+        states=4 * v.size,
+        scale=size**-0.5,
+    )
     entry = Entry(kernels.delta(), words, tasks(size * v.size, 4))
     return Steps((entry,), scratch_bytes=kernels.scratch_bytes(size))

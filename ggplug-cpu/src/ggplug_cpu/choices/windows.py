@@ -118,10 +118,19 @@ def _steps(node: Tensor, x: Ready, entry: Entry | Decline) -> Steps | Decline:
 
 
 def _windows(
-    rule: str, node: Tensor, x: Ready, axes: tuple[Axis, Axis], extents: tuple[int, ...], *, back: bool = False,
-    other: Place | None = None, y: Place | None = None, ne: Extents | None = None, moved: tuple[int, int] = (0, 0),
+    rule: str,
+    node: Tensor,
+    x: Ready,
+    axes: tuple[Axis, Axis],
+    extents: tuple[int, ...],
+    *,
+    back: bool = False,
+    other: Place | None = None,
+    y: Place | None = None,
+    ne: Extents | None = None,
+    moved: tuple[int, int] = (0, 0),
     divisor: float = 1.0,
-) -> Entry | Decline:  # fmt: skip
+) -> Entry | Decline:
     """The entry of a kernel that gathers windows of ``x``, a plane of which has ``extents``.
 
     ``back``: x are windows, and each element of the result gathers those that it is in.  ``moved``: see
@@ -147,9 +156,17 @@ def _windows(
             f"tap{i}": moved[i],
         }
     words = Windows.words(
-        y=y or writing(Ref(RESULT), node.type, *node.nb), x=x.as_place(), other=other or Place(),
-        ne0=extents_of_y[0], ne1=extents_of_y[1], ne2=extents_of_y[2], ne3=extents_of_y[3],
-        width=extents[0], height=extents[1], divisor=float(divisor), **values,
-    )  # fmt: skip
+        y=y or writing(Ref(RESULT), node.type, *node.nb),
+        x=x.as_place(),
+        other=other or Place(),
+        ne0=extents_of_y[0],
+        ne1=extents_of_y[1],
+        ne2=extents_of_y[2],
+        ne3=extents_of_y[3],
+        width=extents[0],
+        height=extents[1],
+        divisor=float(divisor),
+        **values,
+    )
     work = tasks(extents_of_y[0] * extents_of_y[1] * extents_of_y[2] * extents_of_y[3], axes[0].taps * axes[1].taps)
     return Entry(windows(rule, reach), words, work)

@@ -120,9 +120,17 @@ def index() -> Body:
                 mask += s % Indexed.masks(params) * Indexed.mask.nb3(params)
                 y = Indexed.y.address(params) + 4 * ((s * tokens + t) * keys + key)
                 score(
-                    y, beside, q, Indexed.q.nb1(params), weights, Indexed.weights.nb0(params), mask,
-                    Indexed.heads(params), n, count,
-                )  # fmt: skip
+                    y,
+                    beside,
+                    q,
+                    Indexed.q.nb1(params),
+                    weights,
+                    Indexed.weights.nb0(params),
+                    mask,
+                    Indexed.heads(params),
+                    n,
+                    count,
+                )
 
     return body
 
@@ -134,9 +142,17 @@ def _score() -> Intrinsic:
     floats = vector(F32, lanes)
 
     def emit(
-        y: Value, k: Value, q: Value, q_stride: Value, weights: Value, weights_stride: Value, mask: Value,
-        heads: Value, n: Value, count: Value,
-    ) -> None:  # fmt: skip
+        y: Value,
+        k: Value,
+        q: Value,
+        q_stride: Value,
+        weights: Value,
+        weights_stride: Value,
+        mask: Value,
+        heads: Value,
+        n: Value,
+        count: Value,
+    ) -> None:
         zero = constant(y.b, floats, 0)
 
         def added(total: Value, head: Value, several: int) -> Value:
@@ -145,8 +161,7 @@ def _score() -> Intrinsic:
             def one(i: Value, sums: list[Value]) -> list[Value]:
                 of_keys = load(k + i * (4 * lanes), floats)
                 return [
-                    of_keys.fma(load(row + i * 4, F32).splat(lanes), each)
-                    for row, each in zip(rows, sums, strict=True)
+                    of_keys.fma(load(row + i * 4, F32).splat(lanes), each) for row, each in zip(rows, sums, strict=True)
                 ]
 
             for j, each in enumerate(loop(n, [zero] * several, one)):
@@ -228,9 +243,16 @@ def mix(starts: bool) -> Body:
             weights = Mixed.weights.address(params) + target * Mixed.weights.nb0(params)
             weights += t * Mixed.weights.nb2(params)
             add(
-                Mixed.y.address(params) + 4 * (row * n + at), x, factor, rows, Mixed.rows.nb1(params), weights,
-                Mixed.weights.nb1(params), Mixed.streams(params), min(BLOCK, n - at),
-            )  # fmt: skip
+                Mixed.y.address(params) + 4 * (row * n + at),
+                x,
+                factor,
+                rows,
+                Mixed.rows.nb1(params),
+                weights,
+                Mixed.weights.nb1(params),
+                Mixed.streams(params),
+                min(BLOCK, n - at),
+            )
 
     return body
 
@@ -242,9 +264,16 @@ def _mixed(starts: bool) -> Intrinsic:
     floats = vector(F32, lanes)
 
     def emit(
-        y: Value, x: Value, factor: Value, rows: Value, stride: Value, weights: Value, weights_stride: Value,
-        streams: Value, n: Value,
-    ) -> None:  # fmt: skip
+        y: Value,
+        x: Value,
+        factor: Value,
+        rows: Value,
+        stride: Value,
+        weights: Value,
+        weights_stride: Value,
+        streams: Value,
+        n: Value,
+    ) -> None:
         def some(v: Value, _: list[Value]) -> list[Value]:
             here, present = v * (4 * lanes), first_lanes(lanes, n - v * lanes)
             total = constant(y.b, floats, 0)

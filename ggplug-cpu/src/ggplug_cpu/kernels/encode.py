@@ -86,4 +86,3 @@ def encode_rows(type_name: str, weighted: bool) -> Body:
             first = next_chunk(ctx) * at_once
 
     return body
-

@@ -132,9 +132,17 @@ def flash_attention_back_queries() -> Body:
 
 @emitted("void(i64, i64, i64, i64, i64, f32, f32, f32, i64, i64)")
 def _moved_of_query(
-    x: Value, wanted: Value, dots: Value, n: Value, kept: Value, sink: Value, scale: Value, cap: Value, left: Value,
+    x: Value,
+    wanted: Value,
+    dots: Value,
+    n: Value,
+    kept: Value,
+    sink: Value,
+    scale: Value,
+    cap: Value,
+    left: Value,
     row_bytes: Value,
-) -> None:  # fmt: skip
+) -> None:
     """Powers become the gradients of products, and what shares are computed from is left."""
     b, width = n.b, simd.width("f32")
     lanes = vector(F32, width)
@@ -223,9 +231,16 @@ def flash_attention_back_keys() -> Body:
 
 @emitted("void(i64, i64, i64, i64, i64, f32, f32, i64, i64)")
 def _moved_of_key(
-    x: Value, wanted: Value, shown: Value, n: Value, has_mask: Value, scale: Value, cap: Value, left: Value,
+    x: Value,
+    wanted: Value,
+    shown: Value,
+    n: Value,
+    has_mask: Value,
+    scale: Value,
+    cap: Value,
+    left: Value,
     row_bytes: Value,
-) -> None:  # fmt: skip
+) -> None:
     """Products become shares, and those with d the gradients of products."""
     width = simd.width("f32")
     lanes = vector(F32, width)

@@ -121,9 +121,11 @@ def _search(size: int, width: int, tries: int, even: bool, again: str, from_all:
             ratio = sum_qx / sum_q2
             kept = [better.select(new, old) for new, old in zip(trial, rows, strict=True)]
             return [
-                better.select(ratio, scale), better.select(ratio * sum_qx, best),
-                better.select(_mask(are_rows), were_rows), *kept,
-            ]  # fmt: skip
+                better.select(ratio, scale),
+                better.select(ratio * sum_qx, best),
+                better.select(_mask(are_rows), were_rows),
+                *kept,
+            ]
 
         start = values.load(table, I32)
         were_rows = start.constant(0 if again == "if any" else (1 << parts) - 1)

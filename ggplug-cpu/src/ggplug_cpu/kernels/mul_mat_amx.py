@@ -53,9 +53,23 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
 
     @device_function
     def run(  # type: ignore[no-untyped-def]
-        state, table, x, x_row, x_step, panel, steps, left, offset, count, accumulate, bias, beside, ahead, stride,
+        state,
+        table,
+        x,
+        x_row,
+        x_step,
+        panel,
+        steps,
+        left,
+        offset,
+        count,
+        accumulate,
+        bias,
+        beside,
+        ahead,
+        stride,
         fetched,
-    ):  # fmt: skip
+    ):
         below = row_stride(table) if left >= columns else 0
         direct = below != 0
         sums = load_word(table) + offset

@@ -321,9 +321,23 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
         for m in range(m_first, m_last, columns):
             panel = panels + (m - m_first) * steps * row_bytes
             multiply(
-                x + state_offset, x, at, at_row, at_step, panel, steps, m_last - m, 4 * m, count, accumulate, bias,
-                beside, ahead, stride, fetched,
-            )  # fmt: skip
+                x + state_offset,
+                x,
+                at,
+                at_row,
+                at_step,
+                panel,
+                steps,
+                m_last - m,
+                4 * m,
+                count,
+                accumulate,
+                bias,
+                beside,
+                ahead,
+                stride,
+                fetched,
+            )
             ahead += fetched * stride
 
     return run

@@ -167,9 +167,21 @@ def layout(kind: str) -> Layout:
     if unit_bytes == 8:
         together = 1
     return Layout(
-        kind, unit, unit_bytes, width, 2, rows, few, together, step, step_bytes, quantum, columns * column_bytes,
-        has_minima, some,
-    )  # fmt: skip
+        kind,
+        unit,
+        unit_bytes,
+        width,
+        2,
+        rows,
+        few,
+        together,
+        step,
+        step_bytes,
+        quantum,
+        columns * column_bytes,
+        has_minima,
+        some,
+    )
 
 
 def _width() -> int:

@@ -99,9 +99,7 @@ def _pack_blocks(kind: str, panel: Value, addresses: list[Value], numbers: Value
     loop(numbers.lshr(t.block_size.bit_length() - 1), [panel], block)
 
 
-def _for_parts(
-    t: Blocks, carried: list[Value], part: Callable[[Value, list[Value]], list[Value]]
-) -> list[Value]:
+def _for_parts(t: Blocks, carried: list[Value], part: Callable[[Value, list[Value]], list[Value]]) -> list[Value]:
     """``part(j, carried)`` for every part of a block, in a loop where there are several."""
     count = constant(carried[0].b, I64, t.parts)
     return loop(count, carried, part) if t.parts > 1 else part(count - 1, carried)

@@ -99,9 +99,7 @@ def packed_as(kind: str, type_name: str) -> str:
     """
     form = form_of(type_name, kind)
     assert form is not None
-    just_so = form.beside_rows or (
-        type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes
-    )
+    just_so = form.beside_rows or (type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes)
     return "packed" if just_so else f"packed {type_name}"
 
 

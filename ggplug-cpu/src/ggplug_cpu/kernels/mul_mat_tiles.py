@@ -25,9 +25,7 @@ from ggplug_cpu.types import BLOCKS, PLAIN
 
 
 @functools.cache
-def tile(
-    kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead: int = 0
-) -> compiler.Intrinsic:
+def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead: int = 0) -> compiler.Intrinsic:
     """``tile(...)(panel, x, steps, table, offset, columns, more, bias, beside)``: ``rows`` by ``vecs`` vectors.
 
     Row ``r`` of the result lies ``offset`` bytes behind the address in word ``r`` of ``table``; rows may coincide if
@@ -39,9 +37,16 @@ def tile(
     """
 
     def emit(
-        panel: Value, x: Value, steps: Value, table: Value, offset: Value, columns: Value, more: Value, bias: Value,
+        panel: Value,
+        x: Value,
+        steps: Value,
+        table: Value,
+        offset: Value,
+        columns: Value,
+        more: Value,
+        bias: Value,
         beside: Value,
-    ) -> None:  # fmt: skip
+    ) -> None:
         width = layout(kind).width
 
         def fetch(step: Value) -> None:

@@ -43,9 +43,7 @@ def pack_patches(stretched: bool) -> DeviceFunction:
 def _pack_vector(stretched: bool) -> Intrinsic:
     """``(words, base, panel, m, m_last, k, numbers)``: a vector of windows from ``m`` on, zero from ``m_last`` on."""
 
-    def emit(
-        words: Value, base: Value, panel: Value, m: Value, m_last: Value, k: Value, numbers: Value
-    ) -> None:
+    def emit(words: Value, base: Value, panel: Value, m: Value, m_last: Value, k: Value, numbers: Value) -> None:
         b, shape = words.b, layout("f32")
         width, row_bytes = shape.width, shape.columns * 4
         floats = vector(F32, width)
@@ -96,4 +94,3 @@ def _pack_vector(stretched: bool) -> Intrinsic:
         loop((0 - numbers) & 3, [], fill)  # up to a whole step
 
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
-

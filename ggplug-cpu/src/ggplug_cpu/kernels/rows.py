@@ -60,9 +60,13 @@ def _convert(ctx, convert, address, stride, n, room):  # type: ignore[no-untyped
 
 
 def read_rows(
-    operands: Sequence[RowOperand], memory: Value, params: Value, places: Sequence[Value], n: Value,
+    operands: Sequence[RowOperand],
+    memory: Value,
+    params: Value,
+    places: Sequence[Value],
+    n: Value,
     rooms: Sequence[Value],
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     """Where ``n`` elements of each operand, from ``places`` on, are contiguous f32: in place, or in its room.
 
     ``memory``: the thread's scratch memory.

@@ -125,6 +125,7 @@ def _losses(x: Value, labels: Value, n: Value, top: Value) -> Value:
 @kernel
 def cross_entropy() -> Body:
     """The sum over a row of label (log of the sum of powers - logit), divided by the number of rows."""
+
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         loss, logits, labels = places

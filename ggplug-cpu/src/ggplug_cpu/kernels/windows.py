@@ -166,5 +166,3 @@ def _some_windows(rule: str, reach: str) -> Intrinsic:
         loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], one_vector)
 
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
-
-

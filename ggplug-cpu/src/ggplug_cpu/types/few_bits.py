@@ -46,8 +46,10 @@ def _quants_q2(block: Value, part: Value) -> Value:
 
 
 def _both_halves_q1(addresses: Sequence[Value]) -> list[list[Value]]:
-    return [[bits_at(at + (8 * i + _QS1), BYTES).select(at.constant(2, vector(I8, BYTES)), 0) for i in (0, 1)]
-            for at in addresses]  # fmt: skip
+    return [
+        [bits_at(at + (8 * i + _QS1), BYTES).select(at.constant(2, vector(I8, BYTES)), 0) for i in (0, 1)]
+        for at in addresses
+    ]
 
 
 def _whole_q2(addresses: Sequence[Value]) -> list[list[Value]]:

@@ -205,9 +205,7 @@ def _weights(place: Value, importance: Value, x: list[Value], factor: float) -> 
 class _Minima:
     """Encodes a super-block whose groups have minima: scales and minima first, then the numbers by what is stored."""
 
-    def __init__(
-        self, block: Value, x: list[Value], found: _Found, top: int, at: int
-    ) -> None:
+    def __init__(self, block: Value, x: list[Value], found: _Found, top: int, at: int) -> None:
         """Stores the scales of scales and minima, the one behind the other, ``at`` bytes behind ``block``."""
         self.block, count = block, x[0].count
         numbers, (d, self.scales), (m, self.minima) = found

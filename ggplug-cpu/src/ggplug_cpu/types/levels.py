@@ -193,12 +193,21 @@ def _search_iq4_xs(block: Value, place: Value, importance: Value | None) -> None
 
 FAMILY = (
     Blocks(
-        types.IQ4_NL, _quants, lambda at: Factors(f16_at(at)), offset=-_LEVELS[0], encode=_encode_iq4_nl,
-        file=_file_iq4_nl, weigh=Weigh(_weigh_iq4_nl),
+        types.IQ4_NL,
+        _quants,
+        lambda at: Factors(f16_at(at)),
+        offset=-_LEVELS[0],
+        encode=_encode_iq4_nl,
+        file=_file_iq4_nl,
+        weigh=Weigh(_weigh_iq4_nl),
         side_by_side=SideBySide("qs", _spread, "d"),
     ),
     Blocks(
-        types.IQ4_XS, _quants_iq4_xs, _factors_iq4_xs, offset=-_LEVELS[0], encode=_encode_iq4_xs,
+        types.IQ4_XS,
+        _quants_iq4_xs,
+        _factors_iq4_xs,
+        offset=-_LEVELS[0],
+        encode=_encode_iq4_xs,
         weigh=Weigh(_weigh_iq4_xs),
     ),
-)  # fmt: skip
+)

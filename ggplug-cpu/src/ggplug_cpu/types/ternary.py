@@ -57,8 +57,11 @@ def _quants_tq1(block: Value, part: Value) -> Value:
 
 def _powers_of_pairs() -> list[list[int]]:
     """The powers of the even and of the odd bytes of each two parts, as int16."""
-    return [[_POWERS[4 * at + i // 4] >> 8 * (2 * (i % 4) + odd) & 255 for i in range(GROUP)]
-            for at in (0, 2, 4, 6) for odd in (0, 1)]  # fmt: skip
+    return [
+        [_POWERS[4 * at + i // 4] >> 8 * (2 * (i % 4) + odd) & 255 for i in range(GROUP)]
+        for at in (0, 2, 4, 6)
+        for odd in (0, 1)
+    ]
 
 
 _EVEN, _ODD = _powers_of_pairs()[::2], _powers_of_pairs()[1::2]

@@ -57,8 +57,10 @@ class _StateSpace(Decoder):
         which = step.input("states", gg.I32, (n_seq,), lambda _: np.arange(n_seq))
         both = gg.ssm_scan(gg.reshape(state, self.n_state, d, heads, n_seq), x, dt, a, b, c, which)
         y = gg.reshape(gg.view(both, x.size), d, heads, count, n_seq)
-        return [y, gg.view(both, self.n_state * self.n_inner, n_seq, nb=(4 * self.n_state * self.n_inner,),
-                           offset=4 * x.size)]  # fmt: skip
+        return [
+            y,
+            gg.view(both, self.n_state * self.n_inner, n_seq, nb=(4 * self.n_state * self.n_inner,), offset=4 * x.size),
+        ]
 
 
 @architecture("mamba")

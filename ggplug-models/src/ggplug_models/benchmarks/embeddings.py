@@ -70,8 +70,7 @@ class Embeddings:
         with tempfile.TemporaryDirectory() as temporary:
             others = [each for each in default_devices()[-1:] if each is not device]
             models = {
-                kind: load(convert(folder, Path(temporary) / f"{kind}.gguf", kind), [device, *others])
-                for kind in TYPES
+                kind: load(convert(folder, Path(temporary) / f"{kind}.gguf", kind), [device, *others]) for kind in TYPES
             }
             for n_seq in SIZES:
                 ids = np.random.default_rng(0).integers(1000, 30000, (n_seq, N_TOK)).tolist()

@@ -77,15 +77,19 @@ class Memory:
         if isinstance(kind, KeysValues):
             if kind.head % self.type.block_size:
                 raise ParameterError(
-                    f"heads of {kind.head} numbers are no whole blocks of {self.type.name}", got=self.type,
-                    wanted=self.type.block_size, remedy="take another cache type, such as f16",
-                )  # fmt: skip
+                    f"heads of {kind.head} numbers are no whole blocks of {self.type.name}",
+                    got=self.type,
+                    wanted=self.type.block_size,
+                    remedy="take another cache type, such as f16",
+                )
             rows = cells[kind.window] * self.n_seq
             if rows > LARGEST:
                 raise ParameterError(
                     f"{self.n_seq} sequences of {cells[kind.window]} cells are more than {LARGEST} rows",
-                    got=rows, wanted=LARGEST, remedy="take a smaller n_ctx or n_seq",
-                )  # fmt: skip
+                    got=rows,
+                    wanted=LARGEST,
+                    remedy="take a smaller n_ctx or n_seq",
+                )
             widths = {"k": kind.keys, "v": kind.values}
             return tuple(
                 context.new_tensor(self.type, (width, rows), f"cache.{number}.{name}")

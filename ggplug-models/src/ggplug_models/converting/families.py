@@ -32,31 +32,43 @@ def _decoder(*layers: Tensors, norm: Change | None = None) -> tuple[Tensors, ...
 
 
 _ATTENTION = (
-    _layer("self_attn.q_proj", "attn_q"), _layer("self_attn.k_proj", "attn_k"), _layer("self_attn.v_proj", "attn_v"),
+    _layer("self_attn.q_proj", "attn_q"),
+    _layer("self_attn.k_proj", "attn_k"),
+    _layer("self_attn.v_proj", "attn_v"),
     _layer("self_attn.o_proj", "attn_output"),
-)  # fmt: skip
+)
 _PAIRED_ATTENTION = (
-    _layer("self_attn.q_proj", "attn_q", PAIRED_Q), _layer("self_attn.k_proj", "attn_k", PAIRED_K), *_ATTENTION[2:],
-)  # fmt: skip
+    _layer("self_attn.q_proj", "attn_q", PAIRED_Q),
+    _layer("self_attn.k_proj", "attn_k", PAIRED_K),
+    *_ATTENTION[2:],
+)
 _HEAD_NORMS = (_layer("self_attn.q_norm", "attn_q_norm"), _layer("self_attn.k_norm", "attn_k_norm"))
 _MLP = (
-    _layer("mlp.gate_proj", "ffn_gate"), _layer("mlp.up_proj", "ffn_up"), _layer("mlp.down_proj", "ffn_down"),
-)  # fmt: skip
+    _layer("mlp.gate_proj", "ffn_gate"),
+    _layer("mlp.up_proj", "ffn_up"),
+    _layer("mlp.down_proj", "ffn_down"),
+)
 _NORMS = (_layer("input_layernorm", "attn_norm"), _layer("post_attention_layernorm", "ffn_norm"))
 _GEMMA_NORMS = tuple(
     _layer(name, target, PLUS_ONE)
     for name, target in (
-        ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "post_attention_norm"),
-        ("pre_feedforward_layernorm", "ffn_norm"), ("post_feedforward_layernorm", "post_ffw_norm"),
-        ("self_attn.q_norm", "attn_q_norm"), ("self_attn.k_norm", "attn_k_norm"),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "post_attention_norm"),
+        ("pre_feedforward_layernorm", "ffn_norm"),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
     )
-)  # fmt: skip
+)
 
 _INTEGERS = {
-    "max_position_embeddings": "context_length", "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
-    "intermediate_size": "feed_forward_length", "num_attention_heads": "attention.head_count",
+    "max_position_embeddings": "context_length",
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
     "num_key_value_heads?": "attention.head_count_kv",
-}  # fmt: skip
+}
 _RMS = {"rms_norm_eps": "attention.layer_norm_rms_epsilon"}
 _WIDTHS = ("attention.key_length", "attention.value_length")
 
@@ -140,55 +152,83 @@ def _bert_layer(name: str, target: str) -> Tensors:
 
 
 _GEMMA3 = Family(
-    "gemma3", _decoder(*_ATTENTION, *_MLP, *_GEMMA_NORMS, norm=PLUS_ONE),
+    "gemma3",
+    _decoder(*_ATTENTION, *_MLP, *_GEMMA_NORMS, norm=PLUS_ONE),
     {
-        "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
+        "hidden_size": "embedding_length",
+        "num_hidden_layers": "block_count",
         "intermediate_size": "feed_forward_length",
-    }, more=_gemma3,
+    },
+    more=_gemma3,
     prefix=r"(?:language_model\.model\.|model\.language_model\.|language_model\.|model\.)?",
-    unused=r"(?:.*\.)?(?:vision_tower|multi_modal_projector)\..*", inner="text_config",
-)  # fmt: skip
+    unused=r"(?:.*\.)?(?:vision_tower|multi_modal_projector)\..*",
+    inner="text_config",
+)
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(
-        "llama", _decoder(*_PAIRED_ATTENTION, *_MLP, *_NORMS), _INTEGERS, _RMS, _llama, rope.llama3_factors,
+        "llama",
+        _decoder(*_PAIRED_ATTENTION, *_MLP, *_NORMS),
+        _INTEGERS,
+        _RMS,
+        _llama,
+        rope.llama3_factors,
         unused=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
     ),
     "qwen2": Family("qwen2", _decoder(*_ATTENTION, *_MLP, *_NORMS), _INTEGERS, _RMS, _positions),
     "qwen3": Family("qwen3", _decoder(*_ATTENTION, *_HEAD_NORMS, *_MLP, *_NORMS), _INTEGERS, _RMS, _positions),
     "gemma2": Family(
-        "gemma2", _decoder(*_ATTENTION, *_MLP, *_GEMMA_NORMS, norm=PLUS_ONE),
-        {**_INTEGERS, "sliding_window": "attention.sliding_window"}, _RMS, _gemma2,
+        "gemma2",
+        _decoder(*_ATTENTION, *_MLP, *_GEMMA_NORMS, norm=PLUS_ONE),
+        {**_INTEGERS, "sliding_window": "attention.sliding_window"},
+        _RMS,
+        _gemma2,
     ),
     "gemma3_text": _GEMMA3,
     "gemma3": _GEMMA3,
     "phi3": Family(
         "phi3",
         _decoder(
-            _layer("self_attn.qkv_proj", "attn_qkv"), _layer("self_attn.o_proj", "attn_output"),
-            _layer("mlp.gate_up_proj", "ffn_up"), _layer("mlp.down_proj", "ffn_down"), *_NORMS,
-        ), _INTEGERS, _RMS, _phi3, rope.longrope_factors,
+            _layer("self_attn.qkv_proj", "attn_qkv"),
+            _layer("self_attn.o_proj", "attn_output"),
+            _layer("mlp.gate_up_proj", "ffn_up"),
+            _layer("mlp.down_proj", "ffn_down"),
+            *_NORMS,
+        ),
+        _INTEGERS,
+        _RMS,
+        _phi3,
+        rope.longrope_factors,
     ),
     "gpt2": Family(
         "gpt2",
         (
-            Tensors(r"wte\.weight", "token_embd.weight"), Tensors(r"wpe\.weight", "position_embd.weight"),
-            Tensors(rf"ln_f\.{_ANY}", r"output_norm.\1"), Tensors(r"lm_head\.weight", "output.weight"),
+            Tensors(r"wte\.weight", "token_embd.weight"),
+            Tensors(r"wpe\.weight", "position_embd.weight"),
+            Tensors(rf"ln_f\.{_ANY}", r"output_norm.\1"),
+            Tensors(r"lm_head\.weight", "output.weight"),
             *(
                 Tensors(rf"h\.(\d+)\.{name}\.{end}", rf"blk.\1.{target}.{end}", TRANSPOSED if end == "weight" else None)
                 for name, target in (
-                    (r"attn\.c_attn", "attn_qkv"), (r"attn\.c_proj", "attn_output"), (r"mlp\.c_fc", "ffn_up"),
+                    (r"attn\.c_attn", "attn_qkv"),
+                    (r"attn\.c_proj", "attn_output"),
+                    (r"mlp\.c_fc", "ffn_up"),
                     (r"mlp\.c_proj", "ffn_down"),
                 )
                 for end in ("weight", "bias")
             ),
-            _layer("ln_1", "attn_norm", layer=r"h\.(\d+)\."), _layer("ln_2", "ffn_norm", layer=r"h\.(\d+)\."),
+            _layer("ln_1", "attn_norm", layer=r"h\.(\d+)\."),
+            _layer("ln_2", "ffn_norm", layer=r"h\.(\d+)\."),
         ),
         {
-            "n_ctx|n_positions": "context_length", "n_embd": "embedding_length", "n_layer": "block_count",
+            "n_ctx|n_positions": "context_length",
+            "n_embd": "embedding_length",
+            "n_layer": "block_count",
             "n_head": "attention.head_count",
         },
-        {"layer_norm_epsilon": "attention.layer_norm_epsilon"}, _gpt2, prefix=r"(?:transformer\.)?",
+        {"layer_norm_epsilon": "attention.layer_norm_epsilon"},
+        _gpt2,
+        prefix=r"(?:transformer\.)?",
         unused=r"h\.\d+\.attn\.(masked_)?bias",
     ),
     "bert": Family(
@@ -198,21 +238,30 @@ FAMILIES: dict[str, Family] = {
             Tensors(r"embeddings\.token_type_embeddings\.weight", "token_types.weight"),
             Tensors(r"embeddings\.position_embeddings\.weight", "position_embd.weight"),
             Tensors(rf"embeddings\.LayerNorm\.{_ANY}", r"token_embd_norm.\1"),
-            _bert_layer("attention.self.query", "attn_q"), _bert_layer("attention.self.key", "attn_k"),
-            _bert_layer("attention.self.value", "attn_v"), _bert_layer("attention.output.dense", "attn_output"),
+            _bert_layer("attention.self.query", "attn_q"),
+            _bert_layer("attention.self.key", "attn_k"),
+            _bert_layer("attention.self.value", "attn_v"),
+            _bert_layer("attention.output.dense", "attn_output"),
             _bert_layer("attention.output.LayerNorm", "attn_output_norm"),
-            _bert_layer("intermediate.dense", "ffn_up"), _bert_layer("output.dense", "ffn_down"),
+            _bert_layer("intermediate.dense", "ffn_up"),
+            _bert_layer("output.dense", "ffn_down"),
             _bert_layer("output.LayerNorm", "layer_output_norm"),
         ),
         {
-            "max_position_embeddings": "context_length", "hidden_size": "embedding_length",
-            "num_hidden_layers": "block_count", "intermediate_size": "feed_forward_length",
+            "max_position_embeddings": "context_length",
+            "hidden_size": "embedding_length",
+            "num_hidden_layers": "block_count",
+            "intermediate_size": "feed_forward_length",
             "num_attention_heads": "attention.head_count",
         },
-        {"layer_norm_eps": "attention.layer_norm_epsilon"}, _bert, prefix=r"(?:bert\.)?",
-        unused=r"embeddings\.position_ids|pooler\..*|cls\..*", vocabularies=("WordPiece",), head=None,
+        {"layer_norm_eps": "attention.layer_norm_epsilon"},
+        _bert,
+        prefix=r"(?:bert\.)?",
+        unused=r"embeddings\.position_ids|pooler\..*|cls\..*",
+        vocabularies=("WordPiece",),
+        head=None,
     ),
-}  # fmt: skip
+}
 FAMILIES["mistral"] = FAMILIES["llama"]
 """By ``model_type`` of ``config.json``."""
 

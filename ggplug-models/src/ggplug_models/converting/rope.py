@@ -15,9 +15,11 @@ from ggplug_models.values import Values
 Factors = dict[str, npt.NDArray[np.float32]]
 
 _YARN = {
-    "extrapolation_factor": "yarn_ext_factor", "attention_factor": "yarn_attn_factor", "beta_fast": "yarn_beta_fast",
+    "extrapolation_factor": "yarn_ext_factor",
+    "attention_factor": "yarn_attn_factor",
+    "beta_fast": "yarn_beta_fast",
     "beta_slow": "yarn_beta_slow",
-}  # fmt: skip
+}
 
 
 def settings(config: Values) -> Values:

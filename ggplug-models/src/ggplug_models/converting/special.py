@@ -10,9 +10,15 @@ from ggplug_models.converting.folder import Folder
 from ggplug_models.values import Values
 
 KEYS = {
-    "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": None, "mask": "mask",
+    "bos": "bos",
+    "eos": "eos",
+    "unk": "unknown",
+    "sep": "seperator",
+    "pad": "padding",
+    "cls": None,
+    "mask": "mask",
     "eot": "eot",
-}  # fmt: skip
+}
 """Kinds of special tokens, and what llama.cpp's keys call them; the first one of encoders it knows as BOS alone."""
 
 

@@ -77,8 +77,11 @@ class _Tokens:
 
     def metadata(self, model: str, pre: str) -> dict[str, Any]:
         return {
-            MODEL: model, PRE: pre, TOKENS: self.texts, TOKEN_TYPE: self.types,
-        }  # fmt: skip
+            MODEL: model,
+            PRE: pre,
+            TOKENS: self.texts,
+            TOKEN_TYPE: self.types,
+        }
 
 
 def _places(description: Values, n_vocab: int) -> dict[str, int]:
@@ -163,9 +166,14 @@ def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]
     found = tokens.metadata("bert", "default") | special(folder, description, settings, config, n_vocab)
     found["tokenizer.ggml.token_type_count"] = config.integer("type_vocab_size", 2)
     for key, text in {
-        "padding": "[PAD]", "unknown": "[UNK]", "cls": "[CLS]", "bos": "[CLS]", "seperator": "[SEP]", "eos": "[SEP]",
+        "padding": "[PAD]",
+        "unknown": "[UNK]",
+        "cls": "[CLS]",
+        "bos": "[CLS]",
+        "seperator": "[SEP]",
+        "eos": "[SEP]",
         "mask": "[MASK]",
-    }.items():  # fmt: skip
+    }.items():
         if text in places:
             found[f"tokenizer.ggml.{key}_token_id"] = places[text]
 

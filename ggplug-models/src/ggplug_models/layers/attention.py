@@ -104,8 +104,15 @@ def by_sequence(x: Tensor, n_seq: int) -> Tensor:
 
 
 def mixed(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, n_seq: int = 1, max_bias: float = 0.0,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    *,
+    scale: float,
+    n_seq: int = 1,
+    max_bias: float = 0.0,
+) -> Tensor:
     """Attention of all tokens of each sequence to each other, as products and a softmax: [d_v n_head, T].
 
     mask: F32 [T / n_seq, T / n_seq, 1, n_seq].  Devices have groups for this chain, which for texts of some hundred
@@ -119,15 +126,20 @@ def mixed(
 
 
 def mixed_as_one(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, softcap: float = 0.0, sinks: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Attention to what a cache holds, as one op: [d_v n_head, T].
 
     q: [d_k, n_head, T].  k: [d_k, m, n_head_kv, S], v: [d_v, m, n_head_kv, S], views of a cache, of any type.
     mask: F16 [m, T / S, 1, S].  ``softcap``: c tanh(x / c) takes the place of a logit x (arXiv:2408.00118).
     ``sinks``: F32 [n_head], a logit more for each head that mixes nothing (arXiv:2309.17453).
     """
-    y = gg.flash_attn_ext(
-        by_sequence(q, k.ne[3]), k, v, mask, scale=scale, logit_softcap=softcap, sinks=sinks
-    )  # fmt: skip
+    y = gg.flash_attn_ext(by_sequence(q, k.ne[3]), k, v, mask, scale=scale, logit_softcap=softcap, sinks=sinks)
     return gg.reshape(y, y.ne[0] * y.ne[1], y.ne[2] * y.ne[3])

@@ -45,9 +45,13 @@ class Experts:
 
     @classmethod
     def of(
-        cls, hp: Hyperparameters, *, n_ff: int | None = None, gating: Gating = Gating.SOFTMAX,
+        cls,
+        hp: Hyperparameters,
+        *,
+        n_ff: int | None = None,
+        gating: Gating = Gating.SOFTMAX,
         normalized: bool = True,
-    ) -> Experts | None:  # fmt: skip
+    ) -> Experts | None:
         """From metadata; None if the model has no experts.
 
         ``n_ff``: what counts where the file does not give the experts' width; ``gating`` and ``normalized``: the
@@ -68,10 +72,15 @@ class Experts:
         if width is None:
             width = hp.integer("feed_forward_length")
         return cls(
-            n_expert, hp.integer("expert_used_count", at_most=most), width, gating, normalized,
+            n_expert,
+            hp.integer("expert_used_count", at_most=most),
+            width,
+            gating,
+            normalized,
             scale=hp.number("expert_weights_scale", 1.0) or 1.0,
-            n_groups=n_groups, n_groups_used=n_groups_used,
-        )  # fmt: skip
+            n_groups=n_groups,
+            n_groups_used=n_groups_used,
+        )
 
     def __call__(self, weights: Weights, x: Tensor, gate: Gate = gg.swiglu) -> Tensor:
         """What the chosen experts answer, weighted and summed: [n, T] of x [n, T]."""

@@ -68,18 +68,32 @@ class Rope:
                 raise hp.refused("rope.freq_base", "more than 1 with YaRN")
             magnitude *= _yarn_magnitude(hp, 1 / scale, mscale)
         return cls(
-            mode, n_dims, base=base, scale=scale,
+            mode,
+            n_dims,
+            base=base,
+            scale=scale,
             n_ctx_orig=hp.integer("rope.scaling.original_context_length", hp.integer("context_length", 0)),
-            extrapolation=extrapolation, magnitude=magnitude, **betas,
-        )  # fmt: skip
+            extrapolation=extrapolation,
+            magnitude=magnitude,
+            **betas,
+        )
 
     def __call__(self, x: Tensor, positions: Tensor, factors: Tensor | None = None) -> Tensor:
         """x: [n, heads, T].  ``factors``: F32 [n_dims / 2], divide the frequencies (llama 3, LongRoPE)."""
         return gg.rope(
-            x, positions, self.n_dims, factors, mode=self.mode, n_ctx_orig=self.n_ctx_orig,
-            freq_base=self.base, freq_scale=self.scale, ext_factor=self.extrapolation, attn_factor=self.magnitude,
-            beta_fast=self.beta_fast, beta_slow=self.beta_slow,
-        )  # fmt: skip
+            x,
+            positions,
+            self.n_dims,
+            factors,
+            mode=self.mode,
+            n_ctx_orig=self.n_ctx_orig,
+            freq_base=self.base,
+            freq_scale=self.scale,
+            ext_factor=self.extrapolation,
+            attn_factor=self.magnitude,
+            beta_fast=self.beta_fast,
+            beta_slow=self.beta_slow,
+        )
 
 
 def grown(factor: float, multiplier: float) -> float:

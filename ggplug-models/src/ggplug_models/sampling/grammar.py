@@ -27,9 +27,13 @@ SPACES = r"\n?[ \t]{0,20}"
 
 
 LIMITS: Mapping[str, Any] = {
-    "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 200_000, "step_max_items": 50_000, "max_items_in_row": 2000,
-    "max_lexer_states": 50_000, "max_grammar_size": 500_000,
-}  # fmt: skip
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_items_in_row": 2000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 500_000,
+}
 """What the library may compute at the beginning and for each token, about 20 ms each; states have up to 2 KiB."""
 
 
@@ -42,7 +46,7 @@ _WORDS = (
     ("^oneOf constraints are not supported.*", "it uses oneOf, which is not supported; use anyOf"),
     (r"^Resource '(json-schema:///)?([^']*)' is not present.*", r"it refers to \2, which is not in it"),
     ("^Pointer '([^']*)' does not exist", r"it refers to \1, which is not in it"),
-)  # fmt: skip
+)
 """What the library calls errors, and what they are, in the order in which they are replaced."""
 
 
@@ -58,8 +62,9 @@ class Grammars:
             from llguidance import LLTokenizer
             from llguidance import TokenizerWrapper as Wrapper
         if not isinstance(tokenizer, Tokenizer):
-            raise ParameterError(f"tokenizer must be a Tokenizer, got {shown(tokenizer)}", got=tokenizer,
-                                 remedy="pass model.tokenizer")  # fmt: skip
+            raise ParameterError(
+                f"tokenizer must be a Tokenizer, got {shown(tokenizer)}", got=tokenizer, remedy="pass model.tokenizer"
+            )
         if not tokenizer.ends:
             raise ModelError("the vocabulary has no token that ends a text, so a grammar's text would not end")
         self.n_vocab = n_vocab or tokenizer.n_vocab

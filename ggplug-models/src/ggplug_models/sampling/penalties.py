@@ -54,9 +54,7 @@ def repetition(logits: Logits, before: Ids, repeat: float, presence: float, freq
     logits[tokens] = _held(found, np.isneginf(given))
 
 
-def dry(
-    logits: Logits, before: Ids, multiplier: float, base: float, allowed: int, breakers: Breakers
-) -> None:  # fmt: skip
+def dry(logits: Logits, before: Ids, multiplier: float, base: float, allowed: int, breakers: Breakers) -> None:
     """Makes tokens less probable that would continue a repetition (pi6am 2024, "DRY", in koboldcpp and llama.cpp).
 
     A token that followed the last ``n`` tokens when they occurred before, ``n`` being at least ``allowed``, loses

@@ -59,9 +59,12 @@ class Sampler:
     """
 
     def __init__(
-        self, sampling: Sampling | None = None, *, breakers: penalties.Breakers | None = None,
+        self,
+        sampling: Sampling | None = None,
+        *,
+        breakers: penalties.Breakers | None = None,
         constraint: Constraint | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not isinstance(sampling, Sampling | None):
             raise ParameterError(f"sampling must be a Sampling, got {shown(sampling)}", got=sampling)
         if breakers is not None and not isinstance(breakers, Mapping):
@@ -70,9 +73,10 @@ class Sampler:
         methods = (getattr(constraint, name, None) for name in ("allowed", "accept", "begin"))
         if constraint is not None and not all(map(callable, methods)):
             raise ParameterError(
-                f"constraint must forbid tokens, got {shown(constraint)}", got=constraint,
+                f"constraint must forbid tokens, got {shown(constraint)}",
+                got=constraint,
                 remedy="make one by Grammars(tokenizer), such as json_schema(schema)",
-            )  # fmt: skip
+            )
         self.sampling = sampling or Sampling()
         self.constraint = constraint
         self.breakers = breakers
@@ -194,8 +198,9 @@ def check_largest(largest: np.float32) -> None:
     if not -np.inf < largest < np.inf:
         raise LogitsError(
             "logits have values that are NaN or infinite, or all are -inf: the computation before this went wrong",
-            got=float(largest), wanted="numbers, or some -inf",
-        )  # fmt: skip
+            got=float(largest),
+            wanted="numbers, or some -inf",
+        )
 
 
 def _last(history: Sequence[int], count: int, n_vocab: int) -> npt.NDArray[np.integer]:

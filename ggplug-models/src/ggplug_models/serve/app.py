@@ -75,9 +75,12 @@ def application(service: Service, rules: Rules | None = None) -> ASGIApp:
     )
     if rules.origins:
         guarded = CORSMiddleware(
-            guarded, allow_origins=rules.origins, allow_methods=["GET", "POST"],
-            allow_headers=["*"], expose_headers=["Retry-After"],  # clients send headers of their own, of any name
-        )  # fmt: skip
+            guarded,
+            allow_origins=rules.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],  # clients send headers of their own, of any name
+        )
     return guarded
 
 
@@ -126,10 +129,15 @@ class _Paths:
         service = self._service
         context = service.model.n_ctx if service.writer is None else service.writer.session.n_ctx
         return {
-            "id": service.name, "object": "model", "created": service.created, "owned_by": "ggplug",
-            "architecture": service.model.architecture, "writes": service.writer is not None, "context": context,
+            "id": service.name,
+            "object": "model",
+            "created": service.created,
+            "owned_by": "ggplug",
+            "architecture": service.model.architecture,
+            "writes": service.writer is not None,
+            "context": context,
             "embedding_length": service.model.n_embd,
-        }  # fmt: skip
+        }
 
     # -- texts -------------------------------------------------------------------------------------
 
@@ -140,9 +148,12 @@ class _Paths:
         return await self._texts(request, ChatBody, Writer.chat, ChatReply)
 
     async def _texts(
-        self, request: Request, body_type: type[TextBody], texts_of: Callable[[Writer, Any], list[Text]],
+        self,
+        request: Request,
+        body_type: type[TextBody],
+        texts_of: Callable[[Writer, Any], list[Text]],
         reply_type: type[Reply],
-    ) -> Response:  # fmt: skip
+    ) -> Response:
         begun = time.monotonic()
         service = self._service
         writer = service.texts

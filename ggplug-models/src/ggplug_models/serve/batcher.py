@@ -116,9 +116,7 @@ class Batcher:
     Its thread is the only one that uses ``sequences``; they belong to the caller, who frees them after :meth:`close`.
     """
 
-    def __init__(
-        self, sequences: Sequences, *, waiting: int = 64, piece: int = 128, least: int | None = LEAST
-    ) -> None:
+    def __init__(self, sequences: Sequences, *, waiting: int = 64, piece: int = 128, least: int | None = LEAST) -> None:
         if waiting < 0 or piece < 1:
             raise ParameterError(f"waiting must be at least 0 and piece at least 1, got {waiting} and {piece}")
         self.sequences = sequences
@@ -140,7 +138,7 @@ class Batcher:
         if count > most:
             raise ParameterError(
                 f"a request for {count} texts never has a place: {most} can be written or wait", got=count, wanted=most
-            )  # fmt: skip
+            )
 
     def submit(self, request: Request) -> None:
         """Takes a request; its tokens come by :meth:`Request.tokens`.
@@ -170,9 +168,14 @@ class Batcher:
             c = self._counts
             waiting = self._forget_cancelled()
             return Status(
-                waiting, self._shared.active, c.finished, c.failed, c.prompt_tokens, c.reused_tokens,
+                waiting,
+                self._shared.active,
+                c.finished,
+                c.failed,
+                c.prompt_tokens,
+                c.reused_tokens,
                 c.generated_tokens,
-            )  # fmt: skip
+            )
 
     def _forget_cancelled(self) -> int:
         """Ends requests that were cancelled while they waited; tells how many others wait.  Under the condition."""

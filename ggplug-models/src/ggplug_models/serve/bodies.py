@@ -236,9 +236,7 @@ def check_length(count: int, most: int, what: str, room: str, *, at_least: bool 
     """Raises Problem for more than ``most`` tokens.  ``at_least``: whether there may be more than ``count``."""
     if count > most:
         many = f"at least {count}" if at_least else str(count)
-        raise Problem(
-            400, f"{what} has {many} tokens; {room}", param=_param(what), code="context_length_exceeded"
-        )  # fmt: skip
+        raise Problem(400, f"{what} has {many} tokens; {room}", param=_param(what), code="context_length_exceeded")
 
 
 def _param(what: str) -> str:

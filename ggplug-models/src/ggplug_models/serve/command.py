@@ -26,56 +26,100 @@ from ggplug_models.requirements import required
 @click.command(cls=Command)
 @model_argument
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="NAME",
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="NAME",
     help="Address to listen at; 0.0.0.0 for all, which other machines reach.",
-)  # fmt: skip
+)
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
 @click.option(
-    "--api-key", "keys", multiple=True, envvar="GGPLUG_API_KEY", metavar="KEY",
+    "--api-key",
+    "keys",
+    multiple=True,
+    envvar="GGPLUG_API_KEY",
+    metavar="KEY",
     help="What clients have to know; may be repeated. Better in the environment variable GGPLUG_API_KEY: others see "
     "a command's options. Default: no key is needed.",
-)  # fmt: skip
+)
 @click.option(
-    "--slots", default=4, show_default=True, type=click.IntRange(1, 256), metavar="N",
+    "--slots",
+    default=4,
+    show_default=True,
+    type=click.IntRange(1, 256),
+    metavar="N",
     help="Texts that are written at once; others wait.",
-)  # fmt: skip
+)
 @click.option(
-    "--waiting", default=64, show_default=True, type=click.IntRange(0), metavar="N",
+    "--waiting",
+    default=64,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
     help="Requests that may wait for a slot; more are refused with 429.",
-)  # fmt: skip
+)
 @click.option(
-    "--context", type=click.IntRange(1), metavar="N",
+    "--context",
+    type=click.IntRange(1),
+    metavar="N",
     help="Tokens of a prompt and its answer, in each slot. Default: up to 4096.",
-)  # fmt: skip
+)
 @cache_option
 @click.option("--name", metavar="NAME", help="What clients call the model. Default: the file's name.")
 @click.option(
-    "--chat-template", "template", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    "--chat-template",
+    "template",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="A Jinja template for chats, in place of the model's own.",
-)  # fmt: skip
+)
 @click.option(
-    "--cors", "origins", multiple=True, metavar="ORIGIN",
+    "--cors",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
     help="A web site whose pages may use the server, such as https://example.org; may be repeated.",
-)  # fmt: skip
+)
 @click.option(
-    "--allow-host", "hosts", multiple=True, metavar="NAME",
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
     help="A further name by which a server without keys may be asked; may be repeated.",
-)  # fmt: skip
+)
 @click.option(
-    "--body-limit", default=8, show_default=True, type=click.IntRange(1, 1024), metavar="MIB",
+    "--body-limit",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1, 1024),
+    metavar="MIB",
     help="MiB that a request may have.",
-)  # fmt: skip
+)
 @device_option
 @split_option
 @pack_option
 @growth_option
 @click.option("-v", "--verbose", is_flag=True, help="Tell what runs where, and each request.")
 def serve(
-    model: Path, host: str, port: int, keys: tuple[str, ...], slots: int, waiting: int, context: int | None,
-    cache_type: str, name: str | None, template: Path | None, origins: tuple[str, ...], hosts: tuple[str, ...],
-    body_limit: int, devices: tuple[str, ...], split: str | None, pack: bool,
-    pack_growth: int | None, verbose: bool,
-) -> None:  # fmt: skip
+    model: Path,
+    host: str,
+    port: int,
+    keys: tuple[str, ...],
+    slots: int,
+    waiting: int,
+    context: int | None,
+    cache_type: str,
+    name: str | None,
+    template: Path | None,
+    origins: tuple[str, ...],
+    hosts: tuple[str, ...],
+    body_limit: int,
+    devices: tuple[str, ...],
+    split: str | None,
+    pack: bool,
+    pack_growth: int | None,
+    verbose: bool,
+) -> None:
     """Serve MODEL.gguf over HTTP: texts, chats and vectors as the OpenAI API has them, with a page to chat.
 
     It listens on this machine alone unless --host says otherwise. Ctrl-C lets the answers end that are under way; a
@@ -110,15 +154,27 @@ def serve(
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
         with serving(
-            loaded, called, slots=slots, context=context, cache_type=cache_type, waiting=waiting,
+            loaded,
+            called,
+            slots=slots,
+            context=context,
+            cache_type=cache_type,
+            waiting=waiting,
             template=source,
-        ) as service:  # fmt: skip
+        ) as service:
             if service.writer is not None and not service.writer.has_template:
-                err.print("The file has no chat template: chats are written as 'user: ...' lines. --chat-template "
-                          "names another.", style="yellow", soft_wrap=True)  # fmt: skip
+                err.print(
+                    "The file has no chat template: chats are written as 'user: ...' lines. --chat-template "
+                    "names another.",
+                    style="yellow",
+                    soft_wrap=True,
+                )
             if not here and not keys:
-                err.print("Whoever reaches this machine may use the server: no --api-key is set.", style="yellow",
-                          soft_wrap=True)  # fmt: skip
+                err.print(
+                    "Whoever reaches this machine may use the server: no --api-key is set.",
+                    style="yellow",
+                    soft_wrap=True,
+                )
             shown = f"[{host}]" if ":" in host else host
             place = f"http://{shown}:{listening.getsockname()[1]}"
             err.print(printable(f"{service.name}: chat at {place}/, API at {place}/v1, Ctrl-C ends it"), soft_wrap=True)

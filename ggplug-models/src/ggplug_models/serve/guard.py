@@ -45,9 +45,14 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, *, keys: Sequence[str], hosts: Collection[str] | None, metrics: Metrics,
+        self,
+        app: ASGIApp,
+        *,
+        keys: Sequence[str],
+        hosts: Collection[str] | None,
+        metrics: Metrics,
         paths: Collection[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._app = app
         self._keys = [_digest(key.strip().encode("utf-8", "surrogateescape")) for key in keys]
         self._hosts = hosts
@@ -86,8 +91,11 @@ class Guard:
         if self._hosts is not None:
             host = _name(headers.get("host", ""))
             if not is_loopback(host) and host not in self._hosts:
-                return Problem(403, f"this server is not known as {host!r}; start it with --allow-host, or with a key",
-                               code="host_not_allowed")  # fmt: skip
+                return Problem(
+                    403,
+                    f"this server is not known as {host!r}; start it with --allow-host, or with a key",
+                    code="host_not_allowed",
+                )
         known = not self._keys or self._knows(headers.get("authorization", "").encode("latin-1"))
         if not known and scope["path"] not in OPEN:
             sent = "the API key is not one of this server's" if "authorization" in headers else "an API key is needed"

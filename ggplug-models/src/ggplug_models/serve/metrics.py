@@ -20,17 +20,24 @@ class Metrics:
     def __init__(self, status: Callable[[], Status] | None, slots: int) -> None:
         self._registry = CollectorRegistry()
         self.requests = Counter(
-            "ggplug_http_requests", "Requests answered, by path and status.", ["path", "status"],
+            "ggplug_http_requests",
+            "Requests answered, by path and status.",
+            ["path", "status"],
             registry=self._registry,
-        )  # fmt: skip
+        )
         self.first = Histogram(
-            "ggplug_time_to_first_token_seconds", "From a request's arrival to its first token.",
-            registry=self._registry, buckets=SECONDS,
-        )  # fmt: skip
+            "ggplug_time_to_first_token_seconds",
+            "From a request's arrival to its first token.",
+            registry=self._registry,
+            buckets=SECONDS,
+        )
         self.whole = Histogram(
-            "ggplug_request_seconds", "From a request's arrival to the end of its answer.", ["path"],
-            registry=self._registry, buckets=SECONDS,
-        )  # fmt: skip
+            "ggplug_request_seconds",
+            "From a request's arrival to the end of its answer.",
+            ["path"],
+            registry=self._registry,
+            buckets=SECONDS,
+        )
         if status is not None:
             self._registry.register(_OfBatcher(status, slots))
 

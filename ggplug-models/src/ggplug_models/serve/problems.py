@@ -14,8 +14,13 @@ from ggplug_models.serve.batcher import QueueFullError
 RETRY_AFTER = 2
 """Seconds after which a client that was refused for too much load may come again."""
 
-_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 500: "server_error",
-          503: "service_unavailable_error"}  # fmt: skip
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
 
 
 class Problem(Exception):

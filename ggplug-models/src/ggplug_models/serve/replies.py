@@ -101,9 +101,11 @@ class CompletionReply(Reply):
             for data, value in self.others(scored):
                 found.setdefault(_text(data), value)  # of those with one text the most probable
         return {
-            "tokens": tokens, "token_logprobs": [scored.score.value for scored in scores], "text_offset": offsets,
+            "tokens": tokens,
+            "token_logprobs": [scored.score.value for scored in scores],
+            "text_offset": offsets,
             "top_logprobs": best,
-        }  # fmt: skip
+        }
 
 
 class ChatReply(Reply):

@@ -24,9 +24,14 @@ class Request:
     """
 
     def __init__(
-        self, prompt: Sequence[int], choose: Chooses, max_tokens: int | None = None, ends: Collection[int] = (), *,
+        self,
+        prompt: Sequence[int],
+        choose: Chooses,
+        max_tokens: int | None = None,
+        ends: Collection[int] = (),
+        *,
         listener: Callable[[Event], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.prompt = list(prompt)
         self.choose = choose
         self.max_tokens = max_tokens

@@ -29,13 +29,20 @@ class Server(uvicorn.Server):
     ``patience`` seconds, or at a second signal, they are cut off, and their clients are told.
     """
 
-    def __init__(self, service: Service, rules: Rules | None = None, *, patience: float = PATIENCE,
-                 log_requests: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self, service: Service, rules: Rules | None = None, *, patience: float = PATIENCE, log_requests: bool = False
+    ) -> None:
         config = uvicorn.Config(
-            application(service, rules), access_log=log_requests, log_level="info" if log_requests else "warning",
-            ws="none", lifespan="off", server_header=False, timeout_graceful_shutdown=2, http=Connection,
+            application(service, rules),
+            access_log=log_requests,
+            log_level="info" if log_requests else "warning",
+            ws="none",
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            http=Connection,
             limit_concurrency=service.most_inside + connections.SPARE + 1,
-        )  # fmt: skip
+        )
         super().__init__(config)
         self.service = service
         self._patience = patience
@@ -64,9 +71,10 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:  # the latter of names that cannot be one of a host
         reason = str(getattr(error, "strerror", None) or error).partition(" (while attempting")[0]
         raise ListenError(
-            f"cannot listen at {host}, port {port}: {reason}", got=(host, port),
+            f"cannot listen at {host}, port {port}: {reason}",
+            got=(host, port),
             remedy="--host names an address of this machine, --port a port that is free; 0: any",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def run(server: Server, listening: socket.socket) -> None:

@@ -47,8 +47,13 @@ class Service:
     def texts(self) -> Writer:
         """What writes texts.  Raises Problem where nothing does."""
         if self.writer is None:
-            raise Problem(400, f"{self.name} is a {self.model.architecture} model, which writes no texts; "
-                          "it embeds them: /v1/embeddings", param="model", code="model_not_supported")  # fmt: skip
+            raise Problem(
+                400,
+                f"{self.name} is a {self.model.architecture} model, which writes no texts; "
+                "it embeds them: /v1/embeddings",
+                param="model",
+                code="model_not_supported",
+            )
         return self.writer
 
     @property
@@ -59,8 +64,12 @@ class Service:
     def check_name(self, name: str | None) -> None:
         """Raises Problem for another model than the one that there is; clients need not name it."""
         if name is not None and name != self.name:
-            raise Problem(404, f"there is no model {name!r:.200}; this server has {self.name!r}", param="model",
-                          code="model_not_found")  # fmt: skip
+            raise Problem(
+                404,
+                f"there is no model {name!r:.200}; this server has {self.name!r}",
+                param="model",
+                code="model_not_found",
+            )
 
     # -- who is inside -----------------------------------------------------------------------------
 
@@ -79,8 +88,11 @@ class Service:
         if self.draining:
             raise shutting_down()
         if self._inside[kind] >= self._most[kind]:
-            raise Problem(429, f"too many requests: {self._inside[kind]} are computed or wait; try again later",
-                          code="rate_limit_exceeded")  # fmt: skip
+            raise Problem(
+                429,
+                f"too many requests: {self._inside[kind]} are computed or wait; try again later",
+                code="rate_limit_exceeded",
+            )
 
     def enter(self, kind: str) -> None:
         """Lets a request in; :meth:`leave` has to follow.  Raises what :meth:`check_room` does."""
@@ -125,17 +137,21 @@ class Service:
 
 @contextmanager
 def serving(
-    model: Decoder | Encoder, name: str, *, slots: int = 4, context: int | None = None, cache_type: str = "f16",
-    waiting: int = 64, template: str | None = None,
-) -> Iterator[Service]:  # fmt: skip
+    model: Decoder | Encoder,
+    name: str,
+    *,
+    slots: int = 4,
+    context: int | None = None,
+    cache_type: str = "f16",
+    waiting: int = 64,
+    template: str | None = None,
+) -> Iterator[Service]:
     """The service of a model, for as long as the block lasts; see :class:`.Writer` for the settings of texts."""
     if not isinstance(model, (Decoder, Encoder)):
         raise ParameterError(f"{name} is a model of the kind {type(model).__name__}, which cannot be served", got=model)
     writer = None
     if isinstance(model, Decoder):
-        writer = Writer(
-            model, slots=slots, context=context, cache_type=cache_type, waiting=waiting, template=template
-        )  # fmt: skip
+        writer = Writer(model, slots=slots, context=context, cache_type=cache_type, waiting=waiting, template=template)
     service = Service(model, name, writer, waiting=waiting)
     try:
         yield service

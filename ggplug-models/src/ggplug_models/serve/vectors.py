@@ -52,8 +52,9 @@ class Embedder:
             room = f"this model takes {model.n_ctx}"
             found = [
                 ids_of(each, model.n_ctx, model.n_vocab, f"input[{number}]", room)
-                for number, each in enumerate(inputs) if not isinstance(each, str)
-            ]  # fmt: skip
+                for number, each in enumerate(inputs)
+                if not isinstance(each, str)
+            ]
         for number, each in enumerate(found):
             if not each:
                 raise Problem(400, f"input[{number}] has no tokens", param="input", code="invalid_value")
@@ -90,14 +91,18 @@ def embeddings(model: str, ids: list[list[int]], vectors: npt.NDArray[np.float32
     """The OpenAI API's object; ``form``: ``float``, or ``base64`` of little-endian float32."""
     data = [
         {
-            "object": "embedding", "index": number,
+            "object": "embedding",
+            "index": number,
             "embedding": (
                 base64.b64encode(vector.astype("<f4").tobytes()).decode() if form == "base64" else vector.tolist()
             ),
         }
         for number, vector in enumerate(vectors)
-    ]  # fmt: skip
+    ]
     count = sum(map(len, ids))
     return {
-        "object": "list", "data": data, "model": model, "usage": {"prompt_tokens": count, "total_tokens": count},
-    }  # fmt: skip
+        "object": "list",
+        "data": data,
+        "model": model,
+        "usage": {"prompt_tokens": count, "total_tokens": count},
+    }

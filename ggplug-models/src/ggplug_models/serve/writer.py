@@ -26,10 +26,26 @@ PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assis
 """How chats are written down for a model whose file does not say it."""
 
 _SETTINGS = (
-    "temperature", "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "typical_p", "top_n_sigma",
-    "repeat_penalty", "penalty_last_n", "mirostat", "mirostat_tau", "mirostat_eta", "xtc_probability", "xtc_threshold",
-    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_last_n",
-)  # fmt: skip
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "repeat_penalty",
+    "penalty_last_n",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "xtc_probability",
+    "xtc_threshold",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_last_n",
+)
 
 
 @dataclass
@@ -52,9 +68,15 @@ class Writer:
     """
 
     def __init__(
-        self, model: Decoder, *, slots: int = 4, context: int | None = None, cache_type: str = "f16",
-        waiting: int = 64, template: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: Decoder,
+        *,
+        slots: int = 4,
+        context: int | None = None,
+        cache_type: str = "f16",
+        waiting: int = 64,
+        template: str | None = None,
+    ) -> None:
         self.model = model
         self.tokenizer = model.tokenizer
         self.has_template = template is not None or KEY in model.metadata
@@ -80,8 +102,12 @@ class Writer:
         """The texts of a completion, ``n`` for each prompt.  Raises Problem, ParameterError, ModelError."""
         prompts = several(body.prompt)
         if not 1 <= len(prompts) * body.n <= MOST_TEXTS:
-            raise Problem(400, f"prompt: there are {len(prompts)}, with n = {body.n}; a request may ask for 1 to "
-                          f"{MOST_TEXTS} texts", param="prompt", code="invalid_value")  # fmt: skip
+            raise Problem(
+                400,
+                f"prompt: there are {len(prompts)}, with n = {body.n}; a request may ask for 1 to {MOST_TEXTS} texts",
+                param="prompt",
+                code="invalid_value",
+            )
         found = []
         for number, prompt in enumerate(prompts):
             what = f"prompt[{number}]" if len(prompts) > 1 else "prompt"

@@ -114,6 +114,6 @@ def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
             raise ModelError(
                 f"{MERGES}[{n}] is {merge!r}; it must be two tokens with a space between, that make a third one",
                 got=merge,
-            )  # fmt: skip
+            )
         merges[left, right] = None
     return list(merges)

@@ -71,8 +71,9 @@ class TextTokenizer:
             # The library would not truncate at all.
             raise ModelError(
                 f"texts of {self.max_length} tokens have no room for one beside the {around_texts} around them "
-                f"({source}, or context_length)", got=self.max_length,
-            )  # fmt: skip
+                f"({source}, or context_length)",
+                got=self.max_length,
+            )
         with library(source):
             tokenizer.enable_truncation(self.max_length)
             self._around = around(tokenizer)
@@ -194,8 +195,10 @@ def _check_ids(found: Sequence[Sequence[int]], n_vocab: int, source: str) -> Non
     largest = max((max(ids, default=0) for ids in found), default=0)
     if largest >= n_vocab:
         raise ModelError(
-            f"{source} has a token {largest}, and the model knows {n_vocab} tokens", got=largest, wanted=n_vocab,
-        )  # fmt: skip
+            f"{source} has a token {largest}, and the model knows {n_vocab} tokens",
+            got=largest,
+            wanted=n_vocab,
+        )
 
 
 def _read(text: str | LongText) -> Iterator[str]:
@@ -205,9 +208,7 @@ def _read(text: str | LongText) -> Iterator[str]:
         raise CallerFailed(error) from error
 
 
-def from_metadata(
-    metadata: Mapping[str, Any], max_length: int, n_vocab: int
-) -> TextTokenizer | VocabularyTokenizer:  # fmt: skip
+def from_metadata(metadata: Mapping[str, Any], max_length: int, n_vocab: int) -> TextTokenizer | VocabularyTokenizer:
     """The tokeniser that a GGUF file describes for encoders.
 
     Raises ModelError, which names the key, also where ``tokenizers`` is not installed.

@@ -59,9 +59,7 @@ _CHINESE_AND_KOREAN = (
     "[" + _ranges("800-167f 1681-1fff 200b-2027 202a-202e 2030-205e 2060-2fff 3001-9fa5 ac00-d7ff") + "]+"
 )
 _SENTENCES = rf" ?[^(\s|.,!?{_ranges('2026 3002 ff0c 3001 964 6d4 60c')})]+"
-_HAN = _ranges(
-    "4e00-9fff 3400-4dbf 20000-2a6df 2a700-2b73f 2b740-2b81f 2b820-2ceaf 2ceb0-2ebef f900-faff 2f800-2fa1f"
-)
+_HAN = _ranges("4e00-9fff 3400-4dbf 20000-2a6df 2a700-2b73f 2b740-2b81f 2b820-2ceaf 2ceb0-2ebef f900-faff 2f800-2fa1f")
 # The cased letters of DeepSeek's tokeniser, up to Unicode 12.
 _CASED = _ranges(
     "41-5a 61-7a b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376 377 37b-37d 37f 386 388-38a 38c "
@@ -116,8 +114,18 @@ DEFAULT = "default"
 ROWS = (
     _row(DEFAULT, split=(r"[\p{P}$+<=>\^~|]+", _GPT_2, r"\p{N}+", r"[0-9][0-9][0-9]")),
     _row(
-        "llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
-        split=_LLAMA_3_SPLIT, whole_words=True, add_bos=True,
+        "llama-bpe",
+        "llama3",
+        "llama-v3",
+        "falcon3",
+        "falcon-h1",
+        "pixtral",
+        "midm-2.0",
+        "lfm2",
+        "jina-v5-nano",
+        split=_LLAMA_3_SPLIT,
+        whole_words=True,
+        add_bos=True,
     ),
     _row("dbrx", "smaug-bpe", split=_LLAMA_3_SPLIT),
     _row("chatglm-bpe", split=_LLAMA_3_SPLIT, bos=False),
@@ -125,82 +133,146 @@ ROWS = (
     _row("minicpm5", split=(r"\p{N}{1,3}", _llama_3(r"\p{N}+")), whole_words=True),
     _row(
         "jais-2",
-        split=(_llama_3(r"\p{N}{1,3}", r"\s*[\r\n]+|" + "|".join(
-            rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4)) + r"|\s{1,2}(?!\S)|\s"),),
+        split=(
+            _llama_3(
+                r"\p{N}{1,3}",
+                r"\s*[\r\n]+|"
+                + "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4))
+                + r"|\s{1,2}(?!\S)|\s",
+            ),
+        ),
     ),
-    _row("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "hunyuan", "solar-open", "grok-2",
-         split=_QWEN_2_SPLIT, clean_spaces=False),
+    _row(
+        "qwen2",
+        "deepseek-r1-qwen",
+        "kormo",
+        "f2llmv2",
+        "hunyuan",
+        "solar-open",
+        "grok-2",
+        split=_QWEN_2_SPLIT,
+        clean_spaces=False,
+    ),
     _row("stablelm2", "megrez", split=_QWEN_2_SPLIT),
     _row("qwen35", split=(_llama_3(r"\p{N}", marks=r"\p{M}"),), clean_spaces=False),
     _row("ufakzeka", split=(_llama_3(r"\p{N}", suffix=""),), clean_spaces=False),
     _row("laguna", split=(_NEWLINES, *_QWEN_2_SPLIT), clean_spaces=False),
     _row(
-        "bailingmoe", "bailingmoe2", "llada-moe", clean_spaces=False,
-        split=(_llama_3(r"\p{N}", r"\s*[\r\n]|\s+(?!\S)|\s+",
-                        suffix="'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|"),),
+        "bailingmoe",
+        "bailingmoe2",
+        "llada-moe",
+        clean_spaces=False,
+        split=(_llama_3(r"\p{N}", r"\s*[\r\n]|\s+(?!\S)|\s+", suffix="'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|"),),
     ),
     _row(
-        "seed-coder", clean_spaces=False,
+        "seed-coder",
+        clean_spaces=False,
         split=(rf"(?:{_SUFFIX})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_END}",),
     ),
     _row(
         "exaone-moe",
-        split=(rf"(?:{_SUFFIX})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}\p{{M}}*(?: ?\p{{L}}\p{{M}}*)*|\p{{N}}"
-               r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",),
+        split=(
+            rf"(?:{_SUFFIX})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}\p{{M}}*(?: ?\p{{L}}\p{{M}}*)*|\p{{N}}"
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
+        ),
     ),
     _row("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2", split=(_GPT_4O,), clean_spaces=False),
     _row(
-        "tekken", split=(_by_case(r"[\p{L}&&[^a-z]]", r"[\p{L}&&[^A-Z]]", r"\p{N}", suffix=""),),
-        clean_spaces=False, whole_words=True, add_bos=True,
+        "tekken",
+        split=(_by_case(r"[\p{L}&&[^a-z]]", r"[\p{L}&&[^A-Z]]", r"\p{N}", suffix=""),),
+        clean_spaces=False,
+        whole_words=True,
+        add_bos=True,
     ),
     _row(
-        "granite-embed-multi-97m", clean_spaces=False, whole_words=True,
+        "granite-embed-multi-97m",
+        clean_spaces=False,
+        whole_words=True,
         split=(_by_case(r"[\p{L}\p{M}&&[^a-z]]", r"[\p{L}\p{M}&&[^A-Z]]", r"\p{N}{1,3}"),),
     ),
     _row(
-        "tiny_aya", "cohere2moe", clean_spaces=False,
+        "tiny_aya",
+        "cohere2moe",
+        clean_spaces=False,
         split=(*_THREES_FROM_THE_RIGHT, _by_case(_LETTERS_AND_MARKS, _LETTERS_AND_MARKS, r"\p{N}{1,3}")),
     ),
     _row(
-        "youtu", clean_spaces=False, whole_words=True,
+        "youtu",
+        clean_spaces=False,
+        whole_words=True,
         split=(
-            "|".join(f"[{_ranges(each)}]+" for each in (
-                "ac00-d7a3 3131-318e", "ff01 2026 201c 201d 2018 2019 2014 ff1a ff1b ff0c 3001-303f fe30-fe4f",
-                "3105-312f",
-            )) + f"|{_IDEOGRAPHS}",
+            "|".join(
+                f"[{_ranges(each)}]+"
+                for each in (
+                    "ac00-d7a3 3131-318e",
+                    "ff01 2026 201c 201d 2018 2019 2014 ff1a ff1b ff0c 3001-303f fe30-fe4f",
+                    "3105-312f",
+                )
+            )
+            + f"|{_IDEOGRAPHS}",
             _by_case(_LETTERS_AND_MARKS, _LETTERS_AND_MARKS, r"\p{N}"),
         ),
     ),
     _row(
-        "kimi-k2", clean_spaces=False,
-        split=(rf"[{_HAN}]+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+(?:{_SUFFIX})?|\p{{N}}{{1,3}}"
-               rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_END}",),
+        "kimi-k2",
+        clean_spaces=False,
+        split=(
+            rf"[{_HAN}]+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+(?:{_SUFFIX})?|\p{{N}}{{1,3}}"
+            rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_END}",
+        ),
     ),
     _row(
-        "deepseek-llm", clean_spaces=False,
-        split=(r"[\r\n]", rf"\s?[{_CASED}]+", rf"\s?[!-/:-~{_ranges('ff01-ff0f ff1a-ff5e 2018-201f 3001-3002')}]+",
-               r"\s+\z", _CHINESE_AND_KOREAN, r"\p{N}+"),
+        "deepseek-llm",
+        clean_spaces=False,
+        split=(
+            r"[\r\n]",
+            rf"\s?[{_CASED}]+",
+            rf"\s?[!-/:-~{_ranges('ff01-ff0f ff1a-ff5e 2018-201f 3001-3002')}]+",
+            r"\s+\z",
+            _CHINESE_AND_KOREAN,
+            r"\p{N}+",
+        ),
     ),
     _row(
-        "deepseek-coder", clean_spaces=False,
+        "deepseek-coder",
+        clean_spaces=False,
         split=(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CHINESE_AND_KOREAN, r"\p{N}"),
     ),
     _row("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4", split=_DEEPSEEK_3_SPLIT, clean_spaces=False),
     _row(
-        "spark2_5", clean_spaces=False,
-        split=(r"\p{N}{1,3}", _IDEOGRAPHS,
-               rf"{_ASCII_PUNCTUATION}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
-               r"| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+", r"\p{N}"),
+        "spark2_5",
+        clean_spaces=False,
+        split=(
+            r"\p{N}{1,3}",
+            _IDEOGRAPHS,
+            rf"{_ASCII_PUNCTUATION}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
+            r"| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+",
+            r"\p{N}",
+        ),
     ),
     _row(
-        "afmoe", clean_spaces=False,
-        split=(*_THREES_FROM_THE_RIGHT,
-               rf"[{_ASIAN}]+",
-               _DEEPSEEK_3),
+        "afmoe",
+        clean_spaces=False,
+        split=(*_THREES_FROM_THE_RIGHT, rf"[{_ASIAN}]+", _DEEPSEEK_3),
     ),
     _row(
-        "gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0", "mellum",
-        "modern-bert", "jina-v1-en", "jina-v2-code", "roberta-bpe", "mpt", "olmo", "jais", "exaone4",
+        "gpt-2",
+        "phi-2",
+        "jina-es",
+        "jina-de",
+        "gigachat",
+        "jina-v2-es",
+        "jina-v2-de",
+        "a.x-4.0",
+        "mellum",
+        "modern-bert",
+        "jina-v1-en",
+        "jina-v2-code",
+        "roberta-bpe",
+        "mpt",
+        "olmo",
+        "jais",
+        "exaone4",
         split=(_GPT_2,),
     ),
     _row("trillion", "granite-docling", split=(_GPT_2,), clean_spaces=False),
@@ -212,14 +284,22 @@ ROWS = (
     _row("viking", split=(_SENTENCES, r"\p{N}"), clean_spaces=False),
     _row("superbpe", split=(r"\p{N}+", _ASCII_THREES), clean_spaces=False),
     _row(
-        "chameleon", clean_spaces=False, add_bos=True,
-        split=(r"<sentinel:[0-9]+>", r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}",
-               r"[\p{P}!-/:-@\[-`{-~]", _GPT_2),
+        "chameleon",
+        clean_spaces=False,
+        add_bos=True,
+        split=(
+            r"<sentinel:[0-9]+>",
+            r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
+            r"([\t\n]|    |  )",
+            r"\p{N}",
+            r"[\p{P}!-/:-@\[-`{-~]",
+            _GPT_2,
+        ),
     ),
     _row("gemma4", "granite-embed-multi-311m", split=(_NEWLINES,), add_bos=True, bytes_as_text=False),
     _row("sarvam-moe", split=(_NEWLINES,), clean_spaces=False, bytes_as_text=False),
     _row("whitespace", split=(r"\S+",), bytes_as_text=False),
-)  # fmt: skip
+)
 
 BY_NAME = {name: row for row in ROWS for name in row.names}
 

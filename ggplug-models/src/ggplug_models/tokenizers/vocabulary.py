@@ -56,40 +56,97 @@ BY_TYPE = dict(enumerate(list(Attribute)[:6], 1))
 
 BY_TEXT = {
     "eot": (
-        "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
-        "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>",
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "<｜end▁of▁sentence｜>",
+        "<end_of_utterance>",
     ),
     "eom": ("<|eom_id|>",),
     "fim_pre": (
-        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        "<｜fim▁begin｜>",
+        "<PRE>",
+        "▁<PRE>",
+        "<|code_prefix|>",
         "<|prefix|>",
     ),
     "fim_suf": (
-        "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>",
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        "<｜fim▁hole｜>",
+        "<SUF>",
+        "▁<SUF>",
+        "<|code_suffix|>",
         "<|suffix|>",
     ),
     "fim_mid": (
-        "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>",
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        "<｜fim▁end｜>",
+        "<MID>",
+        "▁<MID>",
+        "<|code_middle|>",
         "<|middle|>",
     ),
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
-}  # fmt: skip
+}
 """Special tokens that are known by their texts where the file does not name them; the first that is there counts."""
 
 ENDS = (
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
-    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
-)  # fmt: skip
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+)
 """Texts of tokens that end a generation."""
 
 KEYS = {
-    "bos": ("bos",), "eos": ("eos",), "eot": ("eot",), "eom": ("eom",), "unk": ("unknown",), "sep": ("seperator",),
-    "pad": ("padding",), "mask": ("mask",), "fim_pre": ("fim_pre", "prefix"), "fim_suf": ("fim_suf", "suffix"),
-    "fim_mid": ("fim_mid", "middle"), "fim_pad": ("fim_pad",), "fim_rep": ("fim_rep",), "fim_sep": ("fim_sep",),
-}  # fmt: skip
+    "bos": ("bos",),
+    "eos": ("eos",),
+    "eot": ("eot",),
+    "eom": ("eom",),
+    "unk": ("unknown",),
+    "sep": ("seperator",),
+    "pad": ("padding",),
+    "mask": ("mask",),
+    "fim_pre": ("fim_pre", "prefix"),
+    "fim_suf": ("fim_suf", "suffix"),
+    "fim_mid": ("fim_mid", "middle"),
+    "fim_pad": ("fim_pad",),
+    "fim_rep": ("fim_rep",),
+    "fim_sep": ("fim_sep",),
+}
 """The middle parts of the metadata keys that name a special token; the last that is there counts."""
 
 

@@ -16,9 +16,15 @@ from ggplug_models.tokenizers.vocabulary import SPACE, WHITE_SPACE, Rules, Vocab
 from ggplug_models.values import Values
 
 IDEOGRAPHS = (
-    range(0x4E00, 0xA000), range(0x3400, 0x4DC0), range(0x20000, 0x2A6E0), range(0x2A700, 0x2B740),
-    range(0x2B740, 0x2B820), range(0x2B920, 0x2CEB0), range(0xF900, 0xFB00), range(0x2F800, 0x2FA20),
-)  # fmt: skip
+    range(0x4E00, 0xA000),
+    range(0x3400, 0x4DC0),
+    range(0x20000, 0x2A6E0),
+    range(0x2A700, 0x2B740),
+    range(0x2B740, 0x2B820),
+    range(0x2B920, 0x2CEB0),
+    range(0xF900, 0xFB00),
+    range(0x2F800, 0x2FA20),
+)
 """Words of one character each."""
 
 

@@ -217,8 +217,9 @@ def labelled(cases: Iterable[Case]) -> list[Case]:
     for case in result:
         if (case.op, case.label) in seen:
             raise ParameterError(
-                f"two cases of {case.op} are called {case.label!r}", got=case.label,
+                f"two cases of {case.op} are called {case.label!r}",
+                got=case.label,
                 remedy="say in each label what is special, or leave one of them out",
-            )  # fmt: skip
+            )
         seen.add((case.op, case.label))
     return result

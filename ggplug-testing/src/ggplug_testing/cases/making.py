@@ -63,9 +63,16 @@ def named(parameters: Mapping[str, object]) -> str:
 
 
 def laid(
-    op: type[Op], ne: Sequence[int], /, types: Iterable[Type] = KERNEL_FLOATS, layouts: Iterable[Layout] = LAYOUTS, *,
-    what: str = "", values: Mapping[str, Any] | None = None, **parameters: Any,
-) -> Iterator[Case]:  # fmt: skip
+    op: type[Op],
+    ne: Sequence[int],
+    /,
+    types: Iterable[Type] = KERNEL_FLOATS,
+    layouts: Iterable[Layout] = LAYOUTS,
+    *,
+    what: str = "",
+    values: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> Iterator[Case]:
     """Cases of a source of each of these types in each of these layouts; ``what`` ends their labels."""
     for type in types:
         for layout in layouts:

@@ -33,8 +33,20 @@ from ggplug_testing.contracts.clause import (
 )
 
 CHAPTERS = (
-    devices, buffers, streams, synchronous, plans, binding, again, freeing, pending, racing, sharing, layouts, far,
-)  # fmt: skip
+    devices,
+    buffers,
+    streams,
+    synchronous,
+    plans,
+    binding,
+    again,
+    freeing,
+    pending,
+    racing,
+    sharing,
+    layouts,
+    far,
+)
 """The modules whose clauses make up the contract, the simplest first."""
 
 _ORDER = [chapter.__name__ for chapter in CHAPTERS]
@@ -42,6 +54,15 @@ CLAUSES.sort(key=lambda each: _ORDER.index(each.check.__module__))
 BASES.update(bases_of(CLAUSES))
 
 __all__ = [
-    "CHAPTERS", "CLAUSES", "CONTRACT", "Clause", "ContractError", "NotApplicable", "NotOffered", "NotProven", "clause",
-    "run_clause", "run_clauses",
-]  # fmt: skip
+    "CHAPTERS",
+    "CLAUSES",
+    "CONTRACT",
+    "Clause",
+    "ContractError",
+    "NotApplicable",
+    "NotOffered",
+    "NotProven",
+    "clause",
+    "run_clause",
+    "run_clauses",
+]

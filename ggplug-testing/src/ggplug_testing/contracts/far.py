@@ -235,9 +235,15 @@ class _Laid:
     """
 
     def __init__(
-        self, graph: Graph, leafs: Leafs, buffer: Buffer, start: int, groups: Groups = UNGROUPED,
-        packed: Tensor | None = None, apart: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        graph: Graph,
+        leafs: Leafs,
+        buffer: Buffer,
+        start: int,
+        groups: Groups = UNGROUPED,
+        packed: Tensor | None = None,
+        apart: Tensor | None = None,
+    ) -> None:
         self.graph, self.leafs, self.buffer, self.groups = graph, leafs, buffer, groups
         self._packed = graph if packed is None else Graph(packed)
         roots = [graph.tensors[position] for position in dict.fromkeys(graph.roots)]

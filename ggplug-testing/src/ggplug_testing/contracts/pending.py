@@ -461,8 +461,11 @@ def a_failure_stays_with_its_stream(device: Device) -> None:
     require_pending(device)
     sample = Sample(device, 2)
     with (
-        sample.place(device, 1) as placement, device.init() as stream, device.init() as other, _fail(device, stream),
-    ):  # fmt: skip
+        sample.place(device, 1) as placement,
+        device.init() as stream,
+        device.init() as other,
+        _fail(device, stream),
+    ):
         other.compute(sample.graph, placement.allocation)
         elsewhere = _raised(other)
         expect(elsewhere is None, f"another stream raised {elsewhere!r}")

@@ -200,10 +200,14 @@ def persistent_tensors_are_read_where_they_are(device: Device) -> None:
                 for i, (leaf, values) in enumerate(sample.inputs(seed).items()):
                     leaf.place(buffer, i * step_between(kind, sample.x))
                     leaf.set(values)
-                slots = [PERSISTENT if tensor in leafs else int(placement.allocation.slots[i])
-                         for i, tensor in enumerate(graph.tensors)]  # fmt: skip
-                offsets = [0 if tensor in leafs else int(placement.allocation.offsets[i])
-                           for i, tensor in enumerate(graph.tensors)]  # fmt: skip
+                slots = [
+                    PERSISTENT if tensor in leafs else int(placement.allocation.slots[i])
+                    for i, tensor in enumerate(graph.tensors)
+                ]
+                offsets = [
+                    0 if tensor in leafs else int(placement.allocation.offsets[i])
+                    for i, tensor in enumerate(graph.tensors)
+                ]
                 stream.compute(graph, Allocation(graph, placement.buffers, slots, offsets))
                 stream.synchronize()
                 sample.check(placement.read(sample.y), seed, f"place {seed}")

@@ -42,9 +42,7 @@ def chosen_steps(count: int) -> list[int]:
     return list(range(count)) if count <= MOST else [round(each) for each in np.linspace(0, count - 1, MOST)]
 
 
-def freed_at(
-    step: int, buffer: Buffer, call: Callable[[], object], returned: Callable[[Aside], bool | None]
-) -> Seen:
+def freed_at(step: int, buffer: Buffer, call: Callable[[], object], returned: Callable[[Aside], bool | None]) -> Seen:
     """What comes of freeing ``buffer`` from another thread before a step of ``call``.
 
     ``returned``: whether a free has returned, or waits for a claim; None if it does neither.

@@ -159,9 +159,19 @@ _WIDE = 48 << 10
 """Bytes of a buffer in which copies overlap by many of the pieces that a device may copy at a time."""
 
 _OVERLAPS = (
-    (0, 1, 4095), (1, 0, 4095), (7, 7, 1000), (0, 2048, 2048), (100, 164, 3000), (164, 100, 3000), (8, 2056, 2040),
-    (5, 1024, 1021), (1024, 5, 1021), (0, 1000, 0), (0, 1000, _WIDE - 1000), (1000, 0, _WIDE - 1000),
-)  # fmt: skip
+    (0, 1, 4095),
+    (1, 0, 4095),
+    (7, 7, 1000),
+    (0, 2048, 2048),
+    (100, 164, 3000),
+    (164, 100, 3000),
+    (8, 2056, 2040),
+    (5, 1024, 1021),
+    (1024, 5, 1021),
+    (0, 1000, 0),
+    (0, 1000, _WIDE - 1000),
+    (1000, 0, _WIDE - 1000),
+)
 """Source, target and bytes of copies within a buffer: some overlap by all but a byte, others meet, or coincide."""
 
 

@@ -15,6 +15,23 @@ from ggplug_testing.drawing.layouts import ANY, CONTIGUOUS, ONCE, ONCE_ROWS, ROW
 from ggplug_testing.drawing.values import ADDED_UP, ANYTHING, MODERATE
 
 __all__ = [
-    "ADDED_UP", "ANY", "ANYTHING", "BATCHES", "CONTIGUOUS", "EVERY", "FEW", "MODERATE", "NOT_WHOLE", "ONCE",
-    "ONCE_ROWS", "ROWS", "WHOLE", "Draw", "Drawer", "Drawn", "Ne", "Source", "of_one",
-]  # fmt: skip
+    "ADDED_UP",
+    "ANY",
+    "ANYTHING",
+    "BATCHES",
+    "CONTIGUOUS",
+    "EVERY",
+    "FEW",
+    "MODERATE",
+    "NOT_WHOLE",
+    "ONCE",
+    "ONCE_ROWS",
+    "ROWS",
+    "WHOLE",
+    "Draw",
+    "Drawer",
+    "Drawn",
+    "Ne",
+    "Source",
+    "of_one",
+]

@@ -133,9 +133,15 @@ class Draw(Choices):
         return self.aims_at(source) or self.pick(f"{source}.present", (False, True))
 
     def indices(
-        self, name: str, types: Sequence[Type], count: Sequence[int], below: int, *, distinct: bool = False,
+        self,
+        name: str,
+        types: Sequence[Type],
+        count: Sequence[int],
+        below: int,
+        *,
+        distinct: bool = False,
         layouts: Sequence[str] = ONCE,
-    ) -> Source:  # fmt: skip
+    ) -> Source:
         """Indices below a limit; now and then some are out of range.  ``distinct`` along the first dimension."""
         type = self.type(name, types)
         ne = (*count, 1, 1, 1, 1)[:4]
@@ -170,9 +176,7 @@ Drawer = Callable[[Draw, type[Op]], Drawn]
 """Draws the sources of an op, or of an op that is derived from it."""
 
 
-def of_one(
-    types: Sequence[Type], layouts: Sequence[str], kinds: Sequence[str], **parameters: Sequence[Any]
-) -> Drawer:
+def of_one(types: Sequence[Type], layouts: Sequence[str], kinds: Sequence[str], **parameters: Sequence[Any]) -> Drawer:
     """Draws the one source of an op, ``x``, and each parameter out of these."""
 
     def draw(c: Draw, op: type[Op]) -> Drawn:

@@ -215,8 +215,10 @@ class FakeDevice(DiscreteDevice):
             free = self.total_memory - self.used
             raise OutOfMemoryError(
                 f"{self.name}: {size} bytes were asked for, {free} of {self.total_memory} are free",
-                device=self, requested=size, free=free,
-            )  # fmt: skip
+                device=self,
+                requested=size,
+                free=free,
+            )
         self.act("alloc", size)
         self.used += size
 

@@ -88,13 +88,19 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--prepare", type=Path, metavar="FOLDER", help="make the folder of data")
     tests = Path("tests", "data")
     parser.add_argument(
-        "--golden", type=Path, default=tests / "minilm.npz", metavar="FILE",
+        "--golden",
+        type=Path,
+        default=tests / "minilm.npz",
+        metavar="FILE",
         help="for --prepare: token ids and embeddings (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--recorded", type=Path, default=tests / "ggml_ops_compact.npz", metavar="FILE",
+        "--recorded",
+        type=Path,
+        default=tests / "ggml_ops_compact.npz",
+        metavar="FILE",
         help="for --prepare: recorded cases (default: %(default)s)",
-    )  # fmt: skip
+    )
     for name, kind in {"part": str, "journal": Path, "skip": int}.items():
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     return parser

@@ -138,10 +138,13 @@ def _embedded(subject: Subject, kind: str, devices: Sequence[Device]) -> Answer:
         "passed": int(good),
         "failed": [] if good else [{"case": kind, "reason": f"a cosine is {smallest}, at least {least} is wanted"}],
         "figures": {
-            "smallest_cosine": smallest, "mean_cosine": finite(cosines.mean()), "wanted_cosine": least,
-            "texts": len(ids), "splits": splits,
+            "smallest_cosine": smallest,
+            "mean_cosine": finite(cosines.mean()),
+            "wanted_cosine": least,
+            "texts": len(ids),
+            "splits": splits,
         },
-    }  # fmt: skip
+    }
 
 
 def environment() -> dict[str, Any]:

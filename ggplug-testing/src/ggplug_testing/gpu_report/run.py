@@ -113,10 +113,24 @@ class Report:
             journal = scratch / "journal"
             journal.write_bytes(b"")
             command = [
-                sys.executable, "-X", "faulthandler", "-m", self.door.program, "--data", str(self.folder),
-                "--device", device, "--part", name, "--journal", str(journal), "--skip", str(before),
-                "--seconds", str(left),
-            ]  # fmt: skip
+                sys.executable,
+                "-X",
+                "faulthandler",
+                "-m",
+                self.door.program,
+                "--data",
+                str(self.folder),
+                "--device",
+                device,
+                "--part",
+                name,
+                "--journal",
+                str(journal),
+                "--skip",
+                str(before),
+                "--seconds",
+                str(left),
+            ]
             with open(scratch / "errors", "w+b") as errors:
                 process = subprocess.Popen(command, stdout=errors, stderr=errors)
                 try:
@@ -165,9 +179,14 @@ def planned(door: Door, folder: Path, parts: Sequence[str] = tuple(PARTS)) -> di
 
 def _blank() -> dict[str, Any]:
     return {
-        "seconds": 0.0, "steps": [], "begun": "", "results": {}, "errors": [], "not_run": ["everything"],
+        "seconds": 0.0,
+        "steps": [],
+        "begun": "",
+        "results": {},
+        "errors": [],
+        "not_run": ["everything"],
         "programs": {"compiled": 0, "found": 0, "seconds": 0.0},
-    }  # fmt: skip
+    }
 
 
 def _reached(record: dict[str, Any]) -> int:

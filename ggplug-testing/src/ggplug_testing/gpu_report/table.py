@@ -62,9 +62,16 @@ def _summary(name: str, record: Record) -> Sequence[object]:
     failed, declined = (sum(len(a.get(key, ())) for a in answers) for key in ("failed", "declined"))
     programs = record["programs"]
     return (
-        name, sum(counts), failed, declined, len(record["errors"]), _lacking(record), record["seconds"],
-        programs["compiled"], f"{programs['seconds']:.1f}",
-    )  # fmt: skip
+        name,
+        sum(counts),
+        failed,
+        declined,
+        len(record["errors"]),
+        _lacking(record),
+        record["seconds"],
+        programs["compiled"],
+        f"{programs['seconds']:.1f}",
+    )
 
 
 def _lacking(record: Record) -> str:

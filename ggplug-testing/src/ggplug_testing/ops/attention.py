@@ -56,10 +56,24 @@ def flash_attn_ext_cases(op: type[Op]) -> Iterator[Case]:
     """One query and many, few keys and many; all types; heads that share keys; masks, ALiBi, sinks, caps; layouts."""
 
     def attended(
-        label: str, dk: int = 32, n: int = 3, m: int = 37, h: int = 2, g: int = 0, b: int = 1, dv: int = 0, *,
-        k: Type = F16, v: Type | None = None, mask: tuple[int, ...] | None = None, hidden: Any = 0.3,
-        sinks: bool = False, values: Any = None, cached: bool = False, **parameters: Any,
-    ) -> Case:  # fmt: skip
+        label: str,
+        dk: int = 32,
+        n: int = 3,
+        m: int = 37,
+        h: int = 2,
+        g: int = 0,
+        b: int = 1,
+        dv: int = 0,
+        *,
+        k: Type = F16,
+        v: Type | None = None,
+        mask: tuple[int, ...] | None = None,
+        hidden: Any = 0.3,
+        sinks: bool = False,
+        values: Any = None,
+        cached: bool = False,
+        **parameters: Any,
+    ) -> Case:
         kinds, lengths = (k, v or k), (in_blocks(dk, k), in_blocks(dv or dk, v or k))
         q = leaf(F32, (lengths[0], n, h, b), values=values)
         keys, mixed = (_keys(t, d, m, g or h, b, cached) for t, d in zip(kinds, lengths, strict=True))
@@ -108,9 +122,19 @@ def flash_attn_ext_cases(op: type[Op]) -> Iterator[Case]:
         yield attended(f"{queries}, a scale below zero", 32, n, 70, scale=-0.3)
         yield attended(f"{queries}, in a cache", 32, n, 140, h=4, g=2, b=2, cached=True, mask=(n,))
         yield attended(
-            f"{queries}, everything", 72, n, 300, h=12, g=4, b=2, dv=40, mask=(n, 1, 2), sinks=True, max_bias=4.0,
+            f"{queries}, everything",
+            72,
+            n,
+            300,
+            h=12,
+            g=4,
+            b=2,
+            dv=40,
+            mask=(n, 1, 2),
+            sinks=True,
+            max_bias=4.0,
             logit_softcap=5.0,
-        )  # fmt: skip
+        )
     for n in (1, 70):
         yield attended(f"{n} queries, keys in parts", 16, n, 1100, g=1)
         yield attended(f"{n} queries, keys in parts, masked", 16, n, 1537, mask=(n,), hidden=0.999, sinks=True)
@@ -146,9 +170,13 @@ def _special_cases(op: type[Op]) -> Iterator[Case]:
     def special(label: str, n: int, change: Callable[[Values], None], kind: Type = F16, **parameters: Any) -> Case:
         def make(leafs: Leafs) -> Any:
             shapes = {
-                "q": (4, n, 16), "k": (4, keys, 16), "v": (4, keys, 16), "d": (n, 4, 16), "mask": (n, keys),
+                "q": (4, n, 16),
+                "k": (4, keys, 16),
+                "v": (4, keys, 16),
+                "d": (n, 4, 16),
+                "mask": (n, keys),
                 "sinks": (4,),
-            }  # fmt: skip
+            }
             drawn = {name: leafs.random.standard_normal(shapes[name]) for name in op.sources}
             change(drawn)
             kinds = {"k": kind, "v": kind, "mask": F16}
@@ -197,10 +225,22 @@ def flash_attn_back_cases(op: type[Op]) -> Iterator[Case]:
     """One query and many; types; heads that share keys; masks of both kinds, sinks, caps; layouts."""
 
     def back(
-        label: str, n: int = 5, m: int = 21, dk: int = 16, dv: int = 16, h: int = 2, g: int = 2, b: int = 1, *,
-        kind: Type = F32, mask: tuple[int, ...] | None = None, hidden: Any = 0.3, sinks: bool = False,
-        cached: bool = False, **parameters: Any,
-    ) -> Case:  # fmt: skip
+        label: str,
+        n: int = 5,
+        m: int = 21,
+        dk: int = 16,
+        dv: int = 16,
+        h: int = 2,
+        g: int = 2,
+        b: int = 1,
+        *,
+        kind: Type = F32,
+        mask: tuple[int, ...] | None = None,
+        hidden: Any = 0.3,
+        sinks: bool = False,
+        cached: bool = False,
+        **parameters: Any,
+    ) -> Case:
         q = _beside((dk, h, n, b)) if cached else leaf(F32, (dk, n, h, b))
         k, v = (_keys(kind, size, m, g, b, cached) for size in (dk, dv))
         shown = None if mask is None else leaf(F16, (m, *mask), values=_hiding(hidden))
@@ -226,8 +266,22 @@ def flash_attn_back_cases(op: type[Op]) -> Iterator[Case]:
     yield back("capped", logit_softcap=1.5)
     yield back("capped far below", logit_softcap=0.05)
     yield back("rows apart", h=4, g=2, b=2, cached=True)
-    yield back("everything", 9, 35, 24, 40, 4, 2, 2, mask=(9, 1, 2), sinks=True, max_bias=4.0, logit_softcap=3.0,
-               masked=True, kind=F16)  # fmt: skip
+    yield back(
+        "everything",
+        9,
+        35,
+        24,
+        40,
+        4,
+        2,
+        2,
+        mask=(9, 1, 2),
+        sinks=True,
+        max_bias=4.0,
+        logit_softcap=3.0,
+        masked=True,
+        kind=F16,
+    )
 
 
 def _attended(
@@ -272,9 +326,15 @@ def _flash_attn_ext(
 
 
 def _flash_attn_back(
-    node: Node, exact: Array, q: Array, k: Array, v: Array, d: Array, mask: Array | None = None,
+    node: Node,
+    exact: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    d: Array,
+    mask: Array | None = None,
     sinks: Array | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     q, k, v, d = (np.where(np.isfinite(each), each, 0) for each in (q, k, v, d))
     batches, groups, share = *k.shape[:2], q.shape[1] // max(1, k.shape[1])
     wide_k, wide_v = (np.repeat(each, share, axis=1) for each in (k, v))
@@ -300,8 +360,10 @@ def _flash_attn_back(
     turned = (each.swapaxes(-1, -2) for each in (size, moved, shares, off))
     sizes, moves, weights, offs = turned
     parts = [
-        collected(size, wide_k, moved), folded(collected(sizes, q, moves)), folded(collected(weights, d, offs)),
-    ]  # fmt: skip
+        collected(size, wide_k, moved),
+        folded(collected(sizes, q, moves)),
+        folded(collected(weights, d, offs)),
+    ]
     if sinks is not None:
         rest = 1 - shares.sum(axis=-1, keepdims=True)
         off_of_rest = rest * (16 + 4 * summed(shares)) + np.sum(off, axis=-1, keepdims=True)
@@ -311,16 +373,27 @@ def _flash_attn_back(
     return np.concatenate(padded).reshape(exact.shape)
 
 
-describe(ops.FlashAttnExt, cases=[flash_attn_ext_cases, _special_cases], large=False, rule=row(
-    "sum(p (16 + 4 S + e + sum(p e)) abs(v)) + S size, p the shares, e = scale (S(dk) size + r) + 4 abs(logit) + "
-    "10 min(cap, abs(logit)) + abs(mask) + 2 abs(logit - max) + 2 abs(max), S and size as products have them",
-    "logits as products, r of queries and shares rounded to the types of k and v; the rest as soft_max, and as "
-    "products of its shares; powers are rounded again with every block of keys that brings a larger logit",
-    _flash_attn_ext,
-))  # fmt: skip
-describe(ops.FlashAttnBack, cases=[_special_cases, flash_attn_back_cases], large=False, rule=row(
-    "with g = d v, p the shares, e(p) their roundings: of v's gradient sum(e(p) abs(d)), of those of q and k "
-    "scale sum((e(p) (abs(g) + m) + p (e(g) + e(m) + 24 abs(g) + 24 m)) abs(k or q)), m = sum(p abs(g)), each + "
-    "S size of its sums; of the sinks' what is left of p for them in the place of p",
-    "shares as in flash_attn_ext, and products of them", _flash_attn_back,
-))  # fmt: skip
+describe(
+    ops.FlashAttnExt,
+    cases=[flash_attn_ext_cases, _special_cases],
+    large=False,
+    rule=row(
+        "sum(p (16 + 4 S + e + sum(p e)) abs(v)) + S size, p the shares, e = scale (S(dk) size + r) + 4 abs(logit) + "
+        "10 min(cap, abs(logit)) + abs(mask) + 2 abs(logit - max) + 2 abs(max), S and size as products have them",
+        "logits as products, r of queries and shares rounded to the types of k and v; the rest as soft_max, and as "
+        "products of its shares; powers are rounded again with every block of keys that brings a larger logit",
+        _flash_attn_ext,
+    ),
+)
+describe(
+    ops.FlashAttnBack,
+    cases=[_special_cases, flash_attn_back_cases],
+    large=False,
+    rule=row(
+        "with g = d v, p the shares, e(p) their roundings: of v's gradient sum(e(p) abs(d)), of those of q and k "
+        "scale sum((e(p) (abs(g) + m) + p (e(g) + e(m) + 24 abs(g) + 24 m)) abs(k or q)), m = sum(p abs(g)), each + "
+        "S size of its sums; of the sinks' what is left of p for them in the place of p",
+        "shares as in flash_attn_ext, and products of them",
+        _flash_attn_back,
+    ),
+)

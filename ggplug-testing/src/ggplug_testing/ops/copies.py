@@ -201,9 +201,12 @@ def _draw_cpy(c: Draw, op: type[Op]) -> Drawn:
 
 
 describe(
-    ops.Cpy, cases=[cpy_cases, _any_bytes_cases], special=[_bits_special, _converted_special], draw=_draw_cpy,
+    ops.Cpy,
+    cases=[cpy_cases, _any_bytes_cases],
+    special=[_bits_special, _converted_special],
+    draw=_draw_cpy,
     rule=MOVES,
-)  # fmt: skip
+)
 
 
 # -- into a new tensor -----------------------------------------------------------------------------
@@ -261,9 +264,12 @@ def _draw_dup(c: Draw, op: type[Op]) -> Drawn:
 
 
 describe(
-    ops.Dup, cases=[dup_cases, _any_bytes_cases], special=[_bits_special, _converted_special], draw=_draw_dup,
+    ops.Dup,
+    cases=[dup_cases, _any_bytes_cases],
+    special=[_bits_special, _converted_special],
+    draw=_draw_dup,
     rule=MOVES,
-)  # fmt: skip
+)
 
 
 # -- side by side, and repeated --------------------------------------------------------------------

@@ -35,9 +35,11 @@ def map_cases(op: type[Op]) -> Iterator[Case]:
 def custom_4d_cases(op: type[Op]) -> Iterator[Case]:
     """No source, one and nine; other types and extents than the sources'."""
     for label, count, type, n_tasks in (
-        ("one source", 1, F32, 1), ("one source of integers", 1, I32, 1), ("four sources in 2 parts", 4, F16, 2),
+        ("one source", 1, F32, 1),
+        ("one source of integers", 1, I32, 1),
+        ("four sources in 2 parts", 4, F16, 2),
         ("nine sources", 9, F32, 1),
-    ):  # fmt: skip
+    ):
         rows = [2 + position for position in range(count)]
         given = parameters(op, n_tasks=n_tasks, type=type.name, ne=(sum(rows), 7, 3))
         yield case(op, label, *(leaf(type, (7, each, 3)) for each in rows), **given)

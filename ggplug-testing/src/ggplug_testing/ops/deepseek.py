@@ -29,25 +29,37 @@ def lightning_indexer_cases(op: type[Op]) -> Iterator[Case]:
         return np.where(random.uniform(size=shape) < 0.3, -np.inf, values)
 
     def indexed(
-        label: str, type: Type = F16, n: int = 64, heads: int = 4, keys: int = 19, tokens: int = 3,
-        sequences: int = 1, masks: int = 1, layout: Any = "packed",
-    ) -> Case:  # fmt: skip
+        label: str,
+        type: Type = F16,
+        n: int = 64,
+        heads: int = 4,
+        keys: int = 19,
+        tokens: int = 3,
+        sequences: int = 1,
+        masks: int = 1,
+        layout: Any = "packed",
+    ) -> Case:
         n = in_blocks(n, type)
         return case(
-            op, label,
+            op,
+            label,
             leaf(F32, (n, heads, tokens, sequences), layout),
             leaf(type, (n, 1, keys, sequences), layout),
             leaf(F32, (heads, tokens, 1, sequences), layout),
             leaf(F16, (keys, tokens, 1, masks), layout, values=hidden),
-        )  # fmt: skip
+        )
 
     for type in (*KERNEL_FLOATS, *QUANTIZED):
         yield indexed(f"k of {type.name}", type)
     given: tuple[dict[str, Any], ...] = (
-        {"heads": 1, "keys": 1, "tokens": 1}, {"heads": 32, "n": 128, "keys": 65}, {"n": 33, "heads": 9},
-        {"n": 1, "heads": 2}, {"sequences": 4, "masks": 2}, {"sequences": 3, "masks": 3, "tokens": 1},
+        {"heads": 1, "keys": 1, "tokens": 1},
+        {"heads": 32, "n": 128, "keys": 65},
+        {"n": 33, "heads": 9},
+        {"n": 1, "heads": 2},
+        {"sequences": 4, "masks": 2},
+        {"sequences": 3, "masks": 3, "tokens": 1},
         *({"layout": layout, "sequences": 2} for layout in ROWWISE[1:]),
-    )  # fmt: skip
+    )
     for each in given:
         yield indexed(named(each), **each)
 
@@ -62,10 +74,15 @@ def _indexed(node: Tensor, exact: Array, q: Array, k: Array, weights: Array, mas
     return np.asarray(room + 2 * np.abs(exact) + np.abs(np.where(np.isfinite(exact), exact - hidden, 0)))
 
 
-describe(ops.LightningIndexer, cases=[lightning_indexer_cases], rule=element(
-    "sum(abs(w) (3.46 sqrt(n + 1) size + (heads + 2) abs(q k))) + 2 abs(y) + abs(y - mask), size as of products",
-    "n products and sums of each head, their products with weights, sums", _indexed,
-))  # fmt: skip
+describe(
+    ops.LightningIndexer,
+    cases=[lightning_indexer_cases],
+    rule=element(
+        "sum(abs(w) (3.46 sqrt(n + 1) size + (heads + 2) abs(q k))) + 2 abs(y) + abs(y - mask), size as of products",
+        "n products and sums of each head, their products with weights, sums",
+        _indexed,
+    ),
+)
 
 
 def dsv4_hc_comb_cases(op: type[Op]) -> Iterator[Case]:
@@ -92,11 +109,15 @@ def _balanced(node: Node, exact: Array, mixes: Array, scale: Array, base: Array)
     return np.asarray(2 * np.abs(exact) * (24 + 4 * e + 16 * node.op.n_iter))
 
 
-describe(ops.Dsv4HcComb, cases=[dsv4_hc_comb_cases], rule=element(
-    "2 abs(y) (24 + 4 max(5 abs(scale mixes) + 3 abs(base)) + 16 n_iter)",
-    "logits, whose errors the powers turn into factors; sums and quotients, which never widen ratios of errors",
-    _balanced,
-))  # fmt: skip
+describe(
+    ops.Dsv4HcComb,
+    cases=[dsv4_hc_comb_cases],
+    rule=element(
+        "2 abs(y) (24 + 4 max(5 abs(scale mixes) + 3 abs(base)) + 16 n_iter)",
+        "logits, whose errors the powers turn into factors; sums and quotients, which never widen ratios of errors",
+        _balanced,
+    ),
+)
 
 
 def dsv4_hc_cases(op: type[Op]) -> Iterator[Case]:
@@ -118,6 +139,8 @@ def _mixed(node: Node, exact: Array, *sources: Array) -> Array:
 
 
 describe(
-    ops.Dsv4HcPre, ops.Dsv4HcPost, cases=[dsv4_hc_cases],
+    ops.Dsv4HcPre,
+    ops.Dsv4HcPost,
+    cases=[dsv4_hc_cases],
     rule=element("(H + 3) f(abs(sources))", "H products and sums", _mixed),
-)  # fmt: skip
+)

@@ -39,10 +39,27 @@ def _near_ties(type: Type) -> Array:
 
 _EDGES = np.array(
     [
-        0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1e-30, -1e-30, 3.4e-4, 20.0, -20.0, 88.0, -88.0, 110.0, -110.0, 1e4,
+        0.0,
+        -0.0,
+        0.5,
+        -0.5,
+        1.5,
+        -1.5,
+        2.5,
+        -2.5,
+        1e-30,
+        -1e-30,
+        3.4e-4,
+        20.0,
+        -20.0,
+        88.0,
+        -88.0,
+        110.0,
+        -110.0,
+        1e4,
         -1e4,
     ]
-)  # fmt: skip
+)
 """Zeros, halves (for rounding), tiny and huge numbers, both sides of where float32's exp overflows and vanishes."""
 
 _ANGLES = np.array([-4e-28, 1e-3, 0.25, 1.0, 3.1415927, 314.15927, 51471.85, 1e5, 1e10])
@@ -88,9 +105,11 @@ def _draw_unary(c: Draw, op: type[Op]) -> Drawn:
 
 # Larger slopes would show nothing but the rounding of e**x - 1 - x.
 _draw_xielu = of_one(
-    FLOATS, ROWS, ("normal", "ties", "constant", "hundreds", "NaN"),
+    FLOATS,
+    ROWS,
+    ("normal", "ties", "constant", "hundreds", "NaN"),
     **dict.fromkeys(ops.Xielu.parameters, (1.0, 0.0, -1.0, 0.5, 3.0)),
-)  # fmt: skip
+)
 
 
 def _draw_clamp(c: Draw, op: type[Op]) -> Drawn:
@@ -144,50 +163,85 @@ describe(ops.Log, cases=[partial(unary_cases, low=1e-3, high=20.0)], rule=of_res
 describe(ops.Sin, rule=of_result(8, "the sine, within 4 units"))
 describe(ops.Cos, rule=of_result(8, "the cosine, within 4 units"))
 describe(ops.Tanh, rule=of_result(10, "the function, within 5 units"))
-describe(ops.Scale, signs=True, rule=element(
-    "3 (abs(s x) + abs(bias))", "s, bias, their product with x, the sum",
-    lambda node, exact, x: 3 * (np.abs(node.op.s * x) + abs(node.op.bias)),
-))  # fmt: skip
+describe(
+    ops.Scale,
+    signs=True,
+    rule=element(
+        "3 (abs(s x) + abs(bias))",
+        "s, bias, their product with x, the sum",
+        lambda node, exact, x: 3 * (np.abs(node.op.s * x) + abs(node.op.bias)),
+    ),
+)
 describe(ops.LeakyRelu, rule=of_result(2, "the slope, the product"), signs=True)
 describe(ops.Elu, rule=of_result(6, "the power less 1, within 3 units"))
 describe(ops.Sigmoid, rule=of_result(12, "the power, the sum, the quotient"))
-describe(ops.Softplus, rule=element(
-    "8 + 6 abs(y)", "the power and the sum, of 1 or more; the logarithm", lambda node, exact, x: 8 + 6 * np.abs(exact)
-))  # fmt: skip
+describe(
+    ops.Softplus,
+    rule=element(
+        "8 + 6 abs(y)",
+        "the power and the sum, of 1 or more; the logarithm",
+        lambda node, exact, x: 8 + 6 * np.abs(exact),
+    ),
+)
 describe(
     ops.Hardsigmoid, rule=element("8 (min(abs(x), 3) + 3) / 6", "the sum, the quotient, 1/6", _hardsigmoid), signs=True
 )
 describe(
     ops.Hardswish,
-    rule=element("as hardsigmoid, times abs(x), + abs(y)", "those of hardsigmoid, a product", _hardswish), signs=True,
-)  # fmt: skip
-describe(ops.Xielu, draw=_draw_xielu, rule=element(
-    "5 abs(ap x**2) or 12 abs(an) (abs(e**x - 1) + abs(x)), + 5 abs(beta x)",
-    "the parameters, the power less 1, products, differences", _xielu,
-))  # fmt: skip
-describe(ops.Silu, rule=element(
-    "14 abs(y) + 2**-102 abs(x)", "the power, which may overflow, the sum, the quotient, a product",
-    _activation(ops.Silu),
-))  # fmt: skip
-describe(ops.Gelu, rule=element(
-    "8 abs(x) + abs(y)", "the argument and tanh, of at most 1, the sum 1 + tanh, products", _activation(ops.Gelu)
-))  # fmt: skip
-describe(ops.GeluErf, rule=element(
-    "18 abs(x) + abs(y)", "the argument and erf, of at most 1, the sum 1 + erf, products", _activation(ops.GeluErf)
-))  # fmt: skip
-describe(ops.GeluQuick, rule=element(
-    "(14 + 4 abs(x)) abs(y) + 2**-102 abs(x)", "as silu, and 1.702 x, whose error the power turns into a factor",
-    _activation(ops.GeluQuick),
-))  # fmt: skip
+    rule=element("as hardsigmoid, times abs(x), + abs(y)", "those of hardsigmoid, a product", _hardswish),
+    signs=True,
+)
+describe(
+    ops.Xielu,
+    draw=_draw_xielu,
+    rule=element(
+        "5 abs(ap x**2) or 12 abs(an) (abs(e**x - 1) + abs(x)), + 5 abs(beta x)",
+        "the parameters, the power less 1, products, differences",
+        _xielu,
+    ),
+)
+describe(
+    ops.Silu,
+    rule=element(
+        "14 abs(y) + 2**-102 abs(x)",
+        "the power, which may overflow, the sum, the quotient, a product",
+        _activation(ops.Silu),
+    ),
+)
+describe(
+    ops.Gelu,
+    rule=element(
+        "8 abs(x) + abs(y)", "the argument and tanh, of at most 1, the sum 1 + tanh, products", _activation(ops.Gelu)
+    ),
+)
+describe(
+    ops.GeluErf,
+    rule=element(
+        "18 abs(x) + abs(y)", "the argument and erf, of at most 1, the sum 1 + erf, products", _activation(ops.GeluErf)
+    ),
+)
+describe(
+    ops.GeluQuick,
+    rule=element(
+        "(14 + 4 abs(x)) abs(y) + 2**-102 abs(x)",
+        "as silu, and 1.702 x, whose error the power turns into a factor",
+        _activation(ops.GeluQuick),
+    ),
+)
 
 
 # -- arithmetic of two -----------------------------------------------------------------------------
 
 _BROADCASTS = (
-    ((16, 5, 4, 3), (16, 5, 4, 3)), ((16, 5, 4, 3), (16, 1, 1, 1)), ((16, 5, 4, 3), (1, 1, 1, 1)),
-    ((16, 5, 4, 3), (1, 5, 1, 3)), ((16, 5, 4, 3), (16, 5, 2, 1)), ((16, 6, 4, 2), (8, 3, 2, 2)), ((33, 7), (33, 1)),
+    ((16, 5, 4, 3), (16, 5, 4, 3)),
+    ((16, 5, 4, 3), (16, 1, 1, 1)),
+    ((16, 5, 4, 3), (1, 1, 1, 1)),
+    ((16, 5, 4, 3), (1, 5, 1, 3)),
+    ((16, 5, 4, 3), (16, 5, 2, 1)),
+    ((16, 6, 4, 2), (8, 3, 2, 2)),
+    ((33, 7), (33, 1)),
     ((33, 7), (11, 7)),
-)  # fmt: skip
+)
 """ne of a and of b, which repeats to a's shape."""
 
 
@@ -271,10 +325,15 @@ describe(ops.Sub, rule=nearest("the difference, to the nearest"), signs=True)
 describe(ops.Mul, rule=nearest("the product, to the nearest"), signs=True)
 describe(ops.Div, rule=of_result(5, "the quotient, within 2.5 units"), signs=True)
 # Its sources have one shape and one type, as its sketches have it.
-describe(ops.SiluBack, draw=sketched, rule=element(
-    "16 abs(dy) s (2 + abs(x)) + abs(y) + 2**-102 abs(dy x), s = 1 / (1 + e**-x)",
-    "s, whose power may overflow, 1 - s, products and a sum", _silu_back,
-))  # fmt: skip
+describe(
+    ops.SiluBack,
+    draw=sketched,
+    rule=element(
+        "16 abs(dy) s (2 + abs(x)) + abs(y) + 2**-102 abs(dy x), s = 1 / (1 + e**-x)",
+        "s, whose power may overflow, 1 - s, products and a sum",
+        _silu_back,
+    ),
+)
 
 
 # -- gated linear units ----------------------------------------------------------------------------
@@ -350,7 +409,11 @@ describe(ops.Geglu, rule=_glu("gelu"))
 describe(ops.GegluErf, rule=_glu("gelu_erf"))
 describe(ops.GegluQuick, rule=_glu("gelu_quick"))
 describe(ops.Swiglu, rule=_glu("silu"))
-describe(ops.SwigluOai, rule=element(
-    "((18 + 3 abs(alpha u)) abs(u / (1 + e**(-alpha u))) + 2**-102 abs(u)) (1 + min(abs(g), limit))",
-    "as gelu_quick, the sum with 1, a product", _swiglu_oai,
-))  # fmt: skip
+describe(
+    ops.SwigluOai,
+    rule=element(
+        "((18 + 3 abs(alpha u)) abs(u / (1 + e**(-alpha u))) + 2**-102 abs(u)) (1 + min(abs(g), limit))",
+        "as gelu_quick, the sum with 1, a product",
+        _swiglu_oai,
+    ),
+)

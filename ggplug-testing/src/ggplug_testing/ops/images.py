@@ -31,14 +31,20 @@ _SLIDES: tuple[dict[str, Any], ...] = (
 _SLIDES_1D: tuple[dict[str, Any], ...] = ({}, {"s0": 3, "p0": 2, "d0": 2})
 
 _SLIDES_3D: tuple[dict[str, Any], ...] = (
-    {}, {"s0": 2, "p1": 2, "d2": 2}, {"s2": 3, "p2": 2, "d0": 2, "s1": 2},
-)  # fmt: skip
+    {},
+    {"s0": 2, "p1": 2, "d2": 2},
+    {"s2": 3, "p2": 2, "d0": 2, "s1": 2},
+)
 
 
 def _two(
-    op: type[Op], kernel: tuple[int, ...], x: tuple[int, ...], types: tuple[Type, Type] = (F32, F32),
-    layouts: tuple[Layout, Layout] = ("packed", "packed"), **parameters: Any,
-) -> Case:  # fmt: skip
+    op: type[Op],
+    kernel: tuple[int, ...],
+    x: tuple[int, ...],
+    types: tuple[Type, Type] = (F32, F32),
+    layouts: tuple[Layout, Layout] = ("packed", "packed"),
+    **parameters: Any,
+) -> Case:
     label = f"{spell(types[0], kernel, layouts[0])} by {spell(types[1], x, layouts[1])} {named(parameters) or 'close'}"
     return case(op, label, leaf(types[0], kernel, layouts[0]), leaf(types[1], x, layouts[1]), **parameters)
 
@@ -69,9 +75,12 @@ def planar_cases(op: type[Op]) -> Iterator[Case]:
     """Kernels from one element up, several images, every way to slide, types and layouts."""
     images = (F32,) if op is ops.Conv2dDirect else KERNEL_FLOATS
     for kernel, x in (
-        ((1, 1, 3, 5), (9, 7, 3, 2)), ((3, 3, 4, 6), (19, 11, 4, 2)), ((5, 2, 1, 1), (33, 5, 1, 1)),
-        ((2, 3, 17, 33), (18, 9, 17)), ((4, 1, 2, 3), (70, 1, 2, 3)),
-    ):  # fmt: skip
+        ((1, 1, 3, 5), (9, 7, 3, 2)),
+        ((3, 3, 4, 6), (19, 11, 4, 2)),
+        ((5, 2, 1, 1), (33, 5, 1, 1)),
+        ((2, 3, 17, 33), (18, 9, 17)),
+        ((4, 1, 2, 3), (70, 1, 2, 3)),
+    ):
         yield _two(op, kernel, x)
         yield _two(op, kernel, x, s0=2, s1=2, p0=2, p1=1)
     for slide in _SLIDES[1:]:
@@ -196,8 +205,13 @@ def col2im_1d_cases(op: type[Op]) -> Iterator[Case]:
     """Windows that overlap, touch, and leave gaps."""
     for type in KERNEL_FLOATS:
         for taps, channels, length, s0, p0 in (
-            (1, 5, 13, 1, 0), (1, 5, 13, 3, 0), (8, 4, 13, 4, 2), (5, 3, 40, 2, 1), (8, 2, 3, 2, 5), (3, 1, 1, 2, 0),
-        ):  # fmt: skip
+            (1, 5, 13, 1, 0),
+            (1, 5, 13, 3, 0),
+            (8, 4, 13, 4, 2),
+            (5, 3, 40, 2, 1),
+            (8, 2, 3, 2, 5),
+            (3, 1, 1, 2, 0),
+        ):
             ne = taps * channels, length
             label = f"{spell(type, ne)} channels={channels} s0={s0} p0={p0}"
             yield case(op, label, leaf(type, ne), s0=s0, channels=channels, p0=p0)
@@ -210,9 +224,13 @@ describe(ops.Col2im1d, cases=[col2im_1d_cases], rule=_GATHERED, large=False)
 # -- pools -----------------------------------------------------------------------------------------
 
 _POOLS: tuple[dict[str, Any], ...] = (
-    {"k0": 1, "k1": 1}, {"k0": 3, "k1": 2}, {"k0": 2, "k1": 3, "s0": 2, "s1": 3}, {"k0": 3, "k1": 3, "p0": 2, "p1": 1},
-    {"k0": 1, "k1": 2, "s0": 3, "p1": 1}, {"k0": 2, "k1": 2, "s0": 2, "s1": 2, "p0": 0.5, "p1": 1.5},
-)  # fmt: skip
+    {"k0": 1, "k1": 1},
+    {"k0": 3, "k1": 2},
+    {"k0": 2, "k1": 3, "s0": 2, "s1": 3},
+    {"k0": 3, "k1": 3, "p0": 2, "p1": 1},
+    {"k0": 1, "k1": 2, "s0": 3, "p1": 1},
+    {"k0": 2, "k1": 2, "s0": 2, "s1": 2, "p0": 0.5, "p1": 1.5},
+)
 
 
 def _pooled(node: Node, exact: Array, x: Array) -> Array:
@@ -221,9 +239,7 @@ def _pooled(node: Node, exact: Array, x: Array) -> Array:
     return (6 + SUMMED * math.sqrt(node.op.k0 * getattr(node.op, "k1", 1))) * np.asarray(node.op.reference(np.abs(x)))
 
 
-_POOLED = element(
-    "0 of a maximum; (6 + 3.46 sqrt(k0 k1)) mean(abs(x))", "sums of the window, the quotient", _pooled
-)
+_POOLED = element("0 of a maximum; (6 + 3.46 sqrt(k0 k1)) mean(abs(x))", "sums of the window, the quotient", _pooled)
 
 
 def pool_1d_cases(op: type[Op]) -> Iterator[Case]:
@@ -283,9 +299,11 @@ def _pooled_back(node: Node, exact: Array, grad: Array, x: Array) -> Array:
     return (6 + SUMMED * math.sqrt(node.op.k0 * node.op.k1)) * np.asarray(node.op.reference(np.abs(grad), x))
 
 
-describe(ops.Pool2dBack, cases=[pool_2d_back_cases], rule=element(
-    "(6 + 3.46 sqrt(k0 k1)) sum(abs(grad))", "the quotient, the sums of windows", _pooled_back
-))  # fmt: skip
+describe(
+    ops.Pool2dBack,
+    cases=[pool_2d_back_cases],
+    rule=element("(6 + 3.46 sqrt(k0 k1)) sum(abs(grad))", "the quotient, the sums of windows", _pooled_back),
+)
 
 
 # -- images in other sizes, and in windows ---------------------------------------------------------
@@ -298,9 +316,13 @@ def interpolate_cases(op: type[Op]) -> Iterator[Case]:
     modes = [*methods, *(m | corners for m in methods), methods[1] | antialias, methods[1] | antialias | corners]
     for mode in modes:
         for x, ne in (
-            ((5, 7, 3, 2), (11, 9, 3, 2)), ((20, 17, 2), (7, 5, 2)), ((1, 1, 2), (4, 3, 2)), ((9, 8, 2), (9, 8, 2)),
-            ((33, 3), (1, 40)), ((4, 3, 2, 3), (8, 6, 5, 7)),
-        ):  # fmt: skip
+            ((5, 7, 3, 2), (11, 9, 3, 2)),
+            ((20, 17, 2), (7, 5, 2)),
+            ((1, 1, 2), (4, 3, 2)),
+            ((9, 8, 2), (9, 8, 2)),
+            ((33, 3), (1, 40)),
+            ((4, 3, 2, 3), (8, 6, 5, 7)),
+        ):
             label = f"mode {int(mode)}: {spell(F32, x)} to {'x'.join(map(str, ne))}"
             yield case(op, label, leaf(F32, x), ne=ne, mode=int(mode))
     for mode in modes[:2]:
@@ -315,10 +337,15 @@ def _interpolated(node: Node, exact: Array, x: Array) -> Array:
     return np.full_like(exact, (32 + 8 * max(*node.op.ne, *x.shape)) * np.abs(x).max(initial=0))
 
 
-describe(ops.Interpolate, cases=[interpolate_cases], rule=element(
-    "(32 + 8 n) max(abs(x)), n the largest extent; 0 of NEAREST",
-    "where a new pixel lies, of up to n; weights, products, sums", _interpolated,
-))  # fmt: skip
+describe(
+    ops.Interpolate,
+    cases=[interpolate_cases],
+    rule=element(
+        "(32 + 8 n) max(abs(x)), n the largest extent; 0 of NEAREST",
+        "where a new pixel lies, of up to n; weights, products, sums",
+        _interpolated,
+    ),
+)
 
 
 def win_part_cases(op: type[Op]) -> Iterator[Case]:
@@ -369,9 +396,11 @@ def add_rel_pos_cases(op: type[Op]) -> Iterator[Case]:
 
 
 describe(
-    ops.AddRelPos, cases=[add_rel_pos_cases],
+    ops.AddRelPos,
+    cases=[add_rel_pos_cases],
     rule=element(
-        "2 (abs(a) + abs(pw) + abs(ph))", "two sums",
+        "2 (abs(a) + abs(pw) + abs(ph))",
+        "two sums",
         lambda node, exact, *sources: 2 * np.asarray(node.op.reference(*map(np.abs, sources))),
     ),
-)  # fmt: skip
+)

@@ -79,8 +79,9 @@ _PRODUCT = Rule(
     "the sums of K products; r, in square roundings, is for activations that are rounded: to F16 or BF16 "
     "sum((a b)**2) c**2 / 3 with c = 2**-10 or 2**-8, for weights in blocks sum((a step)**2) / 12 with step = "
     "max(abs(b)) / 127 of the block; else 0, and with Precision.F32 for weights without blocks",
-    _product, spread=True,
-)  # fmt: skip
+    _product,
+    spread=True,
+)
 
 
 # -- weights by activations ------------------------------------------------------------------------
@@ -166,20 +167,31 @@ def mul_mat_id_cases(op: type[Op]) -> Iterator[Case]:
     """Few and many experts, a row of b for all of a token's experts, for some or for each, experts that none chose."""
 
     def routed(
-        weights: Type, k: int, m: int, experts: int, used: int, tokens: int, rows: int, *,
-        other: Type = F32, chosen: int | None = None, laid: str = "", layout: Layout = "packed",
-    ) -> Case:  # fmt: skip
+        weights: Type,
+        k: int,
+        m: int,
+        experts: int,
+        used: int,
+        tokens: int,
+        rows: int,
+        *,
+        other: Type = F32,
+        chosen: int | None = None,
+        laid: str = "",
+        layout: Layout = "packed",
+    ) -> Case:
         k = in_blocks(k, weights, other)
         shared = {used: "", 1: " shared"}.get(rows, f" in turns with {rows} rows")
         shape = f"k={k} m={m} experts={experts} used={used} tokens={tokens}{shared}"
         how = (f", {laid} {layout}" if laid else "") + (f", {chosen} chosen" if chosen else "")
         layouts: list[Layout] = [layout if name == laid else "packed" for name in op.sources]
         return case(
-            op, f"{weights.name} x {other.name} {shape}{how}",
+            op,
+            f"{weights.name} x {other.name} {shape}{how}",
             leaf(weights, (k, m, experts), layouts[0]),
             leaf(other, (k, rows, tokens), layouts[1]),
             indices((used, tokens), chosen or experts, distinct=True, layout=layouts[2]),
-        )  # fmt: skip
+        )
 
     for weights in _WEIGHTS:
         for own in (True, False):
@@ -274,9 +286,13 @@ def _out_prod(node: Node, exact: Array, a: Array, b: Array) -> Array:
     return np.asarray(DEVIATIONS * np.sqrt((a.shape[-2] + 1) / 3 * np.maximum(exact * exact, 4 * terms)))
 
 
-describe(ops.OutProd, cases=[out_prod_cases], rule=row(
-    "6 sqrt((K + 1) size**2 / 3), size = max(abs(y), 2 sqrt(sum((a b)**2)))", "the sums of K products", _out_prod
-))  # fmt: skip
+describe(
+    ops.OutProd,
+    cases=[out_prod_cases],
+    rule=row(
+        "6 sqrt((K + 1) size**2 / 3), size = max(abs(y), 2 sqrt(sum((a b)**2)))", "the sums of K products", _out_prod
+    ),
+)
 
 
 # -- systems of equations --------------------------------------------------------------------------
@@ -324,8 +340,13 @@ def _solve_tri(node: Tensor, exact: Array, a: Array, b: Array) -> Array:
     return np.asarray(2 * (n + 2) * np.abs(np.linalg.inv(lower)) @ np.abs(lower) @ np.abs(exact))
 
 
-describe(ops.SolveTri, cases=[solve_tri_cases], draw=_draw_solve_tri, rule=element(
-    "2 (n + 2) abs(a**-1) abs(a) abs(y)",
-    "n products and sums, a quotient (N. J. Higham, Accuracy and stability of numerical algorithms, theorem 8.5)",
-    _solve_tri,
-))  # fmt: skip
+describe(
+    ops.SolveTri,
+    cases=[solve_tri_cases],
+    draw=_draw_solve_tri,
+    rule=element(
+        "2 (n + 2) abs(a**-1) abs(a) abs(y)",
+        "n products and sums, a quotient (N. J. Higham, Accuracy and stability of numerical algorithms, theorem 8.5)",
+        _solve_tri,
+    ),
+)

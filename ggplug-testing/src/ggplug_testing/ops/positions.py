@@ -100,9 +100,16 @@ def window_cases(op: type[Op]) -> Iterator[Case]:
     """Windows of every rank, of rows apart and of everything, into leafs and into results; types and layouts of b."""
 
     def into(
-        label: str, a: tuple[int, ...], b: tuple[int, ...], strides: tuple[int, ...], offset: int = 0, *,
-        type: Type = F32, layout: Layout = "packed", computed: bool = False,
-    ) -> Case:  # fmt: skip
+        label: str,
+        a: tuple[int, ...],
+        b: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int = 0,
+        *,
+        type: Type = F32,
+        layout: Layout = "packed",
+        computed: bool = False,
+    ) -> Case:
         target = made(ops.Dup, leaf(type, a)) if computed else leaf(type, a)
         return case(op, label, target, leaf(type, b, layout), strides=strides, offset=offset)
 
@@ -154,10 +161,15 @@ def arange_cases(op: type[Op]) -> Iterator[Case]:
         yield case(op, f"{start} to {stop} by {step}", start=start, stop=stop, step=step)
 
 
-describe(ops.Arange, cases=[arange_cases], rule=element(
-    "4 (abs(y) + abs(start))", "start, step, their product with i, the sum",
-    lambda node, exact: 4 * (np.abs(exact) + abs(node.op.start)),
-))  # fmt: skip
+describe(
+    ops.Arange,
+    cases=[arange_cases],
+    rule=element(
+        "4 (abs(y) + abs(start))",
+        "start, step, their product with i, the sum",
+        lambda node, exact: 4 * (np.abs(exact) + abs(node.op.start)),
+    ),
+)
 
 
 def timestep_cases(op: type[Op]) -> Iterator[Case]:
@@ -176,7 +188,12 @@ def _timestep_embedding(node: Node, exact: Array, x: Array) -> Array:
     return room + 8
 
 
-describe(ops.TimestepEmbedding, cases=[timestep_cases], rule=element(
-    "8 + (12 + 4 ln(max_period)) abs(angle)", "the frequency's logarithm and power, the angle, its sine or cosine",
-    _timestep_embedding,
-))  # fmt: skip
+describe(
+    ops.TimestepEmbedding,
+    cases=[timestep_cases],
+    rule=element(
+        "8 + (12 + 4 ln(max_period)) abs(angle)",
+        "the frequency's logarithm and power, the angle, its sine or cosine",
+        _timestep_embedding,
+    ),
+)

@@ -47,9 +47,13 @@ def _scan_extents(
 ) -> dict[str, tuple[int, ...]]:
     """The extents of all sources of a scan but the ids; ``wide``: how many numbers of a a head has."""
     return {
-        "s": (size, dim, heads, states), "x": (dim, heads, tokens, sequences), "dt": (heads, tokens, sequences),
-        "a": (wide, heads), "b": (size, groups, tokens, sequences), "c": (size, groups, tokens, sequences),
-    }  # fmt: skip
+        "s": (size, dim, heads, states),
+        "x": (dim, heads, tokens, sequences),
+        "dt": (heads, tokens, sequences),
+        "a": (wide, heads),
+        "b": (size, groups, tokens, sequences),
+        "c": (size, groups, tokens, sequences),
+    }
 
 
 def ssm_scan_cases(op: type[Op]) -> Iterator[Case]:
@@ -57,9 +61,18 @@ def ssm_scan_cases(op: type[Op]) -> Iterator[Case]:
     ranges: dict[str, Any] = {"dt": {"low": -3, "high": 3}, "a": {"low": -2, "high": -0.1}}
 
     def make(
-        leafs: Leafs, size: int = 16, dim: int = 5, heads: int = 4, groups: int = 2, tokens: int = 3,
-        sequences: int = 2, several: bool = False, snapshots: int = 1, apart: bool = False, ids: Any = None,
-    ) -> Tensor:  # fmt: skip
+        leafs: Leafs,
+        size: int = 16,
+        dim: int = 5,
+        heads: int = 4,
+        groups: int = 2,
+        tokens: int = 3,
+        sequences: int = 2,
+        several: bool = False,
+        snapshots: int = 1,
+        apart: bool = False,
+        ids: Any = None,
+    ) -> Tensor:
         chosen = leafs.indices((sequences,), 5, distinct=True) if ids is None else leafs.array(I32, np.array(ids))
         extents = _scan_extents(size, dim, heads, groups, tokens, sequences, 5, size if several else 1)
         sources = [
@@ -69,11 +82,18 @@ def ssm_scan_cases(op: type[Op]) -> Iterator[Case]:
         return node(op, *sources, chosen, snapshots=snapshots)
 
     sizes: tuple[dict[str, Any], ...] = (
-        {}, {"several": True}, {"size": 37, "dim": 1, "heads": 6}, {"size": 37, "several": True, "groups": 1},
-        {"size": 128, "dim": 16, "tokens": 1, "sequences": 1}, {"tokens": 9, "snapshots": 4},
-        {"tokens": 2, "snapshots": 4}, {"apart": True}, {"apart": True, "several": True, "groups": 4},
-        {"size": 1, "dim": 2, "several": True}, {"sequences": 4, "tokens": 12},
-    )  # fmt: skip
+        {},
+        {"several": True},
+        {"size": 37, "dim": 1, "heads": 6},
+        {"size": 37, "several": True, "groups": 1},
+        {"size": 128, "dim": 16, "tokens": 1, "sequences": 1},
+        {"tokens": 9, "snapshots": 4},
+        {"tokens": 2, "snapshots": 4},
+        {"apart": True},
+        {"apart": True, "several": True, "groups": 4},
+        {"size": 1, "dim": 2, "several": True},
+        {"sequences": 4, "tokens": 12},
+    )
     for given in sizes:
         yield Case(op.name, named(given) or "plain", partial(make, **given))
     yield Case(op.name, "ids out of range", partial(make, sequences=4, ids=[1, 5, -1, 0]))
@@ -107,10 +127,16 @@ def _scanned(node: Node, exact: Array, s: Array, x: Array, dt: Array, a: Array, 
     return np.asarray(count * np.asarray(node.op.reference(np.abs(s), np.abs(x), dt, a, np.abs(b), np.abs(c), ids)))
 
 
-describe(ops.SsmScan, cases=[ssm_scan_cases], draw=_draw_ssm_scan, rule=element(
-    "(S + (T + 1) (16 + max(e))) f(abs(sources)), e = (8 + 6 dt) (max(abs(a)) + 1 / dt) + 4 dt",
-    "softplus, the power of dt a, products and sums of each of T tokens", _scanned,
-))  # fmt: skip
+describe(
+    ops.SsmScan,
+    cases=[ssm_scan_cases],
+    draw=_draw_ssm_scan,
+    rule=element(
+        "(S + (T + 1) (16 + max(e))) f(abs(sources)), e = (8 + 6 dt) (max(abs(a)) + 1 / dt) + 4 dt",
+        "softplus, the power of dt a, products and sums of each of T tokens",
+        _scanned,
+    ),
+)
 
 
 _HEADS = ((16, 2, 1, 1), (33, 3, 4, 2), (64, 4, 6, 3), (1, 1, 5, 1), (8, 5, 12, 4))
@@ -143,18 +169,29 @@ def _of_tokens(node: Node, exact: Array, *sources: Array) -> Array:
 
 
 describe(
-    ops.RwkvWkv6, ops.RwkvWkv7, ops.GatedLinearAttn, cases=[matrices_cases],
+    ops.RwkvWkv6,
+    ops.RwkvWkv7,
+    ops.GatedLinearAttn,
+    cases=[matrices_cases],
     rule=element("(S + 8 + 6 T) f(abs(sources))", "products and sums of each of T tokens", _of_tokens),
-)  # fmt: skip
+)
 
 
 def gated_delta_net_cases(op: type[Op]) -> Iterator[Case]:
     """The same; heads that share q and k, gates for each number, snapshots, heads that are not packed."""
 
     def make(
-        leafs: Leafs, size: int, heads: int, tokens: int, sequences: int, gates: bool = False, shared: int = 1,
-        snapshots: int = 1, apart: bool = False, serves: int = 1,
-    ) -> Tensor:  # fmt: skip
+        leafs: Leafs,
+        size: int,
+        heads: int,
+        tokens: int,
+        sequences: int,
+        gates: bool = False,
+        shared: int = 1,
+        snapshots: int = 1,
+        apart: bool = False,
+        serves: int = 1,
+    ) -> Tensor:
         def rows(count: int, images: int) -> Tensor:
             ne = (size, count, tokens, images)
             return _apart(leafs, 2, *ne) if apart else leafs.tensor(F32, *ne)
@@ -173,8 +210,14 @@ def gated_delta_net_cases(op: type[Op]) -> Iterator[Case]:
             given = partial(make, size=size, heads=heads, tokens=tokens, sequences=sequences, gates=gates)
             yield Case(op.name, label, given)
     more: tuple[dict[str, Any], ...] = (
-        {"shared": 2}, {"shared": 4}, {"snapshots": 3}, {"snapshots": 7}, {"apart": True}, {"serves": 2}, {"serves": 4},
-    )  # fmt: skip
+        {"shared": 2},
+        {"shared": 4},
+        {"snapshots": 3},
+        {"snapshots": 7},
+        {"apart": True},
+        {"serves": 2},
+        {"serves": 4},
+    )
     for each in more:
         given = partial(make, size=16, heads=4, tokens=5, sequences=4, **each)
         yield Case(op.name, named(each), given)
@@ -191,8 +234,13 @@ def _delta(node: Tensor, exact: Array, q: Array, k: Array, v: Array, g: Array, b
     return np.full_like(exact, factor * max(1.0, longest(q) / math.sqrt(size)))
 
 
-describe(ops.GatedDeltaNet, cases=[gated_delta_net_cases], rule=element(
-    "(S + 64 + 16 T) (1 + beta abs(k)**2)**T size max(1, abs(q) / sqrt(S)), of the longest q and k and the largest "
-    "beta; size = abs(state) + T beta abs(k) abs(v)",
-    "the power of g, products and sums of each of T tokens, each of which the next ones multiply", _delta,
-))  # fmt: skip
+describe(
+    ops.GatedDeltaNet,
+    cases=[gated_delta_net_cases],
+    rule=element(
+        "(S + 64 + 16 T) (1 + beta abs(k)**2)**T size max(1, abs(q) / sqrt(S)), of the longest q and k and the largest "
+        "beta; size = abs(state) + T beta abs(k) abs(v)",
+        "the power of g, products and sums of each of T tokens, each of which the next ones multiply",
+        _delta,
+    ),
+)

@@ -124,13 +124,18 @@ def _l2_norm(node: Node, exact: Array, x: Array) -> Array:
 
 
 describe(ops.RowNorm, cases=[norm_cases], special=[_rows_special, _norm_special], draw=_draw_norm)
-describe(ops.Norm, rule=row(
-    "m + (16 + S/2 + m**2 UNIT) abs(y), m = (S size / n + 6 abs(mean)) / deviation",
-    "the mean, m, by which all elements move; n squares and sums, the root, the quotient", _norm,
-))  # fmt: skip
-describe(ops.RmsNorm, rule=row(
-    "(16 + S/2) abs(y)", "n squares and sums, half of whose error is the root's, the quotient", _rms_norm
-))  # fmt: skip
+describe(
+    ops.Norm,
+    rule=row(
+        "m + (16 + S/2 + m**2 UNIT) abs(y), m = (S size / n + 6 abs(mean)) / deviation",
+        "the mean, m, by which all elements move; n squares and sums, the root, the quotient",
+        _norm,
+    ),
+)
+describe(
+    ops.RmsNorm,
+    rule=row("(16 + S/2) abs(y)", "n squares and sums, half of whose error is the root's, the quotient", _rms_norm),
+)
 describe(ops.L2Norm, rule=row("(16 + S/2) abs(y)", "as rms_norm", _l2_norm))
 
 
@@ -179,17 +184,26 @@ def _mean(node: Tensor, exact: Array, x: Array) -> Array:
 
 
 describe(
-    ops.SumRows, cases=[sum_cases], special=[_rows_special, _wide_special], draw=_draw_sum,
+    ops.SumRows,
+    cases=[sum_cases],
+    special=[_rows_special, _wide_special],
+    draw=_draw_sum,
     rule=row("S size, size = max(abs(y), 2 sqrt(sum(x**2)))", "n sums", lambda node, exact, x: added(x)),
-)  # fmt: skip
+)
 describe(
-    ops.Sum, cases=[sum_cases], special=[_sum_special, _wide_special], draw=_draw_sum,
+    ops.Sum,
+    cases=[sum_cases],
+    special=[_sum_special, _wide_special],
+    draw=_draw_sum,
     rule=row("S size, as sum_rows", "n sums", lambda node, exact, x: added(x.reshape(1, 1, 1, -1))),
-)  # fmt: skip
+)
 describe(
-    ops.Mean, cases=[sum_cases], special=[_rows_special, _wide_special], draw=_draw_sum,
+    ops.Mean,
+    cases=[sum_cases],
+    special=[_rows_special, _wide_special],
+    draw=_draw_sum,
     rule=row("S size / n + 6 abs(y)", "n sums, the quotient", _mean),
-)  # fmt: skip
+)
 
 
 def cumsum_cases(op: type[Op]) -> Iterator[Case]:
@@ -208,9 +222,11 @@ def _cumsum(node: Tensor, exact: Array, x: Array) -> Array:
 
 
 describe(
-    ops.Cumsum, cases=[cumsum_cases], special=[_rows_special],
+    ops.Cumsum,
+    cases=[cumsum_cases],
+    special=[_rows_special],
     rule=row("S size + abs(y), as sum_rows, of the elements up to i", "i sums", _cumsum),
-)  # fmt: skip
+)
 
 
 # -- choices ---------------------------------------------------------------------------------------
@@ -251,9 +267,13 @@ def _draw_argmax(c: Draw, op: type[Op]) -> Drawn:
 
 
 describe(
-    ops.Argmax, cases=[argmax_cases], special=[_rows_special], draw=_draw_argmax, rule=CHOSEN,
+    ops.Argmax,
+    cases=[argmax_cases],
+    special=[_rows_special],
+    draw=_draw_argmax,
+    rule=CHOSEN,
     selects=Selects(first=True),
-)  # fmt: skip
+)
 
 
 def argsort_cases(op: type[Op]) -> Iterator[Case]:
@@ -278,9 +298,13 @@ def _argsort_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
 
 
 describe(
-    ops.Argsort, cases=[argsort_cases], special=[_argsort_special], draw=of_one(FLOATS, ANY, ANYTHING, order=(0, 1)),
-    rule=CHOSEN, selects=Selects(),
-)  # fmt: skip
+    ops.Argsort,
+    cases=[argsort_cases],
+    special=[_argsort_special],
+    draw=of_one(FLOATS, ANY, ANYTHING, order=(0, 1)),
+    rule=CHOSEN,
+    selects=Selects(),
+)
 
 
 def top_k_cases(op: type[Op]) -> Iterator[Case]:
@@ -311,9 +335,17 @@ def soft_max_cases(op: type[Op]) -> Iterator[Case]:
     """With and without mask, sinks, ALiBi; masks that hide whole blocks, have more rows, repeat over heads."""
 
     def masked(
-        label: str, ne: tuple[int, ...], *, type: Type = F32, mask: tuple[int, ...] | None = None,
-        mask_type: Type = F32, hidden: float = 0.3, sinks: bool = False, values: Any = None, **parameters: Any,
-    ) -> Case:  # fmt: skip
+        label: str,
+        ne: tuple[int, ...],
+        *,
+        type: Type = F32,
+        mask: tuple[int, ...] | None = None,
+        mask_type: Type = F32,
+        hidden: float = 0.3,
+        sinks: bool = False,
+        values: Any = None,
+        **parameters: Any,
+    ) -> Case:
         def hide(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
             drawn = random.standard_normal(shape)
             # The first column stays visible: of a row without any, everything is NaN.
@@ -408,10 +440,14 @@ def _soft_max(node: Node, exact: Array, x: Array, mask: Array | None = None, sin
 
 
 describe(
-    ops.SoftMax, cases=[soft_max_cases], special=[_rows_special, _soft_max_special], draw=_draw_soft_max,
+    ops.SoftMax,
+    cases=[soft_max_cases],
+    special=[_rows_special, _soft_max_special],
+    draw=_draw_soft_max,
     rule=row(
         "y (12 + S + e + sum(y e) + 2 abs(max)), e = 3 abs(scale x) + abs(mask) + 2 abs(logit) + abs(max)",
         "logits, whose errors the power turns into factors; powers, n sums, the quotient; 34 abs(mask) with ALiBi's "
-        "slopes, which are powers", _soft_max,
+        "slopes, which are powers",
+        _soft_max,
     ),
-)  # fmt: skip
+)

@@ -34,9 +34,17 @@ def rope_cases(op: type[Op]) -> Iterator[Case]:
     """Modes x whole or part of the rows x frequency factors x YaRN; types, layouts, far positions."""
 
     def turned(
-        label: str, mode: RopeMode, ne: tuple[int, ...], n_dims: int, *, type: Type = F32, layout: Layout = "packed",
-        factors: bool = False, far: int = 512, **parameters: Any,
-    ) -> Case:  # fmt: skip
+        label: str,
+        mode: RopeMode,
+        ne: tuple[int, ...],
+        n_dims: int,
+        *,
+        type: Type = F32,
+        layout: Layout = "packed",
+        factors: bool = False,
+        far: int = 512,
+        **parameters: Any,
+    ) -> Case:
         if _axes(mode) > 1:
             pairs = n_dims if mode == RopeMode.VISION else n_dims // 2
             most = pairs // 3
@@ -144,9 +152,14 @@ def _rope(node: Node, exact: Array, x: Array, pos: Array, factors: Array | None 
 
 
 describe(Rotary, cases=[rope_cases], special=[_rope_special])
-describe(ops.Rope, draw=_draw_rope, rule=element(
-    "16 (1 + UNIT abs(angle)) hypot(x0, x1) magnitude, of each pair",
-    "sine and cosine, the magnitude, two products and their sum; the angle at any position to 16 UNIT**2 of "
-    "itself, as numbers of two floats are after some products, and numbers of one are not", _rope,
-))  # fmt: skip
+describe(
+    ops.Rope,
+    draw=_draw_rope,
+    rule=element(
+        "16 (1 + UNIT abs(angle)) hypot(x0, x1) magnitude, of each pair",
+        "sine and cosine, the magnitude, two products and their sum; the angle at any position to 16 UNIT**2 of "
+        "itself, as numbers of two floats are after some products, and numbers of one are not",
+        _rope,
+    ),
+)
 describe(ops.RopeBack, rule=element("as rope", "as rope", _rope))

@@ -96,18 +96,26 @@ def _get_rows_back(node: Node, exact: Array, dy: Array, ids: Array) -> Array:
 
 
 describe(
-    ops.GetRowsBack, cases=[get_rows_back_cases], draw=_draw_get_rows_back,
+    ops.GetRowsBack,
+    cases=[get_rows_back_cases],
+    draw=_draw_get_rows_back,
     rule=row("S size, as sum_rows, of what is added up", "the sums", _get_rows_back),
-)  # fmt: skip
+)
 
 
 def set_rows_cases(op: type[Op]) -> Iterator[Case]:
     """Into every type, from every float; into views of a cache; read again afterwards."""
 
     def written(
-        label: str, dst: Type, rows: Type, nd: tuple[int, ...], count: int, ids: tuple[int, ...] | None = None,
-        kind: Type = I64, layouts: Any = ("packed", "packed", "packed"),
-    ) -> Case:  # fmt: skip
+        label: str,
+        dst: Type,
+        rows: Type,
+        nd: tuple[int, ...],
+        count: int,
+        ids: tuple[int, ...] | None = None,
+        kind: Type = I64,
+        layouts: Any = ("packed", "packed", "packed"),
+    ) -> Case:
         nd = whole_blocks(nd, dst)
         source = leaf(rows, (nd[0], count, *nd[2:]), layouts[1])
         places = indices(ids or (count,), nd[1], type=kind, distinct=True, layout=layouts[2])
@@ -177,11 +185,13 @@ def _draw_set_rows(c: Draw, op: type[Op]) -> Drawn:
     i2 = ne[3] if c.pick("ids.each3", (True, False)) else 1
     if not i1 or not i2:
         c.promised = False
-    return Drawn([
-        c.source("dst", kind, ne, ONCE_ROWS, ANYTHING),
-        c.source("rows", rows, (ne[0], count, ne[2], ne[3]), ROWS, ANYTHING),
-        c.indices("ids", (I64, I32), (count, i1, i2), ne[1], distinct=True),
-    ])  # fmt: skip
+    return Drawn(
+        [
+            c.source("dst", kind, ne, ONCE_ROWS, ANYTHING),
+            c.source("rows", rows, (ne[0], count, ne[2], ne[3]), ROWS, ANYTHING),
+            c.indices("ids", (I64, I32), (count, i1, i2), ne[1], distinct=True),
+        ]
+    )
 
 
 describe(ops.SetRows, cases=[set_rows_cases], special=[_set_rows_special], draw=_draw_set_rows, rule=MOVES)

@@ -60,23 +60,41 @@ def _soft_max_back(node: Node, exact: Array, dy: Array, y: Array) -> Array:
     return np.asarray(np.abs(node.op.scale * y) * (8 * (np.abs(dy) + dot) + added(y * dy)))
 
 
-describe(ops.RmsNormBack, cases=[row_gradient_cases], rule=row(
-    "(24 + 2 S) (r abs(dy) + r**3 abs(x mean)) + r**3 abs(x) S size / n, mean = sum(x dy) / n",
-    "two sums of n products, the root, quotients, products", _rms_norm_back,
-))  # fmt: skip
-describe(ops.SoftMaxBack, cases=[row_gradient_cases], rule=row(
-    "abs(scale y) (8 (abs(dy) + abs(dot)) + S size), dot = sum(y dy)", "n products and sums, differences, products",
-    _soft_max_back,
-))  # fmt: skip
+describe(
+    ops.RmsNormBack,
+    cases=[row_gradient_cases],
+    rule=row(
+        "(24 + 2 S) (r abs(dy) + r**3 abs(x mean)) + r**3 abs(x) S size / n, mean = sum(x dy) / n",
+        "two sums of n products, the root, quotients, products",
+        _rms_norm_back,
+    ),
+)
+describe(
+    ops.SoftMaxBack,
+    cases=[row_gradient_cases],
+    rule=row(
+        "abs(scale y) (8 (abs(dy) + abs(dot)) + S size), dot = sum(y dy)",
+        "n products and sums, differences, products",
+        _soft_max_back,
+    ),
+)
 
 
 def repeat_back_cases(op: type[Op]) -> Iterator[Case]:
     """Repetitions along each dimension and all, results of one element a row and of one at all; types, layouts."""
     x = (24, 6, 4, 4)
     for ne in (
-        (8, 6, 4, 4), (24, 3, 4, 4), (24, 6, 1, 4), (24, 6, 4, 2), (24, 6, 4, 1), (12, 2, 2, 2), x, (1, 6, 4, 4),
-        (1, 1, 1, 1), (24, 1, 1, 1),
-    ):  # fmt: skip
+        (8, 6, 4, 4),
+        (24, 3, 4, 4),
+        (24, 6, 1, 4),
+        (24, 6, 4, 2),
+        (24, 6, 4, 1),
+        (12, 2, 2, 2),
+        x,
+        (1, 6, 4, 4),
+        (1, 1, 1, 1),
+        (24, 1, 1, 1),
+    ):
         yield case(op, f"{spell(F32, x)} to {'x'.join(map(str, ne))}", leaf(F32, x), ne=ne)
     yield case(op, "long rows", leaf(F32, (1030, 5)), ne=(515, 1))
     yield case(op, "a sum of long rows", leaf(F32, (5000, 3)), ne=(1, 1))
@@ -90,9 +108,10 @@ def _repeat_back(node: Node, exact: Array, x: Array) -> Array:
 
 
 describe(
-    ops.RepeatBack, cases=[repeat_back_cases],
+    ops.RepeatBack,
+    cases=[repeat_back_cases],
     rule=row("S size, as sum_rows, of what is added up", "the sums", _repeat_back),
-)  # fmt: skip
+)
 
 
 # -- losses ----------------------------------------------------------------------------------------
@@ -105,9 +124,15 @@ def cross_entropy_cases(op: type[Op]) -> Iterator[Case]:
         return np.eye(shape[-1])[random.integers(0, shape[-1], shape[:-1])]
 
     def loss(
-        label: str, ne: tuple[int, ...], of_logits: Any = "packed", of_labels: Any = "packed", *, values: Any = _shares,
-        shift: float = 0.0, spread: float = 1.0,
-    ) -> Case:  # fmt: skip
+        label: str,
+        ne: tuple[int, ...],
+        of_logits: Any = "packed",
+        of_labels: Any = "packed",
+        *,
+        values: Any = _shares,
+        shift: float = 0.0,
+        spread: float = 1.0,
+    ) -> Case:
         def shifted(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
             return random.standard_normal(shape) * spread + shift
 
@@ -154,14 +179,24 @@ def _cross_entropy_loss_back(node: Tensor, exact: Array, dy: Array, logits: Arra
     return np.asarray(np.abs(dy / rows) * (off + 8 * (shares + np.abs(labels))))
 
 
-describe(ops.CrossEntropyLoss, cases=[cross_entropy_cases], rule=row(
-    "(2 + S/8) sum(labels (16 + S + 4 e + 2 sum(p e))) / rows + 8 abs(y), e = max(logits) - logit, p = softmax",
-    "powers, sums, logarithms, products", _cross_entropy_loss,
-))  # fmt: skip
-describe(ops.CrossEntropyLossBack, cases=[cross_entropy_cases], rule=row(
-    "abs(dy / rows) (p (24 + S + 2 e + 2 sum(p e)) + 8 labels)", "as soft_max, a difference, products",
-    _cross_entropy_loss_back,
-))  # fmt: skip
+describe(
+    ops.CrossEntropyLoss,
+    cases=[cross_entropy_cases],
+    rule=row(
+        "(2 + S/8) sum(labels (16 + S + 4 e + 2 sum(p e))) / rows + 8 abs(y), e = max(logits) - logit, p = softmax",
+        "powers, sums, logarithms, products",
+        _cross_entropy_loss,
+    ),
+)
+describe(
+    ops.CrossEntropyLossBack,
+    cases=[cross_entropy_cases],
+    rule=row(
+        "abs(dy / rows) (p (24 + S + 2 e + 2 sum(p e)) + 8 labels)",
+        "as soft_max, a difference, products",
+        _cross_entropy_loss_back,
+    ),
+)
 
 
 # -- optimisers ------------------------------------------------------------------------------------
@@ -175,9 +210,12 @@ def optimiser_cases(op: type[Op]) -> Iterator[Case]:
         return [leafs.tensor(F32, *ne, layout=layout), leafs.tensor(F32, *ne, layout=layout, low=0, high=1)]
 
     def step(
-        leafs: Leafs, w: Tensor, ne: tuple[int, ...], layouts: Any = ("packed", "packed"),
+        leafs: Leafs,
+        w: Tensor,
+        ne: tuple[int, ...],
+        layouts: Any = ("packed", "packed"),
         moments: list[Tensor] | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         grad = leafs.tensor(F32, *ne, layout=layouts[1])
         if not adam:
             return node(op, w, grad, leafs.array(F32, np.array([0.1, 0.01])))
@@ -230,14 +268,23 @@ def _adamw(node: Tensor, exact: Array, w: Array, grad: Array, m: Array, v: Array
     return np.asarray(8 * np.abs(w) + (16 + 8 * (np.abs(kept) + added) / (root * (root + eps))) * np.abs(moved))
 
 
-describe(ops.OptStepAdamw, cases=[optimiser_cases], draw=_draw_step, rule=element(
-    "8 abs(w) + (16 + 8 abs(v) / v') alpha beta1h (abs(beta1 m) + abs((1 - beta1) g)) / (sqrt(v' beta2h) + eps)",
-    "moments, a root, quotients, products; moments themselves as ops without a rule", _adamw,
-))  # fmt: skip
 describe(
-    ops.OptStepSgd, cases=[optimiser_cases], draw=_draw_step,
+    ops.OptStepAdamw,
+    cases=[optimiser_cases],
+    draw=_draw_step,
     rule=element(
-        "8 (abs(w) + abs(alpha g))", "products and a difference",
+        "8 abs(w) + (16 + 8 abs(v) / v') alpha beta1h (abs(beta1 m) + abs((1 - beta1) g)) / (sqrt(v' beta2h) + eps)",
+        "moments, a root, quotients, products; moments themselves as ops without a rule",
+        _adamw,
+    ),
+)
+describe(
+    ops.OptStepSgd,
+    cases=[optimiser_cases],
+    draw=_draw_step,
+    rule=element(
+        "8 (abs(w) + abs(alpha g))",
+        "products and a difference",
         lambda node, exact, w, grad, params: 8 * (np.abs(w) + np.abs(params.reshape(-1)[0] * grad)),
     ),
-)  # fmt: skip
+)

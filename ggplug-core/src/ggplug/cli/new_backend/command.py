@@ -23,19 +23,26 @@ RULE = "small letters, digits and single hyphens or underscores between them, a 
 
 
 @click.command(
-    "new-backend", cls=Command,
+    "new-backend",
+    cls=Command,
     epilog=f"There are kernels to begin with for {', '.join(SNIPPETS)}. All others are written by hand; "
     "`ggplug ops` lists all ops and types.",
-)  # fmt: skip
+)
 @click.argument("name")
 @click.option(
-    "--memory", type=click.Choice(list(MEMORIES)), default="host", show_default=True,
+    "--memory",
+    type=click.Choice(list(MEMORIES)),
+    default="host",
+    show_default=True,
     help="Whether the host sees the device's memory.",
-)  # fmt: skip
+)
 @click.option(
-    "--ops", default=",".join(DEFAULT), show_default=True, metavar="NAME,...",
+    "--ops",
+    default=",".join(DEFAULT),
+    show_default=True,
+    metavar="NAME,...",
     help="The ops that it begins with, of those below.",
-)  # fmt: skip
+)
 @click.option(
     "--into", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="The folder to write it into."
 )
@@ -51,8 +58,10 @@ def new_backend(name: str, memory: str, ops: str, into: Path) -> None:
     if unknown or not chosen:
         what = f"there is no kernel to begin with for {unknown[0]!r}" if unknown else "name one op at least"
         raise ParameterError(
-            what, got=ops, remedy=f"choose of {', '.join(SNIPPETS)}; all others are written by hand",
-        )  # fmt: skip
+            what,
+            got=ops,
+            remedy=f"choose of {', '.join(SNIPPETS)}; all others are written by hand",
+        )
     folder = into / f"ggplug-{name}"
     write(folder, files(name, memory, chosen))
     # Without a separator pip would look for it in its index.
@@ -71,8 +80,10 @@ def check_name(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         likely = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")
         raise ParameterError(
-            f"a backend's name is {RULE}; got {name!r}", got=name, remedy=f"for example {likely!r}" if likely else None,
-        )  # fmt: skip
+            f"a backend's name is {RULE}; got {name!r}",
+            got=name,
+            remedy=f"for example {likely!r}" if likely else None,
+        )
     distribution, module = normalise(f"ggplug-{name}"), module_of(name)
     if distribution in {normalise(each) for _, each in extras()} | {CORE}:
         raise ParameterError(f"{distribution} is a distribution of ggplug", got=name, remedy="choose another name")
@@ -83,15 +94,17 @@ def check_name(name: str) -> str:
     if found is not None and distribution not in own:
         raise ParameterError(
             f"there is a module {module} already{shown}, and it is of no backend {distribution}",
-            got=name, remedy="choose another name",
-        )  # fmt: skip
+            got=name,
+            remedy="choose another name",
+        )
     backend = backend_of(name)
     for installed in backends():
         if installed.name.casefold() == backend.casefold() and normalise(installed.distribution) != distribution:
             raise ParameterError(
-                f"there is a backend {installed.name} already, of {installed.distribution}", got=name,
+                f"there is a backend {installed.name} already, of {installed.distribution}",
+                got=name,
                 remedy="choose another name",
-            )  # fmt: skip
+            )
     return where
 
 

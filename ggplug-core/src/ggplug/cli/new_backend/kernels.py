@@ -93,9 +93,7 @@ SNIPPETS: dict[str, Snippet] = {
         "dst[...] = centred / np.sqrt((centred**2).sum(axis=-1, keepdims=True) / x.shape[-1] + op.eps)",
     ),
     "relu": _unary("Relu", "np.where(x > 0, x, 0)"),
-    "rms_norm": _unary(
-        "RmsNorm", "x / np.sqrt((wide(x) ** 2).sum(axis=-1, keepdims=True) / x.shape[-1] + op.eps)"
-    ),
+    "rms_norm": _unary("RmsNorm", "x / np.sqrt((wide(x) ** 2).sum(axis=-1, keepdims=True) / x.shape[-1] + op.eps)"),
     "scale": _unary("Scale", "wide(x) * op.s + op.bias"),
     "set_rows": Snippet(
         "SetRows",

@@ -43,19 +43,27 @@ def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
         defines["SINKS"] = 1
     return launches_of(
         launch(
-            "attention", "soft_max", tensors, groups=node.nrows, lanes=profile.row_lanes, defines=defines,
-            scale=node.op.scale, **_slopes(x.ne[2], node.op.max_bias),
+            "attention",
+            "soft_max",
+            tensors,
+            groups=node.nrows,
+            lanes=profile.row_lanes,
+            defines=defines,
+            scale=node.op.scale,
+            **_slopes(x.ne[2], node.op.max_bias),
         )
-    )  # fmt: skip
+    )
 
 
 def _slopes(heads: int, max_bias: float) -> dict[str, float | int]:
     """What slopes are computed from."""
     power = 1 << math.floor(math.log2(max(1, heads)))
     return {
-        "max_bias": max_bias, "slope": 2.0 ** (-max_bias / power), "slope_between": 2.0 ** (-max_bias / 2 / power),
+        "max_bias": max_bias,
+        "slope": 2.0 ** (-max_bias / power),
+        "slope_between": 2.0 ** (-max_bias / 2 / power),
         "heads_power": power,
-    }  # fmt: skip
+    }
 
 
 class _Attention(NamedTuple):
@@ -69,14 +77,24 @@ class _Attention(NamedTuple):
 
 
 def _of_attention(
-    profile: Profile, op: ops.FlashAttnExt | ops.FlashAttnBack, q: Tensor, k: Tensor, v: Tensor, position: int,
-    mask: Tensor | None, sinks: Tensor | None,
-) -> _Attention:  # fmt: skip
+    profile: Profile,
+    op: ops.FlashAttnExt | ops.FlashAttnBack,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    position: int,
+    mask: Tensor | None,
+    sinks: Tensor | None,
+) -> _Attention:
     """``position``: that of the mask among the sources; the sinks are behind it."""
     tensors = {"q": argument(0, q), "k": argument(1, k), "v": argument(2, v)}
     defines: dict[str, object] = {
-        "VEC": profile.vec, "TK": k.type.name, "TV": v.type.name, "DK": k.ne[0], "DV": v.ne[0],
-    }  # fmt: skip
+        "VEC": profile.vec,
+        "TK": k.type.name,
+        "TV": v.type.name,
+        "DK": k.ne[0],
+        "DV": v.ne[0],
+    }
     if mask is not None:
         tensors["mask"] = argument(position, mask)
         defines["MASKED"] = 1
@@ -118,25 +136,38 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
     if parts == 1:
         return launches_of(
             launch(
-                "attention", "flash_attention", {"dst": dst, **tensors, **last}, groups=groups,
-                lanes=profile.row_lanes, defines={**defines, **sunk}, **values,
+                "attention",
+                "flash_attention",
+                {"dst": dst, **tensors, **last},
+                groups=groups,
+                lanes=profile.row_lanes,
+                defines={**defines, **sunk},
+                **values,
             )
-        )  # fmt: skip
+        )
     ne = (profile.vec * (1 + -(-v.ne[0] // profile.vec)), parts, q.ne[1] * q.ne[2], q.ne[3])
     nb = contiguous_strides(F32, ne)
     kept = argument_of(SCRATCH, F32, ne, nb)
     return launches_of(
         launch(
-            "attention", "flash_attention", {"kept": kept._replace(written=True), **tensors}, groups=groups * parts,
-            lanes=profile.row_lanes, defines={**defines, "IN_PARTS": 1}, **values,
+            "attention",
+            "flash_attention",
+            {"kept": kept._replace(written=True), **tensors},
+            groups=groups * parts,
+            lanes=profile.row_lanes,
+            defines={**defines, "IN_PARTS": 1},
+            **values,
         ),
         launch(
-            "attention", "flash_merge", {"dst": dst, "kept": kept, **last},
-            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
+            "attention",
+            "flash_merge",
+            {"dst": dst, "kept": kept, **last},
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
             defines={"VEC": profile.vec, "UNIT": profile.vec, **sunk},
         ),
         scratch=nb[3] * ne[3],
-    )  # fmt: skip
+    )
 
 
 def _block(profile: Profile, rows: int, dk: int, dv: int) -> tuple[int, int] | Decline:
@@ -183,30 +214,50 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
         written = {"of_q": of_q, "left": left._replace(written=True)}
         made.append(
             launch(
-                "attention", "flash_back_queries", {**written, **tensors, **last},
-                groups=-(-queries * share // rows) * matrices, lanes=lanes, defines={**defines, **sunk}, **values,
+                "attention",
+                "flash_back_queries",
+                {**written, **tensors, **last},
+                groups=-(-queries * share // rows) * matrices,
+                lanes=lanes,
+                defines={**defines, **sunk},
+                **values,
             )
-        )  # fmt: skip
+        )
     if k.ne[1] * matrices:
         made.append(
             launch(
-                "attention", "flash_back_keys", {"of_k": of_k, "of_v": of_v, "left": left, **tensors},
-                groups=-(-k.ne[1] // rows) * matrices, lanes=lanes, defines=defines, **values,
+                "attention",
+                "flash_back_keys",
+                {"of_k": of_k, "of_v": of_v, "left": left, **tensors},
+                groups=-(-k.ne[1] // rows) * matrices,
+                lanes=lanes,
+                defines=defines,
+                **values,
             )
-        )  # fmt: skip
+        )
     starts = [*(each.view_offset // 4 for each in parts), node.ne[0]]
     ends = [start + each.size for start, each in zip(starts, parts, strict=False)]
     between = {
-        "end_q": ends[0], "start_k": starts[1], "end_k": ends[1], "start_v": starts[2], "end_v": ends[2],
-        "start_sinks": starts[3], "end_sinks": starts[3] if sinks is None else ends[3],
-    }  # fmt: skip
+        "end_q": ends[0],
+        "start_k": starts[1],
+        "end_k": ends[1],
+        "start_v": starts[2],
+        "end_v": ends[2],
+        "start_sinks": starts[3],
+        "end_sinks": starts[3] if sinks is None else ends[3],
+    }
     if sinks is not None or ends != starts[1:]:
         made.append(
             launch(
-                "attention", "flash_back_rest", {"dst": argument(DST, node), "left": left},
-                groups=heads if sinks is not None else 1, lanes=lanes, defines={"VEC": profile.vec, **sunk}, **between,
+                "attention",
+                "flash_back_rest",
+                {"dst": argument(DST, node), "left": left},
+                groups=heads if sinks is not None else 1,
+                lanes=lanes,
+                defines={"VEC": profile.vec, **sunk},
+                **between,
             )
-        )  # fmt: skip
+        )
     return launches_of(*made, scratch=4 * math.prod(ne))
 
 

@@ -38,10 +38,13 @@ def move(profile: Profile, type: Type, dst: TensorArgument, x: TensorArgument) -
         dst, x = collapsed((dst, x), (1, 1))
     spelled, parts = word(type)
     return launch(
-        "copy", "move", {"dst": dst, "x": x},
-        groups=-(-units(dst.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
+        "copy",
+        "move",
+        {"dst": dst, "x": x},
+        groups=-(-units(dst.ne, profile.vec) // profile.unit_lanes),
+        lanes=profile.unit_lanes,
         defines={"VEC": profile.vec, "WORD": spelled, "PARTS": parts},
-    )  # fmt: skip
+    )
 
 
 def reshape(profile: Profile, dst: TensorArgument, dst_type: Type, x: TensorArgument, x_type: Type) -> Launch | Decline:
@@ -57,9 +60,13 @@ def reshape(profile: Profile, dst: TensorArgument, dst_type: Type, x: TensorArgu
         unit = max(profile.vec, dst_type.block_size)
         defines |= {**KEPT, "CONVERT": 1, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name}
     return launch(
-        "copy", "reshape", {"dst": dst, "x": x},
-        groups=-(-units(dst.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes, defines=defines,
-    )  # fmt: skip
+        "copy",
+        "reshape",
+        {"dst": dst, "x": x},
+        groups=-(-units(dst.ne, unit) // profile.unit_lanes),
+        lanes=profile.unit_lanes,
+        defines=defines,
+    )
 
 
 def copy(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -81,9 +88,10 @@ def copy(profile: Profile, node: Tensor) -> Launches | Decline:
             between = argument_of(SCRATCH, x.type, x.ne, contiguous_strides(x.type, x.ne))
             again = argument_of(SCRATCH, x.type, node.ne, contiguous_strides(x.type, node.ne))
             return launches_of(
-                move(profile, x.type, between._replace(written=True), come), move(profile, x.type, to, again),
+                move(profile, x.type, between._replace(written=True), come),
+                move(profile, x.type, to, again),
                 scratch=between.span,
-            )  # fmt: skip
+            )
         else:
             return launches_of(reshape(profile, to, node.type, come, x.type))
     if node.type is x.type:
@@ -135,11 +143,15 @@ def shifted(profile: Profile, node: Tensor) -> Launches | Decline:
     defines |= {"VEC": profile.vec, "WORD": spelled, "PARTS": parts}
     return launches_of(
         launch(
-            "copy", "shifted", {"dst": argument(DST, node), "x": argument(0, x)},
-            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes, defines=defines,
+            "copy",
+            "shifted",
+            {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
+            defines=defines,
             **{f"start_{i}": count for i, count in enumerate(start)},
         )
-    )  # fmt: skip
+    )
 
 
 def set_window(profile: Profile, node: Tensor) -> Launches | Decline:

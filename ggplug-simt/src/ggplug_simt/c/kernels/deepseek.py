@@ -34,11 +34,16 @@ def combined(profile: Profile, node: Tensor) -> Launches | Decline:
         return refused
     return launches_of(
         launch(
-            "deepseek", "combine_streams", _tensors(node), groups=-(-node.ne[2] // profile.unit_lanes),
-            lanes=profile.unit_lanes, defines={"VEC": profile.vec, "UNIT": profile.vec}, eps=op.eps,
+            "deepseek",
+            "combine_streams",
+            _tensors(node),
+            groups=-(-node.ne[2] // profile.unit_lanes),
+            lanes=profile.unit_lanes,
+            defines={"VEC": profile.vec, "UNIT": profile.vec},
+            eps=op.eps,
             n_iter=op.n_iter,
         )
-    )  # fmt: skip
+    )
 
 
 def before(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -71,10 +76,14 @@ def _launch(profile: Profile, kernel: str, node: Tensor, defines: dict[str, obje
     """An item for each unit of the result."""
     return launches_of(
         launch(
-            "deepseek", kernel, _tensors(node), groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
-            lanes=profile.unit_lanes, defines={"VEC": profile.vec, "UNIT": profile.vec, **defines},
+            "deepseek",
+            kernel,
+            _tensors(node),
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
+            defines={"VEC": profile.vec, "UNIT": profile.vec, **defines},
         )
-    )  # fmt: skip
+    )
 
 
 CHOOSERS = {

@@ -105,28 +105,48 @@ def _values(op: Op | None, expression: Expression) -> tuple[dict[str, str], dict
 
 
 def map_one(
-    profile: Profile, op: Op | None, expression: Expression, dst: TensorArgument, dst_type: Type,
-    x: TensorArgument, x_type: Type,
-) -> Launch | Decline:  # fmt: skip
+    profile: Profile,
+    op: Op | None,
+    expression: Expression,
+    dst: TensorArgument,
+    dst_type: Type,
+    x: TensorArgument,
+    x_type: Type,
+) -> Launch | Decline:
     """dst = f(x), both of the same extents, any strides and types."""
     unit = max(profile.vec, dst_type.block_size)
     dst, x = collapsed((dst, x), (dst_type.block_size, x_type.block_size))
     names, values = _values(op, expression)
     return launch(
-        "elementwise", "map_one", {"dst": dst, "x": x},
-        groups=-(-units(dst.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes,
+        "elementwise",
+        "map_one",
+        {"dst": dst, "x": x},
+        groups=-(-units(dst.ne, unit) // profile.unit_lanes),
+        lanes=profile.unit_lanes,
         defines={
-            "VEC": profile.vec, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name, "F(x)": expression.text, **names,
+            "VEC": profile.vec,
+            "UNIT": unit,
+            "TD": dst_type.name,
+            "TX": x_type.name,
+            "F(x)": expression.text,
+            **names,
             **(KEPT if expression is IDENTITY else {}),
         },
         **values,
-    )  # fmt: skip
+    )
 
 
 def map_two(
-    profile: Profile, op: Op, expression: Expression, dst: TensorArgument, dst_type: Type,
-    x: TensorArgument, x_type: Type, y: TensorArgument, y_type: Type,
-) -> Launch | Decline:  # fmt: skip
+    profile: Profile,
+    op: Op,
+    expression: Expression,
+    dst: TensorArgument,
+    dst_type: Type,
+    x: TensorArgument,
+    x_type: Type,
+    y: TensorArgument,
+    y_type: Type,
+) -> Launch | Decline:
     """dst = f(x, y), y repeated to dst's extents."""
     unit = max(profile.vec, dst_type.block_size)
     names, values = _values(op, expression)
@@ -139,14 +159,22 @@ def map_two(
         sizes = (dst_type.block_size, x_type.block_size, y_type.block_size)
         dst, x, y = collapsed((dst, x, y), sizes)
     return launch(
-        "elementwise", "map_two", {"dst": dst, "x": x, "y": y},
-        groups=-(-units(dst.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes,
+        "elementwise",
+        "map_two",
+        {"dst": dst, "x": x, "y": y},
+        groups=-(-units(dst.ne, unit) // profile.unit_lanes),
+        lanes=profile.unit_lanes,
         defines={
-            "VEC": profile.vec, "UNIT": unit, "TD": dst_type.name, "TX": x_type.name, "TY": y_type.name,
-            "F(x, y)": expression.text, **names,
+            "VEC": profile.vec,
+            "UNIT": unit,
+            "TD": dst_type.name,
+            "TX": x_type.name,
+            "TY": y_type.name,
+            "F(x, y)": expression.text,
+            **names,
         },
         **values,
-    )  # fmt: skip
+    )
 
 
 def unary(profile: Profile, node: Tensor) -> Launches | Decline:

@@ -18,11 +18,16 @@ def arange(profile: Profile, node: Tensor) -> Launches | Decline:
     assert isinstance(op, ops.Arange)
     return launches_of(
         launch(
-            "generated", "arange", {"dst": argument(DST, node)},
-            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
-            defines={"VEC": profile.vec}, start=op.start, step=op.step,
+            "generated",
+            "arange",
+            {"dst": argument(DST, node)},
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
+            defines={"VEC": profile.vec},
+            start=op.start,
+            step=op.step,
         )
-    )  # fmt: skip
+    )
 
 
 def timestep_embedding(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -33,11 +38,16 @@ def timestep_embedding(profile: Profile, node: Tensor) -> Launches | Decline:
     half = op.dim // 2
     return launches_of(
         launch(
-            "generated", "timestep_embedding", {"dst": argument(DST, node), "x": argument(0, x)},
-            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
-            defines={"VEC": profile.vec}, slope=-math.log(op.max_period) / max(1, half), half_of=half,
+            "generated",
+            "timestep_embedding",
+            {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
+            defines={"VEC": profile.vec},
+            slope=-math.log(op.max_period) / max(1, half),
+            half_of=half,
         )
-    )  # fmt: skip
+    )
 
 
 CHOOSERS = {ops.Arange: arange, ops.TimestepEmbedding: timestep_embedding}

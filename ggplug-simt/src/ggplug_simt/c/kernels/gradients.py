@@ -23,15 +23,21 @@ def row_gradient(profile: Profile, node: Tensor) -> Launches | Decline:
     of_norm = isinstance(op, ops.RmsNormBack)
     return launches_of(
         launch(
-            "gradients", "row_gradient", {"dst": argument(DST, node), "dy": argument(0, dy), "x": argument(1, x)},
-            groups=node.nrows, lanes=profile.row_lanes,
+            "gradients",
+            "row_gradient",
+            {"dst": argument(DST, node), "dy": argument(0, dy), "x": argument(1, x)},
+            groups=node.nrows,
+            lanes=profile.row_lanes,
             defines={
-                "VEC": profile.vec, "TD": node.type.name, "TX": x.type.name, "TY": dy.type.name,
+                "VEC": profile.vec,
+                "TD": node.type.name,
+                "TX": x.type.name,
+                "TY": dy.type.name,
                 **({"OF_NORM": 1} if of_norm else {}),
             },
             number=float(op.eps if isinstance(op, ops.RmsNormBack) else op.scale),
         )
-    )  # fmt: skip
+    )
 
 
 def repeat_back(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -43,11 +49,14 @@ def repeat_back(profile: Profile, node: Tensor) -> Launches | Decline:
     assert x is not None
     return launches_of(
         launch(
-            "gradients", "repeat_back", {"dst": argument(DST, node), "x": argument(0, x)},
-            groups=-(-node.size // profile.unit_lanes), lanes=profile.unit_lanes,
+            "gradients",
+            "repeat_back",
+            {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=-(-node.size // profile.unit_lanes),
+            lanes=profile.unit_lanes,
             defines={"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name},
         )
-    )  # fmt: skip
+    )
 
 
 CHOOSERS = {ops.RowGradient: row_gradient, ops.RepeatBack: repeat_back}

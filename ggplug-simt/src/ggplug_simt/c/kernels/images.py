@@ -97,13 +97,21 @@ def add_rel_pos(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def _launch(
-    profile: Profile, kernel: str, tensors: Mapping[str, TensorArgument], defines: Mapping[str, object],
+    profile: Profile,
+    kernel: str,
+    tensors: Mapping[str, TensorArgument],
+    defines: Mapping[str, object],
     sizes: Mapping[str, float | int],
-) -> Launch | Decline:  # fmt: skip
+) -> Launch | Decline:
     return launch(
-        "images", kernel, tensors, groups=-(-units(tensors["dst"].ne, profile.vec) // profile.unit_lanes),
-        lanes=profile.unit_lanes, defines={"VEC": profile.vec, "UNIT": profile.vec, **defines}, **sizes,
-    )  # fmt: skip
+        "images",
+        kernel,
+        tensors,
+        groups=-(-units(tensors["dst"].ne, profile.vec) // profile.unit_lanes),
+        lanes=profile.unit_lanes,
+        defines={"VEC": profile.vec, "UNIT": profile.vec, **defines},
+        **sizes,
+    )
 
 
 CHOOSERS = {

@@ -42,9 +42,13 @@ def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, obje
     while a.ne[0] % (chains * part) and chains > 1:
         chains //= 2
     return {
-        "VEC": profile.vec, "ROWS": profile.dot_rows, "COLUMNS": columns, "CHUNK": chains * part, "CHAINS": chains,
+        "VEC": profile.vec,
+        "ROWS": profile.dot_rows,
+        "COLUMNS": columns,
+        "CHUNK": chains * part,
+        "CHAINS": chains,
         **_types(part, a, b),
-    }  # fmt: skip
+    }
 
 
 def _group(profile: Profile, a: Tensor) -> int:
@@ -91,10 +95,15 @@ def _product(
         tile = profile.tile.fitted(m, n)
         return _tiles(profile, tile, a, b, tensors, -(-n // tile.n) * batches, run, **shares)
     return launch(
-        "matrix", "mul_mat_rows", {**tensors, **run.tensors},
-        groups=-(-m // profile.dot_rows) * batches, lanes=profile.dot_lanes,
-        defines={**_dot(profile, 1 << (n - 1).bit_length(), a, b), **run.defines}, **shares, **run.values,
-    )  # fmt: skip
+        "matrix",
+        "mul_mat_rows",
+        {**tensors, **run.tensors},
+        groups=-(-m // profile.dot_rows) * batches,
+        lanes=profile.dot_lanes,
+        defines={**_dot(profile, 1 << (n - 1).bit_length(), a, b), **run.defines},
+        **shares,
+        **run.values,
+    )
 
 
 def _read(group: Group, node: Tensor) -> tuple[Tensor, Tensor, TensorArgument, TensorArgument] | Decline:
@@ -161,23 +170,40 @@ def _wins(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> bool:
 
 
 def _tiles(
-    profile: Profile, tile: Tile, a: Tensor, b: Tensor, tensors: dict[str, TensorArgument], across: int,
-    run: Epilogue = NONE, **shares: int,
-) -> Launch | Decline:  # fmt: skip
+    profile: Profile,
+    tile: Tile,
+    a: Tensor,
+    b: Tensor,
+    tensors: dict[str, TensorArgument],
+    across: int,
+    run: Epilogue = NONE,
+    **shares: int,
+) -> Launch | Decline:
     """All rows of a by ``across`` tiles of columns, which ``routes`` lists if it is among the tensors."""
     routed = {"ROUTED": 1} if "routes" in tensors else {}
     part = _group(profile, a)
     if tile.k % part:
         return Decline(f"a tile's slices of {tile.k} have no whole groups of {part} elements of {a.type.name}")
     return launch(
-        "matrix", "mul_mat_tiles", {**tensors, **run.tensors},
-        groups=-(-a.ne[1] // tile.m) * across, lanes=min(profile.tile_lanes, tile.blocks),
+        "matrix",
+        "mul_mat_tiles",
+        {**tensors, **run.tensors},
+        groups=-(-a.ne[1] // tile.m) * across,
+        lanes=min(profile.tile_lanes, tile.blocks),
         defines={
-            "VEC": profile.vec, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "ITEM_M": tile.item_m,
-            "ITEM_N": tile.item_n, **_types(part, a, b), **routed, **run.defines,
+            "VEC": profile.vec,
+            "TILE_M": tile.m,
+            "TILE_N": tile.n,
+            "TILE_K": tile.k,
+            "ITEM_M": tile.item_m,
+            "ITEM_N": tile.item_n,
+            **_types(part, a, b),
+            **routed,
+            **run.defines,
         },
-        **shares, **run.values,
-    )  # fmt: skip
+        **shares,
+        **run.values,
+    )
 
 
 def _by_library(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> Launches | Decline | None:
@@ -251,11 +277,14 @@ def mul_mat_id(profile: Profile, node: Tensor) -> Launches | Decline:
         return _routed(profile, node, a, b, ids)
     return launches_of(
         launch(
-            "matrix", "mul_mat_id", tensors,
-            groups=-(-node.ne[0] // profile.dot_rows) * node.ne[1] * node.ne[2], lanes=profile.dot_lanes,
+            "matrix",
+            "mul_mat_id",
+            tensors,
+            groups=-(-node.ne[0] // profile.dot_rows) * node.ne[1] * node.ne[2],
+            lanes=profile.dot_lanes,
             defines={**_dot(profile, 1, a, b), "ID_TYPE": "int32_t"},
         )
-    )  # fmt: skip
+    )
 
 
 def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Launches | Decline:
@@ -269,17 +298,24 @@ def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -
     tile = profile.tile.fitted(node.ne[0], -(-columns // max(1, experts)))
     return launches_of(
         launch(
-            "matrix", "route", {"dst": routes._replace(written=True), "ids": argument(2, ids)},
-            groups=experts + 1, lanes=profile.row_lanes, defines={"VEC": profile.vec, "ID_TYPE": "int32_t"},
+            "matrix",
+            "route",
+            {"dst": routes._replace(written=True), "ids": argument(2, ids)},
+            groups=experts + 1,
+            lanes=profile.row_lanes,
+            defines={"VEC": profile.vec, "ID_TYPE": "int32_t"},
             experts=experts,
         ),
         _tiles(
-            profile, tile, a, b,
+            profile,
+            tile,
+            a,
+            b,
             {"dst": argument(DST, node), "a": argument(0, a), "b": argument(1, b), "routes": routes},
             experts + 1 + columns // tile.n,
         ),
         scratch=contiguous_strides(I32, extents)[2],
-    )  # fmt: skip
+    )
 
 
 PRODUCT, FIRST, SECOND = of(ops.MulMat), of(ops.MulMat, name="first"), of(ops.MulMat, name="second")

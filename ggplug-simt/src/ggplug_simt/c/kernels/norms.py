@@ -31,17 +31,29 @@ def normalise(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def _launch(
-    profile: Profile, norm: Tensor, tensors: dict[str, TensorArgument], defines: dict[str, object],
+    profile: Profile,
+    norm: Tensor,
+    tensors: dict[str, TensorArgument],
+    defines: dict[str, object],
     run: Epilogue = NONE,
-) -> Launch | Decline:  # fmt: skip
+) -> Launch | Decline:
     assert isinstance(norm.op, ops.RowNorm)
     return launch(
-        "norms", "normalise", {**tensors, **run.tensors}, groups=norm.nrows, lanes=profile.row_lanes,
+        "norms",
+        "normalise",
+        {**tensors, **run.tensors},
+        groups=norm.nrows,
+        lanes=profile.row_lanes,
         defines={
-            "VEC": profile.vec, "TD": norm.type.name, **defines, **_VARIANTS[type(norm.op)], **run.defines,
+            "VEC": profile.vec,
+            "TD": norm.type.name,
+            **defines,
+            **_VARIANTS[type(norm.op)],
+            **run.defines,
         },
-        eps=norm.op.eps, **run.values,
-    )  # fmt: skip
+        eps=norm.op.eps,
+        **run.values,
+    )
 
 
 def group_norm(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -70,10 +82,15 @@ def group_norm(profile: Profile, node: Tensor) -> Launches | Decline:
             }
             launches.append(
                 launch(
-                    "norms", "normalise", tensors, groups=groups * batches, lanes=profile.row_lanes,
-                    defines={"VEC": profile.vec, "TD": node.type.name, "TX": kind.name, "CENTRED": 1}, eps=op.eps,
+                    "norms",
+                    "normalise",
+                    tensors,
+                    groups=groups * batches,
+                    lanes=profile.row_lanes,
+                    defines={"VEC": profile.vec, "TD": node.type.name, "TX": kind.name, "CENTRED": 1},
+                    eps=op.eps,
                 )
-            )  # fmt: skip
+            )
     return launches_of(*launches, scratch=node.nbytes if position == SCRATCH else 0)
 
 

@@ -22,12 +22,16 @@ def out_prod(profile: Profile, node: Tensor) -> Launches | Decline:
     assert b is not None
     return launches_of(
         launch(
-            "out_prod", "out_prod", {"dst": argument(DST, node), "a": argument(0, a), "b": argument(1, b)},
-            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
+            "out_prod",
+            "out_prod",
+            {"dst": argument(DST, node), "a": argument(0, a), "b": argument(1, b)},
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
             defines={"VEC": profile.vec, "TA": a.type.name, "TB": b.type.name},
-            each_2=b.ne[2] // max(1, a.ne[2]), each_3=b.ne[3] // max(1, a.ne[3]),
+            each_2=b.ne[2] // max(1, a.ne[2]),
+            each_3=b.ne[3] // max(1, a.ne[3]),
         )
-    )  # fmt: skip
+    )
 
 
 CHOOSERS = {ops.OutProd: out_prod}

@@ -26,12 +26,14 @@ def ssm_conv(profile: Profile, node: Tensor) -> Launches | Decline:
         return refused
     return launches_of(
         launch(
-            "recurrent", "convolve_tokens",
+            "recurrent",
+            "convolve_tokens",
             {"dst": argument(DST, node), "x": argument(0, x), "weights": argument(1, weights)},
-            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
             defines={"VEC": profile.vec, "UNIT": profile.vec},
         )
-    )  # fmt: skip
+    )
 
 
 def ssm_scan(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -45,9 +47,14 @@ def ssm_scan(profile: Profile, node: Tensor) -> Launches | Decline:
     if refused is not None:
         return refused
     sizes = {
-        "size": s.ne[0], "dim": s.ne[1], "heads": s.ne[2], "of_groups": b.ne[1], "tokens": x.ne[2],
-        "sequences": x.ne[3], "snapshots": node.op.snapshots,
-    }  # fmt: skip
+        "size": s.ne[0],
+        "dim": s.ne[1],
+        "heads": s.ne[2],
+        "of_groups": b.ne[1],
+        "tokens": x.ne[2],
+        "sequences": x.ne[3],
+        "snapshots": node.op.snapshots,
+    }
     return _launch(profile, "scan", node, s.ne[1] * s.ne[2] * x.ne[3], sizes)
 
 
@@ -96,9 +103,15 @@ def _launch(
     if "ids" in tensors:
         defines["ID_TYPE"] = "int32_t"
     made: Launch | Decline = launch(
-        "recurrent", kernel, tensors, groups=-(-count // profile.unit_lanes), lanes=profile.unit_lanes,
-        defines=defines, **sizes, count=count,
-    )  # fmt: skip
+        "recurrent",
+        kernel,
+        tensors,
+        groups=-(-count // profile.unit_lanes),
+        lanes=profile.unit_lanes,
+        defines=defines,
+        **sizes,
+        count=count,
+    )
     return launches_of(made)
 
 

@@ -28,11 +28,15 @@ def sum_rows(profile: Profile, node: Tensor) -> Launches | Decline:
         factor = 1.0 / x.ne[0] if x.ne[0] else math.inf  # 0 * inf: the mean of nothing is NaN
     return launches_of(
         launch(
-            "reduce", "sum_rows", {"dst": argument(DST, node), "x": argument(0, x)},
-            groups=x.nrows, lanes=profile.row_lanes,
-            defines={"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name}, factor=factor,
+            "reduce",
+            "sum_rows",
+            {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=x.nrows,
+            lanes=profile.row_lanes,
+            defines={"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name},
+            factor=factor,
         )
-    )  # fmt: skip
+    )
 
 
 def sum_all(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -48,12 +52,17 @@ def sum_all(profile: Profile, node: Tensor) -> Launches | Decline:
 
 def add_up(
     profile: Profile, dst: TensorArgument, dst_type: Type, x: TensorArgument, x_type: Type, factor: float
-) -> Launch | Decline:  # fmt: skip
+) -> Launch | Decline:
     """dst = factor * the sum of all elements of x."""
     return launch(
-        "reduce", "sum_all", {"dst": dst, "x": x}, groups=1, lanes=profile.row_lanes,
-        defines={"VEC": profile.vec, "CHUNK": _CHUNK, "TD": dst_type.name, "TX": x_type.name}, factor=factor,
-    )  # fmt: skip
+        "reduce",
+        "sum_all",
+        {"dst": dst, "x": x},
+        groups=1,
+        lanes=profile.row_lanes,
+        defines={"VEC": profile.vec, "CHUNK": _CHUNK, "TD": dst_type.name, "TX": x_type.name},
+        factor=factor,
+    )
 
 
 def cumsum(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -65,11 +74,14 @@ def cumsum(profile: Profile, node: Tensor) -> Launches | Decline:
     assert x is not None
     return launches_of(
         launch(
-            "reduce", "cumsum", {"dst": argument(DST, node), "x": argument(0, x)},
-            groups=node.nrows, lanes=profile.row_lanes,
+            "reduce",
+            "cumsum",
+            {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=node.nrows,
+            lanes=profile.row_lanes,
             defines={"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name},
         )
-    )  # fmt: skip
+    )
 
 
 def count_equal(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -83,10 +95,14 @@ def count_equal(profile: Profile, node: Tensor) -> Launches | Decline:
     one, other = collapsed((argument(0, a), argument(1, b)), (1, 1))
     return launches_of(
         launch(
-            "reduce", "count_equal", {"dst": argument(DST, node), "a": one, "b": other},
-            groups=1, lanes=profile.row_lanes, defines={"VEC": profile.vec},
+            "reduce",
+            "count_equal",
+            {"dst": argument(DST, node), "a": one, "b": other},
+            groups=1,
+            lanes=profile.row_lanes,
+            defines={"VEC": profile.vec},
         )
-    )  # fmt: skip
+    )
 
 
 def argmax(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -98,10 +114,14 @@ def argmax(profile: Profile, node: Tensor) -> Launches | Decline:
     assert x is not None
     return launches_of(
         launch(
-            "reduce", "argmax", {"dst": argument(DST, node), "x": argument(0, x)},
-            groups=x.ne[1], lanes=profile.row_lanes, defines={"VEC": profile.vec, "TX": x.type.name},
+            "reduce",
+            "argmax",
+            {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=x.ne[1],
+            lanes=profile.row_lanes,
+            defines={"VEC": profile.vec, "TX": x.type.name},
         )
-    )  # fmt: skip
+    )
 
 
 CHOOSERS = {

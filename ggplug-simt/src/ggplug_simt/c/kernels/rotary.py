@@ -56,9 +56,14 @@ def stored(profile: Profile, group: Group, names: Names) -> Launches | Decline:
 
 
 def _launch(
-    profile: Profile, node: Tensor, dst: TensorArgument, kind: Type, places: Sequence[TensorArgument | None],
-    more: Mapping[str, TensorArgument] | None = None, further: Mapping[str, object] | None = None,
-) -> Launch | Decline:  # fmt: skip
+    profile: Profile,
+    node: Tensor,
+    dst: TensorArgument,
+    kind: Type,
+    places: Sequence[TensorArgument | None],
+    more: Mapping[str, TensorArgument] | None = None,
+    further: Mapping[str, object] | None = None,
+) -> Launch | Decline:
     """``kind``: the type of dst; ``places``: of x, the positions, and the frequency factors if there are some."""
     x, _, freq_factors = node.src
     op = node.op
@@ -91,10 +96,22 @@ def _launch(
     items = (node.ne[0] - op.pairs) * -(-node.ne[1] // _HEADS) * node.ne[2] * node.ne[3]
     s0, s1, s2, s3 = op.sections
     return launch(
-        "rotary", "rope", tensors, groups=-(-items // profile.unit_lanes), lanes=profile.unit_lanes,
-        defines=defines, pairs=op.pairs, first=op.n_offs,
-        section_0=s0, section_1=s1, section_2=s2, section_3=s3, magnitude=magnitude, **first, **pairs,
-    )  # fmt: skip
+        "rotary",
+        "rope",
+        tensors,
+        groups=-(-items // profile.unit_lanes),
+        lanes=profile.unit_lanes,
+        defines=defines,
+        pairs=op.pairs,
+        first=op.n_offs,
+        section_0=s0,
+        section_1=s1,
+        section_2=s2,
+        section_3=s3,
+        magnitude=magnitude,
+        **first,
+        **pairs,
+    )
 
 
 _HEADS = 8  # rows of one position that an item turns by the angle that it computed

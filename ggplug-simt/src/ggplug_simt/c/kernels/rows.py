@@ -23,11 +23,14 @@ def get_rows(profile: Profile, node: Tensor) -> Launches | Decline:
     types = {"WORD": "int32_t"} if x.type is I32 else {"TX": x.type.name, "TD": node.type.name, **KEPT}
     return launches_of(
         launch(
-            "rows", "get_rows", {"dst": argument(DST, node), "x": argument(0, x), "ids": argument(1, ids)},
-            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
+            "rows",
+            "get_rows",
+            {"dst": argument(DST, node), "x": argument(0, x), "ids": argument(1, ids)},
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
             defines={"VEC": profile.vec, "UNIT": profile.vec, "ID_TYPE": "int32_t", **types},
         )
-    )  # fmt: skip
+    )
 
 
 def set_rows(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -43,14 +46,20 @@ def set_rows(profile: Profile, node: Tensor) -> Launches | Decline:
     unit = max(profile.vec, node.type.block_size)
     return launches_of(
         launch(
-            "rows", "set_rows", {"dst": argument(DST, node), "rows": argument(1, rows), "ids": argument(2, ids)},
-            groups=-(-units(rows.ne, unit) // profile.unit_lanes), lanes=profile.unit_lanes,
+            "rows",
+            "set_rows",
+            {"dst": argument(DST, node), "rows": argument(1, rows), "ids": argument(2, ids)},
+            groups=-(-units(rows.ne, unit) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
             defines={
-                "VEC": profile.vec, "UNIT": unit, "TX": rows.type.name, "TD": node.type.name,
+                "VEC": profile.vec,
+                "UNIT": unit,
+                "TX": rows.type.name,
+                "TD": node.type.name,
                 "ID_TYPE": "int64_t" if ids.type is I64 else "int32_t",
             },
         )
-    )  # fmt: skip
+    )
 
 
 def add_id(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -66,10 +75,14 @@ def add_id(profile: Profile, node: Tensor) -> Launches | Decline:
     types = {"TD": node.type.name, "TA": a.type.name, "TB": b.type.name, "ID_TYPE": "int32_t"}
     return launches_of(
         launch(
-            "rows", "add_id", tensors, groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
-            lanes=profile.unit_lanes, defines={"VEC": profile.vec, "UNIT": profile.vec, **types},
+            "rows",
+            "add_id",
+            tensors,
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
+            defines={"VEC": profile.vec, "UNIT": profile.vec, **types},
         )
-    )  # fmt: skip
+    )
 
 
 def get_rows_back(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -84,10 +97,14 @@ def get_rows_back(profile: Profile, node: Tensor) -> Launches | Decline:
     types = {"TX": dy.type.name, "ID_TYPE": "int32_t"}
     return launches_of(
         launch(
-            "rows", "get_rows_back", tensors, groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
-            lanes=profile.unit_lanes, defines={"VEC": profile.vec, "UNIT": profile.vec, **types},
+            "rows",
+            "get_rows_back",
+            tensors,
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
+            defines={"VEC": profile.vec, "UNIT": profile.vec, **types},
         )
-    )  # fmt: skip
+    )
 
 
 CHOOSERS = {ops.GetRows: get_rows, ops.SetRows: set_rows, ops.AddId: add_id, ops.GetRowsBack: get_rows_back}

@@ -27,12 +27,15 @@ def fused(profile: Profile, group: Group, names: Names) -> Launches | Decline:
     places = collapsed(list(tensors.values()), (1,) * len(tensors))
     return launches_of(
         launch(
-            "elementwise", "map_run", dict(zip(tensors, places, strict=True)),
-            groups=-(-units(places[0].ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
+            "elementwise",
+            "map_run",
+            dict(zip(tensors, places, strict=True)),
+            groups=-(-units(places[0].ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
             defines={"VEC": profile.vec, "TD": group.node.type.name, "TX": x.type.name, **run.defines},
             **run.values,
         )
-    )  # fmt: skip
+    )
 
 
 GROUPS: dict[Pattern, GroupChooser] = {chain("elementwise", *STEPS, inplace=True): fused}

@@ -60,17 +60,27 @@ def _launches(profile: Profile, x: Tensor, dst: TensorArgument, descending: bool
 
     def blocks(done: bool) -> Launch | Decline:
         return launch(
-            "sort", "sort_blocks", tensors, groups=-(-n // block) * x.nrows,
-            lanes=min(profile.row_lanes, block // 2), defines={**defines, "SIZE": block}, sorted=int(done),
-        )  # fmt: skip
+            "sort",
+            "sort_blocks",
+            tensors,
+            groups=-(-n // block) * x.nrows,
+            lanes=min(profile.row_lanes, block // 2),
+            defines={**defines, "SIZE": block},
+            sorted=int(done),
+        )
 
     def pairs(stride: int, mirrored: bool) -> Launch | Decline:
         counted = tensors["dst"]._replace(ne=(-(-n // (2 * stride)) * stride, *x.ne[1:]))
         return launch(
-            "sort", "sort_pairs", {**tensors, "dst": counted},
-            groups=-(-units(counted.ne, 1) // profile.unit_lanes), lanes=profile.unit_lanes,
-            defines=defines, stride=stride, mirrored=int(mirrored),
-        )  # fmt: skip
+            "sort",
+            "sort_pairs",
+            {**tensors, "dst": counted},
+            groups=-(-units(counted.ne, 1) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
+            defines=defines,
+            stride=stride,
+            mirrored=int(mirrored),
+        )
 
     yield blocks(done=False)
     merged = block

@@ -29,10 +29,13 @@ def cross_entropy_loss(profile: Profile, node: Tensor) -> Launches | Decline:
     if not logits.size:
         return launches_of(total, scratch=4)
     each = launch(
-        "training", "cross_entropy",
+        "training",
+        "cross_entropy",
         {"dst": losses._replace(written=True), "logits": argument(0, logits), "labels": argument(1, labels)},
-        groups=logits.nrows, lanes=profile.row_lanes, defines={"VEC": profile.vec},
-    )  # fmt: skip
+        groups=logits.nrows,
+        lanes=profile.row_lanes,
+        defines={"VEC": profile.vec},
+    )
     return launches_of(each, total, scratch=4 * logits.nrows)
 
 
@@ -47,10 +50,15 @@ def cross_entropy_loss_back(profile: Profile, node: Tensor) -> Launches | Declin
         tensors[name] = argument(position, each)
     return launches_of(
         launch(
-            "training", "cross_entropy_back", tensors, groups=node.nrows, lanes=profile.row_lanes,
-            defines={"VEC": profile.vec}, rows=node.nrows,
+            "training",
+            "cross_entropy_back",
+            tensors,
+            groups=node.nrows,
+            lanes=profile.row_lanes,
+            defines={"VEC": profile.vec},
+            rows=node.nrows,
         )
-    )  # fmt: skip
+    )
 
 
 def optimiser(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -65,10 +73,14 @@ def optimiser(profile: Profile, node: Tensor) -> Launches | Decline:
         tensors[name] = argument(position + 1, each)._replace(written=name in ("m", "v"))
     return launches_of(
         launch(
-            "training", "adamw" if adam else "sgd", tensors, groups=-(-node.size // profile.unit_lanes),
-            lanes=profile.unit_lanes, defines={"VEC": profile.vec},
+            "training",
+            "adamw" if adam else "sgd",
+            tensors,
+            groups=-(-node.size // profile.unit_lanes),
+            lanes=profile.unit_lanes,
+            defines={"VEC": profile.vec},
         )
-    )  # fmt: skip
+    )
 
 
 CHOOSERS = {

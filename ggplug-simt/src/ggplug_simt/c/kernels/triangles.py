@@ -23,13 +23,17 @@ def banded(profile: Profile, node: Tensor) -> Launches | Decline:
     first, last = op.band
     return launches_of(
         launch(
-            "triangles", "banded", {"dst": argument(DST, node), "x": argument(0, x)},
-            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
+            "triangles",
+            "banded",
+            {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
             defines={"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name, **KEPT},
             first=1 - LIMIT if first is None else first,
-            behind=LIMIT - 1 if last is None else min(last + 1, LIMIT - 1), value=float(op.outside),
+            behind=LIMIT - 1 if last is None else min(last + 1, LIMIT - 1),
+            value=float(op.outside),
         )
-    )  # fmt: skip
+    )
 
 
 def diagonal(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -41,11 +45,14 @@ def diagonal(profile: Profile, node: Tensor) -> Launches | Decline:
     assert x is not None
     return launches_of(
         launch(
-            "triangles", "diagonal", {"dst": argument(DST, node), "x": argument(0, x)},
-            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes), lanes=profile.unit_lanes,
+            "triangles",
+            "diagonal",
+            {"dst": argument(DST, node), "x": argument(0, x)},
+            groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
+            lanes=profile.unit_lanes,
             defines={"VEC": profile.vec, "TD": node.type.name, "TX": x.type.name, **KEPT},
         )
-    )  # fmt: skip
+    )
 
 
 def solve_tri(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -59,10 +66,14 @@ def solve_tri(profile: Profile, node: Tensor) -> Launches | Decline:
     items = node.ne[0] * node.ne[2] * node.ne[3]
     return launches_of(
         launch(
-            "triangles", "solve_tri", {"dst": argument(DST, node), "a": argument(0, a), "b": argument(1, b)},
-            groups=-(-items // profile.unit_lanes), lanes=profile.unit_lanes, defines={"VEC": profile.vec},
+            "triangles",
+            "solve_tri",
+            {"dst": argument(DST, node), "a": argument(0, a), "b": argument(1, b)},
+            groups=-(-items // profile.unit_lanes),
+            lanes=profile.unit_lanes,
+            defines={"VEC": profile.vec},
         )
-    )  # fmt: skip
+    )
 
 
 CHOOSERS = {ops.Banded: banded, ops.Diag: diagonal, ops.SolveTri: solve_tri}

@@ -97,17 +97,23 @@ def im2col_back(profile: Profile, node: Tensor) -> Launches | Decline:
         nb = grad.nb[1], grad.nb[2], taps * size, grad.nb[3]
     else:
         nb = grad.nb[1], 0, taps * size, grad.nb[2]
-        dst = dst._replace(
-            ne=(node.ne[0], 1, node.ne[1], node.ne[2]), nb=(node.nb[0], 0, node.nb[1], node.nb[2])
-        )  # fmt: skip
+        dst = dst._replace(ne=(node.ne[0], 1, node.ne[1], node.ne[2]), nb=(node.nb[0], 0, node.nb[1], node.nb[2]))
     extents = grad.ne[1], grad.ne[2] if op.is_2d else 1
     columns = argument(0, grad)._replace(nb=nb)
     return launches_of(
         _windows(
-            profile, node, grad, "sum", axes, extents, back=True, dst=dst, place=columns,
+            profile,
+            node,
+            grad,
+            "sum",
+            axes,
+            extents,
+            back=True,
+            dst=dst,
+            place=columns,
             moved=(size, axes[0].taps * size),
         )
-    )  # fmt: skip
+    )
 
 
 def col2im_1d(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -128,10 +134,21 @@ def col2im_1d(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def _windows(
-    profile: Profile, node: Tensor, x: Tensor, rule: str, axes: tuple[Axis, Axis], extents: Sequence[int], *,
-    back: bool = False, position: int = 0, dst: TensorArgument | None = None, place: TensorArgument | None = None,
-    weights: tuple[TensorArgument, Tensor] | None = None, moved: tuple[int, int] = (0, 0), divisor: float = 1,
-) -> Launch | Decline:  # fmt: skip
+    profile: Profile,
+    node: Tensor,
+    x: Tensor,
+    rule: str,
+    axes: tuple[Axis, Axis],
+    extents: Sequence[int],
+    *,
+    back: bool = False,
+    position: int = 0,
+    dst: TensorArgument | None = None,
+    place: TensorArgument | None = None,
+    weights: tuple[TensorArgument, Tensor] | None = None,
+    moved: tuple[int, int] = (0, 0),
+    divisor: float = 1,
+) -> Launch | Decline:
     """Windows of x, a plane of which has ``extents``; ``back``: x are windows, and each element gathers its own."""
     tensors = {"dst": dst or argument(DST, node), "x": place or argument(position, x)}
     defines: dict[str, object] = {"RULE": _RULES[rule], "TX": x.type.name, "TD": node.type.name}
@@ -157,13 +174,21 @@ def _axis(axis: Axis, i: int, back: bool) -> dict[str, int]:
 
 
 def _launch(
-    profile: Profile, kernel: str, tensors: Mapping[str, TensorArgument], defines: Mapping[str, object],
+    profile: Profile,
+    kernel: str,
+    tensors: Mapping[str, TensorArgument],
+    defines: Mapping[str, object],
     sizes: Mapping[str, float | int],
-) -> Launch | Decline:  # fmt: skip
+) -> Launch | Decline:
     return launch(
-        "windows", kernel, tensors, groups=-(-units(tensors["dst"].ne, profile.vec) // profile.unit_lanes),
-        lanes=profile.unit_lanes, defines={"VEC": profile.vec, "UNIT": profile.vec, **defines}, **sizes,
-    )  # fmt: skip
+        "windows",
+        kernel,
+        tensors,
+        groups=-(-units(tensors["dst"].ne, profile.vec) // profile.unit_lanes),
+        lanes=profile.unit_lanes,
+        defines={"VEC": profile.vec, "UNIT": profile.vec, **defines},
+        **sizes,
+    )
 
 
 # -- all channels together ---------------------------------------------------------------------------
