@@ -79,6 +79,17 @@ def test_what_a_sum_may_be_off_follows_its_terms_and_not_what_is_left_of_them() 
     assert 1e4 * UNIT < (room.high - room.low).item() < 1e6 * UNIT * 64
 
 
+@pytest.mark.parametrize("name", ["sum_rows", "mul_mat", "out_prod"])
+def test_equal_terms_may_be_added_one_after_the_other(name: str) -> None:
+    n = 2304
+    terms = np.full((1, n), np.float32(0.1))
+    arrays = {"sum_rows": [terms], "mul_mat": [terms, terms], "out_prod": [terms.T, terms.T]}[name]
+    _, _, room = allowed(lambda leafs: node(OPS[name], *(leafs.array(F32, array) for array in arrays)))
+    term = np.float32(0.1) if name == "sum_rows" else np.float32(0.1) * np.float32(0.1)
+    one_after_the_other = np.cumsum(np.full(n, term, np.float32), dtype=np.float32)[-1]
+    assert room.low.item() < one_after_the_other < room.high.item()
+
+
 @pytest.mark.parametrize("name", ["sub", "mul", "div", "rms_norm", "get_rows", "silu", "rope", "soft_max", "mul_mat"])
 def test_results_that_went_through_f16_are_not_precise_enough(name: str) -> None:
     def make(leafs: Leafs) -> Tensor:
