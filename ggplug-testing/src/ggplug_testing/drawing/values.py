@@ -90,6 +90,9 @@ KINDS: dict[str, Callable[[Random, Shape, Type], Array]] = {
 
 BITS = "bits"
 
+ENCODED = 1 << 16
+"""As many elements are encoded in blocks, which takes long where a type searches for its blocks; they are repeated."""
+
 ANYTHING = (*KINDS, BITS)
 ADDED_UP = tuple(name for name in KINDS if name != "denormal")
 """What is added up: all, but those that a device may take as zero."""
@@ -108,9 +111,11 @@ def raw(kind: str, random: Random, tensor: Tensor, values: Array | None = None) 
         return random.integers(0, 256, tensor.nbytes, np.uint8)
     if type.dtype.kind == "i" and not type.is_quantized:
         return encode(_whole(kind, random, shape, type), type)
+    if type.is_quantized and tensor.size > ENCODED:
+        shape = (ENCODED, 1, 1, 1)
     made = KINDS[kind](random, shape, type)
     with np.errstate(over="ignore"):
-        return encode(made if type is F64 else made.astype(np.float32), type)
+        return np.resize(encode(made if type is F64 else made.astype(np.float32), type), tensor.nbytes)
 
 
 def _whole(kind: str, random: Random, shape: Shape, type: Type) -> Array:
