@@ -13,7 +13,7 @@ import pytest
 import ggplug_models
 from ggplug.errors import ParameterError
 from ggplug_models import Drafts, LongText, Session
-from ggplug_models.embedding import check_batch
+from ggplug_models.embedding.vectors import check_batch
 from ggplug_models.sampling import Sampler, Sampling, StopStrings
 from ggplug_models.sampling.parameters import _LIMITS
 

@@ -21,7 +21,7 @@ from ggplug.cli.streams import Ending, ended_by_signals
 from ggplug.errors import FileKindError, ModelError, ParameterError
 from ggplug.files import replacing
 from ggplug.gguf import GGUFReader
-from ggplug_models.convert import FILE_TYPES
+from ggplug_models.converting.convert import FILE_TYPES
 
 CONFIG: dict[str, Any] = {
     "model_type": "bert",

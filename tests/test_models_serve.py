@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import ggplug_models
-from ggplug_models.chat_template import ChatTemplate
-from ggplug_models.decoder import Decoder
+from ggplug_models.chat.template import ChatTemplate
+from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 
 pytest.importorskip("fastapi")

@@ -15,7 +15,7 @@ import pytest
 import ggplug_models
 from ggplug.errors import BusyError, FreedError, ParameterError
 from ggplug_models import Asked, Session
-from ggplug_models.drafts import PromptLookup
+from ggplug_models.generation.drafts import PromptLookup
 from ggplug_models.sampling import Sampler, Sampling
 from tests.installed import device_or_skip
 from tests.interrupts import interrupted_everywhere

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug_models.arguments import LARGEST, number, whole
-from ggplug_models.values import LARGEST_SINGLE, shown
+from ggplug_models.checks.arguments import LARGEST, number, whole
+from ggplug_models.metadata.values import LARGEST_SINGLE, shown
 
 ORDER = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
 """The order of the steps that leave tokens out or change their probabilities, as llama.cpp has it."""

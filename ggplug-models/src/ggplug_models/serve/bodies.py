@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
-from ggplug_models.ids import listed_ids
+from ggplug_models.checks.ids import listed_ids
 from ggplug_models.serve.problems import Problem
 
 MOST_TEXTS = 16

@@ -9,15 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ggplug.errors import ParameterError
-from ggplug_models.chat_template import KEY, ChatTemplate
-from ggplug_models.decoder import Decoder
+from ggplug_models.chat.template import KEY, ChatTemplate
+from ggplug_models.generation.written import Written
+from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
 from ggplug_models.serve.batcher import LEAST, Batcher
 from ggplug_models.serve.bodies import MOST_TEXTS, ChatBody, CompletionBody, TextBody, check_length, ids_of, several
 from ggplug_models.serve.log_probabilities import LogProbabilities
 from ggplug_models.serve.problems import Problem
-from ggplug_models.written import Written
 
 if TYPE_CHECKING:
     from ggplug_models.sampling.grammar import Grammars
