@@ -19,7 +19,7 @@ from ggplug.errors import ModelError, ParameterError
 from ggplug.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug.gguf import GGUFWriter, file_types
 from ggplug.quantizing import MIXTURES, quantize_file
-from ggplug.quantizing.rows import Encoder
+from ggplug.quantizing.rows import Encoder, Misfit
 from ggplug_models.checks.arguments import check_progress
 from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
@@ -191,18 +191,17 @@ class _Work:
 
         def made() -> Iterator[npt.NDArray[np.uint8]]:
             given = values = stored.array()
-            if into_blocks:
-                _check_finite(stored, given)
             if change:
                 values = change.apply(values, self._config)
             rows = values.reshape(-1, values.shape[-1])
+            source = gg.types.F64 if rows.dtype == np.float64 else gg.F32
             step = max(1, _PIECE // rows.shape[1])
             for start in range(0, len(rows), step):
-                piece = rows[start : start + step]
-                encoded = _encoded(encoder, piece, type)
-                if _overflows(piece, encoded, type):
-                    largest = int(np.where(np.isfinite(given), np.abs(given), 0).argmax())
-                    raise _refused(stored, given, largest, f"numbers that {type.name.upper()} holds")
+                piece = np.ascontiguousarray(rows[start : start + step], source.dtype).view(np.uint8)
+                encoded = encoder.encode(piece, source, type)
+                misfit = encoder.misfit(piece, source, encoded, type, into_blocks=into_blocks)
+                if misfit is not None:
+                    raise _refused(stored, given, misfit, type)
                 yield encoded
 
         return made
@@ -217,24 +216,13 @@ def _type_of(name: str, stored: Stored, ne: tuple[int, ...], kind: str | None) -
     return gg.F16 if ne[0] % type.block_size else type  # rows that are no whole number of blocks
 
 
-def _check_finite(stored: Stored, values: npt.NDArray[Any]) -> None:
-    """Raises ModelError for a weight that is no number: all of its block would be none."""
+def _refused(stored: Stored, values: npt.NDArray[Any], misfit: Misfit, type: gg.types.Type) -> ModelError:
+    """``misfit``: of values that may have been changed, so that the place is looked for in those of the file."""
     finite = np.isfinite(values)
-    if not finite.all():
-        raise _refused(stored, values, int(finite.argmin()), "finite numbers")
-
-
-def _overflows(values: npt.NDArray[Any], encoded: npt.NDArray[np.uint8], type: gg.types.Type) -> bool:
-    """Whether finite numbers are not finite any more.  Those that F16 holds, as types' factors do, always are."""
-    with np.errstate(over="ignore"):
-        largest = np.abs(np.asarray(values, np.float32)).max(initial=0)
-    if largest <= np.finfo(np.float16).max:
-        return False
-    found = quants.dequantize(encoded, type).reshape(values.shape)
-    return bool((np.isfinite(values) & ~np.isfinite(found)).any())
-
-
-def _refused(stored: Stored, values: npt.NDArray[Any], place: int, wanted: str) -> ModelError:
+    if misfit.finite or finite.all():
+        place, wanted = int(np.where(finite, np.abs(values), 0).argmax()), f"numbers that {type.name.upper()} holds"
+    else:
+        place, wanted = int(finite.argmin()), "finite numbers"
     index = tuple(map(int, np.unravel_index(place, values.shape)))
     value = float(values[index])
     return ModelError(
@@ -246,11 +234,3 @@ def _refused(stored: Stored, values: npt.NDArray[Any], place: int, wanted: str) 
         path=stored.path,
         remedy="the file is damaged, or its training failed" if not np.isfinite(value) else "convert it to F32 or BF16",
     )
-
-
-def _encoded(encoder: Encoder, rows: npt.NDArray[Any], type: gg.types.Type) -> npt.NDArray[np.uint8]:
-    with np.errstate(over="ignore"):  # which is noticed by the caller
-        values = np.ascontiguousarray(rows, np.float32)
-    if type.is_quantized:
-        return encoder.encode(values.view(np.uint8), gg.F32, type)
-    return quants.quantize(values, type)
