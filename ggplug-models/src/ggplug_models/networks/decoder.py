@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +21,11 @@ from ggplug_models.checks.ids import token_ids
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.embedding.reading import vectors_of
 from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
-from ggplug_models.generation.drafts import Drafts
-from ggplug_models.generation.loop import check_arguments, generate, greedy
+from ggplug_models.generation.loop import Options, TextOptions, generate
 from ggplug_models.generation.written import GeneratedText, Written
 from ggplug_models.layers.linear import linear
 from ggplug_models.metadata.values import shown
 from ggplug_models.networks.network import Network
-from ggplug_models.sampling import Chooses
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import KeysValues, Kind, Memory, State
 from ggplug_models.state.session import Session
@@ -97,68 +96,43 @@ class Decoder(Network):
         prompt: Sequence[int],
         max_tokens: int | None = None,
         *,
-        choose: Chooses = greedy,
         session: Session | None = None,
-        draft: Drafts | None = None,
+        **options: Unpack[Options],
     ) -> Iterator[int]:
         """The tokens that follow those of ``prompt``, up to one that ends texts; see :func:`.loop.generate`.
 
-        ``choose``: such as a :class:`~ggplug_models.sampling.Sampler`; by default the most likely token is taken.
-        ``session``: where the tokens are remembered, by default in one that is made for this.  ``draft``: guesses
-        tokens, so that several are computed at once; the text is the same (:mod:`.generation.drafts`).  Raises
-        ParameterError for a session of another model too.
+        ``session``: where the tokens are remembered, by default in one that is made for this.  ``choose``, ``draft``:
+        see :class:`.Options`.  Raises ParameterError for a session of another model too.
         """
-        if session is None:
-            check_arguments(self, prompt, max_tokens, choose, draft)
-            return self._generated(prompt, max_tokens, choose, draft)
-        if not isinstance(session, Session) or session.model is not self:
+        if session is not None and (not isinstance(session, Session) or session.model is not self):
             what = "one of another model" if isinstance(session, Session) else shown(session)
             raise ParameterError(
                 f"session must be one of this model, got {what}", got=session, remedy="make it by model.session()"
             )
-        return generate(session, prompt, max_tokens, choose=choose, end=self.tokenizer.ends, draft=draft)
+        return generate(self if session is None else session, prompt, max_tokens, end=self.tokenizer.ends, **options)
 
-    def _generated(
-        self, prompt: Sequence[int], max_tokens: int | None, choose: Chooses, draft: Drafts | None
-    ) -> Iterator[int]:
-        with self.session() as session:
-            yield from self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft)
-
-    def generate(
-        self,
-        text: str,
-        max_tokens: int | None = None,
-        *,
-        choose: Chooses = greedy,
-        stop: Sequence[str] = (),
-        session: Session | None = None,
-        draft: Drafts | None = None,
-    ) -> GeneratedText:
+    def generate(self, text: str, max_tokens: int | None = None, **options: Unpack[TextOptions]) -> GeneratedText:
         """The text that follows ``text``, in pieces that never end within a character; see :meth:`generate_ids`.
 
         Names of special tokens in ``text`` are these tokens, so that a chat can be written down by hand.
-        ``stop``: strings that end it; they are not part of it.  What is returned says in ``finish`` why the text ended.
+        ``choose``, ``draft``, ``stop``, ``session``: see :class:`.TextOptions`.  What is returned says in ``finish``
+        why the text ended.
         """
-        prompt = self.tokenizer.prompt(text)
-        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft, begins=not text)
+        return self.texts(self.tokenizer.prompt(text), max_tokens, begins=not text, **options)
 
     def chat(
         self,
         messages: Sequence[Message],
         max_tokens: int | None = None,
         *,
-        choose: Chooses = greedy,
-        stop: Sequence[str] = (),
-        session: Session | None = None,
-        draft: Drafts | None = None,
         template: ChatTemplate | None = None,
+        **options: Unpack[TextOptions],
     ) -> GeneratedText:
         """The answer to the last of ``messages``, in pieces; see :meth:`generate`.
 
         ``template``: by default the file's own.  Raises ModelError for a file without one.
         """
-        prompt = (template or self.template).encode(messages)
-        return self.texts(prompt, max_tokens, choose=choose, stop=stop, session=session, draft=draft)
+        return self.texts((template or self.template).encode(messages), max_tokens, **options)
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -170,15 +144,14 @@ class Decoder(Network):
         prompt: Sequence[int],
         max_tokens: int | None = None,
         *,
-        choose: Chooses = greedy,
         stop: Sequence[str] = (),
-        session: Session | None = None,
-        draft: Drafts | None = None,
         begins: bool = True,
+        session: Session | None = None,
+        **options: Unpack[Options],
     ) -> GeneratedText:
         """As :meth:`generate`, behind token ids.  ``begins``: see :class:`.Written`."""
         written = Written(self.tokenizer, stop, begins=begins)
-        tokens = self.generate_ids(prompt, max_tokens, choose=choose, session=session, draft=draft)
+        tokens = self.generate_ids(prompt, max_tokens, session=session, **options)
         return GeneratedText(written, tokens, self.tokenizer.ends)
 
     def embed(
