@@ -27,7 +27,7 @@ from examples.semantic_search.__main__ import DOCS, embed, listening, model_file
 from examples.semantic_search.passages import Passage, read_folder
 from ggplug.cli.output import printable
 from ggplug_models import Decoder, Encoder, LayerSplit, PromptLookup, Session
-from ggplug_models.chat_template import KEY as CHAT_TEMPLATE
+from ggplug_models.chat.template import KEY as CHAT_TEMPLATE
 from ggplug_models.loading import default_devices
 from ggplug_models.sampling import Sampler, Sampling
 

@@ -14,7 +14,7 @@ import ggplug as gg
 from ggplug.cli.output import byte_count
 from ggplug.hookspecs import HOOKS
 from ggplug_models import Encoder
-from ggplug_models.shares import runs, shares
+from ggplug_models.commands.shares import runs, shares
 
 BATCH = 32
 """Passages that are watched."""

@@ -12,7 +12,7 @@ import pytest
 import ggplug as gg
 import ggplug_models
 from ggplug.backend import Device
-from ggplug_models.placement import in_turn
+from ggplug_models.weights.placement import in_turn
 from ggplug_testing import BackendSuite
 from ggplug_testing.vectors import Recording, replay, report
 

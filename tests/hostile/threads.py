@@ -33,7 +33,7 @@ from ggplug.host import HOST
 from ggplug.memory import allocate_graph
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Context, Tensor
-from ggplug_models.model import Model
+from ggplug_models.networks.model import Model
 
 WIDTH, ROWS = 256, 1024
 """A weight has a megabyte: a computation takes milliseconds, and memory that is freed leaves the process."""

@@ -28,7 +28,7 @@ from ggplug.graph import Graph
 from ggplug.memory import allocate_graph
 from ggplug.tensor import new_tensor
 from ggplug.types import DeviceKind
-from ggplug_models.placement import in_turn
+from ggplug_models.weights.placement import in_turn
 from ggplug_testing.vectors import Recording, replay, report
 
 pytest.importorskip("ggplug_opencl")

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ BACKENDS = sorted(
 def listed(folder: Path) -> list[list[str]]:
     """What docs/architecture.md lists of a package, in order: the files and folders of each line."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    listing = {CORE: "errors.py", MODELS: "requirements.py"}[folder]
+    listing = {CORE: "errors.py", MODELS: "metadata/"}[folder]
     (block,) = (block for block in re.findall(r"^```\n(.*?)^```", text, re.S | re.M) if block.startswith(listing))
     heads = [re.match(r"[\w.]+/?(?:, [\w.]+/?)*(?=  )", line) for line in block.splitlines()]
     return [head[0].split(", ") for head in heads if head is not None]
@@ -147,8 +148,15 @@ def edges_of(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_what_runs_programs_on_gpus_is_an_order_also_for_type_hints() -> None:
-    assert check_order(edges_of(SIMT)) > 20
+@pytest.mark.parametrize(("folder", "least"), [(SIMT, 20), (MODELS, 100)], ids=["simt", "models"])
+def test_packages_are_an_order_also_for_type_hints(folder: Path, least: int) -> None:
+    assert check_order(edges_of(folder)) > least
+
+
+@pytest.mark.parametrize("package", [MODELS], ids=lambda p: p.name)
+def test_a_folder_has_few_enough_files_to_look_through(package: Path) -> None:
+    held = Counter(path.parent for path in package.rglob("*.py"))
+    assert not {str(folder): count for folder, count in held.items() if count > 25}
 
 
 def test_what_runs_programs_on_gpus_imports_no_library_of_programs() -> None:
@@ -178,7 +186,7 @@ def test_the_suite_imports_core_alone_and_only_its_report_of_gpus_more(path: Pat
 
 
 def test_what_computes_imports_no_suite() -> None:
-    doors = ("gpu_report.py", "comparing.py")  # programs that ask the suite: nothing else imports them
+    doors = ("gpu_report.py", "compare.py")  # programs that ask the suite: nothing else imports them
     for path in ROOT.glob("ggplug-*/src/**/*.py"):
         if SUITE not in path.parents and path.name not in doors:
             tops = {module.partition(".")[0] for module, _ in imports(path)}

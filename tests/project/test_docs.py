@@ -186,7 +186,7 @@ def test_the_readme_lists_the_distributions_and_what_they_import_as() -> None:
 
 def test_the_readme_counts_the_architectures_of_language_models_that_there_are() -> None:
     from ggplug_models import ARCHITECTURES
-    from ggplug_models.decoder import Decoder
+    from ggplug_models.networks.decoder import Decoder
 
     own = {name: kind for name, kind in ARCHITECTURES.items() if kind.__module__.startswith("ggplug_models.")}
     decoders = {name for name, kind in own.items() if issubclass(kind, Decoder)}

@@ -13,7 +13,7 @@ from examples.chat_with_docs.__main__ import main
 from examples.chat_with_docs.prompts import SYSTEM, as_text, fitting, messages
 from examples.semantic_search.passages import Passage, read_folder
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models.chat_template import KEY as CHAT_TEMPLATE
+from ggplug_models.chat.template import KEY as CHAT_TEMPLATE
 
 FILES = {
     "bread.md": "# Baking\n\nknead the dough\n",

@@ -30,7 +30,7 @@ from typing import Any
 
 import ggplug_models
 from ggplug_models.benchmarks.generation import random_models
-from ggplug_models.decoder import Decoder
+from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 
 LEAVES = 0.1

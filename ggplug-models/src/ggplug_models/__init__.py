@@ -8,20 +8,20 @@
 
 from __future__ import annotations
 
-from ggplug_models.chat_template import ChatTemplate
-from ggplug_models.convert import convert
-from ggplug_models.decoder import Decoder
-from ggplug_models.drafts import DraftModel, Drafts, PromptLookup
-from ggplug_models.encoder import Encoder
-from ggplug_models.finish import Finish
+from ggplug_models.chat.template import ChatTemplate
+from ggplug_models.converting.convert import convert
+from ggplug_models.generation.drafts import DraftModel, Drafts, PromptLookup
+from ggplug_models.generation.finish import Finish
 from ggplug_models.loading import load
-from ggplug_models.long_text import LongText
-from ggplug_models.model import ARCHITECTURES, Model
-from ggplug_models.packing import PackedWeight
-from ggplug_models.placement import LayerSplit, Placement
-from ggplug_models.session import Session
-from ggplug_models.steps import Asked
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.model import ARCHITECTURES, Model
+from ggplug_models.state.session import Session
+from ggplug_models.state.steps import Asked
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
+from ggplug_models.tokenizers.long_text import LongText
+from ggplug_models.weights.packing import PackedWeight
+from ggplug_models.weights.placement import LayerSplit, Placement
 
 __version__ = "0.1.0"
 

@@ -24,14 +24,14 @@ import numpy.typing as npt
 from ggplug.backend import Device
 from ggplug.cli.output import Command, print_json, printable
 from ggplug.errors import ModelError
-from ggplug_models.decoder import Decoder
-from ggplug_models.encoder import Encoder
-from ggplug_models.generation import generate
+from ggplug_models.generation.loop import generate
 from ggplug_models.loading import load
-from ggplug_models.placement import LayerSplit
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.encoder import Encoder
 from ggplug_models.sampling import LogitsError
-from ggplug_models.session import Session
-from ggplug_models.steps import Asked
+from ggplug_models.state.session import Session
+from ggplug_models.state.steps import Asked
+from ggplug_models.weights.placement import LayerSplit
 
 Array = npt.NDArray[Any]
 

@@ -16,15 +16,15 @@ from ggplug.registry.isolation import FaultError, within
 from ggplug.registry.records import reason_of
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
-from ggplug_models.arguments import check_progress
-from ggplug_models.decoder import Decoder
-from ggplug_models.files import MappedFiles
-from ggplug_models.hyperparameters import Hyperparameters
-from ggplug_models.model import ARCHITECTURES, Model
-from ggplug_models.packing import PackedWeight, Packing
-from ggplug_models.placement import LayerSplit, Placement, first, over
-from ggplug_models.values import Values
-from ggplug_models.weights import digest_of_file
+from ggplug_models.checks.arguments import check_progress
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.metadata.values import Values
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import ARCHITECTURES, Model
+from ggplug_models.weights.files import MappedFiles
+from ggplug_models.weights.packing import PackedWeight, Packing
+from ggplug_models.weights.placement import LayerSplit, Placement, first, over
+from ggplug_models.weights.weights import digest_of_file
 
 GROUP = "ggplug.architectures"
 """Entry points of this group name the classes of other distributions, by architecture."""
@@ -44,7 +44,7 @@ def load(
     ``devices``: in order of preference, by name or object; by default :func:`default_devices`.  A device that is
     named never falls back to another one.  ``placement``: chooses the device of each weight, and so where it is
     computed with (default: the first device); :class:`~ggplug_models.LayerSplit` spreads the layers over all of them.
-    ``pack``: whether devices that can keep packed weights do (:mod:`ggplug_models.packing`), so that products with many
+    ``pack``: whether devices that can keep packed weights do (:mod:`.weights.packing`), so that products with many
     columns need not pack them each time; ``model.packing`` tells of each weight.  ``pack_growth``: bytes by which that
     may make the model larger; by default only weights are packed that stay about as large.  ``progress(done, total)``:
     bytes of weights read.

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ModelError, ParameterError
 from ggplug.types import Type
-from ggplug_models.arguments import whole
-from ggplug_models.ids import token_ids
-from ggplug_models.session import LARGEST_RESULT
-from ggplug_models.steps import Asked
-
-if TYPE_CHECKING:
-    from ggplug_models.decoder import Decoder
+from ggplug_models.checks.arguments import whole
+from ggplug_models.checks.ids import token_ids
+from ggplug_models.state.session import LARGEST_RESULT, LanguageModel
+from ggplug_models.state.steps import Asked
 
 CONTEXT = 512
 """Tokens of a chunk, unless another number is asked for, or the model takes fewer."""
@@ -41,7 +38,7 @@ class Perplexity(NamedTuple):
     tokens: int
 
 
-def chunks_of(model: Decoder, n_tokens: int, n_ctx: int | None = None) -> tuple[int, int]:
+def chunks_of(model: LanguageModel, n_tokens: int, n_ctx: int | None = None) -> tuple[int, int]:
     """How many chunks a text of ``n_tokens`` tokens has, and the tokens of each.
 
     ``n_ctx``: by default :data:`CONTEXT`, or as many as the model takes.  Raises ParameterError for fewer than
@@ -60,7 +57,7 @@ def chunks_of(model: Decoder, n_tokens: int, n_ctx: int | None = None) -> tuple[
 
 
 def perplexities(
-    model: Decoder,
+    model: LanguageModel,
     tokens: Sequence[int],
     n_ctx: int | None = None,
     *,

@@ -480,6 +480,58 @@ def test_what_importance_or_saturation_loses_is_found_and_what_a_type_is_too_coa
     assert found == ((512 + 5, 2.0**exponent, True) if lost else None)
 
 
+@pytest.mark.parametrize("name", ["IQ3_XXS", "IQ2_S", "IQ3_S"])
+def test_large_rows_for_which_a_search_finds_other_numbers_about_as_near_are_taken(name: str, tmp_path: Path) -> None:
+    array = values(4, 512).astype(np.float32)
+    array *= 2.0**21 / np.abs(array).max()
+    kind = types.by_name(name)
+    with Encoder() as encoder:
+        encoded = encoder.encode(array.view(np.uint8), types.F32, kind)
+        assert encoder.misfit(array.view(np.uint8), types.F32, encoded, kind) is None
+    found = quants.dequantize(encoded, kind)
+    assert np.linalg.norm(found - array) < 0.4 * np.linalg.norm(array)
+
+
+DOUBLES = [
+    (1e300, types.F32),
+    (-1e300, types.BF16),
+    (1e39, types.Q8_0),
+    (-1e39, types.Q4_K),
+    (1e5, types.F16),
+    (2.0**62, types.Q6_K),
+]
+
+
+@pytest.mark.parametrize(("value", "kind"), DOUBLES, ids=str)
+def test_a_number_in_double_precision_that_is_too_large_is_told_as_it_is(value: float, kind: types.Type) -> None:
+    array = values(8, 512).astype(np.float64)
+    array[2, 4] = value
+    with Encoder() as encoder, np.errstate(all="ignore"):
+        encoded = encoder.encode(array.view(np.uint8), types.F64, kind)
+        assert encoder.misfit(array.view(np.uint8), types.F64, encoded, kind) == (2 * 512 + 4, value, True)
+
+
+@pytest.mark.parametrize("kind", [types.F32, types.F16, types.Q8_0, types.Q4_K, types.IQ4_XS])
+def test_weights_in_double_precision_become_what_their_nearest_floats_become(kind: types.Type) -> None:
+    array = np.random.default_rng(7).standard_normal((4, 512))
+    with Encoder() as encoder:
+        found = encoder.encode(array.view(np.uint8), types.F64, kind)
+        assert encoder.misfit(array.view(np.uint8), types.F64, found, kind) is None
+    np.testing.assert_array_equal(found, quants.quantize(array.astype(np.float32), kind))
+
+
+@pytest.mark.parametrize(("kind", "into_blocks", "seen"), [(types.F16, True, True), (types.F16, False, False)])
+def test_a_weight_that_is_no_number_spoils_floats_that_become_blocks_later(
+    kind: types.Type, into_blocks: bool, seen: bool
+) -> None:
+    rows = np.zeros((2, 32), np.float32)
+    rows[1, 3] = -np.inf
+    with Encoder() as encoder:
+        encoded = encoder.encode(rows.view(np.uint8), types.F32, kind)
+        found = encoder.misfit(rows.view(np.uint8), types.F32, encoded, kind, into_blocks=into_blocks)
+    assert found == ((35, -np.inf, False) if seen else None)
+
+
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16", "COPY"])
 def test_between_floats_and_in_copies_every_value_stays_what_it_is(name: str, tmp_path: Path) -> None:
     array = values(4, 256).astype(np.float32)

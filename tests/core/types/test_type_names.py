@@ -25,7 +25,7 @@ from ggplug.ops.base import OPS
 from ggplug.ops.custom import callback
 from ggplug.testing import Leafs, ReferenceDevice
 from ggplug.types import F16, Q4_0, Q8_0, Type, TypeName
-from ggplug_models.synthetic import LlamaShape, write_llama
+from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
 
 MODULES = (
     "ggplug.backend",

@@ -13,9 +13,9 @@ import pytest
 import ggplug_models
 from ggplug.errors import ParameterError
 from ggplug_models import Drafts, LongText, Session
-from ggplug_models.embedding import check_batch
+from ggplug_models.embedding.vectors import check_batch
 from ggplug_models.sampling import Sampler, Sampling, StopStrings
-from ggplug_models.sampling.parameters import _LIMITS
+from ggplug_models.sampling.parameters import SETTINGS
 
 ODD: list[Any] = ["7", b"7", None, True, [1], 1.5, math.nan, math.inf, 10**400, -(10**400), 10**5000, -7, 3 + 0j]
 """No integers from 0 to 2**31 - 1."""
@@ -34,10 +34,11 @@ def tokens(logits: Any = LOGITS, history: Any = (1, 2, 3), **settings: Any) -> l
 # -- settings of samplers ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", _LIMITS)
+@pytest.mark.parametrize("name", SETTINGS)
 def test_odd_settings_are_refused_by_name(name: str) -> None:
+    kind, limits = SETTINGS[name]
     for value in ODD:
-        if isinstance(value, float) and math.isfinite(value) and not _LIMITS[name][0] and value <= _LIMITS[name][2]:
+        if isinstance(value, float) and math.isfinite(value) and kind is float and value <= limits.most:
             continue
         with pytest.raises(ParameterError, match=rf"{name} must be (an integer|a number) .*, got ") as refused:
             Sampling(**{name: -1e7 if value == -7 else value})

@@ -16,13 +16,13 @@ import ggplug_models
 from ggplug.cli.app import app
 from ggplug.errors import BusyError, ModelError, ParameterError
 from ggplug_models import Finish, LayerSplit
-from ggplug_models.chat_template import ChatTemplate
-from ggplug_models.commands import _say
-from ggplug_models.decoder import Decoder
-from ggplug_models.generation import greedy
+from ggplug_models.chat.template import ChatTemplate
+from ggplug_models.commands.run import _say
+from ggplug_models.commands.shares import runs, shares
+from ggplug_models.commands.talk import Talk
+from ggplug_models.generation.loop import greedy
+from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling, breakers_of
-from ggplug_models.shares import runs, shares
-from ggplug_models.talk import Talk
 from ggplug_testing import FakeDevice
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"

@@ -14,9 +14,9 @@ import ggplug as gg
 import ggplug_models
 from ggplug.errors import GGUFError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models.encoder import batches
-from ggplug_models.placement import in_turn
+from ggplug_models.networks.encoder import batches
 from ggplug_models.tokenizers.encoders import HF_JSON
+from ggplug_models.weights.placement import in_turn
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from ggplug.cli.streams import Ending, ended_by_signals
 from ggplug.errors import FileKindError, ModelError, ParameterError
 from ggplug.files import replacing
 from ggplug.gguf import GGUFReader
-from ggplug_models.convert import FILE_TYPES
+from ggplug_models.converting.convert import FILE_TYPES
 
 CONFIG: dict[str, Any] = {
     "model_type": "bert",
@@ -109,7 +109,7 @@ def weights() -> dict[str, np.ndarray]:
 
 
 def save_weights(values: dict[str, np.ndarray], path: Path) -> None:
-    kinds = {"float32": "F32", "int32": "I32"}
+    kinds = {"float64": "F64", "float32": "F32", "int32": "I32"}
     save(path, {name: (kinds[each.dtype.name], each.shape, each.tobytes()) for name, each in values.items()})
 
 
@@ -358,8 +358,10 @@ QUERIES = "encoder.layer.0.attention.self.query.weight"
 
 
 def with_weight(folder: Path, name: str, index: tuple[int, ...], value: float) -> Path:
-    """The folder with one weight changed."""
+    """The folder with one weight changed, in double precision where no float32 holds it."""
     changed = weights()
+    if np.isfinite(value) and abs(value) > float(np.finfo(np.float32).max):
+        changed[name] = changed[name].astype(np.float64)
     changed[name][index] = value
     save_weights(changed, folder / "model.safetensors")
     return folder
@@ -405,6 +407,8 @@ def test_types_that_have_such_values_keep_them(folder: Path, tmp_path: Path, kin
         ("Q4_0", -5.3e5, False),
         ("Q4_1", 1e8, False),
         ("MXFP4", 1e30, True),
+        ("F32", 1e39, False),
+        ("Q8_0", -1e300, False),
     ],
 )
 def test_a_weight_that_is_too_large_for_a_type_is_named(

@@ -16,9 +16,9 @@ from ggplug.cli.app import app
 from ggplug.errors import FreedError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Asked, Decoder, Session
-from ggplug_models.cache.cells import GRANULE, Cells
-from ggplug_models.embedding import normalized
-from ggplug_models.reading import TOGETHER, groups
+from ggplug_models.embedding.reading import TOGETHER, groups
+from ggplug_models.embedding.vectors import normalized
+from ggplug_models.state.cells import GRANULE, Cells
 
 RNG = np.random.default_rng(5)
 TEXTS = [RNG.integers(3, 60, n).tolist() for n in (9, 3, 70, 1, 12, 9, 64, 5, 9, 30, 2, 9)]

@@ -17,7 +17,7 @@ from word_models import with_words
 import ggplug as gg
 from ggplug.errors import DeviceNotFoundError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models import commands
+from ggplug_models.commands.embed import embed as command
 from ggplug_testing import FakeDevice
 
 
@@ -36,7 +36,7 @@ def fake() -> Any:
 
 
 def embed(model: Path, given: bytes, *options: str) -> Result:
-    return CliRunner().invoke(commands.embed, [str(model), *options], input=given)
+    return CliRunner().invoke(command, [str(model), *options], input=given)
 
 
 def records(result: Result) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ import ggplug_models
 from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.types import RopeMode
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.attention import Heads
 from ggplug_models.layers.experts import Experts
 from ggplug_models.layers.rope import Rope
+from ggplug_models.metadata.hyperparameters import Hyperparameters
 
 GOOD: dict[str, Any] = {"embedding_length": 64, "attention.head_count": 4, "context_length": 512}
 MIXED: dict[str, Any] = {"expert_count": 8, "expert_used_count": 2, "feed_forward_length": 96}

@@ -16,9 +16,9 @@ import ggplug_models
 from ggplug.errors import GGUFError, ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter, ValueType
 from ggplug_models.architectures.bert import Bert
-from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.encoders import HF_JSON, TextTokenizer, from_metadata
-from ggplug_models.values import Values
 
 GOOD: dict[str, Any] = {
     "general.architecture": "bert",

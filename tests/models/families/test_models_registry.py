@@ -15,14 +15,14 @@ from ggplug.gguf import GGUFWriter
 from ggplug.registry.discover import Installed
 from ggplug_models import ARCHITECTURES, loading
 from ggplug_models.architectures.llama import Llama
-from ggplug_models.decoder import Decoder
-from ggplug_models.model import architecture
-from ggplug_models.transformer import Transformer
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.transformer import Transformer
 
 FAMILY = """
-from ggplug_models.decoder import Decoder
-from ggplug_models.model import architecture
-from ggplug_models.transformer import Transformer
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.transformer import Transformer
 
 @architecture("elsewhere")
 class Elsewhere(Transformer, Decoder):

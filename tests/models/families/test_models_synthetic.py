@@ -9,7 +9,7 @@ import pytest
 
 from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFReader
-from ggplug_models.synthetic import LlamaShape, write_llama
+from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
 
 SMALL = LlamaShape(n_embd=64, n_ff=160, n_layer=2, n_head=4, n_head_kv=2, n_vocab=300, n_ctx=128)
 

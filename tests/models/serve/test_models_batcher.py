@@ -15,12 +15,12 @@ import ggplug_models
 from ggplug.errors import FreedError, ParameterError
 from ggplug.quantizing import quantize_file
 from ggplug_models import Finish
-from ggplug_models.decoder import Decoder
+from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
+from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.serve import Batcher, QueueFullError, Request
 from ggplug_models.serve.batcher import LEAST
 from ggplug_models.serve.writer import Writer
-from ggplug_models.synthetic import LlamaShape, write_llama
 
 N_VOCAB = 50
 

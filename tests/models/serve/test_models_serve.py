@@ -16,8 +16,8 @@ import pytest
 from paths import DATA
 
 import ggplug_models
-from ggplug_models.chat_template import ChatTemplate
-from ggplug_models.decoder import Decoder
+from ggplug_models.chat.template import ChatTemplate
+from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 
 pytest.importorskip("fastapi")

@@ -21,7 +21,7 @@ import pytest
 from held import PATIENCE, Doing, until
 
 import ggplug_models
-from ggplug_models.decoder import Decoder
+from ggplug_models.networks.decoder import Decoder
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")

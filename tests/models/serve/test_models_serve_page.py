@@ -11,7 +11,7 @@ from browser import Browser, browser, programs
 from held import until
 
 import ggplug_models
-from ggplug_models.decoder import Decoder
+from ggplug_models.networks.decoder import Decoder
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")

@@ -15,8 +15,8 @@ from ggplug.cli.app import app
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Asked, Decoder, Session
-from ggplug_models.drafts import MOST, DraftModel, Drafts, PromptLookup
-from ggplug_models.generation import generate, greedy
+from ggplug_models.generation.drafts import MOST, DraftModel, Drafts, PromptLookup
+from ggplug_models.generation.loop import generate, greedy
 from ggplug_models.sampling import Chooses, Sampler, Sampling
 
 PROMPT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 14)]

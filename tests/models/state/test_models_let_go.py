@@ -22,9 +22,9 @@ import ggplug_models
 from ggplug.backend import Buffer
 from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models.decoder import Decoder
+from ggplug_models.commands.talk import Talk
+from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
-from ggplug_models.talk import Talk
 from ggplug_testing import FakeDevice
 
 MODELS = sorted([*DATA.glob("*.gguf"), *(DATA / "oracles").glob("*.gguf")])

@@ -22,9 +22,9 @@ from ggplug.graph import Graph
 from ggplug.quantizing import quantize_file
 from ggplug.tensor import Context
 from ggplug.types import MXFP4
-from ggplug_models import commands
-from ggplug_models.model import ARCHITECTURES, Model
-from ggplug_models.placement import in_turn
+from ggplug_models.commands.embed import embed
+from ggplug_models.networks.model import ARCHITECTURES, Model
+from ggplug_models.weights.placement import in_turn
 from ggplug_testing import FakeDevice
 from ggplug_testing.packing import PADDING, PackingDevice
 
@@ -206,7 +206,7 @@ def test_the_command_passes_its_options_on(data: Path, options: list[str], monke
         raise Stop
 
     monkeypatch.setattr("ggplug_models.loading.load", load)
-    found = CliRunner().invoke(commands.embed, [str(data / "bert.gguf"), *options])
+    found = CliRunner().invoke(embed, [str(data / "bert.gguf"), *options])
     assert isinstance(found.exception, Stop)
     assert given["pack"] is ("--no-pack" not in options)
     assert given["pack_growth"] == (2 << 20 if "--pack-growth" in options else None)

@@ -16,10 +16,10 @@ from ggplug.errors import ContextFullError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.memory import allocate
 from ggplug_models import Asked, Session
-from ggplug_models.cache.cells import Cells, rounded
-from ggplug_models.generation import generate
-from ggplug_models.ids import listed_ids
+from ggplug_models.checks.ids import listed_ids
+from ggplug_models.generation.loop import generate
 from ggplug_models.sampling import Sampler, Sampling
+from ggplug_models.state.cells import Cells, rounded
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 60)]
 
@@ -338,6 +338,6 @@ def test_what_memory_held_before_makes_no_difference(model: Any, monkeypatch: py
         for tensor in context:
             tensor.set_bytes(np.full(tensor.nbytes, 0xFF, np.uint8))  # which is NaN
 
-    monkeypatch.setattr("ggplug_models.cache.memory.allocate", dirty)
+    monkeypatch.setattr("ggplug_models.state.memory.allocate", dirty)
     with Session(model, 256, 2) as session:
         assert np.array_equal(session.decode({1: prompt})[1], wanted)

@@ -15,8 +15,8 @@ import ggplug_models
 from ggplug.errors import GGPlugError, GGUFError, ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Session
-from ggplug_models.placement import in_turn
-from ggplug_models.weights import digest_of
+from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.weights import digest_of
 from ggplug_testing import FakeDevice
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 90)]

@@ -17,7 +17,7 @@ from interrupts import interrupted_everywhere
 import ggplug_models
 from ggplug.errors import BusyError, FreedError, ParameterError
 from ggplug_models import Asked, Session
-from ggplug_models.drafts import PromptLookup
+from ggplug_models.generation.drafts import PromptLookup
 from ggplug_models.sampling import Sampler, Sampling
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 40)]
@@ -239,3 +239,28 @@ def test_arguments_that_are_of_no_use_are_refused_in_the_call(model: Any) -> Non
     for given, message in refused:
         with pytest.raises(ParameterError, match=message):
             model.generate_ids(**{"prompt": TEXT[:9], **given})
+
+
+def test_an_option_that_is_a_sampler_s_is_refused_by_its_name_in_the_call(model: Any) -> None:
+    asks = (lambda **how: model.generate("a text", 4, **how), lambda **how: model.texts(TEXT[:9], 4, **how))
+    for ask in (*asks, lambda **how: model.generate_ids(TEXT[:9], 4, **how)):
+        with pytest.raises(TypeError, match=r"generate.* unexpected keyword argument 'temperature'"):
+            ask(temperature=0.5)
+
+
+def test_a_model_makes_a_session_when_the_first_token_is_asked_for_and_frees_it_behind_the_last(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Session] = []
+    plain = model.session
+    monkeypatch.setattr(model, "session", lambda *how: made.append(plain(*how)) or made[-1])
+    tokens = model.generate_ids(TEXT[:9], 4)
+    assert not made
+    first = next(tokens)
+    (session,) = made
+    assert [first, *tokens] == list(model.generate_ids(TEXT[:9], 4, session=plain(64)))
+    assert session.freed
+    left = model.generate_ids(TEXT[:9], 4)
+    next(left)
+    left.close()
+    assert made[-1].freed

@@ -13,7 +13,7 @@ import ggplug_models
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug_models import LayerSplit
-from ggplug_models.placement import in_turn
+from ggplug_models.weights.placement import in_turn
 from ggplug_testing import FakeDevice
 
 IDS = [[2, 9, 33, 120, 7, 3], [2, 250, 11, 3]]

@@ -68,7 +68,7 @@ def test_prompts_are_those_of_transformers(tokenizer: Tokenizer, name: str) -> N
 def test_prompts_are_those_of_llama_cpps_server(
     tokenizer: Tokenizer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ggplug_models.chat_template.now", lambda: datetime.datetime.fromisoformat(SERVED["date"]))
+    monkeypatch.setattr("ggplug_models.chat.template.now", lambda: datetime.datetime.fromisoformat(SERVED["date"]))
     template = ChatTemplate(SERVED["templates"][name], tokenizer)
     for chat, text in SERVED["rendered"][name].items():
         messages = SERVED["chats"][chat]
@@ -164,7 +164,7 @@ def test_special_tokens_of_a_prompt_are_tokens_and_bos_stands_there_once(tokeniz
 
 
 def test_the_time_is_what_the_clock_says(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ggplug_models.chat_template.now", lambda: datetime.datetime(2031, 2, 3))
+    monkeypatch.setattr("ggplug_models.chat.template.now", lambda: datetime.datetime(2031, 2, 3))
     source = "{{ strftime_now('%d %b %Y') }}, {{ date_string }}, {{ datetime }}"
     assert ChatTemplate(source, tokenizer).render(HELLO) == "03 Feb 2031, 03 Feb 2031, Feb 03 2031"
     assert ChatTemplate("{{ date_string }}", tokenizer).render(HELLO, date_string="today") == "today"
@@ -251,7 +251,7 @@ def test_without_jinja2_an_error_says_how_to_get_it() -> None:
     code = """
 import sys
 sys.modules["jinja2"] = None
-from ggplug_models.chat_template import ChatTemplate, ModelError
+from ggplug_models.chat.template import ChatTemplate, ModelError
 try:
     ChatTemplate("x", None)
 except ModelError as error:

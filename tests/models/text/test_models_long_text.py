@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from ggplug.errors import ParameterError
-from ggplug_models import lines, long_text
-from ggplug_models.lines import LongLine, windows, write_text
-from ggplug_models.long_text import LongText
+from ggplug_models.commands import lines
+from ggplug_models.commands.lines import LongLine, windows, write_text
+from ggplug_models.tokenizers import long_text
 from ggplug_models.tokenizers.encoders import HF_JSON, TextTokenizer, TextTooLongError, from_metadata
+from ggplug_models.tokenizers.long_text import LongText
 
 tokenizers = pytest.importorskip("tokenizers")
 

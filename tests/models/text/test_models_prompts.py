@@ -14,10 +14,11 @@ from word_models import with_vocabulary
 
 import ggplug_models
 from ggplug.errors import ModelError
-from ggplug_models import commands, load_tokenizer
-from ggplug_models.decoder import Decoder
+from ggplug_models import load_tokenizer
+from ggplug_models.commands.talk import Talk
+from ggplug_models.commands.tokenize import tokenize
+from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
-from ggplug_models.talk import Talk
 from ggplug_models.tokenizers import Tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
 
@@ -87,7 +88,7 @@ def test_every_way_to_go_on_with_a_text_reads_the_same_tokens(
         read.append(text.prompt)
     finally:
         writer.close()
-    printed = CliRunner().invoke(commands.tokenize, [str(path), "<|user|>a" + THREE, "--json"])
+    printed = CliRunner().invoke(tokenize, [str(path), "<|user|>a" + THREE, "--json"])
     read.append(json.loads(printed.output)["ids"])
     assert read == [[BOS, USER, A, EOS, EOS, EOS]] * 4
 

@@ -23,7 +23,7 @@ from paths import DATA
 import ggplug_models
 from ggplug.errors import ParameterError
 from ggplug_models import load_tokenizer
-from ggplug_models.generation import greedy
+from ggplug_models.generation.loop import greedy
 from ggplug_models.sampling import LogitsError, Sampler, Sampling, StopStrings, breakers_of, penalties
 from ggplug_models.sampling import candidates as steps
 from ggplug_models.sampling.candidates import Candidates

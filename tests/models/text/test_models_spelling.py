@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ggplug_models import load_tokenizer
+from ggplug_models.generation.written import Written
 from ggplug_models.tokenizers import Tokenizer
-from ggplug_models.written import Written
 
 WORDS = ["\u2581", "\u2581the", "\u2581a", "st", "op", "\u00e9", "\u65e5\u672c", "x</", "s>y", "."]
 TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS, "<|user|>"]

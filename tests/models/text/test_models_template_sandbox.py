@@ -108,8 +108,8 @@ GROWING = {
 def test_a_template_makes_no_more_than_a_chat_needs(
     tokenizer: Tokenizer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ggplug_models.template_allowance.SMALLEST", 1 << 18)  # the end comes sooner
-    monkeypatch.setattr("ggplug_models.template_allowance.MOST", 1 << 14)
+    monkeypatch.setattr("ggplug_models.chat.allowance.SMALLEST", 1 << 18)  # the end comes sooner
+    monkeypatch.setattr("ggplug_models.chat.allowance.MOST", 1 << 14)
     template = ChatTemplate(GROWING[name], tokenizer)
     with pytest.raises(ModelError, match=f"fails with these messages.*({TOO_MUCH})|form names an attribute|sum adds"):
         template.render(HELLO)
@@ -126,7 +126,7 @@ def test_nothing_is_made_while_a_template_is_compiled(tokenizer: Tokenizer) -> N
 
 
 def test_time_has_an_end_where_a_template_makes_nothing(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ggplug_models.template_allowance.SECONDS", 0.0)
+    monkeypatch.setattr("ggplug_models.chat.allowance.SECONDS", 0.0)
     with pytest.raises(ModelError, match="the template takes longer than 0 seconds"):
         ChatTemplate("{% for i in range(3) %}{% endfor %}", tokenizer).render(HELLO)
 
@@ -178,7 +178,7 @@ def test_a_template_of_many_megabytes_is_refused(tokenizer: Tokenizer) -> None:
 def test_every_filter_of_the_vendors_templates_is_known() -> None:
     from jinja2 import Environment, nodes
 
-    from ggplug_models.template_sandbox import FILTERS
+    from ggplug_models.chat.sandbox import FILTERS
 
     data = DATA / "chat_templates.json"
     environment = Environment(extensions=["jinja2.ext.loopcontrols"])

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFWriter
-from ggplug_models import commands
+from ggplug_models.commands.tokenize import tokenize
 
 TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a", "b", "ab", "\u2581ab"]
 
@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(model: Path, *arguments: str, given: bytes | None = None) -> Result:
-    return CliRunner().invoke(commands.tokenize, [str(model), *arguments], input=given)
+    return CliRunner().invoke(tokenize, [str(model), *arguments], input=given)
 
 
 def test_each_token_stands_on_a_line_with_its_text(model: Path) -> None:

@@ -3,7 +3,7 @@
 A distribution adds a command by an entry point of the group ``ggplug.commands`` that names a click command::
 
     [project.entry-points."ggplug.commands"]
-    embed = "ggplug_models.commands:embed"
+    embed = "ggplug_models.commands.embed:embed"
 
 What it writes by ``print`` or ``click.echo`` goes to standard output.  If that is data for programs, use the class
 :class:`ggplug.cli.output.Command` and write to :func:`ggplug.cli.streams.stdout`: then nothing else gets in between,

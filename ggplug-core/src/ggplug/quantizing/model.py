@@ -221,18 +221,17 @@ class _Work:
         found = self.encoder.misfit(rows, info.type, encoded, choice.type, importance)
         if found is None:
             return
-        place, value, finite = found
-        index = tuple(map(int, np.unravel_index(before + place, info.ne[::-1])))
+        index = tuple(map(int, np.unravel_index(before + found.place, info.ne[::-1])))
         path = self.reader.paths[info.shard]
-        wanted = f"numbers that {choice.type.name} holds" if finite else "finite numbers"
+        wanted = f"numbers that {choice.type.name} holds" if found.finite else "finite numbers"
         raise ModelError(
-            f"{path}: tensor {info.name} has {value:g} at {list(index)}, {choice.type.name} needs {wanted}",
+            f"{path}: tensor {info.name} has {found.value:g} at {list(index)}, {choice.type.name} needs {wanted}",
             tensor=info.name,
             index=index,
-            got=value,
+            got=found.value,
             wanted=wanted,
             path=path,
-            remedy="take BF16 or F32, which hold it" if finite else "the file is damaged, or its training failed",
+            remedy="take BF16 or F32, which hold it" if found.finite else "the file is damaged, or its training failed",
         )
 
     def _rows(

@@ -9,17 +9,17 @@ from typing import ClassVar
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
-from ggplug_models.encoder import Encoder
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.attention import joined
 from ggplug_models.layers.feed_forward import gated, gated_together, plain
 from ggplug_models.layers.linear import rows
 from ggplug_models.layers.norms import LayerNorm
 from ggplug_models.layers.rope import Rope, frequency_base
-from ggplug_models.model import architecture
-from ggplug_models.network import Block, Inputs
-from ggplug_models.transformer import Transformer
-from ggplug_models.weights import Weights
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block, Inputs
+from ggplug_models.networks.transformer import Transformer
+from ggplug_models.weights.weights import Weights
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gg.gelu_erf,

@@ -8,17 +8,17 @@ from functools import cached_property
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
-from ggplug_models.cache.memory import KeysValues, Kind
-from ggplug_models.decoder import Decoder
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.attention import part, split
 from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.layers.feed_forward import gated
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.rope import Rope
-from ggplug_models.model import architecture
-from ggplug_models.network import Block
-from ggplug_models.transformer import Transformer
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block
+from ggplug_models.networks.transformer import Transformer
+from ggplug_models.state.memory import KeysValues, Kind
 
 
 @architecture("deepseek2")

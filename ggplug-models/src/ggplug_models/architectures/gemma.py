@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.decoder import Decoder
-from ggplug_models.encoder import Encoder
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.rope import Rope, frequency_base
-from ggplug_models.model import architecture
-from ggplug_models.network import Block, Inputs
-from ggplug_models.transformer import Transformer
-from ggplug_models.weights import Weights
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block, Inputs
+from ggplug_models.networks.transformer import Transformer
+from ggplug_models.weights.weights import Weights
 
 
 class _Gemma(Transformer):

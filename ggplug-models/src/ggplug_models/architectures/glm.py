@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
-from ggplug_models.decoder import Decoder
 from ggplug_models.layers.feed_forward import gated_together
-from ggplug_models.model import architecture
-from ggplug_models.network import Block
-from ggplug_models.transformer import Transformer
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block
+from ggplug_models.networks.transformer import Transformer
 
 
 @architecture("glm4")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
-from ggplug_models.decoder import Decoder
 from ggplug_models.layers.feed_forward import plain
 from ggplug_models.layers.linear import rows
 from ggplug_models.layers.norms import LayerNorm
-from ggplug_models.model import architecture
-from ggplug_models.network import Block, Inputs
-from ggplug_models.transformer import Transformer
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block, Inputs
+from ggplug_models.networks.transformer import Transformer
 
 
 class _LayerNormed(Transformer, Decoder):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug_models.architectures.llama import Llama
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.feed_forward import gated
 from ggplug_models.layers.rope import Rope
-from ggplug_models.model import architecture
-from ggplug_models.network import Block, Inputs
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block, Inputs
 
 
 @architecture("granite")

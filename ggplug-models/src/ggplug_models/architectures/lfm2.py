@@ -7,12 +7,12 @@ from functools import cached_property
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug_models.architectures.qwen import Qwen3
-from ggplug_models.cache.memory import Kind, State
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.sequences import by_time, columns, convolved
-from ggplug_models.model import architecture
-from ggplug_models.network import Block
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block
+from ggplug_models.state.memory import Kind, State
 
 
 @architecture("lfm2")

@@ -11,15 +11,15 @@ import numpy as np
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.cache.memory import Kind, State
-from ggplug_models.decoder import Decoder
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.sequences import by_time, columns, convolved
-from ggplug_models.model import architecture
-from ggplug_models.network import Block
-from ggplug_models.steps import Step
-from ggplug_models.weights import Weights
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block
+from ggplug_models.state.memory import Kind, State
+from ggplug_models.state.steps import Step
+from ggplug_models.weights.weights import Weights
 
 
 class _StateSpace(Decoder):

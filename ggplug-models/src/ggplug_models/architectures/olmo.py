@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.decoder import Decoder
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.attention import joined
 from ggplug_models.layers.rope import Rope
-from ggplug_models.model import architecture
-from ggplug_models.network import Block
-from ggplug_models.transformer import Transformer
-from ggplug_models.weights import Weights
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block
+from ggplug_models.networks.transformer import Transformer
+from ggplug_models.weights.weights import Weights
 
 
 class _NormedWidth(Transformer, Decoder):

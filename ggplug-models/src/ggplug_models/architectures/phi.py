@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ggplug.tensor import Tensor
-from ggplug_models.decoder import Decoder
 from ggplug_models.layers.feed_forward import gated_together, plain
 from ggplug_models.layers.norms import LayerNorm
-from ggplug_models.model import architecture
-from ggplug_models.network import Block
-from ggplug_models.transformer import Transformer
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block
+from ggplug_models.networks.transformer import Transformer
 
 
 @architecture("phi2")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.decoder import Decoder
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.feed_forward import gated
 from ggplug_models.layers.linear import linear
-from ggplug_models.model import architecture
-from ggplug_models.network import Block
-from ggplug_models.transformer import Transformer
-from ggplug_models.weights import Weights
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block
+from ggplug_models.networks.transformer import Transformer
+from ggplug_models.weights.weights import Weights
 
 
 @architecture("qwen2")

@@ -6,16 +6,16 @@ from functools import cached_property
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.cache.memory import Kind, State
-from ggplug_models.decoder import Decoder
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.attention import split
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.norms import LayerNorm
 from ggplug_models.layers.sequences import by_time, shifted
-from ggplug_models.model import architecture
-from ggplug_models.network import Block, Inputs
-from ggplug_models.weights import Weights
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block, Inputs
+from ggplug_models.state.memory import Kind, State
+from ggplug_models.weights.weights import Weights
 
 DECAY = -0.606531
 """-exp(-1/2): the decay of a step is exp of that at most."""

@@ -23,9 +23,9 @@ from ggplug.registry.extras import Options
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
 from ggplug_models.benchmarks import encoders
-from ggplug_models.convert import convert
-from ggplug_models.encoder import Encoder
+from ggplug_models.converting.convert import convert
 from ggplug_models.loading import default_devices, load
+from ggplug_models.networks.encoder import Encoder
 
 N_TOK = 100
 """Tokens of each sequence."""

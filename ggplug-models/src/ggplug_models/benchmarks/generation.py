@@ -23,12 +23,12 @@ from ggplug.hookspecs import HOOKS, hookimpl
 from ggplug.quantizing import quantize_file
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks.llama_cpp import LlamaCpp
-from ggplug_models.decoder import Decoder
-from ggplug_models.generation import generate
+from ggplug_models.benchmarks.synthetic import write_llama
+from ggplug_models.generation.loop import generate
 from ggplug_models.loading import default_devices, load_language_model
+from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
-from ggplug_models.session import Session
-from ggplug_models.synthetic import write_llama
+from ggplug_models.state.session import Session
 
 TYPES = ("Q4_0", "Q4_K_M", "Q8_0", "F16")
 """Of the random model, where no file is named."""

@@ -14,8 +14,8 @@ from ggplug import types
 from ggplug.errors import ModelError
 from ggplug.files import open_regular
 from ggplug.types import Type
+from ggplug_models.checks.requirements import required
 from ggplug_models.converting.folder import Folder, unreadable
-from ggplug_models.requirements import required
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -10,8 +10,8 @@ from ggplug_models.architectures.bert import ACTIVATIONS
 from ggplug_models.converting import rope
 from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, PLUS_ONE, TRANSPOSED, Change, Family, Tensors, head_dim
 from ggplug_models.converting.folder import Folder
-from ggplug_models.pooling import Pooling
-from ggplug_models.values import Values
+from ggplug_models.embedding.pooling import Pooling
+from ggplug_models.metadata.values import Values
 
 _LAYER = r"layers\.(\d+)\."
 _ANY = r"(weight|bias)"

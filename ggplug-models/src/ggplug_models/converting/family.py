@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
-from ggplug_models.values import Values
+from ggplug_models.metadata.values import Values
 
 Array = npt.NDArray[Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ggplug.errors import FileKindError, ModelError
 from ggplug.files import open_regular
-from ggplug_models.values import Values
+from ggplug_models.metadata.values import Values
 
 
 class Folder:

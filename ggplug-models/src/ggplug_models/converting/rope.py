@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug_models.converting.family import head_dim
-from ggplug_models.values import Values
+from ggplug_models.metadata.values import Values
 
 Factors = dict[str, npt.NDArray[np.float32]]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
-from ggplug_models.values import Values
+from ggplug_models.metadata.values import Values
 
 KEYS = {
     "bos": "bos",

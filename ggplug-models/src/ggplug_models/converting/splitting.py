@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ggplug_models.values import Values
+from ggplug_models.metadata.values import Values
 
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

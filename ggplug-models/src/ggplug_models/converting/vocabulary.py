@@ -13,11 +13,11 @@ from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import pieces
 from ggplug_models.converting.special import looks_special, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
+from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import MERGES
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import PRE
 from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
-from ggplug_models.values import Values
 
 NORMAL, UNKNOWN, USER_DEFINED, UNUSED, BYTE = 1, 2, 4, 5, 6
 """``tokenizer.ggml.token_type``, beside CONTROL."""

@@ -11,9 +11,9 @@ from functools import reduce
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.linear import linear
-from ggplug_models.weights import Weights
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.weights.weights import Weights
 
 
 @dataclass(frozen=True)

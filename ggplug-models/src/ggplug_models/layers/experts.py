@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.hyperparameters import Hyperparameters
 from ggplug_models.layers.feed_forward import Gate
 from ggplug_models.layers.linear import linear
-from ggplug_models.weights import Weights
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.weights.weights import Weights
 
 LEAST_SUM = 2.0**-14
 """What the weights of the chosen experts sum up to at least, where they are divided by it: F16's smallest normal."""

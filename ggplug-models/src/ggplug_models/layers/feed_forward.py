@@ -7,7 +7,7 @@ from collections.abc import Callable
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug_models.layers.linear import linear
-from ggplug_models.weights import Weights
+from ggplug_models.weights.weights import Weights
 
 Activation = Callable[[Tensor], Tensor]
 Gate = Callable[[Tensor, Tensor], Tensor]

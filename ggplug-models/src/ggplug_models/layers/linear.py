@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.weights import Weights
+from ggplug_models.weights.weights import Weights
 
 
 def linear(weights: Weights, name: str, x: Tensor, n_out: int) -> Tensor:

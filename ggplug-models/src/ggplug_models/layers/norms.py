@@ -8,8 +8,8 @@ from typing import ClassVar, TypeVar
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.hyperparameters import Hyperparameters
-from ggplug_models.weights import Weights
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.weights.weights import Weights
 
 N = TypeVar("N", bound="Norm")
 

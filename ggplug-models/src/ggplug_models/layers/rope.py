@@ -9,7 +9,7 @@ from typing import TypeVar
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
-from ggplug_models.hyperparameters import Hyperparameters
+from ggplug_models.metadata.hyperparameters import Hyperparameters
 
 D = TypeVar("D")
 

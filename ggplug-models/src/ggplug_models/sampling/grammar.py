@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ModelError, ParameterError
-from ggplug_models.requirements import required
+from ggplug_models.checks.requirements import required
+from ggplug_models.metadata.values import shown
 from ggplug_models.sampling.grammar_limits import check_grammar, check_pattern, read_schema
 from ggplug_models.tokenizers import Tokenizer
-from ggplug_models.values import shown
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

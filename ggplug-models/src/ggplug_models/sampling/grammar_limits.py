@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ggplug.errors import ParameterError
-from ggplug_models.values import shown
+from ggplug_models.metadata.values import shown
 
 MOST_BYTES = 1 << 17
 """Of a JSON schema."""

@@ -5,17 +5,31 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug_models.arguments import LARGEST, number, whole
-from ggplug_models.values import LARGEST_SINGLE, shown
+from ggplug_models.checks.arguments import LARGEST, number, whole
+from ggplug_models.metadata.values import LARGEST_SINGLE, shown
 
 ORDER = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
 """The order of the steps that leave tokens out or change their probabilities, as llama.cpp has it."""
+
+
+class Range(NamedTuple):
+    """The least and the most that a setting may be."""
+
+    least: float
+    most: float
+
+
+Magnitude: TypeAlias = Annotated[float, Range(0, LARGEST_SINGLE)]
+Penalty: TypeAlias = Annotated[float, Range(-1e6, 1e6)]
+Share: TypeAlias = Annotated[float, Range(0, 1)]
+Count: TypeAlias = Annotated[int, Range(0, LARGEST)]
+Last: TypeAlias = Annotated[int, Range(-1, LARGEST)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,37 +60,37 @@ class Sampling:
     Raises ParameterError for values out of range.
     """
 
-    temperature: float = 0.8
-    dynamic_range: float = 0.0
-    dynamic_exponent: float = 1.0
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    top_n_sigma: float = 0.0
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    penalty_last_n: int = 64
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_last_n: int = -1
+    temperature: Magnitude = 0.8
+    dynamic_range: Magnitude = 0.0
+    dynamic_exponent: Magnitude = 1.0
+    top_k: Count = 40
+    top_p: Share = 0.95
+    min_p: Share = 0.05
+    typical_p: Share = 1.0
+    top_n_sigma: Magnitude = 0.0
+    repeat_penalty: Annotated[float, Range(1e-9, LARGEST_SINGLE)] = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    penalty_last_n: Last = 64
+    mirostat: Annotated[int, Range(0, 2)] = 0
+    mirostat_tau: Magnitude = 5.0
+    mirostat_eta: Magnitude = 0.1
+    xtc_probability: Share = 0.0
+    xtc_threshold: Share = 0.1
+    dry_multiplier: Magnitude = 0.0
+    dry_base: Annotated[float, Range(1, LARGEST_SINGLE)] = 1.75
+    dry_allowed_length: Count = 2
+    dry_last_n: Last = -1
     dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     order: tuple[str, ...] = ORDER
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            limits = _LIMITS.get(each.name)
-            if limits is not None:
-                object.__setattr__(self, each.name, _checked(each.name, getattr(self, each.name), limits))
+        for name, (kind, (least, most)) in SETTINGS.items():
+            value = getattr(self, name)
+            found = whole(name, value, int(least), int(most)) if kind is int else number(name, value, least, most)
+            object.__setattr__(self, name, found)
         if self.seed is not None:
             object.__setattr__(self, "seed", whole("seed", self.seed, 0, 2**64 - 1))
         self._check_collections()
@@ -104,36 +118,12 @@ def _bias(token: Any, bias: Any) -> tuple[int, float]:
     return token, number(f"logit_bias[{token}]", bias, -LARGEST_BIAS, LARGEST_BIAS)
 
 
-def _checked(name: str, value: Any, limits: tuple[bool, float, float]) -> float:
-    integer, least, most = limits
-    return whole(name, value, int(least), int(most)) if integer else number(name, value, least, most)
-
-
 LARGEST_BIAS = sys.float_info.max
 """Biases that float32 does not hold are taken as the largest that it does."""
 
-_SMALL = 1e-9
-_LIMITS: Mapping[str, tuple[bool, float, float]] = {
-    "temperature": (False, 0, LARGEST_SINGLE),
-    "dynamic_range": (False, 0, LARGEST_SINGLE),
-    "dynamic_exponent": (False, 0, LARGEST_SINGLE),
-    "top_k": (True, 0, LARGEST),
-    "top_p": (False, 0, 1),
-    "min_p": (False, 0, 1),
-    "typical_p": (False, 0, 1),
-    "top_n_sigma": (False, 0, LARGEST_SINGLE),
-    "repeat_penalty": (False, _SMALL, LARGEST_SINGLE),
-    "presence_penalty": (False, -1e6, 1e6),
-    "frequency_penalty": (False, -1e6, 1e6),
-    "penalty_last_n": (True, -1, LARGEST),
-    "mirostat": (True, 0, 2),
-    "mirostat_tau": (False, 0, LARGEST_SINGLE),
-    "mirostat_eta": (False, 0, LARGEST_SINGLE),
-    "xtc_probability": (False, 0, 1),
-    "xtc_threshold": (False, 0, 1),
-    "dry_multiplier": (False, 0, LARGEST_SINGLE),
-    "dry_base": (False, 1, LARGEST_SINGLE),
-    "dry_allowed_length": (True, 0, LARGEST),
-    "dry_last_n": (True, -1, LARGEST),
+SETTINGS: Mapping[str, tuple[type, Range]] = {
+    name: get_args(hint)
+    for name, hint in get_type_hints(Sampling, include_extras=True).items()
+    if get_origin(hint) is Annotated
 }
-"""Whether it is an integer, the least and the most."""
+"""The settings that are one number each: int or float, and what it may be."""

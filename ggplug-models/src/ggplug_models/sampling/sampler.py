@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ParameterError
-from ggplug_models.ids import token_ids
+from ggplug_models.checks.ids import token_ids
+from ggplug_models.metadata.values import shown
 from ggplug_models.sampling import candidates as steps
 from ggplug_models.sampling import penalties
 from ggplug_models.sampling.candidates import Candidates
 from ggplug_models.sampling.mirostat import Mirostat
 from ggplug_models.sampling.parameters import Sampling
 from ggplug_models.tokenizers import Tokenizer
-from ggplug_models.values import shown
 
 Logits = npt.NDArray[np.float32]
 
@@ -49,9 +49,8 @@ class Sampler:
     """Chooses the tokens of one sequence.
 
     ``sampling``: the settings.  ``breakers``: for DRY, what ends a repetition (:func:`penalties.breakers_of`); by
-    default :func:`~ggplug_models.generation.generate` makes them from the model's tokeniser.  ``constraint``: forbids
-    tokens.  ``seed``: the one that is used, also if ``sampling`` left it open; with it, the same logits give the same
-    tokens.
+    default :func:`.loop.generate` makes them from the model's tokeniser.  ``constraint``: forbids tokens.  ``seed``:
+    the one that is used, also if ``sampling`` left it open; with it, the same logits give the same tokens.
 
     It is for one sequence at a time: Mirostat and the random numbers go on from token to token, and from text to text,
     for each of which :meth:`begin` has the constraint begin anew.  A copy, or what ``pickle`` makes of one without a

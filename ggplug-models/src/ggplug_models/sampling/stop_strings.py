@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 
 from ggplug.errors import ParameterError
-from ggplug_models.values import shown
+from ggplug_models.metadata.values import shown
 
 
 class StopStrings:

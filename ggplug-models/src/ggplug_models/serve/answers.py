@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ggplug_models.finish import Finish
+from ggplug_models.generation.finish import Finish
 from ggplug_models.serve.batcher import Batcher
 from ggplug_models.serve.log_probabilities import LogProbability, Scored
 from ggplug_models.serve.problems import shutting_down

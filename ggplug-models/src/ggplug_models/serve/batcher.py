@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import FreedError, GGPlugError, ParameterError
-from ggplug_models.finish import Finish
-from ggplug_models.ids import in_common
+from ggplug_models.checks.ids import in_common
+from ggplug_models.generation.finish import Finish
 from ggplug_models.serve.request import Request
 
 Floats = npt.NDArray[np.float32]

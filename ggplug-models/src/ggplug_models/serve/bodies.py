@@ -10,9 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
-from ggplug_models.ids import listed_ids
+from ggplug_models.checks.ids import listed_ids
+from ggplug_models.sampling.parameters import SETTINGS
 from ggplug_models.serve.problems import Problem
 
 MOST_TEXTS = 16
@@ -94,12 +104,18 @@ class StreamOptions(Body):
     include_obfuscation: bool = False
 
 
-class TextBody(Body):
-    """What completions and chats have in common.
+_SETTINGS: dict[str, Any] = {
+    name: (kind | None, None) for name, (kind, _) in SETTINGS.items() if not name.startswith("dynamic_")
+}
+_Settings = create_model("_Settings", __base__=Body, **_SETTINGS)
+"""Settings of :class:`~ggplug_models.sampling.Sampling`, most of which the OpenAI API does not have.
 
-    From ``top_k`` on: settings that the OpenAI API does not have; they are those of
-    :class:`~ggplug_models.sampling.Sampling`, as are the defaults of all of them.
-    """
+Checked for their kind alone; a temperature that goes up and down is none of what clients may ask for.
+"""
+
+
+class TextBody(_Settings, Body):  # type: ignore[valid-type, misc]
+    """What completions and chats have in common."""
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MOST_TEXTS)] = 1
@@ -109,26 +125,6 @@ class TextBody(Body):
     response_format: ResponseFormat | None = None
     logit_bias: Annotated[dict[str, float], BeforeValidator(_few)] | None = None
     seed: int | None = None
-
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
-    repeat_penalty: float | None = None
-    penalty_last_n: int | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_last_n: int | None = None
 
     # What changes no text, or says what is so anyway.
     user: str | None = None
@@ -143,6 +139,11 @@ class TextBody(Body):
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options are for stream: true")
         return self
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of :class:`~ggplug_models.sampling.Sampling` that the client gave."""
+        return {name: value for name in _SETTINGS if (value := getattr(self, name)) is not None}
 
     @property
     def stops(self) -> list[str]:

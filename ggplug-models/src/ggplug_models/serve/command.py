@@ -11,7 +11,8 @@ import click
 from ggplug.cli.output import Command, console, printable
 from ggplug.errors import ParameterError
 from ggplug.files import open_regular
-from ggplug_models.options import (
+from ggplug_models.checks.requirements import required
+from ggplug_models.commands.options import (
     cache_option,
     device_option,
     growth_option,
@@ -20,7 +21,6 @@ from ggplug_models.options import (
     placed,
     split_option,
 )
-from ggplug_models.requirements import required
 
 
 @click.command(cls=Command)

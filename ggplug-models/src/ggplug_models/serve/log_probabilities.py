@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ggplug_models.generation.written import Spelled
 from ggplug_models.sampling import Chooses
 from ggplug_models.sampling.sampler import Logits
-from ggplug_models.written import Spelled
 
 LEAST = -9999.0
 """What stands for the logarithm of 0, which JSON does not have, as in the OpenAI API."""

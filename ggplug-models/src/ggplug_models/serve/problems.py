@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ggplug.errors import ContextFullError, FreedError, GGPlugError, ModelError, ParameterError
-from ggplug_models.embedding import VectorsError
+from ggplug_models.embedding.vectors import VectorsError
 from ggplug_models.sampling import LogitsError
 from ggplug_models.serve.batcher import QueueFullError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from ggplug_models.finish import Finish
+from ggplug_models.generation.finish import Finish
 from ggplug_models.sampling import Chooses
 
 Event = int | Finish | BaseException

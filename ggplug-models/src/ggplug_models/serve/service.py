@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from ggplug.errors import ParameterError
-from ggplug_models.decoder import Decoder
-from ggplug_models.encoder import Encoder
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.encoder import Encoder
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.problems import Problem, shutting_down
 from ggplug_models.serve.vectors import Embedder

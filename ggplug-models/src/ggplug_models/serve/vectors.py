@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug_models.decoder import Decoder
-from ggplug_models.embedding import check_finite
-from ggplug_models.encoder import Encoder
+from ggplug_models.embedding.vectors import check_finite
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.encoder import Encoder
 from ggplug_models.serve.bodies import EmbeddingBody, check_length, ids_of, several
 from ggplug_models.serve.problems import Problem
 from ggplug_models.tokenizers.encoders import TextTokenizer, TextTooLongError, VocabularyTokenizer

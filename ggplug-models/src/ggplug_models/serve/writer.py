@@ -6,46 +6,24 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ggplug.errors import ParameterError
-from ggplug_models.chat_template import KEY, ChatTemplate
-from ggplug_models.decoder import Decoder
+from ggplug_models.chat.template import KEY, ChatTemplate
+from ggplug_models.generation.written import Written
+from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
 from ggplug_models.serve.batcher import LEAST, Batcher
 from ggplug_models.serve.bodies import MOST_TEXTS, ChatBody, CompletionBody, TextBody, check_length, ids_of, several
 from ggplug_models.serve.log_probabilities import LogProbabilities
 from ggplug_models.serve.problems import Problem
-from ggplug_models.written import Written
 
 if TYPE_CHECKING:
     from ggplug_models.sampling.grammar import Grammars
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 """How chats are written down for a model whose file does not say it."""
-
-_SETTINGS = (
-    "temperature",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "repeat_penalty",
-    "penalty_last_n",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "xtc_probability",
-    "xtc_threshold",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_last_n",
-)
 
 
 @dataclass
@@ -157,10 +135,8 @@ class Writer:
     # -- how tokens are chosen ---------------------------------------------------------------------
 
     def _sampler(self, body: TextBody, number: int) -> Sampler:
-        given: dict[str, Any] = {name: getattr(body, name) for name in _SETTINGS}
-        given = {name: value for name, value in given.items() if value is not None}
         seed = None if body.seed is None else (body.seed + number) % 2**64
-        sampling = Sampling(**given, logit_bias=self._biases(body.logit_bias or {}), seed=seed)
+        sampling = Sampling(**body.settings, logit_bias=self._biases(body.logit_bias or {}), seed=seed)
         breakers = self._dry_breakers(sampling.dry_breakers) if sampling.dry_multiplier else None
         return Sampler(sampling, breakers=breakers, constraint=self._constraint(body))
 

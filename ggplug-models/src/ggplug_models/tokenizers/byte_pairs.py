@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ggplug.errors import ModelError
-from ggplug_models.requirements import required
+from ggplug_models.checks.requirements import required
+from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE, PreTokenizer, splitting
 from ggplug_models.tokenizers.vocabulary import MODEL, SPACE, WHITE_SPACE, Rules, Vocabulary
-from ggplug_models.values import Values
 
 MERGES = "tokenizer.ggml.merges"
 

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ggplug.errors import ContextFullError, ModelError
-from ggplug_models.long_text import LONG, LongText, Words, around, pieces_of
-from ggplug_models.requirements import required
+from ggplug_models.checks.requirements import required
+from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.library import CallerFailed, library
+from ggplug_models.tokenizers.long_text import LONG, LongText, Words, around, pieces_of
 from ggplug_models.tokenizers.tokenizer import Tokenizer as Vocabularies
 from ggplug_models.tokenizers.tokenizer import load_tokenizer
 from ggplug_models.tokenizers.vocabulary import MODEL, TOKENS
-from ggplug_models.values import Values
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ggplug_models.values import Values
+from ggplug_models.metadata.values import Values
 
 PRE = "tokenizer.ggml.pre"
 

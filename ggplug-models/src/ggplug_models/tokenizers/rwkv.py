@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from ggplug.errors import ModelError
+from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable
 from ggplug_models.tokenizers.vocabulary import TOKENS, Rules, Vocabulary
-from ggplug_models.values import Values
 
 _ESCAPE = re.compile(rb"\\(x[0-9a-f]{2}|[^x])", re.DOTALL)
 _NAMED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from ggplug.errors import ModelError
+from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
 from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Rules, Vocabulary
-from ggplug_models.values import Values
 
 Entry = tuple[float, int, int, int]
 """A pair that could be merged: minus its score, the places of its symbols, and how long they are together."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from ggplug import gguf
 from ggplug.errors import ModelError, ParameterError
+from ggplug_models.metadata.values import Values, shown
 from ggplug_models.tokenizers.byte_pairs import BytePairs
 from ggplug_models.tokenizers.fragments import Fragments
 from ggplug_models.tokenizers.kind import Kind
@@ -19,7 +20,6 @@ from ggplug_models.tokenizers.streaming import StreamDecoder
 from ggplug_models.tokenizers.unigram import Unigrams
 from ggplug_models.tokenizers.vocabulary import MODEL, PARSED, Attribute
 from ggplug_models.tokenizers.word_piece import WordPieces
-from ggplug_models.values import Values, shown
 
 KINDS: Mapping[str, Callable[[Values], Kind]] = {
     "bert": WordPieces.of,

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ggplug.errors import ModelError
-from ggplug_models.requirements import required
+from ggplug_models.checks.requirements import required
+from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
 from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Attribute, Rules, Vocabulary
-from ggplug_models.values import Values
 
 CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ModelError
-from ggplug_models.values import Values
+from ggplug_models.metadata.values import Values
 
 MODEL = "tokenizer.ggml.model"
 TOKENS = "tokenizer.ggml.tokens"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
+from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
 from ggplug_models.tokenizers.vocabulary import SPACE, WHITE_SPACE, Rules, Vocabulary
-from ggplug_models.values import Values
 
 IDEOGRAPHS = (
     range(0x4E00, 0xA000),

@@ -95,7 +95,7 @@ def prepare(folder: Path, golden: Path, recorded: Path) -> None:
     that are something else, ModelError if the weights are not installed.
     """
     from ggplug_models.benchmarks.embeddings import weights_folder
-    from ggplug_models.convert import convert
+    from ggplug_models.converting.convert import convert
 
     Recording(recorded)
     folder.mkdir(parents=True, exist_ok=True)

@@ -122,7 +122,7 @@ def host_device() -> Device:
 
 def _embedded(subject: Subject, kind: str, devices: Sequence[Device]) -> Answer:
     from ggplug_models import load
-    from ggplug_models.placement import in_turn
+    from ggplug_models.weights.placement import in_turn
 
     ids, wanted = subject.folder.embeddings()
     if len(devices) > 1:  # the host may be slow: the shorter half of the texts will do

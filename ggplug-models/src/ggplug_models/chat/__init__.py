@@ -1,0 +1,1 @@
+"""Chats as prompts: templates of Jinja from anywhere, within limits."""

@@ -1,0 +1,1 @@
+"""What callers give, checked: numbers, sequences, callables, token ids; and libraries that only some things need."""

@@ -1,0 +1,80 @@
+"""``ggplug perplexity``: how well a language model predicts a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ggplug.cli.output import Command, console, echo, json_option, print_json
+from ggplug_models.commands.bars import counting
+from ggplug_models.commands.lines import content_of
+from ggplug_models.commands.options import (
+    cache_option,
+    device_option,
+    growth_option,
+    model_argument,
+    pack_option,
+    placed,
+    split_option,
+)
+
+
+@click.command(cls=Command)
+@model_argument
+@click.argument("file", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--context",
+    type=click.IntRange(4),
+    metavar="N",
+    help="Tokens of a chunk; those of its second half count. Default: 512, or as many as the model takes.",
+)
+@click.option("--chunks", type=click.IntRange(1), metavar="N", help="Only the first N chunks. Default: all.")
+@cache_option
+@device_option
+@split_option
+@pack_option
+@growth_option
+@json_option
+def perplexity(
+    model: Path,
+    file: Path,
+    context: int | None,
+    chunks: int | None,
+    cache_type: str,
+    devices: tuple[str, ...],
+    split: str | None,
+    pack: bool,
+    pack_growth: int | None,
+    as_json: bool,
+) -> None:
+    """Measure how well the language model MODEL.gguf predicts the text of FILE.
+
+    Prints the perplexity of the text with its standard error, as llama-perplexity defines them; smaller is better.
+    With FILE - the text comes from standard input.
+    """
+    from ggplug_models.loading import load_language_model
+    from ggplug_models.perplexity import chunks_of, perplexities
+
+    names, placement = placed(devices, split)
+    text = content_of(file)
+    with load_language_model(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
+        tokens = loaded.tokenizer.encode(text, add_special=True)
+        count, n_ctx = chunks_of(loaded, len(tokens), context)
+        with counting() as bar:
+            task = bar.add_task("reading chunks", total=min(count, chunks or count))
+            for found in perplexities(loaded, tokens, n_ctx, chunks=chunks, cache_type=cache_type):
+                bar.update(task, completed=found.chunks, description=f"perplexity {found.value:.4f}")
+    if as_json:
+        print_json(
+            {
+                "perplexity": found.value,
+                "standard_error": found.error,
+                "chunks": found.chunks,
+                "context": n_ctx,
+                "tokens": found.tokens,
+            }
+        )
+        return
+    echo(f"perplexity {found.value:.4f} +/- {found.error:.4f}")
+    console(stderr=True).print(f"{found.tokens} tokens of {found.chunks} chunks of {n_ctx}", style="dim")

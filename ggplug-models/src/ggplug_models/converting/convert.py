@@ -1,0 +1,236 @@
+"""Hugging Face folders to GGUF, with the metadata and tensor names that llama.cpp uses."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import ggplug as gg
+from ggplug import quants
+from ggplug.errors import ModelError, ParameterError
+from ggplug.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
+from ggplug.gguf import GGUFWriter, file_types
+from ggplug.quantizing import MIXTURES, quantize_file
+from ggplug.quantizing.rows import Encoder, Misfit
+from ggplug_models.checks.arguments import check_progress
+from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
+from ggplug_models.converting.families import family_of
+from ggplug_models.converting.family import Change, Family
+from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.vocabulary import PIECES, vocabulary
+from ggplug_models.metadata.values import Values
+
+_FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
+"""Types whose files are called otherwise: llama.cpp calls mixtures by the type alone."""
+
+_NUMBERS = {
+    type.name.upper(): file_types.FILE_TYPES[name]
+    for type in gg.types.TYPES
+    if (name := _FILES_OF.get(type.name.upper(), type.name.upper())) in file_types.FILE_TYPES
+}
+"""``general.file_type`` of files with matrices of one type."""
+
+FILE_TYPES: dict[str, int] = {
+    name: number for name, number in _NUMBERS.items() if quants.can_quantize(gg.types.by_name(name))
+}
+"""Types that all matrices can have, with their ``general.file_type``; beside them there are mixtures."""
+
+READ = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    PIECES,
+    INDEX,
+    "chat_template.jinja",
+    "chat_template.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
+)
+"""Files of a folder that are read, some of them where they are; beside them those with the weights."""
+
+_IN_FULL = ("_norm.weight", "position_embd.weight", "token_types.weight", "rope_freqs.weight")
+"""Ends of the names of what llama.cpp keeps in full precision whatever the file's type."""
+
+_PIECE = 1 << 22
+"""Elements that are encoded at a time."""
+
+
+def convert(
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    type: str | gg.types.Type = "F32",
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Writes a GGUF file from a folder with ``config.json``, a tokeniser and safetensors files, one or several.
+
+    The families are those of :data:`ggplug_models.converting.families.FAMILIES`; keys, names and values of tensors are
+    those that llama.cpp's converter writes.  One tensor is in memory at a time.
+
+    ``type``: one of :data:`FILE_TYPES`, for all matrices, while norms, biases and positions stay F32; or a mixture of
+    :data:`ggplug.quantizing.MIXTURES` such as Q4_K_M, which :func:`ggplug.quantizing.quantize_file` makes from a file
+    of the stored types beside ``out`` that is there for that time.
+    ``progress(done, total)``: bytes of work.  Returns the path; an existing file is replaced only when the new one is
+    complete, see :class:`ggplug.files.NewFile`.
+
+    Raises ModelError for a folder that lacks something, holds another architecture, or values that make no sense, such
+    as weights to be quantised that are NaN or infinite, or too large for the type;
+    ParameterError for another type, or if ``out`` is one of the files that are read; FileKindError if ``out`` is no
+    regular file; other OSErrors.
+    """
+    check_progress(progress)
+    kind = str(getattr(type, "name", type)).upper()
+    if kind not in FILE_TYPES and kind not in MIXTURES:
+        raise ParameterError(f"type {type!r} is not one of {', '.join({**FILE_TYPES, **MIXTURES})}", got=type)
+    source = Folder(Path(folder))
+    _check_out(source, out)
+    config = source.json("config.json")
+    family, settings = family_of(config)
+    with Checkpoint(source) as weights:
+        work = _Work(source, family, settings, weights)
+        if kind in FILE_TYPES:
+            return work.write(Path(out), kind, progress)
+        return _mixed(work, Path(out), kind, progress)
+
+
+def _mixed(work: _Work, out: Path, kind: str, progress: Callable[[int, int], None] | None) -> Path:
+    """By way of a file with the types that the folder has."""
+    between = out.parent / f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}{UNFINISHED_SUFFIX}"
+    try:
+        work.write(between, None, progress and (lambda done, total: progress(done, 2 * total)))
+        quantize_file(between, out, kind, progress=progress and (lambda done, total: progress(total + done, 2 * total)))
+    finally:
+        with suppress(FileNotFoundError):
+            between.unlink()
+    return out
+
+
+def _check_out(source: Folder, out: str | os.PathLike[str]) -> None:
+    """Refuses a file that cannot be written before work begins, and one that is read."""
+    if check_target(out) is None:
+        return
+    for path in (*(source.path / name for name in READ), *sorted(source.path.glob("*.safetensors"))):
+        if path.exists() and os.path.samefile(path, out):
+            raise ParameterError(
+                f"{os.fspath(out)} is {path}, which the conversion reads",
+                got=out,
+                remedy="give another name for the new file",
+            )
+
+
+class _Work:
+    """A folder that is understood: what goes into the file.  Raises ModelError."""
+
+    def __init__(self, source: Folder, family: Family, config: Values, weights: Checkpoint) -> None:
+        self._config = config
+        self._family = family
+        self._tensors: list[tuple[str, Stored, Change | None]] = []
+        tied = config.boolean("tie_word_embeddings", family.architecture.startswith("gemma"))
+        for name, stored in weights.tensors.items():
+            if tied and name == family.head:
+                continue
+            found = family.target(name)
+            if found is None:
+                continue
+            if stored.type is None or not stored.shape or not math.prod(stored.shape):
+                raise ModelError(
+                    f"{stored.path}: tensor {name!r} has the shape {list(stored.shape)} of {stored.dtype}, "
+                    f"expected floats",
+                    tensor=name,
+                    got=stored.dtype,
+                )
+            self._tensors.append((found[0], stored, found[1]))
+        names = [name for name, _, _ in self._tensors]
+        if "token_embd.weight" not in names:
+            raise ModelError(f"{source.path} has no vectors of tokens among its weights")
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ModelError(f"{source.path} has two tensors that are {twice} in a GGUF file", tensor=twice)
+        self._fixed = family.fixed(config) if family.fixed else {}
+        n_vocab = self._tensors[names.index("token_embd.weight")][1].shape[0]
+        name = (config.text("_name_or_path", "") or source.path.resolve().name).rstrip("/").rsplit("/", 1)[-1]
+        self._metadata = {
+            "general.name": name,
+            **family.keys(config, source),
+            **vocabulary(source, family, config, n_vocab),
+        }
+
+    def write(self, out: Path, kind: str | None, progress: Callable[[int, int], None] | None) -> Path:
+        """``kind``: of the matrices; None for the types that they have."""
+        with Encoder() as encoder:
+            writer = GGUFWriter(out, self._family.architecture)
+            for key, value in self._metadata.items():
+                writer.add(key, value)
+            writer.add(file_types.FILE_TYPE_KEY, FILE_TYPES[kind or "F16"])
+            writer.add(file_types.QUANTIZATION_VERSION_KEY, file_types.QUANTIZATION_VERSION)
+            for name, values in self._fixed.items():
+                writer.add_tensor(name, values)
+            for name, stored, change in self._tensors:
+                ne = stored.shape if change and change.transposes else stored.shape[::-1]
+                type = _type_of(name, stored, ne, kind)
+                into_blocks = type.is_quantized or (kind is None and len(ne) > 1)
+                pieces = self._pieces(encoder, stored, change, type, into_blocks=into_blocks)
+                writer.add_tensor(name, pieces, type, ne)
+            return writer.write(progress)[0]
+
+    def _pieces(
+        self, encoder: Encoder, stored: Stored, change: Change | None, type: gg.types.Type, *, into_blocks: bool
+    ) -> Callable[[], Iterator[npt.NDArray[np.uint8]]]:
+        """A function that makes the bytes of a tensor, some rows at a time.
+
+        ``into_blocks``: whether they are quantised now or later, so that a number that is none spoils others.
+        """
+
+        def made() -> Iterator[npt.NDArray[np.uint8]]:
+            given = values = stored.array()
+            if change:
+                values = change.apply(values, self._config)
+            rows = values.reshape(-1, values.shape[-1])
+            source = gg.types.F64 if rows.dtype == np.float64 else gg.F32
+            step = max(1, _PIECE // rows.shape[1])
+            for start in range(0, len(rows), step):
+                piece = np.ascontiguousarray(rows[start : start + step], source.dtype).view(np.uint8)
+                encoded = encoder.encode(piece, source, type)
+                misfit = encoder.misfit(piece, source, encoded, type, into_blocks=into_blocks)
+                if misfit is not None:
+                    raise _refused(stored, given, misfit, type)
+                yield encoded
+
+        return made
+
+
+def _type_of(name: str, stored: Stored, ne: tuple[int, ...], kind: str | None) -> gg.types.Type:
+    if len(ne) == 1 or not name.endswith(".weight") or name.endswith(_IN_FULL):
+        return gg.F32
+    if kind is None:
+        return stored.type if stored.type in (gg.F16, gg.types.BF16) else gg.F32
+    type = gg.types.by_name(kind)
+    return gg.F16 if ne[0] % type.block_size else type  # rows that are no whole number of blocks
+
+
+def _refused(stored: Stored, values: npt.NDArray[Any], misfit: Misfit, type: gg.types.Type) -> ModelError:
+    """``misfit``: of values that may have been changed, so that the place is looked for in those of the file."""
+    finite = np.isfinite(values)
+    if misfit.finite or finite.all():
+        place, wanted = int(np.where(finite, np.abs(values), 0).argmax()), f"numbers that {type.name.upper()} holds"
+    else:
+        place, wanted = int(finite.argmin()), "finite numbers"
+    index = tuple(map(int, np.unravel_index(place, values.shape)))
+    value = float(values[index])
+    return ModelError(
+        f"{stored.path}: tensor {stored.name!r} has {value:g} at {list(index)}, expected {wanted}",
+        tensor=stored.name,
+        index=index,
+        got=value,
+        wanted=wanted,
+        path=stored.path,
+        remedy="the file is damaged, or its training failed" if not np.isfinite(value) else "convert it to F32 or BF16",
+    )

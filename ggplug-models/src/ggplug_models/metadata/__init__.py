@@ -1,0 +1,1 @@
+"""What a model's file says, read by key, type and range."""

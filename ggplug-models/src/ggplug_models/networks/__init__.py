@@ -1,0 +1,1 @@
+"""What all families of models have in common: a scheduler and weights, blocks, language models and encoders."""

@@ -1,0 +1,256 @@
+"""Encoders: texts to embeddings (sentence embeddings after Reimers and Gurevych, arXiv:1908.10084)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+import ggplug as gg
+from ggplug.backend import Device
+from ggplug.errors import ModelError, ParameterError
+from ggplug.graph import Graph
+from ggplug.tensor import Context, Tensor
+from ggplug_models.checks.arguments import check_progress, check_sequence
+from ggplug_models.checks.ids import token_ids
+from ggplug_models.embedding.pooling import Pooling
+from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
+from ggplug_models.layers.attention import mixed
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.network import Network
+from ggplug_models.tokenizers.encoders import TextTokenizer, VocabularyTokenizer, from_metadata
+from ggplug_models.tokenizers.long_text import LongText
+
+Floats = npt.NDArray[np.float32]
+
+
+class Texts:
+    """The graph for ``n_seq`` texts of up to ``n_tok`` tokens, of at most ``n_ctx``, with its inputs and results.
+
+    ``max_bias``: ALiBi's; masks then hold how far tokens are from each other.  ``windows``: of each block, how wide a
+    window around each token is, 0: it sees all tokens.
+    """
+
+    def __init__(self, n_seq: int, n_tok: int, n_ctx: int, windows: Sequence[int], max_bias: float) -> None:
+        self.n_ctx = n_ctx
+        self.n_seq = n_seq
+        self.n_tok = n_tok
+        self.windows = windows
+        self.max_bias = max_bias
+        self.tokens = gg.new_tensor(gg.I32, (n_tok * n_seq,), "ids").set_input()
+        self.pool = gg.new_tensor(gg.F32, (n_tok, 1, n_seq), "pool").set_input()
+        self._positions: Tensor | None = None
+        self._masks: dict[int, Tensor] = {}
+        self.graph: Graph
+        self.hidden: Tensor
+        self.pooled: Tensor
+
+    @property
+    def positions(self) -> Tensor:
+        """The positions, I32 [T]."""
+        if self._positions is None:
+            self._positions = gg.new_tensor(gg.I32, (self.n_tok * self.n_seq,), "positions").set_input()
+        return self._positions
+
+    def of_positions(self, name: str, values: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]) -> Tensor:
+        """Nothing: no encoder needs it."""
+        raise NotImplementedError
+
+    def asked(self, x: Tensor) -> Tensor:
+        """All columns: every token has a part in the result."""
+        return x
+
+    def attend(self, number: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, **how: Any) -> Tensor:
+        """What the queries of a block mix of the values of their text."""
+        window = self.windows[number]
+        if window not in self._masks:
+            shape = self.n_tok, self.n_tok, 1, self.n_seq
+            self._masks[window] = gg.new_tensor(gg.F32, shape, f"mask {window}".removesuffix(" 0")).set_input()
+        return mixed(
+            q,
+            k,
+            v,
+            self._masks[window],
+            scale=scale,
+            n_seq=self.n_seq,
+            max_bias=self.max_bias,
+        )
+
+    def finish(self, hidden: Tensor, pooled: Callable[[Tensor], Tensor], name: str) -> None:
+        """Makes the graph of the tokens' vectors and what ``pooled`` makes of the texts'."""
+        n_embd = hidden.ne[0]
+        self.hidden = gg.reshape(hidden, n_embd, self.n_tok, self.n_seq, name="hidden").set_output()
+        rows = gg.cont(gg.permute(self.hidden, 1, 0, 2))
+        vectors = pooled(gg.reshape(gg.mul_mat(rows, self.pool), n_embd, self.n_seq))
+        self.pooled = vectors.named("pooled").set_output()
+        self.graph = Graph(self.hidden, self.pooled, name=name)
+
+    def fill(self, texts: Sequence[npt.NDArray[np.int64]], pooling: Pooling) -> None:
+        """Sets all inputs; the graph was allocated."""
+        place = np.arange(self.n_tok)
+        present = place < np.array([len(tokens) for tokens in texts])[:, np.newaxis]
+        ids = np.zeros((self.n_seq, self.n_tok), np.int32)
+        ids[present] = np.concatenate(texts)
+        self.tokens.set(ids.reshape(-1))
+        if self._positions is not None:
+            self._positions.set(np.tile(place.astype(np.int32), self.n_seq))
+        apart = np.abs(place - place[:, np.newaxis])
+        for window, mask in self._masks.items():
+            seen = present[:, np.newaxis, np.newaxis, :]
+            if window:
+                # What only fills a text up sees all of it: a token that sees nothing gets values that are no numbers,
+                # and those have a part of nothing in the text's vector, which is no number either.
+                seen = seen & ((apart <= window // 2) | ~present[:, np.newaxis, :, np.newaxis])
+            bias = -apart if self.max_bias else np.zeros_like(apart)
+            shown = np.where(seen, bias.astype(np.float32), np.float32(-np.inf))
+            mask.set(np.broadcast_to(shown, (self.n_seq, 1, self.n_tok, self.n_tok)))
+        self.pool.set(pooling.shares(present)[:, np.newaxis, :])
+
+
+class Encoder(Network):
+    """Embeds texts: every token sees those before it and behind it.  ``tokenizer``: text to ids."""
+
+    ROUND: ClassVar[int] = 4
+    """Batches are padded to a multiple of this many tokens, so that few different graphs occur."""
+
+    def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
+        self._tokenizer: TextTokenizer | VocabularyTokenizer | None = None
+        self._batches: OrderedDict[tuple[int, int], Texts] = OrderedDict()
+        super().__init__(weights, metadata, devices)
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        if hp.boolean("attention.causal", False):
+            raise ModelError(f"{hp.prefix}attention.causal is true; an encoder attends in both directions")
+        pooling = hp.integer("pooling_type", Pooling.MEAN, at_least=0)
+        if pooling not in set(Pooling):
+            raise hp.refused("pooling_type", "1 (mean), 2 (first token) or 3 (last token)")
+        self.pooling = Pooling(pooling)
+        self.windows = [0] * self.n_layer
+        self.max_bias = 0.0
+
+    @property
+    def tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
+        """The file's tokeniser, made when it is first needed."""
+        if self._tokenizer is None:
+            self._tokenizer = from_metadata(self.metadata, self.n_ctx, self.n_vocab)
+        return self._tokenizer
+
+    # -- the graph ---------------------------------------------------------------------------------
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return x
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """What the model makes of the texts' vectors: [n_embd, n_seq]."""
+        return x
+
+    def build(self, n_seq: int, n_tok: int) -> Texts:
+        """The graph of ``n_seq`` texts padded to ``n_tok`` tokens; kept for the next batch of that size.
+
+        What computes it belongs into a :meth:`turn`.
+        """
+        key = (n_seq, n_tok)
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = self._build(n_seq, n_tok)
+            if len(self._batches) > self.GRAPHS:
+                self._batches.popitem(last=False)
+        else:
+            self._batches.move_to_end(key)
+        return batch
+
+    def sample(self) -> Graph:
+        """One text of 64 tokens, or of as many as the model takes."""
+        return self._build(1, min(64, self.n_ctx)).graph
+
+    def _build(self, n_seq: int, n_tok: int) -> Texts:
+        texts = Texts(n_seq, n_tok, self.n_ctx, self.windows, self.max_bias)
+        texts.finish(self.hidden(self.forward(texts)), self.pooled, f"{self.architecture} {n_seq}x{n_tok}")
+        return texts
+
+    # -- running it --------------------------------------------------------------------------------
+
+    def embed(
+        self,
+        texts: Sequence[str | LongText],
+        *,
+        batch: int = 32,
+        normalize: bool = True,
+        progress: Callable[[int], None] | None = None,
+    ) -> Floats:
+        """One vector per text: float32 of shape ``(len(texts), n_embd)``, in the order of ``texts``.
+
+        Texts longer than the model takes are truncated; a :class:`LongText` is read only as far as needed.
+        ``batch``: texts computed together; ``progress(n)`` is called when ``n`` more are done, and an exception that it
+        raises ends the call.  ``normalize``: to length 1.  Raises ParameterError; ModelError for a tokeniser that does
+        not work; FreedError for a model that was freed; and what a LongText's callable raises.
+        """
+        check_texts(texts)
+        with self.call():
+            return self.embed_ids(self.tokenizer.encode(texts), batch=batch, normalize=normalize, progress=progress)
+
+    def embed_ids(
+        self,
+        ids: Sequence[Sequence[int]],
+        *,
+        batch: int = 32,
+        normalize: bool = True,
+        progress: Callable[[int], None] | None = None,
+    ) -> Floats:
+        """As :meth:`embed`, for token ids with their special tokens."""
+        batch = check_batch(batch)
+        check_progress(progress)
+        check_sequence(ids, "ids")
+        with self.call():
+            checked = [self._checked(each, f"ids[{n}]") for n, each in enumerate(ids)]
+            out = np.empty((len(checked), self.n_embd), np.float32)
+            for chosen in batches([len(tokens) for tokens in checked], batch):
+                with self.turn():
+                    out[chosen] = self._compute([checked[i] for i in chosen]).pooled.numpy()
+                if progress is not None:
+                    progress(len(chosen))
+        return normalized(out) if normalize else out
+
+    def _checked(self, tokens: Any, what: str) -> npt.NDArray[np.int64]:
+        """The token ids of one text, as an array.  Raises ParameterError for what cannot be such."""
+        found = token_ids(tokens, self.n_vocab, what)
+        if found.size > self.n_ctx:
+            raise ParameterError(f"{what} has {found.size} tokens, the model takes 1 to {self.n_ctx}", got=found.size)
+        return found
+
+    def hidden_states(self, ids: Sequence[int]) -> Floats:
+        """The last layer's vector of every token of one text: float32 of shape ``(len(ids), n_embd)``.
+
+        Raises ParameterError, FreedError.
+        """
+        checked = self._checked(ids, "ids")
+        with self.turn():
+            states: Floats = self._compute([checked]).hidden.numpy()[0, : len(ids)]
+        return states
+
+    def _compute(self, texts: Sequence[npt.NDArray[np.int64]]) -> Texts:
+        batch = self._filled(texts)
+        self.scheduler.compute(batch.graph)
+        return batch
+
+    def prepared(self, tokens: Sequence[int]) -> Graph:
+        """The graph that embeds a text, its inputs set, for others to compute, in a :meth:`turn`, as this call is."""
+        return self._filled([self._checked(tokens, "tokens")]).graph
+
+    def _filled(self, texts: Sequence[npt.NDArray[np.int64]]) -> Texts:
+        longest = max(len(tokens) for tokens in texts)
+        batch = self.build(len(texts), min(-(-longest // self.ROUND) * self.ROUND, self.n_ctx))
+        self.scheduler.allocate(batch.graph)
+        batch.fill(texts, self.pooling)
+        return batch
+
+
+def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Positions of texts that are computed together: of similar length, so that little is padded; longest first."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    for start in range(0, len(order), size):
+        yield order[start : start + size]

@@ -1,0 +1,180 @@
+"""Sessions as files: tokens, and what a model remembers of them, to go on with another day.
+
+The file is a GGUF file: tensors ``SEQ.NUMBER`` hold the cells of a sequence, in the order of the model's blocks, with
+the type of the cache; metadata the tokens and what has to be alike for a session that reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ModelError
+from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug.sharing import Claim
+from ggplug_models.metadata.values import Values
+from ggplug_models.state.memory import Memory
+
+Ints = npt.NDArray[np.integer[Any]]
+
+ARCHITECTURE = "ggplug-session"
+MODEL = f"{ARCHITECTURE}.model"
+SHAPE = f"{ARCHITECTURE}.shape"
+DIGEST = f"{ARCHITECTURE}.sha256"
+"""Of tokens and cells: a file that was damaged is refused, since nothing else would show it."""
+
+
+class Known(Protocol):
+    """What tells a model from others."""
+
+    @property
+    def architecture(self) -> str:
+        """The value of ``general.architecture``."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What its file says."""
+
+    @property
+    def digest(self) -> str:
+        """The same for the same weights."""
+
+    @property
+    def n_vocab(self) -> int:
+        """How many tokens there are."""
+
+
+class Sequences(Protocol):
+    """What a file holds of a session, and how it gets there and back; :class:`.Session` says what each is."""
+
+    n_ctx: int
+    n_seq: int
+    micro_batch: int
+    memory: Memory
+
+    @property
+    def model(self) -> Known:
+        """Whose memory it is."""
+
+    def tokens(self, seq: int) -> tuple[int, ...]:
+        """Those that a sequence has."""
+
+    def overwritten(self, seq: int) -> list[int]:
+        """Before which positions cells were overwritten."""
+
+    def overwritable(self, length: int) -> list[tuple[int, int]]:
+        """The limits of that."""
+
+    def clear(self) -> None:
+        """Forgets all."""
+
+    def turn(self) -> Claim:
+        """A turn with the model."""
+
+    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
+        """Takes as read what the memory was set to."""
+
+
+def save(session: Sequences, path: str | os.PathLike[str]) -> None:
+    """Writes all sequences; an existing file is replaced by the complete new one.  Raises FileKindError, OSError."""
+    with session.turn(), GGUFWriter(path, ARCHITECTURE) as writer:
+        writer.add(MODEL, _fingerprint(session))
+        writer.add(SHAPE, _shape(session))
+        digest = hashlib.sha256()
+        for seq in range(session.n_seq):
+            tokens, overwritten = np.array(session.tokens(seq), np.int32), np.array(session.overwritten(seq), np.int64)
+            writer.add(f"{ARCHITECTURE}.{seq}.tokens", tokens)
+            writer.add(f"{ARCHITECTURE}.{seq}.overwritten", overwritten)
+            _digest(digest, tokens, overwritten)
+            if not len(tokens):
+                continue
+            for number, view in enumerate(session.memory.of_sequence(seq)):
+                raw = np.frombuffer(view.tobytes(), np.uint8)
+                writer.add_tensor(f"{seq}.{number}", raw, view.type, view.ne[:2])
+                digest.update(raw.data)
+        writer.add(DIGEST, digest.hexdigest())
+        writer.write()
+
+
+def restore(session: Sequences, path: str | os.PathLike[str]) -> None:
+    """Takes over what :func:`save` wrote.  The file is checked first: if it is refused, the session stays as it is.
+
+    Raises GGUFError; ModelError for a file that was damaged, is of another model, or of a session of another shape.
+    """
+    with GGUFReader(path) as reader:
+        values = Values(reader.metadata, where=os.fspath(path))
+        for key, wanted, what in (
+            (MODEL, _fingerprint(session), "the session's model"),
+            (SHAPE, _shape(session), "the session's contexts, sequences, steps and cache type"),
+        ):
+            if values.text(key) != wanted:
+                raise ModelError(
+                    f"{os.fspath(path)}: {key} is {values.text(key)}, of {what} it is {wanted}",
+                    got=values.text(key),
+                    wanted=wanted,
+                )
+        kept = [_sequence(session, values, seq) for seq in range(session.n_seq)]
+        views: list[tuple[Any, Any]] = []
+        digest = hashlib.sha256()
+        for seq, (tokens, overwritten) in enumerate(kept):
+            _digest(digest, tokens, overwritten)
+            for number, view in enumerate(session.memory.of_sequence(seq) if len(tokens) else ()):
+                info = reader.tensors.get(f"{seq}.{number}")
+                if info is None or info.nbytes != view.nbytes or info.type is not view.type:
+                    raise ModelError(
+                        f"{os.fspath(path)}: tensor '{seq}.{number}' is missing or of another size",
+                        got=None if info is None else info.nbytes,
+                        wanted=view.nbytes,
+                    )
+                views.append((view, reader.data(info)))
+                digest.update(np.ascontiguousarray(views[-1][1]).reshape(-1).view(np.uint8).data)
+        if values.text(DIGEST) != digest.hexdigest():
+            raise ModelError(
+                f"{os.fspath(path)}: the file was damaged: {DIGEST} is not that of its tokens and cells",
+                got=digest.hexdigest(),
+                wanted=values.text(DIGEST),
+                remedy="save the session again",
+            )
+        session.clear()
+        with session.turn():
+            for view, data in views:
+                view.set_bytes(data)
+        for seq, (tokens, overwritten) in enumerate(kept):
+            session.adopt(seq, tokens.tolist(), overwritten.tolist())
+
+
+def _sequence(session: Sequences, values: Values, seq: int) -> tuple[Ints, Ints]:
+    """The ids of a sequence in a file, and what was overwritten of its cells.  Raises ModelError."""
+    key, n_vocab = f"{ARCHITECTURE}.{seq}.tokens", session.model.n_vocab
+    tokens: Any = values.values.get(key)
+    fits = isinstance(tokens, np.ndarray) and (tokens.dtype.kind in "iu" or not tokens.size) and tokens.ndim == 1
+    if not fits or len(tokens) > session.n_ctx or np.any((tokens < 0) | (tokens >= n_vocab)):
+        raise values.refused(key, f"at most {session.n_ctx} ids from 0 to {n_vocab - 1}")
+    key = f"{ARCHITECTURE}.{seq}.overwritten"
+    overwritten = values.integers(key, length=len(session.overwritten(seq)))
+    limits = session.overwritable(len(tokens))
+    if any(not least <= lost <= most for lost, (least, most) in zip(overwritten.tolist(), limits, strict=True)):
+        raise values.refused(key, f"positions of a sequence of {len(tokens)} tokens, from and to {limits}")
+    return tokens.astype(np.int32), overwritten.astype(np.int64)
+
+
+def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints) -> None:
+    digest.update(np.int64(len(tokens)).tobytes() + tokens.tobytes() + overwritten.tobytes())
+
+
+def _fingerprint(session: Sequences) -> str:
+    """What tells models apart: the metadata of their architecture, and their weights."""
+    model = session.model
+    found = {key: model.metadata[key] for key in sorted(model.metadata) if key.startswith(model.architecture)}
+    told = [f"{key}={each.tolist() if isinstance(each, np.ndarray) else each}" for key, each in found.items()]
+    told.append(model.digest)
+    return f"{model.architecture} {hashlib.sha256(chr(10).join(told).encode()).hexdigest()}"
+
+
+def _shape(session: Sequences) -> str:
+    return f"{session.n_seq}x{session.n_ctx} {session.micro_batch} {session.memory.type.name}"

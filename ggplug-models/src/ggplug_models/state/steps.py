@@ -1,0 +1,250 @@
+"""A step: some tokens of some sequences computed together, with one graph for all steps of a shape."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+import ggplug as gg
+from ggplug.graph import Graph
+from ggplug.tensor import Tensor
+from ggplug.types import Type
+from ggplug_models.layers.attention import joined, mixed_as_one
+from ggplug_models.state.cells import Cells
+from ggplug_models.state.memory import KeysValues, Memory
+
+Ints = npt.NDArray[np.int64]
+Ints32 = npt.NDArray[np.int32]
+
+
+class Asked(enum.Enum):
+    """Of which tokens a step's results are wanted."""
+
+    NONE = 0
+    LAST = 1
+    ALL = 2
+
+
+class Shape(NamedTuple):
+    """What steps with the same graph have in common.
+
+    Sequences from ``first`` on, ``n_seq`` of them, ``n`` tokens each.  ``spans``: by window how many cells are read.
+    ``hidden``: whether the result is the last block's vectors, normed, in the place of logits.
+    """
+
+    first: int
+    n_seq: int
+    n: int
+    spans: tuple[tuple[int, int], ...]
+    asked: Asked
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a step computes: ids and positions [n_seq, n], and of each sequence how many tokens it has after it.
+
+    Where a sequence has fewer than ``n`` tokens here, the others have the position -1.
+    """
+
+    ids: Ints
+    positions: Ints
+    lengths: Ints
+
+    @property
+    def last(self) -> npt.NDArray[np.int32]:
+        """Which rows of the step are the last tokens of their sequences; of a sequence without tokens its first."""
+        n_seq, n = self.positions.shape
+        present = (self.positions >= 0).sum(axis=1)
+        rows: npt.NDArray[np.int32] = (np.arange(n_seq) * n + np.maximum(present - 1, 0)).astype(np.int32)
+        return rows
+
+
+Values = Callable[[Tokens], npt.ArrayLike]
+
+
+class Step:
+    """The graph of steps of a shape while it is made, with its inputs, and then to be computed again and again.
+
+    ``memory`` and ``cells``: what the model's blocks remember, and by window where.  ``n_ctx``: tokens that a sequence
+    may have at most.
+    """
+
+    def __init__(self, shape: Shape, memory: Memory, cells: Mapping[int, Cells], n_ctx: int) -> None:
+        self.shape = shape
+        self.n_ctx = n_ctx
+        self.memory = memory
+        self.spans = dict(shape.spans)
+        self.n_tokens = shape.n_seq * shape.n
+        self._cells = cells
+        self._inputs: dict[str, tuple[Tensor, Values]] = {}
+        self._parts: dict[str, tuple[Tensor, Values]] = {}
+        self._most_parts = 3 + len(cells)
+        self._writes: list[Tensor] = []
+        self._states: list[Tensor] = []
+        self.shared: dict[str, Tensor] = {}
+        """Nodes that a block made for those that come after it."""
+        self.result: Tensor | None = None
+        self.graph: Graph | None = None
+
+    # -- inputs ------------------------------------------------------------------------------------
+
+    def input(self, name: str, type: Type, ne: Sequence[int], values: Values) -> Tensor:
+        """An input of the graph, made when first asked for; ``values`` tells what it holds for a step's tokens."""
+        if name not in self._inputs:
+            self._inputs[name] = gg.new_tensor(type, ne, name).set_input(), values
+        return self._inputs[name][0]
+
+    def whole_numbers(self, name: str, count: int, values: Values) -> Tensor:
+        """As :meth:`input`, I32 [count], at most one for each token: a part of the one input that holds all of these.
+
+        Each input costs calls in every step, so there are few.
+        """
+        if name not in self._parts:
+            shape = self._most_parts, self.n_tokens
+            numbers = self.input("numbers", gg.I32, shape[::-1], partial(_numbers, self._parts, shape))
+            offset = len(self._parts) * numbers.nb[1]
+            assert len(self._parts) < self._most_parts
+            self._parts[name] = gg.view(numbers, count, offset=offset), values
+        return self._parts[name][0]
+
+    @property
+    def tokens(self) -> Tensor:
+        """The ids, I32 [T]: sequences one after the other."""
+        return self.whole_numbers("tokens", self.n_tokens, lambda tokens: tokens.ids.reshape(-1))
+
+    @property
+    def positions(self) -> Tensor:
+        """The positions, I32 [T]."""
+        return self.whole_numbers(
+            "positions", self.n_tokens, lambda tokens: np.maximum(tokens.positions, 0).reshape(-1)
+        )
+
+    def of_positions(self, name: str, values: Callable[[Ints], npt.NDArray[np.floating[Any]]]) -> Tensor:
+        """An input with a number for each token, F32 [1, 1, T]: ``values`` of the positions."""
+
+        def of(tokens: Tokens) -> npt.ArrayLike:
+            return values(np.maximum(tokens.positions, 0).reshape(-1)).reshape(-1, 1, 1)
+
+        return self.input(name, gg.F32, (1, 1, self.n_tokens), of)
+
+    def _rows(self, window: int) -> Tensor:
+        first, cells = self.shape.first, self._cells[window]
+        return self.whole_numbers(f"rows {window}", self.n_tokens, lambda tokens: cells.rows(first, tokens.positions))
+
+    def _mask(self, window: int) -> Tensor:
+        shape, cells, span = self.shape, self._cells[window], self.spans[window]
+        return self.input(
+            f"mask {window}",
+            gg.F16,
+            (span, shape.n, 1, shape.n_seq),
+            lambda tokens: cells.shown(shape.first, tokens.positions, tokens.lengths, span),
+        )
+
+    # -- what blocks ask for -----------------------------------------------------------------------
+
+    def asked(self, x: Tensor) -> Tensor:
+        """The columns of ``x`` whose results are wanted; of one that has no others, itself."""
+        if self.shape.asked is Asked.LAST and self.shape.n > 1 and x.ne[1] == self.n_tokens:
+            return gg.get_rows(x, self.whole_numbers("asked", self.shape.n_seq, lambda tokens: tokens.last))
+        return x
+
+    def attend(
+        self,
+        number: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor | None,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: Tensor | None = None,
+        d_v: int = 0,
+    ) -> Tensor:
+        """Remembers keys and values of block ``number``, and mixes all values that each query sees: [d_v n_head, T].
+
+        q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  With ``v`` None the values are the
+        first ``d_v`` numbers of the keys.
+        """
+        kind = self.memory.kinds[number]
+        assert isinstance(kind, KeysValues)
+        held = [
+            gg.set_rows(tensor, joined(new), self._rows(kind.window))
+            for tensor, new in zip(self.memory.blocks[number], (k, v), strict=False)
+            if new is not None
+        ]
+        self._writes += held
+        keys = self._read(held[0], kind.window, *k.ne[:2])
+        values = self._read(held[-1], kind.window, d_v if v is None else v.ne[0], k.ne[1])
+        return mixed_as_one(q, keys, values, self._mask(kind.window), scale=scale, softcap=softcap, sinks=sinks)
+
+    def _read(self, held: Tensor, window: int, d: int, n_head: int) -> Tensor:
+        """The first ``d`` numbers of heads in the cells of this step: a view [d, span, n_head, n_seq]."""
+        row = held.nb[1]
+        part = self._cells[window].count * row
+        head = row // n_head
+        cells = gg.view(
+            held,
+            d,
+            n_head,
+            self.spans[window],
+            self.shape.n_seq,
+            nb=(head, row, part),
+            offset=self.shape.first * part,
+        )
+        return gg.permute(cells, 0, 2, 1, 3)
+
+    def state(self, number: int) -> list[Tensor]:
+        """The parts of the state of block ``number`` before this step: views [numbers, n_seq]."""
+        shape = self.shape
+        return [
+            gg.view(part, part.ne[0], shape.n_seq, nb=(part.nb[1],), offset=shape.first * part.nb[1])
+            for part in self.memory.blocks[number]
+        ]
+
+    def remember(self, number: int, *parts: Tensor) -> None:
+        """The parts of the state of block ``number`` after this step, each [numbers, n_seq] in any shape."""
+        self._states += [gg.cpy(new, held) for new, held in zip(parts, self.state(number), strict=True)]
+
+    # -- the graph ---------------------------------------------------------------------------------
+
+    def finish(self, x: Tensor, result: Tensor | None, name: str) -> None:
+        """Makes the graph: of the result, and of what is remembered; without a result of the latter alone.
+
+        x: what the last block gives.  States are written when all that reads the old ones is computed.
+        """
+        self.result = result if result is None else result.named("result").set_output()
+        outputs = [*self._writes, *self._states]
+        if self.result is not None:
+            outputs.insert(0, self.result)
+        elif self._states:
+            outputs.insert(0, x)
+        self.graph = Graph(*outputs, name=name)
+        # What comes behind the last write is left out of a graph without a result, with inputs that only it has.
+        self._inputs = {name: each for name, each in self._inputs.items() if each[0] in self.graph.index}
+
+    def fill(self, tokens: Tokens) -> None:
+        """Sets all inputs; the graph was allocated."""
+        for tensor, values in self._inputs.values():
+            given = np.asarray(values(tokens))
+            if given.dtype == tensor.type.dtype and given.shape == tensor.shape:
+                tensor.set_bytes(given)
+            else:
+                tensor.set(given)
+
+
+def _numbers(parts: Mapping[str, tuple[Tensor, Values]], shape: tuple[int, int], tokens: Tokens) -> Ints32:
+    """What the input with all whole numbers holds for a step's tokens: a row for each part.
+
+    Refers to no step: one that referred to itself would stay, with the weights, until cycles are collected.
+    """
+    numbers = np.zeros(shape, np.int32)
+    for row, (tensor, values) in zip(numbers, parts.values(), strict=False):
+        row[: tensor.ne[0]] = values(tokens)
+    return numbers
