@@ -64,17 +64,16 @@ def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
     kept, which source is which node's result, and how sources share bytes.  Builtins and identities only, so comparing
     and hashing it never enters Python.
     """
-    if asked.__class__ is Tensor:
-        node = asked
-    elif len(asked.nodes) > 1:  # type: ignore[union-attr]
-        return _signature_of_several(asked)  # type: ignore[arg-type]
-    else:
+    node: Any = asked
+    if asked.__class__ is not Tensor:
+        if len(asked.nodes) > 1:  # type: ignore[union-attr]
+            return _signature_of_several(asked)  # type: ignore[arg-type]
         node = asked.node  # type: ignore[union-attr]
     return (
         node.op.key,
         node.type.id,
         node.ne,
-        node.nb,  # type: ignore[union-attr]
+        node.nb,
         tuple(
             [
                 None

@@ -12,6 +12,8 @@ from ggplug.ops.elementwise import tile
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F16, F32, FLOATS
 
+__all__ = ["SoftMax", "alibi_slopes", "soft_max"]
+
 _LARGEST = float(np.finfo(np.float32).max)
 
 

@@ -59,6 +59,8 @@ from ggplug.errors import DuplicateNameError, ParameterError, ShapeError, TypeMi
 from ggplug.tensor import Spec, Tensor, describe
 from ggplug.types import FLOATS, Type, TypeName, as_type
 
+__all__ = ["OPS", "Array", "Cost", "Indexes", "Op", "apply", "builder"]
+
 Array = npt.NDArray[Any]
 
 """The types that an op on single real numbers takes."""

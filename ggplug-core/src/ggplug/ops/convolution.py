@@ -14,6 +14,19 @@ from ggplug.ops.sliding import Axis, check_sliding, fold, unfold, windows
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32
 
+__all__ = [
+    "Conv2dDirect",
+    "Conv2dDwDirect",
+    "Conv3dDirect",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "conv_2d_direct",
+    "conv_2d_dw_direct",
+    "conv_3d_direct",
+    "conv_transpose_1d",
+    "conv_transpose_2d",
+]
+
 
 def _check_types(op: Op, kernel: Tensor, x: Tensor) -> None:
     require_float(op, kernel)

@@ -12,6 +12,8 @@ from ggplug.ops.elementwise import add, tile
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import F32, Type, TypeName, as_type, by_name
 
+__all__ = ["Concat", "Cont", "Cpy", "Dup", "Repeat", "add_cast", "cast", "concat", "cont", "cpy", "dup", "repeat"]
+
 
 class Cpy(Op):
     """dst = x, converted to dst's type  (ggml_cpy).

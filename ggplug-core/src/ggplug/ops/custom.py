@@ -37,6 +37,22 @@ from ggplug.ops.copy import cpy
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import F64, Type, TypeName, as_type, by_name
 
+__all__ = [
+    "Custom4d",
+    "MapCustom1",
+    "MapCustom2",
+    "MapCustom3",
+    "PythonCall",
+    "custom_4d",
+    "custom_inplace",
+    "map_custom1",
+    "map_custom1_inplace",
+    "map_custom2",
+    "map_custom2_inplace",
+    "map_custom3",
+    "map_custom3_inplace",
+]
+
 MOST_SOURCES = 9
 """How many tensors :func:`custom_4d` takes: one less than GGML_MAX_SRC, as in ggml."""
 

@@ -9,6 +9,17 @@ from ggplug.ops.base import Array, Op, builder, is_multiple, mismatch, require
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F16, F32
 
+__all__ = [
+    "Dsv4HcComb",
+    "Dsv4HcPost",
+    "Dsv4HcPre",
+    "LightningIndexer",
+    "dsv4_hc_comb",
+    "dsv4_hc_post",
+    "dsv4_hc_pre",
+    "lightning_indexer",
+]
+
 STREAMS = 4
 """How many streams :class:`Dsv4HcComb` mixes, as in ggml."""
 

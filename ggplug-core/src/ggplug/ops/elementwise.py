@@ -13,6 +13,8 @@ from ggplug.errors import ShapeError
 from ggplug.ops.base import Array, Op, builder, explained_by, is_multiple, misfit, mismatch
 from ggplug.tensor import Spec, Tensor, describe
 
+__all__ = ["Add", "Binary", "Div", "Mul", "Sub", "add", "add1", "div", "mul", "sub"]
+
 
 class Binary(Op, abstract=True):
     """y = f(a, b) for every element, b repeated to a's shape."""

@@ -16,6 +16,16 @@ from ggplug.ops.views import view
 from ggplug.tensor import Spec, Tensor, contiguous_strides
 from ggplug.types import F16, F32, KERNEL_FLOATS
 
+__all__ = [
+    "FlashAttnBack",
+    "FlashAttnExt",
+    "flash_attn_back",
+    "flash_attn_back_parts",
+    "flash_attn_ext",
+    "flash_attn_ext_add_sinks",
+    "flash_attn_ext_set_prec",
+]
+
 _LARGEST = float(np.finfo(np.float32).max)
 
 

@@ -11,6 +11,8 @@ from ggplug.ops.base import Array, Op, builder, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32
 
+__all__ = ["Arange", "TimestepEmbedding", "arange", "timestep_embedding"]
+
 _MOST = 1 << 40
 """More numbers than a range is allowed to have: it would be a mistake."""
 

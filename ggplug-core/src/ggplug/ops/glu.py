@@ -18,6 +18,22 @@ from ggplug.ops.unary import Gelu, GeluErf, GeluQuick, Silu, Unary
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import FLOATS
 
+__all__ = [
+    "Geglu",
+    "GegluErf",
+    "GegluQuick",
+    "Glu",
+    "Reglu",
+    "Swiglu",
+    "SwigluOai",
+    "geglu",
+    "geglu_erf",
+    "geglu_quick",
+    "reglu",
+    "swiglu",
+    "swiglu_oai",
+]
+
 
 class Glu(Op, abstract=True):
     """y = f(x) g."""

@@ -24,6 +24,20 @@ from ggplug.ops.reduce import mean_of
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import F16, F32, FLOATS, I32
 
+__all__ = [
+    "GetRowsBack",
+    "RepeatBack",
+    "RmsNormBack",
+    "RowGradient",
+    "SiluBack",
+    "SoftMaxBack",
+    "get_rows_back",
+    "repeat_back",
+    "rms_norm_back",
+    "silu_back",
+    "soft_max_back",
+]
+
 
 class SiluBack(Binary):
     """dx = dy s (1 + x (1 - s)), s = 1 / (1 + e**-x): the gradient of silu  (ggml_silu_back).

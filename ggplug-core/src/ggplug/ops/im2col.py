@@ -14,6 +14,8 @@ from ggplug.ops.sliding import Axis, check_sliding, fold, unfold, windows
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, FLOATS, TypeName, by_name
 
+__all__ = ["Col2im1d", "Im2col", "Im2col3d", "Im2colBack", "col2im_1d", "im2col", "im2col_3d", "im2col_back"]
+
 
 class _Im2col(Op, abstract=True):
     s0: int = 1

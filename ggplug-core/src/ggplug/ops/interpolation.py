@@ -11,6 +11,8 @@ from ggplug.ops.base import Array, Cost, Op, builder, explained_by, mismatch, re
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32
 
+__all__ = ["Interpolate", "ScaleMode", "interpolate", "upscale"]
+
 
 class ScaleMode(enum.IntFlag):
     """How pixels between pixels are found (GGML_SCALE_MODE_*), and what may be added to that (GGML_SCALE_FLAG_*)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import dis
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -184,7 +185,7 @@ def _signature(name: str, function: Callable[..., Any], op: type[Op]) -> str:
             kind = _spell(hints[parameter.name]) if parameter.name in op.parameters else "str"
         if parameter.kind is parameter.KEYWORD_ONLY:
             parameters.append("*")
-        value = '""' if parameter.default == "" else repr(parameter.default)
+        value = json.dumps(parameter.default) if isinstance(parameter.default, str) else repr(parameter.default)
         default = "" if parameter.default is parameter.empty else f" = {value}"
         parameters.append(f"{parameter.name}: {kind}{default}")
     line = f"def {name}({', '.join(parameters)}) -> Tensor: ..."

@@ -9,6 +9,8 @@ from ggplug.ops.base import Array, Cost, Indexes, Op, builder, is_multiple, misf
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, FLOATS, I32, Precision
 
+__all__ = ["MulMat", "MulMatId", "OutProd", "mul_mat", "mul_mat_id", "out_prod"]
+
 
 def check_precision(op: Op, precision: int) -> None:
     if precision not in list(Precision):

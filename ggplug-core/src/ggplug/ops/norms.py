@@ -14,6 +14,8 @@ from ggplug.ops.reduce import mean_of
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import FLOATS
 
+__all__ = ["GroupNorm", "L2Norm", "Norm", "RmsNorm", "RowNorm", "group_norm", "l2_norm", "norm", "rms_norm"]
+
 
 class RowNorm(Op, abstract=True):
     """Each row scaled by one number that is computed from it."""

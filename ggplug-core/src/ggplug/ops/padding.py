@@ -8,6 +8,8 @@ from ggplug.errors import ParameterError
 from ggplug.ops.base import Array, Op, builder, explained_by, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
 
+__all__ = ["Pad", "PadReflect1d", "Roll", "pad", "pad_circular", "pad_ext", "pad_reflect_1d", "roll"]
+
 
 def _require_plain(op: Op, x: Tensor) -> None:
     if x.type.is_quantized:

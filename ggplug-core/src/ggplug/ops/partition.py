@@ -9,6 +9,8 @@ from ggplug.ops.base import Array, Op, builder, misfit, mismatch, require, requi
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F16, F32
 
+__all__ = ["AddRelPos", "GetRelPos", "WinPart", "WinUnpart", "add_rel_pos", "get_rel_pos", "win_part", "win_unpart"]
+
 
 def _check_window(op: Op, w: int) -> None:
     if not 1 <= w <= 1 << 30:

@@ -12,6 +12,8 @@ from ggplug.ops.sliding import Axis, check_sliding, fold
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32
 
+__all__ = ["Pool1d", "Pool2d", "Pool2dBack", "PoolKind", "pool_1d", "pool_2d", "pool_2d_back"]
+
 _LOWEST = -float(np.finfo(np.float32).max)
 
 

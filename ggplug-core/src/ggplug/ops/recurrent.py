@@ -12,6 +12,21 @@ from ggplug.ops.base import Array, Cost, Indexes, Op, builder, misfit, mismatch,
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, I32
 
+__all__ = [
+    "GatedDeltaNet",
+    "GatedLinearAttn",
+    "RwkvWkv6",
+    "RwkvWkv7",
+    "SsmConv",
+    "SsmScan",
+    "gated_delta_net",
+    "gated_linear_attn",
+    "rwkv_wkv6",
+    "rwkv_wkv7",
+    "ssm_conv",
+    "ssm_scan",
+]
+
 
 def _require_f32(op: Op, *tensors: Tensor) -> None:
     if any(tensor.type is not F32 for tensor in tensors):

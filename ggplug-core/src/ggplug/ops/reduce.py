@@ -8,6 +8,21 @@ from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch, require_
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, FLOATS, I32, I64
 
+__all__ = [
+    "Argmax",
+    "CountEqual",
+    "Cumsum",
+    "Mean",
+    "Sum",
+    "SumRows",
+    "argmax",
+    "count_equal",
+    "cumsum",
+    "mean",
+    "sum",
+    "sum_rows",
+]
+
 
 class SumRows(Op):
     """y = the sum of each row: [1, ne1, ne2, ne3] of x's type  (ggml_sum_rows)."""

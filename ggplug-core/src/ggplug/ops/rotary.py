@@ -12,6 +12,8 @@ from ggplug.ops.base import Array, Cost, Op, apply, builder, explained_by, misfi
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, FLOATS, I32, RopeMode
 
+__all__ = ["Rope", "RopeBack", "Rotary", "rope", "rope_back", "rope_multi", "rope_multi_back", "rope_set_offset"]
+
 _LARGEST = 1e30
 _MODES = frozenset(int(mode) for mode in RopeMode)
 

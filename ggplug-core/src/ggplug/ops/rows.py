@@ -11,6 +11,8 @@ from ggplug.ops.base import Array, Cost, Indexes, Op, builder, is_multiple, misf
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, FLOATS, I32, I64, INTEGERS
 
+__all__ = ["AddId", "GetRows", "SetRows", "add_id", "get_rows", "set_rows"]
+
 
 class GetRows(Op):
     """y[:, i, j, k] = a[:, ids[i, j, k], j, k]  (ggml_get_rows).

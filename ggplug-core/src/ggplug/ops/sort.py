@@ -12,6 +12,8 @@ from ggplug.ops.views import view
 from ggplug.tensor import Spec, Tensor, describe
 from ggplug.types import FLOATS, I32
 
+__all__ = ["Argsort", "SortOrder", "TopK", "argsort", "argsort_top_k", "top_k"]
+
 
 class SortOrder(enum.IntEnum):
     """Which element comes first (GGML_SORT_ORDER_*)."""

@@ -8,6 +8,17 @@ from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32
 
+__all__ = [
+    "CrossEntropyLoss",
+    "CrossEntropyLossBack",
+    "OptStepAdamw",
+    "OptStepSgd",
+    "cross_entropy_loss",
+    "cross_entropy_loss_back",
+    "opt_step_adamw",
+    "opt_step_sgd",
+]
+
 
 def _check_alike(op: Op, *tensors: Tensor) -> None:
     """Raises TypeMismatchError or ShapeError unless all are F32 of one shape."""

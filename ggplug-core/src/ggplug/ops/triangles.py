@@ -11,6 +11,22 @@ from ggplug.ops.base import Array, Cost, Op, builder, misfit, mismatch, require_
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, FLOATS
 
+__all__ = [
+    "Banded",
+    "Diag",
+    "DiagMask",
+    "DiagMaskInf",
+    "DiagMaskZero",
+    "SolveTri",
+    "Tri",
+    "TriType",
+    "diag",
+    "diag_mask_inf",
+    "diag_mask_zero",
+    "solve_tri",
+    "tri",
+]
+
 
 class TriType(enum.IntEnum):
     """Which elements of a matrix stay (GGML_TRI_TYPE_*)."""

@@ -14,6 +14,18 @@ from ggplug.ops.views import permute, reshape
 from ggplug.tensor import Tensor
 from ggplug.types import BF16
 
+__all__ = [
+    "conv_1d",
+    "conv_1d_dw",
+    "conv_1d_dw_ph",
+    "conv_1d_ph",
+    "conv_2d",
+    "conv_2d_dw",
+    "conv_2d_s1_ph",
+    "conv_2d_sk_p0",
+    "conv_3d",
+]
+
 
 def _windows_type(kernel: Tensor) -> str:
     return "f32" if kernel.type is BF16 else "f16"

@@ -13,6 +13,8 @@ from ggplug.errors import ParameterError, ShapeError
 from ggplug.ops.base import Array, Op, builder, explained_by, misfit
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, extents
 
+__all__ = ["Permute", "Reshape", "Transpose", "View", "permute", "reshape", "transpose", "view"]
+
 
 class Reshape(Op):
     """Other extents over the same elements in the same order  (ggml_reshape).  The source must be contiguous.

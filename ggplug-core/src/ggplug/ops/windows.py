@@ -16,6 +16,20 @@ from ggplug.ops.base import Array, Cost, Op, builder, explained_by, misfit, mism
 from ggplug.ops.copy import dup
 from ggplug.tensor import Spec, Tensor
 
+__all__ = [
+    "Acc",
+    "Set",
+    "Window",
+    "acc",
+    "acc_inplace",
+    "set",
+    "set_1d",
+    "set_1d_inplace",
+    "set_2d",
+    "set_2d_inplace",
+    "set_inplace",
+]
+
 
 class Window(Op, abstract=True):
     """A window of a, with b's extents, changes; the result is a view of all of a.
