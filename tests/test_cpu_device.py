@@ -36,8 +36,9 @@ from ggplug.graph import Graph
 from ggplug.memory import Allocation, GraphAllocator
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
-from ggplug_cpu import compiler, features, prebuild, table
+from ggplug_cpu import compiler, features, prebuild
 from ggplug_cpu.device import CpuDevice
+from ggplug_cpu.matching import choosers_of
 from ggplug_cpu.team import Team
 
 
@@ -143,7 +144,7 @@ def test_memory_maps_are_used_in_place(device: CpuDevice, tmp_path: Path) -> Non
 
 def test_every_op_of_ggplug_that_computes_has_a_row() -> None:
     named = {kind for kind in ops.OPS.values() if kind.__module__.startswith("ggplug.ops") and not kind.is_view}
-    assert [kind.name for kind in named if not any(table.rows_for(kind))] == []
+    assert [kind.name for kind in named if not any(choosers_of(kind))] == []
 
 
 def test_what_supports_op_says_is_what_a_plan_does(device: CpuDevice) -> None:

@@ -21,13 +21,13 @@ from ggplug.backend import Decline
 from ggplug.quants import put_scales
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import features
-from ggplug_cpu.choices.mul_mat import DOT_COLUMNS, mul_mat, mul_mat_id
-from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, Entries
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.detect import host_features
-from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED
-from ggplug_cpu.kernels.mul_mat_layout import base_of, int8_kind
+from ggplug_cpu.ops.mul_mat.layout import base_of, int8_kind
+from ggplug_cpu.ops.mul_mat.products import DOT_COLUMNS, mul_mat, mul_mat_id
 from ggplug_cpu.parameters import Ref
+from ggplug_cpu.parts.faults import AT, FAULT_WORDS, GOT, NOTED
 from ggplug_cpu.tape import WORKSPACE, Entry, Tape
 from ggplug_cpu.team import Team
 from ggplug_cpu.types import BLOCKS, ENCODED
@@ -103,7 +103,7 @@ def operand(type_name: str, *ne: int, seed: int, scale: float = 1.0) -> Operand:
     return Operand(tensor, encode(numbers, tensor.type).reshape(-1).copy())
 
 
-def steps_of(node: Tensor) -> Steps:
+def steps_of(node: Tensor) -> Entries:
     steps = mul_mat(node) if isinstance(node.op, gg.ops.MulMat) else mul_mat_id(node)
     assert not isinstance(steps, Decline), steps.reason
     return steps

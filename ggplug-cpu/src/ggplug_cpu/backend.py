@@ -20,9 +20,9 @@ from ggplug.graph import Graph
 from ggplug.revisions import Revision
 from ggplug.sharing import NOTHING, turn
 from ggplug_cpu import interrupted
-from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
-from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED, ORDER
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, Entries
 from ggplug_cpu.parameters import Ref
+from ggplug_cpu.parts.faults import AT, FAULT_WORDS, GOT, NOTED, ORDER
 from ggplug_cpu.tape import BoundTape, Entry, Span, Tape, TraceRing
 from ggplug_cpu.team import Stop
 
@@ -235,7 +235,7 @@ def _let_go(plan: Callable[[], CpuPlan | None], graph: object) -> None:
         found.let_go()
 
 
-def _placed(steps: Steps, graph: Graph, group: Group) -> list[Entry]:
+def _placed(steps: Entries, graph: Graph, group: Group) -> list[Entry]:
     """Entries whose references count the graph's tensors instead of the group's operands."""
     index = graph.index
     slots = [-1 if tensor is None else index[tensor] for tensor in group.operands]

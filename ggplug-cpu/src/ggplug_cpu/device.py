@@ -19,7 +19,7 @@ from ggplug_cpu import features, topology
 if TYPE_CHECKING:
     from ggplug.patterns import Pattern
     from ggplug_cpu.backend import CpuBackend
-    from ggplug_cpu.choices.steps import Steps
+    from ggplug_cpu.choosing.entries import Entries
     from ggplug_cpu.team import Team
 
 
@@ -74,11 +74,11 @@ class CpuDevice(Device):
 
     # What it computes
 
-    def match(self, group: Group) -> Steps | Decline:
-        """The kernels that compute a group, or why there are none; see :mod:`ggplug_cpu.table`."""
-        from ggplug_cpu import table
+    def match(self, group: Group) -> Entries | Decline:
+        """The kernels that compute a group, or why there are none; see :mod:`ggplug_cpu.matching`."""
+        from ggplug_cpu.matching import match
 
-        return table.find(group)
+        return match(group)
 
     @property
     def variant(self) -> Any:
@@ -87,10 +87,10 @@ class CpuDevice(Device):
 
     @functools.cached_property
     def patterns(self) -> Sequence[Pattern]:
-        """The chains of ops that it computes together: those of the rows in :data:`ggplug_cpu.table.FUSED`."""
-        from ggplug_cpu import table
+        """The chains of ops that it computes together: see :mod:`ggplug_cpu.matching`."""
+        from ggplug_cpu.matching import GROUPS
 
-        return [row.pattern for row in table.FUSED]
+        return list(GROUPS)
 
     # Its threads
 
