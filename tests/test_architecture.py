@@ -131,6 +131,7 @@ def test_packages_import_no_circle_inside_a_room(folder: Path) -> None:
 
 
 SIMT = ROOT / "ggplug-simt" / "src" / "ggplug_simt"
+CPU = ROOT / "ggplug-cpu" / "src" / "ggplug_cpu"
 
 
 def edges_of(folder: Path) -> dict[str, set[str]]:
@@ -147,8 +148,22 @@ def edges_of(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_what_runs_programs_on_gpus_is_an_order_also_for_type_hints() -> None:
-    assert check_order(edges_of(SIMT)) > 20
+@pytest.mark.parametrize(("folder", "least"), [(SIMT, 20), (CPU, 120)], ids=lambda p: getattr(p, "name", ""))
+def test_devices_are_an_order_also_for_type_hints(folder: Path, least: int) -> None:
+    assert check_order(edges_of(folder)) > least
+
+
+def test_what_families_of_the_cpu_device_share_imports_no_family() -> None:
+    for part in ("parts", "choosing"):
+        for path in (CPU / part).glob("*.py"):
+            assert not [module for module, _ in imports(path) if module.startswith("ggplug_cpu.ops")], path
+
+
+def test_a_family_of_the_cpu_device_keeps_kernels_and_their_choice_in_one_folder_of_few_files() -> None:
+    for family in (CPU / "ops").glob("*/__init__.py"):
+        assert (family.parent / "choosers.py").exists()
+    for folder in (CPU, *(path.parent for path in CPU.glob("**/__init__.py"))):
+        assert len(list(folder.glob("*.py"))) <= 25, folder
 
 
 def test_what_runs_programs_on_gpus_imports_no_library_of_programs() -> None:

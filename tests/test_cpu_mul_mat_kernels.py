@@ -24,8 +24,9 @@ from ggplug_cpu import features
 from ggplug_cpu.choosing.entries import FAULTS, POSITION, Entries
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.detect import host_features
+from ggplug_cpu.ops.mul_mat.kinds import DOT_COLUMNS
 from ggplug_cpu.ops.mul_mat.layout import base_of, int8_kind
-from ggplug_cpu.ops.mul_mat.products import DOT_COLUMNS, mul_mat, mul_mat_id
+from ggplug_cpu.ops.mul_mat.products import mul_mat, mul_mat_id
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.parts.faults import AT, FAULT_WORDS, GOT, NOTED
 from ggplug_cpu.tape import WORKSPACE, Entry, Tape

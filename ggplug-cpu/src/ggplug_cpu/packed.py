@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import BufferType, Bytes
+from ggplug.backend import BufferType, Bytes, Device
 from ggplug.errors import BufferUseError
 from ggplug.host import ALIGNMENT, HostBuffer, HostBufferType
 from ggplug.sharing import accessing
@@ -26,7 +26,6 @@ from ggplug_cpu.parameters import Place
 from ggplug_cpu.topology import default_threads
 
 if TYPE_CHECKING:
-    from ggplug_cpu.device import CpuDevice
     from ggplug_cpu.ops.mul_mat.packed import Form
 
 
@@ -44,12 +43,10 @@ class PackedBufferType(BufferType):
     current one when the buffer type is made.
     """
 
-    def __init__(self, device: CpuDevice, target: features.Target) -> None:
+    def __init__(self, device: Device, target: features.Target, forms: dict[str, Form]) -> None:
         super().__init__(f"{device.name} packed", device)
-        from ggplug_cpu.ops.mul_mat.products import packed_forms
-
         self.target = target
-        self.forms = packed_forms()
+        self.forms = forms
         """How weights lie here, by the names of their types."""
         self._memory = HostBufferType(self.name, device)
 

@@ -1,6 +1,7 @@
 """Rows of weights encoded as files have them: byte for byte as :func:`ggplug.quantize`.
 
-What ops store is written by :mod:`.converters`; some types are stored by ops in another, faster way than in files.
+What ops store is written by :mod:`ggplug_cpu.parts.converters`; some types are stored by ops in another, faster
+way than in files.
 """
 
 from __future__ import annotations

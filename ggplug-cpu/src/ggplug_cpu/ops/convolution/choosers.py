@@ -18,7 +18,7 @@ from ggplug_cpu.ops.convolution.im2col import Im2col, scratch_bytes
 from ggplug_cpu.ops.convolution.im2col import im2col as im2col_kernel
 from ggplug_cpu.ops.convolution.stretched import Stretched, conv_transpose_wild
 from ggplug_cpu.ops.copy.ready import Ready, in_f32, in_workspace
-from ggplug_cpu.ops.mul_mat import gemm as mul_mat_gemm
+from ggplug_cpu.ops.mul_mat import gemm
 from ggplug_cpu.ops.mul_mat.layout import PANEL_BYTES, layout
 from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.ops.mul_mat.weights import pack_panels
@@ -249,7 +249,7 @@ def _product(
     shape = layout(kind)
     k_block = shape.k_block(numbers, count)
     m_block, v_block = _blocks(count, out, images, shape.panel_bytes(min(numbers, k_block)))
-    x_offset, scratch = mul_mat_gemm.scratch_plan(kind, m_block, k_block)
+    x_offset, scratch = gemm.scratch_plan(kind, m_block, k_block)
     order = "stretched windows" if transposed and any(axis.stride > 1 for axis in axes) else "windows"
     words = Product.words(
         weights=Place(Ref(source(1)), (x.nb[0], 0, image_bytes, 0)),
@@ -276,7 +276,7 @@ def _product(
         residual=Place(),
         bias=Place(),
     )
-    kernel = mul_mat_gemm.mul_mat_gemm(kind, given(node, 0).type.name)
+    kernel = gemm.mul_mat_gemm(kind, given(node, 0).type.name)
     entry = Entry(kernel, words.followed_by(sliding), tasks(numbers * node.size // _PER_ELEMENT))
     return Entries((*rows.entries, entry), rows.workspace_bytes, max(scratch, rows.scratch_bytes))
 

@@ -31,7 +31,8 @@ _PADDING = 16
 
 
 class Im2col(Parameters):
-    """``rows`` windows, ``rows_of_image`` of an image; the words of :class:`.sliding.Sliding` stand behind these.
+    """``rows`` windows, ``rows_of_image`` of an image; behind these words stand those of
+    :class:`~ggplug_cpu.parts.sliding.Sliding`.
 
     A row of y has ``n`` numbers, and rows follow each other ``row_bytes`` bytes apart.  x is f32.
     """

@@ -23,7 +23,7 @@ def _rows(node: Tensor, *indexes: int) -> list[Ready]:
     return found
 
 
-def _steps(ready: list[Ready], entry: Entry, scratch_bytes: int = 0) -> Entries:
+def _entries(ready: list[Ready], entry: Entry, scratch_bytes: int = 0) -> Entries:
     before = [each for one in ready for each in one.entries]
     scratch = max([scratch_bytes, *(one.scratch_bytes for one in ready)])
     return Entries((*before, entry), ready[-1].workspace_bytes, scratch)
@@ -47,7 +47,7 @@ def lightning_indexer(node: Tensor) -> Entries:
         masks=max(1, given(node, 3).ne[3]),
     )
     work = tasks(node.size, max(1, q.ne[0] * q.ne[1]))
-    return _steps(ready, Entry(kernels.index(), words, work), kernels.scratch_bytes(q.ne[0]))
+    return _entries(ready, Entry(kernels.index(), words, work), kernels.scratch_bytes(q.ne[0]))
 
 
 def combined(node: Tensor) -> Entries:
@@ -64,7 +64,7 @@ def combined(node: Tensor) -> Entries:
         n_iter=op.n_iter,
         eps=op.eps,
     )
-    return _steps(ready, Entry(kernels.combine(), words, tasks(node.size, 4 * op.n_iter)))
+    return _entries(ready, Entry(kernels.combine(), words, tasks(node.size, 4 * op.n_iter)))
 
 
 def before(node: Tensor) -> Entries:
@@ -85,7 +85,7 @@ def before(node: Tensor) -> Entries:
         streams=streams,
         tokens=tokens,
     )
-    return _steps(ready, Entry(kernels.mix(False), words, tasks(x.size)))
+    return _entries(ready, Entry(kernels.mix(False), words, tasks(x.size)))
 
 
 def behind(node: Tensor) -> Entries:
@@ -103,7 +103,7 @@ def behind(node: Tensor) -> Entries:
         streams=streams,
         tokens=tokens,
     )
-    return _steps(ready, Entry(kernels.mix(True), words, tasks(node.size, streams)))
+    return _entries(ready, Entry(kernels.mix(True), words, tasks(node.size, streams)))
 
 
 CHOOSERS = (

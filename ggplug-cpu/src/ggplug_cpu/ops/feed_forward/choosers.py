@@ -55,10 +55,10 @@ def feed_forward(group: Group, names: Names) -> Entries | Decline:
         return two
     if one.nbytes + two.nbytes > _WEIGHTS_BYTES:
         return Decline("the weights of both products are more than a cache holds")
-    return _steps(one, two, hidden.ne[0], v_block)
+    return _entries(one, two, hidden.ne[0], v_block)
 
 
-def _steps(up: OfPacked, down: OfPacked, K: int, v_block: int) -> Entries:
+def _entries(up: OfPacked, down: OfPacked, K: int, v_block: int) -> Entries:
     hidden = -(-max(up.scratch_bytes, down.scratch_bytes) // 128) * 128
     hidden_bytes = -(-min(K, down.k_block) // 16) * 64
     rounded = hidden + v_block * hidden_bytes

@@ -15,8 +15,8 @@ from ggplug_cpu.choosing.places import PLAIN, reader
 from ggplug_cpu.ops.copy.ready import in_f32
 from ggplug_cpu.ops.flash_attention import back, few, tiles
 from ggplug_cpu.ops.flash_attention.kernels import KEPT, KEYS, Flash, merge
+from ggplug_cpu.ops.mul_mat.kinds import DOT_COLUMNS
 from ggplug_cpu.ops.mul_mat.layout import layout
-from ggplug_cpu.ops.mul_mat.products import DOT_COLUMNS
 from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.parts.rows import ARGUMENTS
 from ggplug_cpu.tape import WORKSPACE, Entry

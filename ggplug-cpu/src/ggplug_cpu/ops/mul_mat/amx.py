@@ -20,15 +20,16 @@ STATE_AND_SUMS_BYTES = STATE_BYTES + _SUMS_BYTES
 
 
 def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
-    """One panel's columns: ``run(state, table, x, x_row, x_step, panel, steps, left, offset, count, accumulate, bias,
-    beside, ahead, stride, fetched)``.
+    """One panel's columns: ``run(state, table, apart, x, x_row, x_step, panel, steps, left, offset, count, accumulate,
+    bias, beside, ahead, stride, fetched)``.
 
     Activations are bf16: 32 of each row lie at ``x``, their rows ``x_row`` bytes apart, and the next 32 ``x_step``
     bytes on.
 
     ``rows`` is 16 or 32, of which ``count`` are written; the result's rows lie ``offset`` bytes behind the addresses in
-    ``table``.  ``bias`` and ``beside`` are as for :func:`~.tiles.tile`.  Tiles 0 to 3 hold sums (first and last
-    16 columns of the first rows, then of the last), 4 and 5 activations, 6 and 7 weights.  They must be configured.
+    ``table``, which are ``apart`` bytes apart, or 0 where not all are equally far.  ``bias`` and ``beside`` are as for
+    :func:`~.tiles.tile`.  Tiles 0 to 3 hold sums (first and last 16 columns of the first rows, then of the last), 4 and
+    5 activations, 6 and 7 weights.  They must be configured.
 
     The tiles begin with what the result holds if ``accumulate`` is not 0, so sums do not depend on how K is cut.  They
     are read from the result and written to it where all their rows are there and equally far apart; else they go
@@ -49,12 +50,13 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
     both = rows == 32
     row_bytes = columns * 4
     weights_step, step_bytes = 16 * row_bytes, 32 * elem_bytes
-    collect, write, row_stride = _collect_rows(), _write_rows(), distance(rows)
+    collect, write = _collect_rows(), _write_rows()
 
     @device_function
     def run(  # type: ignore[no-untyped-def]
         state,
         table,
+        apart,
         x,
         x_row,
         x_step,
@@ -70,7 +72,7 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
         stride,
         fetched,
     ):
-        below = row_stride(table) if left >= columns else 0
+        below = apart if left >= columns else 0
         direct = below != 0
         sums = load_word(table) + offset
         if not direct:

@@ -1,9 +1,9 @@
 """What becomes of a product's result while it is still in the cache: bias, activation, residual, gate.
 
 A product's kernel computes a tile of the result, and then calls, by its address, a kernel of its own kind (see
-:func:`mul_mat_epilogue`) that runs a program (:mod:`.programs`) over the tile's rows.  So every product goes with every
-program, and neither is compiled for the other.  The program's first source is the product; the others are of two
-kinds, a letter each:
+:func:`mul_mat_epilogue`) that runs a program (:mod:`ggplug_cpu.parts.programs`) over the tile's rows.  So every
+product goes with every program, and neither is compiled for the other.  The program's first source is the product; the
+others are of two kinds, a letter each:
 
 - ``b``: one number for every row of the weights, the same for all rows of the result (a bias),
 - ``r``: a number for every number of the result, in memory laid out like it (a residual).

@@ -178,10 +178,10 @@ def gated(group: Group, names: Names) -> Entries | Decline:
         return single(second, Placed(weights, x, Ref(RESULT), node.nb, epilogue, words, residual=between))
 
     at = 0
-    for steps in (ahead(0), behind(0)):
-        if isinstance(steps, Decline):
-            return steps
-        at = max(at, -(-steps.workspace_bytes // 64) * 64)
+    for chosen in (ahead(0), behind(0)):
+        if isinstance(chosen, Decline):
+            return chosen
+        at = max(at, -(-chosen.workspace_bytes // 64) * 64)
     one, two = ahead(at), behind(at)
     assert isinstance(one, Entries)
     assert isinstance(two, Entries)

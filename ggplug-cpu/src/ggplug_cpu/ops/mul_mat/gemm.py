@@ -306,6 +306,7 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
     def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
         sources = x + 8 * rows
         stride = between(sources) if adjacent else 0
+        apart = between(x)
         first = load_word(sources) + k * elem_bytes
         if in_tiles and stride != 0 and numbers % step_numbers == 0:
             at, at_row, at_step = first, stride, row_bytes
@@ -323,6 +324,7 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
             multiply(
                 x + state_offset,
                 x,
+                apart,
                 at,
                 at_row,
                 at_step,

@@ -16,7 +16,7 @@ from ggplug_cpu.simd.values import Value, constant, emitted
 
 @kernel
 def mul_mat_norm(name: str, before: str, behind: str, kinds: str) -> Body:
-    """What :func:`.norms.norm` does, in place on whole rows of a product, which is the first source of ``before``.
+    """What the kernel ``norm`` does, in place on whole rows of a product, which is the first source of ``before``.
 
     ``kinds`` has a letter for each of the other sources, as in :mod:`.epilogue`; all are contiguous f32.
     """

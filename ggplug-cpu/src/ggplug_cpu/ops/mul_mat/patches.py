@@ -20,7 +20,7 @@ from ggplug_cpu.simd.values import F32, I32, I64, Value, constant, constants, em
 def pack_patches(stretched: bool) -> DeviceFunction:
     """``pack(product, base, m_first, m_last, k, numbers, panels)``: windows ``m_first`` to ``m_last`` into panels.
 
-    The words of :class:`~.sliding.Sliding` stand behind those of the product.
+    The words of :class:`~ggplug_cpu.parts.sliding.Sliding` stand behind those of the product.
     """
     shape = layout("f32")
     columns, width, vecs = shape.columns, shape.width, shape.vecs

@@ -82,7 +82,7 @@ def mul_mat_narrow(activations: str, order: str = "rows") -> Body:
 def _row_by_row(convert: DeviceFunction | Intrinsic, order: str, elem: str = "f32") -> Body:
     """Gives each row to ``convert(target, source, K)``, of numbers of ``elem``, or of f32 where they were scattered."""
     gather = order == "scattered"
-    read = simd.LOADS.get(elem, simd.load_f32)
+    read = simd.LOADS[elem]
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         K, ne1, ne2 = Prepared.K(params), Prepared.ne1(params), Prepared.ne2(params)

@@ -1,33 +1,21 @@
 """Matrix products: which kernels compute ``mul_mat`` and ``mul_mat_id``.
 
 =================  ==================================================================================================
-``mul_mat_dot``    few columns (:data:`DOT_COLUMNS`): every number of the result is a dot product, weights are streamed
+``mul_mat_dot``    few columns (``DOT_COLUMNS``): every number of the result is a dot product, weights are streamed
 ``mul_mat_gemm``   more columns, or plain weights whose rows are not adjacent numbers: packed panels and register tiles
 =================  ==================================================================================================
 
-``mul_mat_gemm`` has weights packed by a kernel that its parameters name, ``pack_panels`` of their type and order; it
-has a *kind*, its first argument and so part of its name:
-
-========  =============================================================================================================
-``f32``   weights and activations as f32: F32 and F16 weights; all types where nothing better exists
-``bf16``  both as bf16: BF16 weights, where the processor has a fast instruction for it (AVX512-BF16, Arm's bf16)
-``i8``    int8 with a scale for every 32 or 16 numbers, and perhaps minima: block types, where the processor has an
-          instruction for it (VNNI, Arm's i8mm or dotprod); activations are rounded by ``mul_mat_round``
-``amx``   both as bf16 in tile registers, on AMX: BF16 weights and block types
-========  =============================================================================================================
-
-The instructions are those of the table in :mod:`ggplug_cpu.simd.dots`.
+The latter has a *kind*: see :mod:`.kinds`.
 
 Weights in packed memory (:mod:`ggplug_cpu.packed`) are read by ``mul_mat_gemm`` for any number of columns, so the
 numbers of a result do not depend on how many columns there are; unless their rows lie there as well, as they were.
 
 Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
 ``mul_mat_widen`` to f32, ``mul_mat_narrow`` to bf16 for tile registers where many chunks of weights would each do it).
-Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``),
-then runs the same kernels, each for the experts that have as many rows as it is for.
+Weights are used in place.  ``mul_mat_id`` first sorts rows by expert (``mul_mat_route``), then runs the same kernels,
+each for the experts that have as many rows as it is for.
 
-Results are bit-identical for any number of threads.  They differ between kinds: rounding to int8 costs about 2e-5 in
-NMSE on normal data (as in ggml), rounding to bf16 3e-6 for activations and as much again for block types' weights.
+Results are bit-identical for any number of threads, and differ between kinds.
 """
 
 from __future__ import annotations
@@ -38,37 +26,18 @@ from dataclasses import dataclass, field, replace
 from ggplug.backend import Decline
 from ggplug.ops import MulMat, MulMatId
 from ggplug.tensor import Extents, Tensor
-from ggplug.types import Precision
-from ggplug_cpu import simd
 from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, given, source, tasks
 from ggplug_cpu.compiler import Kernel
-from ggplug_cpu.ops.mul_mat import dot as mul_mat_dot
-from ggplug_cpu.ops.mul_mat import gemm as mul_mat_gemm
-from ggplug_cpu.ops.mul_mat.layout import PANEL_BYTES, base_of, has_fast_instruction, int8_kind, layout
-from ggplug_cpu.ops.mul_mat.packed import Form, form_of, packed_as
-from ggplug_cpu.ops.mul_mat.prepare import (
-    Prepared,
-    Routes,
-    int8_row_bytes,
-    mul_mat_narrow,
-    mul_mat_round,
-    mul_mat_route,
-    mul_mat_widen,
-    routes_bytes,
-)
+from ggplug_cpu.ops.mul_mat import dot, gemm
+from ggplug_cpu.ops.mul_mat.activations import Activations, for_dot, for_gemm, in_place, narrowed
+from ggplug_cpu.ops.mul_mat.kinds import dot_columns, kind_for, order_of, packed_form, panels_form, refused
+from ggplug_cpu.ops.mul_mat.layout import PANEL_BYTES, base_of, layout
+from ggplug_cpu.ops.mul_mat.packed import packed_as
+from ggplug_cpu.ops.mul_mat.prepare import Routes, mul_mat_route, routes_bytes
 from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.ops.mul_mat.weights import pack_panels
-from ggplug_cpu.packed import PackedBufferType
 from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import WORKSPACE, Entry
-from ggplug_cpu.types import ACTIVATIONS, BLOCKS, PLAIN
-
-#: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
-#: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate,
-#: and AArch64, which could not be timed, has the same.  At least eight: as many sequences of a language model that go
-#: on together are computed bit by bit as each alone (eight tokens of a Q4_K_M model of 0.85 G take 0.143 s, and 0.145 s
-#: with ``mul_mat_gemm``).
-DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 8}
 
 #: Rows of activations over which packing a block of weights is spread, at least, if there are as many: more where
 #: multiplying is faster.
@@ -98,20 +67,20 @@ def single(node: Tensor, placed: Placed) -> Entries | Decline:
     """The product ``node`` with its operands at these places."""
     a, b = given(node, 0), given(node, 1)
     assert isinstance(node.op, MulMat)
-    refusal = _refusal(node, a, b, node.op.precision)
+    refusal = refused(node, a, b, node.op.precision)
     if refusal is not None:
         return refusal
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
     work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
-    kind = _kind(a, b, node.op.precision)
-    few = work.rows <= _dot_columns(a, kind)
+    kind = kind_for(a, b, node.op.precision)
+    few = work.rows <= dot_columns(a, kind)
     if placed.whole_rows and (few or _blocks(work, kind)[0] < a.ne[1]):
         return Decline("the rows of the result are computed in parts")
     if few:
-        return _steps([_dot(work, _for_dot(a, b, placed.b, 0), work.rows)])
+        return _entries([_dot(work, for_dot(a, b, placed.b, 0), work.rows)])
     if kind == "amx" and -(-a.ne[1] // _blocks(work, kind)[0]) >= _CHUNKS_THAT_NARROW:
-        return _steps([_gemm(work, _narrowed(b, placed.b), kind)])
-    return _steps([_gemm(work, _for_gemm(kind, b, placed.b, 0), kind)])
+        return _entries([_gemm(work, narrowed(b, placed.b), kind)])
+    return _entries([_gemm(work, for_gemm(kind, b, placed.b, 0), kind)])
 
 
 @dataclass(frozen=True)
@@ -141,23 +110,23 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
     own, b = given(node, 0), given(node, 1)
     assert isinstance(node.op, MulMat)
     for weights in (own, a):
-        refusal = _refusal(node, weights, b, node.op.precision)
+        refusal = refused(node, weights, b, node.op.precision)
         if refusal is not None:
             return refusal
-    if _form(a) is not None:
+    if packed_form(a) is not None:
         return Decline("packed weights are multiplied by mul_mat_gemm alone")
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
     work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
-    kind = _kind(own, b, node.op.precision)
-    if kind != _kind(a, b, node.op.precision):
-        return Decline(f"weights that lie otherwise would be multiplied as {_kind(a, b, node.op.precision)}")
-    if work.rows <= _dot_columns(own, kind):
+    kind = kind_for(own, b, node.op.precision)
+    if kind != kind_for(a, b, node.op.precision):
+        return Decline(f"weights that lie otherwise would be multiplied as {kind_for(a, b, node.op.precision)}")
+    if work.rows <= dot_columns(own, kind):
         return Decline("few columns are computed by mul_mat_dot")
-    activations = _for_gemm(kind, b, placed.b, 0)
+    activations = for_gemm(kind, b, placed.b, 0)
     if activations.entries:
         return Decline("the activations of the product have to be prepared")
     k_block = _k_block(own, kind)
-    panels_bytes, scratch = mul_mat_gemm.scratch_plan(kind, a.ne[1], k_block)
+    panels_bytes, scratch = gemm.scratch_plan(kind, a.ne[1], k_block)
     if panels_bytes > PANEL_BYTES:
         return Decline("the packed weights of a matrix are more than a cache holds")
     words = _words(work, activations, kind, a.ne[1], v_block, 1, work.rows, k_block, panels_bytes)
@@ -176,7 +145,7 @@ class OfPacked:
 
     kind: str
     packed: str
-    activations: _Activations
+    activations: Activations
     totals: int | None
     words: Words
     k_block: int
@@ -193,19 +162,19 @@ def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = Fals
     """
     a, b = given(node, 0), given(node, 1)
     assert isinstance(node.op, MulMat)
-    refusal = _refusal(node, a, b, node.op.precision)
+    refusal = refused(node, a, b, node.op.precision)
     if refusal is not None:
         return refusal
-    kind = _kind(a, b, node.op.precision)
-    if _packed(a, kind) is None or a.ne[2] * a.ne[3] != 1:
+    kind = kind_for(a, b, node.op.precision)
+    if panels_form(a, kind) is None or a.ne[2] * a.ne[3] != 1:
         return Decline("weights that are not one packed matrix would be packed for each block of rows")
     work = _Work(node, a, b, 1, b.nrows, b.ne[2], b.ne[3], placed)
-    if work.rows <= _dot_columns(a, kind):
+    if work.rows <= dot_columns(a, kind):
         return Decline("few columns are computed by mul_mat_dot")
     m_block, k_block = _rows_of_weights(work, kind), _k_block(a, kind)
     if placed.whole_rows and m_block < a.ne[1]:
         return Decline("the rows of the result are computed in parts")
-    activations = _in_place(b, placed.b) if inside else _for_gemm(kind, b, placed.b, 0)
+    activations = in_place(b, placed.b) if inside else for_gemm(kind, b, placed.b, 0)
     shape = layout(kind)
     totals = (shape.quantum if shape.has_minima else 0) if shape.kind == "i8" else None
     x_offset, scratch = _scratch_plan(a, kind, m_block, k_block)
@@ -217,7 +186,7 @@ def mul_mat_id(node: Tensor) -> Entries | Decline:
     """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
     a, b, ids = given(node, 0), given(node, 1), given(node, 2)
     assert isinstance(node.op, MulMatId)
-    refusal = _refusal(node, a, b, node.op.precision)
+    refusal = refused(node, a, b, node.op.precision)
     if refusal is not None:
         return refusal
     experts, slots, tokens = a.ne[2], ids.ne[0], ids.ne[1]
@@ -237,16 +206,16 @@ def mul_mat_id(node: Tensor) -> Entries | Decline:
     placed = Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb)
     work = _Work(node, a, b, experts, slots * tokens, 1, 1, placed, routed=True)
     # dot takes the experts with few rows, gemm those with more; none has more than there are pairs
-    kind = _kind(a, b, node.op.precision)
-    few = min(_dot_columns(a, kind), work.rows)
-    products = [_dot(work, _for_dot(a, b, placed.b, at), few)] if few else []
+    kind = kind_for(a, b, node.op.precision)
+    few = min(dot_columns(a, kind), work.rows)
+    products = [_dot(work, for_dot(a, b, placed.b, at), few)] if few else []
     if work.rows > few:
         if products and base_of(kind) == "i8":  # what dot reads will do
             activations = products[0].activations
         else:
-            activations = _for_gemm(kind, b, placed.b, max(at, *(p.activations.workspace_bytes for p in products), 0))
+            activations = for_gemm(kind, b, placed.b, max(at, *(p.activations.workspace_bytes for p in products), 0))
         products.append(_gemm(work, activations, kind, least=few + 1))
-    return _steps(products, route, at)
+    return _entries(products, route, at)
 
 
 # -- what a plan is made of --------------------------------------------------------------------------------
@@ -292,32 +261,15 @@ class _Work:
 
 
 @dataclass(frozen=True)
-class _Activations:
-    """Rows of activations as a product reads them: where they lie, as what, and the entries that put them there.
-
-    ``elem`` is a plain type's name, or ``int8``; ``order`` is ``rows`` or ``scattered``, ``nb`` are strides in bytes.
-    ``workspace_bytes`` is where the workspace that they take ends.
-    """
-
-    place: Ref | int
-    elem: str
-    order: str
-    nb: tuple[int, int, int, int]
-    entries: tuple[Entry, ...] = ()
-    workspace_bytes: int = 0
-    scratch_bytes: int = 0
-
-
-@dataclass(frozen=True)
 class _Multiplication:
     """The entry of one kernel that multiplies, with the activations that it reads."""
 
-    activations: _Activations
+    activations: Activations
     entry: Entry
     scratch_bytes: int
 
 
-def _steps(products: Sequence[_Multiplication], route: Entry | None = None, workspace_bytes: int = 0) -> Entries:
+def _entries(products: Sequence[_Multiplication], route: Entry | None = None, workspace_bytes: int = 0) -> Entries:
     """Preparations, each once, then products; neither preparations nor products wait for each other."""
     activations = list(dict.fromkeys(id(p.activations) for p in products))
     prepared = [next(p.activations for p in products if id(p.activations) == each) for each in activations]
@@ -334,157 +286,12 @@ def _steps(products: Sequence[_Multiplication], route: Entry | None = None, work
     )
 
 
-def _refusal(node: Tensor, a: Tensor, b: Tensor, precision: int) -> Decline | None:
-    weights, activations = a.type.name, b.type.name
-    if weights in BLOCKS:
-        takes = ["f32", *ACTIVATIONS]
-    elif weights in PLAIN:
-        takes = list(PLAIN)
-    else:
-        return Decline(f"the CPU device has no matrix product for weights of {weights}")
-    if activations not in takes:
-        return Decline(f"the CPU device multiplies weights of {weights} with {', '.join(takes)}, not {activations}")
-    for tensor in (a, b):
-        if tensor.type.name in BLOCKS and _order(tensor) != "rows":
-            return Decline(f"blocks of {tensor.type.name} must be adjacent along ne0")
-    if node.nb[0] != 4:
-        return Decline("the result's numbers must be adjacent along ne0")
-    form, kind = _form(a), _kind(a, b, precision)
-    if form is not None and form.kind != kind and not form.beside_rows:
-        return Decline(f"weights that are packed for products of kind {form.kind} do not serve those of kind {kind}")
-    return None
-
-
-def _form(a: Tensor) -> Form | None:
-    """How weights lie if they were packed once, else None."""
-    where = a.buffer_type
-    return where.forms[a.type.name] if isinstance(where, PackedBufferType) else None
-
-
-def _packed(a: Tensor, kind: str) -> Form | None:
-    """The same, where a product of ``kind`` reads the panels; others read the rows that lie beside them."""
-    form = _form(a)
-    return form if form is not None and form.kind == kind else None
-
-
-def packed_forms() -> dict[str, Form]:
-    """For the types of weights that can be packed once, how they are: for products with f32, on the current target."""
-    found = {name: form_of(name, kind_of(name, "f32", Precision.DEFAULT)) for name in (*PLAIN, *BLOCKS)}
-    return {name: form for name, form in found.items() if form is not None}
-
-
-def _order(t: Tensor) -> str:
-    """``rows`` where numbers along ne0 are adjacent, ``columns`` where those along ne1 are, else ``scattered``."""
-    size = t.type.block_bytes
-    if t.nb[0] == size or t.ne[0] == 1:
-        return "rows"
-    return "columns" if t.nb[1] == size else "scattered"
-
-
-def _kind(a: Tensor, b: Tensor, precision: int) -> str:
-    """How a product of many columns is computed; see the module's docstring."""
-    if a.type.name in PLAIN and _order(a) != "rows":
-        return "f32"
-    return kind_of(a.type.name, b.type.name, precision)
-
-
-def kind_of(weights: str, activations: str, precision: int) -> str:
-    """The kind of a product of many columns with weights whose rows are adjacent numbers."""
-    if weights in BLOCKS:
-        if simd.has_tiles() and layout("amx").width == 16 and activations not in BLOCKS:
-            return "amx"
-        return int8_kind(BLOCKS[weights]) if has_fast_instruction("i8") else "f32"
-    if weights == "bf16" and precision != Precision.F32:
-        if simd.has_tiles() and layout("amx").width == 16:
-            return "amx"
-        return "bf16" if has_fast_instruction("bf16") else "f32"
-    return "f32"
-
-
-def _dot_columns(a: Tensor, kind: str) -> int:
-    """How many columns ``mul_mat_dot`` takes: it reads rows of adjacent numbers only.
-
-    Packed weights without their rows are read by ``mul_mat_gemm`` whatever the number of columns: with nothing to pack
-    it is as fast.
-    """
-    form = _form(a)
-    rows = _order(a) == "rows" and (form is None or form.beside_rows)
-    return DOT_COLUMNS[base_of(kind)] if rows else 0
-
-
-# activations
-
-
-def _in_place(b: Tensor, place: Ref | int) -> _Activations:
-    order = "rows" if _order(b) == "rows" else "scattered"
-    return _Activations(place, b.type.name, order, b.nb)
-
-
-def _for_dot(a: Tensor, b: Tensor, place: Ref | int, offset: int) -> _Activations:
-    """What ``mul_mat_dot`` reads: int8 with sums for block types, contiguous f32 for others.
-
-    ``offset`` is where in the workspace there is room.
-    """
-    if a.type.name in BLOCKS:
-        weights = a.type.name
-        return _rounded(b, place, offset, mul_mat_dot.offset_of_sums(weights), mul_mat_dot.totals_of(weights))
-    if b.type.name == "f32" and _order(b) == "rows":
-        return _in_place(b, place)
-    return _widened(b, place, offset)
-
-
-def _for_gemm(kind: str, b: Tensor, place: Ref | int, offset: int) -> _Activations:
-    shape = layout(kind)
-    if shape.kind == "i8":
-        return _rounded(b, place, offset, 0, shape.quantum if shape.has_minima else 0)
-    return _widened(b, place, offset) if b.type.name in BLOCKS else _in_place(b, place)
-
-
-def _rounded(b: Tensor, place: Ref | int, at: int, sums: int, totals: int) -> _Activations:
-    order = _in_place(b, place).order
-    row_bytes = int8_row_bytes(b.ne[0], sums, totals)
-    scratch = 4 * b.ne[0] if order == "scattered" else 0
-    kernel = mul_mat_round(b.type.name, order, sums, totals)
-    return _rows_in_workspace(b, place, at, row_bytes, "int8", kernel, scratch)
-
-
-def _widened(b: Tensor, place: Ref | int, at: int) -> _Activations:
-    row_bytes = -(-4 * b.ne[0] // 64) * 64
-    return _rows_in_workspace(b, place, at, row_bytes, "f32", mul_mat_widen(b.type.name), 0)
-
-
-def _narrowed(b: Tensor, place: Ref | int) -> _Activations:
-    if b.type.name == "bf16" and _order(b) == "rows":
-        return _in_place(b, place)
-    order = _in_place(b, place).order
-    lines = -(-2 * b.ne[0] // 64) | 1  # an odd number: rows of a tile lie in different sets of a cache
-    scratch = 4 * b.ne[0] if order == "scattered" else 0
-    return _rows_in_workspace(b, place, 0, 64 * lines, "bf16", mul_mat_narrow(b.type.name, order), scratch)
-
-
-def _rows_in_workspace(
-    b: Tensor, place: Ref | int, at: int, row_bytes: int, elem: str, kernel: Kernel, scratch: int
-) -> _Activations:
-    words = Prepared.words(
-        x=Place(place, b.nb),
-        y=Place(Ref(WORKSPACE, at)),
-        K=b.ne[0],
-        ne1=b.ne[1],
-        ne2=b.ne[2],
-        ne3=b.ne[3],
-        row_bytes=row_bytes,
-    )
-    nb = (0, row_bytes, row_bytes * b.ne[1], row_bytes * b.ne[1] * b.ne[2])
-    entry = Entry(kernel, words, tasks(b.size))
-    return _Activations(Ref(WORKSPACE, at), elem, "rows", nb, (entry,), at + row_bytes * b.nrows, scratch)
-
-
 # products
 
 
 def _words(
     work: _Work,
-    x: _Activations,
+    x: Activations,
     kind: str,
     m_block: int,
     v_block: int,
@@ -495,7 +302,7 @@ def _words(
 ) -> Words:
     """The parameters of ``mul_mat_gemm`` of a ``kind``, or without one of ``mul_mat_dot``, which packs no weights."""
     a, b, placed = work.a, work.b, work.placed
-    packed = _packed(a, kind) is not None
+    packed = panels_form(a, kind) is not None
     words = Product.words(
         weights=_panels(a, kind, placed.a) if packed else Place(placed.a, a.nb),
         activations=Place(x.place, x.nb),
@@ -512,7 +319,7 @@ def _words(
         v_block=v_block,
         k_block=k_block,
         x_offset=x_offset,
-        pack=pack_panels(kind, a.type.name, _order(a)) if kind and not packed else 0,
+        pack=pack_panels(kind, a.type.name, order_of(a)) if kind and not packed else 0,
         routes=Place(Ref(WORKSPACE) if work.routed else 0),
         least=least,
         most=most,
@@ -526,40 +333,40 @@ def _words(
 
 def _panels(a: Tensor, kind: str, place: Ref | int) -> Place:
     """Where the panels of packed weights lie, with the byte strides of matrices."""
-    form = _packed(a, kind)
+    form = panels_form(a, kind)
     assert form is not None
     assert isinstance(place, Ref)
     matrix = form.matrix_bytes(a.ne[0], a.ne[1])
     return Place(Ref(place.slot, place.offset + form.panels_at(a.nbytes)), (0, 0, matrix, matrix * a.ne[2]))
 
 
-def _dot(work: _Work, x: _Activations, most: int) -> _Multiplication:
+def _dot(work: _Work, x: Activations, most: int) -> _Multiplication:
     a = work.a
     # a 64th of the matrix, but not less than is worth a visit
     rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
     words = _words(work, x, "", -(-rows // 4) * 4, most, least=1, most=most)
-    entry = Entry(mul_mat_dot.mul_mat_dot(a.type.name), words, work.tasks)
-    return _Multiplication(x, entry, mul_mat_dot.scratch_bytes())
+    entry = Entry(dot.mul_mat_dot(a.type.name), words, work.tasks)
+    return _Multiplication(x, entry, dot.scratch_bytes())
 
 
-def _gemm(work: _Work, x: _Activations, kind: str, least: int = 1) -> _Multiplication:
+def _gemm(work: _Work, x: Activations, kind: str, least: int = 1) -> _Multiplication:
     m_block, v_block = _blocks(work, kind)
     k_block = _k_block(work.a, kind)
     x_offset, scratch = _scratch_plan(work.a, kind, m_block, k_block)
     words = _words(work, x, kind, m_block, v_block, least, work.rows, k_block, x_offset)
-    kernel = mul_mat_gemm.mul_mat_gemm(kind, x.elem, x.order, _packed_as(kind, work.a))
+    kernel = gemm.mul_mat_gemm(kind, x.elem, x.order, _packed_as(kind, work.a))
     return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)
 
 
 def _scratch_plan(a: Tensor, kind: str, m_block: int, k_block: int) -> tuple[int, int]:
     """Where activations are packed in a thread's scratch, behind the weights if they are packed there; and its size."""
     packed = _packed_as(kind, a)
-    return mul_mat_gemm.scratch_plan(kind, 0 if packed else m_block, k_block, packed)
+    return gemm.scratch_plan(kind, 0 if packed else m_block, k_block, packed)
 
 
 def _packed_as(kind: str, a: Tensor) -> str:
     """What ``mul_mat_gemm`` reads where weights were packed once, else nothing."""
-    return "" if _packed(a, kind) is None else packed_as(kind, a.type.name)
+    return "" if panels_form(a, kind) is None else packed_as(kind, a.type.name)
 
 
 def _k_block(a: Tensor, kind: str) -> int:
@@ -571,7 +378,7 @@ def _blocks(work: _Work, kind: str) -> tuple[int, int]:
     shape = layout(kind)
     panels, most = _panels_of_a_chunk(work, kind)
     least = _LEAST_ROWS[base_of(kind)]
-    if _packed(work.a, kind) is not None:  # what a chunk packs is activations alone
+    if panels_form(work.a, kind) is not None:  # what a chunk packs is activations alone
         least = _LEAST_TILES * shape.rows
         if shape.is_one_tile(work.rows):  # nothing twice
             most = panels

@@ -75,10 +75,10 @@ def fused(group: Group, names: Names) -> Entries | Decline:
         return before
     if isinstance(behind, Decline):
         return behind
-    return _steps(group, normed, x, before, behind)
+    return _entries(group, normed, x, before, behind)
 
 
-def _steps(group: Group, normed: Tensor, x: Tensor, before: Chained, behind: Chained) -> Entries | Decline:
+def _entries(group: Group, normed: Tensor, x: Tensor, before: Chained, behind: Chained) -> Entries | Decline:
     node, ne = group.node, normed.ne
     keeps = x in group.operands[1 + len(group.sources) :] if len(group) > 1 else False
     sources = [*(before.sources or [Source(x, 0, x.ne)]), *behind.sources]

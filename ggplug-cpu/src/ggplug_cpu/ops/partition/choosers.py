@@ -17,16 +17,16 @@ def win_part(node: Tensor) -> Entries:
     """y[:, i, j, window] = a row of x, or zeros."""
     assert isinstance(node.op, ops.WinPart)
     x = given(node, 0)
-    return _steps(node, "apart", node.op.w, x.ne[1], x.ne[2])
+    return _entries(node, "apart", node.op.w, x.ne[1], x.ne[2])
 
 
 def win_unpart(node: Tensor) -> Entries:
     """y[:, i, j] = a row of a window of x."""
     assert isinstance(node.op, ops.WinUnpart)
-    return _steps(node, "together", node.op.w, node.ne[1], node.ne[2])
+    return _entries(node, "together", node.op.w, node.ne[1], node.ne[2])
 
 
-def _steps(node: Tensor, direction: str, w: int, width: int, height: int) -> Entries:
+def _entries(node: Tensor, direction: str, w: int, width: int, height: int) -> Entries:
     ready = in_f32(given(node, 0), Ref(source(0)), rows=True)
     words = Partition.words(
         y=Place(Ref(RESULT), node.nb),

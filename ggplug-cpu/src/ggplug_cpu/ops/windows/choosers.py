@@ -29,7 +29,7 @@ def pool_1d(node: Tensor) -> Entries | Decline:
     assert isinstance(op, ops.Pool1d)
     axes = Axis(op.k0, op.s0, op.p0), _ONE
     x = in_f32(given(node, 0), Ref(source(0)))
-    return _steps(node, x, _windows("largest" if op.kind == PoolKind.MAX else "mean", node, x, axes, x.ne[:2]))
+    return _entries(node, x, _windows("largest" if op.kind == PoolKind.MAX else "mean", node, x, axes, x.ne[:2]))
 
 
 def pool_2d(node: Tensor) -> Entries | Decline:
@@ -41,7 +41,7 @@ def pool_2d(node: Tensor) -> Entries | Decline:
     entry = _windows(
         "largest" if largest else "sum", node, x, op.axes(), x.ne[:2], divisor=1.0 if largest else op.k0 * op.k1
     )
-    return _steps(node, x, entry)
+    return _entries(node, x, entry)
 
 
 def pool_2d_back(node: Tensor) -> Entries | Decline:
@@ -52,7 +52,7 @@ def pool_2d_back(node: Tensor) -> Entries | Decline:
     planes = Ready(Ref(source(0)), grad.ne, grad.nb)
     if op.kind == PoolKind.AVG:
         back = _windows("sum", node, planes, axes, grad.ne[:2], back=True, divisor=op.k0 * op.k1)
-        return _steps(node, planes, back)
+        return _entries(node, planes, back)
     x = in_f32(given(node, 1), Ref(source(1)))
     at = -(-x.workspace_bytes // 64) * 64
     chosen = Place(Ref(WORKSPACE, at), contiguous_strides(F32, grad.ne))
@@ -73,7 +73,7 @@ def conv_2d_dw(node: Tensor) -> Entries | Decline:
     ready = Ready(Ref(source(1)), x.ne, x.nb, taps.entries, taps.workspace_bytes, taps.scratch_bytes)
     other = Place(taps.place, (taps.nb[0], taps.nb[1], taps.nb[3], 0))
     axes = op.axes(weights.ne[0], weights.ne[1])
-    return _steps(node, ready, _windows("weighted", node, ready, (axes[0], axes[1]), x.ne[:2], other=other))
+    return _entries(node, ready, _windows("weighted", node, ready, (axes[0], axes[1]), x.ne[:2], other=other))
 
 
 def im2col_back(node: Tensor) -> Entries | Decline:
@@ -92,7 +92,7 @@ def im2col_back(node: Tensor) -> Entries | Decline:
     extents = grad.ne[1], grad.ne[2] if op.is_2d else 1
     y = writing(Ref(RESULT), F32, *nb)
     moved = size, axes[0].taps * size
-    return _steps(node, columns, _windows("sum", node, columns, axes, extents, back=True, ne=ne, y=y, moved=moved))
+    return _entries(node, columns, _windows("sum", node, columns, axes, extents, back=True, ne=ne, y=y, moved=moved))
 
 
 def col2im_1d(node: Tensor) -> Entries | Decline:
@@ -109,10 +109,10 @@ def col2im_1d(node: Tensor) -> Entries | Decline:
     ne = node.ne[0], 1, node.ne[1], 1
     axes = Axis(taps, op.s0, op.p0), _ONE
     entry = _windows("sum", node, columns, axes, (a.ne[1], 1), back=True, ne=ne, y=y, moved=(size, 0))
-    return _steps(node, columns, entry)
+    return _entries(node, columns, entry)
 
 
-def _steps(node: Tensor, x: Ready, entry: Entry | Decline) -> Entries | Decline:
+def _entries(node: Tensor, x: Ready, entry: Entry | Decline) -> Entries | Decline:
     if isinstance(entry, Decline):
         return entry
     return Entries((*x.entries, entry), x.workspace_bytes, max(SCRATCH_BYTES, x.scratch_bytes))

@@ -22,8 +22,8 @@ _LOWEST = -3.4028234663852886e38
 class Windows(Parameters):
     """``ne0`` to ``ne3`` windows; window (i, j) of a plane of x has ``taps0`` by ``taps1`` elements of it.
 
-    x is f32, of ``width`` by ``height``; for strides, paddings, dilations and quotients see :mod:`.sliding`.  ``tap0``
-    and ``tap1`` are bytes that each tap is further on, whatever it reads.
+    x is f32, of ``width`` by ``height``; for strides, paddings, dilations and quotients see
+    :mod:`ggplug_cpu.parts.sliding`.  ``tap0`` and ``tap1`` are bytes that each tap is further on, whatever it reads.
     """
 
     y = written(STRIDES, CONVERTED)
