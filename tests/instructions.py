@@ -46,9 +46,9 @@ _X86_BASELINE = {"X64", "TSC", "PAUSE", "MULTIBYTENOP", "FPU", "CPUID", *(f"INTE
 
 def kernels_of(node: Tensor) -> tuple[Kernel, ...]:
     """The kernels that compute a node on the current target."""
-    steps = match(Group((node,)))
-    assert not isinstance(steps, Decline), steps.reason
-    entries = steps.entries
+    chosen = match(Group((node,)))
+    assert not isinstance(chosen, Decline), chosen.reason
+    entries = chosen.entries
     return tuple(dict.fromkeys(e for each in entries for e in (each.kernel, *each.words) if isinstance(e, Kernel)))
 
 

@@ -130,11 +130,11 @@ def groups() -> list[Group]:
 
 def test_every_address_that_a_group_needs_is_marked_and_only_its_results_are_written() -> None:
     for group in groups():
-        steps = match(group)
-        assert isinstance(steps, Entries)
+        chosen = match(group)
+        assert isinstance(chosen, Entries)
         kept = sum(group.kept) - 1
         results = {RESULT, *range(len(group.operands) - kept, len(group.operands))} if len(group) > 1 else {RESULT}
-        for entry in steps.entries:
+        for entry in chosen.entries:
             if isinstance(entry.words, Words):
                 assert slots(entry.words) <= entry.words.reads | entry.words.writes, (group, entry)
                 assert entry.words.writes <= {*results, WORKSPACE, FAULTS}, (group, entry)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.groups import Group
-from ggplug.patterns import Element, Hole, Names, Pattern, Step, chain, of, pattern, viewed
+from ggplug.patterns import Element, Hole, Names, Pattern, Step, chain, maybe, of, pattern, viewed
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import F32
 from ggplug_cpu.choosing.chooser import GroupChooser
@@ -227,11 +227,8 @@ GROUPS: dict[Pattern, GroupChooser] = {
     ): attention_layer,
     pattern(
         "attention",
-        lambda k, q, v, mask=None, sinks=None: COPY(viewed(_attended(k, q, TURNED(v), mask, sinks))),
+        lambda k, q, v, mask=None, sinks=None: maybe(
+            lambda mixed: COPY(viewed(mixed)), _attended(k, q, maybe(TURNED, v), mask, sinks)
+        ),
     ): attention,
-    pattern(
-        "attention", lambda k, q, v, mask=None, sinks=None: COPY(viewed(_attended(k, q, v, mask, sinks)))
-    ): attention,
-    pattern("attention", lambda k, q, v, mask=None, sinks=None: _attended(k, q, TURNED(v), mask, sinks)): attention,
-    pattern("attention", lambda k, q, v, mask=None, sinks=None: _attended(k, q, v, mask, sinks)): attention,
 }
