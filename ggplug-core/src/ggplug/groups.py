@@ -71,10 +71,10 @@ def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
     else:
         node = asked.node  # type: ignore[union-attr]
     return (
-        node.op.key,
+        node.op.key,  # type: ignore[union-attr]
         node.type.id,
         node.ne,
-        node.nb,  # type: ignore[union-attr]
+        node.nb,
         tuple(
             [
                 None
