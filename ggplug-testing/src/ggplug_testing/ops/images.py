@@ -18,7 +18,8 @@ from ggplug.types import F32, KERNEL_FLOATS, Type
 from ggplug_testing.cases.case import LAYOUTS, ROWWISE, Case, Layout, Leafs, node
 from ggplug_testing.cases.making import case, leaf, named, spell
 from ggplug_testing.description import describe
-from ggplug_testing.precision.rule import DEVIATIONS, EXACT, MOVES, SUMMED, Node, element, row
+from ggplug_testing.precision.rule import EXACT, MOVES, SUMMED, Node, element, row
+from ggplug_testing.precision.sums import roundings
 
 _SLIDES: tuple[dict[str, Any], ...] = (
     {},
@@ -55,7 +56,7 @@ def _two(
 def _convolved(node: Node, exact: Array, first: Array, second: Array) -> Array:
     terms = np.asarray(node.op.reference(first * first, second * second))
     count = np.asarray(node.op.reference(np.ones_like(first), np.ones_like(second)))
-    return np.asarray(DEVIATIONS * np.sqrt((count + 1) / 3 * np.maximum(exact * exact, 4 * terms)))
+    return roundings(count, exact, terms, products=True)
 
 
 CONVOLVED = row("6 sqrt((K + 1) / 3) size, as products without r", "the sums of K products", _convolved)

@@ -19,6 +19,7 @@ from ggplug_testing.description import CaseOf, describe
 from ggplug_testing.drawing import ANY, BATCHES, CONTIGUOUS, FEW, MODERATE, NOT_WHOLE, ONCE_ROWS, Draw, Drawn, Source
 from ggplug_testing.precision.rounded import COARSE, block_steps
 from ggplug_testing.precision.rule import DEVIATIONS, UNIT, Node, Rule, element, row
+from ggplug_testing.precision.sums import roundings
 
 _M = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65)
 _N = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
@@ -64,7 +65,7 @@ def _product(node: Node, exact: Array, weights: Array, other: Array, *ids: Array
 
     weights, other = (np.where(np.isfinite(each), each, 0) for each in (weights, other))
     terms = summed(other * other)
-    variance = (weights.shape[-1] + 1) / 3 * np.maximum(exact * exact, 4 * terms)
+    variance = (roundings(weights.shape[-1], exact, terms, products=True) / DEVIATIONS) ** 2
     if not node.src[1].type.is_quantized:
         if kind.is_quantized:
             variance = variance + summed(block_steps(other, kind.block_size) ** 2) / 12 / UNIT**2
@@ -283,7 +284,7 @@ def out_prod_cases(op: type[Op]) -> Iterator[Case]:
 def _out_prod(node: Node, exact: Array, a: Array, b: Array) -> Array:
     a, b = (np.where(np.isfinite(each), each, 0) for each in (a, b))
     terms = node.op.reference(a * a, b * b)
-    return np.asarray(DEVIATIONS * np.sqrt((a.shape[-2] + 1) / 3 * np.maximum(exact * exact, 4 * terms)))
+    return roundings(a.shape[-2], exact, terms, products=True)
 
 
 describe(

@@ -21,7 +21,9 @@ itself is not larger.  Roundings are independent of each other, each with the st
 their sum has sqrt(n / 3) UNIT size (N. J. Higham, T. Mary, *A new approach to probabilistic rounding error analysis*,
 SIAM J. Sci. Comput. 41, 2019).  Six standard deviations are allowed.  Where a result has many elements their mean
 square error is held to the standard deviation itself: at most ``2 (1 + 6 sqrt(2 / N))`` times its square for N
-elements, six standard deviations of such a mean again, and a factor of two because elements share sources.
+elements, six standard deviations of such a mean again, and a factor of two because elements share sources.  Where all
+terms of a sum are equal, a device that adds one after the other may round each time the same way: the standard
+deviation of such a sum is n / 2 UNIT size.
 
 Nor has a sum to be kept from overflow.  Where the magnitudes of the terms of sum, sum_rows, mean or cumsum, or the
 squares of a row of norm, rms_norm, l2_norm or group_norm, come to more than float32's largest number, a result that

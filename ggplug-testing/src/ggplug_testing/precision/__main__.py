@@ -21,7 +21,9 @@ agree. Where ggml's CPU backend and NumPy differ, it is ggml's answer:
 | `argsort` | comes last in both orders | comes last in the ascending order, the only one |
 | `l2_norm` | the other numbers of its row are divided by eps, as by C's `fmaxf` | `maximum` makes the row NaN |
 
-Products with weights in blocks make what an infinity or a NaN enters not finite, one or the other. Zeros have to
+Products with weights in blocks make what an infinity or a NaN enters not finite, one or the other. In
+attention a row of v whose weight is smaller than float32's smallest normal number may be left out, or enter with the
+weight 0, by which an infinity or a NaN of it becomes a NaN. Zeros have to
 agree in their sign where an op's operations are exact or rounded once. Where numbers are converted a NaN has to stay a
 NaN, with any sign and payload; where they are moved in their own type every bit stays.
 """

@@ -7,14 +7,28 @@ import math
 import numpy as np
 
 from ggplug.ops.base import Array
-from ggplug_testing.precision.rule import LARGEST, SUMMED
+from ggplug_testing.precision.rule import DEVIATIONS, LARGEST, SUMMED
 
 
 def added(x: Array) -> Array:
     """The roundings of adding up rows, [..., 1]; infinite where a sum may overflow on the way."""
-    total = np.abs(np.sum(x, axis=-1, keepdims=True))
-    size = np.maximum(total, 2 * np.sqrt(np.sum(x * x, axis=-1, keepdims=True)))
-    return np.where(overflows(np.sum(np.abs(x), axis=-1, keepdims=True)), np.inf, summed(x) * size)
+    total, squares = (np.sum(each, axis=-1, keepdims=True) for each in (x, x * x))
+    room = roundings(max(1, x.shape[-1]), total, squares)
+    return np.where(overflows(np.sum(np.abs(x), axis=-1, keepdims=True)), np.inf, room)
+
+
+def roundings(count: Array | int, total: Array, squares: Array, *, products: bool = False) -> Array:
+    """The roundings of adding up ``count`` terms with this sum and this sum of squares.
+
+    ``products``: the terms are products, which are rounded themselves.
+
+    Where all terms are equal, which is where Cauchy and Schwarz's inequality is an equation, roundings are not
+    independent: a device that adds one term after the other may round each time the same way.
+    """
+    total = np.abs(total)
+    independent = SUMMED * np.sqrt(count + products) * np.maximum(total, 2 * np.sqrt(squares))
+    equal = total * total >= (1 - 1e-6) * count * squares
+    return np.asarray(np.where(equal, np.maximum(independent, DEVIATIONS / 2 * count * total), independent))
 
 
 def overflows(magnitudes: Array) -> Array:

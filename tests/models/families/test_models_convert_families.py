@@ -1,0 +1,386 @@
+"""Folders of each family become the file that llama.cpp's converter makes of them, recorded in tests/data/folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from oracles import formula
+from paths import DATA
+
+import ggplug_models
+from ggplug import quants, types
+from ggplug.errors import ModelError, ParameterError
+from ggplug.gguf import GGUFReader
+from ggplug_models.converting.families import FAMILIES
+from ggplug_models.converting.splitting import NAMES as SPLITTING
+from ggplug_models.tokenizers.pre_tokenizers import BY_NAME
+
+FOLDERS = DATA / "folders"
+NAMES = sorted(path.name for path in FOLDERS.iterdir() if path.is_dir())
+OURS = {
+    "bert.hidden_activation",
+    "tokenizer.huggingface.json",
+    "tokenizer.ggml.cls_token_id",
+}
+"""Keys that ggplug adds for encoders: the activation, the whole tokeniser, and a token that llama.cpp names as BOS."""
+
+
+def expected(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FOLDERS / name / "expected.json").read_text("utf-8"))
+    return found
+
+
+def made(name: str, tmp_path: Path) -> Path:
+    """The folder with its weights."""
+    folder = tmp_path / name
+    shutil.copytree(FOLDERS / name, folder)
+    recorded = expected(name)
+    formula.write_folder(folder, recorded["weights"], recorded["dtype"], recorded["files"])
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_metadata_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    path = ggplug_models.convert(made(name, tmp_path), tmp_path / "out.gguf", "F16")
+    fields = gguf.GGUFReader(path).fields
+    found = {
+        key: ([kind.name for kind in each.types], each.contents())
+        for key, each in fields.items()
+        if not key.startswith(("GGUF.", "general.")) or key == "general.architecture"
+    }
+    wanted = expected(name)["metadata"]
+    assert found.keys() - OURS == wanted.keys()
+    for key, (kinds, value) in wanted.items():
+        assert (key, found[key]) == (key, (kinds, pytest.approx(value, rel=1e-6) if is_number(value) else value))
+    assert fields["general.file_type"].contents() == gguf.LlamaFileType.MOSTLY_F16
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, list) and bool(value) and isinstance(value[0], float))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    path = ggplug_models.convert(made(name, tmp_path), tmp_path / "out.gguf", "F16")
+    wanted = expected(name)["tensors"]
+    found = {each.name: each for each in gguf.GGUFReader(path).tensors}
+    assert found.keys() == wanted.keys()
+    for key, (kind, ne, held) in wanted.items():
+        each = found[key]
+        assert (key, each.tensor_type.name, each.shape.tolist()) == (key, kind, ne)
+        data = np.ascontiguousarray(each.data)
+        if key.startswith("rope_"):
+            np.testing.assert_allclose(data, held, rtol=1e-6)
+        else:
+            assert (key, hashlib.sha256(data.tobytes()).hexdigest()[:16]) == (key, held)
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+
+def test_stored_values_come_through_in_every_plain_type(tmp_path: Path) -> None:
+    folder = made("qwen3", tmp_path)
+    name, shape = "model.layers.1.mlp.up_proj.weight", (48, 32)
+    bits = np.frombuffer(formula.stored(formula.weights(name, shape), "BF16"), np.uint16)
+    exact = (bits.astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    for kind, wanted in (("F32", exact), ("F16", exact.astype(np.float16)), ("BF16", bits.reshape(shape))):
+        path = ggplug_models.convert(folder, tmp_path / f"{kind}.gguf", kind)
+        with GGUFReader(path) as reader:
+            info = reader.tensors["blk.1.ffn_up.weight"]
+            assert info.type is types.by_name(kind)
+            assert bytes(reader.data(info)) == wanted.tobytes()
+            assert reader.tensors["blk.1.ffn_norm.weight"].type is types.F32
+
+
+def test_quantised_matrices_are_those_of_the_reference(tmp_path: Path) -> None:
+    path = ggplug_models.convert(made("llama2", tmp_path), tmp_path / "out.gguf", "Q8_0")
+    values = formula.weights("model.layers.0.mlp.gate_proj.weight", (48, 32))
+    with GGUFReader(path) as reader:
+        info = reader.tensors["blk.0.ffn_gate.weight"]
+        assert info.type is types.Q8_0
+        assert bytes(reader.data(info)) == quants.quantize(values, types.Q8_0).tobytes()
+        # rows of 48 elements are no whole number of blocks
+        assert reader.tensors["blk.0.ffn_down.weight"].type is types.F16
+
+
+def test_mixtures_are_made_by_quantising_and_leave_one_file(tmp_path: Path) -> None:
+    folder = made("llama3", tmp_path)
+    seen: list[tuple[int, int]] = []
+    path = ggplug_models.convert(folder, tmp_path / "out.gguf", "q4_k_m", progress=lambda *at: seen.append(at))
+    with GGUFReader(path) as reader:
+        assert reader.metadata["general.file_type"] == gguf.LlamaFileType.MOSTLY_Q4_K_M
+        assert reader.tensors["blk.0.attn_q.weight"].type is types.Q5_0  # rows of 32 elements: the next that fits
+        assert reader.tensors["rope_freqs.weight"].type is types.F32
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1][0] == seen[-1][1]
+    assert {name.name for name in tmp_path.iterdir()} == {"llama3", "out.gguf"}
+
+
+def test_a_type_that_does_not_exist_is_answered_with_all_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"'Q9' is not one of F32, .*Q4_K_M"):
+        ggplug_models.convert(tmp_path, tmp_path / "out.gguf", "Q9")
+
+
+# -- what is wrong with a folder is told with its file, and the key in it ---------------------------
+
+
+def changed(folder: Path, file: str, **values: Any) -> None:
+    """Keys get other values; ``None`` takes them out."""
+    content = json.loads((folder / file).read_text("utf-8"))
+    content |= values
+    kept = {key: value for key, value in content.items() if value is not None}
+    (folder / file).write_text(json.dumps(kept), "utf-8")
+
+
+def test_an_unknown_model_type_is_answered_with_all_there_are(tmp_path: Path) -> None:
+    folder = made("llama2", tmp_path)
+    changed(folder, "config.json", model_type="mixtral")
+    with pytest.raises(ModelError, match=r"config\.json: model_type must be one of") as caught:
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+    assert all(kind in str(caught.value) for kind in FAMILIES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_that_is_needed_is_named_where_it_is_missing_or_odd(name: str, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
+    family = FAMILIES[json.loads((folder / "config.json").read_text("utf-8"))["model_type"]]
+    content = (folder / "config.json").read_bytes()
+    for setting in [*family.integers, *family.numbers]:
+        last = setting.rstrip("?").split("|")[-1]
+        odd: list[Any] = ["text", -1] if setting.endswith("?") else ["text", -1, None]
+        for value in odd:
+            changed(folder, "config.json", **{**dict.fromkeys(setting.split("|")), last: value})
+            with pytest.raises(ModelError, match=rf"config\.json: {last}"):
+                ggplug_models.convert(folder, tmp_path / "out.gguf")
+            (folder / "config.json").write_bytes(content)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"rope_type": "ntk"}, "rope_type"),
+        ({"rope_type": "linear"}, "factor"),
+        ({"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings"),
+        ({"rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 1.0}, "high_freq_factor"),
+        ({"rope_type": "llama3", "factor": "four"}, "factor"),
+        ({"rope_theta": -1}, "rope_theta"),
+    ],
+)
+def test_odd_positions_are_named(values: dict[str, Any], key: str, tmp_path: Path) -> None:
+    folder = made("llama2", tmp_path)
+    changed(folder, "config.json", rope_parameters=values)
+    with pytest.raises(ModelError, match=rf"config\.json: rope_parameters: {key} (must|is missing)"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_settings_of_older_files_say_the_same(tmp_path: Path) -> None:
+    folder = made("llama3", tmp_path)
+    new = ggplug_models.convert(folder, tmp_path / "new.gguf").read_bytes()
+    scaling = json.loads((folder / "config.json").read_text("utf-8"))["rope_parameters"]
+    base = scaling.pop("rope_theta")
+    scaling["type"] = scaling.pop("rope_type")
+    changed(folder, "config.json", rope_parameters=None, rope_theta=base, rope_scaling=scaling)
+    assert ggplug_models.convert(folder, tmp_path / "old.gguf").read_bytes() == new
+
+
+def test_factors_of_longrope_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    folder = made("phi3", tmp_path)
+    rope = json.loads((folder / "config.json").read_text("utf-8"))["rope_parameters"]
+    changed(folder, "config.json", rope_parameters={**rope, "long_factor": [1.0, 2.0]})
+    with pytest.raises(ModelError, match=r"long_factor must be an array of 4 positive numbers, got \[1.0, 2.0\]"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+# -- weights in several files ----------------------------------------------------------------------
+
+INDEX = "model.safetensors.index.json"
+
+
+def test_a_file_of_several_that_is_missing_is_named(tmp_path: Path) -> None:
+    folder = made("mistral", tmp_path)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"has no model-00002-of-00003\.safetensors"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_what_an_index_says_is_checked(tmp_path: Path) -> None:
+    folder = made("mistral", tmp_path)
+    index = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"]
+    name = next(iter(index))
+    for wrong, message in (
+        ({**index, "odd": index[name]}, rf"{index[name]} has no tensor 'odd', which .*{INDEX} promises"),
+        ({**index, name: "../config.json"}, rf"{INDEX}: weight_map: {name} must be the name of a file"),
+        ({**index, name: 7}, rf"{INDEX}: weight_map: {name} must be a string"),
+        ({}, f"{INDEX} names no tensors"),
+    ):
+        changed(folder, INDEX, weight_map=wrong)
+        with pytest.raises(ModelError, match=message):
+            ggplug_models.convert(folder, tmp_path / "out.gguf")
+    changed(folder, INDEX, weight_map=index)
+    part = folder / index[name]
+    part.write_bytes(part.read_bytes()[:-2])
+    with pytest.raises(ModelError, match=f"{index[name]}.*cannot be read"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_files_of_several_are_not_replaced(tmp_path: Path) -> None:
+    folder = made("mistral", tmp_path)
+    for name in (INDEX, "model-00001-of-00003.safetensors", "tokenizer.model"):
+        with pytest.raises(ParameterError, match="which the conversion reads"):
+            ggplug_models.convert(folder, folder / name)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}},
+        {"a": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 8]}},
+        {"a": 7},
+        [],
+    ],
+)
+def test_headers_that_lie_are_refused(tmp_path: Path, header: Any) -> None:
+    folder = made("gpt2", tmp_path)
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
+    with pytest.raises(ModelError, match=r"model\.safetensors cannot be read"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+# -- vocabularies ----------------------------------------------------------------------------------
+
+
+def read(path: Path) -> dict[str, Any]:
+    with GGUFReader(path) as reader:
+        return dict(reader.metadata)
+
+
+@pytest.mark.parametrize(("patterns", "name"), SPLITTING.items(), ids=SPLITTING.values())
+def test_ways_of_splitting_are_known_by_their_patterns(patterns: tuple[str, ...], name: str, tmp_path: Path) -> None:
+    folder = made("llama3", tmp_path)
+    steps: list[Any] = [
+        {"type": "Digits", "individual_digits": True}
+        if each == "each digit"
+        else {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
+        for each in patterns
+    ]
+    steps.append({"type": "ByteLevel", "use_regex": False})
+    changed(folder, "tokenizer.json", pre_tokenizer={"type": "Sequence", "pretokenizers": steps})
+    assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.ggml.pre"] == name
+
+
+def test_every_way_of_splitting_is_one_that_tokenisers_know() -> None:
+    assert {*SPLITTING.values(), "dbrx"} <= BY_NAME.keys()
+
+
+def test_llama_3_words_without_whole_tokens_are_those_of_dbrx(tmp_path: Path) -> None:
+    folder = made("llama3", tmp_path)
+    model = json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]
+    changed(folder, "tokenizer.json", model={**model, "ignore_merges": False})
+    assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.ggml.pre"] == "dbrx"
+
+
+def test_an_unknown_way_of_splitting_is_refused(tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    for way in ({"type": "Whitespace"}, None):
+        changed(folder, "tokenizer.json", pre_tokenizer=way)
+        with pytest.raises(ModelError, match=r"tokenizer\.json: pre_tokenizer must be .* split"):
+            ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_merged_pieces_without_tokenizer_model_are_scored_by_their_merges(tmp_path: Path) -> None:
+    folder = made("llama2", tmp_path)
+    (folder / "tokenizer.model").unlink()
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256)), "▁", "a", "b", "ab", "▁ab", "ba"]
+    model = {
+        "type": "BPE",
+        "byte_fallback": True,
+        "unk_token": "<unk>",
+        "vocab": {word: n for n, word in enumerate(words)},
+        "merges": [["a", "b"], ["▁", "ab"], ["b", "a"]],
+    }
+    added = [{"id": n, "content": words[n], "special": True} for n in range(3)]
+    (folder / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": added}), "utf-8")
+    found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert found["tokenizer.ggml.model"] == "llama"
+    place = found["tokenizer.ggml.tokens"].index
+    scores, kinds = found["tokenizer.ggml.scores"], found["tokenizer.ggml.token_type"]
+    assert [scores[place(word)] for word in ("ab", "▁ab", "ba", "a")] == [0, -1, -2, -3]
+    assert [kinds[place(word)] for word in ("<unk>", "<s>", "<0x41>", "ab")] == [2, 3, 6, 1]
+    assert found["tokenizer.ggml.tokens"][300] == "[PAD300]"
+    assert kinds[300] == 5
+
+
+def test_a_last_token_that_the_template_adds_ends_texts_and_the_other_ends_turns(tmp_path: Path) -> None:
+    folder = made("llama3", tmp_path)
+    names = ("<|begin_of_text|>", "<|end_of_text|>")
+    single = [{"SpecialToken": {"id": names[0]}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": names[1]}}]
+    changed(folder, "tokenizer.json", post_processor={"type": "TemplateProcessing", "single": single, "pair": []})
+    found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    tokens = found["tokenizer.ggml.tokens"]
+    ids = {kind: tokens[found[f"tokenizer.ggml.{kind}_token_id"]] for kind in ("bos", "eos", "eot")}
+    assert ids == {"bos": names[0], "eos": names[1], "eot": "<|eot_id|>"}
+    assert found["tokenizer.ggml.add_bos_token"]
+    assert found["tokenizer.ggml.add_eos_token"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 20, b"\x0a\x7f", b"\x0a\x02\x18\x09", b"\x0b"])
+def test_what_is_no_sentencepiece_model_is_refused(content: bytes, tmp_path: Path) -> None:
+    folder = made("llama2", tmp_path)
+    (folder / "tokenizer.model").write_bytes(content)
+    with pytest.raises(ModelError, match=r"tokenizer\.model cannot be read"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_the_template_comes_from_wherever_it_is_and_others_by_name(tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    templates = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
+    changed(folder, "tokenizer_config.json", chat_template=templates)
+    found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert found["tokenizer.chat_template"] == "d"
+    assert found["tokenizer.chat_template.tool_use"] == "t"
+    assert found["tokenizer.chat_templates"] == ["tool_use"]
+    changed(folder, "tokenizer_config.json", chat_template=None)
+    (folder / "chat_template.jinja").write_text("from a file ▁", "utf-8")
+    assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.chat_template"] == "from a file ▁"
+
+
+def test_a_model_that_sees_is_converted_by_its_part_that_reads(tmp_path: Path) -> None:
+    folder = made("gemma3", tmp_path)
+    plain = ggplug_models.convert(folder, tmp_path / "plain.gguf")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    outer = {"model_type": "gemma3", "text_config": config, "bos_token_id": 1, "eos_token_id": [1, 106]}
+    (folder / "config.json").write_text(json.dumps(outer), "utf-8")
+    recorded = expected("gemma3")
+    content = {
+        f"language_model.{name}": ("BF16", shape, formula.stored(formula.weights(name, shape), "BF16"))
+        for name, shape in recorded["weights"].items()
+    }
+    content["vision_tower.odd.weight"] = ("BF16", (2,), bytes(4))
+    formula.save(folder / "model.safetensors", content)
+    seeing = ggplug_models.convert(folder, tmp_path / "seeing.gguf")
+    with GGUFReader(plain) as first, GGUFReader(seeing) as second:
+        assert [(each, bytes(first.data(info))) for each, info in first.tensors.items()] == [
+            (each, bytes(second.data(info))) for each, info in second.tensors.items()
+        ]
+
+
+def test_a_tied_head_is_left_out_and_another_is_kept(tmp_path: Path) -> None:
+    folder = made("qwen3", tmp_path)
+    recorded = expected("qwen3")
+    shape = recorded["weights"]["model.embed_tokens.weight"]
+    formula.write_folder(folder, {**recorded["weights"], "lm_head.weight": shape}, "BF16", 1)
+    for tied in (True, False):
+        changed(folder, "config.json", tie_word_embeddings=tied)
+        with GGUFReader(ggplug_models.convert(folder, tmp_path / "out.gguf")) as reader:
+            assert ("output.weight" in reader.tensors) is not tied

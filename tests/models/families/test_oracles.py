@@ -1,0 +1,44 @@
+"""The recorded models of transformers are whole, and named and shaped as their README says."""
+
+from __future__ import annotations
+
+import re
+
+import gguf
+import numpy as np
+import pytest
+from paths import DATA
+
+FOLDER = DATA / "oracles"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.gguf"))
+
+
+def test_the_readme_lists_the_files_that_are_there() -> None:
+    listed = re.findall(r"^\| `([a-z0-9-]+)` \|.*\| (?:-|\de-\d+) \|$", (FOLDER / "README.md").read_text("utf-8"), re.M)
+    assert sorted(listed) == NAMES
+    assert sorted(path.stem for path in FOLDER.glob("*.npz")) == NAMES
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2_500_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recording_has_outputs_for_every_token(name: str) -> None:
+    with np.load(FOLDER / f"{name}.npz") as arrays:
+        rows = "logits_f32" if "greedy" in arrays else "embd_f32"
+        for i, n in enumerate((1, 7, 40)):
+            assert arrays[f"tokens_{i}"].shape == (n,)
+            assert arrays[f"{rows}_{i}"].shape[0] == n
+            assert np.isfinite(arrays[f"{rows}_{i}"]).all()
+        if rows == "logits_f32":
+            assert arrays["greedy"].shape == arrays["greedy_margin"].shape == (16,)
+            assert arrays["greedy_margin"].min() >= 0.05
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_have_names_that_the_package_gguf_knows_for_the_architecture(name: str) -> None:
+    reader = gguf.GGUFReader(FOLDER / f"{name}.gguf")
+    named = reader.fields["general.architecture"].contents()
+    (arch,) = (number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == named)
+    known = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[arch]}
+    for tensor in reader.tensors:
+        stem = re.sub(r"^blk\.\d+\.", "blk.{bid}.", tensor.name)
+        assert stem in known or re.sub(r"\.(weight|bias)$", "", stem) in known, tensor.name
