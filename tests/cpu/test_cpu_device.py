@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import mmap
@@ -37,8 +38,10 @@ from ggplug.graph import Graph
 from ggplug.memory import Allocation, GraphAllocator
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
-from ggplug_cpu import compiler, features, prebuild, table
+from ggplug_cpu import compiler, features, prebuild
+from ggplug_cpu import ops as families_of_ops
 from ggplug_cpu.device import CpuDevice
+from ggplug_cpu.matching import GROUPS, choosers_of
 from ggplug_cpu.team import Team
 
 
@@ -142,9 +145,15 @@ def test_memory_maps_are_used_in_place(device: CpuDevice, tmp_path: Path) -> Non
 # -- what it computes -------------------------------------------------------------------------------
 
 
-def test_every_op_of_ggplug_that_computes_has_a_row() -> None:
+def test_every_op_of_ggplug_that_computes_has_a_chooser() -> None:
     named = {kind for kind in ops.OPS.values() if kind.__module__.startswith("ggplug.ops") and not kind.is_view}
-    assert [kind.name for kind in named if not any(table.rows_for(kind))] == []
+    assert [kind.name for kind in named if not any(choosers_of(kind))] == []
+
+
+def test_the_groups_of_every_family_are_in_the_order_of_preference() -> None:
+    families = Path(families_of_ops.__file__).parent.glob("*/choosers.py")
+    declared = [importlib.import_module(f"ggplug_cpu.ops.{path.parent.name}.choosers") for path in families]
+    assert {pattern for family in declared for pattern in getattr(family, "GROUPS", ())} == set(GROUPS)
 
 
 def test_what_supports_op_says_is_what_a_plan_does(device: CpuDevice) -> None:

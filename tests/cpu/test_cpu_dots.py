@@ -17,10 +17,10 @@ from ggplug_cpu import features
 from ggplug_cpu.compiler import Intrinsic
 from ggplug_cpu.features import Target
 from ggplug_cpu.instruction_sets import AARCH64, X86_64, InstructionSet
-from ggplug_cpu.kernels.mul_mat_dot import blocks_at_once, dot_blocks
-from ggplug_cpu.kernels.mul_mat_layout import layout
-from ggplug_cpu.kernels.mul_mat_pack import pack_activations, pack_quantized, pack_weights
-from ggplug_cpu.kernels.mul_mat_tiles import tile
+from ggplug_cpu.ops.mul_mat.dot import blocks_at_once, dot_blocks
+from ggplug_cpu.ops.mul_mat.layout import layout
+from ggplug_cpu.ops.mul_mat.pack import pack_activations, pack_quantized, pack_weights
+from ggplug_cpu.ops.mul_mat.tiles import tile
 from ggplug_cpu.simd import dots
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, vector
 from ggplug_cpu.types import BLOCKS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("ggplug_cpu")
 
 from ggplug.tensor import Extents
-from ggplug_cpu.choices.nest import PIECE, Nest, Shape, element_nest, row_nest
+from ggplug_cpu.choosing.nest import PIECE, Nest, Shape, element_nest, row_nest
 
 
 def visited(nest: Nest) -> list[tuple[int, ...]]:

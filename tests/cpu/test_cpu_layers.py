@@ -18,9 +18,9 @@ import ggplug as gg
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu import features
-from ggplug_cpu.choices.steps import Steps
+from ggplug_cpu.choosing.entries import Entries
 from ggplug_cpu.device import CpuDevice
-from ggplug_cpu.kernels.mul_mat_prepare import mul_mat_round
+from ggplug_cpu.ops.mul_mat.prepare import mul_mat_round
 from ggplug_cpu.packed import PackedBufferType
 from ggplug_cpu.tape import Entry
 
@@ -223,5 +223,5 @@ def test_what_all_heads_mix_is_written_where_it_is_read(device: CpuDevice, rng: 
 def test_the_first_entry_of_a_node_waits_for_the_nodes_before() -> None:
     entry = Entry(mul_mat_round("f32"), [], barrier_before=False)
     with pytest.raises(AssertionError, match="waits for no node before"):
-        Steps((entry,))
-    Steps((replace(entry, barrier_before=True), entry))
+        Entries((entry,))
+    Entries((replace(entry, barrier_before=True), entry))

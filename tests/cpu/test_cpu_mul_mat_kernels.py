@@ -21,13 +21,14 @@ from ggplug.backend import Decline
 from ggplug.quants import put_scales
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_cpu import features
-from ggplug_cpu.choices.mul_mat import DOT_COLUMNS, mul_mat, mul_mat_id
-from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, Entries
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.detect import host_features
-from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED
-from ggplug_cpu.kernels.mul_mat_layout import base_of, int8_kind
+from ggplug_cpu.ops.mul_mat.kinds import DOT_COLUMNS
+from ggplug_cpu.ops.mul_mat.layout import base_of, int8_kind
+from ggplug_cpu.ops.mul_mat.products import mul_mat, mul_mat_id
 from ggplug_cpu.parameters import Ref
+from ggplug_cpu.parts.faults import AT, FAULT_WORDS, GOT, NOTED
 from ggplug_cpu.tape import WORKSPACE, Entry, Tape
 from ggplug_cpu.team import Team
 from ggplug_cpu.types import BLOCKS, ENCODED
@@ -103,15 +104,15 @@ def operand(type_name: str, *ne: int, seed: int, scale: float = 1.0) -> Operand:
     return Operand(tensor, encode(numbers, tensor.type).reshape(-1).copy())
 
 
-def steps_of(node: Tensor) -> Steps:
-    steps = mul_mat(node) if isinstance(node.op, gg.ops.MulMat) else mul_mat_id(node)
-    assert not isinstance(steps, Decline), steps.reason
-    return steps
+def entries_of(node: Tensor) -> Entries:
+    chosen = mul_mat(node) if isinstance(node.op, gg.ops.MulMat) else mul_mat_id(node)
+    assert not isinstance(chosen, Decline), chosen.reason
+    return chosen
 
 
 def compute(team: Team, node: Tensor, *sources: Operand) -> tuple[Array, list[int]]:
     """The result, and the record of faults.  Every byte around the result must stay as it is."""
-    steps = steps_of(node)
+    chosen = entries_of(node)
     guard = 64
     result = np.full(node.size + 2 * guard, np.nan, np.float32)
     faults = np.zeros(FAULT_WORDS, np.int64)
@@ -124,8 +125,8 @@ def compute(team: Team, node: Tensor, *sources: Operand) -> tuple[Array, list[in
             return _POSITION
         return Ref(len(bases) - 1 if word.slot == FAULTS else word.slot, word.offset)
 
-    entries = [Entry(e.kernel, [placed(w) for w in e.words], e.tasks, e.barrier_before) for e in steps.entries]
-    tape = Tape(entries, len(bases), steps.workspace_bytes, steps.scratch_bytes)
+    entries = [Entry(e.kernel, [placed(w) for w in e.words], e.tasks, e.barrier_before) for e in chosen.entries]
+    tape = Tape(entries, len(bases), chosen.workspace_bytes, chosen.scratch_bytes)
     team.run(tape.bind(bases))
     assert np.isnan(result[:guard]).all()
     assert np.isnan(result[-guard:]).all()
@@ -167,7 +168,7 @@ def check(got: Array, a: Operand, b: Operand) -> None:
 
 def kernels(node: Tensor) -> str:
     """The kernels of a node, and those that they call by address."""
-    entries = steps_of(node).entries
+    entries = entries_of(node).entries
     return " ".join(each.name for entry in entries for each in (entry.kernel, *entry.words) if isinstance(each, Kernel))
 
 
@@ -457,9 +458,9 @@ def test_extreme_bytes_of_weights_do_not_saturate(target: str, teams: dict[int, 
 
 def test_what_is_not_multiplied_is_declined_with_the_reason(target: str) -> None:
     def reason(weights: str, activations: str) -> str:
-        steps = mul_mat(gg.mul_mat(new_tensor(weights, (256, 4)), new_tensor(activations, (256, 2))))
-        assert isinstance(steps, Decline)
-        return steps.reason
+        chosen = mul_mat(gg.mul_mat(new_tensor(weights, (256, 4)), new_tensor(activations, (256, 2))))
+        assert isinstance(chosen, Decline)
+        return chosen.reason
 
     assert "f64" in reason("f64", "f32")
     assert "q8_0" in reason("q8_0", "f16")

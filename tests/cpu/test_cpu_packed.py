@@ -22,8 +22,8 @@ from ggplug.tensor import Tensor
 from ggplug.types import by_name
 from ggplug_cpu import features
 from ggplug_cpu.instruction_sets import X86_64
-from ggplug_cpu.kernels.mul_mat_layout import base_of, layout
-from ggplug_cpu.kernels.mul_mat_packed import packed_as
+from ggplug_cpu.ops.mul_mat.layout import base_of, layout
+from ggplug_cpu.ops.mul_mat.packed import packed_as
 from ggplug_cpu.packed import PackedBufferType
 
 FLOATS = ("f32", "f16", "bf16")

@@ -11,13 +11,13 @@ pytest.importorskip("ggplug_cpu")
 
 from ggplug.graph import Graph
 from ggplug.groups import Group
-from ggplug_cpu import prebuild, simd, table
-from ggplug_cpu.choices.nest import Shape, element_nest, words_of
-from ggplug_cpu.choices.steps import FAULTS, RESULT, Steps
+from ggplug_cpu import prebuild, simd
+from ggplug_cpu.choosing.entries import FAULTS, RESULT, Entries
+from ggplug_cpu.choosing.nest import Shape, element_nest, words_of
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import store_word
 from ggplug_cpu.device import CpuDevice
-from ggplug_cpu.kernels.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.matching import match
 from ggplug_cpu.parameters import (
     STRIDES,
     Parameters,
@@ -32,6 +32,7 @@ from ggplug_cpu.parameters import (
     reals,
     written,
 )
+from ggplug_cpu.parts.nest import Rows, over_rows, read_row, written_row
 from ggplug_cpu.tape import WORKSPACE, Entry, Tape
 from ggplug_cpu.team import Team
 
@@ -129,11 +130,11 @@ def groups() -> list[Group]:
 
 def test_every_address_that_a_group_needs_is_marked_and_only_its_results_are_written() -> None:
     for group in groups():
-        steps = table.find(group)
-        assert isinstance(steps, Steps)
+        chosen = match(group)
+        assert isinstance(chosen, Entries)
         kept = sum(group.kept) - 1
         results = {RESULT, *range(len(group.operands) - kept, len(group.operands))} if len(group) > 1 else {RESULT}
-        for entry in steps.entries:
+        for entry in chosen.entries:
             if isinstance(entry.words, Words):
                 assert slots(entry.words) <= entry.words.reads | entry.words.writes, (group, entry)
                 assert entry.words.writes <= {*results, WORKSPACE, FAULTS}, (group, entry)

@@ -15,7 +15,7 @@ from ggplug.quantizing import quantize_file
 from ggplug.quantizing.rows import Encoder
 from ggplug.registry.extras import Quantizer
 
-cpu = pytest.importorskip("ggplug_cpu.quantizer")
+cpu = pytest.importorskip("ggplug_cpu.quantization.quantizer")
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from ggplug_cpu import features, simd
 from ggplug_cpu.compiler import Body, Kernel, kernel
 from ggplug_cpu.context import real, store_word, word
 from ggplug_cpu.instruction_sets import X86_64
-from ggplug_cpu.kernels.mul_mat_gemm import mul_mat_gemm
-from ggplug_cpu.kernels.quantize import dequantize_row, quantize_row
+from ggplug_cpu.ops.mul_mat.gemm import mul_mat_gemm
+from ggplug_cpu.parts.quantize import dequantize_row, quantize_row
 from ggplug_cpu.simd.tiles import STATE_BYTES
 from ggplug_cpu.team import Team
 from ggplug_cpu.types import BLOCKS, ENCODED

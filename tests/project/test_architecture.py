@@ -132,6 +132,7 @@ def test_packages_import_no_circle_inside_a_room(folder: Path) -> None:
 
 
 SIMT = ROOT / "ggplug-simt" / "src" / "ggplug_simt"
+CPU = ROOT / "ggplug-cpu" / "src" / "ggplug_cpu"
 
 
 def edges_of(folder: Path) -> dict[str, set[str]]:
@@ -148,15 +149,27 @@ def edges_of(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(("folder", "least"), [(SIMT, 20), (MODELS, 100)], ids=["simt", "models"])
+@pytest.mark.parametrize(
+    ("folder", "least"), [(SIMT, 20), (CPU, 120), (MODELS, 100)], ids=lambda p: getattr(p, "name", "")
+)
 def test_packages_are_an_order_also_for_type_hints(folder: Path, least: int) -> None:
     assert check_order(edges_of(folder)) > least
 
 
-@pytest.mark.parametrize("package", [MODELS], ids=lambda p: p.name)
+@pytest.mark.parametrize("package", [CPU, MODELS], ids=lambda p: p.name)
 def test_a_folder_has_few_enough_files_to_look_through(package: Path) -> None:
     held = Counter(path.parent for path in package.rglob("*.py"))
     assert not {str(folder): count for folder, count in held.items() if count > 25}
+
+
+def test_a_family_of_the_cpu_device_keeps_its_kernels_and_their_choice_in_one_folder() -> None:
+    assert all((family.parent / "choosers.py").exists() for family in (CPU / "ops").glob("*/__init__.py"))
+
+
+def test_what_families_of_the_cpu_device_share_imports_no_family() -> None:
+    for part in ("parts", "choosing"):
+        for path in (CPU / part).glob("*.py"):
+            assert not [module for module, _ in imports(path) if module.startswith("ggplug_cpu.ops")], path
 
 
 def test_what_runs_programs_on_gpus_imports_no_library_of_programs() -> None:

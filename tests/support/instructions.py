@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from ggplug import ops
 from ggplug.backend import Decline, Group
 from ggplug.tensor import Tensor, new_tensor
-from ggplug_cpu import features, frontend, table
+from ggplug_cpu import features, frontend
 from ggplug_cpu.compiler import Kernel
+from ggplug_cpu.matching import match
 from ggplug_cpu.simd import dots
 
 WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0")
@@ -45,9 +46,9 @@ _X86_BASELINE = {"X64", "TSC", "PAUSE", "MULTIBYTENOP", "FPU", "CPUID", *(f"INTE
 
 def kernels_of(node: Tensor) -> tuple[Kernel, ...]:
     """The kernels that compute a node on the current target."""
-    steps = table.find(Group((node,)))
-    assert not isinstance(steps, Decline), steps.reason
-    entries = steps.entries
+    chosen = match(Group((node,)))
+    assert not isinstance(chosen, Decline), chosen.reason
+    entries = chosen.entries
     return tuple(dict.fromkeys(e for each in entries for e in (each.kernel, *each.words) if isinstance(e, Kernel)))
 
 

@@ -7,8 +7,9 @@ tensor fills that the chain does not compute itself::
     NORM_AFFINE = pattern("norm_affine", lambda x, w, b: SHIFTED(SCALED(NORM(x), w), b), inplace=("x",))
 
 A hole that occurs twice is the same tensor twice; one with the default None may be absent.  The two sources of Add and
-Mul may be in either order.  ``viewed(step)`` stands for a result of a step or any view of it.  A run of elementwise
-ops, perhaps behind a step of another kind, is a :func:`chain`.
+Mul may be in either order.  ``viewed(step)`` stands for a result of a step or any view of it, ``maybe(step, x)`` for a
+step or, where it is not there, for the ``x`` that it would have read.  A run of elementwise ops, perhaps behind a step
+of another kind, is a :func:`chain`.
 
 A device lists its patterns, the preferred ones first, and its ``match`` asks each for the ``names`` of a group: a
 pattern's holes and steps by name, or None.  Shapes, types and strides are the kernel's own affair: it declines.
@@ -20,7 +21,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ggplug.errors import ParameterError
 from ggplug.groups import Group
@@ -58,7 +59,16 @@ class Viewed:
     step: Step
 
 
-Element = Hole | Step | Viewed
+@dataclass(frozen=True, eq=False)
+class Maybe:
+    """A step, or what stands for its source where the step is not there."""
+
+    step: Step
+    source: Element
+
+
+Element = Hole | Step | Viewed | Maybe
+E = TypeVar("E", Hole, Step, Viewed, Maybe)
 
 
 class Found(NamedTuple):
@@ -77,6 +87,11 @@ def of(*kinds: type[Op], name: str = "") -> Callable[..., Step]:
 def viewed(step: Step) -> Viewed:
     """The result of a step, or any view of it."""
     return Viewed(step)
+
+
+def maybe(step: Callable[[E], Step], source: E) -> Maybe:
+    """``step(source)``, which is preferred, or the ``source`` alone."""
+    return Maybe(step(source), source)
 
 
 def is_one_of(op: Op | None, kinds: tuple[type[Op], ...]) -> bool:
@@ -129,10 +144,10 @@ class Pattern(ABC):
 class Formula(Pattern):
     """A chain of fixed shape; see :func:`pattern`."""
 
-    def __init__(self, name: str, formula: Callable[..., Step], inplace: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, formula: Callable[..., Step | Maybe], inplace: Sequence[str] = ()) -> None:
         self.name = name
         self._last, holes = _written(name, formula)
-        self.kinds = self._last.kinds
+        self.kinds = _kinds_of(self._last)
         unknown = [hole for hole in inplace if hole not in holes]
         if unknown:
             raise ParameterError(f"pattern {name!r} has no hole {unknown[0]!r}", got=unknown[0])
@@ -150,11 +165,16 @@ class Chain(Pattern):
     """A run of elementwise ops; see :func:`chain`."""
 
     def __init__(
-        self, name: str, kinds: tuple[type[Op], ...], start: Callable[..., Step] | None, inplace: bool, at_most: int
+        self,
+        name: str,
+        kinds: tuple[type[Op], ...],
+        start: Callable[..., Step | Maybe] | None,
+        inplace: bool,
+        at_most: int,
     ) -> None:
         self.name = name
         self.kinds = kinds
-        self._start: Step | None = None
+        self._start: Step | Maybe | None = None
         self._holes: frozenset[str] = frozenset()
         if start is not None:
             self._start, self._holes = _written(name, start)
@@ -186,7 +206,7 @@ class Chain(Pattern):
         return tuple(s for s in group.sources if s not in taken) if self._may_overwrite else ()
 
 
-def pattern(name: str, formula: Callable[..., Step], *, inplace: Sequence[str] = ()) -> Formula:
+def pattern(name: str, formula: Callable[..., Step | Maybe], *, inplace: Sequence[str] = ()) -> Formula:
     """A chain of fixed shape.
 
     ``inplace``: names of holes whose bytes the result may take over: the kernel reads there nothing that it has
@@ -196,7 +216,11 @@ def pattern(name: str, formula: Callable[..., Step], *, inplace: Sequence[str] =
 
 
 def chain(
-    name: str, *kinds: type[Op], start: Callable[..., Step] | None = None, inplace: bool = False, at_most: int = 8
+    name: str,
+    *kinds: type[Op],
+    start: Callable[..., Step | Maybe] | None = None,
+    inplace: bool = False,
+    at_most: int = 8,
 ) -> Chain:
     """A run of ops of these classes, each on the result of the one before, which nothing else reads; all of one shape.
 
@@ -207,7 +231,7 @@ def chain(
     return Chain(name, kinds, start, inplace, at_most)
 
 
-def _written(name: str, formula: Callable[..., Step]) -> tuple[Step, frozenset[str]]:
+def _written(name: str, formula: Callable[..., Step | Maybe]) -> tuple[Step | Maybe, frozenset[str]]:
     """A formula's last step, and the names of its holes."""
     parameters = inspect.signature(formula).parameters.values()
     holes = [Hole(parameter.name, parameter.default is None) for parameter in parameters]
@@ -217,6 +241,9 @@ def _written(name: str, formula: Callable[..., Step]) -> tuple[Step, frozenset[s
     def visit(element: Element) -> None:
         if isinstance(element, Viewed):
             visit(element.step)
+        elif isinstance(element, Maybe):
+            visit(element.step)
+            visit(element.source)
         elif isinstance(element, Step) and steps.get(element.name) is not element:
             if element.name in steps or any(hole.name == element.name for hole in holes):
                 raise ParameterError(
@@ -230,7 +257,16 @@ def _written(name: str, formula: Callable[..., Step]) -> tuple[Step, frozenset[s
     return last, frozenset(hole.name for hole in holes)
 
 
-def _places(last: Step, tensor: Tensor | None, free: Container[Tensor], holes: frozenset[str]) -> Iterator[Found]:
+def _kinds_of(last: Element) -> tuple[type[Op], ...]:
+    """The classes of op that the last node of a formula may have."""
+    if isinstance(last, Maybe):
+        return *last.step.kinds, *_kinds_of(last.source)
+    return last.kinds if isinstance(last, Step) else ()
+
+
+def _places(
+    last: Step | Maybe, tensor: Tensor | None, free: Container[Tensor], holes: frozenset[str]
+) -> Iterator[Found]:
     """Where a formula is found that ends at ``tensor``."""
     if tensor is None:
         return
@@ -247,6 +283,10 @@ def _bind(element: Element | None, tensor: Tensor | None, names: Names, free: Co
     if element is None:
         if tensor is None:
             yield names
+        return
+    if isinstance(element, Maybe):
+        yield from _bind(element.step, tensor, dict(names), free)
+        yield from _bind(element.source, tensor, names, free)
         return
     if isinstance(element, Hole):
         if tensor is None:

@@ -20,14 +20,14 @@ from ggplug.graph import Graph
 from ggplug.revisions import Revision
 from ggplug.sharing import NOTHING, turn
 from ggplug_cpu import interrupted
-from ggplug_cpu.choices.steps import FAULTS, POSITION, Steps
-from ggplug_cpu.kernels.faults import AT, FAULT_WORDS, GOT, NOTED, ORDER
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, Entries
 from ggplug_cpu.parameters import Ref
+from ggplug_cpu.parts.faults import AT, FAULT_WORDS, GOT, NOTED, ORDER
 from ggplug_cpu.tape import BoundTape, Entry, Span, Tape, TraceRing
 from ggplug_cpu.team import Stop
 
 if TYPE_CHECKING:
-    from ggplug_cpu.device import CpuDevice
+    from ggplug_cpu.threaded import ThreadedDevice
 
 
 class CpuBackend(Backend):
@@ -36,10 +36,10 @@ class CpuBackend(Backend):
     ``n_threads``, ``abort_callback``: see the methods that set them.
     """
 
-    device: CpuDevice
+    device: ThreadedDevice
 
     def __init__(
-        self, device: CpuDevice, *, n_threads: int | None = None, abort_callback: Callable[[], Any] | None = None
+        self, device: ThreadedDevice, *, n_threads: int | None = None, abort_callback: Callable[[], Any] | None = None
     ) -> None:
         super().__init__(device)
         self._stop = Stop(abort_callback)
@@ -83,7 +83,9 @@ class CpuBackend(Backend):
 class CpuPlan(Plan):
     """A graph's groups as entries of a tape.  Views and empty tensors have none."""
 
-    def __init__(self, device: CpuDevice, graph: Graph, groups: Groups = UNGROUPED, stop: Stop | None = None) -> None:
+    def __init__(
+        self, device: ThreadedDevice, graph: Graph, groups: Groups = UNGROUPED, stop: Stop | None = None
+    ) -> None:
         self.device = device
         self.stop = Stop() if stop is None else stop
         self._n_tensors = len(graph.tensors)
@@ -94,14 +96,14 @@ class CpuPlan(Plan):
         self._positions: list[int] = []
         """For each entry the position in the graph of the last node of its group."""
         workspace = scratch = 0
-        for group, steps in device.matches(graph, groups):
-            if steps.python:
+        for group, chosen in device.matches(graph, groups):
+            if chosen.python:
                 stops.append(interrupted.Stop(len(entries), graph.index[group.node]))
-            placed = _placed(steps, graph, group)
+            placed = _placed(chosen, graph, group)
             entries += placed
             self._positions += [graph.index[group.node]] * len(placed)
-            workspace = max(workspace, steps.workspace_bytes)
-            scratch = max(scratch, steps.scratch_bytes)
+            workspace = max(workspace, chosen.workspace_bytes)
+            scratch = max(scratch, chosen.scratch_bytes)
         self._tape = Tape(entries, self._n_tensors + 1, workspace, scratch)
         device.with_team(lambda team: team.reserve(workspace, scratch))
         self._faults = (ctypes.c_int64 * FAULT_WORDS)()
@@ -235,12 +237,12 @@ def _let_go(plan: Callable[[], CpuPlan | None], graph: object) -> None:
         found.let_go()
 
 
-def _placed(steps: Steps, graph: Graph, group: Group) -> list[Entry]:
+def _placed(chosen: Entries, graph: Graph, group: Group) -> list[Entry]:
     """Entries whose references count the graph's tensors instead of the group's operands."""
     index = graph.index
     slots = [-1 if tensor is None else index[tensor] for tensor in group.operands]
     placed = []
-    for entry, references in zip(steps.entries, steps.references, strict=True):
+    for entry, references in zip(chosen.entries, chosen.references, strict=True):
         words = list(entry.words)
         for i in references:
             slot, offset = words[i].slot, words[i].offset  # type: ignore[union-attr]

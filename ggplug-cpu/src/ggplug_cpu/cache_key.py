@@ -26,7 +26,7 @@ from ggplug_cpu import features
 #: Parts of this package that run no differently for other code they produce; kernels import some of them.
 _NOT_DRAWN_IN = frozenset(
     f"ggplug_cpu.{name}"
-    for name in ("cache_key", "compiler", "detect", "features", "instruction_sets", "loader", "team")
+    for name in ("cache_key", "compiler", "detect", "features", "instruction_sets", "loader", "recorded", "team")
 )
 #: These make code from Python, whatever the kernel imports.
 _ALWAYS_DRAWN_IN = ("ggplug_cpu.frontend", "ggplug_cpu.vectors")

@@ -95,9 +95,28 @@ from ggplug.cache import KernelFiles
 from ggplug.errors import KernelCompileError
 from ggplug_cpu import features
 from ggplug_cpu.cache_key import cache_key
+from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Intrinsic, Namespace, Signature
 
 if TYPE_CHECKING:
     from llvmlite import ir
+
+__all__ = [
+    "FILES",
+    "Body",
+    "DeviceFunction",
+    "Fastmath",
+    "Intrinsic",
+    "Kernel",
+    "KernelFactory",
+    "Namespace",
+    "Parameter",
+    "Signature",
+    "device_function",
+    "intrinsic",
+    "kernel",
+    "llvm_call",
+    "shared",
+]
 
 log = logging.getLogger("ggplug")
 
@@ -106,53 +125,11 @@ FILES = KernelFiles("cpu")
 
 #: What a kernel factory's arguments may be.
 Parameter = str | int | bool | None
-#: A function ``(ctx, params)`` that a kernel factory returns.
-Body = Callable[[int, int], None]
-#: ``result(arguments)`` in names of types, or a function from the names of the argument types to that, or to None.
-Signature = str | Callable[..., str | None]
-Fastmath = bool | frozenset[str] | set[str]
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# -- what the decorators record ---------------------------------------------------------------------
-
-
-class DeviceFunction:
-    """A Python function that kernels may call; it is compiled with them and always inlined."""
-
-    def __init__(self, function: Callable[..., Any], fastmath: Fastmath = False) -> None:
-        functools.update_wrapper(self, function)
-        self.function = function
-        self.fastmath = fastmath
-        #: target key -> Numba's dispatcher; filled by the front end, freed with this object.
-        self.materialised: dict[str, Any] = {}
-
-    def __call__(self, *args: Any) -> Any:
-        raise TypeError(f"{self.function.__qualname__} is a device function: only kernels can call it")
-
-    def __repr__(self) -> str:
-        return f"<device function {self.function.__module__}.{self.function.__qualname__}>"
-
-
-class Intrinsic:
-    """A function whose LLVM code is written by hand; see :func:`intrinsic`."""
-
-    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
-        functools.update_wrapper(self, function)
-        self.function = function
-        self.signature = signature
-        self.materialised: dict[str, Any] = {}
-
-    def __call__(self, *args: Any) -> Any:
-        raise TypeError(f"{self.function.__qualname__} is an intrinsic: only kernels can call it")
-
-    def __repr__(self) -> str:
-        return f"<intrinsic {self.function.__module__}.{self.function.__qualname__}>"
-
-
-class Namespace:
-    """An object, or a class, whose attributes kernels may use as they use a module's."""
+# -- what kernels call ------------------------------------------------------------------------------
 
 
 @overload

@@ -5,28 +5,22 @@ from __future__ import annotations
 import functools
 import platform
 import sys
-import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ggplug import host
-from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Device, Group, Memory, check_parameters
-from ggplug.errors import ComputeError
-from ggplug.sharing import turn
+from ggplug.backend import Buffer, BufferType, Capabilities, Decline, Group, Memory, check_parameters
 from ggplug.types import BufferUsage, DeviceKind
-from ggplug_cpu import features, topology
+from ggplug_cpu import features
+from ggplug_cpu.threaded import ThreadedDevice
 
 if TYPE_CHECKING:
     from ggplug.patterns import Pattern
     from ggplug_cpu.backend import CpuBackend
-    from ggplug_cpu.choices.steps import Steps
-    from ggplug_cpu.team import Team
+    from ggplug_cpu.choosing.entries import Entries
 
 
-T = TypeVar("T")
-
-
-class CpuDevice(Device):
+class CpuDevice(ThreadedDevice):
     """This machine's processor.  All its streams compute on one :attr:`team` of threads and take turns."""
 
     name = "CPU"
@@ -34,10 +28,9 @@ class CpuDevice(Device):
     capabilities = Capabilities(buffer_from_host=True)
 
     def __init__(self) -> None:
+        super().__init__()
         self._buffer_type = host.HostBufferType(self.name, self)
         self._packed: dict[str, BufferType] = {}
-        self._lock = threading.RLock()
-        self._team: Team | None = None
 
     # What it is
 
@@ -56,12 +49,13 @@ class CpuDevice(Device):
     @property
     def extra_buffer_types(self) -> Sequence[BufferType]:
         """Memory for packed weights: see :class:`~ggplug_cpu.packed.PackedBufferType`."""
+        from ggplug_cpu.ops.mul_mat.kinds import packed_forms
         from ggplug_cpu.packed import PackedBufferType
 
         target = features.target()
         with self._lock:
             if target.key not in self._packed:
-                self._packed[target.key] = PackedBufferType(self, target)
+                self._packed[target.key] = PackedBufferType(self, target, packed_forms())
             return (self._packed[target.key],)
 
     def buffer_from_host(self, memory: Any, *, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
@@ -74,11 +68,11 @@ class CpuDevice(Device):
 
     # What it computes
 
-    def match(self, group: Group) -> Steps | Decline:
-        """The kernels that compute a group, or why there are none; see :mod:`ggplug_cpu.table`."""
-        from ggplug_cpu import table
+    def match(self, group: Group) -> Entries | Decline:
+        """The kernels that compute a group, or why there are none; see :mod:`ggplug_cpu.matching`."""
+        from ggplug_cpu.matching import match
 
-        return table.find(group)
+        return match(group)
 
     @property
     def variant(self) -> Any:
@@ -87,56 +81,10 @@ class CpuDevice(Device):
 
     @functools.cached_property
     def patterns(self) -> Sequence[Pattern]:
-        """The chains of ops that it computes together: those of the rows in :data:`ggplug_cpu.table.FUSED`."""
-        from ggplug_cpu import table
+        """The chains of ops that it computes together: see :mod:`ggplug_cpu.matching`."""
+        from ggplug_cpu.matching import GROUPS
 
-        return [row.pattern for row in table.FUSED]
-
-    # Its threads
-
-    @property
-    def team(self) -> Team:
-        """The threads; started when they are first needed."""
-        if self._team is None:
-            from ggplug_cpu.team import Team
-
-            with self._lock:
-                if self._team is None:
-                    self._team = Team()
-        return self._team
-
-    @property
-    def n_threads(self) -> int:
-        """How many threads compute."""
-        if self._team is not None:
-            return self._team.n_threads
-        return topology.default_threads()
-
-    def set_team(self, team: Team) -> None:
-        """Computes on another team from now on: another number of threads, affinity, priority or polling.
-
-        Waits for the computations of the old one; raises BusyError within one of them.
-        """
-        while (old := self._team) is not team:
-            if old is None:
-                with self._lock:
-                    if self._team is None:
-                        self._team = team
-                continue
-            with turn(old):
-                if self._team is old:
-                    self._team = team
-                    old.end()
-
-    def with_team(self, action: Callable[[Team], T]) -> T:
-        """``action(team)``, with the new team if the first was replaced before it got its turn."""
-        while True:
-            team = self.team
-            try:
-                return action(team)
-            except ComputeError:
-                if team is self.team:
-                    raise
+        return list(GROUPS)
 
     def init(self, **params: Any) -> CpuBackend:
         """A new stream.

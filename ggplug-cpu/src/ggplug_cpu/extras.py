@@ -7,7 +7,7 @@
 ``set_threadpool``       ``(backend, team)``  (ggml_backend_cpu_set_threadpool)
 ``features``             ``()``: names of what kernels may use, by LLVM  (ggml_backend_get_features)
 ``cache``                compiled kernels on disk: ``entries``, ``clear``, ``prebuild``
-``quantizer``            the class :class:`~ggplug_cpu.quantizer.Quantizer`: weights quantised on all threads
+``quantizer``            the class :class:`~ggplug_cpu.quantization.quantizer.Quantizer`: encodes on all threads
 =======================  ==============================================================================
 """
 
@@ -32,7 +32,7 @@ def find(name: str) -> Any:
 
         return Team
     if name == "quantizer":
-        from ggplug_cpu.quantizer import Quantizer
+        from ggplug_cpu.quantization.quantizer import Quantizer
 
         return Quantizer
     return _EXTRAS.get(name)

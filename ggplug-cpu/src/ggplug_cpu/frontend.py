@@ -28,8 +28,7 @@ from numba.core.target_extension import CPU, JitDecorator, dispatcher_registry, 
 from numba.core.typing.templates import AbstractTemplate
 
 from ggplug.errors import KernelCompileError
-from ggplug_cpu import compiler as recorded
-from ggplug_cpu import vectors
+from ggplug_cpu import recorded, vectors
 from ggplug_cpu.features import Target
 from ggplug_cpu.loader import ENTRY
 
@@ -39,18 +38,18 @@ _KERNEL_ARGUMENTS = (types.int64, types.int64)
 # -- what the compiler module asks for ---------------------------------------------------------------
 
 
-def compile_kernel(kernel: recorded.Kernel, target: Target) -> bytes:
+def compile_kernel(kernel: recorded.Compilable, target: Target) -> bytes:
     """The object file of ``kernel`` for ``target``; its one exported symbol is ``loader.ENTRY``."""
     return bytes(_compiler(target).machine.emit_object(_optimised(kernel, target)))
 
 
-def inspect_kernel(kernel: recorded.Kernel, target: Target, what: str) -> str:
+def inspect_kernel(kernel: recorded.Compilable, target: Target, what: str) -> str:
     """The optimised code of ``kernel`` as text: ``what`` is ``assembly`` or ``llvm``."""
     module = _optimised(kernel, target)
     return str(_compiler(target).machine.emit_assembly(module) if what == "assembly" else module)
 
 
-def _optimised(kernel: recorded.Kernel, target: Target) -> llvm.ModuleRef:
+def _optimised(kernel: recorded.Compilable, target: Target) -> llvm.ModuleRef:
     body = kernel.body()
     try:
         return _compiler(target).compile(kernel, body)
@@ -327,7 +326,7 @@ class _Compiler:
     # kernels
 
     @global_compiler_lock  # type: ignore[untyped-decorator]
-    def compile(self, kernel: recorded.Kernel, body: recorded.Body) -> llvm.ModuleRef:
+    def compile(self, kernel: recorded.Compilable, body: recorded.Body) -> llvm.ModuleRef:
         """The optimised module of a kernel: one exported function ``void(int64, int64)``."""
         _refuse_raise(body.__code__, f"kernel {kernel.name}")
         flags = compiler.Flags()

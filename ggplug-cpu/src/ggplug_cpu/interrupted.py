@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from ggplug.backend import Groups, NodeTime, Operand, Places, call_python
+from ggplug.backend import Buffer, Groups, NodeTime, Operand, Places, call_python
 from ggplug.errors import ComputeAborted
 from ggplug.graph import Graph
 from ggplug.ops import PythonCall
+from ggplug.revisions import Revision
 from ggplug.sharing import OPEN, Claim, using
 from ggplug_cpu.tape import BoundTape, Span, TraceRing
 
 if TYPE_CHECKING:
-    from ggplug_cpu.backend import CpuPlan
+    from ggplug_cpu.team import Stop as Stopped
+    from ggplug_cpu.threaded import ThreadedDevice
 
 
 Times: TypeAlias = Callable[[NodeTime], None]
@@ -25,6 +27,21 @@ class Stop(NamedTuple):
 
     before: int
     position: int
+
+
+class Interrupted(Protocol):
+    """What is asked of a plan whose tape stops: of :class:`~ggplug_cpu.backend.CpuPlan`, which says what it is."""
+
+    device: ThreadedDevice
+    stop: Stopped
+    buffers: frozenset[Buffer]
+    revision: Revision
+    bound_at: int
+
+    def memory(self) -> tuple[Graph, Places]: ...
+    def renew(self) -> None: ...
+    def walk(self, tape: Span, ring: TraceRing | None) -> None: ...
+    def position_of(self, entry: int) -> int: ...
 
 
 class Interruptions:
@@ -60,7 +77,7 @@ class Interruptions:
         """Holds no tensors any more."""
         self._operands = {}
 
-    def compute(self, plan: CpuPlan, times: Times | None = None) -> None:
+    def compute(self, plan: Interrupted, times: Times | None = None) -> None:
         """Computes span after span with the functions between them; ``times`` gets those of a traced computation.
 
         Raises as CpuPlan.compute and :func:`~ggplug.backend.call_python`; ComputeAborted also after an abort that came
@@ -82,7 +99,7 @@ class Interruptions:
                 del held
                 return
 
-    def _call(self, plan: CpuPlan, position: int, times: Times | None) -> None:
+    def _call(self, plan: Interrupted, position: int, times: Times | None) -> None:
         _keep_up(plan)  # a function may have moved a tensor
         dst, *sources = self._operands[position]
         assert dst is not None
@@ -95,13 +112,13 @@ class Interruptions:
             times(NodeTime(position, start, time.perf_counter_ns()))
 
 
-def _keep_up(plan: CpuPlan) -> None:
+def _keep_up(plan: Interrupted) -> None:
     """Binds the plan anew if the memory may have changed."""
     if plan.revision.now != plan.bound_at:
         plan.renew()
 
 
-def _walk(plan: CpuPlan, span: Span, times: Times | None) -> None:
+def _walk(plan: Interrupted, span: Span, times: Times | None) -> None:
     if len(span) == 0:
         return
     ring = None if times is None else TraceRing(len(span))
@@ -111,7 +128,7 @@ def _walk(plan: CpuPlan, span: Span, times: Times | None) -> None:
             times(NodeTime(plan.position_of(span.first + entry), start, end))
 
 
-def _look_for_abort(plan: CpuPlan, aborts: int) -> None:
+def _look_for_abort(plan: Interrupted, aborts: int) -> None:
     """Raises ComputeAborted if the computation was to end while Python had the thread."""
     team, own = plan.device.team, plan.stop.callback
     callback = team.abort_callback if own is None else own

@@ -1,7 +1,7 @@
 """Memory for weights that are packed once, in the order in which products of many columns read them.
 
 The device's extra buffer type (ggml's repack and AMX types).  Bytes are put in order by NumPy when a tensor is set, and
-put back when it is read; :mod:`ggplug_cpu.kernels.mul_mat_packed` has the order, which depends on the instructions that
+put back when it is read; :mod:`ggplug_cpu.ops.mul_mat.packed` has the order, which depends on the instructions that
 kernels are compiled for.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggplug.arrays import as_bytes
-from ggplug.backend import BufferType, Bytes
+from ggplug.backend import BufferType, Bytes, Device
 from ggplug.errors import BufferUseError
 from ggplug.host import ALIGNMENT, HostBuffer, HostBufferType
 from ggplug.sharing import accessing
@@ -26,8 +26,7 @@ from ggplug_cpu.parameters import Place
 from ggplug_cpu.topology import default_threads
 
 if TYPE_CHECKING:
-    from ggplug_cpu.device import CpuDevice
-    from ggplug_cpu.kernels.mul_mat_packed import Form
+    from ggplug_cpu.ops.mul_mat.packed import Form
 
 
 BYTES_OF_A_THREAD = 1 << 18
@@ -44,12 +43,10 @@ class PackedBufferType(BufferType):
     current one when the buffer type is made.
     """
 
-    def __init__(self, device: CpuDevice, target: features.Target) -> None:
+    def __init__(self, device: Device, target: features.Target, forms: dict[str, Form]) -> None:
         super().__init__(f"{device.name} packed", device)
-        from ggplug_cpu.choices.mul_mat import packed_forms
-
         self.target = target
-        self.forms = packed_forms()
+        self.forms = forms
         """How weights lie here, by the names of their types."""
         self._memory = HostBufferType(self.name, device)
 
@@ -124,7 +121,7 @@ class PackedBuffer(HostBuffer):
                 out[...] = whole[at : at + out.size]
 
     def _pack_beside(self, form: Form, tensor: Tensor, raw: Bytes, packed: Bytes) -> None:
-        from ggplug_cpu.kernels.mul_mat_weights import Packing, pack_panels
+        from ggplug_cpu.ops.mul_mat.weights import Packing, pack_panels
 
         if features.target() != self.type.target:
             raise BufferUseError(

@@ -54,7 +54,7 @@ Word: TypeAlias = int | float | Ref | Kernel
 
 #: The parts of an operand that are its byte strides.
 STRIDES = ("nb0", "nb1", "nb2", "nb3")
-#: The parts by which an operand's rows are converted: see :mod:`ggplug_cpu.kernels.rows`.
+#: The parts by which an operand's rows are converted: see :mod:`ggplug_cpu.parts.rows`.
 CONVERTED = ("convert", "block_bytes")
 
 

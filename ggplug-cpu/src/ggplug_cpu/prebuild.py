@@ -8,10 +8,10 @@ from ggplug import ops
 from ggplug.backend import BufferType, Decline, Group
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor, new_tensor
-from ggplug_cpu import table
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.device import CpuDevice
-from ggplug_cpu.kernels.mul_mat_weights import pack_panels
+from ggplug_cpu.matching import match
+from ggplug_cpu.ops.mul_mat.weights import pack_panels
 from ggplug_cpu.packed import PackedBufferType
 from ggplug_cpu.types import BLOCKS, ENCODED, PLAIN
 
@@ -27,9 +27,9 @@ def likely_kernels() -> list[Kernel]:
     together = [group for graph in graphs for group in device.groups(graph).of(graph)]
     found: dict[Kernel, None] = {}
     for group in [*(Group((node,)) for node in (*_nodes(), *_products(packed))), *together]:
-        steps = table.find(group)
-        if not isinstance(steps, Decline):
-            for entry in steps.entries:
+        chosen = match(group)
+        if not isinstance(chosen, Decline):
+            for entry in chosen.entries:
                 found[entry.kernel] = None
                 found.update((word, None) for word in entry.words if isinstance(word, Kernel))
     found.update((pack_panels(form.kind, name), None) for name, form in packed.forms.items() if form.beside_rows)

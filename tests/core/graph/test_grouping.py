@@ -16,7 +16,7 @@ from ggplug.grouping import check_groups, form_groups
 from ggplug.groups import UNGROUPED, Group, Groups, Missed
 from ggplug.host import HOST
 from ggplug.memory import GraphAllocator
-from ggplug.patterns import Chain, Pattern, chain, of, pattern, viewed
+from ggplug.patterns import Chain, Pattern, chain, maybe, of, pattern, viewed
 from ggplug.tensor import Tensor
 
 NORM, MUL, ADD = of(ops.Norm, ops.RmsNorm, name="norm"), of(ops.Mul), of(ops.Add)
@@ -175,6 +175,27 @@ def test_a_view_inside_is_found_only_where_the_formula_says_so() -> None:
     assert shown(graph, formed(graph, pattern("biased", lambda w, x, b: ADD(viewed(PRODUCT(w, x)), b)))) == [
         "mul_mat add*"
     ]
+
+
+def test_a_step_that_may_be_absent_is_found_where_it_is_there_and_is_preferred() -> None:
+    silent = pattern("silent", lambda w, x: maybe(SILU, PRODUCT(maybe(NEG, w), x)))
+    w, x = leaf(8, 6), leaf(8, 3)
+    for weights, expected in ((w, "mul_mat"), (gg.neg(w), "neg mul_mat")):
+        product = gg.mul_mat(weights, x)
+        graph = Graph(gg.silu(product))
+        assert shown(graph, formed(graph, silent)) == [f"{expected} silu*"]
+        names = silent.names(Group(tuple(graph.nodes), (False,) * (len(graph.nodes) - 1) + (True,)))
+        assert names is not None
+        assert names["w"] is w
+    graph = Graph(gg.mul_mat(gg.neg(w), x))
+    assert shown(graph, formed(graph, silent)) == ["neg mul_mat*"]
+    graph = Graph(gg.silu(gg.mul_mat(gg.neg(w), x)))
+    assert shown(graph, formed(graph, silent, declines=["neg mul_mat silu"])) == ["mul_mat silu*"]
+
+
+def test_a_step_that_may_be_absent_has_a_name_of_its_own() -> None:
+    with pytest.raises(ParameterError, match="name 'neg' twice"):
+        pattern("twice", lambda x: maybe(NEG, SILU(NEG(x))))
 
 
 def test_a_chain_goes_back_as_far_as_one_shape_and_one_reader_go() -> None:

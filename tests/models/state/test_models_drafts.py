@@ -82,7 +82,7 @@ def test_a_step_of_a_few_tokens_gives_bit_by_bit_what_single_tokens_give(name: s
 
 
 def test_the_cpu_computes_products_of_so_few_columns_as_those_of_one() -> None:
-    from ggplug_cpu.choices.mul_mat import DOT_COLUMNS
+    from ggplug_cpu.ops.mul_mat.kinds import DOT_COLUMNS
 
     assert min(DOT_COLUMNS.values()) >= MOST + 1
 

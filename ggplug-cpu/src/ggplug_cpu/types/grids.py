@@ -1,7 +1,7 @@
 """IQ1_S to IQ3_S: super-blocks of 256 numbers as rows of a grid, with signs and scales apart.
 
 Ops do not encode them: a good encoding takes too long.  Files do, by the encoders of core with compiled searches
-(``ggplug_cpu.searches``).
+(``ggplug_cpu.quantization.searches``).
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ class Expression(NamedTuple):
 _GELU = "(x / (1.0f + exp(-1.5957691216057308f * x * (1.0f + 0.044715f * x * x))))"
 _GELU_ERF = "(0.5f * x * (1.0f + erf(x * 0.70710678118654752f)))"
 _GELU_QUICK = "(x / (1.0f + exp(-1.702f * x)))"
+_AT_MOST = "SELECT(x < P1, x, REAL(P1))"
 _LIMITED = "SELECT(x > P1, REAL(P1), x)"
 _AT_LEAST = "SELECT(y < -P1, REAL(-P1), y)"
 _SILU = "(x / (1.0f + exp(-x)))"
@@ -62,9 +63,7 @@ ONE: dict[type[Op], Expression] = {
     ops.Hardsigmoid: Expression("fmin(fmax((x + 3.0f) / 6.0f, REAL(0)), REAL(1))"),
     ops.Hardswish: Expression("(x * fmin(fmax((x + 3.0f) / 6.0f, REAL(0)), REAL(1)))"),
     ops.Scale: Expression("(x * P0 + P1)", ("s", "bias")),
-    ops.Clamp: Expression(
-        "SELECT(SELECT(x < P1, x, REAL(P1)) > P0, SELECT(x < P1, x, REAL(P1)), REAL(P0))", ("min", "max")
-    ),
+    ops.Clamp: Expression(f"SELECT({_AT_MOST} > P0, {_AT_MOST}, REAL(P0))", ("min", "max")),
     ops.LeakyRelu: Expression(
         "(SELECT(x > 0.0f, x, REAL(0)) + SELECT(x < 0.0f, x, REAL(0)) * P0)", ("negative_slope",)
     ),

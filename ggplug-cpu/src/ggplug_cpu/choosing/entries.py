@@ -1,0 +1,78 @@
+"""What a group becomes: entries of a tape in terms of the group's own operands.
+
+Where a tensor lies in a graph is not known when a kernel is chosen, so that equal groups can share the choice.  A
+:class:`~ggplug_cpu.parameters.Ref` in :class:`Entries` therefore counts ``group.operands``: slot :data:`RESULT` is the
+node (of several the last), slot ``source(i)`` the node's source ``i`` (of several ``group.sources[i]``, and after these
+the other kept results).  The plan of a graph puts the tensors' positions in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ggplug.groups import Group
+from ggplug.tensor import Tensor
+from ggplug_cpu.parameters import Ref
+from ggplug_cpu.tape import Entry
+
+#: Slot of the node itself.
+RESULT = 0
+#: Slot of the plan's record of what went wrong: see :mod:`ggplug_cpu.parts.faults`.
+FAULTS = -2
+#: A reference to this slot becomes a node's position in its graph: of several that of ``group.nodes[offset]``.
+POSITION = -3
+
+#: Work that is worth a thread, in elements of a simple operation: about a microsecond, twice what a barrier takes.
+GRAIN = 16384
+
+
+def source(index: int) -> int:
+    """Slot of the node's source ``index``."""
+    return index + 1
+
+
+def slot_of(group: Group, tensor: Tensor) -> int:
+    """Slot of a tensor that a group reads or writes."""
+    return group.operands.index(tensor)
+
+
+def given(node: Tensor, index: int) -> Tensor:
+    """The node's source ``index``, one that the op requires."""
+    tensor = node.src[index]
+    assert tensor is not None
+    return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries of one node, and what memory they use: ``workspace_bytes`` together, ``scratch_bytes`` a thread.
+
+    The first entry waits for the nodes before, which it may read, or overwrite what they read.
+    ``python``: the tape stops there, and the node's Python function is called.
+    """
+
+    entries: tuple[Entry, ...]
+    workspace_bytes: int = 0
+    scratch_bytes: int = 0
+    python: bool = False
+    references: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    """For each entry the indices of its words that are references."""
+
+    def __post_init__(self) -> None:
+        assert not self.entries or self.entries[0].barrier_before, f"{self.name} waits for no node before"
+        found = [tuple(i for i, word in enumerate(entry.words) if isinstance(word, Ref)) for entry in self.entries]
+        object.__setattr__(self, "references", tuple(found))
+
+    @property
+    def name(self) -> str:
+        """The kernels, for people: ``soft_max`` or ``copy_rows + copy_rows``."""
+        return "Python function" if self.python else " + ".join(entry.kernel.name for entry in self.entries)
+
+
+def tasks(elements: int, weight: int = 1) -> int:
+    """How many threads are worth waking for ``elements``, each ``weight`` times as costly as an addition.
+
+    So a node of fewer than two :data:`GRAIN` of simple elements runs on one thread, and such nodes never wait.
+    The number never influences results: a row, or a piece of fixed length, is computed by one thread.
+    """
+    return max(1, elements * weight // GRAIN)

@@ -1,1 +1,0 @@
-"""The kernels of the CPU device, a module for each family of operations."""

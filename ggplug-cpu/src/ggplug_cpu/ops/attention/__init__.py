@@ -1,0 +1,1 @@
+"""Attention in one pass, of products and a softmax."""

@@ -1,0 +1,177 @@
+"""Attention in one pass: logits, their softmax, and the values mixed by it, a block of queries at a time.
+
+The logits of a block, a row for each query, stay in the thread's scratch, so what has the size of all queries by all
+keys is never in memory.  Both products and the softmax are computed by what computes them alone, with the same results
+to the bit.  Keys and values are the weights of products, queries and shares of the softmax their activations.
+
+A product with what all heads mix may follow in the same pass: then that stays in scratch, too.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
+from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
+from ggplug_cpu.ops.mul_mat.gemm import activations_in_room, product_of_blocks, results_in_room
+from ggplug_cpu.ops.mul_mat.prepare import round_rows
+from ggplug_cpu.ops.mul_mat.rows import Product
+from ggplug_cpu.ops.soft_max.kernels import soft_max_row
+from ggplug_cpu.parameters import Parameters, integer
+
+#: Bytes in front of a block's logits: see :func:`_from_room_to_room`.
+WORDS_BEFORE = 128
+
+
+class Attention(Parameters):
+    """Where the words of the three lie, counted in words from these on, and where in a thread's scratch their memory.
+
+    The scratch begins with what the softmax needs.
+    """
+
+    logits = integer()
+    soft_max = integer()
+    mixed = integer()
+    rows = integer()
+    """Where the logits of a block lie, in rows of ``row_bytes``, behind :data:`WORDS_BEFORE` bytes."""
+    row_bytes = integer()
+    panels = integer()
+    """Where the products have their packed weights and activations."""
+
+
+class AttentionLayer(Attention):
+    """The same for a product with what all heads mix."""
+
+    out = integer()
+    heads = integer()
+    """Where rows of that lie, ``heads_bytes`` apart; a head has ``head_bytes`` of each."""
+    heads_bytes = integer()
+    head_bytes = integer()
+    rounded = integer()
+    """The same rounded to int8, if the product wants that."""
+    rounded_bytes = integer()
+
+
+@kernel
+def attention(kind: str, queries: str, order: str, mixing_kind: str) -> Body:
+    """Two products with a softmax between them; both have the same matrices, and blocks of the same rows.
+
+    The first three arguments are those of ``mul_mat_gemm``, ``mixing_kind`` is the second product's.
+    """
+    attend = _attended(kind, queries, order, mixing_kind, activations_in_room)
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        logits = params + 8 * Attention.logits(params)
+        rows, v_block = Product.rows(logits), Product.v_block(logits)
+        v_chunks = -(-rows // v_block)
+        chunks = Product.matrices(logits) * v_chunks
+        while not aborted(ctx):
+            chunk = next_chunk(ctx)
+            if chunk >= chunks:
+                return
+            matrix = chunk // v_chunks
+            first = (chunk - matrix * v_chunks) * v_block
+            attend(ctx, params, matrix, first, min(first + v_block, rows))
+
+    return body
+
+
+@kernel
+def attention_layer(
+    kind: str,
+    queries: str,
+    order: str,
+    mixing_kind: str,
+    out_kind: str,
+    packed: str,
+    totals: int = 0,
+    rounds: bool = False,
+) -> Body:
+    """Attention, and a product with packed weights whose activations are what the heads of a query mix.
+
+    The first four arguments are those of :func:`attention`, ``out_kind`` and ``packed`` are that product's;
+    ``rounds``: the product wants int8, with ``totals`` as for ``mul_mat_round``.  Every head of a
+    query has keys of its own.
+    """
+    attend = _attended(kind, queries, order, mixing_kind, _from_room_to_room)
+    multiply = product_of_blocks(out_kind, "int8" if rounds else "f32", "rows", packed, activations_in_room)
+    prepare = _rounded(totals) if rounds else _as_they_are
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        logits, out = params + 8 * Attention.logits(params), params + 8 * AttentionLayer.out(params)
+        rows, v_block, heads = Product.rows(logits), Product.v_block(logits), Product.ne02(logits)
+        M, m_block = Product.M(out), Product.m_block(out)
+        v_chunks = -(-rows // v_block)
+        chunks = Product.matrices(logits) // heads * v_chunks
+        memory = scratch(ctx)
+        before = memory + Attention.rows(params) - WORDS_BEFORE
+        while not aborted(ctx):
+            chunk = next_chunk(ctx)
+            if chunk >= chunks:
+                return
+            text = chunk // v_chunks
+            first = (chunk - text * v_chunks) * v_block
+            last = min(first + v_block, rows)
+            for head in range(heads):
+                place = memory + AttentionLayer.heads(params) + head * AttentionLayer.head_bytes(params)
+                store_word(before, place)
+                store_word(before + 8, AttentionLayer.heads_bytes(params))
+                attend(ctx, params, text * heads + head, first, last)
+            room, stride = prepare(params, memory, last - first, Product.K(out))
+            x = memory + Attention.panels(params)
+            for m in range(0, M, m_block):
+                multiply(out, 0, m, min(m + m_block, M), text * rows + first, text * rows + last, 0, x, room, stride)
+
+    return body
+
+
+def _attended(kind: str, queries: str, order: str, mixing_kind: str, elsewhere: DeviceFunction) -> DeviceFunction:
+    """``attend(ctx, params, matrix, first, last)``: a block of queries of a matrix of keys.
+
+    ``elsewhere``: for the second product, given the room of the logits, which become shares.
+    """
+    to_logits = product_of_blocks(kind, queries, order, elsewhere=results_in_room)
+    mix = product_of_blocks(mixing_kind, "f32", elsewhere=elsewhere)
+
+    @device_function
+    def attend(ctx, params, matrix, first, last):  # type: ignore[no-untyped-def]
+        logits, mixed = params + 8 * Attention.logits(params), params + 8 * Attention.mixed(params)
+        softly = params + 8 * Attention.soft_max(params)
+        room, stride = scratch(ctx) + Attention.rows(params), Attention.row_bytes(params)
+        panels = scratch(ctx) + Attention.panels(params)
+        x_of_logits, x_of_mixed = panels + Product.x_offset(logits), panels + Product.x_offset(mixed)
+        n_q, ne02 = Product.ne11(logits), Product.ne02(logits)
+        r2, r3 = Product.r2(logits), Product.r3(logits)
+        to_logits(logits, matrix, 0, Product.M(logits), first, last, panels, x_of_logits, room, stride)
+        for row in range(first, last):
+            copy = row // n_q
+            head, batch = matrix % ne02 * r2 + copy % r2, matrix // ne02 * r3 + copy // r2
+            place = room + (row - first) * stride
+            soft_max_row(ctx, softly, row - copy * n_q, head, batch, place, place)
+        mix(mixed, matrix, 0, Product.M(mixed), first, last, panels, x_of_mixed, room, stride)
+
+    return attend
+
+
+@device_function
+def _from_room_to_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
+    """Activations are in the room, and results where two words before it say: the first row, and bytes to the next."""
+    results, between = load_word(room - WORDS_BEFORE), load_word(room - WORDS_BEFORE + 8)
+    results_in_room(table, capacity, row, count, results, between)
+    activations_in_room(table, capacity, row, count, room, stride)
+
+
+@device_function
+def _as_they_are(params, memory, count, K):  # type: ignore[no-untyped-def]
+    return memory + AttentionLayer.heads(params), AttentionLayer.heads_bytes(params)
+
+
+def _rounded(totals: int) -> DeviceFunction:
+    round_all = round_rows(totals)
+
+    @device_function
+    def prepare(params, memory, count, K):  # type: ignore[no-untyped-def]
+        rows, row_bytes = memory + AttentionLayer.rounded(params), AttentionLayer.rounded_bytes(params)
+        heads, heads_bytes = memory + AttentionLayer.heads(params), AttentionLayer.heads_bytes(params)
+        round_all(rows, row_bytes, heads, heads_bytes, count, K, 0, K)
+        return rows, row_bytes
+
+    return prepare

@@ -1,0 +1,142 @@
+"""Windows of images as rows: see :class:`ggplug.ops.Im2col`.
+
+A thread first lists, for each number of a row, how many bytes behind the window's first element it lies, and how far
+along each axis; with these a row is read a vector at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ggplug_cpu.compiler import Body, Intrinsic, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.parameters import CONVERTED, Parameters, integer, written
+from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parts.nest import BLOCK, share
+from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, write
+from ggplug_cpu.parts.sliding import (
+    Sliding,
+    counted,
+    narrow,
+    number,
+    numbers_of,
+    quotient,
+    tap_at,
+)
+from ggplug_cpu.simd import values, width
+from ggplug_cpu.simd.values import F32, I32, Value, emitted, first_lanes, loop, vector
+
+#: Lists are padded to a multiple of the widest vector.
+_PADDING = 16
+
+
+class Im2col(Parameters):
+    """``rows`` windows, ``rows_of_image`` of an image; behind these words stand those of
+    :class:`~ggplug_cpu.parts.sliding.Sliding`.
+
+    A row of y has ``n`` numbers, and rows follow each other ``row_bytes`` bytes apart.  x is f32.
+    """
+
+    y = written("nb0", CONVERTED)
+    x = read_operand()
+    n = integer()
+    rows = integer()
+    rows_of_image = integer()
+    row_bytes = integer()
+    image_bytes = integer()
+
+
+def scratch_bytes(n: int) -> int:
+    """What the kernel needs of a thread's scratch for rows of ``n``."""
+    return ARGUMENTS + ROOM + 16 * (n + _PADDING)
+
+
+@kernel
+def im2col() -> Body:
+    """Row by row."""
+    list_numbers, read_row = _list_numbers(), _read_row()
+    behind = 8 * Im2col.word_count()
+
+    def body(ctx: int, params: int) -> None:
+        n, of_image, words = Im2col.n(params), Im2col.rows_of_image(params), params + behind
+        write_y, y_stride, block_bytes = Im2col.y.convert(params), Im2col.y.nb0(params), Im2col.y.block_bytes(params)
+        room = scratch(ctx) + ARGUMENTS
+        lists = room + 4 * BLOCK
+        apart = 4 * (n + _PADDING)
+        first, end = share(ctx, Im2col.rows(params))
+        if first < end:
+            list_numbers(words, lists, apart, n)
+        for row in range(first, end):
+            image = row // of_image
+            x = Im2col.x.address(params) + image * Im2col.image_bytes(params)
+            y = Im2col.y.address(params) + row * Im2col.row_bytes(params)
+            for start in range(0, n, BLOCK):
+                m = min(BLOCK, n - start)
+                place = y if write_y == 0 else room
+                read_row(words, x, row - image * of_image, lists + 4 * start, apart, place, m)
+                write(ctx, write_y, y, y_stride, m, place)
+                y += block_bytes
+
+    return body
+
+
+@functools.cache
+def _list_numbers() -> Intrinsic:
+    """``(words, lists, apart, n)``: of each number of a row its bytes, and its distances along the axes (int32)."""
+    lanes = width("f32")
+
+    def emit(words: Value, lists: Value, apart: Value, n: Value) -> None:
+        taps0, taps1, taps2 = numbers_of("taps", words)
+        taps, strides = taps0 * taps1 * taps2, numbers_of("nb", words)
+        channel_bytes = narrow(number(Sliding.channel, words), lanes)
+
+        def some(v: Value, _: list[Value]) -> list[Value]:
+            k = counted(v * lanes, lanes)
+            channels = quotient(k, taps)
+            distances = tap_at(k - channels * narrow(taps, lanes), words)
+            offsets = channels * channel_bytes
+            for distance, stride in zip(distances, strides, strict=True):
+                offsets = offsets + distance * narrow(stride, lanes)
+            for i, each in enumerate([offsets, *distances]):
+                values.store(lists + apart * i + v * (4 * lanes), each)
+            return []
+
+        loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], some)
+
+    return emitted("void(i64, i64, i64, i64)")(emit)
+
+
+@functools.cache
+def _read_row() -> Intrinsic:
+    """``(words, x, row, lists, apart, place, n)``: ``n`` numbers of window ``row`` of an image, as f32."""
+    lanes = width("f32")
+    floats, ints = vector(F32, lanes), vector(I32, lanes)
+
+    def emit(words: Value, x: Value, row: Value, lists: Value, apart: Value, place: Value, n: Value) -> None:
+        b = words.b
+        windows0, windows1 = number(Sliding.windows0, words), number(Sliding.windows1, words)
+        rows = Value(b, b.sdiv(row.ir, windows0.ir))
+        planes = Value(b, b.sdiv(rows.ir, windows1.ir))
+        at = [row - rows * windows0, rows - planes * windows1, planes]
+        begins, strides = [], numbers_of("nb", words)
+        paddings = numbers_of("padding", words)
+        for position, stride, padding in zip(at, numbers_of("stride", words), paddings, strict=True):
+            begins.append(position * stride - padding)
+        start = x
+        for begin, stride in zip(begins, strides, strict=True):
+            start = start + begin * stride
+        extents = numbers_of("extent", words)
+
+        def some(v: Value, _: list[Value]) -> list[Value]:
+            here = lists + v * (4 * lanes)
+            inside = present = first_lanes(lanes, n - v * lanes)
+            for i, (begin, extent) in enumerate(zip(begins, extents, strict=True)):
+                position = values.load(here + apart * (i + 1), ints) + narrow(begin, lanes)
+                inside = inside & (position >= 0) & (position < narrow(extent, lanes))
+            read = values.masked_gather(start, values.load(here, ints), floats, inside)
+            values.masked_store(place + v * (4 * lanes), read, present)
+            return []
+
+        loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], some)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)

@@ -1,0 +1,96 @@
+"""Transposed convolutions by kernels with a NaN or an infinity.
+
+Transposed convolutions are computed as convolutions of an image with zeros between its numbers and around them, and a
+number of the kernel that is not finite makes NaN of these zeros.  So results of such kernels are computed once more,
+from the numbers that there are.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, Intrinsic, kernel
+from ggplug_cpu.context import aborted
+from ggplug_cpu.parameters import Parameters, integer, read, written
+from ggplug_cpu.parts.nest import share
+from ggplug_cpu.simd.values import F32, I64, Value, constant, emitted, loop, vector
+from ggplug_cpu.types import PLAIN
+
+
+class Stretched(Parameters):
+    """Images of ``channels`` of ``width`` by ``height`` numbers; windows of ``taps0`` by ``taps1``, ``stride`` apart.
+
+    ``rows``: for each channel of the result the numbers of the kernel, those of a channel of x together.
+    """
+
+    y = written("nb1", "nb2", "nb3")
+    x = read("nb0", "nb1", "nb2", "nb3")
+    rows = read("nb0", "nb1")
+    channels = integer()
+    width = integer()
+    height = integer()
+    taps0 = integer()
+    taps1 = integer()
+    stride = integer()
+    out = integer()
+    images = integer()
+
+
+def _has_wild(elem: str) -> Intrinsic:
+    """``has_wild(row, n)``: whether some of ``n`` numbers without gaps are not finite; 0 or 1."""
+    t = PLAIN[elem]
+
+    def emit(row: Value, n: Value) -> Value:
+        width = simd.width("f32")
+
+        def add(i: Value, carried: list[Value]) -> list[Value]:
+            x = t.read_first(row + i * (width * t.elem_bytes), width, n - i * width)
+            return [carried[0] + (x - x)]  # 0 of finite numbers, NaN of others
+
+        count = (n + (width - 1)).lshr(width.bit_length() - 1)
+        (sums,) = loop(count, [constant(row.b, vector(F32, width), 0)], add)
+        total = sums.sum()
+        return total.unequal(total).zext(I64)
+
+    return emitted("i64(i64, i64)")(emit)
+
+
+@kernel
+def conv_transpose_wild(elem: str) -> Body:
+    """y of the channels whose kernel, numbers of type ``elem``, holds one that is not finite."""
+    has_wild, load = _has_wild(elem), simd.LOADS[elem]
+
+    def body(ctx: int, params: int) -> None:
+        channels, images, stride = Stretched.channels(params), Stretched.images(params), Stretched.stride(params)
+        wide, high = Stretched.width(params), Stretched.height(params)
+        taps0, taps1, size = Stretched.taps0(params), Stretched.taps1(params), Stretched.rows.nb0(params)
+        first, end = share(ctx, Stretched.out(params))
+        for o in range(first, end):
+            row = Stretched.rows.address(params) + o * Stretched.rows.nb1(params)
+            if has_wild(row, channels * taps0 * taps1) == 0:
+                continue
+            for image in range(images):
+                if aborted(ctx):
+                    return
+                x = Stretched.x.address(params) + image * Stretched.x.nb3(params)
+                y = Stretched.y.address(params) + o * Stretched.y.nb2(params) + image * Stretched.y.nb3(params)
+                for j in range((high - 1) * stride + taps1):
+                    for i in range((wide - 1) * stride + taps0):
+                        # taps that meet a number of x: every stride-th, from that of the last number in reach on
+                        last0, last1 = min(wide - 1, i // stride), min(high - 1, j // stride)
+                        total = 0.0
+                        for c in range(channels):
+                            at = x + c * Stretched.x.nb2(params)
+                            for n1 in range(last1, -1, -1):
+                                k1 = j - n1 * stride
+                                if k1 >= taps1:
+                                    break
+                                for n0 in range(last0, -1, -1):
+                                    k0 = i - n0 * stride
+                                    if k0 >= taps0:
+                                        break
+                                    weight = load(row + ((c * taps1 + k1) * taps0 + k0) * size)
+                                    place = at + n0 * Stretched.x.nb0(params) + n1 * Stretched.x.nb1(params)
+                                    total += weight * simd.load_f32(place)
+                        simd.store_f32(y + 4 * i + j * Stretched.y.nb1(params), total)
+
+    return body

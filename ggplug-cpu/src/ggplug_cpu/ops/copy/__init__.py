@@ -1,0 +1,1 @@
+"""Copies: of bytes, of elements at any strides, into other types."""

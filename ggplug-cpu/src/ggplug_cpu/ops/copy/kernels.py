@@ -1,0 +1,96 @@
+"""Copies: of rows of bytes, of elements at any strides, into other types by way of f32."""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, device_function, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.parameters import integer
+from ggplug_cpu.parts.nest import BLOCK, Rows, over_rows, read_row, written_row
+from ggplug_cpu.parts.rows import ARGUMENTS, read, write
+
+
+class Copied(Rows):
+    """Elements that are copied as they are."""
+
+    y = written_row()
+    x = read_row()
+
+
+class CopiedRows(Copied):
+    """Rows of elements of ``size`` bytes without gaps."""
+
+    size = integer()
+
+
+class Zeroed(Rows):
+    """Rows of elements of ``size`` bytes without gaps, all of which become zero."""
+
+    y = written_row()
+    size = integer()
+
+
+class Converted(Rows):
+    """Elements that change their type."""
+
+    y = written_row()
+    x = read_row()
+
+
+@kernel
+def copy_rows() -> Body:
+    """Rows of bytes that are contiguous on both sides."""
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, x = places
+        simd.copy_bytes(y, x, n * CopiedRows.size(params))
+
+    return over_rows(CopiedRows, visit)
+
+
+@kernel
+def zero_rows() -> Body:
+    """Rows of bytes that become zero."""
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        simd.fill_bytes(places[0], 0, n * Zeroed.size(params))
+
+    return over_rows(Zeroed, visit)
+
+
+@kernel
+def copy_strided(size: int) -> Body:
+    """Elements of ``size`` bytes at any strides."""
+    load, store = simd.LOADS[f"i{8 * size}"], simd.STORES[f"i{8 * size}"]
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, x = places
+        y_stride, x_stride = Copied.y.stride(params), Copied.x.stride(params)
+        for i in range(n):
+            store(y + y_stride * i, load(x + x_stride * i))
+
+    return over_rows(Copied, visit)
+
+
+@kernel
+def convert() -> Body:
+    """Elements of one type to another, through blocks of f32."""
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, x = places
+        write_y, y_stride = Converted.y.convert(params), Converted.y.stride(params)
+        read_x, x_stride = Converted.x.convert(params), Converted.x.stride(params)
+        room = scratch(ctx) + ARGUMENTS
+        for start in range(0, n, BLOCK):
+            m = min(BLOCK, n - start)
+            # one of the two is f32 in place, or neither
+            p = read(ctx, read_x, x, x_stride, m, y if write_y == 0 else room)
+            write(ctx, write_y, y, y_stride, m, p)
+            y += Converted.y.block_bytes(params)
+            x += Converted.x.block_bytes(params)
+
+    return over_rows(Converted, visit)

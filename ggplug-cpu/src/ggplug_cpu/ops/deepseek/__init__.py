@@ -1,0 +1,1 @@
+"""What DeepSeek's models have of their own."""

@@ -1,0 +1,292 @@
+"""The indexer of sparse attention, and connections by several streams: see :mod:`ggplug.ops.deepseek`."""
+
+from __future__ import annotations
+
+import functools
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, Intrinsic, kernel
+from ggplug_cpu.context import aborted, scratch
+from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, integer, read, real, written
+from ggplug_cpu.parts.nest import BLOCK, share
+from ggplug_cpu.parts.rows import ARGUMENTS, ROOM
+from ggplug_cpu.parts.rows import read as read_row
+from ggplug_cpu.simd.transcendental import emit_exp
+from ggplug_cpu.simd.values import (
+    F32,
+    Value,
+    constant,
+    emitted,
+    first_lanes,
+    load,
+    loop,
+    masked_load,
+    masked_store,
+    store,
+    vector,
+)
+
+#: Heads whose products are summed at a time.
+_HEADS = 4
+#: Streams that are combined, as in ggml.
+_STREAMS = 4
+
+
+class Indexed(Parameters):
+    """``keys`` rows of k, ``heads`` rows of q for each of ``tokens`` in ``sequences``; ``n`` is the length of rows."""
+
+    y = written()
+    q = read(STRIDES)
+    k = read(STRIDES, CONVERTED)
+    weights = read(STRIDES)
+    mask = read(STRIDES)
+    n = integer()
+    heads = integer()
+    keys = integer()
+    tokens = integer()
+    sequences = integer()
+    masks = integer()
+
+
+class Combined(Parameters):
+    """``tokens`` rows of mixes, each 24 numbers."""
+
+    y = written()
+    mixes = read(STRIDES)
+    scale = read(STRIDES)
+    base = read(STRIDES)
+    tokens = integer()
+    n_iter = integer()
+    eps = real()
+
+
+class Mixed(Parameters):
+    """``rows`` rows of ``n`` numbers of y: x of a token times ``factors``, and ``streams`` rows times ``weights``.
+
+    ``targets``: rows of y for a token; ``weights`` are those of a target, a stream and a token.
+    """
+
+    y = written()
+    x = read(STRIDES)
+    factors = read(STRIDES)
+    rows = read(STRIDES)
+    weights = read(STRIDES)
+    n = integer()
+    targets = integer()
+    streams = integer()
+    tokens = integer()
+
+
+def scratch_bytes(n: int) -> int:
+    """What :func:`index` needs of a thread's scratch: a block of a row, and as many rows as a vector has lanes."""
+    return ARGUMENTS + ROOM + 4 * n * simd.width("f32")
+
+
+# -- lightning_indexer -------------------------------------------------------------------------------
+
+
+@kernel
+def index() -> Body:
+    """Tasks are as many keys as a vector has lanes; their rows lie side by side in scratch."""
+    score, lanes = _score(), simd.width("f32")
+
+    def body(ctx: int, params: int) -> None:
+        n, keys, tokens = Indexed.n(params), Indexed.keys(params), Indexed.tokens(params)
+        blocks = (keys + lanes - 1) // lanes
+        room = scratch(ctx) + ARGUMENTS
+        beside = room + ROOM
+        first, end = share(ctx, blocks * Indexed.sequences(params))
+        for task in range(first, end):
+            if aborted(ctx):
+                return
+            key, s = task % blocks * lanes, task // blocks
+            count = min(lanes, keys - key)
+            simd.fill_bytes(beside, 0, 4 * n * lanes)
+            for lane in range(count):
+                k = Indexed.k.address(params) + (key + lane) * Indexed.k.nb2(params) + s * Indexed.k.nb3(params)
+                start = 0
+                while start < n:
+                    some = min(BLOCK, n - start)
+                    row = read_row(ctx, Indexed.k.convert(params), k, Indexed.k.nb0(params), some, room)
+                    for i in range(some):
+                        simd.store_f32(beside + 4 * ((start + i) * lanes + lane), simd.load_f32(row + 4 * i))
+                    k += Indexed.k.block_bytes(params)
+                    start += BLOCK
+            for t in range(tokens):
+                q = Indexed.q.address(params) + t * Indexed.q.nb2(params) + s * Indexed.q.nb3(params)
+                weights = Indexed.weights.address(params) + t * Indexed.weights.nb1(params)
+                weights += s * Indexed.weights.nb3(params)
+                mask = Indexed.mask.address(params) + 4 * key + t * Indexed.mask.nb1(params)
+                mask += s % Indexed.masks(params) * Indexed.mask.nb3(params)
+                y = Indexed.y.address(params) + 4 * ((s * tokens + t) * keys + key)
+                score(
+                    y,
+                    beside,
+                    q,
+                    Indexed.q.nb1(params),
+                    weights,
+                    Indexed.weights.nb0(params),
+                    mask,
+                    Indexed.heads(params),
+                    n,
+                    count,
+                )
+
+    return body
+
+
+@functools.cache
+def _score() -> Intrinsic:
+    """``(y, k, q, q_stride, weights, weights_stride, mask, heads, n, count)``: the scores of ``count`` keys."""
+    lanes = simd.width("f32")
+    floats = vector(F32, lanes)
+
+    def emit(
+        y: Value,
+        k: Value,
+        q: Value,
+        q_stride: Value,
+        weights: Value,
+        weights_stride: Value,
+        mask: Value,
+        heads: Value,
+        n: Value,
+        count: Value,
+    ) -> None:
+        zero = constant(y.b, floats, 0)
+
+        def added(total: Value, head: Value, several: int) -> Value:
+            rows = [q + (head + j) * q_stride for j in range(several)]
+
+            def one(i: Value, sums: list[Value]) -> list[Value]:
+                of_keys = load(k + i * (4 * lanes), floats)
+                return [
+                    of_keys.fma(load(row + i * 4, F32).splat(lanes), each) for row, each in zip(rows, sums, strict=True)
+                ]
+
+            for j, each in enumerate(loop(n, [zero] * several, one)):
+                weight = load(weights + (head + j) * weights_stride, F32).splat(lanes)
+                total = (each > 0).select(each, 0).fma(weight, total)
+            return total
+
+        fours = heads.lshr(2)
+        (total,) = loop(fours, [zero], lambda g, carried: [added(carried[0], g * _HEADS, _HEADS)])
+        done = fours * _HEADS
+        (total,) = loop(heads - done, [total], lambda h, carried: [added(carried[0], done + h, 1)])
+        present = first_lanes(lanes, count)
+        masked_store(y, total + masked_load(mask, floats, present), present)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64, i64, i64, i64)")(emit)
+
+
+# -- hyper-connections -------------------------------------------------------------------------------
+
+
+@kernel
+def combine() -> Body:
+    """A token's matrix is a vector."""
+
+    def body(ctx: int, params: int) -> None:
+        scale = simd.load_f32(Combined.scale.address(params) + 2 * Combined.scale.nb0(params))
+        first, end = share(ctx, Combined.tokens(params))
+        for t in range(first, end):
+            mixes = Combined.mixes.address(params) + t * Combined.mixes.nb1(params)
+            y = Combined.y.address(params) + 4 * _STREAMS * _STREAMS * t
+            _combine(y, mixes, Combined.base.address(params), scale, Combined.eps(params), Combined.n_iter(params))
+
+    return body
+
+
+def _all(v: Value, combine: str, step: int) -> Value:
+    """Each lane with the three others of its row (``step`` 1) or its column (``step`` 4) of a matrix of 4 by 4."""
+    for distance in (step, 2 * step):
+        # within 4 or 16 lanes, the one that is so far away in both directions
+        other = v.shuffle([lane ^ distance for lane in range(_STREAMS * _STREAMS)])
+        v = v.maximum(other) if combine == "max" else v + other
+    return v
+
+
+@emitted("void(i64, i64, i64, f32, f64, i64)")
+def _combine(y: Value, mixes: Value, base: Value, scale: Value, eps: Value, n_iter: Value) -> None:
+    """``(y, mixes, base, scale, eps, n_iter)``: lane 4 s + d has element (d, s)."""
+    count = _STREAMS * _STREAMS
+    floats, behind = vector(F32, count), 4 * 2 * _STREAMS
+    small = eps.convert(F32).splat(count)
+    logits = load(mixes, floats, behind).fma(scale.splat(count), load(base, floats, behind))
+    powers = emit_exp(logits - _all(logits, "max", 1), positive=False)
+    v = powers / _all(powers, "sum", 1) + small
+    v = v / (_all(v, "sum", _STREAMS) + small)
+
+    def again(_: Value, carried: list[Value]) -> list[Value]:
+        (v,) = carried
+        v = v / (_all(v, "sum", 1) + small)
+        return [v / (_all(v, "sum", _STREAMS) + small)]
+
+    store(y, loop(n_iter - 1, [v], again)[0])
+
+
+@kernel
+def mix(starts: bool) -> Body:
+    """Rows of streams, added up; ``starts``: to x times its factor."""
+    add = _mixed(starts)
+
+    def body(ctx: int, params: int) -> None:
+        n, targets = Mixed.n(params), Mixed.targets(params)
+        blocks = (n + BLOCK - 1) // BLOCK
+        first, end = share(ctx, blocks * targets * Mixed.tokens(params))
+        for task in range(first, end):
+            at, row = task % blocks * BLOCK, task // blocks
+            target, t = row % targets, row // targets
+            x = Mixed.x.address(params) + t * Mixed.x.nb1(params) + 4 * at
+            factor = Mixed.factors.address(params) + target * Mixed.factors.nb0(params) + t * Mixed.factors.nb1(params)
+            rows = Mixed.rows.address(params) + t * Mixed.rows.nb2(params) + 4 * at
+            weights = Mixed.weights.address(params) + target * Mixed.weights.nb0(params)
+            weights += t * Mixed.weights.nb2(params)
+            add(
+                Mixed.y.address(params) + 4 * (row * n + at),
+                x,
+                factor,
+                rows,
+                Mixed.rows.nb1(params),
+                weights,
+                Mixed.weights.nb1(params),
+                Mixed.streams(params),
+                min(BLOCK, n - at),
+            )
+
+    return body
+
+
+@functools.cache
+def _mixed(starts: bool) -> Intrinsic:
+    """``(y, x, factor, rows, stride, weights, weights_stride, streams, n)``."""
+    lanes = simd.width("f32")
+    floats = vector(F32, lanes)
+
+    def emit(
+        y: Value,
+        x: Value,
+        factor: Value,
+        rows: Value,
+        stride: Value,
+        weights: Value,
+        weights_stride: Value,
+        streams: Value,
+        n: Value,
+    ) -> None:
+        def some(v: Value, _: list[Value]) -> list[Value]:
+            here, present = v * (4 * lanes), first_lanes(lanes, n - v * lanes)
+            total = constant(y.b, floats, 0)
+            if starts:
+                total = masked_load(x + here, floats, present) * load(factor, F32).splat(lanes)
+
+            def stream(h: Value, carried: list[Value]) -> list[Value]:
+                weight = load(weights + h * weights_stride, F32).splat(lanes)
+                return [masked_load(rows + h * stride + here, floats, present).fma(weight, carried[0])]
+
+            masked_store(y + here, loop(streams, [total], stream)[0], present)
+            return []
+
+        loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], some)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64, i64, i64)")(emit)

@@ -1,0 +1,1 @@
+"""What works on every element, alone and in chains."""

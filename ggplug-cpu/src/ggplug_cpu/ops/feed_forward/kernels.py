@@ -1,0 +1,94 @@
+"""Two products with a program between them, in one pass: a feed-forward layer, a block of rows at a time.
+
+The rows in between, a step of the second product's K at a time, stay in the thread's scratch: what has as many numbers
+as the wide side of both weights by all rows is never in memory.  Both products are computed by what computes them
+alone, with the same results to the bit.  Their weights lie packed, and every block of rows reads them again.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
+from ggplug_cpu.context import aborted, next_chunk, scratch
+from ggplug_cpu.ops.mul_mat.gemm import activations_in_room, product_of_blocks, results_in_room, slice_of_blocks
+from ggplug_cpu.ops.mul_mat.prepare import round_rows
+from ggplug_cpu.ops.mul_mat.rows import Product
+from ggplug_cpu.parameters import Parameters, integer
+
+
+class FeedForward(Parameters):
+    """Where the words of both products lie, counted in words from these on, and where in a thread's scratch is room.
+
+    Scratch begins with activations that the products pack.
+    """
+
+    up = integer()
+    down = integer()
+    hidden = integer()
+    """Rows of a step in between, ``hidden_bytes`` apart."""
+    hidden_bytes = integer()
+    rounded = integer()
+    """The same rounded to int8, whole rows, if the second product wants that."""
+    rounded_bytes = integer()
+
+
+@kernel
+def feed_forward(
+    up_kind: str,
+    up_packed: str,
+    activations: str,
+    order: str,
+    down_kind: str,
+    down_packed: str,
+    totals: int = 0,
+    rounds: bool = False,
+) -> Body:
+    """A product whose results are the activations of another, with what their epilogues do.
+
+    The arguments are those of ``mul_mat_gemm``; ``rounds``: the second product wants int8, with
+    ``totals`` as for ``mul_mat_round``.
+    """
+    to_hidden = product_of_blocks(up_kind, activations, order, up_packed, results_in_room)
+    add = slice_of_blocks(down_kind, "int8" if rounds else "f32", down_packed, activations_in_room)
+    prepare = _rounded(totals) if rounds else _as_they_are
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        up, down = params + 8 * FeedForward.up(params), params + 8 * FeedForward.down(params)
+        memory = scratch(ctx)
+        rows, v_block = Product.rows(up), Product.v_block(up)
+        K, k_block, M = Product.K(down), Product.k_block(down), Product.M(down)
+        up_block, down_block = Product.m_block(up), Product.m_block(down)
+        while not aborted(ctx):
+            first = next_chunk(ctx) * v_block
+            if first >= rows:
+                return
+            last = min(first + v_block, rows)
+            for k in range(0, K, k_block):
+                end = min(k + k_block, K)
+                # so that number k of a row is the first in its room
+                hidden = memory + FeedForward.hidden(params) - 4 * k
+                for m in range(k, end, up_block):
+                    m_end = min(m + up_block, end)
+                    to_hidden(up, 0, m, m_end, first, last, 0, memory, hidden, FeedForward.hidden_bytes(params))
+                room, stride = prepare(params, memory, hidden, last - first, K, k, end - k)
+                for m in range(0, M, down_block):
+                    m_end = min(m + down_block, M)
+                    add(down, 0, m, m_end, first, last, k, end - k, 0, memory, room, stride)
+
+    return body
+
+
+@device_function
+def _as_they_are(params, memory, hidden, count, K, k, numbers):  # type: ignore[no-untyped-def]
+    return hidden, FeedForward.hidden_bytes(params)
+
+
+def _rounded(totals: int) -> DeviceFunction:
+    round_all = round_rows(totals)
+
+    @device_function
+    def prepare(params, memory, hidden, count, K, k, numbers):  # type: ignore[no-untyped-def]
+        rows, row_bytes = memory + FeedForward.rounded(params), FeedForward.rounded_bytes(params)
+        round_all(rows, row_bytes, hidden + 4 * k, FeedForward.hidden_bytes(params), count, K, k, numbers)
+        return rows, row_bytes
+
+    return prepare

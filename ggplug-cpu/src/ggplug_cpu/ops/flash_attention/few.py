@@ -1,0 +1,125 @@
+"""Attention of few queries (flash decoding): every number is read once, where it lies, and serves all queries.
+
+It is bound by how fast keys and values arrive.  They lie far apart where heads take turns in a cache, so the values of
+a block are fetched ahead while its keys are multiplied, and the next keys before its values are mixed.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, device_function, kernel
+from ggplug_cpu.context import aborted, next_chunk, scratch, store_word
+from ggplug_cpu.ops.flash_attention.kernels import (
+    KEPT,
+    KEYS,
+    Flash,
+    all_hidden,
+    begin,
+    converted,
+    key_rows,
+    leave,
+    mixing,
+    query_of,
+    rows_of,
+    scaled,
+    take_in,
+    value_rows,
+)
+from ggplug_cpu.ops.mul_mat.dot import dot_plain
+from ggplug_cpu.parts.rows import ARGUMENTS
+
+#: The most rows of a unit: what the table of addresses has room for.
+MOST_ROWS = 16
+#: Where in a thread's scratch addresses of results of products lie, and of queries behind them.
+_TABLE = ARGUMENTS
+#: Where in a thread's scratch the rest begins.
+ROOM = 512
+#: Keys that are multiplied at once.
+_TOGETHER = 4
+#: Values that are mixed between fetching as many keys.
+_MIXED = 16
+#: Bytes that are fetched at once: a line of the cache.
+_LINE = 64
+
+
+@kernel
+def flash_attention_few(keys_type: str, values_type: str) -> Body:
+    """Units of up to :data:`MOST_ROWS` rows.  Types: those that rows are read as, ``f32`` for converted ones."""
+    one, two, four = (dot_plain(keys_type, _TOGETHER, rows) for rows in (1, 2, 4))
+    mix_one, mix_two, mix_four = (mixing(values_type, rows) for rows in (1, 2, 4))
+
+    @device_function
+    def products(k, k_stride, count, table, queries, rows, dk, beside, beside_stride, beside_bytes):  # type: ignore[no-untyped-def]
+        for j in range(0, count, _TOGETHER):
+            for other in range(j, min(j + _TOGETHER, count)):
+                for line in range(0, beside_bytes, _LINE):
+                    simd.prefetch(beside + other * beside_stride + line)
+            valid = min(count - j, _TOGETHER)
+            row = 0
+            while row + 4 <= rows:
+                four(k + j * k_stride, k_stride, valid, table + 8 * row, queries + 8 * row, 4 * j, dk)
+                row += 4
+            if row + 2 <= rows:
+                two(k + j * k_stride, k_stride, valid, table + 8 * row, queries + 8 * row, 4 * j, dk)
+                row += 2
+            if row < rows:
+                one(k + j * k_stride, k_stride, valid, table + 8 * row, queries + 8 * row, 4 * j, dk)
+
+    @device_function
+    def mix(kept, kept_bytes, dv, logits, v, stride, count, rows):  # type: ignore[no-untyped-def]
+        row = 0
+        while row + 4 <= rows:
+            mix_four(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
+            row += 4
+        if row + 2 <= rows:
+            mix_two(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
+            row += 2
+        if row < rows:
+            mix_one(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        memory = scratch(ctx)
+        room, logits, mixed = memory + Flash.room_at(params), memory + Flash.logits_at(params), Flash.mixed_at(params)
+        table, queries = memory + _TABLE, memory + _TABLE + 8 * MOST_ROWS
+        dk, dv, n_rows, n_keys = Flash.dk(params), Flash.dv(params), rows_of(params), Flash.keys(params)
+        block, part, parts = Flash.block(params), Flash.part(params), Flash.parts(params)
+        kept_bytes, k_stride, v_stride = Flash.kept_bytes(params), Flash.k.nb1(params), Flash.v.nb1(params)
+        k_bytes, v_bytes = Flash.k.nb0(params), Flash.v.nb0(params)
+        blocks = -(-n_rows // block)
+        units = Flash.batches(params) * Flash.groups(params) * blocks * parts
+        while not aborted(ctx):
+            unit = next_chunk(ctx)
+            if unit >= units:
+                return
+            matrix, inside = unit // (blocks * parts), unit % (blocks * parts)
+            first, number = inside // parts * block, inside % parts
+            last = min(first + block, n_rows)
+            rows = last - first
+            for r in range(rows):
+                begin(params, memory + mixed + r * kept_bytes)
+                store_word(table + 8 * r, logits + r * (4 * KEYS))
+                store_word(queries + 8 * r, query_of(params, matrix, first + r))
+            end = min((number + 1) * part, n_keys)
+            for key in range(number * part, end, KEYS):
+                count = min(KEYS, end - key)
+                if all_hidden(params, matrix, first, last, key, count):
+                    continue
+                keys, values = key_rows(params, matrix, key), value_rows(params, matrix, key)
+                k, stride = converted(ctx, Flash.k.convert(params), keys, k_stride, count, dk, room)
+                products(k, stride, count, table, queries, rows, dk, values, v_stride, v_bytes)
+                v, stride = converted(ctx, Flash.v.convert(params), values, v_stride, count, dv, room)
+                for r in range(rows):
+                    kept = memory + mixed + r * kept_bytes
+                    factor = take_in(params, matrix, first + r, key, count, kept, logits + r * (4 * KEYS))
+                    if factor != 1.0:
+                        scaled(kept + KEPT, dv, factor)
+                for j in range(0, count, _MIXED):
+                    for other in range(j, min(j + _MIXED, end - KEYS - key)):
+                        for line in range(0, k_bytes, _LINE):
+                            simd.prefetch(keys + (KEYS + other) * k_stride + line)
+                    some = min(_MIXED, count - j)
+                    mix(memory + mixed + KEPT, kept_bytes, dv, logits + 4 * j, v + j * stride, stride, some, rows)
+            for r in range(rows):
+                leave(params, matrix, first + r, number, memory + mixed + r * kept_bytes)
+
+    return body

@@ -1,0 +1,402 @@
+"""Attention by blocks of keys: what its kernels have in common (:class:`ggplug.ops.FlashAttnExt`).
+
+Keys are taken a block at a time.  Each row of queries keeps the largest logit it has seen, and relative to that logit
+the sum of its powers and the values mixed by them; when a block brings a larger logit, both are scaled down
+(M. Milakov, N. Gimelshein, arXiv:1805.02867; T. Dao et al., arXiv:2205.14135).  So the logits of a row never lie in
+memory as a whole.
+
+A head of keys and values is a *matrix*; its *rows* are the queries of all heads that it serves, one head after the
+other.  The work is cut into units of (matrix, block of rows, part of the keys).  Where there are several parts, each
+leaves what its rows keep in the workspace, and :func:`merge` puts them together.  Neither this nor the number of
+threads depend on each other: results are bit-identical for any number of threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from ggplug_cpu import features, simd
+from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
+from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, real, reals, written
+from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parts.rows import read as read_row
+from ggplug_cpu.simd import values
+from ggplug_cpu.simd.transcendental import emit_exp, emit_tanh
+from ggplug_cpu.simd.values import F32, I1, I16, I64, Value, constant, emitted, first_lanes, loop, vector
+from ggplug_cpu.types import PLAIN
+
+#: Keys of a block.
+KEYS = 128
+#: Bytes of what a row keeps in front of the values mixed: the largest logit and the sum of powers, f32.
+KEPT = 64
+#: A mask's bits that hide a key: -inf as f16.
+_HIDDEN = 0xFC00 - 0x10000
+
+
+class Flash(Parameters):
+    """Of ``batches`` times ``groups`` matrices: ``keys`` of ``dk`` numbers with values of ``dv``.
+
+    ``nb0`` of k and v are the bytes of a row.  ``heads`` heads of ``queries`` queries; a unit has ``block`` rows of a
+    matrix and ``part`` keys, of ``parts``.
+    """
+
+    y = written(STRIDES[1:])
+    q = read(STRIDES[1:])
+    k = read(STRIDES, "convert")
+    v = read(STRIDES, "convert")
+    mask = read(STRIDES[1:])
+    sinks = read("nb0")
+    kept = written()
+    """Where parts leave what rows keep, ``kept_bytes`` each: a row's parts beside each other.  0 for a single part."""
+    dk = integer()
+    dv = integer()
+    keys = integer()
+    queries = integer()
+    heads = integer()
+    groups = integer()
+    batches = integer()
+    mask_heads = integer()
+    mask_batches = integer()
+    block = integer()
+    part = integer()
+    parts = integer()
+    kept_bytes = integer()
+    room_at = integer()
+    """Where in a thread's scratch rows of a block of keys or values lie that had to be converted."""
+    logits_at = integer()
+    """Where logits of a block lie, :data:`KEYS` a row."""
+    mixed_at = integer()
+    """Where rows keep what they keep, ``kept_bytes`` each."""
+    scale = real()
+    """What products are multiplied with: logits are ``cap`` times the tanh of that, if ``cap`` is not 0."""
+    cap = real()
+    slopes = reals()
+    """Of every head, where there is a mask."""
+
+
+# -- rows --------------------------------------------------------------------------------------------------
+
+
+@device_function
+def rows_of(params):  # type: ignore[no-untyped-def]  # Numba infers the types of device functions
+    """Rows of a matrix."""
+    return Flash.queries(params) * (Flash.heads(params) // Flash.groups(params))
+
+
+@device_function
+def head_of(params, matrix, row):  # type: ignore[no-untyped-def]
+    """The head of queries that a row belongs to."""
+    groups = Flash.groups(params)
+    return matrix % groups * (Flash.heads(params) // groups) + row // Flash.queries(params)
+
+
+@device_function
+def query_of(params, matrix, row):  # type: ignore[no-untyped-def]
+    """Where the query of a row lies."""
+    place = Flash.q.address(params) + row % Flash.queries(params) * Flash.q.nb1(params)
+    place += head_of(params, matrix, row) * Flash.q.nb2(params)
+    return place + matrix // Flash.groups(params) * Flash.q.nb3(params)
+
+
+@device_function
+def _result_of(params, matrix, row):  # type: ignore[no-untyped-def]
+    place = Flash.y.address(params) + row % Flash.queries(params) * Flash.y.nb2(params)
+    place += head_of(params, matrix, row) * Flash.y.nb1(params)
+    return place + matrix // Flash.groups(params) * Flash.y.nb3(params)
+
+
+@device_function
+def mask_of(params, matrix, row, key):  # type: ignore[no-untyped-def]
+    """Where the mask of a row begins that is added to the logit of ``key``; 0 without a mask."""
+    place = Flash.mask.address(params)
+    if place != 0:
+        place += row % Flash.queries(params) * Flash.mask.nb1(params) + 2 * key
+        place += head_of(params, matrix, row) % Flash.mask_heads(params) * Flash.mask.nb2(params)
+        place += matrix // Flash.groups(params) % Flash.mask_batches(params) * Flash.mask.nb3(params)
+    return place
+
+
+@device_function
+def key_rows(params, matrix, key):  # type: ignore[no-untyped-def]
+    """Where ``key`` of a matrix lies."""
+    groups = Flash.groups(params)
+    place = Flash.k.address(params) + key * Flash.k.nb1(params)
+    return place + matrix % groups * Flash.k.nb2(params) + matrix // groups * Flash.k.nb3(params)
+
+
+@device_function
+def value_rows(params, matrix, key):  # type: ignore[no-untyped-def]
+    """Where the value of ``key`` of a matrix lies."""
+    groups = Flash.groups(params)
+    place = Flash.v.address(params) + key * Flash.v.nb1(params)
+    return place + matrix % groups * Flash.v.nb2(params) + matrix // groups * Flash.v.nb3(params)
+
+
+@device_function
+def converted(ctx, convert, rows, stride, count, numbers, room):  # type: ignore[no-untyped-def]
+    """(where ``count`` rows lie that can be read as they are, their stride): in place, or as f32 in ``room``."""
+    if convert == 0:
+        return rows, stride
+    for r in range(count):
+        read_row(ctx, convert, rows + r * stride, 0, numbers, room + r * 4 * numbers)
+    return room, 4 * numbers
+
+
+@device_function
+def all_hidden(params, matrix, first, last, key, count):  # type: ignore[no-untyped-def]
+    """Whether the mask hides ``count`` keys from ``key`` on from rows ``first`` to ``last``."""
+    row = last if Flash.mask.address(params) != 0 else first
+    while row > first and _shows(mask_of(params, matrix, row - 1, key), count) == 0:
+        row -= 1
+    return row == first and Flash.mask.address(params) != 0
+
+
+@emitted("i64(i64, i64)")
+def _shows(mask: Value, count: Value) -> Value:
+    """0 where all of ``count`` numbers of a mask are -inf."""
+    lanes = simd.width("i16")
+
+    def some(i: Value, carried: list[Value]) -> list[Value]:
+        present = first_lanes(lanes, count - i * lanes)
+        bits = values.masked_load(mask + i * (2 * lanes), vector(I16, lanes), present)
+        return [carried[0] | (present & bits.unequal(_HIDDEN))]
+
+    none = constant(mask.b, vector(I1, lanes), 0)
+    (found,) = loop((count + (lanes - 1)).lshr(lanes.bit_length() - 1), [none], some)
+    return found.bitcast(ir.IntType(lanes)).unequal(0).zext(I64)
+
+
+@device_function
+def begin_softmax(kept):  # type: ignore[no-untyped-def]
+    """What a row keeps of its softmax before the first key."""
+    simd.store_f32(kept, -math.inf)
+    simd.store_f32(kept + 4, 0.0)
+
+
+@device_function
+def begin(params, kept):  # type: ignore[no-untyped-def]
+    """What a row keeps before the first key."""
+    begin_softmax(kept)
+    simd.fill_bytes(kept + KEPT, 0, Flash.kept_bytes(params) - KEPT)
+
+
+@device_function
+def take_in(params, matrix, row, key, count, kept, logits):  # type: ignore[no-untyped-def]
+    """Products of a row with ``count`` keys become powers; what the row keeps is scaled, and their sum added.
+
+    Returns the factor by which the values mixed so far have to be multiplied.
+    """
+    mask = mask_of(params, matrix, row, key)
+    slope = 1.0
+    if mask != 0:
+        slope = Flash.slopes(params, head_of(params, matrix, row))
+    return _powers(logits, count, mask, slope, Flash.scale(params), Flash.cap(params), kept)
+
+
+@emitted("f32(i64, i64, i64, f32, f32, f32, i64)")
+def _powers(x: Value, n: Value, mask: Value, slope: Value, scale: Value, cap: Value, kept: Value) -> Value:
+    b, width = n.b, simd.width("f32")
+    lanes = vector(F32, width)
+    count = (n + (width - 1)).lshr(width.bit_length() - 1)
+    lowest = constant(b, lanes, -math.inf)
+
+    def change(times: Value, changed: Callable[[Value, Value], Value]) -> None:
+        def one(i: Value, _: list[Value]) -> list[Value]:
+            place = x + i * (4 * width)
+            values.store(place, changed(i, values.load(place, lanes)))
+            return []
+
+        loop(count * times, [], one)
+
+    def masked(i: Value, logit: Value) -> Value:
+        bits = values.masked_load(mask + i * (2 * width), vector(I16, width), first_lanes(width, n - i * width))
+        shown = PLAIN["f16"].widen(bits) * slope.splat(width)
+        return shown.equal(-math.inf).select(lowest, logit + shown)
+
+    change(constant(b, I64, 1), lambda i, product: product * scale.splat(width))
+    change(cap.unequal(0.0).zext(I64), lambda i, logit: emit_tanh(logit) * cap.splat(width))
+    change(mask.unequal(0).zext(I64), masked)
+
+    def within(i: Value, logit: Value) -> Value:
+        return first_lanes(width, n - i * width).select(logit, lowest)
+
+    def highest(i: Value, carried: list[Value]) -> list[Value]:
+        return [carried[0].maximum(within(i, values.load(x + i * (4 * width), lanes)))]
+
+    (tops,) = loop(count, [lowest], highest)
+    before, total = values.load(kept, F32), values.load(kept, F32, 4)
+    top = before.maximum(tops.max())
+    values.store(kept, top)
+    base = top.equal(-math.inf).select(0.0, top)
+
+    def power(i: Value, carried: list[Value]) -> list[Value]:
+        place = x + i * (4 * width)
+        raised = emit_exp(within(i, values.load(place, lanes)) - base.splat(width), positive=False)
+        values.store(place, raised)
+        return [carried[0] + raised]
+
+    (sums,) = loop(count, [constant(b, lanes, 0)], power)
+    factor = emit_exp((before - base).splat(width), positive=False).lane(0)
+    values.store(kept, total * factor + sums.sum(), 4)
+    return factor
+
+
+@emitted("void(i64, i64, f32)")
+def scaled(row: Value, n: Value, factor: Value) -> None:
+    """A row of ``n`` f32 times ``factor``; padding behind it may change."""
+    width = simd.width("f32")
+
+    def one(i: Value, _: list[Value]) -> list[Value]:
+        place = row + i * (4 * width)
+        values.store(place, values.load(place, vector(F32, width)) * factor.splat(width))
+        return []
+
+    loop((n + (width - 1)).lshr(width.bit_length() - 1), [], one)
+
+
+@functools.cache
+def mixing(type_name: str, rows: int = 1) -> Intrinsic:
+    """``mix(mixed, kept_bytes, n, powers, values, stride, count)``: adds values times their powers to ``mixed``.
+
+    ``count`` rows of ``n`` values of a plain type, ``stride`` bytes apart, each read once for ``rows`` rows of
+    attention.  What these mix lies ``kept_bytes`` apart from ``mixed`` on, their powers :data:`KEYS` apart.  Values
+    with a power of 0 count for nothing, whatever they are.
+    """
+    t = PLAIN[type_name]
+
+    def emit(
+        mixed: Value, kept_bytes: Value, n: Value, powers: Value, held: Value, stride: Value, count: Value
+    ) -> None:
+        width = simd.width("f32")
+        lanes = vector(F32, width)
+
+        def add(at: Value, vectors: int, present: Value | None) -> None:
+            def read_values(place: Value, v: int) -> Value:
+                if present is not None:
+                    raw = values.masked_load(place, vector(t.raw, width), present)
+                    return t.widen(raw)
+                return t.read(place + v * width * t.elem_bytes, width)
+
+            def one(j: Value, sums: list[Value]) -> list[Value]:
+                place = held + j * stride + at * t.elem_bytes
+                found = [read_values(place, v) for v in range(vectors)]
+                sums = list(sums)
+                for r in range(rows):
+                    power = values.load(powers + j * 4, F32, 4 * KEYS * r).splat(width)
+                    counts = power.unequal(0.0)
+                    for v in range(vectors):
+                        i = r * vectors + v
+                        sums[i] = counts.select(found[v].fma(power, sums[i]), sums[i])
+                return sums
+
+            places = [mixed + kept_bytes * r + at * 4 for r in range(rows)]
+            begun = [values.load(place, lanes, 4 * width * v) for place in places for v in range(vectors)]
+            for i, each in enumerate(loop(count, begun, one)):
+                values.store(places[i // vectors], each, 4 * width * (i % vectors))
+
+        # Sums of one vector alone would each wait for the one before, so what is left is taken in halves.
+        vectors = min(_VECTORS, _SUMS[features.has("avx512f") or not features.has("sse2")] // rows)
+        done = constant(n.b, I64, 0)
+        while vectors:
+            many = vectors * width
+
+            def some(i: Value, _: list[Value], start: Value = done, vectors: int = vectors) -> list[Value]:
+                add(start + i * (vectors * width), vectors, None)
+                return []
+
+            whole = (n - done).lshr(many.bit_length() - 1)
+            loop(whole, [], some)
+            done = done + whole * many
+            vectors //= 2
+
+        def rest(_: Value, __: list[Value]) -> list[Value]:
+            add(done, 1, first_lanes(width, n - done))
+            return []
+
+        loop(done.unequal(n).zext(I64), [], rest)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
+
+
+#: Vectors of a row that are mixed at once, at most.
+_VECTORS = 8
+#: Sums of several rows that stay in registers: of 16, and of 32.
+_SUMS = (8, 16)
+
+
+# -- the end of a row ----------------------------------------------------------------------------------------
+
+
+@device_function
+def leave(params, matrix, row, part, kept):  # type: ignore[no-untyped-def]
+    """What a row kept is its result, or waits for that of the other parts."""
+    place = Flash.kept.address(params)
+    if place == 0:
+        _finish(params, matrix, row, kept, 1)
+    else:
+        number = (matrix * rows_of(params) + row) * Flash.parts(params) + part
+        simd.copy_bytes(place + number * Flash.kept_bytes(params), kept, Flash.kept_bytes(params))
+
+
+@device_function
+def _finish(params, matrix, row, kept, parts):  # type: ignore[no-untyped-def]
+    sinks = Flash.sinks.address(params)
+    sink = -math.inf
+    if sinks != 0:
+        sink = simd.load_f32(sinks + head_of(params, matrix, row) * Flash.sinks.nb0(params))
+    _quotients(_result_of(params, matrix, row), Flash.dv(params), kept, Flash.kept_bytes(params), parts, sink)
+
+
+@emitted("void(i64, i64, i64, i64, i64, f32)")
+def _quotients(y: Value, n: Value, kept: Value, stride: Value, parts: Value, sink: Value) -> None:
+    """The values mixed, over the sum of powers; zeros where that is 0.  Factors of parts take their logits' place."""
+    b, width = n.b, simd.width("f32")
+    lanes = vector(F32, width)
+
+    def higher(i: Value, carried: list[Value]) -> list[Value]:
+        return [carried[0].maximum(values.load(kept + i * stride, F32))]
+
+    (top,) = loop(parts, [sink], higher)
+    base = top.equal(-math.inf).select(0.0, top)
+
+    def factor_of(logit: Value) -> Value:
+        return emit_exp((logit - base).splat(width), positive=False)
+
+    def add(i: Value, carried: list[Value]) -> list[Value]:
+        place = kept + i * stride
+        factor = factor_of(values.load(place, F32)).lane(0)
+        values.store(place, factor)
+        return [carried[0] + values.load(place, F32, 4) * factor]
+
+    (total,) = loop(parts, [factor_of(sink).lane(0)], add)
+    inverse = total.equal(0.0).select(0.0, 1.0 / total).splat(width)
+
+    def some(v: Value, _: list[Value]) -> list[Value]:
+        def mix(i: Value, carried: list[Value]) -> list[Value]:
+            place = kept + i * stride
+            mixed = values.load(place + v * (4 * width), lanes, KEPT)
+            return [mixed.fma(values.load(place, F32).splat(width), carried[0])]
+
+        (mixed,) = loop(parts, [constant(b, lanes, 0)], mix)
+        values.masked_store(y + v * (4 * width), mixed * inverse, first_lanes(width, n - v * width))
+        return []
+
+    loop((n + (width - 1)).lshr(width.bit_length() - 1), [], some)
+
+
+@kernel
+def merge() -> Body:
+    """What the parts of a row kept becomes its result."""
+
+    def body(ctx: int, params: int) -> None:
+        rows, stride = rows_of(params), Flash.parts(params) * Flash.kept_bytes(params)
+        first, end = share(ctx, rows * Flash.groups(params) * Flash.batches(params))
+        for number in range(first, end):
+            kept = Flash.kept.address(params) + number * stride
+            _finish(params, number // rows, number % rows, kept, Flash.parts(params))
+
+    return body

@@ -1,0 +1,219 @@
+"""Attention of many queries: both products in register tiles, a block of keys at a time.
+
+The tiles are those of :mod:`ggplug_cpu.ops.mul_mat.tiles`.  A unit packs its queries once, and each block of keys and
+of values, past which all of its rows go: logits, their powers, and the values mixed by these, which stay in the
+thread's scratch.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
+from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
+from ggplug_cpu.ops.flash_attention.kernels import (
+    KEPT,
+    KEYS,
+    Flash,
+    all_hidden,
+    begin,
+    converted,
+    key_rows,
+    leave,
+    mixing,
+    query_of,
+    rows_of,
+    scaled,
+    take_in,
+    value_rows,
+)
+from ggplug_cpu.ops.mul_mat.gemm import past_panel
+from ggplug_cpu.ops.mul_mat.layout import layout
+from ggplug_cpu.ops.mul_mat.pack import pack_activations, pack_columns, pack_weights
+from ggplug_cpu.parameters import integer
+from ggplug_cpu.simd import values
+from ggplug_cpu.simd.values import F32, I64, Value, constant, emitted, loop, vector
+from ggplug_cpu.types import PLAIN
+
+
+class Tiled(Flash):
+    """Where in a thread's scratch things lie: tables of addresses of rows, packed rows, and panels."""
+
+    tables_at = integer()
+    """Of queries, of logits and of values mixed, ``table_bytes`` each; the last address is repeated."""
+    table_bytes = integer()
+    queries_at = integer()
+    powers_at = integer()
+    panels_at = integer()
+
+
+def rows_of_tiles(rows: int) -> int:
+    """As many rows or more: how many tiles hold of them."""
+    few = layout("f32").few
+    return -(-rows // few) * few
+
+
+def table_bytes(rows: int) -> int:
+    """A table of addresses of so many rows."""
+    return 8 * (rows + layout("f32").rows)
+
+
+def side_bytes(rows: int, numbers: int) -> int:
+    """What ``rows`` rows of ``numbers`` numbers take that are packed as tiles read them."""
+    return rows_of_tiles(rows) * 4 * padded(numbers)
+
+
+def panels_bytes(columns: int, numbers: int) -> int:
+    """What panels of ``columns`` columns of ``numbers`` numbers take."""
+    shape = layout("f32")
+    return -(-columns // shape.columns) * shape.panel_bytes(numbers)
+
+
+def padded(numbers: int) -> int:
+    """As many numbers of a row as are packed for ``numbers``."""
+    quantum = layout("f32").quantum
+    return -(-numbers // quantum) * quantum
+
+
+@kernel
+def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
+    """Units of any number of rows.  Types: those that rows are read as, ``f32`` for converted ones."""
+    shape = layout("f32")
+    columns, width, quantum, quantum_bytes = shape.columns, shape.width, shape.quantum, shape.quantum_bytes
+    step, elem_bytes = shape.step_numbers, PLAIN[values_type].elem_bytes
+    pack_keys, pack_values = pack_weights("f32", keys_type), pack_columns(values_type)
+    pack, past, mix = _pack_rows(), _past_panels(), mixing(values_type)
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        memory = scratch(ctx)
+        room, panels = memory + Flash.room_at(params), memory + Tiled.panels_at(params)
+        queries, powers = memory + Tiled.queries_at(params), memory + Tiled.powers_at(params)
+        queries_table, table_size = memory + Tiled.tables_at(params), Tiled.table_bytes(params)
+        logits_table, mixed_table = queries_table + table_size, queries_table + 2 * table_size
+        dk, dv, n_rows, n_keys = Flash.dk(params), Flash.dv(params), rows_of(params), Flash.keys(params)
+        block, part, parts = Flash.block(params), Flash.part(params), Flash.parts(params)
+        kept_bytes, k_stride, v_stride = Flash.kept_bytes(params), Flash.k.nb1(params), Flash.v.nb1(params)
+        k_panel = -(-dk // quantum) * quantum_bytes
+        blocks = -(-n_rows // block)
+        units = Flash.batches(params) * Flash.groups(params) * blocks * parts
+        while not aborted(ctx):
+            unit = next_chunk(ctx)
+            if unit >= units:
+                return
+            matrix, inside = unit // (blocks * parts), unit % (blocks * parts)
+            first, number = inside // parts * block, inside % parts
+            last = min(first + block, n_rows)
+            rows = last - first
+            for entry in range(table_size // 8):
+                r = min(entry, rows - 1)
+                store_word(queries_table + 8 * entry, query_of(params, matrix, first + r))
+                store_word(logits_table + 8 * entry, memory + Flash.logits_at(params) + r * (4 * KEYS))
+                store_word(mixed_table + 8 * entry, memory + Flash.mixed_at(params) + r * kept_bytes + KEPT)
+            for r in range(rows):
+                begin(params, load_word(mixed_table + 8 * r) - KEPT)
+            pack(queries, queries_table, rows, dk)
+            end = min((number + 1) * part, n_keys)
+            for key in range(number * part, end, KEYS):
+                count = min(KEYS, end - key)
+                if all_hidden(params, matrix, first, last, key, count):
+                    continue
+                k, stride = converted(
+                    ctx, Flash.k.convert(params), key_rows(params, matrix, key), k_stride, count, dk, room
+                )
+                for j in range(0, count, width):
+                    place = panels + j // columns * k_panel + j % columns * 4
+                    pack_keys(place, k + j * stride, stride, min(count - j, width), dk)
+                past(queries, panels, k_panel, -(-dk // step), logits_table, rows, dk, count, 0)
+                for r in range(rows):
+                    kept, logits = load_word(mixed_table + 8 * r) - KEPT, load_word(logits_table + 8 * r)
+                    factor = take_in(params, matrix, first + r, key, count, kept, logits)
+                    if factor != 1.0:
+                        scaled(kept + KEPT, dv, factor)
+                v, stride = converted(
+                    ctx, Flash.v.convert(params), value_rows(params, matrix, key), v_stride, count, dv, room
+                )
+                v_panel = -(-count // quantum) * quantum_bytes
+                for d in range(0, dv, columns):
+                    pack_values(panels + d // columns * v_panel, v + d * elem_bytes, stride, dv - d, count)
+                if _is_finite(panels, -(-dv // columns), v_panel, -(-count // step) * (step * columns)) != 0:
+                    pack(powers, logits_table, rows, count)
+                    past(powers, panels, v_panel, -(-count // step), mixed_table, rows, count, dv, 1)
+                else:
+                    for r in range(rows):
+                        mix(load_word(mixed_table + 8 * r), 0, dv, load_word(logits_table + 8 * r), v, stride, count)
+            for r in range(rows):
+                leave(params, matrix, first + r, number, load_word(mixed_table + 8 * r) - KEPT)
+
+    return body
+
+
+def _pack_rows() -> DeviceFunction:
+    """``pack(sides, table, rows, numbers)``: the rows in the table, tile after tile."""
+    shape = layout("f32")
+    many, few, row_bytes, quantum = shape.rows, shape.few, shape.row_bytes, shape.quantum
+    pack_many, pack_few = pack_activations("f32", "f32", many), pack_activations("f32", "f32", few)
+
+    @device_function
+    def pack(sides, table, rows, numbers):  # type: ignore[no-untyped-def]
+        bytes_of_row = -(-numbers // quantum) * (4 * quantum)
+        first = 0
+        while first < rows:
+            if rows - first > many - few:
+                for r in range(many):
+                    pack_many(sides + r * row_bytes, load_word(table + 8 * (first + r)), numbers)
+                sides += many * bytes_of_row
+                first += many
+            else:
+                for r in range(few):
+                    pack_few(sides + r * row_bytes, load_word(table + 8 * (first + r)), numbers)
+                sides += few * bytes_of_row
+                first += few
+
+    return pack
+
+
+def _past_panels() -> DeviceFunction:
+    """``past(sides, panels, panel_bytes, steps, table, rows, numbers, columns, accumulate)``: rows past panels."""
+    shape = layout("f32")
+    many, few, quantum, wide = shape.rows, shape.few, shape.quantum, shape.columns
+    multiply_many, multiply_few = past_panel("f32", many), past_panel("f32", few)
+
+    @device_function
+    def past(sides, panels, panel_bytes, steps, table, rows, numbers, columns, accumulate):  # type: ignore[no-untyped-def]
+        bytes_of_row = -(-numbers // quantum) * (4 * quantum)
+        first = 0
+        while first < rows:
+            place = table + 8 * first
+            if rows - first > many - few:
+                for m in range(0, columns, wide):
+                    panel = panels + m // wide * panel_bytes
+                    multiply_many(place, sides, panel, steps, columns - m, 4 * m, many, accumulate, 0, 0)
+                sides += many * bytes_of_row
+                first += many
+            else:
+                for m in range(0, columns, wide):
+                    panel = panels + m // wide * panel_bytes
+                    multiply_few(place, sides, panel, steps, columns - m, 4 * m, few, accumulate, 0, 0)
+                sides += few * bytes_of_row
+                first += few
+
+    return past
+
+
+@emitted("i64(i64, i64, i64, i64)")
+def _is_finite(panels: Value, count: Value, panel_bytes: Value, numbers: Value) -> Value:
+    """1 if all of the first ``numbers`` numbers of ``count`` panels are finite, else 0."""
+    width = simd.width("f32")
+    lanes = vector(F32, width)
+
+    def panel(p: Value, carried: list[Value]) -> list[Value]:
+        place = panels + p * panel_bytes
+
+        def some(i: Value, carried: list[Value]) -> list[Value]:
+            return [values.load(place + i * (4 * width), lanes).fma(0.0, carried[0])]
+
+        return loop(numbers.lshr(width.bit_length() - 1), carried, some)
+
+    (zeros,) = loop(count, [constant(panels.b, lanes, 0)], panel)
+    return zeros.equal(0.0).bitcast(ir.IntType(width)).equal(-1).zext(I64)

@@ -1,0 +1,1 @@
+"""Numbers that follow from their position."""

@@ -1,0 +1,1 @@
+"""Gradients of normalisation, softmax and repetition."""

@@ -1,0 +1,160 @@
+"""Gradients of normalisation, softmax and repetition.  Sums are f64."""
+
+from __future__ import annotations
+
+import math
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, device_function, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.parameters import integer, real
+from ggplug_cpu.parts.nest import BLOCK, Rows, locate, over_rows, read_row, share, written_row
+from ggplug_cpu.parts.programs import row_program
+from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, read, write
+from ggplug_cpu.parts.sums import row_dot, row_sum
+from ggplug_cpu.simd.values import F32, F64, Value, emitted, first_lanes, loop, masked_load, masked_store, vector
+
+
+class RowGradient(Rows):
+    """Rows of the result, of the gradient, and of what the forward op read or gave; ``number`` is the op's own."""
+
+    y = written_row()
+    dy = read_row()
+    x = read_row()
+    number = real()
+
+
+class RepeatBack(Rows):
+    """Rows of the result, and of their first repetitions; of these there are ``count0`` by ... along four axes."""
+
+    y = written_row()
+    x = read_row()
+    count0 = integer()
+    count1 = integer()
+    count2 = integer()
+    count3 = integer()
+    step0 = integer()
+    """Bytes from one repetition to the next."""
+    step1 = integer()
+    step2 = integer()
+    step3 = integer()
+
+
+#: Elements of the result that a thread adds up at a time.
+PIECE = 256
+
+
+def scratch_bytes(n: int) -> int:
+    """What :func:`row_gradient` needs of a thread's scratch for rows of ``n``."""
+    return ARGUMENTS + 12 * n
+
+
+#: What :func:`repeat_back` needs of a thread's scratch.
+REPEAT_SCRATCH_BYTES = ARGUMENTS + 2 * ROOM + 8 * PIECE
+
+
+@kernel
+def row_gradient(name: str) -> Body:
+    """``rms_norm_back`` (its number is eps) and ``soft_max_back`` (scale)."""
+    combine = row_program("weighted(x0,x1)" if name == "rms_norm_back" else "shares_back(x0,x1)")
+    of_norm = name == "rms_norm_back"
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, dy, x = places
+        number, room = RowGradient.number(params), scratch(ctx) + ARGUMENTS
+        write_y = RowGradient.y.convert(params)
+        p = read(ctx, RowGradient.dy.convert(params), dy, RowGradient.dy.stride(params), n, room)
+        q = read(ctx, RowGradient.x.convert(params), x, RowGradient.x.stride(params), n, room + 4 * n)
+        r = y if write_y == 0 else room + 8 * n
+        dot = row_dot(p, q, n)
+        if of_norm:
+            size = row_dot(q, q, n) / n + number
+            factor = 1.0 / math.sqrt(size)
+            combine(r, p, q, n, factor, -(dot / n) / size * factor)
+        else:
+            combine(r, p, q, n, dot, number)
+        write(ctx, write_y, y, RowGradient.y.stride(params), n, r)
+
+    return over_rows(RowGradient, visit)
+
+
+@emitted("void(i64, i64, i64)")
+def _added(totals: Value, x: Value, n: Value) -> None:
+    """The ``n`` f32 at ``x`` added to the f64 at ``totals``, of which there is room for a vector more."""
+    half = simd.width("f32") // 2
+
+    def one(i: Value, _: list[Value]) -> list[Value]:
+        done = i * half
+        mask = first_lanes(half, n - done)
+        place = totals + done * 8
+        numbers = masked_load(x + done * 4, vector(F32, half), mask).convert(F64)
+        masked_store(place, masked_load(place, vector(F64, half), mask) + numbers, mask)
+        return []
+
+    loop((n + (half - 1)).lshr(half.bit_length() - 1), [], one)
+
+
+@emitted("void(i64, i64, i64)")
+def _narrowed(y: Value, totals: Value, n: Value) -> None:
+    """The ``n`` f64 at ``totals`` as f32 at ``y``."""
+    half = simd.width("f32") // 2
+
+    def one(i: Value, _: list[Value]) -> list[Value]:
+        done = i * half
+        mask = first_lanes(half, n - done)
+        masked_store(y + done * 4, masked_load(totals + done * 8, vector(F64, half), mask).convert(F32), mask)
+        return []
+
+    loop((n + (half - 1)).lshr(half.bit_length() - 1), [], one)
+
+
+@kernel
+def repeat_back() -> Body:
+    """Pieces of the result's rows, each the sum of all its repetitions.  A row of one element sums rows of x."""
+    find = locate(RepeatBack)
+
+    @device_function
+    def added_row(ctx, params, x, room):  # type: ignore[no-untyped-def]
+        total, convert = 0.0, RepeatBack.x.convert(params)
+        step, count = RepeatBack.step0(params), RepeatBack.count0(params)
+        for start in range(0, count, BLOCK):
+            m = min(BLOCK, count - start)
+            p = read(ctx, convert, x + start * step, step, m, room)
+            total += row_sum(p, m)
+        return total
+
+    def body(ctx: int, params: int) -> None:
+        rows, n = RepeatBack.rows(params), RepeatBack.count(params)
+        write_y, y_stride = RepeatBack.y.convert(params), RepeatBack.y.stride(params)
+        read_x, x_stride = RepeatBack.x.convert(params), RepeatBack.x.stride(params)
+        room = scratch(ctx) + ARGUMENTS
+        y_room, totals = room + ROOM, room + 2 * ROOM
+        pieces = (n + PIECE - 1) // PIECE
+        first, end = share(ctx, rows * pieces)
+        for piece in range(first, end):
+            y, x = find(params, piece // pieces)
+            start = piece % pieces * PIECE
+            m = min(PIECE, n - start)
+            y += start * y_stride
+            x += start * x_stride
+            simd.fill_bytes(totals, 0, 8 * m)
+            total = 0.0
+            for k in range(RepeatBack.count3(params)):
+                for j in range(RepeatBack.count2(params)):
+                    for i in range(RepeatBack.count1(params)):
+                        at = x + k * RepeatBack.step3(params) + j * RepeatBack.step2(params)
+                        at += i * RepeatBack.step1(params)
+                        if n == 1:
+                            total += added_row(ctx, params, at, room)
+                            continue
+                        for h in range(RepeatBack.count0(params)):
+                            p = read(ctx, read_x, at + h * RepeatBack.step0(params), x_stride, m, room)
+                            _added(totals, p, m)
+            if n == 1:
+                simd.store_f64(totals, total)
+            r = y if write_y == 0 else y_room
+            _narrowed(r, totals, m)
+            write(ctx, write_y, y, y_stride, m, r)
+
+    return body

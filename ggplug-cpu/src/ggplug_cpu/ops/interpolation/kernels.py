@@ -1,0 +1,130 @@
+"""Images in other sizes: rows of the image are mixed first, then elements of the mixed row.
+
+A thread first brings the list of what each new element of a row is made of into the form that vectors read.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, Intrinsic, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.parameters import STRIDES, Parameters, integer, integers, read, reals, written
+from ggplug_cpu.parts.nest import share
+from ggplug_cpu.simd import values, width
+from ggplug_cpu.simd.values import F32, I32, Value, constant, emitted, first_lanes, loop, vector
+
+#: Lists and rows are padded to a multiple of the widest vector.
+_PADDING = 16
+
+
+class Interpolation(Parameters):
+    """Rows of ``ne0`` new f32 from rows of ``width``; ``taps0`` and ``taps1`` are mixed along ne0 and ne1."""
+
+    y = written(STRIDES)
+    x = read(STRIDES)
+    ne0 = integer()
+    ne1 = integer()
+    ne2 = integer()
+    ne3 = integer()
+    width = integer()
+    taps0 = integer()
+    taps1 = integer()
+    at0 = integers()
+    """Of tap after tap, for each new element the one that is read."""
+    weights0 = reals()
+    at1 = integers()
+    """For each new row, of tap after tap the one that is read."""
+    weights1 = reals()
+    at2 = integers()
+    at3 = integers()
+
+
+def scratch_bytes(new: int, taps: int, width: int) -> int:
+    """What the kernel needs of a thread's scratch: two lists and a row."""
+    return 8 * (new + _PADDING) * taps + 4 * (width + _PADDING)
+
+
+@kernel
+def interpolate() -> Body:
+    """Row by row."""
+    mix, pick = _mix_rows(), _pick()
+
+    def body(ctx: int, params: int) -> None:
+        n0, n1, n2 = Interpolation.ne0(params), Interpolation.ne1(params), Interpolation.ne2(params)
+        across, down, wide = Interpolation.taps0(params), Interpolation.taps1(params), Interpolation.width(params)
+        padded = n0 + _PADDING
+        offsets = scratch(ctx)
+        weights = offsets + 4 * padded * across
+        mixed = weights + 4 * padded * across
+        first, end = share(ctx, n1 * n2 * Interpolation.ne3(params))
+        if first < end:
+            for tap in range(across):
+                for i in range(n0):
+                    place = 4 * (tap * padded + i)
+                    simd.store_i32(offsets + place, 4 * Interpolation.at0(params, tap * n0 + i))
+                    simd.store_f32(weights + place, Interpolation.weights0(params, tap * n0 + i))
+        for row in range(first, end):
+            i1, above = row % n1, row // n1
+            i2, i3 = above % n2, above // n2
+            x = Interpolation.x.address(params) + Interpolation.at2(params, i2) * Interpolation.x.nb2(params)
+            x += Interpolation.at3(params, i3) * Interpolation.x.nb3(params)
+            y = Interpolation.y.address(params) + i1 * Interpolation.y.nb1(params)
+            y += i2 * Interpolation.y.nb2(params) + i3 * Interpolation.y.nb3(params)
+            source = x + Interpolation.at1(params, i1 * down) * Interpolation.x.nb1(params)
+            if down > 1:
+                for tap in range(down):
+                    line = x + Interpolation.at1(params, i1 * down + tap) * Interpolation.x.nb1(params)
+                    mix(mixed, line, Interpolation.weights1(params, i1 * down + tap), wide, min(tap, 1))
+                source = mixed
+            pick(y, source, offsets, weights, 4 * padded, across, n0)
+
+    return body
+
+
+@functools.cache
+def _mix_rows() -> Intrinsic:
+    """``(sums, x, weight, n, more)``: ``n`` f32 times a weight; added to the sums if ``more`` is 1, else instead."""
+    lanes = width("f32")
+    floats = vector(F32, lanes)
+
+    def emit(sums: Value, x: Value, weight: Value, n: Value, more: Value) -> None:
+        factor = weight.convert(F32).splat(lanes)
+        zero = constant(n.b, floats, 0)
+
+        def some(v: Value, _: list[Value]) -> list[Value]:
+            here = v * (4 * lanes)
+            product = values.masked_load(x + here, floats, first_lanes(lanes, n - v * lanes)) * factor
+            before = values.load(sums + here, floats)
+            values.store(sums + here, product + more.unequal(0).select(before, zero))
+            return []
+
+        loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], some)
+
+    return emitted("void(i64, i64, f64, i64, i64)")(emit)
+
+
+@functools.cache
+def _pick() -> Intrinsic:
+    """``(y, x, offsets, weights, apart, taps, n)``: ``n`` f32, each the weighted sum of some of those at x."""
+    lanes = width("f32")
+    floats, ints = vector(F32, lanes), vector(I32, lanes)
+
+    def emit(y: Value, x: Value, offsets: Value, weights: Value, apart: Value, taps: Value, n: Value) -> None:
+        def some(v: Value, _: list[Value]) -> list[Value]:
+            here = v * (4 * lanes)
+            present = first_lanes(lanes, n - v * lanes)
+
+            def tap(t: Value, carried: list[Value]) -> list[Value]:
+                at = values.load(offsets + t * apart + here, ints)
+                weight = values.load(weights + t * apart + here, floats)
+                return [values.masked_gather(x, at, floats, present).fma(weight, carried[0])]
+
+            (result,) = loop(taps, [constant(n.b, floats, 0)], tap)
+            values.masked_store(y + here, result, present)
+            return []
+
+        loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], some)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)

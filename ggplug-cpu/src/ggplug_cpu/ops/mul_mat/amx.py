@@ -1,0 +1,181 @@
+"""Matrix products in AMX's tile registers: 32 rows of activations by 32 columns, bf16 by bf16, into f32 sums.
+
+Block types are multiplied in bf16 too.  Their int8 numbers would fit AMX's integer products, but their scales change
+every 32 numbers, half of what a tile holds, so tiles would work at half their rate and every sum would have to leave
+them to be scaled.  Rounding weights and activations to bf16 costs less accuracy than rounding activations to int8 does.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import DeviceFunction, device_function
+from ggplug_cpu.context import load_word
+from ggplug_cpu.ops.mul_mat.layout import layout
+from ggplug_cpu.simd.tiles import STATE_BYTES, TILE_BYTES
+
+#: Sums of 32 x 32 floats on their way to the result.
+_SUMS_BYTES = 4 * TILE_BYTES
+#: What a kernel of kind ``amx`` needs in scratch beside what it packs.
+STATE_AND_SUMS_BYTES = STATE_BYTES + _SUMS_BYTES
+
+
+def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
+    """One panel's columns: ``run(state, table, apart, x, x_row, x_step, panel, steps, left, offset, count, accumulate,
+    bias, beside, ahead, stride, fetched)``.
+
+    Activations are bf16: 32 of each row lie at ``x``, their rows ``x_row`` bytes apart, and the next 32 ``x_step``
+    bytes on.
+
+    ``rows`` is 16 or 32, of which ``count`` are written; the result's rows lie ``offset`` bytes behind the addresses in
+    ``table``, which are ``apart`` bytes apart, or 0 where not all are equally far.  ``bias`` and ``beside`` are as for
+    :func:`~.tiles.tile`.  Tiles 0 to 3 hold sums (first and last 16 columns of the first rows, then of the last), 4 and
+    5 activations, 6 and 7 weights.  They must be configured.
+
+    The tiles begin with what the result holds if ``accumulate`` is not 0, so sums do not depend on how K is cut.  They
+    are read from the result and written to it where all their rows are there and equally far apart; else they go
+    through memory of their own.
+
+    ``fetched`` rows of activations from ``ahead`` on, ``stride`` bytes apart, are fetched into the second-level cache,
+    as many numbers of each as are multiplied: the tiles leave memory idle while they multiply.
+    """
+    columns = layout("amx").columns
+    clear = [simd.tile_zero(i) for i in range(4)]
+    load = [simd.tile_load(i) for i in range(8)]
+    store = [simd.tile_store(i) for i in range(4)]
+    clear_0, clear_1, clear_2, clear_3 = clear
+    load_0, load_1, load_2, load_3, load_4, load_5, load_6, load_7 = load
+    store_0, store_1, store_2, store_3 = store
+    dot_0, dot_1 = simd.tile_dot_bf16(0, 4, 6), simd.tile_dot_bf16(1, 4, 7)
+    dot_2, dot_3 = simd.tile_dot_bf16(2, 5, 6), simd.tile_dot_bf16(3, 5, 7)
+    both = rows == 32
+    row_bytes = columns * 4
+    weights_step, step_bytes = 16 * row_bytes, 32 * elem_bytes
+    collect, write = _collect_rows(), _write_rows()
+
+    @device_function
+    def run(  # type: ignore[no-untyped-def]
+        state,
+        table,
+        apart,
+        x,
+        x_row,
+        x_step,
+        panel,
+        steps,
+        left,
+        offset,
+        count,
+        accumulate,
+        bias,
+        beside,
+        ahead,
+        stride,
+        fetched,
+    ):
+        below = apart if left >= columns else 0
+        direct = below != 0
+        sums = load_word(table) + offset
+        if not direct:
+            sums, below = state + STATE_BYTES, row_bytes
+        if accumulate:
+            if not direct:
+                collect(table, sums, left, offset, count)
+            load_0(state, sums, below)
+            load_1(state, sums + 64, below)
+            if both:
+                load_2(state, sums + 16 * below, below)
+                load_3(state, sums + 16 * below + 64, below)
+        else:
+            clear_0(state)
+            clear_1(state)
+            if both:
+                clear_2(state)
+                clear_3(state)
+        rows_a_step = -(-count // max(steps, 1))
+        for step in range(steps):
+            for r in range(step * rows_a_step, min((step + 1) * rows_a_step, count)):
+                place = load_word(table + 8 * r) + offset
+                simd.prefetch(place)
+                simd.prefetch(place + 64)
+                simd.prefetch(place + beside)
+                simd.prefetch(place + beside + 64)
+            for r in range(fetched):
+                for line in range(0, step_bytes, 64):
+                    simd.prefetch_second(ahead + r * stride + line)
+            ahead += step_bytes
+            load_4(state, x, x_row)
+            load_6(state, panel, row_bytes)
+            load_7(state, panel + 64, row_bytes)
+            dot_0(state)
+            dot_1(state)
+            if both:
+                load_5(state, x + 16 * x_row, x_row)
+                dot_2(state)
+                dot_3(state)
+            x += x_step
+            panel += weights_step
+        store_0(state, sums, below)
+        store_1(state, sums + 64, below)
+        if both:
+            store_2(state, sums + 16 * below, below)
+            store_3(state, sums + 16 * below + 64, below)
+        if not direct or bias != 0:
+            write(table, sums, below, left, offset, count, bias)
+
+    return run
+
+
+def distance(rows: int) -> DeviceFunction:
+    """``distance(table)``: how many bytes the addresses in the table are apart, or 0 where not all are equally far."""
+
+    @device_function
+    def between(table):  # type: ignore[no-untyped-def]
+        found = load_word(table + 8) - load_word(table)
+        for r in range(2, rows):
+            if load_word(table + 8 * r) - load_word(table + 8 * (r - 1)) != found:
+                return 0
+        return found
+
+    return between
+
+
+def _collect_rows() -> DeviceFunction:
+    """``collect(table, sums, left, offset, count)``: what :func:`_write_rows` wrote, back to where it came from."""
+    F, width, columns = simd.vec("f32"), simd.width(), layout("amx").columns
+    load_first, store = simd.load_first(F), simd.store
+
+    @device_function
+    def collect(table, sums, left, offset, count):  # type: ignore[no-untyped-def]
+        for r in range(count):
+            place = load_word(table + 8 * r) + offset
+            for column in range(0, min(left, columns), width):
+                store(sums + 4 * (r * columns + column), load_first(place + 4 * column, left - column))
+
+    return collect
+
+
+def _write_rows() -> DeviceFunction:
+    """``write(table, sums, below, left, offset, count, bias)``: the first ``left`` columns of ``count`` rows of sums.
+
+    These lie ``below`` bytes apart, and may be where they are written to.
+    """
+    F, width, columns = simd.vec("f32"), simd.width(), layout("amx").columns
+    load, load_first, store, store_first = simd.load(F), simd.load_first(F), simd.store, simd.store_first
+
+    @device_function
+    def write(table, sums, below, left, offset, count, bias):  # type: ignore[no-untyped-def]
+        for r in range(count):
+            place = load_word(table + 8 * r) + offset
+            for column in range(0, min(left, columns), width):
+                n = left - column
+                value = load(sums + r * below + 4 * column)
+                if n >= width:
+                    if bias != 0:
+                        value = value + load(bias + offset + 4 * column)
+                    store(place + 4 * column, value)
+                else:
+                    if bias != 0:
+                        value = value + load_first(bias + offset + 4 * column, n)
+                    store_first(place + 4 * column, value, n)
+
+    return write

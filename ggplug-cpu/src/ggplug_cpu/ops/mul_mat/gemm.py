@@ -1,0 +1,409 @@
+"""Matrix products of many columns: have a block of the weights packed into the thread's scratch, run all rows past it.
+
+The work is cut into chunks of (matrix, block of weights, block of rows of activations) that threads take in turn; a
+chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of
+``Product.k_block`` numbers, whose results add up in the result.  None of this depends on the number of threads, and no
+number in the result depends on how it is cut: results are bit-identical for any number of threads.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel, shared
+from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
+from ggplug_cpu.ops.mul_mat.amx import STATE_AND_SUMS_BYTES, distance, run_tiles
+from ggplug_cpu.ops.mul_mat.epilogue import MOST_ROWS, TILE_BYTES
+from ggplug_cpu.ops.mul_mat.layout import layout, layout_beside
+from ggplug_cpu.ops.mul_mat.pack import pack_activations, pack_quantized
+from ggplug_cpu.ops.mul_mat.packed import first_panel, form_of, stored_in
+from ggplug_cpu.ops.mul_mat.rows import (
+    Product,
+    fill_table,
+    finish,
+    from_result_to_residual,
+    locate,
+    matrix_address,
+)
+from ggplug_cpu.ops.mul_mat.tiles import tile, unit_bytes_of
+from ggplug_cpu.ops.mul_mat.weights import Packing, pack_block
+from ggplug_cpu.types import BLOCKS, PLAIN
+
+#: Before the packed activations lie two addresses for each row of a tile, and what is told to the kernels that pack
+#: weights and finish tiles.
+_PACKING_AT = 16 * MOST_ROWS
+_TABLE_BYTES = -(-(_PACKING_AT + 8 * Packing.word_count() + TILE_BYTES) // 128) * 128
+#: How far ahead of what few rows read panels that lie in memory are fetched, in bytes.
+_AHEAD = 8192
+
+
+@kernel
+def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str = "") -> Body:
+    """A product of ``kind``, which says how numbers are packed and multiplied: see :mod:`.layout`.
+
+    ``activations`` is their type in memory, ``int8`` for those that :mod:`.prepare` rounded, and ``order``
+    theirs: ``rows`` where the numbers of a row are adjacent, else ``scattered``.  ``packed`` says how weights lie that
+    were packed once (:func:`.packed.packed_as`); others are packed by the kernel that the product's words name.
+    """
+    multiply = product_of_blocks(kind, activations, order, packed)
+
+    def body(ctx, params):  # type: ignore[no-untyped-def]
+        panels = scratch(ctx)
+        x = panels + Product.x_offset(params)
+        m_all, matrices = Product.M(params), Product.matrices(params)
+        m_block, v_block = Product.m_block(params), Product.v_block(params)
+        matrix, before = 0, 0
+        while not aborted(ctx):
+            matrix, m_chunk, v_chunk, rows, before = locate(params, next_chunk(ctx), matrix, before)
+            if matrix >= matrices:
+                return
+            m_first, v_first = m_chunk * m_block, v_chunk * v_block
+            m_last, v_last = min(m_first + m_block, m_all), min(v_first + v_block, rows)
+            multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, 0, 0)
+
+    return body
+
+
+@device_function
+def _as_they_lie(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
+    pass
+
+
+@device_function
+def results_in_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
+    """For :func:`product_of_blocks`: rows of the result are those of the room."""
+    for r in range(capacity):
+        store_word(table + 8 * r, room + (row + min(r, count - 1)) * stride)
+
+
+@device_function
+def activations_in_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
+    """For :func:`product_of_blocks`: rows of activations are those of the room."""
+    for r in range(capacity):
+        store_word(table + 8 * (capacity + r), room + (row + min(r, count - 1)) * stride)
+
+
+@shared
+def product_of_blocks(
+    kind: str, activations: str, order: str = "rows", packed: str = "", elsewhere: DeviceFunction = _as_they_lie
+) -> DeviceFunction:
+    """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride)``: blocks of a product.
+
+    Rows ``m_first`` to ``m_last`` of a matrix of weights by rows ``v_first`` to ``v_last`` of activations; ``panels``
+    and ``x`` are scratch for both packed.  The first four arguments are those of :func:`mul_mat_gemm`.
+    ``elsewhere(table, capacity, row, count, room, stride)`` may replace addresses in the table of ``count`` rows, of
+    which the first is number ``row`` of the block (see :func:`.rows.fill_table`), by some in a ``room`` whose
+    rows are ``stride`` bytes apart.
+    """
+    part = _part(kind, activations, order, packed, elsewhere)
+    begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
+
+    @device_function
+    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride):  # type: ignore[no-untyped-def]
+        k_all, k_block = Product.K(params), Product.k_block(params)
+        begin(x)
+        for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
+            numbers = min(k_block, k_all - k)
+            part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)
+        end(x)
+
+    return multiply
+
+
+@shared
+def slice_of_blocks(kind: str, activations: str, packed: str, elsewhere: DeviceFunction) -> DeviceFunction:
+    """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)``: a step along K.
+
+    What :func:`product_of_blocks` does with ``numbers`` numbers of each row from ``k`` on, a whole step of the product.
+    Steps are taken in order; the last one has the epilogue run.
+    """
+    part = _part(kind, activations, "rows", packed, elsewhere)
+    begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
+
+    @device_function
+    def add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
+        begin(x)
+        part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)
+        end(x)
+
+    return add
+
+
+@shared
+def _part(kind: str, activations: str, order: str, packed: str, elsewhere: DeviceFunction) -> DeviceFunction:
+    """As :func:`slice_of_blocks`, between what makes tile registers ours and what gives them up."""
+    step_numbers = layout(kind).step_numbers
+    find = first_panel(kind, packed) if packed else _packed_by_a_kernel
+    run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, elsewhere)
+
+    @device_function
+    def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
+        is_last = k + numbers >= Product.K(params)
+        steps = -(-numbers // step_numbers)
+        first = find(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
+        v = v_first
+        while v < v_last:
+            count = run_tile(
+                params, matrix, first, x, m_first, m_last, k, numbers, steps, v, v_last - v, room, stride, v_first
+            )
+            if is_last:
+                finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
+            v += count
+
+    return part
+
+
+@device_function
+def _packed_by_a_kernel(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+    pack_block(params, base, m_first, m_last, k, numbers, panels, x + _PACKING_AT, x + _TABLE_BYTES)
+    return panels
+
+
+@shared
+def _run_tile(
+    kind: str, stored: str, ahead: int, activations: str, order: str, elsewhere: DeviceFunction
+) -> DeviceFunction:
+    """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first)``.
+
+    The rows of a tile from number ``v`` on, of ``left`` in a block that begins at ``v_first``, past all panels.
+    Returns how many they are.  ``stored`` and ``ahead``: see :func:`~.tiles.tile`.
+    """
+
+    def of_size(size: int, least: int, otherwise: DeviceFunction | None) -> DeviceFunction:
+        """Runs a tile of ``size`` rows where at least ``least`` are left, and else what ``otherwise`` runs."""
+        run = _run_rows(kind, activations, order, size, stored, ahead)
+
+        @device_function
+        def tile_of_size(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first):  # type: ignore[no-untyped-def]
+            count = min(left, size)
+            fill_table(params, matrix, v, count, x, size)
+            elsewhere(x, size, v - v_first, count, room, stride)
+            run(params, packed, x, m_first, m_last, k, numbers, steps, count)
+            return count
+
+        if otherwise is None:
+            return tile_of_size
+
+        @device_function
+        def one_of_them(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first):  # type: ignore[no-untyped-def]
+            if left >= least:
+                return tile_of_size(
+                    params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first
+                )
+            return otherwise(
+                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first
+            )
+
+        return one_of_them
+
+    found = None
+    for size, least in reversed(layout(kind).tiles):
+        found = of_size(size, least, found)
+    assert found is not None
+    return found
+
+
+def scratch_plan(kind: str, m_block: int, k_block: int, packed: str = "") -> tuple[int, int]:
+    """(where activations are packed, size) of the scratch for ``m_block`` rows of ``k_block`` numbers of weights.
+
+    ``packed``: see :func:`mul_mat_gemm`; then ``m_block`` is 0.
+    """
+    shape = layout_beside(kind, stored_in(packed))
+    panels = -(-m_block // shape.columns) * shape.panel_bytes(k_block)
+    x_offset = -(-panels // 128) * 128
+    return x_offset, x_offset + _TABLE_BYTES + shape.x_bytes + (STATE_AND_SUMS_BYTES if kind == "amx" else _gathered())
+
+
+def _gathered() -> int:
+    """Room for a vector's width of rows whose scattered numbers are collected before they are packed."""
+    shape = layout("f32")
+    return shape.width * shape.k_numbers * 4
+
+
+# -- activations -----------------------------------------------------------------------------------------
+
+
+@shared
+def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, ahead: int = 0) -> DeviceFunction:
+    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
+
+    ``count`` of ``rows`` are written; their addresses are in the table at ``x``.  ``stored`` and ``ahead``: see
+    :func:`~.tiles.tile`.
+    """
+    shape = layout(kind)
+    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    if stored:
+        form = form_of(stored, kind)
+        assert form is not None
+        quantum, quantum_bytes = form.numbers, form.rows * form.block_bytes
+    pack = _pack_rows(kind, activations, order, rows, stored)
+    if kind == "amx":
+        return _run_rows_amx(activations, order, rows, pack)
+    multiply = past_panel(kind, rows, stored, ahead)
+
+    @device_function
+    def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
+        packed = x + _TABLE_BYTES
+        pack(params, x, packed, k, numbers)
+        panel_bytes = -(-numbers // quantum) * quantum_bytes
+        is_last = k + numbers >= Product.K(params)
+        accumulate, bias = min(k, 1), Product.bias.address(params) if is_last else 0
+        beside = from_result_to_residual(params)
+        for m in range(m_first, m_last, columns):
+            panel = panels + (m - m_first) // columns * panel_bytes
+            multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate, bias, beside)
+
+    return run
+
+
+@shared
+def past_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> DeviceFunction:
+    """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside)``: rows past a panel.
+
+    ``left``: columns from this panel on, of which as many as it has are written.  The rest is as for
+    :func:`~.tiles.tile`.
+    """
+    shape = layout(kind)
+    columns, width, unit_bytes = shape.columns, shape.width, unit_bytes_of(kind, stored)
+    whole = tile(kind, rows, 2, False, stored, ahead)
+    if stored in BLOCKS:  # factors lie otherwise than units, so columns cannot be skipped
+        rest = tile(kind, rows, 2, True, stored, ahead)
+
+        @device_function
+        def multiply_blocks(table, packed, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
+            if left >= columns:
+                whole(panel, packed, steps, table, offset, left, accumulate, bias, beside)
+            else:
+                rest(panel, packed, steps, table, offset, left, accumulate, bias, beside)
+
+        return multiply_blocks
+    part = tile(kind, rows, 1, True, stored)
+
+    @device_function
+    def multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
+        if left >= columns:
+            whole(panel, packed, steps, table, offset, left, accumulate, bias, beside)
+        else:
+            for column in range(0, left, width):
+                place, at = panel + unit_bytes * column, offset + 4 * column
+                part(place, packed, steps, table, at, left - column, accumulate, bias, beside)
+
+    return multiply
+
+
+@shared
+def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction) -> DeviceFunction:
+    """:func:`_run_rows` with tile registers.
+
+    Rows of bf16 that are equally far apart are read where they lie.  Meanwhile those that come next are fetched.
+    """
+    shape = layout("amx")
+    columns, row_bytes, step_numbers = shape.columns, shape.row_bytes, shape.step_numbers
+    elem_bytes = PLAIN[activations].elem_bytes
+    multiply, between, state_offset = run_tiles(rows, elem_bytes), distance(rows), _state_offset()
+    adjacent, in_tiles = order == "rows", order == "rows" and activations == "bf16"
+
+    @device_function
+    def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
+        sources = x + 8 * rows
+        stride = between(sources) if adjacent else 0
+        apart = between(x)
+        first = load_word(sources) + k * elem_bytes
+        if in_tiles and stride != 0 and numbers % step_numbers == 0:
+            at, at_row, at_step = first, stride, row_bytes
+        else:
+            at, at_row, at_step = x + _TABLE_BYTES, row_bytes, rows * row_bytes
+            pack(params, x, at, k, numbers)
+        is_last = k + numbers >= Product.K(params)
+        accumulate, bias = min(k, 1), Product.bias.address(params) if is_last else 0
+        beside = from_result_to_residual(params)
+        ahead, fetched = first + rows * stride, 0
+        if stride != 0:
+            fetched = -(-rows * columns // max(1, m_last - m_first))
+        for m in range(m_first, m_last, columns):
+            panel = panels + (m - m_first) * steps * row_bytes
+            multiply(
+                x + state_offset,
+                x,
+                apart,
+                at,
+                at_row,
+                at_step,
+                panel,
+                steps,
+                m_last - m,
+                4 * m,
+                count,
+                accumulate,
+                bias,
+                beside,
+                ahead,
+                stride,
+                fetched,
+            )
+            ahead += fetched * stride
+
+    return run
+
+
+def _state_offset() -> int:
+    """Where behind the table the state of the tiles lies: behind the packed activations."""
+    return _TABLE_BYTES + -(-layout("amx").x_bytes // 128) * 128
+
+
+def _tiles_of_a_chunk() -> tuple[DeviceFunction, DeviceFunction]:
+    """What makes the tile registers ours, and gives them up: between chunks a thread may visit Python."""
+    state_offset = _state_offset()
+
+    @device_function
+    def begin(x):  # type: ignore[no-untyped-def]
+        simd.tile_configure(x + state_offset)
+
+    @device_function
+    def end(x):  # type: ignore[no-untyped-def]
+        simd.tile_release(x + state_offset)
+
+    return begin, end
+
+
+@device_function
+def _nothing(x):  # type: ignore[no-untyped-def]
+    pass
+
+
+@shared
+def _pack_rows(kind: str, activations: str, order: str, rows: int, stored: str) -> DeviceFunction:
+    """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
+    row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
+    if layout(kind).kind == "i8":
+        pack_int8, group = pack_quantized(kind, rows, stored), layout(kind).quantum
+
+        @device_function
+        def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+            for r in range(rows):
+                place, scale_place = packed + r * row_bytes, packed + rows * group + r * scale_bytes
+                pack_int8(place, scale_place, load_word(table + 8 * (rows + r)), Product.K(params), k, numbers)
+
+    elif order == "rows":
+        pack_row = pack_activations(kind, activations, rows)
+        elem_bytes = PLAIN[activations].elem_bytes
+
+        @device_function
+        def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+            for r in range(rows):
+                pack_row(packed + r * row_bytes, load_word(table + 8 * (rows + r)) + k * elem_bytes, numbers)
+
+    else:
+        pack_row = pack_activations(kind, "f32", rows)
+        read, store_f32 = simd.LOADS[activations], simd.store_f32
+
+        @device_function
+        def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+            stride = Product.activations.nb0(params)
+            gathered = packed + x_bytes
+            for r in range(rows):
+                source = load_word(table + 8 * (rows + r)) + k * stride
+                for i in range(numbers):
+                    store_f32(gathered + 4 * i, read(source + i * stride))
+                pack_row(packed + r * row_bytes, gathered, numbers)
+
+    return pack

@@ -1,0 +1,232 @@
+"""How numbers lie for the inner loops of matrix products, and how large these are: both follow from the target.
+
+Both sides are packed in *units* along K: of four bytes (one f32, two bf16, four int8) where an instruction adds to a
+lane the products of that lane, of eight (four bf16, eight int8) where it multiplies matrices of two rows.
+
+- A *panel* holds ``Layout.columns`` rows of weights, which are the result's columns, unit by unit: ``[unit][column]``.
+- Activations lie in groups of some units: ``[group][row][units of the group]``.  A group has one unit where rows are
+  multiplied in pairs, so that a pair's units are adjacent.
+- For int8, both sides are interrupted after every *group* of 32 or 16 numbers by what the group needs: scales (f32),
+  each in as many bytes as a unit has, which is twice in eight; behind them, for weights with minima, these minima and
+  the activations' totals (f32) alike.  Where the instruction wants unsigned activations (x86's), these are ``x + 128``,
+  and a panel ends with ``-128 * sum(weights)`` (int32) of every column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from llvmlite import ir
+
+from ggplug_cpu import features
+from ggplug_cpu.simd import dots
+from ggplug_cpu.simd.values import I32, I64, vector
+from ggplug_cpu.types import BLOCKS, GROUP, Blocks
+
+#: Bytes of a row's units that are packed at a time: a panel of f32 then has 64 KiB at most.
+K_BYTES = 2048
+#: The most packed weights of a chunk: about what fits a second-level cache beside what passes through it.
+PANEL_BYTES = 640 << 10
+#: Numbers along K that are packed at a time are a multiple of the first, and at least as many as the second where K is
+#: cut to have whole rows in a chunk.
+_LEAST_STEP, _LEAST_PART = 128, 384
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How numbers of one ``kind`` are packed, and how its tiles fit the target's registers.
+
+    Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or fewer at the end: ``some``, where
+    that is not 0, or ``few``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row are
+    adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
+    ``step_bytes`` bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the
+    last padded.  Of int8, ``has_minima`` says whether weights have them.
+    """
+
+    kind: str
+    unit: int
+    unit_bytes: int
+    width: int
+    vecs: int
+    rows: int
+    few: int
+    together: int
+    step_numbers: int
+    step_bytes: int
+    quantum: int
+    quantum_bytes: int
+    has_minima: bool = False
+    some: int = 0
+
+    @property
+    def tiles(self) -> tuple[tuple[int, int], ...]:
+        """(rows of a tile, how many have to be left for it), the largest first."""
+        if self.some:
+            return (self.rows, self.some + 1), (self.some, self.few + 1), (self.few, 1)
+        return (self.rows, self.rows - self.few + 1), (self.few, 1)
+
+    def is_one_tile(self, rows: int) -> bool:
+        """Whether a single tile has so many rows."""
+        return any(least <= rows <= size for size, least in self.tiles)
+
+    @property
+    def columns(self) -> int:
+        """Columns of a panel."""
+        return self.width * self.vecs
+
+    @property
+    def rows_of_sums(self) -> int:
+        """Rows of the result in a vector of sums: 2 where it is a matrix of 2 x 2."""
+        return self.unit_bytes // 4
+
+    def vector_of_units(self, count: int) -> ir.VectorType:
+        """The type of ``count`` units that are not f32."""
+        return vector(I32 if self.unit_bytes == 4 else I64, count)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row's adjacent units in packed activations."""
+        return self.together * self.unit_bytes
+
+    @property
+    def k_numbers(self) -> int:
+        """The most numbers along K that are packed at a time."""
+        return K_BYTES // self.unit_bytes * self.unit
+
+    def k_block(self, K: int, M: int, block_size: int = 1) -> int:
+        """Numbers along K that are packed at a time of ``M`` rows of weights: equal parts of K, of whole blocks.
+
+        As few parts as can be, or up to twice as many if so the packed weights of all rows fit a chunk.
+        """
+        step = max(block_size, _LEAST_STEP)
+        parts = max(1, -(-K // self.k_numbers))
+        for_all_rows = -(-(-(-M // self.columns) * self.panel_bytes(K)) // PANEL_BYTES)
+        if for_all_rows <= 2 * parts and for_all_rows * _LEAST_PART <= K:
+            parts = max(parts, for_all_rows)
+        return max(1, -(-K // (parts * step))) * step
+
+    @property
+    def minima_at(self) -> int:
+        """Of int8: where in a group of a panel the minima begin, behind numbers and scales."""
+        return self.columns * (self.quantum + self.unit_bytes)
+
+    @property
+    def offsets_at(self) -> int:
+        """Of int8 with unsigned activations: where in a group of a panel its sums begin."""
+        return self.columns * (self.quantum + self.unit_bytes * (1 + self.has_minima))
+
+    def panel_bytes(self, numbers: int) -> int:
+        return -(-numbers // self.quantum) * self.quantum_bytes
+
+    @property
+    def x_bytes(self) -> int:
+        """The most that the packed activations of a tile take."""
+        return self.rows * self.step_bytes * (self.k_numbers // self.step_numbers)
+
+
+def int8_kind(t: Blocks) -> str:
+    """The kind of integer products with weights of a block type: ``i8``, with what differs from groups of 32."""
+    return "i8" + (f" by {t.group}" if t.group != GROUP else "") + (" with minima" if t.has_minima else "")
+
+
+def base_of(kind: str) -> str:
+    """``i8`` for every kind that :func:`int8_kind` gives; others are themselves."""
+    return kind.partition(" ")[0]
+
+
+def layout_beside(kind: str, stored: str) -> Layout:
+    """As :func:`layout`, where weights lie packed as ``stored``: see :func:`~.tiles.tile`.
+
+    Beside blocks, a group of activations has one more unit: what the sums of its products begin with (int32).
+    """
+    s = layout(kind)
+    return replace(s, step_bytes=s.step_bytes + s.unit_bytes) if stored in BLOCKS else s
+
+
+def layout(kind: str) -> Layout:
+    """The layout of ``kind`` for the current target.
+
+    ``kind`` is ``f32``, ``bf16``, ``amx`` (bf16 in tile registers), or one of :func:`int8_kind`.
+    """
+    width = _width()
+    name, kind = kind, base_of(kind)
+    columns = 2 * width
+    if kind == "amx":
+        return Layout(kind, 2, 4, width, 2, 32, 16, 16, 32, 64, 2 * width, 4 * columns * width)
+    unit_bytes = 8 if _multiplies_matrices(kind) else 4
+    unit = unit_bytes // {"f32": 4, "bf16": 2, "i8": 1}[kind]
+    rows, some, few = _rows(kind)
+    has_minima = name.endswith("with minima")
+    if kind == "i8":
+        step = 16 if "by 16" in name else GROUP
+        together, step_bytes = step // unit, step + unit_bytes * (1 + has_minima)
+        quantum, column_bytes = step, step_bytes + (4 if activations_are_unsigned() else 0)
+    else:
+        together, step, step_bytes = 4, 4 * unit, 4 * unit_bytes
+        quantum, column_bytes = unit * width, unit_bytes * width
+    if unit_bytes == 8:
+        together = 1
+    return Layout(
+        kind,
+        unit,
+        unit_bytes,
+        width,
+        2,
+        rows,
+        few,
+        together,
+        step,
+        step_bytes,
+        quantum,
+        columns * column_bytes,
+        has_minima,
+        some,
+    )
+
+
+def _width() -> int:
+    return features.target().vector_bytes // 4
+
+
+def _rows(kind: str) -> tuple[int, int, int]:
+    """``rows``, ``some`` and ``few`` of a tile: accumulators must leave registers for the operands.
+
+    Of 16 registers they may take 12.  Of AVX-512's 32 they may take 24, for activations are operands in memory.  Of
+    AArch64's 32 they may take 16, beside the weights of four units, and 24 where a pair of rows is one operand.  int8
+    needs two for each sum, the integer one and the scaled one; of AVX-512's all 32 are taken, since a scaled sum that
+    is stored and loaded again, once for 32 products, costs less than reading weights again for rows that are left.
+    """
+    if features.has("avx512f"):
+        return (8, 4, 2) if kind == "i8" else (12, 0, 4)
+    if features.has("sse2"):
+        rows, few = 6, 2
+    else:
+        rows, few = (12, 4) if kind == "bf16" and _multiplies_matrices(kind) else (8, 4)
+    return (rows // 2, 0, few // 2) if kind == "i8" else (rows, 0, few)
+
+
+# -- the instructions of a kind --------------------------------------------------------------------------
+
+
+def has_fast_instruction(kind: str) -> bool:
+    """Whether the target multiplies and adds numbers of ``kind`` (``i8`` or ``bf16``) in one instruction, faster so."""
+    found = way_of(kind)
+    return found.is_instruction and features.target().slow.isdisjoint(found.needs)
+
+
+def activations_are_unsigned() -> bool:
+    """Whether activations of kind ``i8`` are packed as ``x + 128``."""
+    return not _multiplies_matrices("i8") and dots.int8_product(_width()) == "u8i8"
+
+
+def way_of(kind: str) -> dots.Way:
+    """How products of ``kind`` (``i8`` or ``bf16``) are added to sums: by matrices of two rows, or else by lanes."""
+    product = "bf16" if kind == "bf16" else "u8i8" if activations_are_unsigned() else "i8i8"
+    found = dots.way(product, _width(), 2) or dots.way(product, _width())
+    assert found is not None
+    return found
+
+
+def _multiplies_matrices(kind: str) -> bool:
+    product = {"i8": "i8i8", "bf16": "bf16"}.get(kind)
+    return product is not None and dots.way(product, _width(), 2) is not None

@@ -1,0 +1,273 @@
+"""Packing for matrix products: rows of weights into panels, rows of activations into groups, as tiles read them.
+
+The layouts are those of :mod:`.layout`.  Behind the last number of a row, units are zero up to a whole step.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from ggplug_cpu import compiler
+from ggplug_cpu.ops.mul_mat.layout import activations_are_unsigned, layout, layout_beside
+from ggplug_cpu.simd import dots, halves, values
+from ggplug_cpu.simd.memory import emit_prefetch
+from ggplug_cpu.simd.transposition import transposed
+from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
+from ggplug_cpu.types import BLOCKS, GROUP, PLAIN, Blocks, Plain
+
+# -- weights ---------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def pack_weights(kind: str, type_name: str) -> compiler.Intrinsic:
+    """``pack_weights(...)(panel, row, stride, rows, numbers)``: one vector's width of rows into a panel.
+
+    Row ``i`` begins at ``row + i * stride``; where there are only ``rows`` of them the last is repeated.  ``numbers``
+    are read of each, a whole number of blocks for block types.  ``panel`` is the place of the first of these columns.
+    """
+
+    def emit(panel: Value, row: Value, stride: Value, rows: Value, numbers: Value) -> None:
+        addresses = [row + stride * (rows - 1).minimum(i) for i in range(layout(kind).width)]
+        if layout(kind).kind == "i8":
+            _pack_int8(kind, panel, addresses, numbers, BLOCKS[type_name])
+        elif type_name in BLOCKS:
+            _pack_blocks(kind, panel, addresses, numbers, BLOCKS[type_name])
+        else:
+            _pack_plain(kind, panel, addresses, numbers, PLAIN[type_name])
+
+    return emitted("void(i64, i64, i64, i64, i64)")(emit)
+
+
+def _units(kind: str, numbers: Value) -> Value:
+    """f32 numbers as the units of a panel: themselves, or as many bf16 as a unit has in an integer lane."""
+    s = layout(kind)
+    if s.unit == 1:
+        return numbers
+    return halves.emit_narrow_bf16_for_dot(numbers).bitcast(s.vector_of_units(numbers.count // s.unit))
+
+
+def _write_columns(kind: str, panel: Value, columns: list[Value]) -> Value:
+    """Write vectors of units one panel row after the other; returns the place behind."""
+    row_bytes = layout(kind).columns * layout(kind).unit_bytes
+    for i, column in enumerate(columns):
+        values.store(panel, column, i * row_bytes)
+    return panel + len(columns) * row_bytes
+
+
+def _pack_plain(kind: str, panel: Value, addresses: list[Value], numbers: Value, t: Plain) -> None:
+    width = layout(kind).width
+    count = width * layout(kind).unit
+
+    def read(address: Value, n: Value | None) -> Value:
+        if layout(kind).unit > 1 and t.name == "bf16":  # as it is, NaNs and all
+            lanes = vector(I16, count)
+            raw = values.load(address, lanes) if n is None else _first(address, lanes, n)
+            return raw.bitcast(layout(kind).vector_of_units(width))
+        return _units(kind, t.read(address, count) if n is None else t.read_first(address, count, n))
+
+    def pack(place: Value, offset: Value, n: Value | None) -> Value:
+        for address in addresses:
+            emit_prefetch(address + offset + 512)
+        columns = transposed([read(address + offset, n) for address in addresses])
+        return _write_columns(kind, place, columns)
+
+    whole = numbers.lshr(count.bit_length() - 1)
+    step = count * t.elem_bytes
+    (end,) = loop(whole, [panel], lambda i, carried: [pack(carried[0], i * step, None)])
+    rest = numbers & (count - 1)
+    loop(rest.unequal(0).zext(I64), [end], lambda i, carried: [pack(carried[0], whole * step, rest)])
+
+
+def _first(address: Value, lanes: ir.VectorType, n: Value) -> Value:
+    return values.masked_load(address, lanes, values.first_lanes(lanes.count, n))
+
+
+def _pack_blocks(kind: str, panel: Value, addresses: list[Value], numbers: Value, t: Blocks) -> None:
+    def block(i: Value, carried: list[Value]) -> list[Value]:
+        blocks = [address + i * t.block_bytes for address in addresses]
+        factors = [t.factors([address]) for address in blocks]
+
+        def part(j: Value, carried: list[Value]) -> list[Value]:
+            read = [t.read(address, j, each) for address, each in zip(blocks, factors, strict=True)]
+            return [_write_columns(kind, carried[0], transposed([_units(kind, row) for row in read]))]
+
+        return _for_parts(t, carried, part)
+
+    loop(numbers.lshr(t.block_size.bit_length() - 1), [panel], block)
+
+
+def _for_parts(t: Blocks, carried: list[Value], part: Callable[[Value, list[Value]], list[Value]]) -> list[Value]:
+    """``part(j, carried)`` for every part of a block, in a loop where there are several."""
+    count = constant(carried[0].b, I64, t.parts)
+    return loop(count, carried, part) if t.parts > 1 else part(count - 1, carried)
+
+
+def _pack_int8(kind: str, panel: Value, addresses: list[Value], numbers: Value, t: Blocks) -> None:
+    b, s = panel.b, layout(kind)
+    lanes = vector(I8, 4 * s.width)
+    units = s.vector_of_units(GROUP // s.unit)
+    # as sums lie: columns 0 and 1 for one row, the same for the next, then columns 2 and 3
+    lanes_of_pairs = [first + lane for first in range(0, s.width, 2) for lane in (0, 1, 0, 1)]
+
+    def write(place: Value, of_groups: list[Value], at: int) -> None:
+        """For each group of a block a number of every row, ``at`` bytes into the group's place."""
+        for group, each in enumerate(of_groups):
+            ordered = each if s.rows_of_sums == 1 else each.shuffle(lanes_of_pairs)
+            values.store(place, ordered, group * s.quantum_bytes + at)
+
+    def block(i: Value, carried: list[Value]) -> list[Value]:
+        place = carried[0]
+        blocks = [address + i * t.block_bytes for address in addresses]
+        scales, minima = _factors_of_groups(t, blocks)
+        write(place, scales, s.columns * s.quantum)
+        write(place, minima, s.minima_at)
+
+        def part(j: Value, carried: list[Value]) -> list[Value]:
+            place = carried[0]
+            columns = transposed([t.signed(address, j).bitcast(units) for address in blocks])
+            per_group = s.quantum // s.unit
+            for first in range(0, len(columns), per_group):
+                offset = constant(b, vector(I32, s.width), 0)
+                for unit, column in enumerate(columns[first : first + per_group]):
+                    values.store(place, column, unit * s.columns * s.unit_bytes)
+                    if activations_are_unsigned():
+                        offset = dots.emit_dot("u8i8", offset, constant(b, lanes, -128), column.bitcast(lanes))
+                if activations_are_unsigned():
+                    values.store(place, -offset, s.offsets_at)
+                place = place + s.quantum_bytes
+            return [place]
+
+        return _for_parts(t, carried, part)
+
+    loop(numbers.lshr(t.block_size.bit_length() - 1), [panel], block)
+
+
+def _factors_of_groups(t: Blocks, blocks: list[Value]) -> tuple[list[Value], list[Value]]:
+    """Scales and minima (if the type has them) of each group of a block of every row."""
+    if t.groups == 1:
+        one = t.factors(blocks)
+        return [one.scales.part(0, len(blocks))], [one.minima.part(0, len(blocks))] if one.minima is not None else []
+    rows = [t.factors([block]) for block in blocks]
+    minima = [row.minima for row in rows if row.minima is not None]
+    return transposed([row.scales for row in rows]), transposed(minima) if minima else []
+
+
+@functools.cache
+def pack_columns(type_name: str) -> compiler.Intrinsic:
+    """``pack_columns(type)(panel, first, stride, rows, numbers)``: f32 panels of weights whose *rows* are adjacent.
+
+    Number ``k`` of rows 0, 1, ... lies at ``first + k * stride``, one row behind the other: a transposed view.  A
+    whole panel is filled; columns from ``rows`` on are zero.
+    """
+    t = PLAIN[type_name]
+
+    def emit(panel: Value, first: Value, stride: Value, rows: Value, numbers: Value) -> None:
+        s = layout("f32")
+
+        def unit(read: Callable[[Value, int], Value]) -> Callable[[Value, list[Value]], list[Value]]:
+            def one(k: Value, carried: list[Value]) -> list[Value]:
+                for v in range(s.vecs):
+                    values.store(carried[0], read(first + k * stride, v * s.width), v * s.width * 4)
+                return [carried[0] + s.columns * 4]
+
+            return one
+
+        def some(address: Value, column: int) -> Value:
+            return t.read_first(address + column * t.elem_bytes, s.width, rows - column)
+
+        full = (rows >= s.columns).zext(I64)
+        whole = unit(lambda address, column: t.read(address + column * t.elem_bytes, s.width))
+        (end,) = loop(full * numbers, [panel], whole)
+        (end,) = loop((1 - full) * numbers, [end], unit(some))
+        nothing = constant(panel.b, vector(F32, s.columns), 0)
+
+        def fill(_: Value, carried: list[Value]) -> list[Value]:
+            values.store(carried[0], nothing)
+            return [carried[0] + s.columns * 4]
+
+        loop((0 - numbers) & 3, [end], fill)  # up to a whole step
+
+    return emitted("void(i64, i64, i64, i64, i64)")(emit)
+
+
+# -- activations -----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def pack_activations(kind: str, type_name: str, rows: int) -> compiler.Intrinsic:
+    """``pack_activations(...)(place, source, numbers)``: one row of plain activations among ``rows`` of a tile.
+
+    ``place`` is where the row's first units go.
+    """
+    t = PLAIN[type_name]
+
+    def emit(place: Value, source: Value, numbers: Value) -> None:
+        s = layout(kind)
+        count = max(s.width, s.step_numbers)  # numbers that are read at once
+        groups = count // (s.together * s.unit)
+
+        def write(at: Value, x: Value) -> Value:
+            units = _units(kind, x)
+            for j in range(groups):
+                values.store(at, units.part(s.together * j, s.together), j * rows * s.row_bytes)
+            return at + groups * rows * s.row_bytes
+
+        def some(i: Value, carried: list[Value]) -> list[Value]:
+            return [write(carried[0], t.read(source + i * (count * t.elem_bytes), count))]
+
+        whole, rest = numbers.lshr(count.bit_length() - 1), numbers & (count - 1)
+        (end,) = loop(whole, [place], some)
+
+        def tail(_: Value, carried: list[Value]) -> list[Value]:
+            return [write(carried[0], t.read_first(source + whole * (count * t.elem_bytes), count, rest))]
+
+        loop(rest.unequal(0).zext(I64), [end], tail)
+
+    return emitted("void(i64, i64, i64)")(emit)
+
+
+@functools.cache
+def pack_quantized(kind: str, rows: int, stored: str = "") -> compiler.Intrinsic:
+    """``pack_quantized(...)(place, scale_place, row, K, k, numbers)``: a row of int8 activations among ``rows``.
+
+    ``row`` is one of ``K`` numbers as :mod:`.prepare` makes it, of which ``numbers`` from ``k`` on are packed.
+    ``stored``: the block type of packed weights, whose numbers are unsigned; then activations stay signed.
+    """
+
+    def emit(place: Value, scale_place: Value, row: Value, K: Value, k: Value, numbers: Value) -> None:
+        s = layout_beside(kind, stored)
+        step, numbers_of_row, group = rows * s.step_bytes, s.together * s.unit, s.quantum
+        scales, totals = row + K, row + K + K.lshr(3)
+        first = k.lshr(group.bit_length() - 1)
+
+        def spread(number: Value) -> Value:
+            return number if s.rows_of_sums == 1 else number.splat(2)
+
+        def one(i: Value, _: list[Value]) -> list[Value]:
+            index = first + i
+            x = values.load(row + index * group, vector(I8, group))
+            if stored:
+                offset = constant(x.b, x.type, _as_int8(BLOCKS[stored].offset))
+                products = dots.emit_dot("u8i8", constant(x.b, vector(I32, group // 4), 0), offset, x)
+                values.store(scale_place + i * step, -products.sum(), (1 + s.has_minima) * rows * s.unit_bytes)
+            elif activations_are_unsigned():
+                x = x ^ -128
+            for unit in range(group // numbers_of_row):
+                values.store(place + i * step, x.part(unit * numbers_of_row, numbers_of_row), unit * rows * s.row_bytes)
+            scale = values.load(scales + index.lshr((GROUP // group).bit_length() - 1) * 4, F32)
+            values.store(scale_place + i * step, spread(scale))
+            if s.has_minima:
+                total = values.load(totals + index * 4, F32)
+                values.store(scale_place + i * step, spread(total), rows * s.unit_bytes)
+            return []
+
+        loop(numbers.lshr(group.bit_length() - 1), [], one)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64)")(emit)
+
+
+def _as_int8(byte: int) -> int:
+    return byte - 256 if byte > 127 else byte

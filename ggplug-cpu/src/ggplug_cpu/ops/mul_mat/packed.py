@@ -1,0 +1,130 @@
+"""Weights that were packed once: how their bytes lie, and how ``mul_mat_gemm`` reads them.
+
+A packed matrix is cut along K into slices, as many numbers as ``mul_mat_gemm`` packs at a time, and a slice into panels
+of ``Layout.columns`` rows of weights, the last filled up with zeros.  A panel goes along K in blocks, a block in
+*pieces* of a row's bytes, and a piece in units: ``[slice][panel][block][piece][unit][row of the panel]``.  So a product
+reads memory straight on.  Nothing but the order of bytes changes: the original bytes can be had back whatever they are,
+and a matrix grows by no more than the rows and numbers that fill up the last panel and block.
+
+Tiles read these panels in place, so a product has nothing to pack.  On the way they widen F16, and BF16 where the
+processor does not multiply it.  Of block types of 32 numbers (``Blocks.side_by_side``) they read the numbers of a block
+as unsigned bytes, and F16 scales; where they start from, ``-offset`` times the sum of a group's activations, is packed
+with these.
+
+Other block types, and all of them on AMX and where the processor multiplies int8 otherwise, lie twice
+(``beside_rows``): as they were, for products of few columns, and behind that in the panels that a product would pack
+for itself.  Such weights grow: int8 with its factors takes 1.25 bytes a number and more, bf16 two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ggplug_cpu.compiler import DeviceFunction, device_function
+from ggplug_cpu.ops.mul_mat.layout import Layout, activations_are_unsigned, base_of, layout
+from ggplug_cpu.ops.mul_mat.rows import Product
+from ggplug_cpu.types import BLOCKS, PLAIN, Blocks
+from ggplug_cpu.types.blocks import offset_of
+
+
+class Piece(NamedTuple):
+    """Bytes ``offset`` to ``offset + size`` of a row's block, of which ``unit`` stay adjacent."""
+
+    offset: int
+    size: int
+    unit: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """How weights of one type lie packed for products of one ``kind``, on one target.
+
+    ``rows``: of weights, in a panel.  ``numbers``: of a row, in a block.  ``shape``: how these products pack.
+    ``beside_rows``: whether panels are what products pack for themselves, and lie behind the rows as they were.
+    ``block_size``: numbers of a block of the type.
+    """
+
+    kind: str
+    rows: int
+    numbers: int
+    shape: Layout
+    pieces: tuple[Piece, ...] = ()
+    beside_rows: bool = False
+    block_size: int = 1
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one row's block."""
+        return self.shape.quantum_bytes // self.rows if self.beside_rows else sum(piece.size for piece in self.pieces)
+
+    def panels_at(self, nbytes: int) -> int:
+        """Where the panels of weights begin that have so many bytes themselves."""
+        return -(-nbytes // 64) * 64 if self.beside_rows else 0
+
+    def slice_numbers(self, K: int, M: int) -> int:
+        """Numbers of a row in a slice of ``M`` rows with ``K`` numbers."""
+        return self.shape.k_block(K, M, self.block_size)
+
+    def matrix_bytes(self, K: int, M: int) -> int:
+        """Bytes of ``M`` rows with ``K`` numbers."""
+        return -(-M // self.rows) * -(-K // self.numbers) * self.block_bytes * self.rows
+
+
+def form_of(type_name: str, kind: str) -> Form | None:
+    """How weights of a type are packed for products of a kind on the current target; None where they are not."""
+    s = layout(kind)
+    if type_name in PLAIN:
+        size = PLAIN[type_name].elem_bytes
+        return Form(kind, s.columns, s.quantum, s, (Piece(0, size * s.quantum, size * s.unit),))
+    t = BLOCKS[type_name]
+    if t.side_by_side is None or base_of(kind) != "i8" or s.rows_of_sums != 1 or not activations_are_unsigned():
+        return Form(kind, s.columns, s.quantum, s, beside_rows=True, block_size=t.block_size)
+    fields = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
+    quants = _piece(t, t.side_by_side.quants, s.unit_bytes)
+    pieces = quants, *(_piece(t, field, 2) for field in fields)
+    return Form(kind, s.columns, t.block_size, s, pieces, block_size=t.block_size)
+
+
+def _piece(t: Blocks, field: str, unit: int) -> Piece:
+    offset = offset_of(t.type, field)
+    size = t.type.dtype[field].itemsize
+    return Piece(offset, size, unit)
+
+
+def packed_as(kind: str, type_name: str) -> str:
+    """What products of a kind read where weights of a type lie packed: ``packed q4_0`` are panels of that type.
+
+    ``packed`` alone are just those panels that a product packs for itself, whatever the type was.
+    """
+    form = form_of(type_name, kind)
+    assert form is not None
+    just_so = form.beside_rows or (type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes)
+    return "packed" if just_so else f"packed {type_name}"
+
+
+def stored_in(packed: str) -> str:
+    """What tiles have to know about panels, see :func:`packed_as`: their type, or nothing for a product's own."""
+    return packed.partition(" ")[2]
+
+
+def first_panel(kind: str, packed: str) -> DeviceFunction:
+    """``find(params, base, m_first, m_last, k, numbers, panels, x)``: where the panel of row ``m_first`` lies.
+
+    ``base`` is where the packed matrix begins, ``k`` the first number of a slice, of which there are ``numbers``; the
+    others are for weights that have to be packed.  ``packed``: see :func:`packed_as`.
+    """
+    shape, stored = layout(kind), stored_in(packed)
+    rows, block_numbers, block_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    if stored:
+        form = form_of(stored, kind)
+        assert form is not None
+        rows, block_numbers, block_bytes = form.rows, form.numbers, form.rows * form.block_bytes
+
+    @device_function
+    def find(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+        all_panels = -(-Product.M(params) // rows)
+        before = k // block_numbers * all_panels + m_first // rows * -(-numbers // block_numbers)
+        return base + before * block_bytes
+
+    return find

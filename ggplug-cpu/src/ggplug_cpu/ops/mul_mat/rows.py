@@ -1,0 +1,183 @@
+"""Which rows a matrix product multiplies: the parameters of its kernels, and how these find their way with them.
+
+``weights`` are ``matrices`` matrices of ``M`` rows of ``K`` numbers, numbered ``i02 + ne02 * i03``.
+
+Plainly (``mul_mat``), each is multiplied with ``rows`` rows of activations: ``ne11`` for each of ``r2`` broadcast
+copies along the third and ``r3`` along the fourth dimension.  With ``routes`` (``mul_mat_id``), matrix ``e`` is an
+expert, and ``routes`` holds, after ``matrices + 1`` words that say where each expert's begin, the pairs of (slot,
+token) it serves.  Only experts with ``least`` to ``most`` rows are computed: those that have more or fewer are left to
+another kernel.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu.compiler import device_function
+from ggplug_cpu.context import load_word, store_word
+from ggplug_cpu.ops.mul_mat.epilogue import finish_tile
+from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
+
+
+class Product(Parameters):
+    """The parameters of every product's kernel; offsets in bytes."""
+
+    weights = read(STRIDES)
+    activations = read(STRIDES)
+    result = written(STRIDES[1:])
+    K = integer()
+    M = integer()
+    matrices = integer()
+    rows = integer()
+    ne02 = integer()
+    ne11 = integer()
+    r2 = integer()
+    r3 = integer()
+    m_block = integer()
+    v_block = integer()
+    """Rows of weights, and rows of activations, in a chunk."""
+    k_block = integer()
+    """Numbers of a row that are packed at a time."""
+    x_offset = integer()
+    """Where in a thread's scratch activations are packed; weights come first."""
+    pack = integer()
+    """The kernel that packs a block of weights (see :mod:`.weights`), or 0 where they lie packed."""
+    routes = read()
+    least = integer()
+    most = integer()
+    epilogue = integer()
+    """The kernel that finishes tiles (see :mod:`.epilogue`), or 0."""
+    epilogue_words = integer()
+    """The word from which on the epilogue's words lie."""
+    residual = read()
+    """What an epilogue reads that is laid out like the result, or 0: it is fetched while a tile is computed."""
+    bias = read()
+    """A number for every row of the weights, which is added to their products; or 0."""
+
+
+#: A route: slot << 32 | token.
+SLOT_SHIFT = 32
+
+
+@device_function
+def matrix_address(params, matrix):  # type: ignore[no-untyped-def]  # Numba infers the types of device functions
+    """Where the first row of a matrix of weights lies."""
+    ne02 = Product.ne02(params)
+    inside = matrix % ne02 * Product.weights.nb2(params) + matrix // ne02 * Product.weights.nb3(params)
+    return Product.weights.address(params) + inside
+
+
+@device_function
+def finish(params, room, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
+    """Numbers ``m_first`` to ``m_last`` of the rows in the table are computed: the epilogue has its turn."""
+    words = params + 8 * Product.epilogue_words(params)
+    finish_tile(Product.epilogue(params), words, room, table, count, m_first, m_last)
+
+
+@device_function
+def from_result_to_residual(params):  # type: ignore[no-untyped-def]
+    """Bytes from a number of the result to what the epilogue reads with it, or 0 if that is nothing."""
+    residual = Product.residual.address(params)
+    return residual - Product.result.address(params) if residual != 0 else 0
+
+
+@device_function
+def _locate_plain(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
+    rows = Product.rows(params)
+    m_chunks = -(-Product.M(params) // Product.m_block(params))
+    v_chunks = -(-rows // Product.v_block(params))
+    matrix = chunk // (m_chunks * v_chunks)
+    inside = chunk - matrix * (m_chunks * v_chunks)
+    return matrix, inside // v_chunks, inside % v_chunks, rows, 0
+
+
+@device_function
+def _locate_routed(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
+    m_chunks = -(-Product.M(params) // Product.m_block(params))
+    starts = Product.routes.address(params)
+    while matrix < Product.matrices(params):
+        rows = load_word(starts + 8 * matrix + 8) - load_word(starts + 8 * matrix)
+        v_chunks = 0
+        if rows >= Product.least(params) and rows <= Product.most(params):
+            v_chunks = -(-rows // Product.v_block(params))
+        if chunk < before + m_chunks * v_chunks:
+            inside = chunk - before
+            return matrix, inside // v_chunks, inside % v_chunks, rows, before
+        before += m_chunks * v_chunks
+        matrix += 1
+    return matrix, 0, 0, 0, before
+
+
+@device_function
+def locate(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
+    """What chunk number ``chunk`` is.
+
+    Returns (matrix, block of weights, block of rows, the matrix's rows, before); the matrix is ``matrices`` when there
+    is no such chunk.  ``matrix`` and ``before`` are those of an earlier chunk, at first 0: the search goes on there.
+    """
+    if Product.routes.address(params) != 0:
+        return _locate_routed(params, chunk, matrix, before)
+    return _locate_plain(params, chunk, matrix, before)
+
+
+@device_function
+def fill_table(params, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
+    """Where rows of a product lie.
+
+    Writes ``capacity`` addresses of rows of the result, then as many of rows of activations, for the ``count`` rows
+    from ``row`` on of those that ``matrix`` is multiplied with; the last is repeated.
+    """
+    if Product.routes.address(params) != 0:
+        _fill_routed(params, matrix, row, count, table, capacity)
+    else:
+        _fill_plain(params, matrix, row, count, table, capacity)
+
+
+@device_function
+def _matrix_of_result(params, i2, i3):  # type: ignore[no-untyped-def]
+    return Product.result.address(params) + i2 * Product.result.nb2(params) + i3 * Product.result.nb3(params)
+
+
+@device_function
+def _matrix_of_activations(params, i2, i3):  # type: ignore[no-untyped-def]
+    place = Product.activations.address(params)
+    return place + i2 * Product.activations.nb2(params) + i3 * Product.activations.nb3(params)
+
+
+@device_function
+def _fill_plain(params, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
+    ne11, ne02, r2, r3 = Product.ne11(params), Product.ne02(params), Product.r2(params), Product.r3(params)
+    copy = row // ne11
+    i1 = row - copy * ne11
+    first2 = matrix % ne02 * r2
+    i2 = first2 + copy % r2
+    i3 = matrix // ne02 * r3 + copy // r2
+    result = _matrix_of_result(params, i2, i3) + i1 * Product.result.nb1(params)
+    source = _matrix_of_activations(params, i2, i3) + i1 * Product.activations.nb1(params)
+    for r in range(capacity):
+        store_word(table + 8 * r, result)
+        store_word(table + 8 * (capacity + r), source)
+        if r + 1 < count:
+            i1 += 1
+            if i1 < ne11:
+                result += Product.result.nb1(params)
+                source += Product.activations.nb1(params)
+            else:
+                i1 = 0
+                i2 += 1
+                if i2 == first2 + r2:
+                    i2 = first2
+                    i3 += 1
+                result = _matrix_of_result(params, i2, i3)
+                source = _matrix_of_activations(params, i2, i3)
+
+
+@device_function
+def _fill_routed(params, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
+    starts = Product.routes.address(params)
+    route = starts + 8 * (Product.matrices(params) + 1) + 8 * (load_word(starts + 8 * matrix) + row)
+    for r in range(capacity):
+        pair = load_word(route + 8 * min(r, count - 1))
+        slot, token = pair >> SLOT_SHIFT, pair & 0xFFFFFFFF
+        result = Product.result.address(params) + slot * Product.result.nb1(params) + token * Product.result.nb2(params)
+        source = slot % Product.ne11(params) * Product.activations.nb1(params) + token * Product.activations.nb2(params)
+        store_word(table + 8 * r, result)
+        store_word(table + 8 * (capacity + r), Product.activations.address(params) + source)

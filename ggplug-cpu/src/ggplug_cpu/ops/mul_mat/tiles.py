@@ -1,0 +1,314 @@
+"""The inner loops of matrix products: blocks of the result that stay in registers.
+
+A tile is ``rows`` rows of activations times ``vecs`` vectors of the weights' rows, which are the result's columns.
+Both sides are packed before: see :mod:`.layout`.
+
+Each result is the same sum in the same order whichever tile computes it, so the shape of tiles and the way a product is
+divided never show.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ggplug_cpu import compiler, features
+from ggplug_cpu.ops.mul_mat.layout import Layout, activations_are_unsigned, layout, layout_beside, way_of
+from ggplug_cpu.ops.mul_mat.packed import form_of
+from ggplug_cpu.simd import dots, halves, values
+from ggplug_cpu.simd.memory import emit_prefetch
+from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
+from ggplug_cpu.types import BLOCKS, PLAIN
+
+
+@functools.cache
+def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead: int = 0) -> compiler.Intrinsic:
+    """``tile(...)(panel, x, steps, table, offset, columns, more, bias, beside)``: ``rows`` by ``vecs`` vectors.
+
+    Row ``r`` of the result lies ``offset`` bytes behind the address in word ``r`` of ``table``; rows may coincide if
+    they are equal.  With ``masked`` only ``columns`` columns are written.  ``more`` (0 or 1) adds to what is there, and
+    then, if ``bias`` is not 0, the numbers ``offset`` bytes behind it are added to every row.  What lies ``beside``
+    bytes behind the result will be read soon: both are fetched while products are computed.
+    ``stored`` is the type that panels of packed weights (:mod:`.packed`) hold, if another one is multiplied.
+    Panels that come from memory are fetched ``ahead`` bytes before they are read.
+    """
+
+    def emit(
+        panel: Value,
+        x: Value,
+        steps: Value,
+        table: Value,
+        offset: Value,
+        columns: Value,
+        more: Value,
+        bias: Value,
+        beside: Value,
+    ) -> None:
+        width = layout(kind).width
+
+        def fetch(step: Value) -> None:
+            # one row with every step: many lines from memory at once would keep the panel's waiting
+            place = values.load(table + step.minimum(rows - 1) * 8, I64, align=8) + offset
+            for line in range(0, vecs * width * 4, 64):
+                emit_prefetch(place + line)
+                emit_prefetch(place + beside + line)
+
+        sides = _Sides(layout_beside(kind, stored), rows, vecs, stored)
+        sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(sides, panel, x, steps, ahead, fetch)
+        places = [values.load(table, I64, 8 * r, align=8) + offset for r in range(rows)]
+        masks = [values.first_lanes(width, columns - v * width) for v in range(vecs)] if masked else None
+        sums = loop(more.unequal(0).zext(I64), sums, lambda _, now: _added(places, now, vecs, masks))
+        sums = loop(bias.unequal(0).zext(I64), sums, lambda _, now: _added([bias + offset] * rows, now, vecs, masks))
+        _write(places, sums, vecs, masks)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64, i64, i64)")(emit)
+
+
+def unit_bytes_of(kind: str, stored: str) -> int:
+    """Bytes of a unit in a panel that holds numbers as ``stored`` says, see :func:`tile`."""
+    return PLAIN[stored].elem_bytes if stored in PLAIN else layout(kind).unit_bytes
+
+
+def _added(places: list[Value], sums: list[Value], vecs: int, masks: list[Value] | None) -> list[Value]:
+    """The sums plus what is in memory.  All is read before anything is written: two rows may be the same."""
+    out = []
+    for i, acc in enumerate(sums):
+        place = places[i // vecs] + (i % vecs) * acc.count * 4
+        old = values.masked_load(place, acc.type, masks[i % vecs]) if masks else values.load(place, acc.type)
+        out.append(old + acc)
+    return out
+
+
+def _write(places: list[Value], sums: list[Value], vecs: int, masks: list[Value] | None) -> None:
+    for i, acc in enumerate(sums):
+        place = places[i // vecs] + (i % vecs) * acc.count * 4
+        if masks:
+            values.masked_store(place, acc, masks[i % vecs])
+        else:
+            values.store(place, acc)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Where a tile's sides lie: ``vecs`` vectors of a panel by ``rows`` rows of activations.
+
+    ``stored``: the type of numbers that are widened when they are read, or nothing.
+    """
+
+    shape: Layout
+    rows: int
+    vecs: int
+    stored: str
+
+    @property
+    def lanes(self) -> ir.VectorType:
+        """The type of a vector of weights, and of the activations it is multiplied with."""
+        elem, size = {"f32": (F32, 4), "bf16": (I16, 2), "i8": (I8, 1)}[self.shape.kind]
+        return vector(elem, 4 * self.shape.width // size)
+
+    @property
+    def across(self) -> int:
+        """Vectors of weights in a row of units: they hold as many columns as sums have."""
+        return self.vecs * self.shape.rows_of_sums
+
+    @property
+    def down(self) -> int:
+        """Rows, or pairs of rows, of activations."""
+        return self.rows // self.shape.rows_of_sums
+
+    @property
+    def units_at_once(self) -> int:
+        """Units of a row that are read at once: a vector of them where one of its lanes can be an operand (NEON)."""
+        return 4 if features.has("neon") and self.shape.rows_of_sums == 1 else 1
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of a unit in a panel."""
+        return unit_bytes_of(self.shape.kind, self.stored)
+
+    def weights(self, panel: Value, unit: int) -> list[Value]:
+        at = unit * self.shape.columns * self.unit_bytes
+        if self.stored in PLAIN:
+            t, width = PLAIN[self.stored], self.shape.width
+            return [t.read(panel + (at + i * width * t.elem_bytes), width) for i in range(self.across)]
+        return [values.load(panel, self.lanes, at + i * self.shape.width * 4) for i in range(self.across)]
+
+    def activations(self, x: Value, row: int, unit: int) -> list[Value]:
+        """Units of row (or pair of rows) ``row`` that are read at once, each as vectors of weights are multiplied."""
+        s = self.shape
+        group, inside = divmod(unit, s.together)
+        at = (group * self.rows + row * s.rows_of_sums) * s.row_bytes + inside * s.unit_bytes
+        if s.rows_of_sums == 2:
+            return [values.load(x, self.lanes, at)]
+        single = F32 if s.kind == "f32" else I32
+        if self.units_at_once == 1:
+            return [values.load(x, single, at).splat(s.width).bitcast(self.lanes)]
+        units = values.load(x, vector(single, self.units_at_once), at)
+        return [units.shuffle([i] * s.width).bitcast(self.lanes) for i in range(self.units_at_once)]
+
+    def add_products(self, sums: list[Value], panel: Value, x: Value, units: int) -> list[Value]:
+        """The products of the next ``units`` units, added to the sums of row after row."""
+        sums = list(sums)
+        for first in range(0, units, self.units_at_once):
+            w = [self.weights(panel, first + i) for i in range(self.units_at_once)]
+            for row in range(self.down):
+                for i, y in enumerate(self.activations(x, row, first)):
+                    for v in range(self.across):
+                        at = row * self.across + v
+                        sums[at] = self._product(sums[at], y, w[i][v])
+        return sums
+
+    def add_blocks(self, sums: list[Value], panel: Value, x: Value) -> list[Value]:
+        """The products of a block of each column, as ``stored``, and a group of activations, added to the sums."""
+        side_by_side = BLOCKS[self.stored].side_by_side
+        assert side_by_side is not None
+        sums, units, first = list(sums), self.shape.quantum // self.shape.unit, 0
+        while True:
+            spread = [side_by_side.spread(stored) for stored in self.weights(panel, first)]
+            apart = units // len(spread[0])  # units between the numbers that one byte stands for
+            for part in range(len(spread[0])):
+                for row in range(self.down):
+                    (y,) = self.activations(x, row, first + part * apart)
+                    for v in range(self.across):
+                        at = row * self.across + v
+                        sums[at] = dots.emit_dot("u8i8", sums[at], spread[v][part], y)
+            first += 1
+            if first == apart:
+                return sums
+
+    def _product(self, acc: Value, y: Value, w: Value) -> Value:
+        kind = self.shape.kind
+        if kind == "f32":
+            return y.fma(w, acc)
+        if self.units_at_once > 1:
+            return way_of(kind)(acc, w, y)  # a lane can be chosen of the second operand; LLVM does not exchange them
+        return way_of(kind)(acc, y, w)
+
+    def by_rows(self, sums: list[Value]) -> list[Value]:
+        """Sums as vectors of the result's rows, ``vecs`` for each: pairs of rows are taken apart."""
+        if self.shape.rows_of_sums == 1:
+            return sums
+        rows: list[Value] = []
+        for first in range(0, len(sums), self.across):
+            row = sums[first : first + self.across]
+            pairs = list(zip(row[0::2], row[1::2], strict=True))
+            rows += [low.shuffle([0, 1, 4, 5], high) for low, high in pairs]
+            rows += [low.shuffle([2, 3, 6, 7], high) for low, high in pairs]
+        return rows
+
+
+def _float_sums(
+    sides: _Sides, panel: Value, x: Value, steps: Value, ahead: int, fetch: Callable[[Value], None]
+) -> list[Value]:
+    s = sides.shape
+    step_bytes = s.columns * s.step_numbers // s.unit * sides.unit_bytes
+
+    def step(number: Value, carried: list[Value]) -> list[Value]:
+        p, a, sums = carried[0], carried[1], carried[2:]
+        fetch(number)
+        for line in range(0, step_bytes if ahead else 0, 64):
+            emit_prefetch(p + ahead + line)
+        sums = sides.add_products(sums, p, a, s.step_numbers // s.unit)
+        return [p + step_bytes, a + sides.rows * s.step_bytes, *sums]
+
+    zero = constant(panel.b, vector(F32, s.width), 0)
+    return sides.by_rows(loop(steps, [panel, x, *([zero] * (sides.rows * sides.vecs))], step)[2:])
+
+
+def _int8_sums(
+    sides: _Sides, first: Value, x: Value, steps: Value, ahead: int, fetch: Callable[[Value], None]
+) -> list[Value]:
+    s, rows, vecs = sides.shape, sides.rows, sides.vecs
+    floats = vector(F32, s.width)
+    across, down = sides.across, sides.down
+
+    def of_rows(a: Value, at: int) -> Value:
+        """A number of each row that sums are of: of one row everywhere, of two as their sums lie."""
+        return values.load(a, F32, at).splat(s.width) if s.rows_of_sums == 1 else values.load(a, floats, at)
+
+    group = s.quantum
+    panel = _Blocks(sides) if sides.stored else _Groups(sides)
+
+    def step(number: Value, carried: list[Value]) -> list[Value]:
+        p, a, sums = carried[0], carried[1], carried[2:]
+        fetch(number)
+        for line in range(0, panel.step_bytes if ahead else 0, 64):
+            emit_prefetch(p + ahead + line)
+        dot = panel.dots(p, a)
+        scale, minima = panel.scales(p), panel.minima(p) if s.has_minima else []
+        for row in range(down):
+            at = rows * group + row * s.rows_of_sums * s.unit_bytes
+            y = of_rows(a, at)
+            for v in range(across):
+                i = row * across + v
+                sums[i] = dot[i].convert(F32).fma(scale[v] * y, sums[i])
+            if minima:
+                total = of_rows(a, at + rows * s.unit_bytes)
+                for v in range(across):
+                    sums[row * across + v] = minima[v].fma(total, sums[row * across + v])
+        return [p + panel.step_bytes, a + rows * s.step_bytes, *sums]
+
+    zero = constant(first.b, floats, 0)
+    return sides.by_rows(loop(steps, [first, x, *([zero] * (rows * vecs))], step)[2:])
+
+
+class _Groups:
+    """What a group of a panel is that a product packed itself."""
+
+    def __init__(self, sides: _Sides) -> None:
+        self.sides, self.shape = sides, sides.shape
+        self.step_bytes = self.shape.quantum_bytes
+
+    def dots(self, panel: Value, x: Value) -> list[Value]:
+        """The integer sums of the group's products, row after row."""
+        s, sides = self.shape, self.sides
+        ints = vector(I32, s.width)
+        if activations_are_unsigned():
+            start = [values.load(panel, ints, s.offsets_at + v * s.width * 4) for v in range(sides.across)]
+        else:
+            start = [constant(panel.b, ints, 0)] * sides.across
+        return sides.add_products(start * sides.down, panel, x, s.quantum // s.unit)
+
+    def scales(self, panel: Value) -> list[Value]:
+        return self._factors(panel, self.shape.columns * self.shape.quantum)
+
+    def minima(self, panel: Value) -> list[Value]:
+        return self._factors(panel, self.shape.minima_at)
+
+    def _factors(self, panel: Value, at: int) -> list[Value]:
+        width = self.shape.width
+        return [values.load(panel, vector(F32, width), at + v * width * 4) for v in range(self.sides.across)]
+
+
+class _Blocks:
+    """What a group of a panel is whose blocks were packed once, side by side (:mod:`.packed`).
+
+    Weights are unsigned, so sums begin with what is packed with the activations.
+    """
+
+    def __init__(self, sides: _Sides) -> None:
+        self.sides, self.shape = sides, sides.shape
+        form = form_of(sides.stored, self.shape.kind + (" with minima" if self.shape.has_minima else ""))
+        assert form is not None
+        self.step_bytes = form.rows * form.block_bytes
+        self._factors_at = [form.rows * sum(p.size for p in form.pieces[:n]) for n in range(1, len(form.pieces))]
+
+    def dots(self, panel: Value, x: Value) -> list[Value]:
+        s, sides = self.shape, self.sides
+        behind = sides.rows * (s.quantum + s.unit_bytes * (1 + s.has_minima))
+        start = [values.load(x, I32, behind + row * s.unit_bytes).splat(s.width) for row in range(sides.down)]
+        return sides.add_blocks([each for each in start for _ in range(sides.across)], panel, x)
+
+    def scales(self, panel: Value) -> list[Value]:
+        return self._factors(panel, self._factors_at[0])
+
+    def minima(self, panel: Value) -> list[Value]:
+        return self._factors(panel, self._factors_at[1])
+
+    def _factors(self, panel: Value, at: int) -> list[Value]:
+        width = self.shape.width
+        halves_of = [values.load(panel, vector(I16, width), at + v * width * 2) for v in range(self.sides.across)]
+        return [halves.emit_widen_f16(each) for each in halves_of]

@@ -1,0 +1,147 @@
+"""Weights into the panels of a matrix product: a kernel of its own, which products call by its address.
+
+A product's kernel knows how panels are multiplied, this one how weights of a type, in whatever order, become panels of
+a kind (:mod:`.layout`).  So every type goes with every product, and neither is compiled for the other.  The
+same kernel packs weights once, for :mod:`ggplug_cpu.packed`.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
+from ggplug_cpu.context import call_2, store_word
+from ggplug_cpu.ops.mul_mat.layout import layout
+from ggplug_cpu.ops.mul_mat.pack import pack_columns, pack_weights
+from ggplug_cpu.ops.mul_mat.patches import pack_patches
+from ggplug_cpu.ops.mul_mat.rows import Product
+from ggplug_cpu.parameters import Parameters, integer, read, written
+from ggplug_cpu.types import BLOCKS, PLAIN
+
+
+class Packing(Parameters):
+    """A block of weights: ``numbers`` numbers, from ``k`` on, of rows ``m_first`` to ``m_last`` of a matrix."""
+
+    weights = read("nb0", "nb1")
+    """The matrix."""
+    panels = written()
+    m_first = integer()
+    m_last = integer()
+    k = integer()
+    numbers = integer()
+    room = integer()
+    """Where scattered numbers are collected: a vector's width of rows, as f32."""
+
+
+@device_function
+def pack_block(product, base, m_first, m_last, k, numbers, panels, words, room):  # type: ignore[no-untyped-def]
+    """Have the kernel of a product pack a block of the matrix at ``base``; its words are made at ``words``."""
+    store_word(words, base)
+    store_word(words + 8, Product.weights.nb0(product))
+    store_word(words + 16, Product.weights.nb1(product))
+    store_word(words + 24, panels)
+    store_word(words + 32, m_first)
+    store_word(words + 40, m_last)
+    store_word(words + 48, k)
+    store_word(words + 56, numbers)
+    store_word(words + 64, room)
+    call_2(Product.pack(product), product, words)
+
+
+@kernel
+def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
+    """A block of weights of a type into panels of ``kind``.
+
+    Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of neighbouring rows
+    are, ``scattered`` where neither.  The last two are for plain types, ``columns`` with kind ``f32``.  ``windows`` and
+    ``stretched windows``, with kind ``f32``, are weights that are an image's: see :mod:`.patches`.
+
+    In place of a context it is given the address of the product's words, which only windows read.
+    """
+    if order == "columns":
+        pack = _adjacent_rows(weights)
+    elif order == "scattered":
+        pack = _scattered_rows(kind, weights)
+    elif order.endswith("windows"):
+        pack = _windows(order.startswith("stretched"))
+    else:
+        pack = _rows(kind, weights)
+
+    def body(product, params):  # type: ignore[no-untyped-def]
+        m_first, m_last = Packing.m_first(params), Packing.m_last(params)
+        k, numbers, panels = Packing.k(params), Packing.numbers(params), Packing.panels.address(params)
+        pack(product, params, Packing.weights.address(params), m_first, m_last, k, numbers, panels)
+
+    return body
+
+
+def _rows(kind: str, weights: str) -> DeviceFunction:
+    shape = layout(kind)
+    width, columns, unit_bytes = shape.width, shape.columns, shape.unit_bytes
+    quantum, quantum_bytes = shape.quantum, shape.quantum_bytes
+    pack_some = pack_weights(kind, weights)
+    if weights in BLOCKS:
+        group, group_bytes = BLOCKS[weights].block_size, BLOCKS[weights].block_bytes
+    else:
+        group, group_bytes = 1, PLAIN[weights].elem_bytes
+
+    @device_function
+    def pack(product, params, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+        stride = Packing.weights.nb1(params)
+        panel_bytes = -(-numbers // quantum) * quantum_bytes
+        source = base + k // group * group_bytes
+        for m in range(m_first, m_last, width):
+            column = m - m_first
+            place = panels + column // columns * panel_bytes + column % columns * unit_bytes
+            pack_some(place, source + m * stride, stride, min(m_last - m, width), numbers)
+
+    return pack
+
+
+def _adjacent_rows(weights: str) -> DeviceFunction:
+    shape = layout("f32")
+    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    pack_panel = pack_columns(weights)
+    elem_bytes = PLAIN[weights].elem_bytes
+
+    @device_function
+    def pack(product, params, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+        stride = Packing.weights.nb0(params)
+        panel_bytes = -(-numbers // quantum) * quantum_bytes
+        for m in range(m_first, m_last, columns):
+            place = panels + (m - m_first) // columns * panel_bytes
+            pack_panel(place, base + k * stride + m * elem_bytes, stride, m_last - m, numbers)
+
+    return pack
+
+
+def _scattered_rows(kind: str, weights: str) -> DeviceFunction:
+    shape = layout(kind)
+    width, columns, unit_bytes = shape.width, shape.columns, shape.unit_bytes
+    quantum, quantum_bytes = shape.quantum, shape.quantum_bytes
+    pack_some = pack_weights(kind, "f32")
+    read, store_f32 = simd.LOADS[weights], simd.store_f32
+
+    @device_function
+    def pack(product, params, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+        row_stride, stride, room = Packing.weights.nb1(params), Packing.weights.nb0(params), Packing.room(params)
+        panel_bytes = -(-numbers // quantum) * quantum_bytes
+        for m in range(m_first, m_last, width):
+            rows = min(m_last - m, width)
+            for r in range(rows):
+                for i in range(numbers):
+                    store_f32(room + 4 * (r * numbers + i), read(base + (m + r) * row_stride + (k + i) * stride))
+            column = m - m_first
+            place = panels + column // columns * panel_bytes + column % columns * unit_bytes
+            pack_some(place, room, numbers * 4, rows, numbers)
+
+    return pack
+
+
+def _windows(stretched: bool) -> DeviceFunction:
+    pack_windows = pack_patches(stretched)
+
+    @device_function
+    def pack(product, params, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+        pack_windows(product, base, m_first, m_last, k, numbers, panels)
+
+    return pack

@@ -1,0 +1,1 @@
+"""Normalisation of rows, alone and with what is around it."""

@@ -1,0 +1,214 @@
+"""Normalisation of rows: each is scaled by a number computed from it.
+
+Sums are f64, as in ggml; the rest is f32.  A row is computed by one thread.  Where the number that it is scaled
+by, or a distance from its mean, may leave the range of f32, the row is multiplied by a power of two before.  What a row
+is may be computed first (the sum of a residual and what is added to it), and what becomes of it, too (its scale and
+shift): see :func:`norm`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from contextlib import nullcontext
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.parameters import emitted_number, real, reals
+from ggplug_cpu.parts.nest import RowOperand, Rows, over_rows, read_row, written_row
+from ggplug_cpu.parts.programs import over_vectors, parsed, read, write
+from ggplug_cpu.parts.rows import ARGUMENTS, read_rows, write_row
+from ggplug_cpu.parts.sums import add_to_moments, no_moments, totals
+from ggplug_cpu.simd import values
+from ggplug_cpu.simd.values import F32, F64, Value, emitted
+
+#: By the op's name, the first step of a program behind it, and how many numbers of the row that step needs.
+FIRST_STEPS = {"norm": ("normalised(x0)", 2), "rms_norm": ("resized(x0)", 1), "l2_norm": ("resized(x0)", 1)}
+
+_LARGE, _SMALL = 1e33, 1e-36
+"""Sizes of rows between which all is in the range of f32: a distance is at most the size times the root of 2**31."""
+_DOWN, _UP = 2.0**-64, 2.0**64
+
+
+class Norm(Rows):
+    """Rows along ne0; other operands follow: see :func:`norm_parameters`."""
+
+    y = written_row()
+    eps = real()
+    constants = reals()
+    """The parameters of the steps before and behind."""
+
+
+@functools.cache
+def norm_parameters(before: int, behind: int, keeps: bool) -> type[Norm]:
+    """The parameters of :func:`norm`.
+
+    ``x0``, ``x1``, ...: the ``before`` sources of the row; ``w0``, ``w1``, ...: the ``behind`` sources of what becomes
+    of it; ``row``, where it ``keeps`` the row, is where that is written.
+    """
+    fields = {f"x{i}": read_row() for i in range(before)} | {f"w{i}": read_row() for i in range(behind)}
+    return type("Norm", (Norm,), fields | ({"row": written_row()} if keeps else {}))
+
+
+def scratch_bytes(n: int, operands: int) -> int:
+    """What the kernel needs of a thread's scratch for rows of ``n`` with so many operands, the result included."""
+    return ARGUMENTS + 4 * n * (operands + 1)
+
+
+@kernel
+def norm(name: str, before: str = "", behind: str = "", keeps: bool = False) -> Body:
+    """(x - mean) / sqrt(var + eps), x / sqrt(mean(x²) + eps) or, for ``l2_norm``, x / max(|x|, eps).
+
+    ``before``: a program for the row x, which otherwise is the source; ``behind``: one for what becomes of the result,
+    which begins with the op's :data:`FIRST_STEPS`; ``keeps``: the row x is written, too.
+    """
+    first_sources = parsed(before).sources if before else 1
+    parameters = norm_parameters(first_sources, parsed(behind).sources - 1 if behind else 0, keeps)
+    measure, finish = normalisation(parameters, name, before, behind)
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        memory = scratch(ctx)
+        finish(memory, params, n, places, measure(memory, params, n, places))
+
+    return over_rows(parameters, visit)
+
+
+def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -> tuple[DeviceFunction, DeviceFunction]:
+    """``measure(memory, params, n, places)`` and ``finish(memory, params, n, places, measured)``: a row of ``n``.
+
+    The operands' rows begin at ``places``.  ``memory`` is scratch, of which the row itself is at
+    :data:`~ggplug_cpu.parts.rows.ARGUMENTS`; ``measured`` is where it lies, the mean, and what it is multiplied by.
+    """
+    find, compute = _place(parameters, before), _sums(parameters, name, before)
+    result = _result(parameters, name, before, behind)
+    large, small, down, up = _LARGE, _SMALL, _DOWN, _UP
+    centred, euclidean = name == "norm", name == "l2_norm"
+
+    @device_function
+    def measure(memory, params, n, places):  # type: ignore[no-untyped-def]
+        p = find(memory, params, n, places)
+        centre, distances, squares = compute(memory, params, n, places, p)
+        per_number, eps, mean = 1.0 / n, Norm.eps(params), 0.0
+        if centred:
+            mean = centre + distances * per_number
+            # at least an n-th of the squares is left, however far the row's first number lies from the mean
+            squares -= distances * distances * per_number
+        size = math.sqrt(squares) if euclidean else math.sqrt(squares * per_number + eps)
+        if euclidean and not size > eps:  # also where it is NaN
+            size = eps
+        if size > large or size < small:
+            unit = down if size > large else up
+            p = _multiplied(memory, p, n, unit)
+            mean = mean * unit
+            size = size * unit
+        return p, mean, 1.0 / size
+
+    @device_function
+    def finish(memory, params, n, places, measured):  # type: ignore[no-untyped-def]
+        p, mean, factor = measured
+        result(memory, params, n, places, p, mean, factor)
+
+    return measure, finish
+
+
+@emitted("i64(i64, i64, i64, f64)")
+def _multiplied(memory: Value, p: Value, n: Value, unit: Value) -> Value:
+    """Where the row at ``p`` lies, multiplied by ``unit``."""
+    room = memory + ARGUMENTS
+    parsed("resized(x0)").emit(room, [p], n, lambda index: unit.convert(F32))
+    return room
+
+
+def _rooms(parameters: type[Norm], memory: Value, n: Value) -> dict[str, Value]:
+    """Room for a row of every operand, and one for the row that is normalised."""
+    names = ["", *(name for name, field in parameters.fields.items() if isinstance(field, RowOperand))]
+    return {name: memory + ARGUMENTS + n * (4 * i) for i, name in enumerate(names)}
+
+
+def _named(parameters: type[Norm], places: Value) -> dict[str, tuple[RowOperand, Value]]:
+    operands = {name: field for name, field in parameters.fields.items() if isinstance(field, RowOperand)}
+    found = zip(operands.items(), values.unpacked(places), strict=True)
+    return {name: (operand, place) for (name, operand), place in found}
+
+
+def _read(parameters: type[Norm], prefix: str, memory: Value, params: Value, n: Value, places: Value) -> list[Value]:
+    """Rows of the operands whose names begin with ``prefix``, as f32."""
+    mine = {
+        name: found for name, found in _named(parameters, places).items() if name[0] == prefix and name[1:].isdigit()
+    }
+    rooms = _rooms(parameters, memory, n)
+    operands, where = [o for o, _ in mine.values()], [place for _, place in mine.values()]
+    return read_rows(operands, memory, params, where, n, [rooms[name] for name in mine])
+
+
+def _place(parameters: type[Norm], before: str) -> Intrinsic:
+    """``find(memory, params, n, places)``: where the row to be normalised lies as f32, or will when it is computed."""
+
+    def emit(memory: Value, params: Value, n: Value, places: Value) -> Value:
+        if not before:
+            return _read(parameters, "x", memory, params, n, places)[0]
+        room, named = _rooms(parameters, memory, n)[""], _named(parameters, places)
+        if "row" not in named:
+            return room
+        operand, place = named["row"]
+        return emitted_number(operand.convert, params).equal(0).select(place, room)
+
+    return emitted(f"i64(i64, i64, i64, i64*{len(parameters.row_operands())})")(emit)
+
+
+def _sums(parameters: type[Norm], name: str, before: str) -> Intrinsic:
+    """``compute(memory, params, n, places, p)``: the row at ``p``, and of it three numbers.
+
+    These are the row's first number c, or 0 where there is no mean, and the sums of all x - c and of their squares.
+    """
+    program, centred = parsed(before) if before else None, name == "norm"
+
+    def emit(memory: Value, params: Value, n: Value, places: Value, p: Value) -> Value:
+        sources = _read(parameters, "x", memory, params, n, places) if program else [p]
+
+        def constant(index: int) -> Value:
+            return emitted_number(parameters.constants, params, index).convert(F32)
+
+        def row(at: Value, mask: Value | None) -> Value:
+            numbers = [read(x + at, mask) for x in sources]
+            return program.result(numbers, constant) if program else numbers[0]
+
+        def visit(at: Value, mask: Value | None, sums: list[Value]) -> list[Value]:
+            numbers = row(at, mask)
+            if program:
+                write(p + at, numbers, mask)
+            return add_to_moments(sums, numbers, mask, centre)
+
+        start, one = p.constant(0), values.first_lanes(simd.width("f32"), p.constant(1))
+        centre = row(start, one).lane(0).convert(F64) if centred else values.constant(p.b, F64, 0)
+        named = _named(parameters, places)
+        operand, place = named.get("row", (None, p))
+        with nullcontext() if operand is None else write_row(operand, memory, params, place, n, p):
+            sums = over_vectors(n, no_moments(p.b), visit)
+        return values.packed([centre, *totals(sums)])
+
+    return emitted(f"f64*3(i64, i64, i64, i64*{len(parameters.row_operands())}, i64)")(emit)
+
+
+def _result(parameters: type[Norm], name: str, before: str, behind: str) -> Intrinsic:
+    """``finish(memory, params, n, places, p, mean, factor)``: the result of the row at ``p``."""
+    step, numbers = FIRST_STEPS[name]
+    program = parsed(behind or step)
+    used = parsed(before).constants if before else 0
+
+    def emit(memory: Value, params: Value, n: Value, places: Value, p: Value, mean: Value, factor: Value) -> None:
+        of_row = [mean, factor][-numbers:]
+
+        def constant(index: int) -> Value:
+            if index < numbers:
+                return of_row[index].convert(F32)
+            return emitted_number(parameters.constants, params, used + index - numbers).convert(F32)
+
+        sources = _read(parameters, "w", memory, params, n, places)
+        operand, y = _named(parameters, places)["y"]
+        with write_row(operand, memory, params, y, n, _rooms(parameters, memory, n)["y"]) as place:
+            program.emit(place, [p, *sources], n, constant)
+
+    return emitted(f"void(i64, i64, i64, i64*{len(parameters.row_operands())}, i64, f64, f64)")(emit)

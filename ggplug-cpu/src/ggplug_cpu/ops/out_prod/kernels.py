@@ -1,0 +1,97 @@
+"""Products of columns: to a few rows of the result, rows of a are added one after the other."""
+
+from __future__ import annotations
+
+import functools
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, Intrinsic, kernel
+from ggplug_cpu.context import aborted, scratch
+from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, integer, written
+from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parts.nest import BLOCK, share
+from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, read
+from ggplug_cpu.simd.values import F32, Value, emitted, first_lanes, load, loop, masked_load, masked_store, vector
+
+#: Rows of the result that a row of a is added to at a time.
+GROUP = 4
+
+
+class OutProd(Parameters):
+    """y[:, j] = the sum over i < k of b[j, i] a[:, i], for ``n`` rows of ``m`` in ``batches2`` by ``batches3``."""
+
+    y = written()
+    a = read_operand(STRIDES, CONVERTED)
+    b = read_operand(STRIDES, "convert")
+    m = integer()
+    n = integer()
+    k = integer()
+    batches2 = integer()
+    batches3 = integer()
+    each2 = integer()
+    """How many matrices of b one of a serves."""
+    each3 = integer()
+
+
+#: What the kernel needs of a thread's scratch.
+SCRATCH_BYTES = ARGUMENTS + ROOM + 4 * 64
+
+
+@functools.cache
+def _accumulate(rows: int) -> Intrinsic:
+    """``(y, stride, x, factors, m)``: to each of ``rows`` rows at ``y``, the row at ``x`` times its factor."""
+
+    def emit(y: Value, stride: Value, x: Value, factors: Value, m: Value) -> None:
+        width = simd.width("f32")
+        times = [load(factors, F32, 4 * j).splat(width) for j in range(rows)]
+        places = [y + stride * j for j in range(rows)]
+
+        def one(i: Value, _: list[Value]) -> list[Value]:
+            mask, at = first_lanes(width, m - i * width), i * (4 * width)
+            numbers = masked_load(x + at, vector(F32, width), mask)
+            for place, factor in zip(places, times, strict=True):
+                masked_store(place + at, numbers.fma(factor, masked_load(place + at, vector(F32, width), mask)), mask)
+            return []
+
+        loop((m + (width - 1)).lshr(width.bit_length() - 1), [], one)
+
+    return emitted("void(i64, i64, i64, i64, i64)")(emit)
+
+
+@kernel
+def out_prod() -> Body:
+    """Tasks are blocks of a few rows."""
+    several, single, group = _accumulate(GROUP), _accumulate(1), GROUP
+
+    def body(ctx: int, params: int) -> None:
+        m, n, k = OutProd.m(params), OutProd.n(params), OutProd.k(params)
+        blocks, groups = (m + BLOCK - 1) // BLOCK, (n + group - 1) // group
+        x_room, factors_room = scratch(ctx) + ARGUMENTS, scratch(ctx) + ARGUMENTS + ROOM
+        first, end = share(ctx, blocks * groups * OutProd.batches2(params) * OutProd.batches3(params))
+        for task in range(first, end):
+            if aborted(ctx):
+                return
+            block, above = task % blocks, task // blocks
+            row, batch = above % groups * group, above // groups
+            i2, i3 = batch % OutProd.batches2(params), batch // OutProd.batches2(params)
+            width, count = min(BLOCK, m - block * BLOCK), min(group, n - row)
+            y = OutProd.y.address(params) + 4 * (m * (batch * n + row) + block * BLOCK)
+            a = OutProd.a.address(params) + block * OutProd.a.block_bytes(params)
+            a += i2 // OutProd.each2(params) * OutProd.a.nb2(params)
+            a += i3 // OutProd.each3(params) * OutProd.a.nb3(params)
+            b = OutProd.b.address(params) + row * OutProd.b.nb0(params)
+            b += i2 * OutProd.b.nb2(params) + i3 * OutProd.b.nb3(params)
+            for j in range(count):
+                simd.fill_bytes(y + 4 * m * j, 0, 4 * width)
+            for _ in range(k):
+                p = read(ctx, OutProd.a.convert(params), a, OutProd.a.nb0(params), width, x_room)
+                q = read(ctx, OutProd.b.convert(params), b, OutProd.b.nb0(params), count, factors_room)
+                if count == group:
+                    several(y, 4 * m, p, q, width)
+                else:
+                    for j in range(count):
+                        single(y + 4 * m * j, 0, p, q + 4 * j, width)
+                a += OutProd.a.nb1(params)
+                b += OutProd.b.nb1(params)
+
+    return body

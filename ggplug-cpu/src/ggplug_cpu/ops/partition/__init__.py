@@ -1,0 +1,1 @@
+"""Windows of an image, and relative positions."""

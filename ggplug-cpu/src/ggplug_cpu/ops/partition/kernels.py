@@ -1,0 +1,103 @@
+"""Windows of an image apart and together again, and relative positions added."""
+
+from __future__ import annotations
+
+import functools
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, Intrinsic, kernel
+from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
+from ggplug_cpu.parts.nest import share
+from ggplug_cpu.simd import values, width
+from ggplug_cpu.simd.values import F32, Value, emitted, first_lanes, loop, vector
+
+
+class Partition(Parameters):
+    """Rows of ``size`` bytes: an image of ``width`` by ``height``, ``across`` by ``down`` windows of ``w`` by ``w``."""
+
+    y = written(STRIDES)
+    x = read(STRIDES)
+    size = integer()
+    width = integer()
+    height = integer()
+    across = integer()
+    down = integer()
+    w = integer()
+
+
+class RelativePositions(Parameters):
+    """Rows of ``k`` by ``k`` f32 without gaps, for each of which ``pw`` and ``ph`` have ``k``."""
+
+    y = written()
+    a = read()
+    pw = read()
+    ph = read()
+    k = integer()
+    rows = integer()
+
+
+@kernel
+def partition(direction: str) -> Body:
+    """``apart``: y are windows of x, filled with zeros.  ``together``: x are windows of y."""
+    apart = direction == "apart"
+
+    def body(ctx: int, params: int) -> None:
+        w, size, across = Partition.w(params), Partition.size(params), Partition.across(params)
+        wide, high = Partition.width(params), Partition.height(params)
+        first, end = share(ctx, across * Partition.down(params) * w * w)
+        for row in range(first, end):
+            i, above = row % w, row // w
+            j, window = above % w, above // w
+            column, line = window % across * w + i, window // across * w + j
+            inside = column < wide and line < high
+            if apart:
+                y = Partition.y.address(params) + i * Partition.y.nb1(params) + j * Partition.y.nb2(params)
+                y += window * Partition.y.nb3(params)
+                x = Partition.x.address(params) + column * Partition.x.nb1(params) + line * Partition.x.nb2(params)
+                if inside:
+                    simd.copy_bytes(y, x, size)
+                else:
+                    simd.fill_bytes(y, 0, size)
+            elif inside:
+                x = Partition.x.address(params) + i * Partition.x.nb1(params) + j * Partition.x.nb2(params)
+                x += window * Partition.x.nb3(params)
+                y = Partition.y.address(params) + column * Partition.y.nb1(params) + line * Partition.y.nb2(params)
+                simd.copy_bytes(y, x, size)
+
+    return body
+
+
+@kernel
+def add_relative_positions() -> Body:
+    """Row by row; the result may be where ``a`` is."""
+    add = _add_both()
+
+    def body(ctx: int, params: int) -> None:
+        k = RelativePositions.k(params)
+        y, a = RelativePositions.y.address(params), RelativePositions.a.address(params)
+        pw, ph = RelativePositions.pw.address(params), RelativePositions.ph.address(params)
+        first, end = share(ctx, RelativePositions.rows(params))
+        for row in range(first, end):
+            for j in range(k):
+                place = 4 * (row * k + j) * k
+                add(y + place, a + place, pw + 4 * row * k, simd.load_f32(ph + 4 * (row * k + j)), k)
+
+    return body
+
+
+@functools.cache
+def _add_both() -> Intrinsic:
+    """``(y, a, b, number, n)``: ``n`` f32, y = a + b + number."""
+    lanes = width("f32")
+    floats = vector(F32, lanes)
+
+    def emit(y: Value, a: Value, b: Value, number: Value, n: Value) -> None:
+        def some(v: Value, _: list[Value]) -> list[Value]:
+            here, present = v * (4 * lanes), first_lanes(lanes, n - v * lanes)
+            first, second = (values.masked_load(each + here, floats, present) for each in (a, b))
+            values.masked_store(y + here, first + second + number.splat(lanes), present)
+            return []
+
+        loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], some)
+
+    return emitted("void(i64, i64, i64, f32, i64)")(emit)

@@ -1,0 +1,393 @@
+"""Layers whose state goes from token to token: see :mod:`ggplug.ops.recurrent`.
+
+A thread takes the heads of a sequence as a whole, from the first token to the last.  States are changed where they
+end up in the result; vectors lie along a row of a state.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.parameters import STRIDES, Parameters, integer, real, written
+from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parts.faults import fault
+from ggplug_cpu.parts.formulas import softplus
+from ggplug_cpu.parts.nest import share
+from ggplug_cpu.simd import values
+from ggplug_cpu.simd.values import F32, I32, Value, constant, constants, emitted, first_lanes, loop, vector
+
+
+class Convolved(Parameters):
+    """``channels`` by ``tokens`` by ``sequences`` sums of ``taps`` products; y and others' rows are contiguous."""
+
+    y = written()
+    x = read_operand(STRIDES)
+    weights = read_operand(STRIDES)
+    channels = integer()
+    tokens = integer()
+    sequences = integer()
+    taps = integer()
+
+
+class Scanned(Parameters):
+    """Of each sequence and head ``dim`` rows of ``size`` numbers; ``states`` is where in y they begin, in bytes.
+
+    ``decays``: numbers of a for a head, 1 or ``size``.
+    """
+
+    y = written()
+    s = read_operand()
+    x = read_operand(STRIDES)
+    dt = read_operand()
+    a = read_operand()
+    b = read_operand(STRIDES)
+    c = read_operand(STRIDES)
+    ids = read_operand()
+    faults = written()
+    position = integer()
+    size = integer()
+    dim = integer()
+    heads = integer()
+    groups = integer()
+    tokens = integer()
+    sequences = integer()
+    limit = integer()
+    decays = integer()
+    snapshots = integer()
+    states = integer()
+
+
+class Matrices(Parameters):
+    """Of each sequence and head a matrix of ``size`` by ``size``; sources are contiguous.
+
+    ``first`` to ``sixth`` are the op's sources in their order, without the state.
+    """
+
+    y = written()
+    state = read_operand()
+    first = read_operand()
+    second = read_operand()
+    third = read_operand()
+    fourth = read_operand()
+    fifth = read_operand()
+    sixth = read_operand()
+    size = integer()
+    heads = integer()
+    tokens = integer()
+    sequences = integer()
+    scale = real()
+
+
+class Delta(Parameters):
+    """The same for :class:`ggplug.ops.GatedDeltaNet`; ``gates`` are 1 or ``size`` for a head."""
+
+    y = written()
+    q = read_operand(STRIDES)
+    k = read_operand(STRIDES)
+    v = read_operand(STRIDES)
+    g = read_operand()
+    beta = read_operand()
+    state = read_operand()
+    size = integer()
+    heads = integer()
+    tokens = integer()
+    sequences = integer()
+    q_heads = integer()
+    k_heads = integer()
+    q_share = integer()
+    k_share = integer()
+    gates = integer()
+    snapshots = integer()
+    states = integer()
+    scale = real()
+
+
+def _sum_of_first() -> DeviceFunction:
+    """``add(x, y, total, m)``: ``total`` and the products of the first ``m`` lanes.
+
+    Behind them are zeros, which by a state or a factor that is infinite make NaN; so these lanes stay as they are.
+    """
+    lanes = simd.first_lanes(simd.width("f32"))
+
+    @device_function
+    def add(x, y, total, m):  # type: ignore[no-untyped-def]
+        return simd.select(lanes(m), simd.fma(x, y, total), total)
+
+    return add
+
+
+#: Channels of a piece of :func:`convolve`.
+_PIECE = 1024
+#: Rows in scratch are padded to a multiple of the widest vector.
+_PADDING = 16
+
+
+def scratch_bytes(size: int) -> int:
+    """What :func:`delta` needs of a thread's scratch."""
+    return 4 * (size + _PADDING)
+
+
+# -- ssm_conv ----------------------------------------------------------------------------------------
+
+
+@kernel
+def convolve() -> Body:
+    """Channels side by side in vectors."""
+    some = _convolve_some
+
+    def body(ctx: int, params: int) -> None:
+        channels, tokens, taps = Convolved.channels(params), Convolved.tokens(params), Convolved.taps(params)
+        pieces = -(-channels // _PIECE)
+        first, end = share(ctx, pieces * tokens * Convolved.sequences(params))
+        for number in range(first, end):
+            piece, row = number % pieces, number // pieces
+            t, s, start = row % tokens, row // tokens, piece * _PIECE
+            x = Convolved.x.address(params) + start * Convolved.x.nb1(params) + t * 4 + s * Convolved.x.nb2(params)
+            weights = Convolved.weights.address(params) + start * Convolved.weights.nb1(params)
+            y = Convolved.y.address(params) + 4 * (row * channels + start)
+            n = min(_PIECE, channels - start)
+            some(y, x, Convolved.x.nb1(params), weights, Convolved.weights.nb1(params), taps, n)
+
+    return body
+
+
+@emitted("void(i64, i64, i64, i64, i64, i64, i64)")
+def _convolve_some(y: Value, x: Value, x_bytes: Value, w: Value, w_bytes: Value, taps: Value, n: Value) -> None:
+    lanes = simd.width("f32")
+    floats = vector(F32, lanes)
+    iota = constants(y.b, I32, range(lanes))
+    x_offsets = iota * x_bytes.convert(I32).splat(lanes)
+    w_offsets = iota * w_bytes.convert(I32).splat(lanes)
+
+    def one(v: Value, _: list[Value]) -> list[Value]:
+        present = first_lanes(lanes, n - v * lanes)
+
+        def tap(k: Value, carried: list[Value]) -> list[Value]:
+            read = values.masked_gather(x + v * lanes * x_bytes + k * 4, x_offsets, floats, present)
+            weight = values.masked_gather(w + v * lanes * w_bytes + k * 4, w_offsets, floats, present)
+            return [read.fma(weight, carried[0])]
+
+        (total,) = loop(taps, [constant(y.b, floats, 0)], tap)
+        values.masked_store(y + v * (4 * lanes), total, present)
+        return []
+
+    loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], one)
+
+
+# -- ssm_scan ----------------------------------------------------------------------------------------
+
+
+@emitted("f32(f32)")
+def softplus_of(x: Value) -> Value:
+    """log(1 + e**x) of one number."""
+    return softplus(x.splat(simd.width("f32"))).lane(0)
+
+
+@kernel
+def scan(several: bool) -> Body:
+    """``several``: each number of a state has a decay of its own."""
+    F, step = simd.vec("f32"), simd.width("f32")
+    load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
+
+    def body(ctx: int, params: int) -> None:
+        size, dim, heads = Scanned.size(params), Scanned.dim(params), Scanned.heads(params)
+        tokens, sequences, groups = Scanned.tokens(params), Scanned.sequences(params), Scanned.groups(params)
+        snapshots, of_head = Scanned.snapshots(params), 4 * size * dim
+        first, end = share(ctx, heads * sequences)
+        for unit in range(first, end):
+            h, n = unit % heads, unit // heads
+            state = Scanned.y.address(params) + Scanned.states(params) + unit * of_head
+            index = simd.load_i32(Scanned.ids.address(params) + 4 * n)
+            if index < 0 or index >= Scanned.limit(params):
+                fault(Scanned.faults.address(params), Scanned.position(params), n, index)
+                simd.fill_bytes(state, 0, of_head)
+            else:
+                simd.copy_bytes(state, Scanned.s.address(params) + (index * heads + h) * of_head, of_head)
+            group = h // (heads // groups)
+            for kept in range(min(tokens, snapshots), snapshots):
+                simd.fill_bytes(state + kept * sequences * heads * of_head, 0, of_head)
+            if tokens == 0:
+                simd.fill_bytes(state, 0, of_head)
+            for t in range(tokens):
+                dt = softplus_of(simd.load_f32(Scanned.dt.address(params) + 4 * ((n * tokens + t) * heads + h)))
+                x = Scanned.x.address(params) + h * Scanned.x.nb1(params) + t * Scanned.x.nb2(params)
+                x += n * Scanned.x.nb3(params)
+                b = Scanned.b.address(params) + group * Scanned.b.nb1(params) + t * Scanned.b.nb2(params)
+                b += n * Scanned.b.nb3(params)
+                c = Scanned.c.address(params) + group * Scanned.c.nb1(params) + t * Scanned.c.nb2(params)
+                c += n * Scanned.c.nb3(params)
+                y = Scanned.y.address(params) + 4 * ((n * tokens + t) * heads + h) * dim
+                a = Scanned.a.address(params) + 4 * h * Scanned.decays(params)
+                decay = simd.exp(simd.add(zero(), dt * simd.load_f32(a)))
+                for d in range(dim):
+                    row, into = state + 4 * d * size, dt * simd.load_f32(x + 4 * d)
+                    total = zero()
+                    for i in range(0, size, step):
+                        m = min(step, size - i)
+                        if several:
+                            decay = simd.exp(simd.mul(load(a + 4 * i, m), dt))
+                        now = simd.fma(load(row + 4 * i, m), decay, simd.mul(load(b + 4 * i, m), into))
+                        total = add(now, load(c + 4 * i, m), total, m)
+                        store(row + 4 * i, now, m)
+                    simd.store_f32(y + 4 * d, simd.hsum(total))
+                kept = tokens - 1 - t
+                if kept > 0 and kept < snapshots:
+                    simd.copy_bytes(state + kept * sequences * heads * of_head, state, of_head)
+
+    return body
+
+
+# -- matrices ----------------------------------------------------------------------------------------
+
+
+@kernel
+def matrices(rule: str) -> Body:
+    """``rule``: the op's name."""
+    token = {"rwkv_wkv6": _wkv6(), "gated_linear_attn": _gated_linear(), "rwkv_wkv7": _wkv7()}[rule]
+
+    def body(ctx: int, params: int) -> None:
+        size, heads, sequences = Matrices.size(params), Matrices.heads(params), Matrices.sequences(params)
+        tokens = Matrices.tokens(params)
+        of_sequence, of_head = tokens // sequences, 4 * size * size
+        first, end = share(ctx, heads * sequences)
+        for unit in range(first, end):
+            h, n = unit % heads, unit // heads
+            state = Matrices.y.address(params) + 4 * size * heads * tokens + unit * of_head
+            simd.copy_bytes(state, Matrices.state.address(params) + unit * of_head, of_head)
+            for t in range(n * of_sequence, (n + 1) * of_sequence):
+                token(params, state, 4 * size * (t * heads + h), 4 * size * h, size)
+
+    return body
+
+
+def _wkv6() -> DeviceFunction:
+    F, step = simd.vec("f32"), simd.width("f32")
+    load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
+
+    @device_function
+    def token(params, state, at, of_head, size):  # type: ignore[no-untyped-def]
+        k, v = Matrices.first.address(params) + at, Matrices.second.address(params) + at
+        r, decay = Matrices.third.address(params) + at, Matrices.fifth.address(params) + at
+        bonus = Matrices.fourth.address(params) + of_head
+        for j in range(0, size, step):
+            m = min(step, size - j)
+            total, value = zero(), load(v + 4 * j, m)
+            for i in range(size):
+                place = state + 4 * (i * size + j)
+                s, kv = load(place, m), simd.mul(value, simd.load_f32(k + 4 * i))
+                seen = simd.fma(kv, simd.load_f32(bonus + 4 * i), s)
+                total = simd.fma(seen, simd.load_f32(r + 4 * i), total)
+                store(place, simd.fma(s, simd.load_f32(decay + 4 * i), kv), m)
+            store(Matrices.y.address(params) + at + 4 * j, total, m)
+
+    return token
+
+
+def _gated_linear() -> DeviceFunction:
+    F, step = simd.vec("f32"), simd.width("f32")
+    load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
+
+    @device_function
+    def token(params, state, at, of_head, size):  # type: ignore[no-untyped-def]
+        k, v = Matrices.first.address(params) + at, Matrices.second.address(params) + at
+        q, g = Matrices.third.address(params) + at, Matrices.fourth.address(params) + at
+        for j in range(0, size, step):
+            m = min(step, size - j)
+            total, value = zero(), load(v + 4 * j, m)
+            for i in range(size):
+                place = state + 4 * (i * size + j)
+                kv = simd.mul(value, simd.load_f32(k + 4 * i))
+                s = simd.fma(load(place, m), simd.load_f32(g + 4 * i), kv)
+                total = simd.fma(s, simd.load_f32(q + 4 * i), total)
+                store(place, s, m)
+            store(Matrices.y.address(params) + at + 4 * j, simd.mul(total, Matrices.scale(params)), m)
+
+    return token
+
+
+def _wkv7() -> DeviceFunction:
+    F, step = simd.vec("f32"), simd.width("f32")
+    load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
+
+    @device_function
+    def token(params, state, at, of_head, size):  # type: ignore[no-untyped-def]
+        r, w = Matrices.first.address(params) + at, Matrices.second.address(params) + at
+        k, v = Matrices.third.address(params) + at, Matrices.fourth.address(params) + at
+        a, b = Matrices.fifth.address(params) + at, Matrices.sixth.address(params) + at
+        for i in range(size):
+            row, value = state + 4 * i * size, simd.load_f32(v + 4 * i)
+            total = zero()
+            for j in range(0, size, step):
+                m = min(step, size - j)
+                total = add(load(row + 4 * j, m), load(a + 4 * j, m), total, m)
+            along = simd.hsum(total)
+            total = zero()
+            for j in range(0, size, step):
+                m = min(step, size - j)
+                s = simd.fma(load(row + 4 * j, m), load(w + 4 * j, m), simd.mul(load(k + 4 * j, m), value))
+                s = simd.fma(load(b + 4 * j, m), along, s)
+                total = add(s, load(r + 4 * j, m), total, m)
+                store(row + 4 * j, s, m)
+            simd.store_f32(Matrices.y.address(params) + at + 4 * i, simd.hsum(total))
+
+    return token
+
+
+# -- gated_delta_net ---------------------------------------------------------------------------------
+
+
+@kernel
+def delta() -> Body:
+    """Row by row of a head's state."""
+    F, step = simd.vec("f32"), simd.width("f32")
+    load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
+
+    def body(ctx: int, params: int) -> None:
+        size, heads, sequences = Delta.size(params), Delta.heads(params), Delta.sequences(params)
+        tokens, snapshots, gates = Delta.tokens(params), Delta.snapshots(params), Delta.gates(params)
+        of_head, decays = 4 * size * size, scratch(ctx)
+        of_all = of_head * heads * sequences
+        first, end = share(ctx, heads * sequences)
+        for unit in range(first, end):
+            h, n = unit % heads, unit // heads
+            state = Delta.y.address(params) + Delta.states(params) + unit * of_head
+            for kept in range(min(tokens, snapshots), snapshots):
+                simd.fill_bytes(state + kept * of_all, 0, of_head)
+            if tokens > 0:
+                simd.copy_bytes(state, Delta.state.address(params) + unit * of_head, of_head)
+            for t in range(tokens):
+                q = Delta.q.address(params) + h % Delta.q_heads(params) * Delta.q.nb1(params) + t * Delta.q.nb2(params)
+                q += n // Delta.q_share(params) * Delta.q.nb3(params)
+                k = Delta.k.address(params) + h % Delta.k_heads(params) * Delta.k.nb1(params) + t * Delta.k.nb2(params)
+                k += n // Delta.k_share(params) * Delta.k.nb3(params)
+                v = Delta.v.address(params) + h * Delta.v.nb1(params) + t * Delta.v.nb2(params)
+                v += n * Delta.v.nb3(params)
+                at = (n * tokens + t) * heads + h
+                g, beta = Delta.g.address(params) + 4 * at * gates, simd.load_f32(Delta.beta.address(params) + 4 * at)
+                y = Delta.y.address(params) + 4 * at * size
+                for j in range(0, size, step):
+                    m = min(step, size - j)
+                    gate = load(g + 4 * j, m) if gates > 1 else simd.add(zero(), simd.load_f32(g))
+                    store(decays + 4 * j, simd.exp(gate), m)
+                for i in range(size):
+                    row = state + 4 * i * size
+                    total = zero()
+                    for j in range(0, size, step):
+                        m = min(step, size - j)
+                        s = simd.mul(load(row + 4 * j, m), load(decays + 4 * j, m))
+                        total = add(s, load(k + 4 * j, m), total, m)
+                        store(row + 4 * j, s, m)
+                    change = (simd.load_f32(v + 4 * i) - simd.hsum(total)) * beta
+                    total = zero()
+                    for j in range(0, size, step):
+                        m = min(step, size - j)
+                        s = simd.fma(load(k + 4 * j, m), change, load(row + 4 * j, m))
+                        total = add(s, load(q + 4 * j, m), total, m)
+                        store(row + 4 * j, s, m)
+                    simd.store_f32(y + 4 * i, simd.hsum(total) * Delta.scale(params))
+                kept = tokens - 1 - t
+                if kept > 0 and kept < snapshots:
+                    simd.copy_bytes(state + kept * of_all, state, of_head)
+
+    return body

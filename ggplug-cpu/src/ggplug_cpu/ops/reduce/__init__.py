@@ -1,0 +1,1 @@
+"""Sums, means and positions of maxima."""

@@ -1,0 +1,1 @@
+"""Rotary position embedding, alone and into rows of a cache."""

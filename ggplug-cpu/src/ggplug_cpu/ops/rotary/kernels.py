@@ -1,0 +1,167 @@
+"""Rotary position embedding.
+
+Angles, sines and cosines are f64, so long contexts stay exact.  A row of sines and cosines serves all heads of a
+position.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, Intrinsic, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.parameters import STRIDES, Parameters, integer, integers, real, reals, written
+from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parts.faults import fault
+from ggplug_cpu.parts.formulas import sine_and_cosine
+from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parts.rows import ARGUMENTS, read, write
+from ggplug_cpu.simd.values import F32, F64, Value, emitted, load, store, vector
+
+#: Rows of angles, sines and cosines are padded to a multiple of the widest vector.
+_PADDING = 16
+
+
+class Rope(Parameters):
+    """``pairs`` pairs of a row's ``n`` numbers, from ``offset`` on, are turned."""
+
+    y = written(STRIDES, "convert")
+    x = read_operand(STRIDES, "convert")
+    ids = read_operand("nb0")
+    factors = read_operand("nb0")
+    n = integer()
+    heads = integer()
+    positions = integer()
+    batches = integer()
+    pairs = integer()
+    offset = integer()
+    magnitude = real()
+    angles = reals()
+    """Of every pair, the angle of position 1."""
+    axes = integers()
+    """Of every pair, which of several positions turns it."""
+
+
+class RopeIntoRows(Rope):
+    """What is turned is written into rows of y by index: row ``rows[position, batch]``, head after head.
+
+    In ``y`` nb0 and nb1 are those of a head; ``row_bytes`` is the stride of rows, which there are ``limit`` of.
+    """
+
+    rows = read_operand("nb0", "nb1")
+    batches_of_rows = integer()
+    """How far the indices extend along batches, where they repeat."""
+    row_bytes = integer()
+    limit = integer()
+    faults = written()
+    position = integer()
+    """Of the node that writes by index, in its graph."""
+
+
+def scratch_bytes(n: int, pairs: int) -> int:
+    """What the kernel needs of a thread's scratch for rows of ``n``."""
+    return ARGUMENTS + 16 * (pairs + _PADDING) + 8 * n
+
+
+@functools.cache
+def turning(step: int) -> Intrinsic:
+    """``turning(step)(angles, cosines, sines, magnitude)``: ``step`` f32 of each from as many f64 angles."""
+
+    @emitted("void(i64, i64, i64, f64)")
+    def turn(angles: Value, cosines: Value, sines: Value, magnitude: Value) -> None:
+        half = step // 2
+        for part in (0, half):
+            sine, cosine = sine_and_cosine(load(angles, vector(F64, half), 8 * part))
+            for place, value in ((cosines, cosine), (sines, sine)):
+                store(place, (value * magnitude.splat(half)).convert(F32), 4 * part)
+
+    return turn
+
+
+@kernel
+def rope(pairing: str, index_type: str = "") -> Body:
+    """Pairs are ``neighbours``, elements 2i and 2i + 1, or ``halves``, elements i and i + pairs.
+
+    ``index_type``: that of the indices, for :class:`RopeIntoRows`.  Rows out of range are left out, and the first one
+    is noted as a fault.
+    """
+    into_rows, load_index = index_type != "", simd.LOADS[index_type or "i64"]
+    F, step = simd.vec("f32"), simd.width("f32")
+    load_f32, load_first = simd.load(F), simd.load_first(F)
+    neighbours = pairing == "neighbours"
+    even = simd.shuffle(F, tuple(range(0, 2 * step, 2)))
+    odd = simd.shuffle(F, tuple(range(1, 2 * step, 2)))
+    woven = [lane // 2 + step * (lane % 2) for lane in range(2 * step)]
+    low, high = simd.shuffle(F, tuple(woven[:step])), simd.shuffle(F, tuple(woven[step:]))
+
+    turn = turning(step)
+
+    def body(ctx: int, params: int) -> None:
+        n, heads, positions = Rope.n(params), Rope.heads(params), Rope.positions(params)
+        pairs, offset, magnitude = Rope.pairs(params), Rope.offset(params), Rope.magnitude(params)
+        write_y, read_x, factors = Rope.y.convert(params), Rope.x.convert(params), Rope.factors.address(params)
+        angles = scratch(ctx) + ARGUMENTS
+        cosines = angles + 8 * (pairs + _PADDING)
+        sines = cosines + 4 * (pairs + _PADDING)
+        x_room = sines + 4 * (pairs + _PADDING)
+        y_room = x_room + 4 * n
+        turned = -1
+        first, end = share(ctx, heads * positions * Rope.batches(params))
+        for row in range(first, end):
+            i1, i23 = row % heads, row // heads
+            i2, i3 = i23 % positions, i23 // positions
+            if i2 != turned:
+                turned = i2
+                for i in range(pairs):
+                    where = Rope.ids.address(params) + (Rope.axes(params, i) * positions + i2) * Rope.ids.nb0(params)
+                    angle = simd.load_i32(where) * Rope.angles(params, i)
+                    if factors != 0:
+                        angle /= simd.load_f32(factors + i * Rope.factors.nb0(params))
+                    simd.store_f64(angles + 8 * i, angle)
+                for i in range(0, pairs, step):
+                    turn(angles + 8 * i, cosines + 4 * i, sines + 4 * i, magnitude)
+
+            x = Rope.x.address(params) + i1 * Rope.x.nb1(params) + i2 * Rope.x.nb2(params) + i3 * Rope.x.nb3(params)
+            y = Rope.y.address(params) + i1 * Rope.y.nb1(params) + i3 * Rope.y.nb3(params)
+            if into_rows:
+                at = RopeIntoRows.rows.address(params) + i2 * RopeIntoRows.rows.nb0(params)
+                at += i3 % RopeIntoRows.batches_of_rows(params) * RopeIntoRows.rows.nb1(params)
+                index = load_index(at)
+                if index < 0 or index >= RopeIntoRows.limit(params):
+                    fault(RopeIntoRows.faults.address(params), RopeIntoRows.position(params), i23, index)
+                    continue
+                y += index * RopeIntoRows.row_bytes(params)
+            else:
+                y += i2 * Rope.y.nb2(params)
+            p = read(ctx, read_x, x, Rope.x.nb0(params), n, x_room)
+            r = y if write_y == 0 else y_room
+            if p != r:
+                simd.copy_bytes(r, p, 4 * offset)
+                behind = 4 * (offset + 2 * pairs)
+                simd.copy_bytes(r + behind, p + behind, 4 * n - behind)
+            p += 4 * offset
+            to = r + 4 * offset
+            # Whole vectors without masks: a masked store to what no cache holds takes many times as long.
+            whole = pairs - pairs % step
+            for i in range(0, whole, step):
+                c, s = load_f32(cosines + 4 * i), load_f32(sines + 4 * i)
+                at, other = (8 * i, 8 * i + 4 * step) if neighbours else (4 * i, 4 * (i + pairs))
+                v, w = load_f32(p + at), load_f32(p + other)
+                a, b = (even(v, w), odd(v, w)) if neighbours else (v, w)
+                v, w = a * c - b * s, a * s + b * c
+                simd.store(to + at, low(v, w) if neighbours else v)
+                simd.store(to + other, high(v, w) if neighbours else w)
+            if whole < pairs:
+                left = pairs - whole
+                c, s = load_f32(cosines + 4 * whole), load_f32(sines + 4 * whole)
+                at, other = (8 * whole, 8 * whole + 4 * step) if neighbours else (4 * whole, 4 * (whole + pairs))
+                first_count, second_count = (2 * left, 2 * left - step) if neighbours else (left, left)
+                v, w = load_first(p + at, first_count), load_first(p + other, second_count)
+                a, b = (even(v, w), odd(v, w)) if neighbours else (v, w)
+                v, w = a * c - b * s, a * s + b * c
+                simd.store_first(to + at, low(v, w) if neighbours else v, first_count)
+                simd.store_first(to + other, high(v, w) if neighbours else w, second_count)
+            write(ctx, write_y, y, Rope.y.nb0(params), n, r)
+
+    return body

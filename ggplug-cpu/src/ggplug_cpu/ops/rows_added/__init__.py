@@ -1,0 +1,1 @@
+"""Rows added by index."""

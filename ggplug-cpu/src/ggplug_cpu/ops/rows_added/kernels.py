@@ -1,0 +1,117 @@
+"""Rows added by index: to each row of a the one of b that it names, and to rows of a result those of a gradient.
+
+An index that is out of range leaves a row of zeros, or adds nothing; the first one is noted as a fault.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, integer, written
+from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parts.faults import fault
+from ggplug_cpu.parts.nest import BLOCK, share
+from ggplug_cpu.parts.programs import row_program
+from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, read, write
+
+
+class AddId(Parameters):
+    """Rows of ``n`` numbers at ``ni`` by ``nj`` positions; indices are below ``limit``."""
+
+    y = written(STRIDES, CONVERTED)
+    a = read_operand(STRIDES, CONVERTED)
+    b = read_operand(STRIDES, CONVERTED)
+    ids = read_operand("nb0", "nb1")
+    faults = written()
+    position = integer()
+    n = integer()
+    ni = integer()
+    nj = integer()
+    limit = integer()
+
+
+class GetRowsBack(Parameters):
+    """``count`` rows of ``n`` numbers, added to ``limit`` rows of f32 without gaps."""
+
+    y = written()
+    dy = read_operand("nb0", "nb1", "convert")
+    ids = read_operand("nb0")
+    faults = written()
+    position = integer()
+    n = integer()
+    count = integer()
+    limit = integer()
+
+
+#: Columns of a result that a thread adds up at a time.
+PIECE = 256
+
+#: What the kernels need of a thread's scratch.
+SCRATCH_BYTES = ARGUMENTS + 3 * ROOM
+
+
+@kernel
+def add_id() -> Body:
+    """y's row = a's row + b's row ``index``."""
+    add, fill = row_program("add(x0,x1)"), row_program("fill(x0)")
+
+    def body(ctx: int, params: int) -> None:
+        n, ni = AddId.n(params), AddId.ni(params)
+        room = scratch(ctx) + ARGUMENTS
+        write_y = AddId.y.convert(params)
+        first, end = share(ctx, ni * AddId.nj(params))
+        for row in range(first, end):
+            i, j = row % ni, row // ni
+            index = simd.load_i32(AddId.ids.address(params) + i * AddId.ids.nb0(params) + j * AddId.ids.nb1(params))
+            inside = index >= 0 and index < AddId.limit(params)
+            if not inside:
+                fault(AddId.faults.address(params), AddId.position(params), row, index)
+                index = 0
+            y = AddId.y.address(params) + i * AddId.y.nb1(params) + j * AddId.y.nb2(params)
+            a = AddId.a.address(params) + i * AddId.a.nb1(params) + j * AddId.a.nb2(params)
+            b = AddId.b.address(params) + index * AddId.b.nb1(params)
+            for start in range(0, n, BLOCK):
+                m = min(BLOCK, n - start)
+                r = y if write_y == 0 else room
+                if inside:
+                    p = read(ctx, AddId.a.convert(params), a, AddId.a.nb0(params), m, room + ROOM)
+                    q = read(ctx, AddId.b.convert(params), b, AddId.b.nb0(params), m, room + 2 * ROOM)
+                    add(r, p, q, m)
+                else:
+                    fill(r, r, m, 0.0)
+                write(ctx, write_y, y, AddId.y.nb0(params), m, r)
+                y += AddId.y.block_bytes(params)
+                a += AddId.a.block_bytes(params)
+                b += AddId.b.block_bytes(params)
+
+    return body
+
+
+@kernel
+def get_rows_back() -> Body:
+    """y's row ``index`` += dy's row, from zero; a thread has columns of its own."""
+    add = row_program("add(x0,x1)")
+
+    def body(ctx: int, params: int) -> None:
+        n, limit, convert = GetRowsBack.n(params), GetRowsBack.limit(params), GetRowsBack.dy.convert(params)
+        room = scratch(ctx) + ARGUMENTS
+        first, end = share(ctx, (n + PIECE - 1) // PIECE)
+        for piece in range(first, end):
+            start = piece * PIECE
+            m = min(PIECE, n - start)
+            y = GetRowsBack.y.address(params) + 4 * start
+            for i in range(limit):
+                simd.fill_bytes(y + 4 * n * i, 0, 4 * m)
+            dy = GetRowsBack.dy.address(params) + start * GetRowsBack.dy.nb0(params)
+            for i in range(GetRowsBack.count(params)):
+                index = simd.load_i32(GetRowsBack.ids.address(params) + i * GetRowsBack.ids.nb0(params))
+                if index < 0 or index >= limit:
+                    fault(GetRowsBack.faults.address(params), GetRowsBack.position(params), i, index)
+                    continue
+                row = dy + i * GetRowsBack.dy.nb1(params)
+                p = read(ctx, convert, row, GetRowsBack.dy.nb0(params), m, room)
+                to = y + 4 * n * index
+                add(to, to, p, m)
+
+    return body

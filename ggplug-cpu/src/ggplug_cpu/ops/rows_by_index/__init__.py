@@ -1,0 +1,1 @@
+"""Rows picked and rows written, by index."""

@@ -1,0 +1,94 @@
+"""Rows picked and rows written, by index.
+
+For all positions (i, j, k) of an index tensor, row ``index`` on one side belongs to row i on the other.  For an index
+out of range a row that would be picked is zeros, one that would be written is left out; the first such index is noted
+as a fault.
+"""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, integer, written
+from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parts.faults import fault
+from ggplug_cpu.parts.nest import BLOCK, share
+from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, read, write
+
+
+class RowsByIndex(Parameters):
+    """Rows of ``n`` numbers at ``ni`` by ``nj`` by ``nk`` positions; indices are below ``limit``."""
+
+    y = written(STRIDES, CONVERTED)
+    x = read_operand(STRIDES, CONVERTED)
+    ids = read_operand(STRIDES)
+    faults = written()
+    position = integer()
+    """The node's position in its graph."""
+    n = integer()
+    ni = integer()
+    nj = integer()
+    nk = integer()
+    ids_nj = integer()
+    """How far the indices extend along j and k, where they repeat."""
+    ids_nk = integer()
+    limit = integer()
+    size = integer()
+    """Bytes of a row that is copied as it is; 0 where rows are converted."""
+    fetched = integer()
+    """Bytes of a row that are fetched before it is read: rows picked here and there are in no cache."""
+
+
+#: How many rows ahead rows are fetched.
+_AHEAD = 4
+#: What the kernel needs of a thread's scratch.
+SCRATCH_BYTES = ARGUMENTS + ROOM
+
+
+@kernel
+def rows_by_index(direction: str, index_type: str) -> Body:
+    """``get``: y's row i from x's row ``index``.  ``set``: y's row ``index`` from x's row i."""
+    load_index, getting, ahead = simd.LOADS[index_type], direction == "get", _AHEAD
+
+    def body(ctx: int, params: int) -> None:
+        n0, ni, nj = RowsByIndex.n(params), RowsByIndex.ni(params), RowsByIndex.nj(params)
+        limit, size = RowsByIndex.limit(params), RowsByIndex.size(params)
+        write_y, y_stride = RowsByIndex.y.convert(params), RowsByIndex.y.nb0(params)
+        read_x, x_stride = RowsByIndex.x.convert(params), RowsByIndex.x.nb0(params)
+        room = scratch(ctx) + ARGUMENTS
+        first, end = share(ctx, ni * nj * RowsByIndex.nk(params))
+        for row in range(first, end):
+            i, jk = row % ni, row // ni
+            j, k = jk % nj, jk // nj
+            place = RowsByIndex.ids.address(params) + i * RowsByIndex.ids.nb0(params)
+            place += j % RowsByIndex.ids_nj(params) * RowsByIndex.ids.nb1(params)
+            place += k % RowsByIndex.ids_nk(params) * RowsByIndex.ids.nb2(params)
+            index = load_index(place)
+            if getting and i + ahead < ni:
+                later = load_index(place + ahead * RowsByIndex.ids.nb0(params))
+                if later >= 0 and later < limit:
+                    beside = RowsByIndex.x.address(params) + RowsByIndex.x.nb1(params) * later
+                    beside += j * RowsByIndex.x.nb2(params) + k * RowsByIndex.x.nb3(params)
+                    for line in range(0, RowsByIndex.fetched(params), 64):
+                        simd.prefetch(beside + line)
+            y = RowsByIndex.y.address(params) + j * RowsByIndex.y.nb2(params) + k * RowsByIndex.y.nb3(params)
+            if index < 0 or index >= limit:
+                fault(RowsByIndex.faults.address(params), RowsByIndex.position(params), row, index)
+                if getting:  # rows of four-byte numbers without gaps
+                    simd.fill_bytes(y + RowsByIndex.y.nb1(params) * i, 0, 4 * n0)
+                continue
+            y += RowsByIndex.y.nb1(params) * (i if getting else index)
+            x = RowsByIndex.x.address(params) + j * RowsByIndex.x.nb2(params) + k * RowsByIndex.x.nb3(params)
+            x += RowsByIndex.x.nb1(params) * (index if getting else i)
+            if size != 0:
+                simd.copy_bytes(y, x, size)
+                continue
+            for start in range(0, n0, BLOCK):
+                m = min(BLOCK, n0 - start)
+                p = read(ctx, read_x, x, x_stride, m, y if write_y == 0 else room)
+                write(ctx, write_y, y, y_stride, m, p)
+                x += RowsByIndex.x.block_bytes(params)
+                y += RowsByIndex.y.block_bytes(params)
+
+    return body

@@ -1,0 +1,75 @@
+"""Sorting within rows: positions in the order of their elements."""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, device_function, kernel
+from ggplug_cpu.context import aborted, scratch
+from ggplug_cpu.parameters import integer
+from ggplug_cpu.parts.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.parts.rows import ARGUMENTS, read
+
+#: Elements that are sorted by insertion before runs are merged.
+_RUN = 8
+
+
+class Argsort(Rows):
+    """Rows of x, and of the first ``kept`` positions in it; ``flip`` is -1 where the largest comes first, else 0."""
+
+    y = written_row()
+    x = read_row()
+    flip = integer()
+    kept = integer()
+
+
+def scratch_bytes(n: int) -> int:
+    """What the kernel needs of a thread's scratch for rows of ``n``."""
+    return ARGUMENTS + 20 * n
+
+
+@kernel
+def argsort() -> Body:
+    """Merge sort of 64-bit words: above the element, as an integer of the same order, below its position."""
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        if aborted(ctx):
+            return
+        y, x = places
+        flip = Argsort.flip(params)
+        words = scratch(ctx) + ARGUMENTS
+        others = words + 8 * n
+        p = read(ctx, Argsort.x.convert(params), x, Argsort.x.stride(params), n, others + 8 * n)
+        for i in range(n):
+            bits = simd.load_i32(p + 4 * i)
+            # of negative floats the larger size is the smaller number
+            key = bits ^ (bits >> 31 & 0x7FFFFFFF) ^ flip
+            if bits & 0x7FFFFFFF > 0x7F800000:  # NaN is last
+                key = 0x7FFFFFFF
+            item = key << 32 | i
+            j = 8 * i
+            start = j - j % (8 * _RUN)
+            while j > start and simd.load_i64(words + j - 8) > item:
+                simd.store_i64(words + j, simd.load_i64(words + j - 8))
+                j -= 8
+            simd.store_i64(words + j, item)
+        here, there = words, others
+        run = 8 * _RUN
+        while run < 8 * n:
+            for start in range(0, 8 * n, 2 * run):
+                middle, stop = min(start + run, 8 * n), min(start + 2 * run, 8 * n)
+                i, j, k = start, middle, start
+                while i < middle and j < stop:
+                    a, b = simd.load_i64(here + i), simd.load_i64(here + j)
+                    simd.store_i64(there + k, min(a, b))
+                    i += 8 * (a < b)
+                    j += 8 * (b < a)
+                    k += 8
+                simd.copy_bytes(there + k, here + i, middle - i)
+                simd.copy_bytes(there + k + middle - i, here + j, stop - j)
+            here, there = there, here
+            run *= 2
+        for i in range(Argsort.kept(params)):
+            simd.store_i32(y + 4 * i, simd.load_i64(here + 8 * i) & 0x7FFFFFFF)
+
+    return over_rows(Argsort, visit)

@@ -1,0 +1,1 @@
+"""Bands of matrices, and triangular systems."""

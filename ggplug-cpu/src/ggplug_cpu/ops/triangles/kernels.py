@@ -1,0 +1,91 @@
+"""Bands of matrices, and triangular systems of equations."""
+
+from __future__ import annotations
+
+from ggplug_cpu import simd
+from ggplug_cpu.compiler import Body, device_function, kernel
+from ggplug_cpu.context import aborted, scratch
+from ggplug_cpu.parameters import Parameters, integer, real, written
+from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parts.nest import Rows, over_rows, read_row, share, written_row
+from ggplug_cpu.parts.programs import row_program
+from ggplug_cpu.parts.rows import ARGUMENTS, read, write
+
+
+class Banded(Rows):
+    """Rows of matrices of ``height`` rows; of row i, columns i + ``first`` to i + ``behind`` - 1 stay."""
+
+    y = written_row()
+    x = read_row()
+    height = integer()
+    first = integer()
+    behind = integer()
+    value = real()
+
+
+class SolveTri(Parameters):
+    """``batches`` systems of ``n`` equations with ``k`` right-hand sides each, all contiguous."""
+
+    x = written()
+    a = read_operand()
+    b = read_operand()
+    n = integer()
+    k = integer()
+    batches = integer()
+
+
+def scratch_bytes(n: int) -> int:
+    """What :func:`banded` needs of a thread's scratch for rows of ``n``."""
+    return ARGUMENTS + 8 * n
+
+
+@kernel
+def banded() -> Body:
+    """Columns that stay, and a number in all others."""
+    fill = row_program("fill(x0)")
+
+    @device_function
+    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+        y, x = places
+        i, value = row % Banded.height(params), Banded.value(params)
+        first = min(max(i + Banded.first(params), 0), n)
+        behind = max(min(i + Banded.behind(params), n), first)
+        write_y, y_room = Banded.y.convert(params), scratch(ctx) + ARGUMENTS
+        p = read(ctx, Banded.x.convert(params), x, Banded.x.stride(params), n, y_room + 4 * n)
+        r = y if write_y == 0 else y_room
+        fill(r, p, first, value)
+        if p != r:
+            simd.copy_bytes(r + 4 * first, p + 4 * first, 4 * (behind - first))
+        fill(r + 4 * behind, p + 4 * behind, n - behind, value)
+        write(ctx, write_y, y, Banded.y.stride(params), n, r)
+
+    return over_rows(Banded, visit)
+
+
+@kernel
+def solve_tri() -> Body:
+    """Forward substitution, for a vector of right-hand sides at a time."""
+    F, step = simd.vec("f32"), simd.width("f32")
+    load_first, splat, zero = simd.load_first(F), simd.splat(F), simd.zero(F)
+
+    def body(ctx: int, params: int) -> None:
+        n, k = SolveTri.n(params), SolveTri.k(params)
+        pieces = (k + step - 1) // step
+        first, end = share(ctx, SolveTri.batches(params) * pieces)
+        for piece in range(first, end):
+            if aborted(ctx):
+                return
+            batch, column = piece // pieces, piece % pieces * step
+            count = min(step, k - column)
+            row = SolveTri.a.address(params) + batch * n * n * 4
+            below = (batch * n * k + column) * 4
+            top, b = SolveTri.x.address(params) + below, SolveTri.b.address(params) + below
+            for i in range(n):
+                total = zero()
+                for t in range(i):
+                    total = simd.fma(splat(simd.load_f32(row + 4 * t)), load_first(top + 4 * k * t, count), total)
+                left = load_first(b + 4 * k * i, count) - total
+                simd.store_first(top + 4 * k * i, left / splat(simd.load_f32(row + 4 * i)), count)
+                row += 4 * n
+
+    return body

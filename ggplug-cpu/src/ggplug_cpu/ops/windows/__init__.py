@@ -1,0 +1,1 @@
+"""What becomes of windows that slide over planes."""

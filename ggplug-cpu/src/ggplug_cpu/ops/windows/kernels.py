@@ -1,0 +1,168 @@
+"""What becomes of windows that slide over planes: sums, weighted sums, means, maxima and where they are.
+
+A vector holds neighbouring windows of a row; it goes through the taps row by row.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ggplug_cpu.compiler import Body, Intrinsic, kernel
+from ggplug_cpu.context import scratch
+from ggplug_cpu.parameters import CONVERTED, STRIDES, Number, Parameters, emitted_number, integer, read, real, written
+from ggplug_cpu.parts.nest import BLOCK, share
+from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, write
+from ggplug_cpu.parts.sliding import counted, narrow, quotient, scalar_quotient
+from ggplug_cpu.simd import values, width
+from ggplug_cpu.simd.values import F32, Value, constant, emitted, first_lanes, loop, vector
+
+_LOWEST = -3.4028234663852886e38
+
+
+class Windows(Parameters):
+    """``ne0`` to ``ne3`` windows; window (i, j) of a plane of x has ``taps0`` by ``taps1`` elements of it.
+
+    x is f32, of ``width`` by ``height``; for strides, paddings, dilations and quotients see
+    :mod:`ggplug_cpu.parts.sliding`.  ``tap0`` and ``tap1`` are bytes that each tap is further on, whatever it reads.
+    """
+
+    y = written(STRIDES, CONVERTED)
+    x = read(STRIDES)
+    other = read(STRIDES)
+    """Weights of taps (for ``weighted``), or in the place of each element of x a number of a tap (for ``chosen``)."""
+    ne0 = integer()
+    ne1 = integer()
+    ne2 = integer()
+    ne3 = integer()
+    width = integer()
+    height = integer()
+    taps0 = integer()
+    taps1 = integer()
+    stride0 = integer()
+    stride1 = integer()
+    padding0 = integer()
+    padding1 = integer()
+    dilation0 = integer()
+    dilation1 = integer()
+    quotient0 = integer()
+    quotient1 = integer()
+    tap0 = integer()
+    tap1 = integer()
+    divisor = real()
+    """What sums are divided by."""
+
+
+#: What the kernel needs of a thread's scratch.
+SCRATCH_BYTES = ARGUMENTS + ROOM
+
+
+@kernel
+def windows(rule: str, reach: str) -> Body:
+    """``rule``: one of :data:`RULES`.  ``reach``: how a vector of windows reads a tap of each.
+
+    ``adjacent``: elements of a row of x side by side; ``apart``: with a distance; ``stretched``: with quotients.
+    """
+    some = _some_windows(rule, reach)
+
+    def body(ctx: int, params: int) -> None:
+        n0, n1, n2 = Windows.ne0(params), Windows.ne1(params), Windows.ne2(params)
+        write_y, y_stride = Windows.y.convert(params), Windows.y.nb0(params)
+        room = scratch(ctx) + ARGUMENTS
+        first, end = share(ctx, n1 * n2 * Windows.ne3(params))
+        for row in range(first, end):
+            i1, above = row % n1, row // n1
+            i2, i3 = above % n2, above // n2
+            y = Windows.y.address(params) + i1 * Windows.y.nb1(params)
+            y += i2 * Windows.y.nb2(params) + i3 * Windows.y.nb3(params)
+            x = Windows.x.address(params) + i2 * Windows.x.nb2(params) + i3 * Windows.x.nb3(params)
+            other = Windows.other.address(params) + i2 * Windows.other.nb2(params) + i3 * Windows.other.nb3(params)
+            for start in range(0, n0, BLOCK):
+                m = min(BLOCK, n0 - start)
+                place = y if write_y == 0 else room
+                some(params, x, other, i1, start, place, m)
+                write(ctx, write_y, y, y_stride, m, place)
+                y += Windows.y.block_bytes(params)
+
+    return body
+
+
+#: A sum; with a weight for each tap; divided by how many elements were inside; the largest number; the number of the
+#: tap that is the largest; the sum of those of which ``other`` says that they are this tap's.
+RULES = ("sum", "weighted", "mean", "largest", "place", "chosen")
+
+
+@functools.cache
+def _some_windows(rule: str, reach: str) -> Intrinsic:
+    """``(params, x, other, i1, first, place, n)``: ``n`` windows of row ``i1`` from ``first`` on, as f32."""
+    lanes, stretched, adjacent = width("f32"), reach == "stretched", reach == "adjacent"
+    floats = vector(F32, lanes)
+
+    def emit(params: Value, x: Value, other: Value, i1: Value, first: Value, place: Value, n: Value) -> None:
+        b = params.b
+
+        def number(field: Number) -> Value:
+            return emitted_number(field, params)
+
+        nb0, nb1 = number(Windows.x.nb0), number(Windows.x.nb1)
+        taps0, extent0, extent1 = number(Windows.taps0), number(Windows.width), number(Windows.height)
+        q0, q1 = number(Windows.quotient0), number(Windows.quotient1)
+        row = i1 * number(Windows.stride1) - number(Windows.padding1)
+        zero = constant(b, floats, 0)
+
+        def one_vector(v: Value, _: list[Value]) -> list[Value]:
+            begin = (first + v * lanes) * number(Windows.stride0) - number(Windows.padding0)
+            begins = counted(first + v * lanes, lanes) * narrow(number(Windows.stride0), lanes)
+            begins = begins - narrow(number(Windows.padding0), lanes)
+
+            def down(ky: Value, carried: list[Value]) -> list[Value]:
+                position = row + ky * number(Windows.dilation1)
+                iy = scalar_quotient(position, q1) if stretched else position
+                ok = (position >= 0) & (iy < extent1)
+                if stretched:
+                    ok = ok & (iy * q1).equal(position)
+                line = x + iy * nb1 + ky * number(Windows.tap1)
+                beside = other + iy * nb1
+
+                def across(kx: Value, carried: list[Value]) -> list[Value]:
+                    far = kx * number(Windows.dilation0)
+                    positions = begins + narrow(far, lanes)
+                    ix = quotient(positions, q0) if stretched else positions
+                    inside = (ix >= 0) & (ix < narrow(extent0, lanes)) & ok.splat(lanes)
+                    if stretched:
+                        inside = inside & (ix * narrow(q0, lanes)).equal(positions)
+                    at = line + kx * number(Windows.tap0)
+                    offsets = ix * narrow(nb0, lanes)
+                    if adjacent:
+                        read = values.masked_load(at + (begin + far) * 4, floats, inside)
+                    else:
+                        read = values.masked_gather(at, offsets, floats, inside)
+                    tap = (ky * taps0 + kx).convert(F32).splat(lanes)
+                    if rule == "weighted":
+                        weight = other + kx * number(Windows.other.nb0) + ky * number(Windows.other.nb1)
+                        sums = read.fma(values.load(weight, F32).splat(lanes), carried[0])
+                        return [inside.select(sums, carried[0])]  # 0 by an infinite weight is NaN
+                    if rule == "chosen":
+                        mine = values.masked_gather(beside, offsets, floats, inside).equal(tap) & inside
+                        return [carried[0] + mine.select(read, zero)]
+                    if rule in ("largest", "place"):
+                        larger = (read > carried[0]) & inside
+                        return [larger.select(read, carried[0]), larger.select(tap, carried[1])]
+                    return [carried[0] + read, carried[1] + inside.select(constant(b, floats, 1), zero)]
+
+                return loop(taps0, carried, across)
+
+            start = [zero] if rule in ("weighted", "chosen") else [zero, zero]
+            if rule in ("largest", "place"):
+                start = [constant(b, floats, _LOWEST), constant(b, floats, -1)]
+            found = loop(number(Windows.taps1), start, down)
+            result = found[1] if rule == "place" else found[0]
+            if rule == "sum":
+                result = result / number(Windows.divisor).convert(F32).splat(lanes)
+            elif rule == "mean":
+                result = found[1].equal(0).select(zero, result / found[1])
+            values.masked_store(place + v * (4 * lanes), result, first_lanes(lanes, n - v * lanes))
+            return []
+
+        loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], one_vector)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)

@@ -1,0 +1,102 @@
+"""Rows of any type as rows of f32, and back: so that kernels are written once, for contiguous f32.
+
+A *converter* is a kernel that other kernels call by its address, with a row of f32 and a few words in place of a
+context and parameters (:class:`Conversion`).  An operand that is contiguous f32 has none and is used where it lies.
+The converters are in :mod:`.converters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ggplug_cpu.compiler import device_function
+from ggplug_cpu.context import call_2, scratch, store_word
+from ggplug_cpu.parameters import Parameters, emitted_number, integer
+from ggplug_cpu.parts.nest import BLOCK, RowOperand
+from ggplug_cpu.simd import values
+from ggplug_cpu.simd.values import Value
+
+#: Bytes at the start of a thread's scratch memory where a converter's parameters lie; room for rows follows.
+ARGUMENTS = 64
+#: Bytes of a block of converted elements.
+ROOM = 4 * BLOCK
+
+
+class Conversion(Parameters):
+    """Parameters of converters: where ``count`` elements lie that are not f32, ``stride`` bytes apart."""
+
+    address = integer()
+    stride = integer()
+    count = integer()
+
+
+@device_function
+def read(ctx, convert, address, stride, n, room):  # type: ignore[no-untyped-def]
+    """``n`` elements from ``address`` on, as contiguous f32: where they lie, or converted into ``room``."""
+    if convert == 0:
+        return address
+    _convert(ctx, convert, address, stride, n, room)
+    return room
+
+
+@device_function
+def write(ctx, convert, address, stride, n, room):  # type: ignore[no-untyped-def]
+    """Store ``n`` f32 from ``room`` at ``address``; without a converter they are there already."""
+    if convert != 0:
+        _convert(ctx, convert, address, stride, n, room)
+
+
+@device_function
+def _convert(ctx, convert, address, stride, n, room):  # type: ignore[no-untyped-def]
+    arguments = scratch(ctx)
+    store_word(arguments, address)
+    store_word(arguments + 8, stride)
+    store_word(arguments + 16, n)
+    call_2(convert, room, arguments)
+
+
+# -- for any number of operands, where code is emitted ------------------------------------------------
+
+
+def read_rows(
+    operands: Sequence[RowOperand],
+    memory: Value,
+    params: Value,
+    places: Sequence[Value],
+    n: Value,
+    rooms: Sequence[Value],
+) -> list[Value]:
+    """Where ``n`` elements of each operand, from ``places`` on, are contiguous f32: in place, or in its room.
+
+    ``memory``: the thread's scratch memory.
+    """
+    b, found = params.b, []
+    for operand, place, room in zip(operands, places, rooms, strict=True):
+        convert = emitted_number(operand.convert, params)
+        before = b.block
+        with b.if_then(convert.unequal(0).ir):
+            _emit_convert(memory, convert, place, emitted_number(operand.stride, params), n, room)
+            after = b.block
+        where = b.phi(place.type)
+        where.add_incoming(place.ir, before)
+        where.add_incoming(room.ir, after)
+        found.append(Value(b, where))
+    return found
+
+
+@contextmanager
+def write_row(
+    operand: RowOperand, memory: Value, params: Value, place: Value, n: Value, room: Value
+) -> Iterator[Value]:
+    """Where ``n`` f32 are to be written in this context: in place, or in ``room`` to be converted at its end."""
+    convert = emitted_number(operand.convert, params)
+    yield convert.equal(0).select(place, room)
+    with params.b.if_then(convert.unequal(0).ir):
+        _emit_convert(memory, convert, place, emitted_number(operand.stride, params), n, room)
+
+
+def _emit_convert(memory: Value, convert: Value, address: Value, stride: Value, n: Value, room: Value) -> None:
+    for i, word in enumerate((address, stride, n)):
+        values.store(memory, word, 8 * i)
+    call_2.function(address.b, convert.ir, room.ir, memory.ir)

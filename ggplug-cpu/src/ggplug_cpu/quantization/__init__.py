@@ -1,0 +1,1 @@
+"""Encoding of weights on all threads, byte for byte as files have them."""

@@ -1,0 +1,89 @@
+"""Rows of weights encoded as files have them: byte for byte as :func:`ggplug.quantize`.
+
+What ops store is written by :mod:`ggplug_cpu.parts.converters`; some types are stored by ops in another, faster
+way than in files.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ggplug_cpu.compiler import Body, Intrinsic, kernel
+from ggplug_cpu.context import aborted, next_chunk, scratch
+from ggplug_cpu.parameters import Parameters, integer, written
+from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parts.nest import BLOCK
+from ggplug_cpu.parts.rows import ARGUMENTS, read
+from ggplug_cpu.simd.values import F32, I64, Value, constant, emitted, loop
+from ggplug_cpu.types import BLOCKS
+from ggplug_cpu.types.search import mean_square
+
+
+class Encoding(Parameters):
+    """``rows`` of ``n`` numbers, a few at a time; both sides lie without gaps."""
+
+    y = written("nb1")
+    x = read_operand("nb1", "convert", "block_bytes")
+    importance = read_operand()
+    """Of each of the ``n`` numbers, float32, for all rows; none for kernels that take none."""
+    n = integer()
+    rows = integer()
+    at_once = integer()
+    """Rows that a thread takes at a time."""
+
+
+def scratch_bytes(n: int) -> int:
+    """What the kernel needs of a thread's scratch."""
+    return ARGUMENTS + 4 * n
+
+
+@functools.cache
+def encode_row(type_name: str, weighted: bool) -> Intrinsic:
+    """``encode_row(...)(blocks, x, importance, n)``: ``n`` f32 at ``x`` as blocks at ``blocks``."""
+    t = BLOCKS[type_name]
+    size = t.block_size
+
+    def row(blocks: Value, x: Value, importance: Value, n: Value) -> None:
+        mean = constant(x.b, F32, 0)
+        if weighted and t.weigh is not None and t.weigh.of_row is not None:
+            mean = mean_square(x, n, t.weigh.of_row)
+
+        def one(i: Value, _: list[Value]) -> list[Value]:
+            block, place = blocks + i * t.block_bytes, x + i * (4 * size)
+            if weighted and t.weigh is not None:
+                t.weigh.encode(block, place, importance + i * (4 * size), mean)
+            else:
+                encode = t.file or t.encode
+                assert encode is not None
+                encode(block, place)
+            return []
+
+        loop(n.lshr(constant(n.b, I64, size.bit_length() - 1)), [], one)
+
+    return emitted("void(i64, i64, i64, i64)")(row)
+
+
+@kernel
+def encode_rows(type_name: str, weighted: bool) -> Body:
+    """Rows of any type that is read as f32, as rows of a block type."""
+    encode = encode_row(type_name, weighted)
+
+    def body(ctx: int, params: int) -> None:
+        n, rows, at_once = Encoding.n(params), Encoding.rows(params), Encoding.at_once(params)
+        convert, stride = Encoding.x.convert(params), Encoding.x.block_bytes(params)
+        room = scratch(ctx) + ARGUMENTS
+        first = next_chunk(ctx) * at_once
+        while first < rows and not aborted(ctx):
+            for row in range(first, min(first + at_once, rows)):
+                x = Encoding.x.address(params) + row * Encoding.x.nb1(params)
+                numbers = x
+                if convert != 0:
+                    numbers = room
+                    for start in range(0, n, BLOCK):
+                        read(ctx, convert, x, stride // BLOCK, min(BLOCK, n - start), room + 4 * start)
+                        x += stride
+                y = Encoding.y.address(params) + row * Encoding.y.nb1(params)
+                encode(y, numbers, Encoding.importance.address(params), n)
+            first = next_chunk(ctx) * at_once
+
+    return body

@@ -1,0 +1,60 @@
+"""What the decorators of :mod:`ggplug_cpu.compiler` record, for :mod:`ggplug_cpu.frontend` to compile."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+#: A function ``(ctx, params)`` that a kernel factory returns.
+Body = Callable[[int, int], None]
+#: ``result(arguments)`` in names of types, or a function from the names of the argument types to that, or to None.
+Signature = str | Callable[..., str | None]
+Fastmath = bool | frozenset[str] | set[str]
+
+
+class DeviceFunction:
+    """A Python function that kernels may call; it is compiled with them and always inlined."""
+
+    def __init__(self, function: Callable[..., Any], fastmath: Fastmath = False) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.fastmath = fastmath
+        #: target key -> Numba's dispatcher; filled by the front end, freed with this object.
+        self.materialised: dict[str, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        raise TypeError(f"{self.function.__qualname__} is a device function: only kernels can call it")
+
+    def __repr__(self) -> str:
+        return f"<device function {self.function.__module__}.{self.function.__qualname__}>"
+
+
+class Intrinsic:
+    """A function whose LLVM code is written by hand; see :func:`intrinsic`."""
+
+    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.signature = signature
+        self.materialised: dict[str, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        raise TypeError(f"{self.function.__qualname__} is an intrinsic: only kernels can call it")
+
+    def __repr__(self) -> str:
+        return f"<intrinsic {self.function.__module__}.{self.function.__qualname__}>"
+
+
+class Namespace:
+    """An object, or a class, whose attributes kernels may use as they use a module's."""
+
+
+class Compilable(Protocol):
+    """What is asked of a kernel to compile it: of :class:`~ggplug_cpu.compiler.Kernel`."""
+
+    name: str
+
+    @property
+    def fastmath(self) -> Fastmath: ...
+    def body(self) -> Body: ...
