@@ -70,7 +70,7 @@ def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
             return _signature_of_several(asked)  # type: ignore[arg-type]
         node = asked.node  # type: ignore[union-attr]
     return (
-        node.op.key,  # type: ignore[union-attr]
+        node.op.key,
         node.type.id,
         node.ne,
         node.nb,
