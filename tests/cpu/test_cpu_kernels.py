@@ -13,9 +13,9 @@ pytest.importorskip("ggplug_cpu")
 
 import ggplug as gg
 from ggplug import ops, quants, types
-from ggplug.arrays import decode, encode
 from ggplug.memory import GraphAllocator
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import decode, encode
 from ggplug_cpu.device import CpuDevice
 from ggplug_testing import evaluate, nmse
 

@@ -16,10 +16,10 @@ pytest.importorskip("ggplug_cpu")
 
 import ggplug as gg
 from ggplug import types
-from ggplug.arrays import decode, encode
 from ggplug.backend import Decline
 from ggplug.quants import put_scales
 from ggplug.tensor import Tensor, new_tensor
+from ggplug.values.arrays import decode, encode
 from ggplug_cpu import features
 from ggplug_cpu.choosing.entries import FAULTS, POSITION, Entries
 from ggplug_cpu.compiler import Kernel

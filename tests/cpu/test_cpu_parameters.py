@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("ggplug_cpu")
 
 from ggplug.graph import Graph
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug_cpu import prebuild, simd
 from ggplug_cpu.choosing.entries import FAULTS, RESULT, Entries
 from ggplug_cpu.choosing.nest import Shape, element_nest, words_of

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ggplug import ops
 from ggplug.graph import Graph
-from ggplug.hazards import written_sources
+from ggplug.nodes.hazards import written_sources
 from ggplug.ops.base import Array
 from ggplug.ops.flash_attention import shares_of
 from ggplug.tensor import Tensor

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import ggplug as gg
 from ggplug.backend import Buffer, Decline
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, ParameterError, PlacementError, UnsupportedOpError
-from ggplug.hazards import written_sources
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import PERSISTENT
+from ggplug.nodes.hazards import written_sources
 from ggplug.ops.views import View
 from ggplug.tensor import Tensor
 

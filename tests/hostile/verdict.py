@@ -12,8 +12,8 @@ import numpy.typing as npt
 import ggplug as gg
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
-from ggplug.hazards import written_sources
 from ggplug.host import HOST
+from ggplug.nodes.hazards import written_sources
 from ggplug.tensor import Tensor, strided
 from ggplug_testing.comparison import compare
 from ggplug_testing.drawing.draw import Source

@@ -25,11 +25,11 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_DEVICE} SubjectDevice.operand",
         f"{_DEVICE} SubjectDevice.array",
         "ggplug.discrete.plan",
-        "ggplug.walking",
+        "ggplug.interface.walking",
     ),
     "answers": (_DEVICE, "ggplug.backend", "ggplug_testing.reference"),
     "groups": (f"{SUBJECT}.together", "ggplug.backend Device.groups", "ggplug_testing.fusing", "tests.mutation.groups"),
-    "packing": (f"{SUBJECT}.panels", "ggplug.buffers", "ggplug_testing.packing"),
+    "packing": (f"{SUBJECT}.panels", "ggplug.interface.buffers", "ggplug_testing.packing"),
 }
 """Of a backend, in the order in which they are shown, and what begins the module and function of faults in them."""
 

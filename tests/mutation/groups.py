@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ggplug.arrays import strided
 from ggplug.backend import Group, Operand
 from ggplug.ops.base import Op
 from ggplug.ops.elementwise import Add
@@ -15,6 +14,7 @@ from ggplug.ops.norms import RowNorm
 from ggplug.ops.unary import Unary
 from ggplug.patterns import Pattern, pattern
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import strided
 from ggplug_testing.fusing import ADD, MUL, NORM, PATTERNS, RESIDUAL, FusingDevice, interpret_group
 from ggplug_testing.oracle import compute_node
 from tests.mutation.fault import written

@@ -15,8 +15,8 @@ from ggplug.cli.overhead import by, count_calls
 from ggplug.cli.products import prepared
 from ggplug.errors import ComputeError, DeviceLostError, KernelCompileError, OutOfMemoryError
 from ggplug.graph import Graph
-from ggplug.groups import Group
 from ggplug.memory import Allocation, allocate_graph
+from ggplug.nodes.groups import Group
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import HELD
 from ggplug.tensor import new_tensor

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory import Allocation
 from ggplug.memory.layout import PERSISTENT
+from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.tensor import Tensor
 from ggplug_cpu import features
 from ggplug_cpu.device import CpuDevice

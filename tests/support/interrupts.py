@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from ggplug.sharing import HELD
-from ggplug.stacks import is_inside
+from ggplug.system.stacks import is_inside
 
 DROPPED = ("__del__", "_let_go", "_remove", "<genexpr>")
 

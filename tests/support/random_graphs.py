@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import ggplug as gg
-from ggplug.arrays import decode
 from ggplug.backend import BufferType, Operand
 from ggplug.host import HOST
 from ggplug.types import BufferUsage
+from ggplug.values.arrays import decode
 from ggplug_testing.reference import interpret
 
 EXTENTS = (4, 8, 16, 48)

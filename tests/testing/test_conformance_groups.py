@@ -11,8 +11,8 @@ import pytest
 import ggplug as gg
 from ggplug.backend import Device, forms_groups
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED
 from ggplug.memory import GraphAllocator, compute_poisoned
+from ggplug.nodes.groups import UNGROUPED
 from ggplug.registry import REGISTRY
 from ggplug.tensor import Tensor
 from ggplug_testing import FakeDevice, Leafs, ReferenceDevice

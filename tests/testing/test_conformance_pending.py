@@ -74,7 +74,7 @@ def test_an_id_out_of_range_of_any_op_proves_what_becomes_of_failures(op: type[O
 def test_every_op_with_ids_is_asked_whether_it_looks_at_them(op: type[Op]) -> None:
     forgets = f"if found is not None and node.op.name != {op.name!r}:"
     (clause,) = (each for each in CLAUSES if each.name == "ids are looked at in each computation")
-    with seeded(Edit("ggplug.walking", "call_kernel", "if found is not None:", forgets)):
+    with seeded(Edit("ggplug.interface.walking", "call_kernel", "if found is not None:", forgets)):
         finding = run_clause(ReferenceDevice(), clause)
     assert finding.verdict == "failed"
     assert f"= {op.name}" in finding.reason

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug.buffers import Buffer
 from ggplug.errors import BufferUseError
 from ggplug.host import HOST
+from ggplug.interface.buffers import Buffer
 from ggplug.sharing import accessing, using, waits
 from ggplug_testing.contracts import CLAUSES, Clause, freeing, run_clause, stepping
 from ggplug_testing.fake import FakeDevice

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug.arrays import encode
 from ggplug.errors import GraphError, ShapeError, TensorStateError
 from ggplug.ops.base import OPS, Op, apply
 from ggplug.tensor import like
+from ggplug.values.arrays import encode
 from ggplug_testing.oracle import evaluate
 
 rng = np.random.default_rng(3)

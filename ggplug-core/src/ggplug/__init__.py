@@ -22,8 +22,8 @@ from ggplug.errors import *  # noqa: F403
 from ggplug.graph import Graph as Graph
 from ggplug.host import asarray as asarray
 from ggplug.host import tensor as tensor
-from ggplug.lazy import whole
 from ggplug.ops import *  # noqa: F403
+from ggplug.system.lazy import whole
 from ggplug.tensor import Context as Context
 from ggplug.tensor import Tensor as Tensor
 from ggplug.tensor import new_tensor as new_tensor
@@ -99,5 +99,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    hidden = {"Any", "TYPE_CHECKING", "annotations", "faults", "importlib", "whole"}
+    hidden = {"Any", "TYPE_CHECKING", "annotations", "whole"}
     return sorted({*globals(), *_MODULES, *_LAZY} - hidden)

@@ -83,9 +83,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from ggplug.arrays import BLOCK_AXIS, TensorLayout, as_bytes
-from ggplug.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
-from ggplug.callables import call_python
 from ggplug.errors import (
     BufferUseError,
     ComputeError,
@@ -95,19 +92,22 @@ from ggplug.errors import (
     UnsupportedOpError,
     told,
 )
-from ggplug.faults import answer_of, compute_error, first_out_of_range, id_out_of_range, limit_of_ids
 from ggplug.graph import Graph
-from ggplug.grouping import check_groups, form_groups
-from ggplug.groups import UNGROUPED, Group, Groups, signature_of
+from ggplug.interface.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
+from ggplug.interface.callables import call_python
+from ggplug.interface.faults import answer_of, compute_error, first_out_of_range, id_out_of_range, limit_of_ids
+from ggplug.interface.grouping import check_groups, form_groups
+from ggplug.interface.plan_cache import PlanCache
+from ggplug.interface.plans import BufferOffsets, NodeTime, Places, Plan
+from ggplug.interface.walking import Operand, WalkPlan, call_kernel
+from ggplug.nodes.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
-from ggplug.overriding import Overridable
 from ggplug.patterns import Pattern
-from ggplug.plan_cache import PlanCache
-from ggplug.plans import BufferOffsets, NodeTime, Places, Plan
 from ggplug.sharing import alone
+from ggplug.system.overriding import Overridable
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
-from ggplug.walking import Operand, WalkPlan, call_kernel
+from ggplug.values.arrays import BLOCK_AXIS, TensorLayout, as_bytes
 
 __all__ = [
     "API_VERSION",
@@ -364,7 +364,7 @@ class Device(Overridable, ABC):
         """Which nodes of a graph, or of a part of one, this device computes together.  Asked before memory is laid out.
 
         ``leaving``: positions of results that are needed outside of the part; they have to be written.  Default: the
-        groups that :attr:`patterns` form and :meth:`match` accepts; :mod:`ggplug.grouping` has the rules.
+        groups that :attr:`patterns` form and :meth:`match` accepts; :mod:`ggplug.interface.grouping` has the rules.
         """
         patterns = self.patterns
         return form_groups(graph, patterns, self._declined, leaving) if patterns else UNGROUPED
@@ -384,7 +384,7 @@ class Device(Overridable, ABC):
         """Each group of a graph, with what :meth:`match` found for it, at its last node: where a plan begins.
 
         Views and nodes without elements are left out.  Raises GraphError for nodes that cannot be a group
-        (:func:`~ggplug.grouping.check_groups`), UnsupportedOpError for a group that the device declines.
+        (:func:`~ggplug.interface.grouping.check_groups`), UnsupportedOpError for a group that the device declines.
         """
         check_groups(graph, groups)
         for group in groups.of(graph):
@@ -602,7 +602,7 @@ def groups_of(device: Device, graph: Graph, leaving: Collection[int] = ()) -> Gr
     """What ``device.groups`` says of a graph.
 
     Raises ComputeError if it raises anything but a GGPlugError, or returns no :class:`Groups`; GraphError if they break
-    a rule (:func:`~ggplug.grouping.check_groups`).
+    a rule (:func:`~ggplug.interface.grouping.check_groups`).
     """
     try:
         answer = device.groups(graph, leaving)

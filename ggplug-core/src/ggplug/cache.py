@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO
 
 from ggplug.errors import FileKindError
-from ggplug.files import is_unfinished, kind_of, open_regular, replacing
+from ggplug.system.files import is_unfinished, kind_of, open_regular, replacing
 
 ENVIRONMENT_VARIABLE = "GGPLUG_CACHE_DIR"
 

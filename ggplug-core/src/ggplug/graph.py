@@ -13,10 +13,10 @@ from itertools import compress
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from ggplug import pictures
+from ggplug.display import pictures
 from ggplug.errors import BufferUseError, GraphError, TensorStateError
-from ggplug.revisions import Revision
 from ggplug.tensor import Tensor
+from ggplug.values.revisions import Revision
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -379,8 +379,8 @@ class Graph:
     def layouts(self) -> Layouts:
         """Which tensors lie in memory with a layout of its own now, by position, and in which; views with their root.
 
-        Kernels are chosen for it (:func:`~ggplug.groups.signature_of` has the buffer type of every source's root), so a
-        plan serves the graphs that agree in it.  Takes no Python call per tensor.
+        Kernels are chosen for it (:func:`~ggplug.nodes.groups.signature_of` has the buffer type of every source's
+        root), so a plan serves the graphs that agree in it.  Takes no Python call per tensor.
         """
         kinds = list(map(_buffer_type, self.tensors))
         own = {kind for kind in set(kinds) if kind is not None and kind.has_own_layout}

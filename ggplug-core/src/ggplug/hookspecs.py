@@ -33,7 +33,7 @@ from ggplug.errors import PlacementError, PluginError, told
 if TYPE_CHECKING:
     from ggplug.backend import Device, NodeTime, Registration
     from ggplug.graph import Graph
-    from ggplug.groups import Groups
+    from ggplug.nodes.groups import Groups
     from ggplug.tensor import Tensor
 
 PROJECT = "ggplug"

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.arrays import as_array, as_bytes, strided
 from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
 from ggplug.sharing import accessing
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, Type, as_type
+from ggplug.values.arrays import as_array, as_bytes, strided
 
 ALIGNMENT = 64
 """Bytes of a cache line and of the widest vector registers there are."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from ggplug.errors import ParameterError
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug.ops.base import Op
 from ggplug.ops.elementwise import Add, Mul
 from ggplug.tensor import Tensor

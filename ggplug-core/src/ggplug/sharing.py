@@ -25,8 +25,8 @@ is all.  Two threads that publish at the same moment see each other, because eac
 relies on Python's lock, which makes such steps take place one after the other.
 
 Python handles signals at the entry of functions, so Ctrl-C can keep a claim's ``__exit__`` from ending it.  A claim
-whose ``with`` block its thread has left counts for nothing (:mod:`ggplug.stacks`); that is asked only where a claim is
-in the way of another one, or around one of the same thread.
+whose ``with`` block its thread has left counts for nothing (:mod:`ggplug.system.stacks`); that is asked only where a
+claim is in the way of another one, or around one of the same thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from threading import get_ident
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from ggplug.errors import BusyError
-from ggplug.stacks import Entered, is_inside
+from ggplug.system.stacks import Entered, is_inside
 
 P = ParamSpec("P")
 R = TypeVar("R")

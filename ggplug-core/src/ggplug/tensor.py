@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.arrays import as_array, as_bytes, decode, encode, strided, whole_number
 from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.sharing import accessing, freeing
 from ggplug.types import TensorFlag, Type, as_type
+from ggplug.values.arrays import as_array, as_bytes, decode, encode, strided, whole_number
 
 if TYPE_CHECKING:
     from ggplug.backend import Buffer, BufferType

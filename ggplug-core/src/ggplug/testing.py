@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ggplug.errors import PluginError
-from ggplug.lazy import whole
+from ggplug.system.lazy import whole
 
 if TYPE_CHECKING:
     from ggplug_testing import (

@@ -17,8 +17,8 @@ import numpy as np
 from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Places, Plan, id_out_of_range
 from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.revisions import Revision
 from ggplug.sharing import NOTHING, turn
+from ggplug.values.revisions import Revision
 from ggplug_cpu import interrupted
 from ggplug_cpu.choosing.entries import FAULTS, POSITION, Entries
 from ggplug_cpu.parameters import Ref

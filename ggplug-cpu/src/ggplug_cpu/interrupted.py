@@ -10,8 +10,8 @@ from ggplug.backend import Buffer, Groups, NodeTime, Operand, Places, call_pytho
 from ggplug.errors import ComputeAborted
 from ggplug.graph import Graph
 from ggplug.ops import PythonCall
-from ggplug.revisions import Revision
 from ggplug.sharing import OPEN, Claim, using
+from ggplug.values.revisions import Revision
 from ggplug_cpu.tape import BoundTape, Span, TraceRing
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def choosers_of(kind: type[Op]) -> Iterator[Chooser]:
 
 
 def match(group: Group) -> Entries | Decline:
-    """What computes a group, or why nothing does.  A pure function of :func:`~ggplug.groups.signature_of`."""
+    """What computes a group, or why nothing does.  A pure function of :func:`~ggplug.nodes.groups.signature_of`."""
     packed = _packed_elsewhere(group)
     if packed is not None:
         return packed

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.arrays import as_bytes
 from ggplug.backend import BufferType, Bytes, Device
 from ggplug.errors import BufferUseError
 from ggplug.host import ALIGNMENT, HostBuffer, HostBufferType
 from ggplug.sharing import accessing
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import as_bytes
 from ggplug_cpu import features
 from ggplug_cpu.parameters import Place
 from ggplug_cpu.topology import default_threads

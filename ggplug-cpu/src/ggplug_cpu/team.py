@@ -32,8 +32,8 @@ from typing import Any, Protocol
 
 from ggplug import sharing
 from ggplug.errors import ComputeAborted, ComputeError, ParameterError
-from ggplug.revisions import Revision
 from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, living, settle, turn, wake
+from ggplug.values.revisions import Revision
 from ggplug_cpu import context, topology, walker
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.parameters import Ref

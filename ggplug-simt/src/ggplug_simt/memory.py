@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ggplug.arrays import as_bytes
 from ggplug.backend import Buffer, BufferType, Bytes, check_target
 from ggplug.host import HostBuffer, HostBufferType
 from ggplug.sharing import accessing
+from ggplug.values.arrays import as_bytes
 from ggplug_simt.driver import Handle
 from ggplug_simt.ledger import DeviceMemory
 from ggplug_simt.runtime import Runtime

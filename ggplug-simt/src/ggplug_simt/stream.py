@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.arrays import as_bytes
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Device, Event, Groups, Plan, check_target
 from ggplug.errors import BufferUseError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.sharing import turn, using
+from ggplug.values.arrays import as_bytes
 from ggplug_simt.driver import Mark
 from ggplug_simt.memory import SimtBuffer
 from ggplug_simt.plan import SimtPlan

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ggplug.lazy import whole
+from ggplug.system.lazy import whole
 
 if TYPE_CHECKING:
     from ggplug_testing.cases import Case, Leafs, cases_of, generates

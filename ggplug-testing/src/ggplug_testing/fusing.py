@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ggplug import ops
-from ggplug.arrays import strided
 from ggplug.backend import Decline, Group, Operand
 from ggplug.ops.base import Array
 from ggplug.patterns import Pattern, chain, of, pattern, viewed
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import strided
 from ggplug_testing.oracle import compute_node
 from ggplug_testing.placement import UNWRITTEN
 from ggplug_testing.reference import ReferenceDevice, match_reference

@@ -13,15 +13,15 @@ from functools import partial
 
 import numpy as np
 
-from ggplug.arrays import strided
 from ggplug.backend import Backend, Decline, Device, forms_groups, groups_of
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
-from ggplug.grouping import check_groups
-from ggplug.groups import Groups
+from ggplug.interface.grouping import check_groups
 from ggplug.memory import Allocation, GraphAllocator, compute_poisoned
+from ggplug.nodes.groups import Groups
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, graph_cases
 from ggplug_testing.cases.chains import SUBJECT, group_cases
 from ggplug_testing.causes import Failure, names_of_ops, of_exception

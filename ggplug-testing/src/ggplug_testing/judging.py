@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.arrays import encode, strided
 from ggplug.graph import Graph
-from ggplug.hazards import written_sources
+from ggplug.nodes.hazards import written_sources
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import encode, strided
 from ggplug_testing.comparison import Agreement, Comparison, compare, compare_bits, compare_selected
 from ggplug_testing.description import selected_by
 from ggplug_testing.expected import Expected

@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.arrays import as_bytes, strided
 from ggplug.backend import BufferType, Decline, Device, forms_groups, groups_of
 from ggplug.errors import GGPlugError, GraphError, told
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Group, Groups
-from ggplug.hazards import written_positions, written_sources
 from ggplug.memory.graph_allocator import GraphAllocator, compute_piece, piece
+from ggplug.nodes.groups import UNGROUPED, Group, Groups
+from ggplug.nodes.hazards import written_positions, written_sources
 from ggplug.ops.base import Array
 from ggplug.scheduler.explain import kernel_name
 from ggplug.tensor import Spec, Tensor, describe
 from ggplug.types import TensorFlag
+from ggplug.values.arrays import as_bytes, strided
 from ggplug_testing.comparison import Allowed, nmse
 from ggplug_testing.expected import Expected
 from ggplug_testing.judging import judge

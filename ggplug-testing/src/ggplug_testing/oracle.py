@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from ggplug import quants
-from ggplug.arrays import as_bytes, encode
 from ggplug.backend import first_out_of_range
 from ggplug.errors import GraphError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F32, F64, Type
+from ggplug.values.arrays import as_bytes, encode
 
 Watching = Callable[[Tensor, Sequence["Array | None"], Array], Array]
 """``(node, values of its sources, its result before it is rounded to its type) -> the result to go on with``."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.arrays import as_bytes, strided
 from ggplug.backend import Buffer, BufferType, Bytes, Decline, Device, Group, Operand
 from ggplug.errors import BufferUseError
 from ggplug.host import HostBuffer
@@ -21,6 +20,7 @@ from ggplug.ops.matrix import MulMat
 from ggplug.sharing import accessing
 from ggplug.tensor import Tensor
 from ggplug.types import KERNEL_FLOATS
+from ggplug.values.arrays import as_bytes, strided
 from ggplug_testing.oracle import compute_node
 from ggplug_testing.reference import ReferenceDevice
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.arrays import as_bytes, strided
 from ggplug.backend import Buffer, BufferType
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import NOWHERE
+from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import as_bytes, strided
 from ggplug_testing.oracle import decoded
 
 Bytes = npt.NDArray[np.uint8]

@@ -26,13 +26,13 @@ class Bar:
 def bar(total: int) -> Iterator[Bar]:
     """A bar on standard error for ``total`` parts, which vanishes at the end; nothing where that is no terminal.
 
-    In the background of the terminal it waits for the foreground; see :mod:`ggplug.bars`.
+    In the background of the terminal it waits for the foreground; see :mod:`ggplug.display.bars`.
     """
     # Rich takes longer to import than most that imports this module.
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.table import Column
 
-    from ggplug import bars
+    from ggplug.display import bars
 
     shown = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
     with bars.bar(BarColumn(20), MofNCompleteColumn(), shown) as progress:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ggplug.signals import raising
+from ggplug.system.signals import raising
 
 
 class Stopped(KeyboardInterrupt):

@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug import quants
-from ggplug.arrays import strided
 from ggplug.backend import Backend, Decline, Device
 from ggplug.errors import GGPlugError, ParameterError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides
 from ggplug.types import by_name
+from ggplug.values.arrays import strided
 from ggplug_testing.comparison import Comparison, compare, compare_selected
 from ggplug_testing.description import selected_by
 from ggplug_testing.ggml_ops import Result, Undefined, rewrite

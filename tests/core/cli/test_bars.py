@@ -87,7 +87,7 @@ def test_the_suite_shows_in_the_foreground_how_far_it_is() -> None:
 _TO_THE_BACKGROUND = """
     import os, signal, sys
     from rich.progress import TextColumn
-    from ggplug import bars
+    from ggplug.display import bars
 
     def group(number):
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)

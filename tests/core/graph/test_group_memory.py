@@ -11,11 +11,11 @@ import ggplug as gg
 from ggplug import ops
 from ggplug.errors import GraphError, ParameterError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups
 from ggplug.host import HOST
 from ggplug.memory import Allocation, GraphAllocator, check_overlaps, compute_poisoned, lifetimes
 from ggplug.memory.graph_allocator import poison_mode
 from ggplug.memory.layout import NOWHERE
+from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.patterns import chain, of, pattern
 from ggplug.tensor import Tensor
 from ggplug_testing.fusing import FusingDevice

@@ -12,10 +12,10 @@ import ggplug as gg
 from ggplug import ops
 from ggplug.errors import GraphError, ParameterError
 from ggplug.graph import Graph
-from ggplug.grouping import check_groups, form_groups
-from ggplug.groups import UNGROUPED, Group, Groups, Missed
 from ggplug.host import HOST
+from ggplug.interface.grouping import check_groups, form_groups
 from ggplug.memory import GraphAllocator
+from ggplug.nodes.groups import UNGROUPED, Group, Groups, Missed
 from ggplug.patterns import Chain, Pattern, chain, maybe, of, pattern, viewed
 from ggplug.tensor import Tensor
 

@@ -13,9 +13,9 @@ import ggplug as gg
 from ggplug.backend import Decline, Group, Groups, Operand, signature_of
 from ggplug.errors import ComputeError, GraphError, UnsupportedOpError
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED
 from ggplug.host import HOST
 from ggplug.memory import GraphAllocator, allocate_graph
+from ggplug.nodes.groups import UNGROUPED
 from ggplug.tensor import Tensor
 from ggplug_testing import FakeDevice, ReferenceDevice
 from ggplug_testing.packing import PackingDevice

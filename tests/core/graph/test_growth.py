@@ -15,9 +15,9 @@ from installed import device_or_skip
 
 import ggplug as gg
 from ggplug.gguf import GGUFWriter
-from ggplug.hazards import Hazards
 from ggplug.host import HOST
 from ggplug.memory import allocate_graph
+from ggplug.nodes.hazards import Hazards
 from ggplug.quantizing import quantize_file
 from ggplug_testing.fake import FakeDevice
 

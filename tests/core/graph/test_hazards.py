@@ -10,9 +10,9 @@ import pytest
 from random_graphs import random_case
 
 import ggplug as gg
-from ggplug.hazards import Latest
 from ggplug.host import HOST
 from ggplug.memory import Access, HazardKind, Hazards, allocate_graph
+from ggplug.nodes.hazards import Latest
 from ggplug.ops.base import Op, apply
 from ggplug.tensor import Spec
 

@@ -12,8 +12,8 @@ import pytest
 import ggplug as gg
 from ggplug.errors import BufferUseError, ParameterError, PlacementError
 from ggplug.gguf import GGUFReader, GGUFWriter, load
-from ggplug.groups import signature_of
 from ggplug.memory import allocate_graph
+from ggplug.nodes.groups import signature_of
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Context
 from ggplug.types import BufferUsage

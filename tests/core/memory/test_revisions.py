@@ -15,8 +15,8 @@ from ggplug.backend import UNGROUPED, Backend, Buffer, Device, Groups, Plan, Wal
 from ggplug.host import HOST
 from ggplug.memory import Allocation, allocate_graph
 from ggplug.registry import REGISTRY
-from ggplug.revisions import Revision, Watchers
 from ggplug.types import BufferUsage
+from ggplug.values.revisions import Revision, Watchers
 from ggplug_testing.reference import ReferenceDevice
 
 N = 8

@@ -14,7 +14,7 @@ from simt_stand_in import StandInDevice
 import ggplug as gg
 from ggplug.backend import Device
 from ggplug.errors import BufferUseError, TensorStateError
-from ggplug.unset import Unset
+from ggplug.values.unset import Unset
 
 
 @pytest.fixture(params=["CPU", "OpenCL0"])
@@ -211,7 +211,7 @@ def test_what_two_threads_place_at_once_is_found(monkeypatch: pytest.MonkeyPatch
             others[0].join(0.1)  # as far as it gets
         return found
 
-    monkeypatch.setattr("ggplug.unset.sorted", sort, raising=False)
+    monkeypatch.setattr("ggplug.values.unset.sorted", sort, raising=False)
     unset.add({0: 10})
     others[0].result()
     assert dict(unset) == {0: 10, 10: 20}

@@ -17,7 +17,7 @@ import pytest
 
 from ggplug import cache
 from ggplug.cache import KernelFiles
-from ggplug.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX
+from ggplug.system.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX
 
 KEY, OTHER = "0" * 64, "1" * 64
 DAY = 24 * 3600.0

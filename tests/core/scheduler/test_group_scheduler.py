@@ -13,10 +13,10 @@ import ggplug as gg
 from ggplug.backend import Backend, BufferType, Decline, Device, Group, Groups, NodeTime
 from ggplug.errors import ComputeError, GraphError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.groups import Missed
 from ggplug.hookspecs import HOOKS
 from ggplug.host import HOST
 from ggplug.memory import check_overlaps
+from ggplug.nodes.groups import Missed
 from ggplug.patterns import Pattern
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor

@@ -17,10 +17,11 @@ from interrupts import interrupted_everywhere, still_held
 from simt_stand_in import StandInDevice
 
 import ggplug as gg
-from ggplug import sharing, stacks
+from ggplug import sharing
 from ggplug.backend import Device
 from ggplug.errors import BusyError, TensorStateError
 from ggplug.sharing import HELD, WAITING, Claim, accessing, freeing, turn, using
+from ggplug.system import stacks
 
 
 class Thing:

@@ -10,9 +10,9 @@ import pytest
 from random_graphs import compute_apart, random_case
 
 import ggplug as gg
-from ggplug.arrays import decode
 from ggplug.scheduler import Scheduler
 from ggplug.types import BufferUsage
+from ggplug.values.arrays import decode
 from ggplug_testing import FakeDevice, ReferenceDevice
 
 OPS = ("silu", "mul_mat", "set_rows", "cpy", "add", "rms_norm", "concat", "cont", "sum_rows", "soft_max")

@@ -18,10 +18,10 @@ import pytest
 from interrupts import interrupted_at, interrupted_everywhere
 
 import ggplug as gg
-from ggplug import files
 from ggplug.errors import FileKindError, GGUFError
-from ggplug.files import NewFile, naming, open_regular, replacing
 from ggplug.gguf import GGUFReader, GGUFWriter, writer
+from ggplug.system import files
+from ggplug.system.files import NewFile, naming, open_regular, replacing
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="this system has no FIFOs, and links need a privilege")
 

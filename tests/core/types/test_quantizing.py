@@ -590,7 +590,7 @@ def test_a_failure_leaves_nothing_behind(
             raise KeyboardInterrupt
 
     if damage == "the disk is full":
-        monkeypatch.setattr("ggplug.files.os.fsync", full)
+        monkeypatch.setattr("ggplug.system.files.os.fsync", full)
     with pytest.raises((OSError, KeyboardInterrupt)) as caught:
         quantize_file(model, out, "Q4_0", compiled=False, progress=stop)
     if isinstance(caught.value, OSError):

@@ -19,8 +19,8 @@ import ggplug_models
 from ggplug import quants, types
 from ggplug.cli.streams import Ending, ended_by_signals
 from ggplug.errors import FileKindError, ModelError, ParameterError
-from ggplug.files import replacing
 from ggplug.gguf import GGUFReader
+from ggplug.system.files import replacing
 from ggplug_models.converting.convert import FILE_TYPES
 
 CONFIG: dict[str, Any] = {

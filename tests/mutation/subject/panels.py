@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ggplug.arrays import as_bytes, strided
 from ggplug.backend import Buffer, BufferType, Bytes
 from ggplug.errors import BufferUseError
 from ggplug.sharing import accessing
 from ggplug.tensor import Tensor
 from ggplug.types import F16, F32, Q8_0
+from ggplug.values.arrays import as_bytes, strided
 from tests.mutation.subject.kernels import products
 from tests.mutation.subject.memory import SubjectBuffer
 from tests.mutation.subject.values import Array, Values, single, store

@@ -44,15 +44,15 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def progress(*shown: ProgressColumn) -> Progress:
-    """A bar of these columns on standard error; see :func:`ggplug.bars.bar`."""
-    from ggplug import bars  # most commands have none, and it takes long to import
+    """A bar of these columns on standard error; see :func:`ggplug.display.bars.bar`."""
+    from ggplug.display import bars  # most commands have none, and it takes long to import
 
     return bars.bar(*shown, width=columns(sys.stderr))
 
 
 def busy(words: str) -> Progress:
-    """Says on standard error what takes long; see :func:`ggplug.bars.busy`."""
-    from ggplug import bars
+    """Says on standard error what takes long; see :func:`ggplug.display.bars.busy`."""
+    from ggplug.display import bars
 
     return bars.busy(printable(words), width=columns(sys.stderr))
 

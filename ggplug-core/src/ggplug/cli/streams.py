@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import IO, Any, NoReturn, TextIO
 
 from ggplug.registry.isolation import PLUGIN_CODE
-from ggplug.signals import raising
+from ggplug.system.signals import raising
 
 EXIT_BROKEN_PIPE = 141
 """128 plus the signal's number, as a shell reports it."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.arrays import strided
 from ggplug.backend import (
     UNGROUPED,
     Group,
@@ -26,6 +25,7 @@ from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import strided
 
 if TYPE_CHECKING:
     from ggplug.discrete.queue import QueuedBackend

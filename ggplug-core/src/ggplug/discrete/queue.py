@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.arrays import as_bytes
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Device, Event, Groups, Plan, check_target
 from ggplug.discrete.memory import DiscreteBuffer
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, told
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.sharing import using
+from ggplug.values.arrays import as_bytes
 
 if TYPE_CHECKING:
     from ggplug.discrete.device import DiscreteDevice

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import FileKindError, GGUFError
-from ggplug.files import naming, open_regular
 from ggplug.gguf.format import (
     SPLIT_COUNT_KEY,
     SPLIT_NO_KEY,
@@ -29,6 +28,7 @@ from ggplug.gguf.format import (
 from ggplug.gguf.metadata import Metadata
 from ggplug.gguf.parse import Header, parse_header
 from ggplug.gguf.split import sibling_path
+from ggplug.system.files import naming, open_regular
 
 
 class GGUFReader:

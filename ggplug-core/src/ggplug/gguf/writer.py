@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from ggplug import types
 from ggplug.errors import GGUFError, ParameterError, ShapeError, TypeMismatchError
-from ggplug.files import NewFile, naming
 from ggplug.gguf.format import (
     ALIGNMENT_KEY,
     ARCHITECTURE_KEY,
@@ -37,6 +36,7 @@ from ggplug.gguf.format import (
 from ggplug.gguf.reader import GGUFReader
 from ggplug.gguf.split import shard_path
 from ggplug.gguf.values import Order, encode_string, encode_value, infer_types
+from ggplug.system.files import NewFile, naming
 from ggplug.tensor import is_possible
 from ggplug.types import Type
 
@@ -67,9 +67,9 @@ class GGUFWriter:
     """Writes a model to ``path``, all of it or nothing.
 
     The files are written under temporary names in the same folder and take their names when they are complete, so a
-    reader never sees half a model, and a failure leaves what was there before; see :class:`ggplug.files.NewFile`, also
-    for what becomes of links.  As a context manager it writes at
-    the end of the block, unless the block failed::
+    reader never sees half a model, and a failure leaves what was there before; see
+    :class:`ggplug.system.files.NewFile`, also for what becomes of links.  As a context manager it writes at the end of
+    the block, unless the block failed::
 
         with GGUFWriter("model.gguf", arch="llama") as writer:
             writer.add("llama.block_count", 12)

@@ -13,7 +13,6 @@
 =========================  =====================================================================================
 """
 
-from ggplug.hazards import Access, HazardKind, Hazards
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.contexts import allocate, allocated_size
 from ggplug.memory.graph_allocator import GraphAllocator, allocate_graph, compute_poisoned
@@ -22,6 +21,7 @@ from ggplug.memory.lifetimes import Lifetimes, lifetimes
 from ggplug.memory.overlaps import Held, check_overlaps
 from ggplug.memory.runs import Arena, Run
 from ggplug.memory.tensor_allocator import TensorAllocator, tensor_alloc, view_init
+from ggplug.nodes.hazards import Access, HazardKind, Hazards
 
 __all__ = [
     "PERSISTENT",

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.buffers import COPY_FIRST, Buffer, BufferType
 from ggplug.errors import BufferUseError, GraphError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
-from ggplug.grouping import check_groups
-from ggplug.groups import UNGROUPED, Groups
-from ggplug.hazards import written_positions
+from ggplug.interface.buffers import COPY_FIRST, Buffer, BufferType
+from ggplug.interface.grouping import check_groups
+from ggplug.interface.plans import BufferOffsets
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
 from ggplug.memory.runs import Arena, Pending, Run, Work, begun
-from ggplug.plans import BufferOffsets
+from ggplug.nodes.groups import UNGROUPED, Groups
+from ggplug.nodes.hazards import written_positions
 from ggplug.tensor import Tensor
 
 _address = attrgetter("address")

@@ -14,12 +14,12 @@ from typing import Literal
 from ggplug.backend import Backend, Buffer, BufferType
 from ggplug.errors import BufferUseError, FreedError, ParameterError
 from ggplug.graph import Graph
-from ggplug.grouping import check_groups
-from ggplug.groups import UNGROUPED, Groups
-from ggplug.hazards import Hazards
+from ggplug.interface.grouping import check_groups
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import Layout, Range, Request, lay_out
 from ggplug.memory.runs import Arena
+from ggplug.nodes.groups import UNGROUPED, Groups
+from ggplug.nodes.hazards import Hazards
 from ggplug.sharing import alone, freeing
 from ggplug.types import BufferUsage
 
@@ -71,7 +71,8 @@ class GraphAllocator:
         (default 0).  ``order``: positions of the nodes as they will be computed.  ``extra``: further bytes that are
         needed in the meantime; ``Request.memory`` is a number in ``buffer_types``, too.  ``groups``: which nodes will
         be computed together, as ``device.groups(graph)`` says; with ``reuse=False`` none are, so that all intermediates
-        can be read.  Raises GraphError for nodes that cannot be a group (:func:`~ggplug.grouping.check_groups`).
+        can be read.  Raises GraphError for nodes that cannot be a group, as
+        :func:`~ggplug.interface.grouping.check_groups` does.
         """
         if not self.reuse:
             groups = UNGROUPED

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from ggplug.backend import BufferType
 from ggplug.errors import OutOfMemoryError
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory.lifetimes import BEFORE, Lifetimes, in_place, lifetimes
 from ggplug.memory.packing import Piece, pack
+from ggplug.nodes.groups import UNGROUPED, Groups
 
 _view_offset = attrgetter("view_offset")
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups
+from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.types import TensorFlag
 
 BEFORE = -1

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from ggplug.errors import OverlapError
 from ggplug.graph import Graph
-from ggplug.groups import Groups
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import NOWHERE, PERSISTENT
+from ggplug.nodes.groups import Groups
 from ggplug.tensor import Tensor
 from ggplug.types import TensorFlag
 

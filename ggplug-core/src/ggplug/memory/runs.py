@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 from ggplug.errors import GGPlugError, TensorStateError
 from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.sharing import entered, turn
-from ggplug.stacks import is_running
+from ggplug.system.stacks import is_running
 
 if TYPE_CHECKING:
-    from ggplug.buffers import Buffer
     from ggplug.graph import Graph
+    from ggplug.interface.buffers import Buffer
     from ggplug.memory.allocation import Allocation
     from ggplug.tensor import Tensor
 

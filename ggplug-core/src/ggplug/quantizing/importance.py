@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from ggplug import types
 from ggplug.errors import GGUFError, ModelError
-from ggplug.files import naming, open_regular
 from ggplug.gguf.format import MAGIC
 from ggplug.gguf.reader import GGUFReader
+from ggplug.system.files import naming, open_regular
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _DATASETS, _CHUNKS = "imatrix.datasets", "imatrix.chunk_count"

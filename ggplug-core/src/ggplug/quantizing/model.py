@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ModelError, ParameterError
-from ggplug.files import check_target
 from ggplug.gguf.file_types import FILE_TYPE_KEY, QUANTIZATION_VERSION, QUANTIZATION_VERSION_KEY
 from ggplug.gguf.format import TensorInfo, ValueType, is_foreign, swap_byte_order
 from ggplug.gguf.reader import GGUFReader
@@ -19,6 +18,7 @@ from ggplug.quantizing.choice import Choice, Override, check, choose, in_order, 
 from ggplug.quantizing.importance import Importance, read_importance
 from ggplug.quantizing.mixtures import COPY, TOKEN_EMBEDDINGS, Mixture, Model, mixture
 from ggplug.quantizing.rows import Encoder
+from ggplug.system.files import check_target
 from ggplug.types import Type
 
 _PIECE = 1 << 22

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from ggplug.backend import Backend, BufferType
 from ggplug.errors import PlacementError
 from ggplug.graph import Graph
-from ggplug.hazards import Hazards
 from ggplug.hookspecs import HOOKS
+from ggplug.nodes.hazards import Hazards
 from ggplug.ops.base import Op
 from ggplug.scheduler.support import Streams, kinds
 from ggplug.tensor import Tensor

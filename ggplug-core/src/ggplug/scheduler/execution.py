@@ -16,11 +16,11 @@ import numpy as np
 
 from ggplug.backend import Backend, Buffer, Event, Plan
 from ggplug.graph import Graph
-from ggplug.groups import Groups
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
 from ggplug.memory.layout import NOWHERE
 from ggplug.memory.runs import Run
+from ggplug.nodes.groups import Groups
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ggplug.graph import Graph
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug.scheduler.assign import Assignment
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.support import Streams

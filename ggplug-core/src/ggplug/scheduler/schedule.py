@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from ggplug.backend import forms_groups, groups_of
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups, Missed
-from ggplug.hazards import Hazards
 from ggplug.memory.graph_allocator import GraphAllocator
 from ggplug.memory.layout import PERSISTENT, Layout, Range, Request
 from ggplug.memory.lifetimes import BEFORE
+from ggplug.nodes.groups import UNGROUPED, Groups, Missed
+from ggplug.nodes.hazards import Hazards
 from ggplug.scheduler.assign import Assignment, Policy, assign
 from ggplug.scheduler.split import Cut, cut
 from ggplug.scheduler.support import Streams

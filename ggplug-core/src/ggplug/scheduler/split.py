@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ggplug.backend import Backend
 from ggplug.errors import GraphError
 from ggplug.graph import Graph
-from ggplug.hazards import Hazards, Latest
+from ggplug.nodes.hazards import Hazards, Latest
 from ggplug.scheduler.assign import Assignment
 from ggplug.scheduler.support import Streams
 from ggplug.types import BufferUsage

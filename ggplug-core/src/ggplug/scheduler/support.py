@@ -7,7 +7,7 @@ from typing import Any
 
 from ggplug.backend import Backend, BufferType, Decline, Support, answer_of
 from ggplug.graph import Graph
-from ggplug.groups import signature_of
+from ggplug.nodes.groups import signature_of
 from ggplug.tensor import Tensor
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug.tensor import Tensor
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import Entry

@@ -17,8 +17,8 @@ from ggplug.backend import Device, NodeTime
 from ggplug.cli.turns import speed_relative, take_turns
 from ggplug.errors import ModelError
 from ggplug.graph import Graph
-from ggplug.groups import Groups
 from ggplug.hookspecs import HOOKS, hookimpl
+from ggplug.nodes.groups import Groups
 from ggplug.registry.extras import Options
 from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor

@@ -12,7 +12,7 @@ from typing import IO, Protocol
 
 from ggplug.cli.streams import stdin
 from ggplug.errors import ParameterError
-from ggplug.files import naming, open_regular
+from ggplug.system.files import naming, open_regular
 from ggplug_models.tokenizers.long_text import LongText
 
 LINES, BYTES = 4096, 1 << 22

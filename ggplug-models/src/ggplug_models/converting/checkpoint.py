@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ggplug import types
 from ggplug.errors import ModelError
-from ggplug.files import open_regular
+from ggplug.system.files import open_regular
 from ggplug.types import Type
 from ggplug_models.checks.requirements import required
 from ggplug_models.converting.folder import Folder, unreadable

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import ggplug as gg
 from ggplug import quants
 from ggplug.errors import ModelError, ParameterError
-from ggplug.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug.gguf import GGUFWriter, file_types
 from ggplug.quantizing import MIXTURES, quantize_file
 from ggplug.quantizing.rows import Encoder, Misfit
+from ggplug.system.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug_models.checks.arguments import check_progress
 from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
@@ -80,7 +80,7 @@ def convert(
     :data:`ggplug.quantizing.MIXTURES` such as Q4_K_M, which :func:`ggplug.quantizing.quantize_file` makes from a file
     of the stored types beside ``out`` that is there for that time.
     ``progress(done, total)``: bytes of work.  Returns the path; an existing file is replaced only when the new one is
-    complete, see :class:`ggplug.files.NewFile`.
+    complete, see :class:`ggplug.system.files.NewFile`.
 
     Raises ModelError for a folder that lacks something, holds another architecture, or values that make no sense, such
     as weights to be quantised that are NaN or infinite, or too large for the type;

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ggplug.errors import FileKindError, ModelError
-from ggplug.files import open_regular
+from ggplug.system.files import open_regular
 from ggplug_models.metadata.values import Values
 
 

@@ -10,7 +10,7 @@ import click
 
 from ggplug.cli.output import Command, console, printable
 from ggplug.errors import ParameterError
-from ggplug.files import open_regular
+from ggplug.system.files import open_regular
 from ggplug_models.checks.requirements import required
 from ggplug_models.commands.options import (
     cache_option,

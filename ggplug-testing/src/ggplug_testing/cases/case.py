@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug import quants
-from ggplug.arrays import as_bytes, encode
 from ggplug.errors import ParameterError
 from ggplug.ops.base import Array
 from ggplug.sketches import LAYOUTS as LAYOUTS
@@ -20,6 +19,7 @@ from ggplug.sketches import laid
 from ggplug.sketches import node as node
 from ggplug.tensor import Extents, Tensor, extents
 from ggplug.types import I32, Type, as_type
+from ggplug.values.arrays import as_bytes, encode
 from ggplug_testing.comparison import Agreement
 
 ROWWISE: tuple[Layout, ...] = LAYOUTS[:5]

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ggplug.arrays import encode
 from ggplug.backend import limit_of_ids
 from ggplug.ops.base import Op
 from ggplug.sketches import EXTENTS, first_sketch, maker
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import encode
 from ggplug_testing.cases.case import Case, Leafs
 from ggplug_testing.cases.making import taken
 from ggplug_testing.description import description_of

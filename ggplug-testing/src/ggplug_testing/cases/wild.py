@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.arrays import decode, encode
 from ggplug.ops.base import Op
 from ggplug.ops.custom import PythonCall
 from ggplug.ops.matrix import MulMat, MulMatId
 from ggplug.sketches import EXTENTS, Sketch, maker, sketches
 from ggplug.tensor import Tensor
 from ggplug.types import KERNEL_FLOATS
+from ggplug.values.arrays import decode, encode
 from ggplug_testing.cases.case import Bytes, Case, Leafs
 from ggplug_testing.cases.making import taken
 

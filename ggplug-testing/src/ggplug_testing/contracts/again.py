@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ggplug.arrays import as_bytes, encode
 from ggplug.backend import Device
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
@@ -19,6 +18,7 @@ from ggplug.ops.norms import rms_norm
 from ggplug.ops.rotary import rope
 from ggplug.ops.rows import get_rows, set_rows
 from ggplug.tensor import Tensor, new_tensor
+from ggplug.values.arrays import as_bytes, encode
 from ggplug_testing.comparison import compare
 from ggplug_testing.contracts.clause import clause, expect, expect_raises
 from ggplug_testing.contracts.ids import ids, ids_of, nodes_with_ids, values_of

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ggplug import types
-from ggplug.arrays import as_bytes
 from ggplug.backend import Buffer, Device
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
 from ggplug.graph import Graph
@@ -22,6 +21,7 @@ from ggplug.ops.unary import neg, relu
 from ggplug.ops.views import view
 from ggplug.tensor import Spec, Tensor, extents, new_tensor
 from ggplug.types import BufferUsage
+from ggplug.values.arrays import as_bytes
 from ggplug_testing.contracts.clause import (
     NotOffered,
     alloc_for,

@@ -13,15 +13,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ggplug.arrays import as_bytes
 from ggplug.backend import Backend, Buffer, Device, Groups, forms_groups, groups_of
 from ggplug.errors import GGPlugError, OutOfMemoryError
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED
 from ggplug.host import HOST
 from ggplug.memory import allocate_graph
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import NOWHERE, aligned
+from ggplug.nodes.groups import UNGROUPED
 from ggplug.ops.base import OPS, Op
 from ggplug.ops.custom import PythonCall
 from ggplug.ops.unary import neg, relu, sqr
@@ -29,6 +28,7 @@ from ggplug.ops.views import view
 from ggplug.sketches import EXTENTS, Sizes, Sketch, maker, sketches
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides, new_tensor
 from ggplug.types import Type
+from ggplug.values.arrays import as_bytes
 from ggplug_testing.cases.case import Layout, Leafs
 from ggplug_testing.cases.chains import CHAINS, Context
 from ggplug_testing.contracts.clause import (

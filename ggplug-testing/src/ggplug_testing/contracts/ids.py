@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ggplug.arrays import encode
 from ggplug.backend import Device, limit_of_ids
 from ggplug.ops.base import OPS
 from ggplug.sketches import EXTENTS, Outlines, maker, sketches
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import encode
 from ggplug_testing.placement import Bytes
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.arrays import as_bytes, encode, strided
 from ggplug.backend import UNGROUPED, Backend, BufferType, Device, Groups, groups_of
 from ggplug.errors import BufferUseError, ShapeError, TypeMismatchError
 from ggplug.graph import Graph
@@ -27,6 +26,7 @@ from ggplug.ops.unary import relu
 from ggplug.ops.views import reshape, transpose, view
 from ggplug.tensor import Tensor, new_tensor
 from ggplug.types import IQ4_NL, KERNEL_FLOATS, MXFP4, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0, TYPES, Type
+from ggplug.values.arrays import as_bytes, encode, strided
 from ggplug_testing.cases.making import in_blocks
 from ggplug_testing.comparison import compare
 from ggplug_testing.contracts.clause import (

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from ggplug.arrays import strided
 from ggplug.backend import Backend, Device
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
 from ggplug.ops.base import OPS, Op
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, cases_of
 from ggplug_testing.comparison import Comparison, compare
 from ggplug_testing.contracts.clause import NotOffered, clause, expect

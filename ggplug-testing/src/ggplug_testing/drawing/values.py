@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug import quants
-from ggplug.arrays import encode
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, F64, Type
+from ggplug.values.arrays import encode
 
 Array = npt.NDArray[Any]
 Random = np.random.Generator

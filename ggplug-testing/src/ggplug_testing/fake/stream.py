@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.arrays import as_bytes
 from ggplug.backend import Backend, Buffer, Bytes, Operand, Places, Plan, check_target
 from ggplug.discrete import Batch, Call, DiscreteBuffer, Job, QueuedBackend, QueuedEvent, QueuedPlan
 from ggplug.errors import ComputeError
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import NOWHERE
+from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.sharing import using
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import as_bytes
 from ggplug_testing.fake.memory import POISON, FakeBuffer
 from ggplug_testing.fake.queue import Lane
 

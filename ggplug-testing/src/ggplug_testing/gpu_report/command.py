@@ -11,7 +11,7 @@ from pathlib import Path
 from ggplug import registry
 from ggplug.backend import Device
 from ggplug.errors import GGPlugError, ParameterError
-from ggplug.files import check_target
+from ggplug.system.files import check_target
 from ggplug_testing.gpu_report.folder import prepare
 from ggplug_testing.gpu_report.run import PARTS, Report, planned, work
 from ggplug_testing.gpu_report.step import Door

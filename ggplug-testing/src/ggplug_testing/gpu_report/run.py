@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ggplug.files import replacing
+from ggplug.system.files import replacing
 from ggplug_simt.device import SimtDevice
 from ggplug_testing.gpu_report.figures import figures
 from ggplug_testing.gpu_report.folder import Folder

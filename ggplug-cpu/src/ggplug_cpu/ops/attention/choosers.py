@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ggplug import ops
 from ggplug.backend import Decline
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug.patterns import Element, Hole, Names, Pattern, Step, chain, maybe, of, pattern, viewed
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import F32

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ggplug import ops
 from ggplug.backend import Decline
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug.patterns import Names, Pattern, chain
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug_cpu.choosing.chooser import Chooser, GroupChooser

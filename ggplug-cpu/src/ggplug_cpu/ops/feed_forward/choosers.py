@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ggplug import ops
 from ggplug.backend import Decline
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug.patterns import Hole, Names, Pattern, Step, chain, of
 from ggplug_cpu.choosing.chooser import GroupChooser
 from ggplug_cpu.choosing.entries import Entries, given, slot_of

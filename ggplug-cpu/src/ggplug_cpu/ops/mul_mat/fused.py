@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ggplug import ops
 from ggplug.backend import Decline
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug.patterns import Names
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import F32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ggplug import ops
 from ggplug.backend import Decline
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug.patterns import Names, Pattern, chain, of, pattern
 from ggplug.tensor import Tensor
 from ggplug.types import F32

@@ -12,7 +12,7 @@ from typing import Any
 
 from ggplug import ops
 from ggplug.backend import Decline
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug.patterns import Names, Pattern, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.types import F32, RopeMode

@@ -34,9 +34,7 @@ class Overridable:
 def _states(cls: type) -> bool:
     """Whether a class is one of the interface's own."""
     module = str(cls.__module__)
-    return module in ("ggplug.backend", "ggplug.buffers", "ggplug.plans", "ggplug.walking") or module.startswith(
-        "ggplug.discrete."
-    )
+    return module == "ggplug.backend" or module.startswith(("ggplug.interface.", "ggplug.discrete."))
 
 
 @cache

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups
-from ggplug.plans import Places, Plan
+from ggplug.interface.plans import Places, Plan
+from ggplug.nodes.groups import UNGROUPED, Groups
 
 
 class PlanCache:

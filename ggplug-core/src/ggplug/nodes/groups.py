@@ -146,7 +146,7 @@ class Groups:
         self.inplace = dict(inplace or {})
         self.missed = tuple(missed)
         self.checked: object = None
-        """What :func:`~ggplug.grouping.check_groups` found them right for last."""
+        """What :func:`~ggplug.interface.grouping.check_groups` found them right for last."""
         self._key = self.members, inner, tuple(sorted(self.inplace.items()))
         self._hash = hash(self._key)
 

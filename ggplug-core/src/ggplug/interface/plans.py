@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Groups
-from ggplug.overriding import Overridable
+from ggplug.nodes.groups import UNGROUPED, Groups
+from ggplug.system.overriding import Overridable
 
 if TYPE_CHECKING:
-    from ggplug.buffers import Buffer
+    from ggplug.interface.buffers import Buffer
     from ggplug.memory.runs import Run
 
 

@@ -63,7 +63,7 @@ def dump(graph: Graph, path: str | Path) -> Path:
     import subprocess
     from pathlib import Path
 
-    from ggplug.files import replacing
+    from ggplug.system.files import replacing
 
     target = Path(path)
     kind = target.suffix.lower().lstrip(".")

@@ -1,10 +1,10 @@
 """Which nodes of a graph may be computed as a group, and why not.
 
 A group runs at the place of its last node.  Then nothing that comes in between may depend on one of its nodes, or be
-overtaken by one; :mod:`ggplug.hazards` decides.  A result inside of a group is *inner*, that is, takes no memory and is
-not written, only if nothing else can need it: no node outside reads it or a view of it, it is no output, it does not
-leave its part of a graph, and it has no place of its own.  All other results are kept: the group's kernel writes them
-too.  (An op that writes into a result has a view of it as its own result, which is read or an output.)
+overtaken by one; :mod:`ggplug.nodes.hazards` decides.  A result inside of a group is *inner*, that is, takes no memory
+and is not written, only if nothing else can need it: no node outside reads it or a view of it, it is no output, it does
+not leave its part of a graph, and it has no place of its own.  All other results are kept: the group's kernel writes
+them too.  (An op that writes into a result has a view of it as its own result, which is read or an output.)
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from ggplug.errors import GraphError
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Group, Groups, Missed
-from ggplug.hazards import Hazards
+from ggplug.nodes.groups import UNGROUPED, Group, Groups, Missed
+from ggplug.nodes.hazards import Hazards
 from ggplug.ops.base import Op
 from ggplug.patterns import Pattern, is_one_of
 from ggplug.tensor import Tensor

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ComputeError, GGPlugError, OutOfMemoryError, told
-from ggplug.groups import Group
+from ggplug.nodes.groups import Group
 from ggplug.tensor import Tensor
 
 if TYPE_CHECKING:

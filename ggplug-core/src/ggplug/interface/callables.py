@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.faults import compute_error
+from ggplug.interface.faults import compute_error
+from ggplug.interface.walking import Operand
 from ggplug.ops.custom import PythonCall
-from ggplug.walking import Operand
 
 if TYPE_CHECKING:
     from ggplug.backend import Device

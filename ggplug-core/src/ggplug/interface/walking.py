@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.arrays import strided
-from ggplug.buffers import Buffer
 from ggplug.errors import GGPlugError
-from ggplug.faults import compute_error, first_out_of_range, id_out_of_range
 from ggplug.graph import Graph
-from ggplug.groups import UNGROUPED, Group, Groups
-from ggplug.plans import NodeTime, Places, Plan
+from ggplug.interface.buffers import Buffer
+from ggplug.interface.faults import compute_error, first_out_of_range, id_out_of_range
+from ggplug.interface.plans import NodeTime, Places, Plan
+from ggplug.nodes.groups import UNGROUPED, Group, Groups
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import strided
 
 if TYPE_CHECKING:
     from ggplug.backend import Backend, Device

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.arrays import as_bytes, whole_number
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, ShapeError, TypeMismatchError
-from ggplug.overriding import Overridable
-from ggplug.revisions import Watchers
 from ggplug.sharing import accessing, freeing
+from ggplug.system.overriding import Overridable
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage
-from ggplug.unset import Unset
+from ggplug.values.arrays import as_bytes, whole_number
+from ggplug.values.revisions import Watchers
+from ggplug.values.unset import Unset
 
 if TYPE_CHECKING:
     from ggplug.backend import Device

@@ -1,0 +1,1 @@
+"""What people see: bars of progress, pictures of graphs."""
