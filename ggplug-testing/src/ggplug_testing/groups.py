@@ -52,8 +52,7 @@ def run_groups(
 def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
     """One graph in the groups that a device forms; declined if it forms none.  ``max_nmse`` as for ``run_case``."""
     leafs = Leafs(case.seed)
-    made = case.make(leafs)
-    graph = Graph(*([made] if isinstance(made, Tensor) else made))
+    graph = case.graph(leafs)
     try:
         for answer in map(device.supports_op, graph.nodes):
             if isinstance(answer, Decline):
