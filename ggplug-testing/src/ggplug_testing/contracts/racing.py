@@ -13,9 +13,8 @@ import numpy as np
 from ggplug.arrays import strided
 from ggplug.backend import Backend, Device, forms_groups, groups_of
 from ggplug.errors import GGPlugError
-from ggplug.groups import UNGROUPED, Group, Groups
+from ggplug.groups import UNGROUPED, Groups
 from ggplug.ops.base import OPS, Op
-from ggplug.scheduler.explain import kernel_name
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16
 from ggplug_testing.cases import Case, Leafs, cases_of
@@ -23,6 +22,7 @@ from ggplug_testing.cases.chains import whole_chains
 from ggplug_testing.comparison import Comparison, compare
 from ggplug_testing.contracts.clause import NotOffered, clause, expect
 from ggplug_testing.contracts.holding import MOMENT, held, require_pending
+from ggplug_testing.groups import names_of_kernels
 from ggplug_testing.oracle import decoded
 from ggplug_testing.placement import UNWRITTEN, Bytes, Placement
 
@@ -156,8 +156,7 @@ def _groups(device: Device, case: Case) -> tuple[Groups, set[str]]:
     if not all(map(device.supports_op, graph.nodes)):
         return UNGROUPED, set()
     groups = groups_of(device, graph)
-    together = [Group(tuple(graph.tensors[position] for position in members)) for members in groups.members]
-    return groups, {kernel_name(device.chosen(group)) for group in together}
+    return groups, set(names_of_kernels(device, graph, groups))
 
 
 def _race(stream: Backend, case: Case, groups: Groups = UNGROUPED) -> Race | None:
