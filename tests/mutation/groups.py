@@ -1,4 +1,4 @@
-"""Groups whose results are kept in the place of the last one: wrong where that lies on a source that is read later."""
+"""Groups whose results lie on a source that they read later."""
 
 from __future__ import annotations
 
@@ -11,13 +11,32 @@ from ggplug.ops.base import Op
 from ggplug.ops.elementwise import Add
 from ggplug.ops.matrix import MulMat
 from ggplug.ops.norms import RowNorm
-from ggplug.ops.unary import Unary
-from ggplug.patterns import Pattern, pattern
+from ggplug.ops.unary import Scale, Unary
+from ggplug.patterns import Pattern, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import strided
-from ggplug_testing.fusing import ADD, MUL, NORM, PATTERNS, RESIDUAL, FusingDevice, interpret_group
+from ggplug_testing.fusing import (
+    ADD,
+    COPIED,
+    GATE,
+    GLU,
+    LOGITS,
+    MIXED,
+    MUL,
+    NORM,
+    PATTERNS,
+    PRODUCT,
+    RESIDUAL,
+    SOFT_MAX,
+    TURNED,
+    UP,
+    FusingDevice,
+    interpret_group,
+)
 from ggplug_testing.oracle import compute_node
 from tests.mutation.fault import written
+
+SCALE = of(Scale)
 
 IN_PLACE_OF_ANY: tuple[Pattern, ...] = (
     pattern("add_norm_affine", lambda x, y, w, b: ADD(MUL(NORM(RESIDUAL(x, y)), w), b), inplace=("x", "y", "w", "b")),
@@ -51,6 +70,43 @@ class GoesOnInItsResult(FusingDevice):
             if kept:
                 operands[node].array()[...] = place
 
+
+OVER_MATRICES: tuple[Pattern, ...] = (
+    pattern(
+        "attention",
+        lambda k, q, v, mask=None: COPIED(viewed(MIXED(TURNED(v), SOFT_MAX(LOGITS(k, q), mask)))),
+        inplace=("k",),
+    ),
+    pattern("scores", lambda k, q, mask: SOFT_MAX(SCALE(LOGITS(k, q)), mask), inplace=("k",)),
+    pattern("gated_products", lambda gate, up, x: GLU(GATE(gate, x), UP(up, x)), inplace=("up",)),
+    pattern("product_bias", lambda w, x, b: ADD(PRODUCT(w, x), b), inplace=("w",)),
+    pattern("product_scale", lambda w, x: SCALE(PRODUCT(w, x)), inplace=("w",)),
+)
+"""Patterns that say of matrices which products read whole that they may be overwritten."""
+
+
+class StoresRowByRow(FusingDevice):
+    """Computes groups of the pattern ``name`` row by row, and reads for each row what it has not overwritten yet."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("faulty", [each for each in OVER_MATRICES if each.name == name])
+
+    def match(self, group: Group) -> Any:
+        found = super().match(group)
+        return self._compute if found is interpret_group and group.node.ne[1] < 30 else found
+
+    def _compute(self, group: Group, operands: Mapping[Tensor, Operand]) -> None:
+        result = operands[group.node].array()
+        for row in range(group.node.ne[1]):
+            before = result.copy()
+            interpret_group(group, operands)
+            before[:, :, row] = result[:, :, row]
+            result[...] = before
+
+
+fault = written(StoresRowByRow)
+for each in OVER_MATRICES:
+    fault(f"overwrites a matrix that it multiplies: {each.name}", "groups")(each.name)
 
 fault = written(GoesOnInItsResult)
 fault("overwrites the factor of a norm", "groups", patterns=IN_PLACE_OF_ANY)(RowNorm)

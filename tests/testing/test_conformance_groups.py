@@ -21,6 +21,7 @@ from ggplug_testing.cases.chains import CHAINS, Context, group_cases
 from ggplug_testing.comparison import compare
 from ggplug_testing.fusing import FusingDevice
 from ggplug_testing.groups import run_group_case, run_groups
+from tests.mutation import FAULTS
 
 
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
@@ -36,6 +37,13 @@ def test_a_discrete_device_that_works_late_passes() -> None:
     findings = run_groups(device, cases=chosen)
     assert [str(finding) for finding in findings if finding.bad] == []
     assert sum(finding.verdict == "passed" for finding in findings) > 30
+
+
+def test_a_group_that_fails_is_told_with_the_name_of_its_kernel() -> None:
+    (fault,) = (each for each in FAULTS if each.name == "overwrites the factor of a norm")
+    case = next(each for each in group_cases() if each.label == "norm, scale, shift, source 1 computed alone")
+    with fault.device() as device, device.init() as stream:
+        assert run_group_case(device, stream, case).reason.startswith("in 1 group (_compute), ")
 
 
 def test_a_device_that_forms_no_groups_is_told_so() -> None:

@@ -174,3 +174,8 @@ def test_a_clause_that_a_device_of_core_breaks_is_checked_once() -> None:
     assert checked == [device]
     run_clause(ToyDevice(), Clause("some", breaks))
     assert len(checked) == 3
+
+
+def test_what_cleans_up_after_a_broken_clause_is_not_named() -> None:
+    finding = broken(ToyDevice("store"), "bytes come back as they were stored")
+    assert not any("ToyBuffer.dispose" in each for each in (finding.where, *finding.trace)), finding

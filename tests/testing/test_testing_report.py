@@ -559,3 +559,13 @@ def test_a_session_that_is_stopped_tells_what_was_proven(pytester: pytest.Pytest
 def test_a_case_that_there_is_not_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reference", "--op", "neg", "--case", "no such label"]) == 2
     assert "NOTHING WAS PROVEN: reference: 0 of 0 cases passed" in capsys.readouterr().out
+
+
+def test_a_clause_that_is_declined_is_named_where_everything_is_shown() -> None:
+    findings = [
+        Finding("contract", "freeing waits", "declined", "no events"),
+        Finding("add", "x", "declined", "no f16"),
+    ]
+    shown = text(Report("toy", findings), verbose=True)
+    assert "declined: freeing waits: no events" in shown
+    assert "declined: no f16" in shown

@@ -41,15 +41,24 @@ from typing import TYPE_CHECKING, Any
 from ggplug.system.lazy import whole
 
 if TYPE_CHECKING:
-    from ggplug_testing.cases import Case, Leafs, cases_of, generates
-    from ggplug_testing.comparison import Comparison, nmse
-    from ggplug_testing.conformance import check
-    from ggplug_testing.fake import FakeDevice, FakeRegistration
-    from ggplug_testing.nodewise import Differences, WrongNode, compare
-    from ggplug_testing.oracle import Evaluation, evaluate
-    from ggplug_testing.reference import ReferenceDevice
-    from ggplug_testing.report import Finding, Report
-    from ggplug_testing.suite import BackendSuite
+    from ggplug_testing.cases import Case as Case
+    from ggplug_testing.cases import Leafs as Leafs
+    from ggplug_testing.cases import cases_of as cases_of
+    from ggplug_testing.cases import generates as generates
+    from ggplug_testing.comparison import Comparison as Comparison
+    from ggplug_testing.comparison import nmse as nmse
+    from ggplug_testing.conformance import check as check
+    from ggplug_testing.fake import FakeDevice as FakeDevice
+    from ggplug_testing.fake import FakeRegistration as FakeRegistration
+    from ggplug_testing.nodewise import Differences as Differences
+    from ggplug_testing.nodewise import WrongNode as WrongNode
+    from ggplug_testing.nodewise import compare as compare
+    from ggplug_testing.oracle import Evaluation as Evaluation
+    from ggplug_testing.oracle import evaluate as evaluate
+    from ggplug_testing.reference import ReferenceDevice as ReferenceDevice
+    from ggplug_testing.report import Finding as Finding
+    from ggplug_testing.report import Report as Report
+    from ggplug_testing.suite import BackendSuite as BackendSuite
 
 _HOMES = {
     "BackendSuite": "suite",
@@ -72,26 +81,7 @@ _HOMES = {
     "nmse": "comparison",
 }
 
-__all__ = [
-    "BackendSuite",
-    "Case",
-    "Comparison",
-    "Differences",
-    "Evaluation",
-    "FakeDevice",
-    "FakeRegistration",
-    "Finding",
-    "Leafs",
-    "ReferenceDevice",
-    "Report",
-    "WrongNode",
-    "cases_of",
-    "check",
-    "compare",
-    "evaluate",
-    "generates",
-    "nmse",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -18,8 +18,9 @@ from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
 from ggplug.interface.grouping import check_groups
 from ggplug.memory import Allocation, GraphAllocator, compute_poisoned
-from ggplug.nodes.groups import Groups
+from ggplug.nodes.groups import Group, Groups
 from ggplug.ops.base import Array
+from ggplug.scheduler.explain import kernel_name
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, graph_cases
@@ -52,8 +53,7 @@ def run_groups(
 def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
     """One graph in the groups that a device forms; declined if it forms none.  ``max_nmse`` as for ``run_case``."""
     leafs = Leafs(case.seed)
-    made = case.make(leafs)
-    graph = Graph(*([made] if isinstance(made, Tensor) else made))
+    graph = case.graph(leafs)
     try:
         for answer in map(device.supports_op, graph.nodes):
             if isinstance(answer, Decline):
@@ -71,13 +71,23 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
     expected = Expected(graph, leafs.values)
     if first_fault(graph, expected.values) is not None:
         return Finding(SUBJECT, case.label, "declined", "ids out of range end the computation")
-    shown = f"{len(groups.members)} groups"
+    count = len(groups.members)
+    shown = f"{count} group" if count == 1 else f"{count} groups"
     for compute in (_between_guards, _poisoned):
         failure, worst = compute(device, stream, graph, groups, leafs.values, expected, max_nmse)
         if failure is not None:
-            told = failure._replace(reason=f"in {shown}, {failure.reason}").finding(SUBJECT, case.label)
+            together = ", ".join(dict.fromkeys(names_of_kernels(device, graph, groups)))
+            reason = f"in {shown} ({together}), {failure.reason}"
+            told = failure._replace(reason=reason).finding(SUBJECT, case.label)
             return told._replace(nmse=worst, builds_on=names_of_ops(graph) if told.verdict == "failed" else ())
     return Finding(SUBJECT, case.label, "passed", shown, worst)
+
+
+def names_of_kernels(device: Device, graph: Graph, groups: Groups) -> list[str]:
+    """What the device calls the kernels that compute the groups of a graph."""
+    nodes = [tuple(graph.tensors[position] for position in members) for members in groups.members]
+    kept = [tuple(position not in groups.inner for position in members) for members in groups.members]
+    return [kernel_name(device.chosen(Group(*each))) for each in zip(nodes, kept, strict=True)]
 
 
 def _between_guards(

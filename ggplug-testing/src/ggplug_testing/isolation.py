@@ -137,6 +137,8 @@ class Worker:
             except (EOFError, OSError):
                 verdict = "crashed"
             reason, dump = self._ended(verdict)
+            if current is None:
+                reason += f", {f'after {begun[-1]!r}' if begun else 'before the first case'} of {unit}"
             where = of_dump(dump)
             findings.append(
                 Finding(subject, current or "", verdict, reason, float("inf"), where=where, cause=f"{verdict} {where}")

@@ -1,8 +1,9 @@
 """Which methods of the backend's author a clause of the contract exercises.
 
 A clause that finds something wrong without an exception has no traceback that ends at the author's line.  So it is
-checked once more, while every call of a method is noted that an author's class overrides.  Those come first that the
-clause is about: to which few other clauses lead.
+checked once more, while every call of a method is noted that an author's class overrides, until the clause says what
+is wrong: what is called afterwards cleans up.  Those come first that the clause is about, to which few other clauses
+lead, and those last that give it what it works with.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ ROOTS = (Registration, Device, BufferType, Buffer, Backend, Event, Plan)
 _STANDARD = str(Path(sysconfig.get_paths()["stdlib"]))
 _CONTRACTS = "ggplug_testing.contracts."
 _TESTING = str(Path(__file__).parent)
+
+
+_BEGINNING = ("buffer_type", "alloc", "_alloc", "alloc_size", "init", "place", "memory", "supports_op", "device")
+"""What most clauses call for something to work with."""
 
 
 class Override(NamedTuple):
@@ -63,10 +68,10 @@ def exercised(
     usual = Counter(name for each in checks for name in _names(each))
     own = _names(check)
 
-    def common(each: Override) -> float:
-        """How many clauses use what leads here.  Threads and plans of the device come before taking and freeing."""
+    def common(each: Override) -> tuple[bool, float]:
+        """Whether this is where a clause begins, and how many clauses use what leads here."""
         name = each.by or each.line.function.rpartition(".")[2]
-        return usual[name] if name in own else 0.4 * len(checks)
+        return name in _BEGINNING, usual[name] if name in own else 0.4 * len(checks)
 
     first: dict[Line, Override] = {}
     for each in sorted(near or noted.found, key=common):
@@ -98,6 +103,7 @@ class _Calls:
 
     def __init__(self) -> None:
         self._found: dict[Override, None] = {}
+        self._told = False
 
     @property
     def found(self) -> list[Override]:
@@ -105,7 +111,8 @@ class _Calls:
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
-        if event != "call" or not _is_authors(code) or code.co_name.startswith("__"):
+        self._told = self._told or code.co_qualname == "ContractError.__init__"
+        if self._told or event != "call" or not _is_authors(code) or code.co_name.startswith("__"):
             return
         own = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         caller = frame.f_back

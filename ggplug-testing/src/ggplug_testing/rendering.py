@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ggplug.types import TYPES
-from ggplug_testing.report import VERDICTS, Cause, Finding, Report, Verdict, without_numbers
+from ggplug_testing.report import VERDICTS, Cause, Finding, Report, Verdict, is_clause, without_numbers
 
 ROOM = 26
 """Lines that causes may take where something failed; those that do not fit are counted."""
@@ -149,7 +149,9 @@ def aligned(shown: Sequence[Sequence[str]]) -> list[str]:
 
 def declined(report: Report) -> list[str]:
     """Why cases did not run, and how many."""
-    counted = Counter(f"{f.verdict}: {f.reason}" for f in report.findings if f.verdict in _NOT_RUN)
+    left = [each for each in report.findings if each.verdict in _NOT_RUN]
+    told = [f"{each.case}: {each.reason}" if is_clause(each) else each.reason for each in left]
+    counted = Counter(f"{each.verdict}: {reason}" for each, reason in zip(left, told, strict=True))
     return [f"{count:5d} {reason}" for reason, count in counted.most_common()]
 
 

@@ -160,7 +160,7 @@ class Report:
         for finding in self.bad:
             same.setdefault(finding.fault, []).append(finding)
         at = {name: fault for fault, findings in reversed(same.items()) for name in map(_name, findings)}
-        causes = {fault: Cause(sorted(each, key=_is_clause), []) for fault, each in same.items()}
+        causes = {fault: Cause(sorted(each, key=is_clause), []) for fault, each in same.items()}
         for fault, findings in same.items():
             first = _first_cause(fault, same, at)
             if first != fault:
@@ -203,17 +203,18 @@ class Report:
         return report
 
 
-def _is_clause(finding: Finding) -> bool:
+def is_clause(finding: Finding) -> bool:
+    """Whether it is about a clause of the contract, which ``case`` names."""
     return finding.subject == "contract"
 
 
 def _name(finding: Finding) -> str:
     """What others call a finding by that build on it: a clause's name, or an op's."""
-    return finding.case if _is_clause(finding) else finding.subject
+    return finding.case if is_clause(finding) else finding.subject
 
 
 def _bases(finding: Finding) -> tuple[str, ...]:
-    wrong = finding.verdict == "failed" and not _is_clause(finding)
+    wrong = finding.verdict == "failed" and not is_clause(finding)
     return (*finding.builds_on, *GROUND) if wrong else finding.builds_on
 
 

@@ -91,8 +91,7 @@ def run_each(
 def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
     """One case, whatever the device does.  ``max_nmse``: an error to allow in the place of what is derived."""
     leafs = Leafs(case.seed)
-    made = case.make(leafs)
-    graph = Graph(*([made] if isinstance(made, Tensor) else made))
+    graph = case.graph(leafs)
     subject = next((node for node in reversed(graph.nodes) if node.op is not None and node.op.name == case.op), None)
     types = spell_types(subject)
     try:

@@ -109,7 +109,8 @@ class Plan(Overridable, ABC):
         """The kernels in the order in which they run, for explanations and tests (default: empty).
 
         Each of a node's or group's kernels is named each time that it runs, so a plan of several nodes has the names
-        that plans of the single nodes have, one after the other.
+        that plans of the single nodes have, one after the other.  A name is what the device likes; plans of
+        :mod:`ggplug.discrete` give that of the kernel's function, or the ``repr`` of a kernel without ``__name__``.
         """
         return []
 

@@ -49,50 +49,6 @@ from ggplug.ops.unary import (
 )
 from ggplug.tensor import Tensor
 
-__all__ = [
-    "abs_inplace",
-    "add_inplace",
-    "add_rel_pos_inplace",
-    "ceil_inplace",
-    "cos_inplace",
-    "diag_mask_inf_inplace",
-    "diag_mask_zero_inplace",
-    "div_inplace",
-    "elu_inplace",
-    "exp_inplace",
-    "expm1_inplace",
-    "fill_inplace",
-    "floor_inplace",
-    "gelu_erf_inplace",
-    "gelu_inplace",
-    "gelu_quick_inplace",
-    "group_norm_inplace",
-    "l2_norm_inplace",
-    "leaky_relu_inplace",
-    "log_inplace",
-    "mul_inplace",
-    "neg_inplace",
-    "norm_inplace",
-    "relu_inplace",
-    "rms_norm_inplace",
-    "rope_inplace",
-    "round_inplace",
-    "scale_inplace",
-    "sgn_inplace",
-    "sigmoid_inplace",
-    "silu_inplace",
-    "sin_inplace",
-    "soft_max_back_inplace",
-    "soft_max_inplace",
-    "softplus_inplace",
-    "sqr_inplace",
-    "sqrt_inplace",
-    "step_inplace",
-    "sub_inplace",
-    "tanh_inplace",
-    "trunc_inplace",
-]
-
 
 def inplace(build: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The in-place form of an op's builder: its result is written into the first source (a copy behind the op)."""
@@ -152,3 +108,5 @@ step_inplace = inplace(step)
 sub_inplace = inplace(sub)
 tanh_inplace = inplace(tanh)
 trunc_inplace = inplace(trunc)
+
+__all__ = [name for name in globals() if name.endswith("_inplace")]

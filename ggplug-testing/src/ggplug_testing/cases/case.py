@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ggplug import quants
 from ggplug.errors import ParameterError
+from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.sketches import LAYOUTS as LAYOUTS
 from ggplug.sketches import Layout as Layout
@@ -205,6 +206,11 @@ class Case:
     @property
     def seed(self) -> int:
         return zlib.crc32(f"{self.op} {self.label}".encode())
+
+    def graph(self, leafs: Leafs) -> Graph:
+        """The graph over leafs of their own."""
+        made = self.make(leafs)
+        return Graph(*([made] if isinstance(made, Tensor) else made))
 
     def __str__(self) -> str:
         return f"{self.op}: {self.label}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -98,9 +99,30 @@ def group_cases() -> list[Case]:
     return labelled(_all())
 
 
-def _all() -> Iterator[Case]:
-    for name, (chain, inside) in CHAINS.items():
+def whole_chains() -> Iterator[Case]:
+    """All chains as they are, and some of them with other types."""
+    for name, (chain, _) in CHAINS.items():
         yield _case(name, chain)
+    for name in _LAID:
+        chain, _ = CHAINS[name]
+        for type in KERNEL_FLOATS[1:]:
+            yield _case(f"{name}, {type.name}", chain, type=type)
+    for name in _WEIGHED:
+        chain, _ = CHAINS[name]
+        for weights in (F16, BF16, Q8_0):
+            yield _case(f"{name}, {weights.name} weights", chain, weights=weights)
+
+
+_LAID = ("norm, scale, shift", "rms norm, scale", "run", "add, norm, scale, shift")
+"""Chains that are tried with sources of other types and strides."""
+
+_WEIGHED = ("product, bias, gelu, residual", "gated products", "product, scale")
+"""Chains that are tried with weights of other types."""
+
+
+def _all() -> Iterator[Case]:
+    yield from whole_chains()
+    for name, (chain, inside) in CHAINS.items():
         yield _case(f"{name}, sources computed in between", chain, computed=True)
         yield _case(f"{name}, sources computed and needed again", chain, computed=True, again=True)
         for source in _may_be_overwritten(chain):
@@ -110,17 +132,11 @@ def _all() -> Iterator[Case]:
                 yield _case(f"{name}, result {at} {change}", chain, at=at, change=apply)
                 if change in ("is an output", "is read before"):
                     yield _case(f"{name}, result {at} {change}, computed", chain, at=at, change=apply, computed=True)
-    for name in ("norm, scale, shift", "rms norm, scale", "run", "add, norm, scale, shift"):
-        chain, _ = CHAINS[name]
+    for name in _LAID:
         for layout in LAYOUTS[1:]:
-            yield _case(f"{name}, {layout}", chain, layout=layout)
-        for type in KERNEL_FLOATS[1:]:
-            yield _case(f"{name}, {type.name}", chain, type=type)
-    for name in ("product, bias, gelu, residual", "gated products", "product, scale"):
-        chain, _ = CHAINS[name]
-        for weights in (F16, BF16, Q8_0):
-            yield _case(f"{name}, {weights.name} weights", chain, weights=weights)
-        yield _case(f"{name}, rows apart", chain, layout="rows apart")
+            yield _case(f"{name}, {layout}", CHAINS[name][0], layout=layout)
+    for name in _WEIGHED:
+        yield _case(f"{name}, rows apart", CHAINS[name][0], layout="rows apart")
     # In sums of halves each rounding shows: all devices round every result to its type.
     for type in (F16, BF16):
         yield _case(f"{type.name} sums, each rounded", _sums, type=type)
@@ -460,6 +476,38 @@ def _stored_with_factors(c: Context) -> Tensor:
     return set_rows(c.leafs.tensor(F32, head, 9, heads), permute(c(turned), 0, 2, 1), where)
 
 
+def _squares(c: Context) -> Iterator[Tensor]:
+    """Sources that all have the extents of the chain's result, which may take over the bytes of any of them."""
+    while True:
+        yield c.source(16, 16)
+
+
+def _square_product(c: Context) -> Tensor:
+    w, x, bias, residual = islice(_squares(c), 4)
+    return add(add(mul_mat(w, x), bias), residual)
+
+
+def _square_product_scaled(c: Context) -> Tensor:
+    w, x = islice(_squares(c), 2)
+    return scale(mul_mat(w, x), 0.3)
+
+
+def _square_gated(c: Context) -> Tensor:
+    first, second, x = islice(_squares(c), 3)
+    return swiglu(mul_mat(first, x), gate=mul_mat(second, x))
+
+
+def _square_soft(c: Context) -> Tensor:
+    k, q, mask = islice(_squares(c), 3)
+    return soft_max(scale(mul_mat(k, q), 0.2), mask=mask)
+
+
+def _square_attention(c: Context) -> Tensor:
+    """One head of as many queries as keys, each of as many numbers; the values are stored in columns."""
+    k, q, v, mask = islice(_squares(c), 4)
+    return cont(mul_mat(cont(v), soft_max(mul_mat(k, q), mask=mask, scale=0.25)))
+
+
 def _sums(c: Context) -> Tensor:
     h = c.source(_WIDTH, _ROWS)
     for _ in range(4):
@@ -510,5 +558,10 @@ CHAINS: dict[str, tuple[Chain, int]] = {
     "scores, scale, soft max": (_soft, 2),
     "attention": (_attention, 4),
     "product of many columns, bias, residual, norm, scale, shift": (_product_normed, 5),
+    "product of squares, bias, residual": (_square_product, 0),
+    "product of squares, scale": (_square_product_scaled, 0),
+    "gated products of squares": (_square_gated, 0),
+    "scores of squares, scale, soft max": (_square_soft, 0),
+    "attention of squares": (_square_attention, 0),
 }
 """Name -> chain, and how many results it has inside."""

@@ -1,60 +1,69 @@
-"""Every op that a device claims, between two stores into its sources: each has to come in its turn."""
+"""All that a device computes, ops and groups, between two stores into its sources: each has to come in its turn."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cache, partial
+from itertools import islice
 
 import numpy as np
 
-from ggplug.backend import Backend, Device
+from ggplug.backend import Backend, Device, forms_groups, groups_of
 from ggplug.errors import GGPlugError
-from ggplug.graph import Graph
+from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.ops.base import OPS, Op
 from ggplug.tensor import Tensor
+from ggplug.types import BF16, F16
 from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, cases_of
+from ggplug_testing.cases.chains import whole_chains
 from ggplug_testing.comparison import Comparison, compare
 from ggplug_testing.contracts.clause import NotOffered, clause, expect
 from ggplug_testing.contracts.holding import MOMENT, held, require_pending
+from ggplug_testing.groups import names_of_kernels
 from ggplug_testing.oracle import decoded
 from ggplug_testing.placement import UNWRITTEN, Bytes, Placement
 
 _TRIED = 4
-"""Of an op that many cases: the first one that serves is taken."""
+"""Of each kind that many cases: the first one that serves is taken."""
 
 
 class Race:
-    """A computation of one op that a stream is given between a store of its sources and a store of zeros into them.
+    """A computation of a case that a stream is given between a store of its sources and a store of zeros into them.
 
-    Before the first, the sources are zeros as well.  ``right``: the bytes of the result if that is computed in its
-    turn; ``wrong``: if it is computed too early or too late.
+    ``groups``: what of it is computed at once.
     """
 
-    def __init__(self, stream: Backend, case: Case) -> None:
-        self.case = case
+    def __init__(self, stream: Backend, case: Case, groups: Groups = UNGROUPED) -> None:
+        self.case, self.groups = case, groups
         leafs = Leafs(case.seed)
-        made = case.make(leafs)
-        graph = Graph(*([made] if isinstance(made, Tensor) else made))
+        graph = case.graph(leafs)
         self._result = graph.outputs[-1]
         self.values = {leaf: raw for leaf, raw in leafs.values.items() if leaf in graph and raw.size}
         self.zeros = {leaf: np.zeros_like(raw) for leaf, raw in self.values.items()}
         self._stream = stream
-        self._placement = Placement(graph, stream.device.buffer_type)
+        self._placement = Placement(graph, stream.device.buffer_type, groups=groups)
         self.out = np.empty(self._result.nbytes, np.uint8)
         try:
-            self._plan = stream.plan(graph)
+            self._plan = stream.plan(graph, groups)
             self._plan.rebind(graph, self._placement.allocation)
-            self.wrong, self.right = (self.computed_from(values) for values in (self.zeros, self.values))
         except Exception:
             self._placement.free()
             raise
-        self.write(self.zeros)
+
+    def tells(self) -> bool:
+        """Whether the result tells when it was computed; sources are zeros afterwards, and there is no result.
+
+        ``right``: the result's bytes if that is computed in its turn; ``wrong``: if it is computed too early or late.
+        """
+        self.right, self.wrong = (self._computed_from(values) for values in (self.values, self.zeros))
         if self._result.root.op is not None:
             self._placement.write(self._result.root, np.full(self._result.root.nbytes, UNWRITTEN, np.uint8))
+        return not self.agree(self.wrong, self.right)
 
-    def computed_from(self, values: dict[Tensor, Bytes]) -> Bytes:
-        """The bytes of the result, computed now from these sources."""
+    def _computed_from(self, values: dict[Tensor, Bytes]) -> Bytes:
         self.write(values)
         self.compute()
         return self.out.copy()
@@ -85,11 +94,6 @@ class Race:
             number, offset = self._placement.region(leaf)
             self._stream.set_async(self._placement.buffers[number], offset, raw)
 
-    @property
-    def tells(self) -> bool:
-        """Whether a result tells when it was computed."""
-        return not self.agree(self.wrong, self.right)
-
     def found(self) -> Comparison:
         """Whether the result that was fetched is the one that is computed in its turn."""
         return self.agree(self.out, self.right)
@@ -105,42 +109,81 @@ class Race:
         self._placement.free()
 
 
-def race_of(stream: Backend, op: type[Op]) -> Race | None:
-    """A race of an op, or None if the device declines it or fails in it, which the cases of the op tell."""
-    tried = 0
+def races_of(stream: Backend) -> Iterator[Race]:
+    """A race of each op for each kind of element type of its first source, and of each kernel for groups.
+
+    What the device declines is left out, and what it fails in, which the cases of the op tell.
+    """
+    device = stream.device
+    for op in OPS.values():
+        for cases in () if op.is_view else _by_types(op).values():  # type: ignore[arg-type]
+            served = (_race(stream, case) for case in islice(filter(partial(_computes, device), cases), _TRIED))
+            yield from islice(filter(None, served), 1)
+    raced: set[str] = set()
+    for case in whole_chains() if forms_groups(device) else ():
+        groups, kernels = _groups(device, case)
+        race = _race(stream, case, groups) if kernels - raced else None
+        if race is not None:
+            raced |= kernels
+            yield race
+
+
+@cache
+def _by_types(op: type[Op]) -> dict[str, list[Case]]:
+    """The cases of an op by the kind of element type that the first source has."""
+    found: dict[str, list[Case]] = {}
     for case in cases_of(op):
-        if tried == _TRIED:
-            break
         try:
             made = case.make(Leafs(case.seed))
         except GGPlugError:
             continue
-        graph = Graph(*([made] if isinstance(made, Tensor) else made))
-        if not graph.nodes or not graph.outputs[-1].nbytes or not all(map(stream.device.supports_op, graph.nodes)):
-            continue
-        tried += 1
-        try:
-            race = Race(stream, case)
-        except Exception:
-            continue
-        if race.tells:
-            return race
+        node = made if isinstance(made, Tensor) else [*made][-1]
+        type = next((source.type for source in node.src if source is not None), node.type)
+        kind = "blocks" if type.is_quantized else "halves" if type in (F16, BF16) else "others"
+        found.setdefault(kind, []).append(case)
+    return found
+
+
+def _computes(device: Device, case: Case) -> bool:
+    """Whether a device computes a case, and there is something to compute."""
+    graph = case.graph(Leafs(case.seed))
+    return bool(graph.nodes and graph.outputs[-1].nbytes and all(map(device.supports_op, graph.nodes)))
+
+
+def _groups(device: Device, case: Case) -> tuple[Groups, set[str]]:
+    """The groups that a device forms of a case, and the names of the kernels that compute them; none if it declines."""
+    graph = case.graph(Leafs(case.seed))
+    if not all(map(device.supports_op, graph.nodes)):
+        return UNGROUPED, set()
+    groups = groups_of(device, graph)
+    return groups, set(names_of_kernels(device, graph, groups))
+
+
+def _race(stream: Backend, case: Case, groups: Groups = UNGROUPED) -> Race | None:
+    """A race of a case, or None if the device fails in it, or if the result does not tell when it was computed."""
+    try:
+        race = Race(stream, case, groups)
+    except Exception:
+        return None
+    try:
+        told = race.tells()
+    except Exception:
+        told = False
+    if not told:
         race.free()
-    return None
+    return race if told else None
 
 
 @clause
 def every_op_of_a_held_stream_keeps_its_order(device: Device) -> None:
-    """A stream computes any op after what it was given before, and before what it is given afterwards."""
+    """A stream computes any op and group after what it was given before, and before what it is given afterwards."""
     require_pending(device)
     with ExitStack() as ending:
         stream = ending.enter_context(device.init())
         races = []
-        for op in OPS.values():
-            race = None if op.is_view else race_of(stream, op)
-            if race is not None:
-                ending.callback(race.free)
-                races.append(race)
+        for race in races_of(stream):
+            ending.callback(race.free)
+            races.append(race)
         if not races:
             raise NotOffered(f"{device.name} computes no op that could tell when it was computed")
         start = time.perf_counter()
@@ -154,5 +197,5 @@ def every_op_of_a_held_stream_keeps_its_order(device: Device) -> None:
         stream.synchronize()
         found = {race.case: race.found() for race in races}
         wrong = [case for case, each in found.items() if not each]
-        names = ", ".join(case.op for case in wrong[:5]) + (f" and {len(wrong) - 5} others" if len(wrong) > 5 else "")
+        names = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} others" if len(wrong) > 5 else "")
         expect(not wrong, f"{names} not computed in its turn: {found[wrong[0]].reason if wrong else ''}")

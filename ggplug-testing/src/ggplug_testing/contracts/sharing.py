@@ -16,12 +16,11 @@ import numpy as np
 
 from ggplug import sharing
 from ggplug.backend import Backend, Device
-from ggplug.ops.base import OPS
 from ggplug.sharing import waits
 from ggplug.tensor import Tensor
 from ggplug_testing.contracts.clause import NotOffered, alloc_for, clause, expect, expect_equal, pattern
 from ggplug_testing.contracts.holding import Aside
-from ggplug_testing.contracts.racing import Race, race_of
+from ggplug_testing.contracts.racing import Race, races_of
 from ggplug_testing.contracts.sample import Sample, Step, steps_of
 from ggplug_testing.placement import Bytes
 
@@ -107,18 +106,21 @@ _SKIPPED = (*(str(Path(file).parent) for file in (threading.__file__, np.__file_
 
 _SIZE = 4096
 _Line = tuple[CodeType, int]
+_Step = tuple[_Line | None, _Line]
+"""Two lines that a thread runs one after the other: what one has left in scratch the other may read."""
 
 
 class _Between:
     """Does something before a line of Python that is run for a stream, by its caller or by a thread of its own.
 
-    ``lines``: how often each line was run in the last call.
+    ``steps``: how often each step was done in the last call.
     """
 
     def __init__(self) -> None:
-        self.lines: Counter[_Line] = Counter()
+        self.steps: Counter[_Step] = Counter()
+        self._last: dict[int, _Line] = {}
         self._follows = False
-        self._place: tuple[_Line, int] | None = None
+        self._place: tuple[_Step, int] | None = None
         self._at: Callable[[], object] | None = None
 
     @contextmanager
@@ -137,10 +139,11 @@ class _Between:
             yield stream
 
     def during(
-        self, call: Callable[[], object], place: tuple[_Line, int] | None = None, at: Callable[[], object] | None = None
+        self, call: Callable[[], object], place: tuple[_Step, int] | None = None, at: Callable[[], object] | None = None
     ) -> None:
-        """Calls ``call``; and ``at`` before it runs the line ``place[0]`` for the ``place[1]``-th time, from 0."""
-        self.lines.clear()
+        """Calls ``call``; and ``at`` within the step ``place[0]``, the ``place[1]``-th time that it is done, from 0."""
+        self.steps.clear()
+        self._last.clear()
         self._place, self._at = place, at
         before = sys.gettrace()
         self._follows = True
@@ -157,9 +160,11 @@ class _Between:
 
     def _ran(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line" and self._follows:
-            line = frame.f_code, frame.f_lineno
-            times, self.lines[line] = self.lines[line], self.lines[line] + 1
-            if self._place == (line, times) and self._at is not None:
+            line, thread = (frame.f_code, frame.f_lineno), threading.get_ident()
+            step = self._last.get(thread), line
+            self._last[thread] = line
+            times, self.steps[step] = self.steps[step], self.steps[step] + 1
+            if self._place == (step, times) and self._at is not None:
                 at, self._at = self._at, None
                 at()
         return self._ran
@@ -168,12 +173,12 @@ class _Between:
 class _Proof:
     """Two computations of one op from different values, the second one between any two lines of the first.
 
-    A line is tried with the first op that runs it: the first time that it is run, and the last.
+    A step is tried with the first op that does it: the first time that it is done, and the last.
     """
 
     def __init__(self, between: _Between) -> None:
         self._between = between
-        self._tried: set[_Line] = set()
+        self._tried: set[_Step] = set()
         self._blocked = 0
 
     def of(self, one: _Work, other: _Work) -> None:
@@ -181,14 +186,14 @@ class _Proof:
         one.prepare()
         other.prepare()
         self._between.during(one.do)
-        lines = {line: times for line, times in self._between.lines.items() if line not in self._tried}
-        self._tried.update(lines)
-        for line, times in lines.items():
+        steps = {step: times for step, times in self._between.steps.items() if step not in self._tried}
+        self._tried.update(steps)
+        for step, times in steps.items():
             for number in {0, times - 1}:
                 if self._blocked < _BLOCKED:
-                    self._at(one, other, (line, number))
+                    self._at(one, other, (step, number))
 
-    def _at(self, one: _Work, other: _Work, place: tuple[_Line, int]) -> None:
+    def _at(self, one: _Work, other: _Work, place: tuple[_Step, int]) -> None:
         asides: list[Aside] = []
 
         def meanwhile() -> None:
@@ -207,7 +212,7 @@ class _Computation:
     """A race's op, computed from these sources, with ``want`` as the result."""
 
     def __init__(self, race: Race, values: dict[Tensor, Bytes], want: Bytes) -> None:
-        self.what = race.case.op
+        self.what = str(race.case)
         self.do = race.compute
         self._race, self._values, self._want = race, values, want
 
@@ -268,17 +273,15 @@ def transfers_share_no_scratch(device: Device) -> None:
 
 @clause
 def computations_share_no_scratch(device: Device) -> None:
-    """A computation is what it is alone, whatever another stream computes between two steps of it: of every op."""
+    """A computation is what it is alone, whatever another stream computes between two steps of it: of every op
+    and group."""
     between, proven = _Between(), 0
     with between.stream(device) as one, device.init() as other:
         proof = _Proof(between)
-        for op in OPS.values():
-            race = None if op.is_view else race_of(one, op)
-            if race is None:
-                continue
-            twin = Race(other, race.case)
+        for race in races_of(one):
+            twin = Race(other, race.case, race.groups)
             try:
-                proof.of(_Computation(race, race.values, race.right), _Computation(twin, twin.zeros, twin.wrong))
+                proof.of(_Computation(race, race.values, race.right), _Computation(twin, twin.zeros, race.wrong))
             finally:
                 race.free()
                 twin.free()

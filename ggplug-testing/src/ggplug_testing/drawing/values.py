@@ -112,7 +112,7 @@ def raw(kind: str, random: Random, tensor: Tensor, values: Array | None = None) 
     if type.dtype.kind == "i" and not type.is_quantized:
         return encode(_whole(kind, random, shape, type), type)
     if type.is_quantized and tensor.size > ENCODED:
-        shape = (ENCODED, 1, 1, 1)
+        shape = (1, 1, 1, ENCODED)
     made = KINDS[kind](random, shape, type)
     with np.errstate(over="ignore"):
         return np.resize(encode(made if type is F64 else made.astype(np.float32), type), tensor.nbytes)
