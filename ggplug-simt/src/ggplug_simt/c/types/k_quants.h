@@ -67,7 +67,7 @@ INLINE float fit_with_minimum(
     *minimum = -low;
     return scale;
 }
-/* Of so many scales the largest, and the number for each, from 0 to `top` */
+/* The largest of `count` scales, and the number for each, from 0 to `top` */
 INLINE float largest_scale(const float *scales, int count)
 {
     float largest = 0.0f;
@@ -110,7 +110,7 @@ INLINE void store_q2_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int g = 0; g < 16; g++) block->scales[g] = 0;
     block->d = HALF_NAN;
     block->dmin = 0;
-    if (is_odd(unit, 256)) return;
+    if (has_nonfinite(unit, 256)) return;
     for (int g = 0; g < 16; g++)
         scales[g] = fit_with_minimum(values + 16 * g, 16, 3, -0.5f, 15, 0, minima + g, numbers + 16 * g);
     const float top_scale = largest_scale(scales, 16), top_minimum = largest_scale(minima, 16);
@@ -173,7 +173,7 @@ INLINE void store_q4_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int j = 0; j < 12; j++) block->scales[j] = 0;
     block->d = HALF_NAN;
     block->dmin = 0;
-    if (is_odd(unit, 256)) return;
+    if (has_nonfinite(unit, 256)) return;
     for (int g = 0; g < 8; g++)
         scales[g] = fit_with_minimum(values + 32 * g, 32, 15, -1.0f, 20, 1, minima + g, numbers + 32 * g);
     const float top_scale = largest_scale(scales, 8), top_minimum = largest_scale(minima, 8);
@@ -220,7 +220,7 @@ INLINE void store_q5_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int j = 0; j < 12; j++) block->scales[j] = 0;
     block->d = HALF_NAN;
     block->dmin = 0;
-    if (is_odd(unit, 256)) return;
+    if (has_nonfinite(unit, 256)) return;
     for (int g = 0; g < 8; g++)
         scales[g] = fit_with_minimum(values + 32 * g, 32, 31, -0.5f, 15, 1, minima + g, numbers + 32 * g);
     const float top_scale = largest_scale(scales, 8), top_minimum = largest_scale(minima, 8);
@@ -294,7 +294,7 @@ INLINE void store_q3_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int j = 0; j < 32; j++) block->hmask[j] = 0;
     for (int j = 0; j < 12; j++) block->scales[j] = 0;
     block->d = HALF_NAN;
-    if (is_odd(unit, 256)) return;
+    if (has_nonfinite(unit, 256)) return;
     for (int g = 0; g < 16; g++) scales[g] = fit_q3_K(values + 16 * g, numbers + 16 * g);
     const float extreme = extreme_of(scales, 16), inverse = extreme != 0.0f ? -32.0f / extreme : 0.0f;
     PUT_F16(extreme != 0.0f ? 1.0f / inverse : 0.0f, &block->d);
@@ -364,7 +364,7 @@ INLINE void store_q6_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int j = 0; j < 128; j++) block->ql[j] = 0;
     for (int j = 0; j < 64; j++) block->qh[j] = 0;
     for (int g = 0; g < 16; g++) block->scales[g] = 0;
-    block->d = is_odd(unit, 256) ? HALF_NAN : 0;
+    block->d = has_nonfinite(unit, 256) ? HALF_NAN : 0;
     if (block->d) return;
     for (int g = 0; g < 16; g++) scales[g] = fit_q6_K(values + 16 * g, numbers + 16 * g);
     const float extreme = extreme_of(scales, 16);
@@ -394,7 +394,7 @@ INLINE vec numbers_q8_K(GLOBAL const block_q8_K *block, int j) { return VEC_GET_
 INLINE void store_q8_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q8_K *block = (GLOBAL block_q8_K *)row + i / 256;
-    const int odd = is_odd(unit, 256);
+    const int nonfinite = has_nonfinite(unit, 256);
     float values[256];
     for (int j = 0; j < 256 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
     const float extreme = extreme_of(values, 256), inverse = -127.0f / extreme;
@@ -402,13 +402,13 @@ INLINE void store_q8_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
         int sum = 0;
         for (int j = 16 * g; j < 16 * g + 16; j++) {
             const int number = nearest_int(inverse * values[j]);
-            const int kept = odd || extreme == 0.0f ? 0 : number > 127 ? 127 : number;
+            const int kept = nonfinite || extreme == 0.0f ? 0 : number > 127 ? 127 : number;
             block->qs[j] = (int8_t)kept;
             sum += (int8_t)kept;
         }
         block->bsums[g] = (int16_t)sum;
     }
-    block->d = odd ? FLOAT_OF(0x7fc00000) : extreme == 0.0f ? 0.0f : 1.0f / inverse;
+    block->d = nonfinite ? FLOAT_OF(0x7fc00000) : extreme == 0.0f ? 0.0f : 1.0f / inverse;
 }
 BLOCKS_OF(q8_K)
 #endif
